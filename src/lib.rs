@@ -1,1 +1,28 @@
-//! memspy
+//! memspy: what is holding this GPU memory, and which line put it there?
+//!
+//! The map of the program. The live column (needs the machine) and the recorded column (needs only a
+//! trace) meet in [`model::Record`]; only a face joins them. A room imports from lower floors only.
+//!
+//! | floor | room | turns what into what |
+//! |---|---|---|
+//! | 0 | [`model`] | the words everyone speaks |
+//! | 1 | [`target`] | a pid → safe reads of its memory, mappings, ELF symbols |
+//! | 1 | [`trace`] | records ↔ file |
+//! | 1 | [`analysis`] | records → answers |
+//! | 2 | [`python`] | CPython → thread stacks |
+//! | 2 | [`torch`] | libtorch → allocator counters, segments, blocks |
+//! | 2 | [`gpu`] | driver → device and per-process totals |
+//! | 2 | [`render`] | answers → bytes on a `Write` |
+//! | 3 | [`sampler`] | readers → records in time order |
+//! | 4 | [`cli`] | words typed → rooms called |
+
+pub mod analysis;
+pub mod cli;
+pub mod gpu;
+pub mod model;
+pub mod python;
+pub mod render;
+pub mod sampler;
+pub mod target;
+pub mod torch;
+pub mod trace;

@@ -1,0 +1,311 @@
+//! The caching allocator's counters, with the names and meanings of `torch.cuda.memory_stats`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Which allocator PyTorch uses for CUDA memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AllocatorBackend {
+    /// No PyTorch with CUDA support is loaded in the target.
+    NotLoaded,
+    /// PyTorch is loaded, but CUDA has not been initialised yet.
+    NotInitialized,
+    /// The native caching allocator: counters and blocks can be read.
+    Native,
+    /// `backend:cudaMallocAsync`: the driver's pool, without counters or blocks of PyTorch's native layout.
+    CudaMallocAsync,
+    /// An allocator given by the program (`CUDAPluggableAllocator`); carries its C++ type name.
+    Pluggable(String),
+    /// Something memspy does not know; says what was found.
+    Unknown(String),
+}
+
+/// One statistic: `current`, `peak` (since the job's last `reset_peak_memory_stats`), and the
+/// running totals `allocated` and `freed` (since its last `reset_accumulated_memory_stats`).
+///
+/// c10/core/CachingDeviceAllocator.h, `struct Stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct Stat {
+    /// Value now.
+    pub current: i64,
+    /// Greatest value since the last reset of peaks.
+    pub peak: i64,
+    /// Sum of increases.
+    pub allocated: i64,
+    /// Sum of decreases.
+    pub freed: i64,
+}
+
+/// The nine arrays of statistics, in the order in which `DeviceStats` stores them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Metric {
+    /// Number of blocks allocated to the program.
+    Allocation,
+    /// Number of segments obtained from the driver.
+    Segment,
+    /// Number of blocks allocated or waiting to be freed.
+    Active,
+    /// Number of free blocks in segments that also hold used ones.
+    InactiveSplit,
+    /// Bytes allocated to the program (rounded sizes): `torch.cuda.memory_allocated`.
+    AllocatedBytes,
+    /// Bytes obtained from the driver: `torch.cuda.memory_reserved`.
+    ReservedBytes,
+    /// Bytes in active blocks.
+    ActiveBytes,
+    /// Bytes in inactive split blocks.
+    InactiveSplitBytes,
+    /// Bytes the program asked for, before rounding.
+    RequestedBytes,
+}
+
+impl Metric {
+    /// Every metric, in the order of `DeviceStats`.
+    pub const ALL: [Metric; 9] = [
+        Metric::Allocation,
+        Metric::Segment,
+        Metric::Active,
+        Metric::InactiveSplit,
+        Metric::AllocatedBytes,
+        Metric::ReservedBytes,
+        Metric::ActiveBytes,
+        Metric::InactiveSplitBytes,
+        Metric::RequestedBytes,
+    ];
+
+    /// The first part of its `memory_stats` keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Allocation => "allocation",
+            Metric::Segment => "segment",
+            Metric::Active => "active",
+            Metric::InactiveSplit => "inactive_split",
+            Metric::AllocatedBytes => "allocated_bytes",
+            Metric::ReservedBytes => "reserved_bytes",
+            Metric::ActiveBytes => "active_bytes",
+            Metric::InactiveSplitBytes => "inactive_split_bytes",
+            Metric::RequestedBytes => "requested_bytes",
+        }
+    }
+
+    /// Whether its unit is bytes (else it is a number of blocks or segments).
+    pub fn is_bytes(self) -> bool {
+        self.name().ends_with("bytes")
+    }
+}
+
+/// The pools a statistic is kept for. c10/core/Allocator.h / CachingDeviceAllocator.h, `enum class StatType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Pool {
+    /// All pools together (`all`).
+    All,
+    /// Blocks of up to 1 MiB (`small_pool`).
+    Small,
+    /// Larger blocks (`large_pool`).
+    Large,
+}
+
+impl Pool {
+    /// Every pool, in the order in which a `StatArray` stores them.
+    pub const ALL: [Pool; 3] = [Pool::All, Pool::Small, Pool::Large];
+
+    /// The second part of a `memory_stats` key.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pool::All => "all",
+            Pool::Small => "small_pool",
+            Pool::Large => "large_pool",
+        }
+    }
+}
+
+/// All counters of one device, as `torch.cuda.memory_stats` reports them.
+///
+/// Counters that a PyTorch version does not have are `None`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AllocatorCounters {
+    /// `[Metric][Pool]`.
+    pub stats: [[Stat; 3]; 9],
+    /// Failed `cudaMalloc` calls that were tried again after freeing the cache.
+    pub num_alloc_retries: i64,
+    /// Out-of-memory errors thrown.
+    pub num_ooms: i64,
+    /// Allocations larger than `max_split_size`.
+    pub oversize_allocations: Stat,
+    /// Segments larger than `max_split_size`.
+    pub oversize_segments: Stat,
+    /// Number of `synchronize_and_free_events` calls (torch 2.3+).
+    pub num_sync_all_streams: Option<i64>,
+    /// Number of driver allocations (torch 2.3+).
+    pub num_device_alloc: Option<i64>,
+    /// Number of driver frees (torch 2.3+).
+    pub num_device_free: Option<i64>,
+    /// Limit above which blocks are not split, in bytes; `None` when it could not be read.
+    pub max_split_size: Option<i64>,
+}
+
+impl AllocatorCounters {
+    /// One statistic.
+    pub fn stat(&self, metric: Metric, pool: Pool) -> Stat {
+        self.stats[metric as usize][pool as usize]
+    }
+
+    /// Bytes allocated now: `torch.cuda.memory_allocated()`.
+    pub fn allocated(&self) -> i64 {
+        self.stat(Metric::AllocatedBytes, Pool::All).current
+    }
+
+    /// `torch.cuda.max_memory_allocated()`.
+    pub fn max_allocated(&self) -> i64 {
+        self.stat(Metric::AllocatedBytes, Pool::All).peak
+    }
+
+    /// Bytes reserved now: `torch.cuda.memory_reserved()`.
+    pub fn reserved(&self) -> i64 {
+        self.stat(Metric::ReservedBytes, Pool::All).current
+    }
+
+    /// `torch.cuda.max_memory_reserved()`.
+    pub fn max_reserved(&self) -> i64 {
+        self.stat(Metric::ReservedBytes, Pool::All).peak
+    }
+}
+
+/// The four numbers of a [`Stat`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StatField {
+    /// [`Stat::current`].
+    Current,
+    /// [`Stat::peak`].
+    Peak,
+    /// [`Stat::allocated`].
+    Allocated,
+    /// [`Stat::freed`].
+    Freed,
+}
+
+impl StatField {
+    /// Every field, in the order in which a `Stat` stores them.
+    pub const ALL: [StatField; 4] = [
+        StatField::Current,
+        StatField::Peak,
+        StatField::Allocated,
+        StatField::Freed,
+    ];
+
+    /// The third part of a `memory_stats` key.
+    pub fn name(self) -> &'static str {
+        match self {
+            StatField::Current => "current",
+            StatField::Peak => "peak",
+            StatField::Allocated => "allocated",
+            StatField::Freed => "freed",
+        }
+    }
+}
+
+/// A three-part key of `torch.cuda.memory_stats`, such as `active_bytes.all.peak`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StatKey {
+    /// First part.
+    pub metric: Metric,
+    /// Second part.
+    pub pool: Pool,
+    /// Third part.
+    pub field: StatField,
+}
+
+impl StatKey {
+    /// Every key there is: 9 metrics x 3 pools x 4 fields.
+    pub fn all() -> impl Iterator<Item = StatKey> {
+        Metric::ALL.into_iter().flat_map(|metric| {
+            Pool::ALL.into_iter().flat_map(move |pool| {
+                StatField::ALL.into_iter().map(move |field| StatKey {
+                    metric,
+                    pool,
+                    field,
+                })
+            })
+        })
+    }
+
+    /// Its value in `counters`.
+    pub fn of(self, counters: &AllocatorCounters) -> i64 {
+        let stat = counters.stat(self.metric, self.pool);
+        match self.field {
+            StatField::Current => stat.current,
+            StatField::Peak => stat.peak,
+            StatField::Allocated => stat.allocated,
+            StatField::Freed => stat.freed,
+        }
+    }
+}
+
+impl fmt::Display for StatKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}.{}.{}",
+            self.metric.name(),
+            self.pool.name(),
+            self.field.name()
+        )
+    }
+}
+
+/// A text that is not a key of `torch.cuda.memory_stats`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownStatKey(pub String);
+
+impl fmt::Display for UnknownStatKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |parts: &[&str]| parts.join(", ");
+        write!(
+            f,
+            "'{}' is not a key of torch.cuda.memory_stats; a key is METRIC.POOL.FIELD with METRIC one of {}; POOL one of {}; FIELD one of {}",
+            self.0,
+            names(&Metric::ALL.map(Metric::name)),
+            names(&Pool::ALL.map(Pool::name)),
+            names(&StatField::ALL.map(StatField::name)),
+        )
+    }
+}
+
+impl std::error::Error for UnknownStatKey {}
+
+impl FromStr for StatKey {
+    type Err = UnknownStatKey;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        StatKey::all()
+            .find(|key| key.to_string() == text)
+            .ok_or_else(|| UnknownStatKey(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_reads_back_from_its_text() {
+        assert_eq!(StatKey::all().count(), 108);
+        for key in StatKey::all() {
+            assert_eq!(key.to_string().parse(), Ok(key));
+        }
+    }
+
+    #[test]
+    fn a_wrong_key_lists_the_right_parts() {
+        let message = "active_bytes.peak"
+            .parse::<StatKey>()
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("requested_bytes") && message.contains("small_pool"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,26 @@
+//! The words everyone speaks: frames, stacks, allocator counters, blocks and the `Record` that joins the live and the recorded half.
+//!
+//! Turns nothing into anything: plain values with the field's standard terms.
+//! May import `std` only (and the hasher of the stack table).
+//! Never reads a process, a file or the clock.
+//! Start reading at [`record::Record`].
+
+pub mod allocator;
+pub mod blocks;
+pub mod gpu;
+pub mod record;
+pub mod stack;
+
+pub use allocator::{
+    AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
+};
+pub use blocks::{Block, BlockMap, BlockState, Consistency, PoolId, Segment};
+pub use gpu::{CudaIndex, Device, DeviceUsage, ProcessUsage};
+pub use record::{
+    End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
+    Source, Start, ThreadSample, Totals,
+};
+pub use stack::{
+    Activity, Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable,
+    Thread, ThreadId,
+};

@@ -1,0 +1,232 @@
+//! `Record`: the one thing that passes from the live half to the recorded half.
+
+use std::io;
+use std::sync::Arc;
+
+use super::allocator::{AllocatorBackend, AllocatorCounters};
+use super::blocks::BlockMap;
+use super::gpu::{CudaIndex, Device, DeviceUsage};
+use super::stack::{Activity, Definition, FunctionId, StackId, ThreadId};
+
+/// Nanoseconds since the recording began, on a monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The same in seconds.
+    pub fn seconds(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+}
+
+/// Everything a recording consists of. Records come in time order; a definition comes before the
+/// first record that uses its number.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// What is recorded, and how. Always first.
+    Start(Start),
+    /// What runs in the target; again whenever that changes (CUDA initialised, another allocator).
+    Runtime(Runtime),
+    /// A function, frame, stack or thread gets its number.
+    Definition(Definition),
+    /// The source text of a function.
+    Source(Source),
+    /// A GPU of the machine, before the first record that names it.
+    Device(Device),
+    /// The stacks of the threads at one instant.
+    Sample(Sample),
+    /// The allocator's counters of one device. Recorded with the first sample and whenever they
+    /// differ from the last ones recorded: between two records they did not change at any sample.
+    Counters {
+        /// When.
+        time: Nanos,
+        /// Which device, as the target numbers it.
+        device: CudaIndex,
+        /// All counters.
+        counters: Box<AllocatorCounters>,
+    },
+    /// The allocator's segments and blocks of one device.
+    Blocks(BlockMap),
+    /// What the driver says of one device.
+    Usage(DeviceUsage),
+    /// Something that was to be observed and was not.
+    Missed(Missed),
+    /// The recording's end. Always last; its absence means that the recording ended abruptly.
+    End(End),
+}
+
+impl Record {
+    /// When it was observed; `None` for records that have no moment (definitions, start).
+    pub fn time(&self) -> Option<Nanos> {
+        match self {
+            Record::Start(_) | Record::Definition(_) | Record::Source(_) | Record::Device(_) => {
+                None
+            }
+            Record::Runtime(r) => Some(r.time),
+            Record::Sample(s) => Some(s.time),
+            Record::Counters { time, .. } => Some(*time),
+            Record::Blocks(b) => Some(b.time),
+            Record::Usage(u) => Some(u.time),
+            Record::Missed(m) => Some(m.time),
+            Record::End(e) => Some(e.time),
+        }
+    }
+}
+
+/// What is recorded, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    /// Version of the memspy that recorded.
+    pub memspy: String,
+    /// Process id of the target, in the recorder's pid namespace.
+    pub pid: u32,
+    /// Host name.
+    pub host: String,
+    /// Command line of the target.
+    pub command: Vec<String>,
+    /// Working directory of the target; `None` when it could not be read.
+    pub directory: Option<String>,
+    /// Wall clock at time 0: nanoseconds since 1970-01-01 UTC.
+    pub unix_nanos: u64,
+    /// Samples wanted per second.
+    pub rate: u32,
+}
+
+/// What runs in the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runtime {
+    /// When this was found.
+    pub time: Nanos,
+    /// CPython version, `3.12.1`; `None` when the target is not Python.
+    pub python: Option<String>,
+    /// PyTorch version, `2.11.0+cu130`; `None` when it is not loaded.
+    pub torch: Option<String>,
+    /// The CUDA allocator.
+    pub allocator: AllocatorBackend,
+}
+
+/// The source text of a function, as the recorder found it in the target's file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The function.
+    pub function: FunctionId,
+    /// Line number of the first line of `text`.
+    pub first_line: u32,
+    /// The lines, separated by `\n`.
+    pub text: Arc<str>,
+}
+
+/// The stacks of the target's Python threads at one instant.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sample {
+    /// When.
+    pub time: Nanos,
+    /// The threads whose stack could be read. A thread without Python frames is not listed.
+    pub threads: Vec<ThreadSample>,
+}
+
+/// One thread's part of a [`Sample`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ThreadSample {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its stack.
+    pub stack: StackId,
+    /// Whether it held the GIL; `false` also where that cannot be known (free-threaded builds).
+    pub gil: bool,
+    /// Whether it was doing anything.
+    pub activity: Activity,
+}
+
+/// Which reader missed something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ReaderKind {
+    /// Python stacks.
+    Stacks,
+    /// Allocator counters.
+    Counters,
+    /// Block map.
+    Blocks,
+    /// NVML.
+    Gpu,
+}
+
+/// Why something was missed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum MissedWhy {
+    /// The target changed it during every attempt to read it.
+    Torn,
+    /// memspy did not get to it in time (one count per period of the rate).
+    Late,
+    /// It could not be read; says why.
+    Failed(String),
+}
+
+/// Something that was to be observed and was not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missed {
+    /// When.
+    pub time: Nanos,
+    /// By which reader.
+    pub reader: ReaderKind,
+    /// Why.
+    pub why: MissedWhy,
+    /// How many.
+    pub count: u64,
+}
+
+/// Why a recording ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndReason {
+    /// The time asked for was over.
+    Duration,
+    /// The user ended it.
+    Interrupted,
+    /// The target exited.
+    TargetExited,
+    /// The target replaced itself by another program (`exec`).
+    TargetExecuted,
+    /// The recorder could not go on; says why.
+    Failed(String),
+}
+
+/// Sums over a recording, for its trailer and for the lines printed at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Instants at which the target was to be looked at.
+    pub ticks: u64,
+    /// Instants that were missed because memspy came too late.
+    pub late: u64,
+    /// Thread stacks read.
+    pub stacks: u64,
+    /// Thread stacks that stayed torn after every retry.
+    pub torn: u64,
+    /// Block maps read that are one instant's truth.
+    pub maps_consistent: u64,
+    /// Block maps read that are not.
+    pub maps_degraded: u64,
+}
+
+/// The recording's end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// When.
+    pub time: Nanos,
+    /// Why.
+    pub reason: EndReason,
+    /// Sums over the recording.
+    pub totals: Totals,
+}
+
+/// Something that takes records: a trace writer, a profile, a test.
+pub trait RecordSink {
+    /// Takes one record. An error means that the sink cannot take any more.
+    fn record(&mut self, record: &Record) -> io::Result<()>;
+}
+
+impl RecordSink for Vec<Record> {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.push(record.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,337 @@
+//! Functions, frames, stacks and threads, each stored once and named by a small number.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+/// Number of a [`Function`] in a [`StackTable`], counted from 0 in order of first sight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionId(pub u32);
+
+/// Number of a [`Frame`] in a [`StackTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameId(pub u32);
+
+/// Number of a stack (its innermost node) in a [`StackTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(pub u32);
+
+/// Number of a [`Thread`] in a [`StackTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ThreadId(pub u32);
+
+/// A Python function: one code object's identity as its source knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Function {
+    /// `co_qualname` (CPython 3.11+), else `co_name`.
+    pub name: Arc<str>,
+    /// `co_filename`, as the target spells it.
+    pub file: Arc<str>,
+    /// `co_firstlineno`; 0 when unknown.
+    pub first_line: u32,
+    /// The greatest line of the code object's line table; 0 when unknown.
+    pub last_line: u32,
+}
+
+/// One place in a function: a function and the line being executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The function executing.
+    pub function: FunctionId,
+    /// The line in [`Function::file`], counted from 1; 0 when the code object has none for this instruction.
+    pub line: u32,
+}
+
+/// One stack: its innermost frame and the stack of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StackNode {
+    /// The caller's stack; `None` for the outermost frame.
+    pub parent: Option<StackId>,
+    /// The innermost frame.
+    pub frame: FrameId,
+}
+
+/// A thread of the target that has run Python.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Thread {
+    /// Thread id as the kernel numbers it in the target's own pid namespace; `None` where the
+    /// interpreter does not store it (CPython before 3.11) and it could not be matched.
+    pub os_id: Option<u64>,
+    /// `PyThreadState.thread_id`: `pthread_self()`, an address in the target.
+    pub python_id: u64,
+    /// `threading.Thread.name`, else the kernel's name of the thread; `None` when neither is known.
+    pub name: Option<Arc<str>>,
+    /// Whether this is the interpreter's main thread.
+    pub main: bool,
+}
+
+/// What a thread was doing when it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activity {
+    /// Running or runnable, or waiting in a place that may allocate.
+    Active,
+    /// Waiting in a place known to allocate nothing (lock, sleep, poll).
+    Idle,
+    /// Not determined.
+    Unknown,
+}
+
+/// A definition that has to reach a sink before the first record that uses its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Definition {
+    /// A function got its number.
+    Function(FunctionId, Function),
+    /// A frame got its number.
+    Frame(FrameId, Frame),
+    /// A stack got its number.
+    Stack(StackId, StackNode),
+    /// A thread got its number, or a known number got a new name.
+    Thread(ThreadId, Thread),
+}
+
+/// Every function, frame, stack and thread seen, each once.
+///
+/// Numbers are dense and never reused, so a table can be rebuilt from its definitions alone.
+#[derive(Debug, Default, Clone)]
+pub struct StackTable {
+    functions: Vec<Function>,
+    frames: Vec<Frame>,
+    stacks: Vec<StackNode>,
+    threads: Vec<Thread>,
+    function_ids: FxHashMap<Function, FunctionId>,
+    frame_ids: FxHashMap<Frame, FrameId>,
+    stack_ids: FxHashMap<StackNode, StackId>,
+    thread_ids: FxHashMap<u64, ThreadId>,
+    undelivered: Vec<Definition>,
+}
+
+impl StackTable {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The number of `function`, given on first sight.
+    pub fn function(&mut self, function: Function) -> FunctionId {
+        if let Some(&id) = self.function_ids.get(&function) {
+            return id;
+        }
+        let id = FunctionId(self.functions.len() as u32);
+        self.functions.push(function.clone());
+        self.function_ids.insert(function.clone(), id);
+        self.undelivered.push(Definition::Function(id, function));
+        id
+    }
+
+    /// The number of `frame`, given on first sight.
+    pub fn frame(&mut self, frame: Frame) -> FrameId {
+        if let Some(&id) = self.frame_ids.get(&frame) {
+            return id;
+        }
+        let id = FrameId(self.frames.len() as u32);
+        self.frames.push(frame);
+        self.frame_ids.insert(frame, id);
+        self.undelivered.push(Definition::Frame(id, frame));
+        id
+    }
+
+    /// The number of the stack whose innermost frame is `frame`, called from `parent`.
+    pub fn stack(&mut self, parent: Option<StackId>, frame: FrameId) -> StackId {
+        let node = StackNode { parent, frame };
+        if let Some(&id) = self.stack_ids.get(&node) {
+            return id;
+        }
+        let id = StackId(self.stacks.len() as u32);
+        self.stacks.push(node);
+        self.stack_ids.insert(node, id);
+        self.undelivered.push(Definition::Stack(id, node));
+        id
+    }
+
+    /// The number of the thread with `thread.python_id`; a changed name, OS id or role is kept and
+    /// delivered again. A thread that ended and whose `pthread_t` is reused counts as a new thread
+    /// when its OS id differs.
+    pub fn thread(&mut self, thread: Thread) -> ThreadId {
+        if let Some(&id) = self.thread_ids.get(&thread.python_id) {
+            let known = &mut self.threads[id.0 as usize];
+            let reused = matches!((known.os_id, thread.os_id), (Some(a), Some(b)) if a != b);
+            if !reused {
+                if *known != thread {
+                    *known = thread.clone();
+                    self.undelivered.push(Definition::Thread(id, thread));
+                }
+                return id;
+            }
+        }
+        let id = ThreadId(self.threads.len() as u32);
+        self.thread_ids.insert(thread.python_id, id);
+        self.threads.push(thread.clone());
+        self.undelivered.push(Definition::Thread(id, thread));
+        id
+    }
+
+    /// Takes the definitions made since the last call, in an order in which each uses only earlier ones.
+    pub fn take_definitions(&mut self) -> Vec<Definition> {
+        std::mem::take(&mut self.undelivered)
+    }
+
+    /// Whether there are definitions not yet taken.
+    pub fn has_definitions(&self) -> bool {
+        !self.undelivered.is_empty()
+    }
+
+    /// Replays a definition read from a trace. Returns `false`, changing nothing, when its number is
+    /// not the next one (or, for a thread, a known one) or when it uses a number not yet defined.
+    pub fn define(&mut self, definition: Definition) -> bool {
+        match definition {
+            Definition::Function(id, function) => {
+                if id.0 as usize != self.functions.len() {
+                    return false;
+                }
+                self.function_ids.insert(function.clone(), id);
+                self.functions.push(function);
+            }
+            Definition::Frame(id, frame) => {
+                if id.0 as usize != self.frames.len()
+                    || frame.function.0 as usize >= self.functions.len()
+                {
+                    return false;
+                }
+                self.frame_ids.insert(frame, id);
+                self.frames.push(frame);
+            }
+            Definition::Stack(id, node) => {
+                if id.0 as usize != self.stacks.len()
+                    || node.frame.0 as usize >= self.frames.len()
+                    || node.parent.is_some_and(|p| p.0 >= id.0)
+                {
+                    return false;
+                }
+                self.stack_ids.insert(node, id);
+                self.stacks.push(node);
+            }
+            Definition::Thread(id, thread) => {
+                let next = self.threads.len();
+                match (id.0 as usize).cmp(&next) {
+                    std::cmp::Ordering::Less => self.threads[id.0 as usize] = thread.clone(),
+                    std::cmp::Ordering::Equal => self.threads.push(thread.clone()),
+                    std::cmp::Ordering::Greater => return false,
+                }
+                self.thread_ids.insert(thread.python_id, id);
+            }
+        }
+        true
+    }
+
+    /// The function with this number.
+    pub fn get_function(&self, id: FunctionId) -> Option<&Function> {
+        self.functions.get(id.0 as usize)
+    }
+
+    /// The frame with this number.
+    pub fn get_frame(&self, id: FrameId) -> Option<Frame> {
+        self.frames.get(id.0 as usize).copied()
+    }
+
+    /// The stack node with this number.
+    pub fn get_stack(&self, id: StackId) -> Option<StackNode> {
+        self.stacks.get(id.0 as usize).copied()
+    }
+
+    /// The thread with this number.
+    pub fn get_thread(&self, id: ThreadId) -> Option<&Thread> {
+        self.threads.get(id.0 as usize)
+    }
+
+    /// All threads seen, in order of their numbers.
+    pub fn threads(&self) -> impl Iterator<Item = (ThreadId, &Thread)> {
+        self.threads
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (ThreadId(i as u32), t))
+    }
+
+    /// The frames of a stack, innermost first.
+    pub fn frames(&self, stack: StackId) -> impl Iterator<Item = Frame> + '_ {
+        let mut next = Some(stack);
+        std::iter::from_fn(move || {
+            let node = self.get_stack(next?)?;
+            next = node.parent;
+            self.get_frame(node.frame)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(name: &str) -> Function {
+        Function {
+            name: name.into(),
+            file: "a.py".into(),
+            first_line: 1,
+            last_line: 9,
+        }
+    }
+
+    #[test]
+    fn definitions_alone_rebuild_the_table() {
+        let mut table = StackTable::new();
+        let f = table.function(function("f"));
+        let g = table.function(function("g"));
+        let outer = table.frame(Frame {
+            function: f,
+            line: 3,
+        });
+        let inner = table.frame(Frame {
+            function: g,
+            line: 7,
+        });
+        let root = table.stack(None, outer);
+        let leaf = table.stack(Some(root), inner);
+        assert_eq!(
+            table.stack(Some(root), inner),
+            leaf,
+            "a stack is stored once"
+        );
+
+        let mut copy = StackTable::new();
+        for definition in table.take_definitions() {
+            assert!(copy.define(definition));
+        }
+        let lines: Vec<u32> = copy.frames(leaf).map(|f| f.line).collect();
+        assert_eq!(lines, [7, 3]);
+        assert!(
+            table.take_definitions().is_empty(),
+            "each definition is delivered once"
+        );
+    }
+
+    #[test]
+    fn a_definition_out_of_order_is_refused() {
+        let mut table = StackTable::new();
+        assert!(!table.define(Definition::Function(FunctionId(1), function("f"))));
+        assert!(!table.define(Definition::Stack(
+            StackId(0),
+            StackNode {
+                parent: None,
+                frame: FrameId(0)
+            }
+        )));
+    }
+
+    #[test]
+    fn a_reused_pthread_with_another_os_id_is_another_thread() {
+        let mut table = StackTable::new();
+        let thread = |os_id| Thread {
+            os_id: Some(os_id),
+            python_id: 0x7000,
+            name: None,
+            main: false,
+        };
+        let first = table.thread(thread(10));
+        assert_eq!(table.thread(thread(10)), first);
+        assert_ne!(table.thread(thread(11)), first);
+    }
+}
