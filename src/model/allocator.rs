@@ -188,12 +188,8 @@ pub enum StatField {
 
 impl StatField {
     /// Every field, in the order in which a `Stat` stores them.
-    pub const ALL: [StatField; 4] = [
-        StatField::Current,
-        StatField::Peak,
-        StatField::Allocated,
-        StatField::Freed,
-    ];
+    pub const ALL: [StatField; 4] =
+        [StatField::Current, StatField::Peak, StatField::Allocated, StatField::Freed];
 
     /// The third part of a `memory_stats` key.
     pub fn name(self) -> &'static str {
@@ -222,11 +218,7 @@ impl StatKey {
     pub fn all() -> impl Iterator<Item = StatKey> {
         Metric::ALL.into_iter().flat_map(|metric| {
             Pool::ALL.into_iter().flat_map(move |pool| {
-                StatField::ALL.into_iter().map(move |field| StatKey {
-                    metric,
-                    pool,
-                    field,
-                })
+                StatField::ALL.into_iter().map(move |field| StatKey { metric, pool, field })
             })
         })
     }
@@ -245,13 +237,7 @@ impl StatKey {
 
 impl fmt::Display for StatKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}.{}.{}",
-            self.metric.name(),
-            self.pool.name(),
-            self.field.name()
-        )
+        write!(f, "{}.{}.{}", self.metric.name(), self.pool.name(), self.field.name())
     }
 }
 
@@ -299,13 +285,7 @@ mod tests {
 
     #[test]
     fn a_wrong_key_lists_the_right_parts() {
-        let message = "active_bytes.peak"
-            .parse::<StatKey>()
-            .unwrap_err()
-            .to_string();
-        assert!(
-            message.contains("requested_bytes") && message.contains("small_pool"),
-            "{message}"
-        );
+        let message = "active_bytes.peak".parse::<StatKey>().unwrap_err().to_string();
+        assert!(message.contains("requested_bytes") && message.contains("small_pool"), "{message}");
     }
 }
