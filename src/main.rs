@@ -1,1 +1,3 @@
+//! memspy: py-spy for GPU memory.
 
+fn main() {}
