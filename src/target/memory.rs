@@ -150,7 +150,7 @@ pub struct LiveMemory {
 /// The kernel takes at most this many stretches in one call (`UIO_MAXIOV`).
 const MOST_SPANS: usize = 1024;
 /// Calls with at most this many spans need no allocation.
-const SPANS_ON_STACK: usize = 16;
+const SPANS_ON_STACK: usize = 64;
 
 impl LiveMemory {
     /// The memory of process `pid`.

@@ -197,6 +197,15 @@ impl Process {
         Ok(threads)
     }
 
+    /// The kernel's scheduling state (`RSDZTtXI`) of its thread `id`, counted in memspy's pid
+    /// namespace; `None` when there is no such thread (any more).
+    pub fn thread_state(&self, id: u32) -> Option<char> {
+        let stat = std::fs::read(format!("/proc/{}/task/{id}/stat", self.pid)).ok()?;
+        // The name before it may hold anything, parentheses too.
+        let after = stat.iter().rposition(|&byte| byte == b')')?;
+        stat.get(after + 2).map(|&state| char::from(state))
+    }
+
     /// Where a file of the target lies for memspy: the target may live in another root.
     pub fn path_from_here(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.pid));
@@ -253,6 +262,8 @@ mod tests {
         assert!(own.is_alive() && own.same_program());
         assert_eq!(own.pids().first(), Some(&std::process::id()));
         assert!(own.threads().unwrap().iter().any(|t| t.id == std::process::id()));
+        assert!(own.thread_state(std::process::id()).is_some_and(|s| "RSD".contains(s)));
+        assert_eq!(own.thread_state(1 << 30), None);
         let program = own.program().unwrap();
         let maps = own.mappings().unwrap();
         let object = maps.object_at(&program).unwrap();
