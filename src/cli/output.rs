@@ -93,7 +93,7 @@ pub fn write(
     result.with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn write_to(part: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+fn write_to(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let file: File = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     let mut out = BufWriter::new(file);
     content(&mut out)?;
