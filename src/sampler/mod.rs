@@ -3,12 +3,20 @@
 //! Turns an attached target into [`Record`](crate::model::Record)s on a [`RecordSink`](crate::model::RecordSink).
 //! May import `model`, `target`, `python`, `torch`, `gpu`; alone owns threads and sleeping.
 //! Never interprets what it sees (that is `analysis`), never stops the target, never prints.
-//! Start reading at [`recorder::Recorder`].
+//! Start reading at [`Recorder`].
 
-pub mod background;
-pub mod pace;
-pub mod policy;
-pub mod sources;
+mod attach;
+mod background;
+mod gpu_watch;
+mod losses;
+mod pace;
+mod policy;
+mod readers;
+mod recorder;
+mod sources;
 
+pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
+pub use readers::{AttachError, Readers, Torch};
+pub use recorder::{Progress, Recorder, Wanted};
 pub use sources::WithSources;
