@@ -38,9 +38,7 @@ fn each_block_goes_to_the_line_that_stood_while_it_was_allocated() {
     assert_eq!(fold["main:2"], 3 * MIB);
     assert_eq!(fold["main:3"], 5 * MIB + 1024);
     assert_eq!(fold.len(), 3);
-    let fold = profile
-        .fold(CudaIndex(0), Moment::Peak, FoldOptions::default())
-        .unwrap();
+    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(fold.below_peak(), Some(0));
     assert_eq!(fold.resolution.seen, fold.resolution.one_stack);
     assert_eq!(fold.resolution.median, 5_000_000);
@@ -88,9 +86,7 @@ fn an_interval_between_two_lines_is_shared_to_the_byte() {
     let fold = folded(&profile, 0, Moment::End);
     assert_eq!(fold["main:1"] + fold["main:2"], 1025 * 512);
     assert!(fold["main:1"].abs_diff(fold["main:2"]) <= 1);
-    let fold = profile
-        .fold(CudaIndex(0), Moment::End, FoldOptions::default())
-        .unwrap();
+    let fold = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     assert_eq!(fold.resolution.one_stack, 0);
 }
 
@@ -121,10 +117,7 @@ fn a_block_freed_and_allocated_again_at_its_address_is_charged_anew() {
 #[test]
 fn what_the_engine_allocates_is_charged_to_the_stack_that_waits() {
     for (name, file) in [
-        (
-            "_engine_run_backward",
-            "/x/site-packages/torch/autograd/graph.py",
-        ),
+        ("_engine_run_backward", "/x/site-packages/torch/autograd/graph.py"),
         ("backward", "/x/site-packages/torch/autograd/__init__.py"),
     ] {
         let mut s = Script::new(200);
@@ -144,11 +137,7 @@ fn what_the_engine_allocates_is_charged_to_the_stack_that_waits() {
         s.map(0);
         s.end();
         let fold = folded(&s.profile(), 0, Moment::End);
-        assert_eq!(
-            fold[&format!("train:1>{name}:800>[autograd thread]")],
-            6 * MIB,
-            "{fold:?}"
-        );
+        assert_eq!(fold[&format!("train:1>{name}:800>[autograd thread]")], 6 * MIB, "{fold:?}");
     }
 }
 
@@ -171,15 +160,8 @@ fn an_engine_thread_that_runs_python_is_charged_itself() {
     assert_eq!(folded(&profile, 0, Moment::End)["recompute:5"], 6 * MIB);
     let by_thread = FoldOptions { by_thread: true };
     let fold = profile.fold(CudaIndex(0), Moment::End, by_thread).unwrap();
-    let paths: Vec<String> = fold
-        .stacks
-        .iter()
-        .map(|f| text(&profile, &f.path))
-        .collect();
-    assert!(
-        paths.contains(&"thread pt_autograd_0>recompute:5".to_owned()),
-        "{paths:?}"
-    );
+    let paths: Vec<String> = fold.stacks.iter().map(|f| text(&profile, &f.path)).collect();
+    assert!(paths.contains(&"thread pt_autograd_0>recompute:5".to_owned()), "{paths:?}");
 }
 
 #[test]
@@ -233,14 +215,9 @@ fn devices_are_kept_apart_and_the_fuller_one_is_the_main_one() {
     assert_eq!(profile.main_gpu(), Some(CudaIndex(3)));
     assert_eq!(folded(&profile, 0, Moment::Peak)["main:2"], 2 * MIB);
     assert_eq!(folded(&profile, 3, Moment::Peak)["main:3"], 9 * MIB);
-    let error = profile
-        .fold(CudaIndex(1), Moment::Peak, FoldOptions::default())
-        .unwrap_err();
+    let error = profile.fold(CudaIndex(1), Moment::Peak, FoldOptions::default()).unwrap_err();
     assert!(matches!(error, FoldError::NoGpu { .. }));
-    assert_eq!(
-        error.to_string(),
-        "GPU 1 is not in the recording; it has GPU 0, GPU 3"
-    );
+    assert_eq!(error.to_string(), "GPU 1 is not in the recording; it has GPU 0, GPU 3");
 }
 
 #[test]
@@ -255,8 +232,7 @@ fn without_python_stacks_bytes_are_charged_to_a_root_that_says_so() {
     s.tick();
     s.map(0);
     s.end();
-    s.records
-        .retain(|r| !matches!(r, Record::Sample(_) | Record::Definition(_)));
+    s.records.retain(|r| !matches!(r, Record::Sample(_) | Record::Definition(_)));
     let fold = folded(&s.profile(), 0, Moment::End);
     assert_eq!(fold["[no Python stack]"], 2 * MIB, "{fold:?}");
 }
@@ -280,10 +256,8 @@ fn what_a_degraded_map_lacks_is_unmatched_and_what_it_overlooks_is_not_born_agai
     s.tick();
     let mut map = s.block_map(0);
     map.segments.remove(1);
-    map.consistency = Consistency::Degraded {
-        allocated_in_blocks: 5 * MIB,
-        allocated_counter: 7 * MIB,
-    };
+    map.consistency =
+        Consistency::Degraded { allocated_in_blocks: 5 * MIB, allocated_counter: 7 * MIB };
     s.records.push(Record::Blocks(map));
     let mut profile = s.profile();
     profile.finish();
@@ -300,12 +274,7 @@ fn what_a_degraded_map_lacks_is_unmatched_and_what_it_overlooks_is_not_born_agai
     let fold = folded(&profile, 0, Moment::End);
     assert_eq!(fold["main:2"], 2 * MIB, "{fold:?}");
     assert_eq!(fold["main:4"], MIB, "{fold:?}");
-    assert!(
-        profile
-            .warnings()
-            .iter()
-            .any(|w| w.contains("1 of 4 block maps"))
-    );
+    assert!(profile.warnings().iter().any(|w| w.contains("1 of 4 block maps")));
 }
 
 #[test]
@@ -357,14 +326,9 @@ fn the_peak_is_the_counters_and_tells_whether_the_recording_saw_it() {
     let profile = s.profile();
     let high = profile.peak_allocated(CudaIndex(0)).unwrap();
     assert_eq!(high.bytes, 210 * MIB as i64);
-    assert_eq!(
-        high.reached,
-        Reached::Between(Nanos(10_000_000), Nanos(15_000_000))
-    );
+    assert_eq!(high.reached, Reached::Between(Nanos(10_000_000), Nanos(15_000_000)));
     assert_eq!(high.resets, 1);
-    let fold = profile
-        .fold(CudaIndex(0), Moment::Peak, FoldOptions::default())
-        .unwrap();
+    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(fold.below_peak(), Some(200 * MIB));
 }
 
@@ -378,12 +342,7 @@ fn missed_looks_are_counted_by_reader_and_reason() {
         (ReaderKind::Gpu, MissedWhy::Failed("no NVML".into()), 1),
     ] {
         let time = Nanos(1);
-        let missed = Missed {
-            time,
-            reader,
-            why,
-            count,
-        };
+        let missed = Missed { time, reader, why, count };
         profile.record(&Record::Missed(missed)).unwrap();
     }
     assert_eq!(profile.losses().torn(ReaderKind::Stacks), 7);

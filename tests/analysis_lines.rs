@@ -10,9 +10,7 @@ use memspy::model::*;
 use proptest::prelude::*;
 
 fn table(profile: &Profile) -> LineTable {
-    profile
-        .lines(CudaIndex(0), &Profile::default_columns())
-        .unwrap()
+    profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap()
 }
 
 fn row<'a>(profile: &Profile, table: &'a LineTable, name: &str, line: u32) -> &'a LineRow {
@@ -23,11 +21,7 @@ fn row<'a>(profile: &Profile, table: &'a LineTable, name: &str, line: u32) -> &'
 
 fn exactly(value: u64) -> Bounded {
     let value = value as i64;
-    Bounded {
-        value,
-        exact: true,
-        upper: Some(value),
-    }
+    Bounded { value, exact: true, upper: Some(value) }
 }
 
 /// pytorch_memlab's example: `Linear(100, 100)` takes 40,960 bytes, and each line makes one.
@@ -91,10 +85,7 @@ fn a_peak_below_an_older_one_is_bounded_from_both_sides() {
     assert_eq!(peak.value, 15 * MIB as i64);
     assert!(!peak.exact);
     assert_eq!(peak.upper, Some(35 * MIB as i64));
-    assert_eq!(
-        row(&profile, &table, "main", 1).cells[0].value,
-        exactly(10 * MIB)
-    );
+    assert_eq!(row(&profile, &table, "main", 1).cells[0].value, exactly(10 * MIB));
 }
 
 #[test]
@@ -121,19 +112,10 @@ fn any_key_of_memory_stats_can_be_a_column() {
     .collect();
     let profile = s.profile();
     let table = profile.lines(CudaIndex(0), &keys).unwrap();
-    let values: Vec<i64> = row(&profile, &table, "main", 1)
-        .cells
-        .iter()
-        .map(|c| c.value.value)
-        .collect();
-    assert_eq!(
-        values,
-        [(3 * MIB + 3072) as i64, 3072, 1, (3 * MIB + 2000) as i64]
-    );
-    assert!(matches!(
-        profile.lines(CudaIndex(1), &keys),
-        Err(LineError::NoGpu(_))
-    ));
+    let values: Vec<i64> =
+        row(&profile, &table, "main", 1).cells.iter().map(|c| c.value.value).collect();
+    assert_eq!(values, [(3 * MIB + 3072) as i64, 3072, 1, (3 * MIB + 2000) as i64]);
+    assert!(matches!(profile.lines(CudaIndex(1), &keys), Err(LineError::NoGpu(_))));
 }
 
 #[test]

@@ -67,11 +67,7 @@ pub(crate) fn hidden_deaths(ledger: &Ledger, lived_on: PerPool) -> PerPool {
 
 /// The pools whose counters are to be used: each by itself, or all as one.
 pub(crate) fn pools(ledger: &Ledger) -> &'static [Pool] {
-    if ledger.unpooled {
-        &[Pool::All]
-    } else {
-        &[Pool::Small, Pool::Large]
-    }
+    if ledger.unpooled { &[Pool::All] } else { &[Pool::Small, Pool::Large] }
 }
 
 /// Charges births; `born` has the number of blocks of each kind.
@@ -138,11 +134,8 @@ fn charge_kind(
         possible.iter().copied().filter(|&i| test(i)).collect()
     };
     let mut by_share = true;
-    let mut chosen = if just.len() as u64 >= blocks {
-        just
-    } else {
-        pick(&|i| shares[i] >= kind.size as i64)
-    };
+    let mut chosen =
+        if just.len() as u64 >= blocks { just } else { pick(&|i| shares[i] >= kind.size as i64) };
     if chosen.is_empty() {
         chosen = pick(&|i| shares[i] > 0);
     }
@@ -154,11 +147,7 @@ fn charge_kind(
         chosen = (0..intervals.len()).collect();
     }
     let weight = |i: usize| -> i64 {
-        if by_share {
-            shares[i]
-        } else {
-            intervals[i].bytes[pool as usize].max(1)
-        }
+        if by_share { shares[i] } else { intervals[i].bytes[pool as usize].max(1) }
     };
     let weights: Vec<i64> = chosen.iter().map(|&i| weight(i)).collect();
     let charge = spread(intervals, &chosen, &weights, between);
@@ -212,9 +201,5 @@ fn spread(
     if shares.is_empty() {
         shares.push((Origin::NoStack, 1));
     }
-    Charge {
-        shares,
-        span: Some(to.saturating_sub(from)),
-        born: to,
-    }
+    Charge { shares, span: Some(to.saturating_sub(from)), born: to }
 }

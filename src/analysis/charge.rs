@@ -29,11 +29,7 @@ pub(crate) struct Charge {
 impl Charge {
     /// Everything to the time before the recording.
     pub(crate) fn before() -> Arc<Charge> {
-        Arc::new(Charge {
-            shares: vec![(Origin::Before, 1)],
-            span: None,
-            born: 0,
-        })
+        Arc::new(Charge { shares: vec![(Origin::Before, 1)], span: None, born: 0 })
     }
 
     /// Calls `take` with the whole bytes each origin gets; their sum is `bytes`.

@@ -46,9 +46,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// Bytes in the allocator's cache: reserved, but neither allocated nor waiting to be freed.
     pub fn cached(&self) -> u64 {
-        self.reserved
-            .saturating_sub(self.in_blocks)
-            .saturating_sub(self.pending_free)
+        self.reserved.saturating_sub(self.in_blocks).saturating_sub(self.pending_free)
     }
 
     /// Bytes whose birth the recording saw, and the height to decide between equals.
@@ -97,19 +95,10 @@ impl Seen {
         for (segment, block) in map.blocks() {
             match block.state {
                 BlockState::Allocated => {
-                    let pool = if segment.small {
-                        Pool::Small
-                    } else {
-                        Pool::Large
-                    };
-                    let kind = Kind {
-                        size: block.size,
-                        requested: block.requested,
-                        pool,
-                    };
+                    let pool = if segment.small { Pool::Small } else { Pool::Large };
+                    let kind = Kind { size: block.size, requested: block.requested, pool };
                     // A torn map may show an address twice; the later block counts.
-                    seen.blocks
-                        .insert(block.address, Living { kind, charge: None });
+                    seen.blocks.insert(block.address, Living { kind, charge: None });
                 }
                 BlockState::PendingFree => seen.pending_free += block.size,
                 BlockState::Inactive => seen.largest_free = seen.largest_free.max(block.size),
@@ -164,22 +153,10 @@ impl DeviceProfile {
             return None;
         };
         if let Some(high) = &mut self.allocated {
-            high.next(
-                old.max_allocated(),
-                new.max_allocated(),
-                new.allocated(),
-                from,
-                now,
-            );
+            high.next(old.max_allocated(), new.max_allocated(), new.allocated(), from, now);
         }
         if let Some(high) = &mut self.reserved {
-            high.next(
-                old.max_reserved(),
-                new.max_reserved(),
-                new.reserved(),
-                from,
-                now,
-            );
+            high.next(old.max_reserved(), new.max_reserved(), new.reserved(), from, now);
         }
         self.ledger.step((from.0, now.0), &old, new, seen);
         Some(old)
@@ -211,8 +188,7 @@ impl DeviceProfile {
                 }
             }
             // A block overlooked now and seen next time may have been born before this map.
-            self.ledger
-                .forget_before(self.last_map.map_or(map.time.0, |t| t.0));
+            self.ledger.forget_before(self.last_map.map_or(map.time.0, |t| t.0));
         } else {
             self.overlooked.clear();
             self.ledger.clear();
@@ -258,12 +234,8 @@ impl DeviceProfile {
             return;
         }
         self.book_rest(in_blocks, tick, map.time, seen_last);
-        let between = Between {
-            lived_on,
-            from: self.last_map.map_or(0, |t| t.0),
-            to: map.time.0,
-            seen_last,
-        };
+        let between =
+            Between { lived_on, from: self.last_map.map_or(0, |t| t.0), to: map.time.0, seen_last };
         let charges = charge_births(&self.ledger, &born, &between);
         for block in map.blocks.values_mut() {
             if block.charge.is_none() {
@@ -306,9 +278,7 @@ impl DeviceProfile {
             return;
         };
         let current = super::ledger::per_pool(|p| {
-            counters
-                .stat(crate::model::Metric::AllocatedBytes, p)
-                .current
+            counters.stat(crate::model::Metric::AllocatedBytes, p).current
         });
         let mut bytes = [0; 3];
         for p in 0..3 {
@@ -342,9 +312,7 @@ impl DeviceProfile {
         }
         let allocated = match map.consistency {
             Consistency::Consistent => in_blocks,
-            Consistency::Degraded {
-                allocated_counter, ..
-            } => allocated_counter.max(in_blocks),
+            Consistency::Degraded { allocated_counter, .. } => allocated_counter.max(in_blocks),
         };
         let snapshot = Arc::new(Snapshot {
             time: map.time,

@@ -126,11 +126,7 @@ impl Profile {
     /// The error for a device that the recording does not have.
     pub(crate) fn no_gpu(&self, device: CudaIndex) -> FoldError {
         let have: Vec<String> = self.gpus().map(|d| format!("GPU {}", d.0)).collect();
-        let have = if have.is_empty() {
-            "no GPU at all".to_owned()
-        } else {
-            have.join(", ")
-        };
+        let have = if have.is_empty() { "no GPU at all".to_owned() } else { have.join(", ") };
         FoldError::NoGpu { device, have }
     }
 
@@ -155,10 +151,7 @@ impl Profile {
         if !self.has_gpu(device) {
             return Err(self.no_gpu(device));
         }
-        let snapshot = self
-            .snapshot(device, moment)
-            .ok_or(FoldError::NoMap { device })?
-            .clone();
+        let snapshot = self.snapshot(device, moment).ok_or(FoldError::NoMap { device })?.clone();
         let mut merged: FxHashMap<Key, u64> = FxHashMap::default();
         for (origin, bytes) in Profile::bytes_by_origin(&snapshot) {
             let key = match origin {
@@ -237,9 +230,5 @@ fn resolution(snapshot: &Snapshot) -> Resolution {
             })
             .map_or(0, |s| s.0)
     };
-    Resolution {
-        median: at(0.5),
-        p95: at(0.95),
-        ..resolution
-    }
+    Resolution { median: at(0.5), p95: at(0.95), ..resolution }
 }

@@ -27,12 +27,7 @@ pub struct HighWater {
 impl HighWater {
     /// The mark as of the first look.
     pub(crate) fn first(current: i64, peak: i64) -> HighWater {
-        HighWater {
-            bytes: peak,
-            reached: Reached::BeforeRecording,
-            within: current,
-            resets: 0,
-        }
+        HighWater { bytes: peak, reached: Reached::BeforeRecording, within: current, resets: 0 }
     }
 
     /// Takes the counter's next value; `old` is its value at the look before.

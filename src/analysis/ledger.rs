@@ -45,11 +45,7 @@ impl Interval {
         }
         if count > 0 {
             // Every other allocation of the interval needs its smallest possible size.
-            let least = if pool == Pool::Large {
-                (1 << 20) + 512
-            } else {
-                512
-            };
+            let least = if pool == Pool::Large { (1 << 20) + 512 } else { 512 };
             if size + (count - 1).saturating_mul(least) > bytes || (count == 1 && size != bytes) {
                 return false;
             }
@@ -103,10 +99,7 @@ impl Ledger {
         self.unpooled |= !pools_add_up(new);
         let current = per_pool(|p| new.stat(Metric::AllocatedBytes, p).current);
         let reset = Pool::ALL.into_iter().any(|p| {
-            was_reset(
-                old.stat(Metric::AllocatedBytes, p),
-                new.stat(Metric::AllocatedBytes, p),
-            )
+            was_reset(old.stat(Metric::AllocatedBytes, p), new.stat(Metric::AllocatedBytes, p))
         });
         let grown = |metric: Metric| {
             per_pool(|p| {
@@ -187,11 +180,9 @@ pub(crate) fn was_reset(old: crate::model::Stat, new: crate::model::Stat) -> boo
 }
 
 fn pools_add_up(counters: &AllocatorCounters) -> bool {
-    [Metric::AllocatedBytes, Metric::Allocation]
-        .into_iter()
-        .all(|m| {
-            let [all, small, large] = counters.stats[m as usize];
-            small.current + large.current == all.current
-                && small.allocated + large.allocated == all.allocated
-        })
+    [Metric::AllocatedBytes, Metric::Allocation].into_iter().all(|m| {
+        let [all, small, large] = counters.stats[m as usize];
+        small.current + large.current == all.current
+            && small.allocated + large.allocated == all.allocated
+    })
 }

@@ -102,13 +102,8 @@ struct Sums {
 }
 
 impl Sums {
-    const NONE: Sums = Sums {
-        current: i64::MIN,
-        lower: i64::MIN,
-        upper: i64::MIN,
-        allocated: 0,
-        freed: 0,
-    };
+    const NONE: Sums =
+        Sums { current: i64::MIN, lower: i64::MIN, upper: i64::MIN, allocated: 0, freed: 0 };
 
     fn reach(&mut self, other: &Sums) {
         self.current = self.current.max(other.current);
@@ -122,22 +117,16 @@ impl Sums {
     }
 
     fn bounded(&self, field: StatField) -> Bounded {
-        let estimate = |value| Bounded {
-            value,
-            exact: false,
-            upper: None,
-        };
+        let estimate = |value| Bounded { value, exact: false, upper: None };
         match field {
             StatField::Peak => Bounded {
                 value: self.lower,
                 exact: self.lower == self.upper,
                 upper: (self.upper != i64::MAX).then_some(self.upper),
             },
-            StatField::Current => Bounded {
-                value: self.current,
-                exact: true,
-                upper: Some(self.current),
-            },
+            StatField::Current => {
+                Bounded { value: self.current, exact: true, upper: Some(self.current) }
+            }
             StatField::Allocated => estimate(self.allocated),
             StatField::Freed => estimate(self.freed),
         }
@@ -173,11 +162,7 @@ impl Profile {
     /// The columns shown when none are asked for.
     pub fn default_columns() -> Vec<StatKey> {
         [Metric::AllocatedBytes, Metric::ReservedBytes]
-            .map(|metric| StatKey {
-                metric,
-                pool: Pool::All,
-                field: StatField::Peak,
-            })
+            .map(|metric| StatKey { metric, pool: Pool::All, field: StatField::Peak })
             .to_vec()
     }
 
@@ -201,10 +186,7 @@ impl Profile {
             if node.stats[0].current == i64::MIN && node.live == 0 {
                 continue;
             }
-            functions
-                .entry(frame.function)
-                .or_default()
-                .push(row(frame.line, &node, columns));
+            functions.entry(frame.function).or_default().push(row(frame.line, &node, columns));
         }
         let mut functions: Vec<LineFunction> = functions
             .into_iter()
@@ -215,24 +197,14 @@ impl Profile {
                     .map(|r| r.cells.first().map_or(r.allocated, |c| c.value.value))
                     .max()
                     .unwrap_or(0);
-                LineFunction {
-                    function,
-                    peak,
-                    rows,
-                }
+                LineFunction { function, peak, rows }
             })
             .collect();
         functions.sort_by_cached_key(|f| {
             let own: u64 = f.rows.iter().map(|r| r.live_self).sum();
             (std::cmp::Reverse((f.peak, own)), f.function)
         });
-        Ok(LineTable {
-            device,
-            columns: columns.to_vec(),
-            functions,
-            allocated,
-            reserved,
-        })
+        Ok(LineTable { device, columns: columns.to_vec(), functions, allocated, reserved })
     }
 
     /// What every frame has: of all stacks that it stands on.
@@ -296,12 +268,7 @@ impl Profile {
                     })
                 })
                 .collect();
-            nodes.push(Node {
-                stats,
-                live: 0,
-                live_self: 0,
-                samples: self.samples_of_stack(i),
-            });
+            nodes.push(Node { stats, live: 0, live_self: 0, samples: self.samples_of_stack(i) });
         }
         if let Some(snapshot) = self.snapshot(device, Moment::Peak) {
             for (origin, bytes) in Profile::bytes_by_origin(snapshot) {
@@ -326,13 +293,7 @@ fn row(line: u32, node: &Node, columns: &[StatKey]) -> LineRow {
             value: if seen {
                 sums.bounded(key.field)
             } else {
-                Sums {
-                    current: 0,
-                    lower: 0,
-                    upper: i64::MAX,
-                    ..*sums
-                }
-                .bounded(key.field)
+                Sums { current: 0, lower: 0, upper: i64::MAX, ..*sums }.bounded(key.field)
             },
         })
         .collect();

@@ -115,9 +115,7 @@ impl Look {
             all.push(self.device(Some(cuda), device, Some(counters)));
         }
         for device in &self.devices {
-            let has_counters = device
-                .cuda_index
-                .is_some_and(|c| self.counters.contains_key(&c));
+            let has_counters = device.cuda_index.is_some_and(|c| self.counters.contains_key(&c));
             if !has_counters {
                 all.push(self.device(device.cuda_index, Some(device), None));
             }
@@ -152,9 +150,7 @@ impl Look {
             cached: reserved.zip(allocated).map(|(r, a)| r.saturating_sub(a)),
             largest_free: cuda_index.and_then(|c| self.maps.get(&c).copied()),
             outside: self.outside(usage, reserved),
-            others: usage
-                .zip(process)
-                .map(|(u, process)| u.used.saturating_sub(process)),
+            others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
             counters: counters.map(|c| Box::new(*c)),
         }
     }
@@ -208,9 +204,7 @@ impl RecordSink for Look {
                     })
                     .collect();
             }
-            Record::Counters {
-                device, counters, ..
-            } => {
+            Record::Counters { device, counters, .. } => {
                 self.counters.insert(*device, counters.clone());
             }
             Record::Blocks(map) => self.take_map(map),

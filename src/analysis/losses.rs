@@ -66,11 +66,7 @@ impl Losses {
     pub fn all(&self) -> Vec<Loss> {
         let simple = |map: &BTreeMap<ReaderKind, u64>, why: MissedWhy| {
             map.iter()
-                .map(|(&reader, &count)| Loss {
-                    reader,
-                    why: why.clone(),
-                    count,
-                })
+                .map(|(&reader, &count)| Loss { reader, why: why.clone(), count })
                 .collect::<Vec<_>>()
         };
         let mut all = simple(&self.late, MissedWhy::Late);

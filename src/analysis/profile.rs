@@ -218,9 +218,7 @@ impl Profile {
 
     /// Block maps taken of a device: one instant's truth, and degraded.
     pub fn maps(&self, device: CudaIndex) -> (u64, u64) {
-        self.profiles
-            .get(&device)
-            .map_or((0, 0), |d| (d.maps_consistent, d.maps_degraded))
+        self.profiles.get(&device).map_or((0, 0), |d| (d.maps_consistent, d.maps_degraded))
     }
 
     pub(crate) fn engine(&self) -> &EngineFrames {
@@ -232,10 +230,7 @@ impl Profile {
     }
 
     pub(crate) fn samples_of_stack(&self, stack: u32) -> u64 {
-        self.samples_of_stack
-            .get(stack as usize)
-            .copied()
-            .unwrap_or(0)
+        self.samples_of_stack.get(stack as usize).copied().unwrap_or(0)
     }
 
     /// Number of stacks defined.
@@ -399,15 +394,12 @@ impl Profile {
 
     fn take_usage(&mut self, usage: &DeviceUsage) {
         self.last_time = self.last_time.max(usage.time);
-        let peak = self
-            .usage
-            .entry(usage.nvml_index)
-            .or_insert_with(|| UsagePeak {
-                total: usage.total,
-                used: usage.used,
-                process: usage.process.clone(),
-                last: usage.clone(),
-            });
+        let peak = self.usage.entry(usage.nvml_index).or_insert_with(|| UsagePeak {
+            total: usage.total,
+            used: usage.used,
+            process: usage.process.clone(),
+            last: usage.clone(),
+        });
         peak.total = usage.total;
         peak.used = peak.used.max(usage.used);
         peak.process = match (&peak.process, &usage.process) {
@@ -440,11 +432,7 @@ impl RecordSink for Profile {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         match record {
             Record::Sample(sample) => self.take_sample(sample),
-            Record::Counters {
-                time,
-                device,
-                counters,
-            } => {
+            Record::Counters { time, device, counters } => {
                 let taken = self.open_counters.iter().any(|(d, _)| d == device);
                 self.enter_tick(*time, taken);
                 self.open_counters.push((*device, counters.clone()));

@@ -72,9 +72,6 @@ impl Tick {
             }
         }
         let weight = (END_WEIGHT / chosen.len() as u64).max(1);
-        chosen
-            .iter()
-            .map(|t| (Origin::Stack(t.thread, t.stack), weight))
-            .collect()
+        chosen.iter().map(|t| (Origin::Stack(t.thread, t.stack), weight)).collect()
     }
 }

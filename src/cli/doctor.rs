@@ -63,7 +63,11 @@ fn about_process<W: Write>(report: &mut Report<W>, process: &Process) -> io::Res
     let access = Access::to(process);
     if access.target_in_container {
         let pids: Vec<String> = process.pids().iter().map(u32::to_string).collect();
-        report.line("container", Is::Fact, &format!("its pids from here inwards: {}", pids.join(" > ")))?;
+        report.line(
+            "container",
+            Is::Fact,
+            &format!("its pids from here inwards: {}", pids.join(" > ")),
+        )?;
     }
     let scope = access.ptrace_scope.map_or("not there".to_owned(), |s| s.to_string());
     let rights = format!(
@@ -95,25 +99,32 @@ fn about_torch<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::R
     let (is, text) = match readers.allocator() {
         AllocatorBackend::NotLoaded => (
             Is::Bad,
-            "PyTorch's CUDA part is not loaded in it (yet): stacks and the driver's totals only".to_owned(),
+            "PyTorch's CUDA part is not loaded in it (yet): stacks and the driver's totals only"
+                .to_owned(),
         ),
-        AllocatorBackend::NotInitialized => (
-            Is::Fact,
-            format!("PyTorch {version} has not used CUDA yet; a recording waits for it"),
-        ),
-        AllocatorBackend::Native => (Is::Good, format!("PyTorch {version}, native caching allocator")),
+        AllocatorBackend::NotInitialized => {
+            (Is::Fact, format!("PyTorch {version} has not used CUDA yet; a recording waits for it"))
+        }
+        AllocatorBackend::Native => {
+            (Is::Good, format!("PyTorch {version}, native caching allocator"))
+        }
         AllocatorBackend::CudaMallocAsync => (
             Is::Bad,
-            format!("PyTorch {version} with backend:cudaMallocAsync keeps no counters or blocks: the driver's totals only"),
+            format!(
+                "PyTorch {version} with backend:cudaMallocAsync keeps no counters or blocks: the driver's totals only"
+            ),
         ),
-        AllocatorBackend::Pluggable(name) => {
-            (Is::Bad, format!("PyTorch {version} with the program's own allocator {name}: the driver's totals only"))
-        }
+        AllocatorBackend::Pluggable(name) => (
+            Is::Bad,
+            format!(
+                "PyTorch {version} with the program's own allocator {name}: the driver's totals only"
+            ),
+        ),
         AllocatorBackend::Unknown(what) => (Is::Bad, what),
     };
     report.line("allocator", is, &text)?;
     let Torch::Attached(torch) = &mut readers.torch else { return Ok(()) };
-    if !torch.can_count() {
+    if *torch.backend() != AllocatorBackend::Native {
         return Ok(());
     }
     let mut counters = Vec::new();
@@ -125,9 +136,9 @@ fn about_torch<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::R
         let text = format!(
             "GPU {}: allocated {}, reserved {}, peak {}",
             device.0,
-            render::size(counters.allocated().max(0) as u64),
-            render::size(counters.reserved().max(0) as u64),
-            render::size(counters.max_allocated().max(0) as u64),
+            render::bytes(counters.allocated().max(0) as u64),
+            render::bytes(counters.reserved().max(0) as u64),
+            render::bytes(counters.max_allocated().max(0) as u64),
         );
         report.line("counters", Is::Good, &text)?;
     }
@@ -141,8 +152,8 @@ fn about_torch<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::R
                         Is::Bad,
                         format!(
                             "the process changed it during every attempt: blocks {}, counter {}",
-                            render::size(allocated_in_blocks),
-                            render::size(allocated_counter)
+                            render::bytes(allocated_in_blocks),
+                            render::bytes(allocated_counter)
                         ),
                     ),
                 };
@@ -185,7 +196,7 @@ fn about_gpu<W: Write>(report: &mut Report<W>, readers: &Readers) -> io::Result<
         let (is, usage) = match gpu.usage(nvml_index, Nanos(0)) {
             Ok(usage) => match usage.process {
                 ProcessUsage::Bytes(bytes) => {
-                    (Is::Good, format!("the process uses {}", render::size(bytes)))
+                    (Is::Good, format!("the process uses {}", render::bytes(bytes)))
                 }
                 ProcessUsage::Unknown(why) => (Is::Fact, format!("its use is unknown: {why}")),
             },

@@ -21,8 +21,8 @@ pub fn run(words: &Words) -> Result<()> {
     Recorder::new(readers, Wanted { rate: 1, duration: None }).look(output::host(), &mut look)?;
     output::write(Path::new("-"), false, |out| {
         match words.json {
-            true => render::dump_json(out, &look, words.gpu),
-            false => render::dump_text(out, &look, words.gpu, words.full_filenames),
+            true => render::dump_json(out, &look),
+            false => render::dump_text(out, &look, words.full_filenames),
         }
         .map_err(into_io)
     })

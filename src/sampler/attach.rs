@@ -17,7 +17,11 @@ pub fn attach(pid: u32, stop: &AtomicBool) -> Result<Readers, AttachError> {
     let start = Instant::now();
     loop {
         match Readers::attach(pid) {
-            Err(error) if error.is_starting() && start.elapsed() < INITIALIZING && !stop.load(Ordering::Relaxed) => {
+            Err(error)
+                if error.is_starting()
+                    && start.elapsed() < INITIALIZING
+                    && !stop.load(Ordering::Relaxed) =>
+            {
                 std::thread::sleep(EVERY);
             }
             other => return other,

@@ -22,9 +22,12 @@ impl Losses {
 
     /// Takes them, as records of the moment `time`.
     pub fn take(&mut self, time: Nanos) -> impl Iterator<Item = Missed> {
-        std::mem::take(&mut self.counts)
-            .into_iter()
-            .map(move |(reader, why, count)| Missed { time, reader, why, count })
+        std::mem::take(&mut self.counts).into_iter().map(move |(reader, why, count)| Missed {
+            time,
+            reader,
+            why,
+            count,
+        })
     }
 }
 

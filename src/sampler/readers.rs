@@ -95,8 +95,8 @@ impl Readers {
     pub fn attach(pid: u32) -> Result<Self, AttachError> {
         let start = Instant::now();
         let process = Arc::new(Process::open(pid)?);
-        let python = PythonReader::attach(&process)
-            .map_err(|source| AttachError::Python { pid, source })?;
+        let python =
+            PythonReader::attach(&process).map_err(|source| AttachError::Python { pid, source })?;
         let visibility = visibility(&process);
         let gpu = GpuReader::open(&process).map(Arc::new);
         let mut readers = Readers {
@@ -144,7 +144,7 @@ impl Readers {
     pub fn allocator(&self) -> AllocatorBackend {
         match &self.torch {
             Torch::NotLoaded => AllocatorBackend::NotLoaded,
-            Torch::Attached(torch) => torch.backend(),
+            Torch::Attached(torch) => torch.backend().clone(),
             Torch::Refused(error) => AllocatorBackend::Unknown(error.to_string()),
         }
     }
@@ -152,7 +152,7 @@ impl Readers {
     /// PyTorch's version; `None` when it is not loaded or does not say.
     pub fn torch_version(&self) -> Option<String> {
         match &self.torch {
-            Torch::Attached(torch) => torch.version(),
+            Torch::Attached(torch) => torch.version().map(str::to_owned),
             _ => None,
         }
     }

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    AllocatorCounters, Consistency, CudaIndex, End, EndReason, MissedWhy, Nanos, ReaderKind,
-    Record, RecordSink, Runtime, Sample, StackTable, Start, Totals,
+    AllocatorBackend, AllocatorCounters, Consistency, CudaIndex, End, EndReason, MissedWhy, Nanos,
+    ReaderKind, Record, RecordSink, Runtime, Sample, StackTable, Start, Totals,
 };
+
+use crate::torch::TorchError;
 
 use super::gpu_watch::GpuWatch;
 use super::losses::Losses;
@@ -133,6 +135,7 @@ impl Recorder {
         observe: &mut dyn FnMut(&Progress),
     ) -> io::Result<EndReason> {
         self.watch_gpu();
+        self.limit_maps();
         let mut pace = Pace::new(self.wanted.rate, self.start);
         let mut checked = Duration::ZERO;
         let mut refreshed = Duration::ZERO;
@@ -163,6 +166,7 @@ impl Recorder {
             if now.saturating_sub(refreshed) >= REFRESH_EVERY {
                 refreshed = now;
                 if self.readers.refresh() {
+                    self.limit_maps();
                     self.record_runtime(sink)?;
                 }
                 observe(&self.progress(now));
@@ -209,12 +213,12 @@ impl Recorder {
 
     fn observe_allocator(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         let Torch::Attached(torch) = &mut self.readers.torch else { return Ok(()) };
-        if !torch.can_count() {
+        if *torch.backend() != AllocatorBackend::Native {
             return Ok(());
         }
         let time = Nanos(self.start.elapsed().as_nanos() as u64);
         if let Err(error) = torch.counters(&mut self.counters) {
-            self.losses.add(ReaderKind::Counters, error.into(), 1);
+            self.losses.add(ReaderKind::Counters, why(error), 1);
             return Ok(());
         }
         for (device, counters) in &self.counters {
@@ -236,7 +240,7 @@ impl Recorder {
                     }
                     sink.record(&Record::Blocks(map))?;
                 }
-                Err(error) => self.losses.add(ReaderKind::Blocks, error.into(), 1),
+                Err(error) => self.losses.add(ReaderKind::Blocks, why(error), 1),
             }
             state.policy.has_read(before, self.start.elapsed() - before, counters);
         }
@@ -250,6 +254,13 @@ impl Recorder {
             Next::End(EndReason::TargetExecuted)
         } else {
             Next::GoOn
+        }
+    }
+
+    /// A map may take up to half a period of sampling: it is worth less than the samples it would cost.
+    fn limit_maps(&mut self) {
+        if let Torch::Attached(torch) = &mut self.readers.torch {
+            torch.set_patience(Duration::from_secs(1) / self.wanted.rate.max(1) / 2);
         }
     }
 
@@ -330,6 +341,14 @@ impl Recorder {
 
     fn now(&self) -> Nanos {
         Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+}
+
+/// Why the allocator could not be read, in the words of a record.
+fn why(error: TorchError) -> MissedWhy {
+    match error {
+        TorchError::Torn { .. } => MissedWhy::Torn,
+        other => MissedWhy::Failed(other.to_string()),
     }
 }
 

@@ -85,11 +85,7 @@ impl Script {
             name: Some(name.into()),
             main,
         });
-        self.threads.push(Thread {
-            id,
-            frames: Vec::new(),
-            activity: Activity::Active,
-        });
+        self.threads.push(Thread { id, frames: Vec::new(), activity: Activity::Active });
         self.threads.len() - 1
     }
 
@@ -114,12 +110,7 @@ impl Script {
     pub fn enter_in(&mut self, t: usize, name: &str, file: &str, line: u32) {
         let function = self.function(name, file);
         let peak = self.current();
-        self.threads[t].frames.push(Live {
-            function,
-            line,
-            peak,
-            seen: false,
-        });
+        self.threads[t].frames.push(Live { function, line, peak, seen: false });
     }
 
     /// Thread `t` goes on to another line of its innermost function.
@@ -128,12 +119,7 @@ impl Script {
         let function = frame.function;
         self.commit(&frame);
         let peak = self.current();
-        self.threads[t].frames.push(Live {
-            function,
-            line,
-            peak,
-            seen: false,
-        });
+        self.threads[t].frames.push(Live { function, line, peak, seen: false });
     }
 
     pub fn leave(&mut self, t: usize) {
@@ -220,29 +206,13 @@ impl Script {
     }
 
     pub fn reset_peak(&mut self, device: u32) {
-        for stat in self
-            .gpus
-            .get_mut(&device)
-            .unwrap()
-            .counters
-            .stats
-            .iter_mut()
-            .flatten()
-        {
+        for stat in self.gpus.get_mut(&device).unwrap().counters.stats.iter_mut().flatten() {
             stat.peak = stat.current;
         }
     }
 
     pub fn reset_accumulated(&mut self, device: u32) {
-        for stat in self
-            .gpus
-            .get_mut(&device)
-            .unwrap()
-            .counters
-            .stats
-            .iter_mut()
-            .flatten()
-        {
+        for stat in self.gpus.get_mut(&device).unwrap().counters.stats.iter_mut().flatten() {
             (stat.allocated, stat.freed) = (0, 0);
         }
     }
@@ -250,8 +220,7 @@ impl Script {
     /// Writes the definitions made so far.
     fn define(&mut self) {
         let definitions = self.table.take_definitions();
-        self.records
-            .extend(definitions.into_iter().map(Record::Definition));
+        self.records.extend(definitions.into_iter().map(Record::Definition));
     }
 
     /// memspy looks at the process, one period after the last look.
@@ -273,10 +242,7 @@ impl Script {
                     gil: false,
                     activity: self.threads[t].activity,
                 });
-                self.threads[t]
-                    .frames
-                    .iter_mut()
-                    .for_each(|f| f.seen = true);
+                self.threads[t].frames.iter_mut().for_each(|f| f.seen = true);
             }
         }
         self.define();
@@ -312,12 +278,7 @@ impl Script {
                     small: size <= MIB,
                     expandable: false,
                     pool: PoolId(0, 0),
-                    blocks: vec![Block {
-                        address,
-                        size,
-                        requested,
-                        state: BlockState::Allocated,
-                    }],
+                    blocks: vec![Block { address, size, requested, state: BlockState::Allocated }],
                 })
                 .collect(),
         }
@@ -353,14 +314,7 @@ impl Script {
 }
 
 fn pools_of(size: u64) -> [Pool; 2] {
-    [
-        Pool::All,
-        if size <= MIB {
-            Pool::Small
-        } else {
-            Pool::Large
-        },
-    ]
+    [Pool::All, if size <= MIB { Pool::Small } else { Pool::Large }]
 }
 
 fn grow(counters: &mut AllocatorCounters, metric: Metric, size: u64, by: u64) {
@@ -377,11 +331,7 @@ pub fn text(profile: &Profile, path: &[memspy::analysis::Label]) -> String {
     use memspy::analysis::Label;
     let stacks = profile.stacks();
     let one = |label: &Label| match *label {
-        Label::Frame(f) => format!(
-            "{}:{}",
-            stacks.get_function(f.function).unwrap().name,
-            f.line
-        ),
+        Label::Frame(f) => format!("{}:{}", stacks.get_function(f.function).unwrap().name, f.line),
         Label::Mark(mark) => mark.text().to_owned(),
         Label::Thread(t) => {
             let name = stacks.get_thread(t).unwrap().name.clone();
@@ -397,13 +347,8 @@ pub fn folded(
     device: u32,
     moment: memspy::analysis::Moment,
 ) -> BTreeMap<String, u64> {
-    let fold = profile
-        .fold(CudaIndex(device), moment, Default::default())
-        .unwrap();
+    let fold = profile.fold(CudaIndex(device), moment, Default::default()).unwrap();
     let sum: u64 = fold.stacks.iter().map(|s| s.bytes).sum();
     assert_eq!(sum, fold.total, "the stacks add up to the total");
-    fold.stacks
-        .iter()
-        .map(|s| (text(profile, &s.path), s.bytes))
-        .collect()
+    fold.stacks.iter().map(|s| (text(profile, &s.path), s.bytes)).collect()
 }
