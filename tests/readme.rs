@@ -15,7 +15,8 @@ fn code(text: &str) -> Vec<&str> {
 #[test]
 fn every_command_of_the_readme_is_understood() {
     let text = readme();
-    let commands: Vec<&str> = code(&text).into_iter().filter(|l| l.starts_with("memspy ")).collect();
+    let commands: Vec<&str> =
+        code(&text).into_iter().filter(|l| l.starts_with("memspy ")).collect();
     assert!(commands.len() > 10, "the README shows how to use memspy: {commands:?}");
     for line in commands {
         let words = line.split('#').next().unwrap().split_whitespace();
@@ -29,7 +30,11 @@ fn every_command_of_the_readme_is_understood() {
 fn every_file_the_readme_names_is_there() {
     let text = readme();
     let in_code = code(&text).into_iter().filter_map(|l| l.split_whitespace().next());
-    let in_text = text.split('`').skip(1).step_by(2).chain(text.split("](").skip(1).map(|l| l.split(')').next().unwrap()));
+    let in_text = text
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .chain(text.split("](").skip(1).map(|l| l.split(')').next().unwrap()));
     let names = in_code.chain(in_text).filter(|n| {
         ["src/", "cuda/", "scripts/", "tests/", "benches/"].iter().any(|p| n.starts_with(p))
     });

@@ -88,7 +88,8 @@ pub(crate) fn charge_births(
         let lived_on = between.lived_on[pool as usize];
         let mut shares = shares_of_births(&ledger.intervals, pool, lived_on, total as i64);
         for (kind, blocks) in kinds {
-            let charge = charge_kind(ledger, pool, kind, blocks, &mut shares, between);
+            let chosen = choose(ledger, pool, kind, blocks, &mut shares);
+            let charge = spread(&ledger.intervals, &chosen, between);
             charges.insert(kind, Arc::new(charge));
         }
     }
@@ -112,66 +113,51 @@ fn shares_of_births(intervals: &[Interval], pool: Pool, lived_on: i64, total: i6
     shares
 }
 
-/// Rules 3, 5 and 6 for the blocks of one kind.
-fn charge_kind(
+/// Rules 3 and 5: the intervals that blocks of one kind are charged to, with weights.
+fn choose(
     ledger: &Ledger,
     pool: Pool,
     kind: Kind,
     blocks: u64,
     shares: &mut [i64],
-    between: &Between<'_>,
-) -> Charge {
+) -> Vec<(usize, i64)> {
     let intervals = &ledger.intervals;
     let possible: Vec<usize> = (0..intervals.len())
         .filter(|&i| intervals[i].has_room(pool, kind.size, kind.requested))
         .collect();
-    let just: Vec<usize> = possible
-        .iter()
-        .copied()
-        .filter(|&i| intervals[i].is_just(pool, kind.size) && shares[i] > 0)
-        .collect();
     let pick = |test: &dyn Fn(usize) -> bool| -> Vec<usize> {
         possible.iter().copied().filter(|&i| test(i)).collect()
     };
-    let mut by_share = true;
-    let mut chosen =
-        if just.len() as u64 >= blocks { just } else { pick(&|i| shares[i] >= kind.size as i64) };
+    let mut chosen = pick(&|i| intervals[i].is_just(pool, kind.size) && shares[i] > 0);
+    if (chosen.len() as u64) < blocks {
+        chosen = pick(&|i| shares[i] >= kind.size as i64);
+    }
     if chosen.is_empty() {
         chosen = pick(&|i| shares[i] > 0);
     }
     if chosen.is_empty() {
-        by_share = false;
-        chosen = pick(&|_| true);
-    }
-    if chosen.is_empty() {
-        chosen = (0..intervals.len()).collect();
-    }
-    let weight = |i: usize| -> i64 {
-        if by_share { shares[i] } else { intervals[i].bytes[pool as usize].max(1) }
-    };
-    let weights: Vec<i64> = chosen.iter().map(|&i| weight(i)).collect();
-    let charge = spread(intervals, &chosen, &weights, between);
-    if by_share {
-        let sum: i128 = weights.iter().map(|&w| i128::from(w)).sum();
-        let mass = i128::from(kind.size) * i128::from(blocks);
-        for (&i, &w) in chosen.iter().zip(&weights) {
-            let used = mass * i128::from(w) / sum.max(1);
-            shares[i] = shares[i].saturating_sub(used as i64).max(0);
+        let mut rest = pick(&|_| true);
+        if rest.is_empty() {
+            rest = (0..intervals.len()).collect();
         }
+        let grown = |i: usize| intervals[i].bytes[pool as usize].max(1);
+        return rest.into_iter().map(|i| (i, grown(i))).collect();
     }
-    charge
+    let weighted: Vec<(usize, i64)> = chosen.into_iter().map(|i| (i, shares[i])).collect();
+    let sum: i128 = weighted.iter().map(|&(_, w)| i128::from(w)).sum();
+    let mass = i128::from(kind.size) * i128::from(blocks);
+    for &(i, weight) in &weighted {
+        let used = mass * i128::from(weight) / sum.max(1);
+        shares[i] = shares[i].saturating_sub(used as i64).max(0);
+    }
+    weighted
 }
 
-/// Rule 6, over several intervals.
-fn spread(
-    intervals: &[Interval],
-    chosen: &[usize],
-    weights: &[i64],
-    between: &Between<'_>,
-) -> Charge {
+/// Rule 6: from intervals to stacks.
+fn spread(intervals: &[Interval], chosen: &[(usize, i64)], between: &Between<'_>) -> Charge {
     let mut sums: FxHashMap<Origin, u128> = FxHashMap::default();
     let (mut from, mut to) = (u64::MAX, 0);
-    for (&i, &weight) in chosen.iter().zip(weights) {
+    for &(i, weight) in chosen {
         let interval = &intervals[i];
         from = from.min(interval.from);
         to = to.max(interval.to);

@@ -55,6 +55,7 @@ pub struct Profile {
     bounds: BTreeMap<CudaIndex, BoundsByStack>,
     samples_of_stack: Vec<u64>,
     samples: u64,
+    stacks_read: u64,
     ticks: u64,
     last_time: Nanos,
     bad_definitions: u64,
@@ -148,6 +149,11 @@ impl Profile {
     /// Looks at the threads' stacks.
     pub fn samples(&self) -> u64 {
         self.samples
+    }
+
+    /// Thread stacks read.
+    pub fn stacks_read(&self) -> u64 {
+        self.stacks_read
     }
 
     /// Instants at which anything was looked at.
@@ -267,6 +273,7 @@ impl Profile {
     fn take_sample(&mut self, sample: &Sample) {
         self.enter_tick(sample.time, self.open.sampled);
         self.samples += 1;
+        self.stacks_read += sample.threads.len() as u64;
         self.open.sampled = true;
         self.open.threads.extend_from_slice(&sample.threads);
     }
