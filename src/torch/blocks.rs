@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::check::counters_are_whole;
 use super::discovery;
-use super::error::TorchError;
+use super::error::{TorchError, reading};
 use super::layout::{BlockLayout, CounterLayout, PoolsLayout, PrivateLayout, STATS};
 use super::private_pools;
 use super::walk::{Found, Ground, Lost, walk};
@@ -102,6 +102,8 @@ impl BlockReader {
         }
         if broken >= MOST_BROKEN {
             self.set.clear();
+            // What has ended or been unmapped meanwhile has no layout either.
+            memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
             return Err(TorchError::UnknownLayout { version: version.to_owned(), what: why });
         }
         match torn_walk(self.index, self.device, &mut self.set, place, layout) {

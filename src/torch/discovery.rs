@@ -203,9 +203,9 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     // Torch 2.1 and 2.2 have `max_split_size` only; since 2.3 three counters come before it, since
     // 2.12 `num_oom_rejections` as well.
     let counters = if words >= 4 { 3 } else { 0 };
-    let is_limit = |value: i64| value == -1 || value > LEAST_MAX_SPLIT;
-    let mut limits = (counters..words).filter(|at| is_limit(number(*at)));
-    if let (Some(at), None) = (limits.next(), limits.next()) {
+    // Given in MiB. What follows it is no counter and may be anything.
+    let is_limit = |value: i64| value == -1 || (value > LEAST_MAX_SPLIT && value % (1 << 20) == 0);
+    if let Some(at) = (counters..words).find(|at| is_limit(number(*at))) {
         layout.max_split = Some(Field::at(start + 8 * at));
         if counters == 3 && (0..3).all(|at| number(at) >= 0) {
             layout.driver_calls = Some([0, 1, 2].map(|at| Field::at(start + 8 * at)));

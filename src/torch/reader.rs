@@ -190,8 +190,13 @@ impl TorchReader {
         for _ in 0..SEARCHES {
             match discovery::devices(&*self.memory, allocator) {
                 Search::Found(devices) => return Ok(Some(Native::new(*devices))),
-                Search::NotInitialized => return Ok(None),
+                Search::NotInitialized => what.clear(),
                 Search::Unknown(why) => what = why,
+            }
+            // What has ended meanwhile is neither.
+            self.memory.pointer(allocator).map_err(reading("the allocator", allocator))?;
+            if what.is_empty() {
+                return Ok(None);
             }
         }
         let version = self.version.clone().unwrap_or_else(|| "unknown".to_owned());
