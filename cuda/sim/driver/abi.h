@@ -21,7 +21,6 @@ enum {
   SIM_NOT_READY = 600,
   SIM_PEER_ACCESS_ALREADY_ENABLED = 704,
   SIM_NOT_SUPPORTED = 801,
-  SIM_UNKNOWN = 999,
 };
 
 typedef int CUresult;

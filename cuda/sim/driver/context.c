@@ -5,13 +5,15 @@
 
 #include "device.h"
 
-static char active[SIM_MAX_DEVICES];
+static char active[SIM_MAX_DEVICES], code_loaded[SIM_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int current_device;
 
 API int sim_current_device(void) { return current_device; }
-API int sim_context_active(int device) { return active[device]; }
-void sim_context_forget(void) { memset(active, 0, sizeof active); }
+void sim_context_forget(void) {
+  memset(active, 0, sizeof active);
+  memset(code_loaded, 0, sizeof code_loaded);
+}
 
 API int sim_set_current_device(int device) {
   if (device < 0 || device >= sim_config()->device_count) return SIM_INVALID_DEVICE;
@@ -32,6 +34,14 @@ API int sim_context(int device) {
   }
   pthread_mutex_unlock(&lock);
   return error;
+}
+
+/* The driver loads kernels when they are first used, and keeps their code and scratch memory. */
+void sim_context_load_code(void) {
+  int device = current_device;
+  if (__atomic_load_n(&code_loaded[device], __ATOMIC_RELAXED)) return;
+  if (sim_context(device) || __atomic_exchange_n(&code_loaded[device], 1, __ATOMIC_RELAXED)) return;
+  card_charge(device, sim_config()->code_bytes);
 }
 
 /* cudaDeviceAttr and CUdevice_attribute share their numbers. Values of an H100 SXM; unlisted ones are 0,

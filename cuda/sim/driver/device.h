@@ -15,7 +15,7 @@ enum SimValues {
 
 struct SimConfig {
   int device_count;
-  uint64_t total_bytes, context_bytes, copy_max;
+  uint64_t total_bytes, context_bytes, code_bytes, copy_max;
   uint64_t fail_alloc_n; /* the n-th device allocation of the process fails once; 0 = never */
   int busy_queries;      /* how often an event or stream says "not ready" after work was queued */
   int cc_major, cc_minor;
@@ -42,7 +42,7 @@ void card_forget_process(void); /* in a forked child: the parent's bytes are not
 int sim_current_device(void);
 int sim_set_current_device(int device);
 int sim_context(int device); /* make the primary context exist; charges its bytes the first time */
-int sim_context_active(int device);
+void sim_context_load_code(void);
 void sim_context_forget(void);
 int sim_attribute(int attribute, int device);
 
@@ -73,10 +73,8 @@ int sim_host_allocate(size_t bytes, void **out);
 int sim_is_device_address(const void *address);
 
 /* pool.c: the stream-ordered allocator (cudaMallocAsync) */
-struct SimPool { uint64_t used, used_high, reserved, reserved_high, threshold; };
 int sim_pool_allocate(int device, size_t bytes, void **out);
 int sim_pool_release(void *start);
-struct SimPool *sim_pool(int device);
 int sim_pool_trim(int device, uint64_t keep);
 uint64_t sim_pool_get(int device, int attribute);
 int sim_pool_set(int device, int attribute, uint64_t value);

@@ -120,8 +120,9 @@ API int sim_allocate(int device, size_t bytes, enum RangeKind kind, void **out) 
   int error = sim_context(device);
   if (error) return error;
   if (!bytes) return SIM_INVALID_VALUE;
-  /* Large requests take whole 2 MiB pages of the card; small ones share a page, so only their own bytes count. */
-  size_t charged = bytes >= (1u << 20) ? ROUND_UP(bytes, SIM_PAGE) : ROUND_UP(bytes, 512);
+  /* Large requests take whole 2 MiB pages of the card; small ones share a page, so only their own bytes count.
+   * A pool counts what was asked for. */
+  size_t charged = kind == RANGE_POOLED ? bytes : bytes >= (1u << 20) ? ROUND_UP(bytes, SIM_PAGE) : ROUND_UP(bytes, 512);
   space_lock();
   int denied = ++allocation_number == config->fail_alloc_n;
   if (denied || (kind == RANGE_ALLOCATION && card_charge(device, charged))) {

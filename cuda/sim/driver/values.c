@@ -15,7 +15,10 @@ static unsigned fresh_next;
 static uint64_t launches;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-API void sim_kernel_ran(void) { __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED); }
+API void sim_kernel_ran(void) {
+  sim_context_load_code();
+  __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
+}
 
 static void remember(const void *start, size_t bytes) {
   pthread_mutex_lock(&lock);
@@ -68,7 +71,7 @@ API void sim_set(void *to, int value, size_t bytes) {
   if (config->values == VALUES_ZERO || bytes > config->copy_max) return;
   /* Zero is what unbelieved memory reads as anyway: no need to touch megabytes of real memory for it. */
   if (value == 0 && bytes > (1u << 20) && config->values == VALUES_FRESH) {
-    sim_kernel_ran();
+    __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED); /* as after a kernel: nothing is believed any more */
     return;
   }
   memset(to, value, bytes);
