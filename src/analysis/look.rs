@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use crate::model::{
     Activity, AllocatorCounters, BlockMap, BlockState, CudaIndex, Device, DeviceUsage, Missed,
@@ -58,6 +59,8 @@ pub struct LookDevice {
     pub outside: OutsideTorch,
     /// Used by other processes.
     pub others: Option<u64>,
+    /// The allocator's segments and blocks.
+    pub map: Option<Arc<BlockMap>>,
     /// The allocator's counters.
     pub counters: Option<Box<AllocatorCounters>>,
 }
@@ -72,7 +75,7 @@ pub struct Look {
     devices: Vec<Device>,
     usage: BTreeMap<u32, DeviceUsage>,
     counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
-    maps: BTreeMap<CudaIndex, u64>,
+    maps: BTreeMap<CudaIndex, Arc<BlockMap>>,
     missed: Vec<Missed>,
 }
 
@@ -123,6 +126,13 @@ impl Look {
         all
     }
 
+    /// The devices, or only the one the target numbers `gpu`.
+    pub fn devices_of(&self, gpu: Option<CudaIndex>) -> Vec<LookDevice> {
+        let mut devices = self.devices();
+        devices.retain(|d| gpu.is_none() || d.cuda_index == gpu);
+        devices
+    }
+
     fn device(
         &self,
         cuda_index: Option<CudaIndex>,
@@ -138,6 +148,7 @@ impl Look {
             ProcessUsage::Bytes(bytes) => Some(bytes),
             ProcessUsage::Unknown(_) => None,
         });
+        let map = cuda_index.and_then(|c| self.maps.get(&c));
         LookDevice {
             cuda_index,
             nvml_index,
@@ -148,9 +159,10 @@ impl Look {
             allocated,
             reserved,
             cached: reserved.zip(allocated).map(|(r, a)| r.saturating_sub(a)),
-            largest_free: cuda_index.and_then(|c| self.maps.get(&c).copied()),
+            largest_free: map.map(|map| largest_free(map)),
             outside: self.outside(usage, reserved),
             others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
+            map: map.cloned(),
             counters: counters.map(|c| Box::new(*c)),
         }
     }
@@ -171,15 +183,12 @@ impl Look {
             }
         }
     }
+}
 
-    fn take_map(&mut self, map: &BlockMap) {
-        let largest = map
-            .blocks()
-            .filter(|(_, b)| b.state == BlockState::Inactive)
-            .map(|(_, b)| b.size)
-            .max();
-        self.maps.insert(map.device, largest.unwrap_or(0));
-    }
+/// The largest block in the cache, in bytes; 0 when there is none.
+fn largest_free(map: &BlockMap) -> u64 {
+    let free = map.blocks().filter(|(_, b)| b.state == BlockState::Inactive);
+    free.map(|(_, b)| b.size).max().unwrap_or(0)
 }
 
 impl RecordSink for Look {
@@ -191,7 +200,7 @@ impl RecordSink for Look {
                 // A definition out of order leaves its stack unknown, which the listing shows.
                 let _ = self.stacks.define(definition.clone());
             }
-            Record::Device(device) => self.devices.push(device.clone()),
+            Record::Device(device) => device.keep_in(&mut self.devices),
             Record::Sample(sample) => {
                 self.threads = sample
                     .threads
@@ -207,7 +216,9 @@ impl RecordSink for Look {
             Record::Counters { device, counters, .. } => {
                 self.counters.insert(*device, counters.clone());
             }
-            Record::Blocks(map) => self.take_map(map),
+            Record::Blocks(map) => {
+                self.maps.insert(map.device, Arc::new(map.clone()));
+            }
             Record::Usage(usage) => {
                 self.usage.insert(usage.nvml_index, usage.clone());
             }

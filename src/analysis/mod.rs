@@ -27,4 +27,5 @@ pub use lines::{Bounded, Cell, LineError, LineFunction, LineRow, LineTable};
 pub use look::{Look, LookDevice, LookThread, OutsideTorch};
 pub use losses::{Loss, Losses};
 pub use profile::{Profile, UsagePeak};
+pub use tick::ThreadChoice;
 pub use timeline::{Timeline, TimelinePoint};

@@ -12,7 +12,7 @@ use super::device::{DeviceProfile, Moment, Seen, Snapshot};
 use super::high_water::HighWater;
 use super::line_bounds::{BoundsByStack, Step};
 use super::losses::Losses;
-use super::tick::Tick;
+use super::tick::{ThreadChoice, Tick};
 use super::timeline::Timeline;
 use crate::model::{
     AllocatorCounters, CudaIndex, Definition, Device, DeviceUsage, End, FunctionId, Nanos,
@@ -41,6 +41,7 @@ pub struct UsagePeak {
 /// the recording, or at [`Profile::finish`].
 #[derive(Debug, Default)]
 pub struct Profile {
+    choice: ThreadChoice,
     stacks: StackTable,
     engine: EngineFrames,
     depths: Vec<u32>,
@@ -75,6 +76,11 @@ impl Profile {
     /// A profile without records.
     pub fn new() -> Profile {
         Profile::default()
+    }
+
+    /// A profile without records that charges memory to the threads chosen.
+    pub fn charging(choice: ThreadChoice) -> Profile {
+        Profile { choice, ..Profile::default() }
     }
 
     /// Takes the tick being collected into account. Called by [`Record::End`]; call it yourself when a
@@ -275,7 +281,7 @@ impl Profile {
         self.samples += 1;
         self.stacks_read += sample.threads.len() as u64;
         self.open.sampled = true;
-        self.open.threads.extend_from_slice(&sample.threads);
+        self.open.threads.extend(sample.threads.iter().filter_map(|t| self.choice.of(*t)));
     }
 
     fn define(&mut self, definition: &Definition) {
@@ -458,7 +464,7 @@ impl RecordSink for Profile {
                 self.last_time = self.last_time.max(runtime.time);
                 self.runtime = Some(runtime.clone());
             }
-            Record::Device(device) => self.devices.push(device.clone()),
+            Record::Device(device) => device.keep_in(&mut self.devices),
             Record::Usage(usage) => self.take_usage(usage),
             Record::Missed(missed) => {
                 self.last_time = self.last_time.max(missed.time);

@@ -7,6 +7,25 @@ use crate::model::{Activity, Nanos, StackTable, ThreadSample};
 /// Weight that one end of an interval spreads over the threads charged; divisible by 1 to 8.
 pub(crate) const END_WEIGHT: u64 = 840;
 
+/// Which threads memory may be charged to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ThreadChoice {
+    /// Only those that hold the GIL.
+    pub gil_only: bool,
+    /// Idle ones as if they were at work.
+    pub idle_too: bool,
+}
+
+impl ThreadChoice {
+    /// What counts of a thread; `None` when it is left out.
+    pub(crate) fn of(self, mut thread: ThreadSample) -> Option<ThreadSample> {
+        if self.idle_too && thread.activity == Activity::Idle {
+            thread.activity = Activity::Active;
+        }
+        (thread.gil || !self.gil_only).then_some(thread)
+    }
+}
+
 /// One instant.
 #[derive(Debug, Default)]
 pub(crate) struct Tick {

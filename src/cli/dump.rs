@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Result;
 
 use crate::analysis::Look;
+use crate::model::CudaIndex;
 use crate::render;
 use crate::sampler::{Recorder, Wanted, attach};
 
@@ -19,10 +20,11 @@ pub fn run(words: &Words) -> Result<()> {
         .map_err(|error| hints::attach(error, words.pid))?;
     let mut look = Look::new();
     Recorder::new(readers, Wanted { rate: 1, duration: None }).look(output::host(), &mut look)?;
+    let gpu = words.gpu.map(CudaIndex);
     output::write(Path::new("-"), false, |out| {
         match words.json {
-            true => render::dump_json(out, &look),
-            false => render::dump_text(out, &look, words.full_filenames),
+            true => render::dump_json(out, &look, gpu),
+            false => render::dump_text(out, &look, gpu, words.full_filenames),
         }
         .map_err(into_io)
     })

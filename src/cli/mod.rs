@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::analysis::Profile;
+use crate::analysis::{Profile, ThreadChoice};
 
 use args::{Command, Words};
 
@@ -57,8 +57,8 @@ pub fn run() -> ExitCode {
 }
 
 /// A profile that charges memory to the threads asked for.
-fn charging(_stacks: &args::Stacks) -> Profile {
-    Profile::new()
+fn charging(stacks: &args::Stacks) -> Profile {
+    Profile::charging(ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle })
 }
 
 /// Prints one line to standard error. A closed standard error is nothing to fail for.

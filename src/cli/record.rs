@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
 use crate::analysis::Profile;
@@ -52,12 +52,10 @@ pub fn run(words: &Words) -> Result<ExitCode> {
     };
     let recorded = match attached {
         Ok(readers) => record(words, readers, named(pid)?, host, &stop),
-        Err(error) => match &mut launched {
-            Some(program) if program.has_ended() => {
-                Err(anyhow::anyhow!("the program ended before memspy found a Python in it"))
-            }
-            _ => Err(hints::attach(error, pid)),
-        },
+        Err(_) if launched.as_mut().is_some_and(Launched::has_ended) => {
+            Err(anyhow!("the program ended before memspy found a Python in it"))
+        }
+        Err(error) => Err(hints::attach(error, pid)),
     };
     match launched {
         None => recorded.map(|()| ExitCode::SUCCESS),

@@ -6,12 +6,13 @@ use super::RenderError;
 use super::label::{Labels, one_line};
 use super::size::{bytes, optional_bytes};
 use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
-use crate::model::{Activity, AllocatorBackend, MissedWhy, Runtime};
+use crate::model::{Activity, AllocatorBackend, CudaIndex, MissedWhy, Runtime};
 
-/// Writes the look as text.
+/// Writes the look as text; with `gpu`, of the devices only that one of the target.
 pub fn dump_text(
     out: &mut dyn Write,
     look: &Look,
+    gpu: Option<CudaIndex>,
     full_filenames: bool,
 ) -> Result<(), RenderError> {
     if let Some(start) = look.start() {
@@ -31,7 +32,7 @@ pub fn dump_text(
     if look.threads().is_empty() {
         writeln!(out, "\nNo Python stack could be read.")?;
     }
-    let devices = look.devices();
+    let devices = look.devices_of(gpu);
     for device in &devices {
         writeln!(out)?;
         write_device(out, device)?;

@@ -7,13 +7,18 @@ use serde_json::{Value, json};
 use super::RenderError;
 use super::dump::{activity_text, allocator_text, labels};
 use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
+use crate::model::{
+    AllocatorCounters, Block, BlockMap, BlockState, Consistency, CudaIndex, Segment, StatKey,
+};
 
 /// Writes the look as one JSON object.
-pub fn dump_json(out: &mut dyn Write, look: &Look) -> Result<(), RenderError> {
+///
+/// With `gpu`, only that device of the target.
+pub fn dump_json(out: &mut dyn Write, look: &Look, gpu: Option<CudaIndex>) -> Result<(), RenderError> {
     let start = look.start();
     let runtime = look.runtime();
     let threads: Vec<Value> = look.threads().iter().map(|t| thread(look, t)).collect();
-    let devices: Vec<Value> = look.devices().iter().map(device).collect();
+    let devices: Vec<Value> = look.devices_of(gpu).iter().map(device).collect();
     let missed: Vec<Value> = look
         .missed()
         .iter()
@@ -79,5 +84,76 @@ fn device(device: &LookDevice) -> Value {
         "outside_pytorch": outside,
         "outside_pytorch_unknown_because": why,
         "other_processes": device.others,
+        "memory_stats": device.counters.as_deref().map(memory_stats),
+        "block_map": device.map.as_deref().map(consistency),
+        "segments": device.map.as_deref().map(segments),
     })
+}
+
+/// The keys of `torch.cuda.memory_stats`.
+fn memory_stats(counters: &AllocatorCounters) -> Value {
+    let mut stats: serde_json::Map<String, Value> =
+        StatKey::all().map(|key| (key.to_string(), json!(key.of(counters)))).collect();
+    let oversize = [
+        ("oversize_allocations", counters.oversize_allocations),
+        ("oversize_segments", counters.oversize_segments),
+    ];
+    for (name, stat) in oversize {
+        stats.insert(format!("{name}.current"), json!(stat.current));
+        stats.insert(format!("{name}.peak"), json!(stat.peak));
+        stats.insert(format!("{name}.allocated"), json!(stat.allocated));
+        stats.insert(format!("{name}.freed"), json!(stat.freed));
+    }
+    let numbers = [
+        ("num_alloc_retries", Some(counters.num_alloc_retries)),
+        ("num_ooms", Some(counters.num_ooms)),
+        ("num_sync_all_streams", counters.num_sync_all_streams),
+        ("num_device_alloc", counters.num_device_alloc),
+        ("num_device_free", counters.num_device_free),
+        ("max_split_size", counters.max_split_size),
+    ];
+    for (name, number) in numbers {
+        stats.insert(name.to_owned(), json!(number));
+    }
+    Value::Object(stats)
+}
+
+fn consistency(map: &BlockMap) -> Value {
+    match map.consistency {
+        Consistency::Consistent => json!({"consistent": true, "retries": map.retries}),
+        Consistency::Degraded { allocated_in_blocks, allocated_counter } => json!({
+            "consistent": false,
+            "retries": map.retries,
+            "allocated_in_blocks": allocated_in_blocks,
+            "allocated_counter": allocated_counter,
+        }),
+    }
+}
+
+/// The segments with the keys of `torch.cuda.memory_snapshot`.
+fn segments(map: &BlockMap) -> Value {
+    let block = |b: &Block| {
+        json!({
+            "address": b.address,
+            "size": b.size,
+            "requested_size": b.requested,
+            "state": match b.state {
+                BlockState::Allocated => "active_allocated",
+                BlockState::PendingFree => "active_pending_free",
+                BlockState::Inactive => "inactive",
+            },
+        })
+    };
+    let segment = |s: &Segment| {
+        json!({
+            "address": s.address,
+            "total_size": s.size,
+            "stream": s.stream,
+            "segment_type": if s.small { "small" } else { "large" },
+            "segment_pool_id": [s.pool.0, s.pool.1],
+            "is_expandable": s.expandable,
+            "blocks": s.blocks.iter().map(block).collect::<Vec<_>>(),
+        })
+    };
+    map.segments.iter().map(segment).collect()
 }
