@@ -1,3 +1,7 @@
 //! memspy: py-spy for GPU memory.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    memspy::cli::run()
+}

@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod elf;
+pub mod environment;
 pub mod field;
 pub mod image;
 pub mod mappings;

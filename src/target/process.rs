@@ -176,6 +176,20 @@ impl Process {
         self.proc.stat().ok().and_then(|s| u32::try_from(s.ppid).ok())
     }
 
+    /// Its child processes, with their command lines; those that cannot be read are left out.
+    pub fn children(&self) -> Vec<(u32, Vec<String>)> {
+        let tasks = self.proc.tasks().into_iter().flatten().flatten();
+        let mut children: Vec<(u32, Vec<String>)> = tasks
+            .flat_map(|task| task.children().unwrap_or_default())
+            .filter_map(|pid| {
+                let child = procfs::process::Process::new(pid as i32).ok()?;
+                Some((pid, child.cmdline().ok()?))
+            })
+            .collect();
+        children.sort();
+        children
+    }
+
     /// Its threads, in order of their ids. Threads that end meanwhile are left out.
     pub fn threads(&self) -> Result<Vec<OsThread>, ProcessError> {
         let tasks = self.proc.tasks().map_err(|e| self.error("list the threads of", e))?;

@@ -1,1 +1,118 @@
-//! To be built.
+//! Turns records into a file, and the file into the same records again.
+//!
+//! May import `model` and `std`; bincode, zstd, crc32c, memmap2 and thiserror live here only.
+//! Never knows the clock, the target or what records mean, and never makes a record up.
+//! Start reading at the format below, then at [`Writer`] and [`Reader`].
+//!
+//! # The format, version 1
+//!
+//! All numbers are little-endian. A file is a head and any number of blocks:
+//!
+//! ```text
+//! file    = "MEMSPY\r\n"  version:u16  block*
+//! block   = length:u32  crc32c:u32  body
+//! body    = one zstd frame of `length` bytes that states its content size; unpacked it is:
+//! payload = record*
+//! record  = tag:u8  length:number  fields of `length` bytes
+//! ```
+//!
+//! * `crc32c` is that of the body. A body has at most 65 MiB, a payload at most 64 MiB; whatever
+//!   states more is damaged, so no file can make a reader allocate more than that.
+//! * A `number` and all fields are encoded by bincode 2, `config::standard()`: below 251 one byte; else
+//!   251, 252 or 253 followed by a u16, u32 or u64. A string is its number of bytes and its UTF-8; an
+//!   option is 0, or 1 and the value; an enum the number of its variant and the variant's fields.
+//! * A reader skips records whose tag it does not know, and bytes at the end of a record beyond the
+//!   fields it knows, so a later writer may add both without a new version.
+//! * The blocks can be unpacked and read one by one in any order, except that they use what earlier
+//!   blocks defined. What is coded as a difference starts anew in every block.
+//! * A writer writes a block in one piece when it holds a second of recorded time or 256 KiB. Whatever
+//!   kills it, every block but the last is whole.
+//!
+//! ## Records
+//!
+//! `time` is a zigzag number (0, -1, 1, -2 are 0, 1, 2, 3): nanoseconds since the time before in this
+//! block, at first since the head's. A sample's `time` is relative to the time of the sample before plus
+//! the head's `period`, if there is one in this block. `opt` is an option.
+//!
+//! | tag | record | fields |
+//! |---|---|---|
+//! | 0 | head, first in every block | block number from 0, records in all earlier blocks, last time before, period (ns between samples; 0 unknown), functions, frames, stacks defined before |
+//! | 1 | start | memspy version, pid, host, list of command words, opt directory, unix nanoseconds, rate |
+//! | 2 | runtime | time, opt python, opt torch, allocator (enum: not loaded, not initialised, native, cudaMallocAsync, pluggable + name, unknown + text) |
+//! | 3 | function | name, file, first line, last line |
+//! | 4 | frame | function, line |
+//! | 5 | stack | opt parent stack, frame |
+//! | 6 | thread | thread, opt OS id, Python id, opt name, main (0 or 1) |
+//! | 7 | source | function, first line, text |
+//! | 8 | device | opt CUDA index, opt NVML index, opt UUID, opt PCI bus id, opt name, opt bytes |
+//! | 9 | sample | time, number of threads, for each: thread (zigzag, less the one before), stack, flags |
+//! | 10 | sample, same threads as the one before | time, number of changes, for each: unchanged threads skipped, stack (zigzag, less the one before of this thread), flags |
+//! | 11 | sample, equal to the one before | time |
+//! | 12 | counters | time, device, presence, row masks, differences (below) |
+//! | 13 | block map | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
+//! | 14 | usage | time, NVML index, total, used, free, opt reserved, process (enum: bytes, unknown + text) |
+//! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU), why (enum: torn, late, failed + text), count |
+//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text), ticks, late, stacks, torn, maps consistent, maps degraded |
+//!
+//! Functions, frames and stacks are numbered in the order of their records, from what the head of the
+//! block says; each uses numbers smaller than its own only. A thread's number is written: the next one
+//! or a known one, whose description it replaces. Thread flags are one byte: bit 0 the GIL, bits 1 and
+//! up the activity (active, idle, unknown). The end stands in a block of its own and closes the file:
+//! it is the trailer, and a file without it ended abruptly.
+//!
+//! **Folding** makes multiples of 512 small: an unsigned number is rotated right by 9 bits; a signed one
+//! becomes the zigzag of its 512ths (rounded down) in the low 55 bits, its remainder above.
+//!
+//! **Counters** are 122 signed numbers: nine metrics of twelve (pools all, small, large; in each current,
+//! peak, allocated, freed), the four of the oversize allocations and of the oversize segments, then retries,
+//! out-of-memory errors, and the optional stream syncs, device allocations, device frees and
+//! `max_split_size` (0 when absent; one byte `presence` has a bit for each of these four). Each is written as
+//! `now - before - expected`, wrapping, where `before` are the counters of this device before in this block,
+//! or zeros. Inside a metric the order is allocated and freed of small, large and all; then current of
+//! small, large, all; then peak of small, large, all. Expected are: of *allocated* and *freed* of all, the sum
+//! of the differences of small and large; of those of small and large in active, active bytes and requested
+//! bytes, the difference of allocation, allocated bytes and allocated bytes; of *current*, the difference of
+//! allocated less that of freed; of *peak*, what makes it the greater of the peak before and current now; of
+//! device allocations and frees, the difference of segment's allocated and freed of all; else 0. For
+//! every twelve numbers in this order there is a mask with a bit for each that is not 0, the first being
+//! the lowest: 11 numbers; then the numbers that are not 0: folded in allocated, reserved, active
+//! and inactive-split bytes, else zigzag.
+//!
+//! **Block maps** are edits of the map of this device before in this block, or of an empty one. An edit is
+//! `count << 2 | kind`, and 0 ends the edits. Kind 0 keeps, 1 drops the next `count` segments of the map before,
+//! 2 brings `count` new ones, 3 changes the next `count`. A new or changed segment is one byte of flags (1
+//! small, 2 expandable, 4 what follows up to the blocks is as before and left out), its address less the
+//! end of the segment before in the new map (folded; at first 0), size (folded), stream, both parts of its
+//! pool; then edits of its blocks: kinds 0, 1 and 2 as above. A new block is one byte of flags (bits
+//! 0 and 1 the state: allocated, pending free, inactive; 4 a gap follows; 8 nothing was requested), size
+//! (folded), the gap to the end of the block before or the segment's address (folded) if there is one,
+//! and `size - requested` (zigzag) unless nothing was.
+//!
+//! ## Damage
+//!
+//! A block whose checksum does not match its bytes, or whose length is impossible or reaches beyond
+//! the file's end, is damage, if a good block follows. The reader then looks for the next good block:
+//! every body begins with `28 B5 2F FD`, as each zstd frame does; where these stand and the eight bytes before
+//! them state a length and a checksum that hold, reading goes on. If none follows, what reaches beyond
+//! the end is a block not finished, as every recording has that is killed or still running; other bytes
+//! are damage. Block numbers and record counts in the heads tell how much was lost.
+//!
+//! What was defined in a lost block stays unknown: definitions and samples that use it are left out
+//! and counted. Later definitions then get smaller numbers from the reader, so that numbers stay without
+//! gaps. Wrong names are never shown.
+
+mod envelope;
+mod error;
+mod reader;
+mod renumber;
+mod sniff;
+mod summary;
+mod window;
+mod wire;
+mod writer;
+
+pub use error::{CreateError, ReadError};
+pub use reader::Reader;
+pub use summary::{Damage, Progress, Summary};
+pub use wire::v1::encode::Rejected;
+pub use writer::{Writer, Written};

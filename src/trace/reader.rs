@@ -1,0 +1,317 @@
+//! From a trace to its records.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use super::envelope::{BLOCK_HEAD, Claim, FILE_HEAD, MAGIC, Opener, SYNC, Unsound};
+use super::error::ReadError;
+use super::sniff::looks_like;
+use super::summary::{Damage, Progress, Summary};
+use super::window::{Unreadable, Window};
+use super::wire::v1;
+use super::wire::v1::decode::{Decoder, Stopped, Tally};
+use super::wire::v1::varint::Cursor;
+use crate::model::RecordSink;
+
+/// Bytes searched at a time for the next good block.
+const STRIDE: u64 = 1 << 20;
+
+/// A trace open for reading.
+#[derive(Debug)]
+pub struct Reader {
+    path: PathBuf,
+    window: Window,
+    version: u16,
+}
+
+impl Reader {
+    /// Opens the trace at `path`, which may still be growing.
+    pub fn open(path: impl AsRef<Path>) -> Result<Reader, ReadError> {
+        let path = path.as_ref().to_owned();
+        let open = |source| ReadError::Open { path: path.clone(), source };
+        // Looked at before it is opened: opening a pipe would wait for its other end.
+        let kind = std::fs::metadata(&path).map_err(open)?.file_type();
+        if !kind.is_file() {
+            let what = if kind.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
+            return Err(ReadError::NotAFile { path, what });
+        }
+        let file = File::open(&path).map_err(open)?;
+        Reader::new(path, Window::File { file, view: None })
+    }
+
+    /// Opens a trace that is in memory.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Reader, ReadError> {
+        Reader::new("(memory)".into(), Window::Memory(bytes.into()))
+    }
+
+    fn new(path: PathBuf, mut window: Window) -> Result<Reader, ReadError> {
+        let length = match window.length() {
+            Ok(length) => length,
+            Err(source) => return Err(ReadError::Open { path, source }),
+        };
+        if length == 0 {
+            return Err(ReadError::Empty { path });
+        }
+        let mut head = [0; 64];
+        let seen = length.min(head.len() as u64) as usize;
+        match window.bytes(0, seen, length) {
+            Ok(bytes) => head[..seen].copy_from_slice(bytes),
+            Err(why) => return Err(unreadable(&path, why, 0, length)),
+        }
+        let magic = seen.min(MAGIC.len());
+        if head[..magic] != MAGIC[..magic] {
+            let looks_like = looks_like(&head[..seen]);
+            return Err(ReadError::NotATrace { path, looks_like });
+        }
+        if seen < FILE_HEAD {
+            return Err(ReadError::HeadCut { path, bytes: length });
+        }
+        match u16::from_le_bytes([head[8], head[9]]) {
+            version @ v1::VERSION => Ok(Reader { path, window, version }),
+            0 => Err(ReadError::NotATrace {
+                path,
+                looks_like: "a trace of version 0, which never existed",
+            }),
+            found => Err(ReadError::NewerVersion { path, found, supported: v1::VERSION }),
+        }
+    }
+
+    /// Format version of the file.
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// Size of the file in bytes, now.
+    pub fn length(&self) -> Result<u64, ReadError> {
+        self.window.length().map_err(|source| ReadError::Read {
+            path: self.path.clone(),
+            offset: 0,
+            source,
+        })
+    }
+
+    /// Gives every record of every whole good block to `sink`, in the order written.
+    ///
+    /// Each call begins anew, and ends where the file ended when it began.
+    pub fn replay(&mut self, sink: &mut dyn RecordSink) -> Result<Summary, ReadError> {
+        self.replay_with(sink, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Like [`Self::replay`], calling `progress` after every block; it may end the replay.
+    pub fn replay_with(
+        &mut self,
+        sink: &mut dyn RecordSink,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Summary, ReadError> {
+        let total = self.length()?;
+        let opener = Opener::new().map_err(|source| ReadError::Decompressor { source })?;
+        Replay {
+            path: &self.path,
+            window: &mut self.window,
+            total,
+            opener,
+            decoder: Decoder::new(),
+            tally: Tally::default(),
+            next_block: 0,
+            next_record: 0,
+            in_damage: false,
+            summary: Summary { version: self.version, bytes: total, ..Summary::default() },
+        }
+        .run(sink, progress)
+    }
+}
+
+fn unreadable(path: &Path, why: Unreadable, offset: u64, expected: u64) -> ReadError {
+    let path = path.to_owned();
+    match why {
+        Unreadable::Failed(source) => ReadError::Read { path, offset, source },
+        Unreadable::Shrunk(bytes) => ReadError::Shrunk { path, bytes, expected },
+    }
+}
+
+/// One pass over a trace.
+struct Replay<'a> {
+    path: &'a Path,
+    window: &'a mut Window,
+    total: u64,
+    opener: Opener,
+    decoder: Decoder,
+    tally: Tally,
+    /// What the next block's head has to say, if nothing is missing.
+    next_block: u64,
+    next_record: u64,
+    /// Whether damage was noted since the last good block.
+    in_damage: bool,
+    summary: Summary,
+}
+
+/// What stands at an offset.
+enum Found {
+    /// A block whose checksum holds, of so many compressed bytes.
+    Block(usize),
+    /// Less than its length says; no good block follows.
+    Unfinished,
+    /// Something else.
+    Damage(&'static str),
+}
+
+impl Replay<'_> {
+    fn run(
+        mut self,
+        sink: &mut dyn RecordSink,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Summary, ReadError> {
+        let mut at = FILE_HEAD as u64;
+        while at < self.total && self.tally.end.is_none() {
+            match self.look(at)? {
+                Found::Block(length) => {
+                    self.block(at, length, sink)?;
+                    at += (BLOCK_HEAD + length) as u64;
+                }
+                Found::Unfinished => break,
+                Found::Damage(why) => {
+                    self.damaged(at, why);
+                    match self.next_block_after(at)? {
+                        Some(next) => at = next,
+                        None => break,
+                    }
+                }
+            }
+            let now = Progress { bytes: at, total: self.total, records: self.tally.records };
+            if progress(now).is_break() {
+                self.summary.stopped = true;
+                break;
+            }
+        }
+        self.summary.unfinished_bytes = match self.summary.stopped {
+            true => 0,
+            false => self.total - at,
+        };
+        self.summary.records = self.tally.records;
+        self.summary.unknown_tags = self.tally.unknown_tags;
+        self.summary.dropped_records = self.tally.dropped;
+        self.summary.complete = self.tally.end.is_some();
+        self.summary.end = self.tally.end;
+        Ok(self.summary)
+    }
+
+    fn bytes(&mut self, offset: u64, length: usize) -> Result<&[u8], ReadError> {
+        self.window
+            .bytes(offset, length, self.total)
+            .map_err(|why| unreadable(self.path, why, offset, self.total))
+    }
+
+    /// What the eight bytes at `at` claim, if they are there and a block could claim it.
+    fn claim(&mut self, at: u64) -> Result<Option<Claim>, ReadError> {
+        let mut head = [0; BLOCK_HEAD];
+        head.copy_from_slice(self.bytes(at, BLOCK_HEAD)?);
+        Ok(Claim::read(head))
+    }
+
+    fn look(&mut self, at: u64) -> Result<Found, ReadError> {
+        let left = self.total - at;
+        if left < BLOCK_HEAD as u64 {
+            return Ok(Found::Unfinished);
+        }
+        let Some(claim) = self.claim(at)? else {
+            return Ok(Found::Damage("a block states an impossible length"));
+        };
+        let body = at + BLOCK_HEAD as u64;
+        if claim.length as u64 > self.total - body {
+            // An unfinished block, or a whole one whose length is wrong: then others follow it.
+            return Ok(match self.next_block_after(at)? {
+                Some(_) => Found::Damage("a block states a length beyond the file's end"),
+                None => Found::Unfinished,
+            });
+        }
+        Ok(match claim.holds(self.bytes(body, claim.length)?) {
+            true => Found::Block(claim.length),
+            false => Found::Damage("a block's checksum does not match its bytes"),
+        })
+    }
+
+    /// The first offset beyond `at` at which a block stands whose checksum holds.
+    fn next_block_after(&mut self, at: u64) -> Result<Option<u64>, ReadError> {
+        let overlap = SYNC.len() as u64 - 1;
+        // A sign can only be that of a block that begins after `at`.
+        let mut from = at + 1 + BLOCK_HEAD as u64;
+        while from + SYNC.len() as u64 <= self.total {
+            let length = (STRIDE + overlap).min(self.total - from) as usize;
+            let mut skip = 0;
+            while let Some(found) = self
+                .bytes(from, length)?
+                .get(skip..)
+                .and_then(|rest| rest.windows(SYNC.len()).position(|w| w == SYNC))
+            {
+                let body = from + (skip + found) as u64;
+                let start = body - BLOCK_HEAD as u64;
+                if let Some(claim) = self.claim(start)?
+                    && claim.length as u64 <= self.total - body
+                    && claim.holds(self.bytes(body, claim.length)?)
+                {
+                    return Ok(Some(start));
+                }
+                skip += found + 1;
+            }
+            from += STRIDE;
+        }
+        Ok(None)
+    }
+
+    fn damaged(&mut self, offset: u64, why: &'static str) {
+        self.in_damage = true;
+        self.summary.damaged_places += 1;
+        self.summary.first_damage.get_or_insert(Damage { offset, why });
+    }
+
+    /// Reads the block at `at`, whose checksum holds.
+    fn block(
+        &mut self,
+        at: u64,
+        length: usize,
+        sink: &mut dyn RecordSink,
+    ) -> Result<(), ReadError> {
+        let body = at + BLOCK_HEAD as u64;
+        let compressed = self
+            .window
+            .bytes(body, length, self.total)
+            .map_err(|why| unreadable(self.path, why, body, self.total))?;
+        let payload = match self.opener.open(compressed) {
+            Ok(payload) => payload,
+            Err(Unsound(why)) => {
+                self.damaged(at, why);
+                return Ok(());
+            }
+        };
+        let mut cursor = Cursor(payload);
+        let head = match Decoder::head(&mut cursor) {
+            Ok(head) => head,
+            Err(v1::Malformed(why)) => {
+                self.damaged(at, why);
+                return Ok(());
+            }
+        };
+        if head.number < self.next_block || head.records < self.next_record {
+            self.damaged(at, "a block stands after a later one");
+            return Ok(());
+        }
+        let before = self.tally.clone();
+        let outcome = self.decoder.records(&head, cursor, sink, &mut self.tally);
+        if head.number > self.next_block && !self.in_damage {
+            self.damaged(at, "blocks are missing before this one");
+        }
+        self.in_damage = false;
+        self.summary.lost_blocks += head.number - self.next_block;
+        self.summary.lost_records += head.records - self.next_record;
+        self.next_block = head.number.saturating_add(1);
+        let read = |t: &Tally| t.records + t.dropped + t.unknown_tags;
+        self.next_record = head.records.saturating_add(read(&self.tally) - read(&before));
+        match outcome {
+            Ok(()) => self.summary.blocks += 1,
+            Err(Stopped::Sink(source)) => return Err(ReadError::Sink { source }),
+            Err(Stopped::Malformed(v1::Malformed(why))) => self.damaged(at, why),
+        }
+        Ok(())
+    }
+}

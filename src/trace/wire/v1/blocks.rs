@@ -1,0 +1,465 @@
+//! Block maps: written as edits of the map before of the same device, addresses as gaps.
+//!
+//! An edit is a sequence of numbers `count << 2 | kind`, ended by 0. Each either keeps or drops the
+//! next items of the map before or brings new ones. The same form serves segments and, inside a
+//! changed segment, its blocks.
+
+use super::varint::{Cursor, fold, put, unfold, unzigzag, zigzag};
+use super::{MAX_DEVICES, Malformed};
+use crate::model::{Block, BlockMap, BlockState, Consistency, PoolId, Segment};
+
+const KEEP: u64 = 0;
+const DROP: u64 = 1;
+const NEW: u64 = 2;
+const CHANGE: u64 = 3;
+
+const SEGMENT_SMALL: u8 = 1;
+const SEGMENT_EXPANDABLE: u8 = 2;
+const SEGMENT_SAME_HEAD: u8 = 4;
+
+const BLOCK_STATE: u8 = 3;
+const BLOCK_GAP: u8 = 4;
+const BLOCK_NOTHING_REQUESTED: u8 = 8;
+
+/// The block maps before, per device, as both writer and reader of a block know them.
+#[derive(Debug, Default)]
+pub(crate) struct BlocksState {
+    devices: Vec<(u32, Vec<Segment>)>,
+}
+
+impl BlocksState {
+    /// Forgets the maps before: what a block's start does.
+    pub(crate) fn reset(&mut self) {
+        self.devices.clear();
+    }
+
+    fn segments(&mut self, device: u32) -> Result<&mut Vec<Segment>, Malformed> {
+        let place = match self.devices.iter().position(|(d, _)| *d == device) {
+            Some(place) => place,
+            None if self.devices.len() >= MAX_DEVICES => {
+                return Err(Malformed("a block has block maps of too many devices"));
+            }
+            None => {
+                self.devices.push((device, Vec::new()));
+                self.devices.len() - 1
+            }
+        };
+        Ok(&mut self.devices[place].1)
+    }
+
+    /// Appends `map`, less its time and device, relative to the one before of the same device.
+    pub(crate) fn encode(&mut self, map: &BlockMap, out: &mut Vec<u8>) -> Result<(), Malformed> {
+        let before = self.segments(map.device.0)?;
+        put(out, u64::from(map.retries));
+        match map.consistency {
+            Consistency::Consistent => put(out, 0),
+            Consistency::Degraded { allocated_in_blocks, allocated_counter } => {
+                put(out, 1);
+                put(out, fold(allocated_in_blocks));
+                put(out, fold(allocated_counter));
+            }
+        }
+        encode_segments(before, &map.segments, out);
+        before.clone_from(&map.segments);
+        Ok(())
+    }
+
+    /// Reads the rest of a map of `map.device` into `map`.
+    pub(crate) fn decode(
+        &mut self,
+        map: &mut BlockMap,
+        from: &mut Cursor<'_>,
+    ) -> Result<(), Malformed> {
+        let before = self.segments(map.device.0)?;
+        map.retries = from.number32()?;
+        map.consistency = match from.number()? {
+            0 => Consistency::Consistent,
+            1 => Consistency::Degraded {
+                allocated_in_blocks: unfold(from.number()?),
+                allocated_counter: unfold(from.number()?),
+            },
+            _ => return Err(Malformed("a block map's consistency is unknown")),
+        };
+        *before = decode_segments(std::mem::take(before), from)?;
+        map.segments.clone_from(before);
+        Ok(())
+    }
+}
+
+/// A run of equal steps, written when another kind of step begins.
+#[derive(Default)]
+struct Run {
+    kind: u64,
+    count: u64,
+}
+
+impl Run {
+    fn step(&mut self, kind: u64, out: &mut Vec<u8>) {
+        if kind != self.kind {
+            self.end(out);
+            self.kind = kind;
+        }
+        self.count += 1;
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if self.count > 0 {
+            put(out, self.count << 2 | self.kind);
+            self.count = 0;
+        }
+    }
+}
+
+fn encode_segments(before: &[Segment], now: &[Segment], out: &mut Vec<u8>) {
+    let mut old = before.iter().peekable();
+    let mut run = Run::default();
+    let mut end = 0u64;
+    for segment in now {
+        while old.next_if(|o| o.address < segment.address).is_some() {
+            run.step(DROP, out);
+        }
+        match old.next_if(|o| o.address == segment.address) {
+            Some(same) if same == segment => run.step(KEEP, out),
+            Some(known) => {
+                run.end(out);
+                put(out, 1 << 2 | CHANGE);
+                let same_head = head(known) == head(segment);
+                encode_head(segment, same_head, end, out);
+                encode_blocks(&known.blocks, segment, out);
+            }
+            None => {
+                run.end(out);
+                put(out, 1 << 2 | NEW);
+                encode_head(segment, false, end, out);
+                encode_blocks(&[], segment, out);
+            }
+        }
+        end = segment.address.wrapping_add(segment.size);
+    }
+    run.end(out);
+    put(out, 0);
+}
+
+fn head(segment: &Segment) -> (u64, u64, u64, bool, bool, PoolId) {
+    (segment.address, segment.size, segment.stream, segment.small, segment.expandable, segment.pool)
+}
+
+fn encode_head(segment: &Segment, same: bool, end: u64, out: &mut Vec<u8>) {
+    let mut flags = 0;
+    for (bit, set) in [
+        (SEGMENT_SMALL, segment.small),
+        (SEGMENT_EXPANDABLE, segment.expandable),
+        (SEGMENT_SAME_HEAD, same),
+    ] {
+        flags |= if set { bit } else { 0 };
+    }
+    out.push(flags);
+    if !same {
+        put(out, fold(segment.address.wrapping_sub(end)));
+        put(out, fold(segment.size));
+        put(out, segment.stream);
+        put(out, segment.pool.0);
+        put(out, segment.pool.1);
+    }
+}
+
+fn encode_blocks(before: &[Block], segment: &Segment, out: &mut Vec<u8>) {
+    let mut old = before.iter().peekable();
+    let mut run = Run::default();
+    let mut end = segment.address;
+    let mut rest = &segment.blocks[..];
+    while let Some(block) = rest.first() {
+        while old.next_if(|o| o.address < block.address).is_some() {
+            run.step(DROP, out);
+        }
+        if old.next_if(|o| *o == block).is_some() {
+            run.step(KEEP, out);
+            rest = &rest[1..];
+            end = block.address.wrapping_add(block.size);
+            continue;
+        }
+        run.end(out);
+        // New ones come together, so that one count serves a whole fresh segment.
+        let next_old = old.peek().copied();
+        let count = 1 + rest[1..]
+            .iter()
+            .take_while(|b| next_old.is_none_or(|o| b.address < o.address))
+            .count();
+        put(out, (count as u64) << 2 | NEW);
+        for block in &rest[..count] {
+            encode_block(block, end, out);
+            end = block.address.wrapping_add(block.size);
+        }
+        rest = &rest[count..];
+    }
+    run.end(out);
+    put(out, 0);
+}
+
+fn encode_block(block: &Block, end: u64, out: &mut Vec<u8>) {
+    let mut flags = match block.state {
+        BlockState::Allocated => 0,
+        BlockState::PendingFree => 1,
+        BlockState::Inactive => 2,
+    };
+    if block.address != end {
+        flags |= BLOCK_GAP;
+    }
+    if block.requested == 0 {
+        flags |= BLOCK_NOTHING_REQUESTED;
+    }
+    out.push(flags);
+    put(out, fold(block.size));
+    if block.address != end {
+        put(out, fold(block.address.wrapping_sub(end)));
+    }
+    if block.requested != 0 {
+        put(out, zigzag(block.size.wrapping_sub(block.requested) as i64));
+    }
+}
+
+fn step(from: &mut Cursor<'_>) -> Result<Option<(u64, u64)>, Malformed> {
+    let number = from.number()?;
+    Ok((number != 0).then_some((number & 3, number >> 2)))
+}
+
+const GONE: Malformed = Malformed("a block map edits more than the map before has");
+
+fn decode_segments(before: Vec<Segment>, from: &mut Cursor<'_>) -> Result<Vec<Segment>, Malformed> {
+    let mut now = Vec::with_capacity(before.len());
+    let mut old = before.into_iter();
+    let mut end = 0u64;
+    while let Some((kind, count)) = step(from)? {
+        for _ in 0..count {
+            let segment = match kind {
+                KEEP => old.next().ok_or(GONE)?,
+                DROP => {
+                    old.next().ok_or(GONE)?;
+                    continue;
+                }
+                CHANGE => decode_segment(Some(old.next().ok_or(GONE)?), end, from)?,
+                _ => decode_segment(None, end, from)?,
+            };
+            end = segment.address.wrapping_add(segment.size);
+            now.push(segment);
+        }
+    }
+    Ok(now)
+}
+
+fn decode_segment(
+    known: Option<Segment>,
+    end: u64,
+    from: &mut Cursor<'_>,
+) -> Result<Segment, Malformed> {
+    let flags = from.byte()?;
+    if flags & SEGMENT_SAME_HEAD != 0 {
+        let mut segment = known.ok_or(Malformed("a new segment has no head"))?;
+        segment.blocks = decode_blocks(&segment.blocks, segment.address, from)?;
+        return Ok(segment);
+    }
+    let address = unfold(from.number()?).wrapping_add(end);
+    let size = unfold(from.number()?);
+    let stream = from.number()?;
+    let pool = PoolId(from.number()?, from.number()?);
+    let before = known.map(|s| s.blocks).unwrap_or_default();
+    Ok(Segment {
+        address,
+        size,
+        stream,
+        small: flags & SEGMENT_SMALL != 0,
+        expandable: flags & SEGMENT_EXPANDABLE != 0,
+        pool,
+        blocks: decode_blocks(&before, address, from)?,
+    })
+}
+
+fn decode_blocks(
+    before: &[Block],
+    start: u64,
+    from: &mut Cursor<'_>,
+) -> Result<Vec<Block>, Malformed> {
+    let mut now = Vec::with_capacity(before.len());
+    let mut rest = before;
+    let mut end = start;
+    while let Some((kind, count)) = step(from)? {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if kind == NEW {
+            // A block takes at least two bytes: what is announced cannot exceed what is there.
+            now.reserve(count.min(from.left() / 2));
+            for _ in 0..count {
+                let block = decode_block(end, from)?;
+                end = block.address.wrapping_add(block.size);
+                now.push(block);
+            }
+            continue;
+        }
+        let (passed, left) = rest.split_at_checked(count).ok_or(GONE)?;
+        rest = left;
+        match (kind, passed.last()) {
+            (KEEP, Some(last)) => {
+                now.extend_from_slice(passed);
+                end = last.address.wrapping_add(last.size);
+            }
+            (KEEP | DROP, _) => {}
+            _ => return Err(Malformed("a block is neither kept, dropped nor new")),
+        }
+    }
+    Ok(now)
+}
+
+fn decode_block(end: u64, from: &mut Cursor<'_>) -> Result<Block, Malformed> {
+    let flags = from.byte()?;
+    let size = unfold(from.number()?);
+    let mut address = end;
+    if flags & BLOCK_GAP != 0 {
+        address = address.wrapping_add(unfold(from.number()?));
+    }
+    let mut requested = 0;
+    if flags & BLOCK_NOTHING_REQUESTED == 0 {
+        requested = size.wrapping_sub(unzigzag(from.number()?) as u64);
+    }
+    let state = match flags & BLOCK_STATE {
+        0 => BlockState::Allocated,
+        1 => BlockState::PendingFree,
+        2 => BlockState::Inactive,
+        _ => return Err(Malformed("a block's state is unknown")),
+    };
+    Ok(Block { address, size, requested, state })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{CudaIndex, Nanos};
+    use proptest::prelude::*;
+
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![0..20u64, (0..6u64).prop_map(|v| v * 512), any::<u64>()]
+    }
+
+    fn block() -> impl Strategy<Value = Block> {
+        (number(), number(), number(), 0..3usize).prop_map(|(address, size, requested, state)| {
+            use BlockState::{Allocated, Inactive, PendingFree};
+            Block { address, size, requested, state: [Allocated, PendingFree, Inactive][state] }
+        })
+    }
+
+    fn segment() -> impl Strategy<Value = Segment> {
+        let blocks = proptest::collection::vec(block(), 0..5);
+        (number(), number(), number(), any::<(bool, bool)>(), blocks).prop_map(
+            |(address, size, stream, (small, expandable), blocks)| Segment {
+                address,
+                size,
+                stream,
+                small,
+                expandable,
+                pool: PoolId(stream & 1, size & 3),
+                blocks,
+            },
+        )
+    }
+
+    fn map() -> impl Strategy<Value = BlockMap> {
+        let segments = proptest::collection::vec(segment(), 0..6);
+        (0..2u32, any::<u32>(), any::<bool>(), segments).prop_map(
+            |(device, retries, consistent, segments)| BlockMap {
+                time: Nanos(0),
+                device: CudaIndex(device),
+                retries,
+                consistency: if consistent {
+                    Consistency::Consistent
+                } else {
+                    Consistency::Degraded { allocated_in_blocks: 512, allocated_counter: 7 }
+                },
+                segments,
+            },
+        )
+    }
+
+    /// Sequences in which a map resembles the one before: some segments and blocks removed or altered.
+    fn maps() -> impl Strategy<Value = Vec<BlockMap>> {
+        let edits = proptest::collection::vec(any::<(u8, u8, u8)>(), 0..8);
+        (map(), proptest::collection::vec(edits, 0..5), map()).prop_map(|(first, edits, last)| {
+            let mut all = vec![first];
+            for edit in edits {
+                let mut next = all[all.len() - 1].clone();
+                next.segments.sort_by_key(|s| s.address);
+                for (at, what, value) in edit {
+                    if next.segments.is_empty() {
+                        break;
+                    }
+                    let place = usize::from(at) % next.segments.len();
+                    let segment = &mut next.segments[place];
+                    segment.blocks.sort_by_key(|b| b.address);
+                    match what % 4 {
+                        0 => drop(next.segments.remove(place)),
+                        1 => segment.size ^= 512,
+                        2 => drop(segment.blocks.pop()),
+                        _ => {
+                            for block in segment.blocks.iter_mut().skip(usize::from(value % 4)) {
+                                block.size ^= u64::from(value);
+                            }
+                        }
+                    }
+                }
+                all.push(next);
+            }
+            all.push(last);
+            all
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_sequence_of_maps_reads_back(maps in maps()) {
+            let (mut write, mut read) = (BlocksState::default(), BlocksState::default());
+            for map in maps {
+                let mut bytes = Vec::new();
+                prop_assert_eq!(write.encode(&map, &mut bytes), Ok(()));
+                let mut copy = BlockMap { segments: Vec::new(), ..map.clone() };
+                let mut cursor = Cursor(&bytes);
+                prop_assert_eq!(read.decode(&mut copy, &mut cursor), Ok(()));
+                prop_assert_eq!(&copy, &map);
+                prop_assert!(cursor.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn an_unchanged_map_takes_a_few_bytes() {
+        let block = |i: u64| Block {
+            address: (1 << 40) + i * 1024,
+            size: 1024,
+            requested: 1000,
+            state: BlockState::Allocated,
+        };
+        let mut map = BlockMap {
+            time: Nanos(0),
+            device: CudaIndex(0),
+            retries: 0,
+            consistency: Consistency::Consistent,
+            segments: vec![Segment {
+                address: 1 << 40,
+                size: 2 << 20,
+                stream: 0,
+                small: true,
+                expandable: false,
+                pool: PoolId(0, 0),
+                blocks: (0..2048).map(block).collect(),
+            }],
+        };
+        let mut state = BlocksState::default();
+        let mut whole = Vec::new();
+        state.encode(&map, &mut whole).unwrap();
+        assert!(whole.len() < 2048 * 3 + 40, "{}", whole.len());
+        let mut same = Vec::new();
+        state.encode(&map, &mut same).unwrap();
+        assert_eq!(same.len(), 4);
+        map.segments[0].blocks[1000].state = BlockState::Inactive;
+        map.segments[0].blocks[1000].requested = 0;
+        let mut changed = Vec::new();
+        state.encode(&map, &mut changed).unwrap();
+        assert!(changed.len() < 20, "{}", changed.len());
+    }
+}

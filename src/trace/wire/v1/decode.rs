@@ -1,0 +1,373 @@
+//! The reading half of version 1: a block's payload becomes records again.
+
+use std::io;
+
+use super::blocks::BlocksState;
+use super::counters::CountersState;
+use super::rare::{self, Head};
+use super::sample::SampleState;
+use super::varint::Cursor;
+use super::{Clock, Malformed, tag};
+use crate::model::{
+    AllocatorCounters, BlockMap, Consistency, CudaIndex, Definition, End, Frame, FrameId, Function,
+    FunctionId, Nanos, Record, RecordSink, Sample, Source, StackId, StackNode, Thread, ThreadId,
+    ThreadSample,
+};
+use crate::trace::envelope::MAX_PAYLOAD;
+use crate::trace::renumber::Numbering;
+
+/// Why the reading of a block's records stopped.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    /// The sink takes no more.
+    Sink(io::Error),
+    /// The payload does not follow the format, although its checksum is right.
+    Malformed(Malformed),
+}
+
+impl From<Malformed> for Stopped {
+    fn from(malformed: Malformed) -> Self {
+        Stopped::Malformed(malformed)
+    }
+}
+
+/// What became of the records read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally {
+    /// Records given to the sink.
+    pub(crate) records: u64,
+    /// Records whose tag is unknown.
+    pub(crate) unknown_tags: u64,
+    /// Records left out because they use a definition that was lost.
+    pub(crate) dropped: u64,
+    /// The end, when it was among them.
+    pub(crate) end: Option<End>,
+}
+
+/// Numbers not yet given out by the block being read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Next {
+    function: u32,
+    frame: u32,
+    stack: u32,
+}
+
+/// Reads block after block.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    functions: Numbering,
+    frames: Numbering,
+    stacks: Numbering,
+    threads: Numbering,
+    next: Next,
+    clock: Clock,
+    sample: SampleState,
+    counters: CountersState,
+    blocks: BlocksState,
+    // The records that come often are made once and filled anew: a sample then costs no allocation.
+    threads_out: Sample,
+    threads_lost: bool,
+    counters_out: Box<AllocatorCounters>,
+    map_out: BlockMap,
+}
+
+impl Decoder {
+    /// A decoder that knows no definition yet.
+    pub(crate) fn new() -> Self {
+        Decoder {
+            functions: Numbering::default(),
+            frames: Numbering::default(),
+            stacks: Numbering::default(),
+            threads: Numbering::default(),
+            next: Next::default(),
+            clock: Clock::default(),
+            sample: SampleState::default(),
+            counters: CountersState::default(),
+            blocks: BlocksState::default(),
+            threads_out: Sample::default(),
+            threads_lost: false,
+            counters_out: Box::default(),
+            map_out: BlockMap {
+                time: Nanos(0),
+                device: CudaIndex(0),
+                retries: 0,
+                consistency: Consistency::Consistent,
+                segments: Vec::new(),
+            },
+        }
+    }
+
+    /// Takes a payload's head off it.
+    pub(crate) fn head(from: &mut Cursor<'_>) -> Result<Head, Malformed> {
+        match next_record(from)? {
+            (tag::HEAD, mut body) => structure(&mut body),
+            _ => Err(Malformed("a block does not begin with its head")),
+        }
+    }
+
+    /// Reads the records of the block with this head into `sink`.
+    pub(crate) fn records(
+        &mut self,
+        head: &Head,
+        mut from: Cursor<'_>,
+        sink: &mut dyn RecordSink,
+        tally: &mut Tally,
+    ) -> Result<(), Stopped> {
+        self.clock = Clock::new(head.time, head.period);
+        self.next = Next { function: head.functions, frame: head.frames, stack: head.stacks };
+        self.sample.reset();
+        self.counters.reset();
+        self.blocks.reset();
+        while !from.is_empty() {
+            let (tag, body) = next_record(&mut from)?;
+            self.record(tag, body, sink, tally)?;
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        tag: u8,
+        mut body: Cursor<'_>,
+        sink: &mut dyn RecordSink,
+        tally: &mut Tally,
+    ) -> Result<(), Stopped> {
+        let from = &mut body;
+        match tag {
+            tag::SAMPLE | tag::SAMPLE_CHANGED | tag::SAMPLE_SAME => {
+                return self.sample(tag, from, sink, tally);
+            }
+            tag::COUNTERS => return self.counters(from, sink, tally),
+            tag::BLOCKS => return self.map(from, sink, tally),
+            _ => {}
+        }
+        let record = match tag {
+            tag::START => Some(Record::Start(structure::<rare::Start<'_>>(from)?.into())),
+            tag::RUNTIME => {
+                let time = self.time(from)?;
+                Some(Record::Runtime(structure::<rare::Runtime<'_>>(from)?.at(time)))
+            }
+            tag::FUNCTION | tag::FRAME | tag::STACK | tag::THREAD => {
+                self.definition(tag, from)?.map(Record::Definition)
+            }
+            tag::SOURCE => self.source(structure(from)?).map(Record::Source),
+            tag::DEVICE => Some(Record::Device(structure::<rare::Device<'_>>(from)?.into())),
+            tag::USAGE => {
+                let time = self.time(from)?;
+                Some(Record::Usage(structure::<rare::Usage<'_>>(from)?.at(time)))
+            }
+            tag::MISSED => {
+                let time = self.time(from)?;
+                Some(Record::Missed(structure::<rare::Missed<'_>>(from)?.at(time)))
+            }
+            tag::END => {
+                let time = self.time(from)?;
+                let end = structure::<rare::End<'_>>(from)?.at(time);
+                tally.end = Some(end.clone());
+                Some(Record::End(end))
+            }
+            _ => {
+                tally.unknown_tags += 1;
+                return Ok(());
+            }
+        };
+        match record {
+            Some(record) => deliver(&record, sink, tally),
+            None => {
+                tally.dropped += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn time(&mut self, from: &mut Cursor<'_>) -> Result<Nanos, Malformed> {
+        Ok(Nanos(self.clock.decode(from.number()?)))
+    }
+
+    fn sample(
+        &mut self,
+        tag: u8,
+        from: &mut Cursor<'_>,
+        sink: &mut dyn RecordSink,
+        tally: &mut Tally,
+    ) -> Result<(), Stopped> {
+        self.threads_out.time = Nanos(self.clock.decode_sample(from.number()?));
+        self.sample.decode(tag, from)?;
+        if tag != tag::SAMPLE_SAME || self.threads_lost {
+            self.renumber_sample();
+        }
+        if self.threads_lost {
+            tally.dropped += 1;
+            return Ok(());
+        }
+        let record = Record::Sample(std::mem::take(&mut self.threads_out));
+        let delivered = deliver(&record, sink, tally);
+        if let Record::Sample(sample) = record {
+            self.threads_out = sample;
+        }
+        delivered
+    }
+
+    /// Brings the file's numbers to the reader's; a sample that uses a lost one is lost.
+    fn renumber_sample(&mut self) {
+        let (threads, stacks) = (&self.threads, &self.stacks);
+        self.threads_lost = false;
+        self.threads_out.threads.clear();
+        for entry in self.sample.threads() {
+            match (threads.get(entry.thread.0), stacks.get(entry.stack.0)) {
+                (Some(thread), Some(stack)) => self.threads_out.threads.push(ThreadSample {
+                    thread: ThreadId(thread),
+                    stack: StackId(stack),
+                    ..*entry
+                }),
+                _ => self.threads_lost = true,
+            }
+        }
+    }
+
+    fn counters(
+        &mut self,
+        from: &mut Cursor<'_>,
+        sink: &mut dyn RecordSink,
+        tally: &mut Tally,
+    ) -> Result<(), Stopped> {
+        let time = self.time(from)?;
+        let device = from.number32()?;
+        self.counters.decode(device, &mut self.counters_out, from)?;
+        let record = Record::Counters {
+            time,
+            device: CudaIndex(device),
+            counters: std::mem::take(&mut self.counters_out),
+        };
+        let delivered = deliver(&record, sink, tally);
+        if let Record::Counters { counters, .. } = record {
+            self.counters_out = counters;
+        }
+        delivered
+    }
+
+    fn map(
+        &mut self,
+        from: &mut Cursor<'_>,
+        sink: &mut dyn RecordSink,
+        tally: &mut Tally,
+    ) -> Result<(), Stopped> {
+        let time = self.time(from)?;
+        let mut map = BlockMap {
+            time,
+            device: CudaIndex(from.number32()?),
+            retries: 0,
+            consistency: Consistency::Consistent,
+            segments: std::mem::take(&mut self.map_out.segments),
+        };
+        self.blocks.decode(&mut map, from)?;
+        let record = Record::Blocks(map);
+        let delivered = deliver(&record, sink, tally);
+        if let Record::Blocks(map) = record {
+            self.map_out = map;
+        }
+        delivered
+    }
+
+    /// `None` when it rests on a definition that was lost.
+    fn definition(
+        &mut self,
+        tag: u8,
+        from: &mut Cursor<'_>,
+    ) -> Result<Option<Definition>, Malformed> {
+        match tag {
+            tag::FUNCTION => {
+                let function: rare::Function<'_> = structure(from)?;
+                let number = take(&mut self.next.function)?;
+                Ok(Some(Definition::Function(
+                    FunctionId(self.functions.define(number).ok_or(TWICE)?),
+                    Function {
+                        name: function.name.into(),
+                        file: function.file.into(),
+                        first_line: function.first_line,
+                        last_line: function.last_line,
+                    },
+                )))
+            }
+            tag::FRAME => {
+                let frame: rare::Frame = structure(from)?;
+                let number = take(&mut self.next.frame)?;
+                let Some(function) = self.functions.get(frame.function) else {
+                    return Ok(None);
+                };
+                Ok(Some(Definition::Frame(
+                    FrameId(self.frames.define(number).ok_or(TWICE)?),
+                    Frame { function: FunctionId(function), line: frame.line },
+                )))
+            }
+            tag::STACK => {
+                let node: rare::Stack = structure(from)?;
+                let number = take(&mut self.next.stack)?;
+                let parent = match node.parent.map(|p| self.stacks.get(p)) {
+                    Some(None) => return Ok(None),
+                    Some(Some(parent)) => Some(StackId(parent)),
+                    None => None,
+                };
+                let Some(frame) = self.frames.get(node.frame).map(FrameId) else {
+                    return Ok(None);
+                };
+                Ok(Some(Definition::Stack(
+                    StackId(self.stacks.define(number).ok_or(TWICE)?),
+                    StackNode { parent, frame },
+                )))
+            }
+            _ => {
+                let thread: rare::Thread<'_> = structure(from)?;
+                let known = self.threads.get(thread.number);
+                let number = known.or_else(|| self.threads.define(thread.number));
+                Ok(Some(Definition::Thread(
+                    ThreadId(number.ok_or(TWICE)?),
+                    Thread {
+                        os_id: thread.os_id,
+                        python_id: thread.python_id,
+                        name: thread.name.map(Into::into),
+                        main: thread.main,
+                    },
+                )))
+            }
+        }
+    }
+
+    fn source(&self, source: rare::Source<'_>) -> Option<Source> {
+        Some(Source {
+            function: FunctionId(self.functions.get(source.function)?),
+            first_line: source.first_line,
+            text: source.text.into(),
+        })
+    }
+}
+
+const TWICE: Malformed = Malformed("a number is defined twice");
+
+fn take(next: &mut u32) -> Result<u32, Malformed> {
+    let number = *next;
+    *next = number.checked_add(1).ok_or(Malformed("numbers have run out"))?;
+    Ok(number)
+}
+
+fn deliver(record: &Record, sink: &mut dyn RecordSink, tally: &mut Tally) -> Result<(), Stopped> {
+    sink.record(record).map_err(Stopped::Sink)?;
+    tally.records += 1;
+    Ok(())
+}
+
+fn next_record<'a>(from: &mut Cursor<'a>) -> Result<(u8, Cursor<'a>), Malformed> {
+    let tag = from.byte()?;
+    let length = usize::try_from(from.number()?).unwrap_or(usize::MAX);
+    Ok((tag, Cursor(from.bytes(length)?)))
+}
+
+/// Reads a bincode struct; what a later writer appended to it is left alone.
+fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(from: &mut Cursor<'a>) -> Result<T, Malformed> {
+    // The limit keeps a length that lies from becoming an allocation.
+    let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
+    match bincode::borrow_decode_from_slice(from.0, config) {
+        Ok((value, _)) => Ok(value),
+        Err(_) => Err(Malformed("a record's fields cannot be read")),
+    }
+}

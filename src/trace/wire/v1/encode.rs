@@ -1,0 +1,295 @@
+//! The writing half of version 1: records become the payload of the block being built.
+
+use thiserror::Error;
+
+use super::blocks::BlocksState;
+use super::counters::CountersState;
+use super::rare::{self, Head};
+use super::sample::SampleState;
+use super::varint::put;
+use super::{Clock, Malformed, tag};
+use crate::model::{Definition, Record, Sample, ThreadId};
+use crate::trace::envelope::MAX_PAYLOAD;
+
+/// Why a record cannot stand in a trace. Found as the source of an `io::Error` of kind `InvalidInput`.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Rejected {
+    /// Definitions have to come in the order of their numbers.
+    #[error("{what} {number} is defined where number {next} is due")]
+    OutOfOrder {
+        /// What is defined.
+        what: &'static str,
+        /// Its number.
+        number: u32,
+        /// The number due.
+        next: u32,
+    },
+    /// A record uses a number that was not defined before it.
+    #[error("{what} {number} is used but was never defined")]
+    Undefined {
+        /// What is used.
+        what: &'static str,
+        /// Its number.
+        number: u32,
+    },
+    /// A record would make a block larger than readers accept.
+    #[error("a record of {bytes} bytes is too large for a trace (limit {MAX_PAYLOAD} bytes)")]
+    TooLarge {
+        /// Its encoded size.
+        bytes: usize,
+    },
+    /// Nothing can follow the end.
+    #[error("a record came after the recording's end")]
+    AfterEnd,
+    /// Anything else that the format cannot express.
+    #[error("the record cannot be encoded: {why}")]
+    Inexpressible {
+        /// Why.
+        why: String,
+    },
+}
+
+impl From<Malformed> for Rejected {
+    fn from(Malformed(why): Malformed) -> Self {
+        Rejected::Inexpressible { why: why.to_owned() }
+    }
+}
+
+/// Builds block after block.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    payload: Vec<u8>,
+    body: Vec<u8>,
+    empty: usize,
+    /// What the next block's head would say.
+    head: Head,
+    threads: u32,
+    clock: Clock,
+    sample: SampleState,
+    counters: CountersState,
+    blocks: BlocksState,
+    ended: bool,
+}
+
+impl Encoder {
+    /// An encoder at the start of block 0.
+    pub(crate) fn new() -> Result<Self, Rejected> {
+        let head =
+            Head { number: 0, records: 0, time: 0, period: 0, functions: 0, frames: 0, stacks: 0 };
+        let mut encoder = Encoder {
+            payload: Vec::new(),
+            body: Vec::new(),
+            empty: 0,
+            head,
+            threads: 0,
+            clock: Clock::default(),
+            sample: SampleState::default(),
+            counters: CountersState::default(),
+            blocks: BlocksState::default(),
+            ended: false,
+        };
+        encoder.begin_block()?;
+        Ok(encoder)
+    }
+
+    /// The payload of the block being built.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// Whether the block being built has no records yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.payload.len() == self.empty
+    }
+
+    /// The last time recorded, in nanoseconds.
+    pub(crate) fn time(&self) -> u64 {
+        self.clock.last()
+    }
+
+    /// Records taken.
+    pub(crate) fn records(&self) -> u64 {
+        self.head.records
+    }
+
+    /// Starts the next block: nothing but definitions carries over.
+    pub(crate) fn next_block(&mut self) -> Result<(), Rejected> {
+        self.head.number += 1;
+        self.head.time = self.clock.last();
+        self.begin_block()
+    }
+
+    fn begin_block(&mut self) -> Result<(), Rejected> {
+        self.clock = Clock::new(self.head.time, self.head.period);
+        self.sample.reset();
+        self.counters.reset();
+        self.blocks.reset();
+        self.payload.clear();
+        self.body.clear();
+        put_struct(self.head, &mut self.body)?;
+        self.append(tag::HEAD)?;
+        self.empty = self.payload.len();
+        Ok(())
+    }
+
+    /// Appends `record`. After an error the block holds the records before it.
+    pub(crate) fn record(&mut self, record: &Record) -> Result<(), Rejected> {
+        if self.ended {
+            return Err(Rejected::AfterEnd);
+        }
+        self.body.clear();
+        let tag = self.encode(record)?;
+        self.append(tag)?;
+        self.head.records += 1;
+        Ok(())
+    }
+
+    fn append(&mut self, tag: u8) -> Result<(), Rejected> {
+        let bytes = self.body.len();
+        // 16 covers the tag and the length.
+        if self.payload.len() + bytes + 16 > MAX_PAYLOAD {
+            return Err(Rejected::TooLarge { bytes });
+        }
+        self.payload.push(tag);
+        put(&mut self.payload, bytes as u64);
+        self.payload.extend_from_slice(&self.body);
+        Ok(())
+    }
+
+    fn encode(&mut self, record: &Record) -> Result<u8, Rejected> {
+        let out = &mut self.body;
+        if let Some(time) = record.time()
+            && !matches!(record, Record::Sample(_))
+        {
+            put(out, self.clock.encode(time.0));
+        }
+        Ok(match record {
+            Record::Start(start) => {
+                self.head.period = 1_000_000_000u64.checked_div(start.rate.into()).unwrap_or(0);
+                put_struct(rare::Start::from(start), out)?;
+                tag::START
+            }
+            Record::Runtime(runtime) => {
+                put_struct(rare::Runtime::from(runtime), out)?;
+                tag::RUNTIME
+            }
+            Record::Definition(definition) => self.define(definition)?,
+            Record::Source(source) => {
+                used("function", source.function.0, self.head.functions)?;
+                let source = rare::Source {
+                    function: source.function.0,
+                    first_line: source.first_line,
+                    text: &source.text,
+                };
+                put_struct(source, out)?;
+                tag::SOURCE
+            }
+            Record::Device(device) => {
+                put_struct(rare::Device::from(device), out)?;
+                tag::DEVICE
+            }
+            Record::Sample(sample) => self.sample(sample)?,
+            Record::Counters { device, counters, .. } => {
+                put(out, device.0.into());
+                self.counters.encode(device.0, counters, out)?;
+                tag::COUNTERS
+            }
+            Record::Blocks(map) => {
+                put(out, map.device.0.into());
+                self.blocks.encode(map, out)?;
+                tag::BLOCKS
+            }
+            Record::Usage(usage) => {
+                put_struct(rare::Usage::from(usage), out)?;
+                tag::USAGE
+            }
+            Record::Missed(missed) => {
+                put_struct(rare::Missed::from(missed), out)?;
+                tag::MISSED
+            }
+            Record::End(end) => {
+                put_struct(rare::End::from(end), out)?;
+                self.ended = true;
+                tag::END
+            }
+        })
+    }
+
+    fn sample(&mut self, sample: &Sample) -> Result<u8, Rejected> {
+        for entry in &sample.threads {
+            used("thread", entry.thread.0, self.threads)?;
+            used("stack", entry.stack.0, self.head.stacks)?;
+        }
+        put(&mut self.body, self.clock.encode_sample(sample.time.0));
+        Ok(self.sample.encode(&sample.threads, &mut self.body))
+    }
+
+    fn define(&mut self, definition: &Definition) -> Result<u8, Rejected> {
+        let out = &mut self.body;
+        let head = &mut self.head;
+        match definition {
+            Definition::Function(id, function) => {
+                let function = rare::Function {
+                    name: &function.name,
+                    file: &function.file,
+                    first_line: function.first_line,
+                    last_line: function.last_line,
+                };
+                put_struct(function, out)?;
+                next("function", id.0, &mut head.functions)?;
+                Ok(tag::FUNCTION)
+            }
+            Definition::Frame(id, frame) => {
+                used("function", frame.function.0, head.functions)?;
+                let frame = rare::Frame { function: frame.function.0, line: frame.line };
+                put_struct(frame, out)?;
+                next("frame", id.0, &mut head.frames)?;
+                Ok(tag::FRAME)
+            }
+            Definition::Stack(id, node) => {
+                used("frame", node.frame.0, head.frames)?;
+                if let Some(parent) = node.parent {
+                    used("stack", parent.0, head.stacks)?;
+                }
+                let stack = rare::Stack { parent: node.parent.map(|p| p.0), frame: node.frame.0 };
+                put_struct(stack, out)?;
+                next("stack", id.0, &mut head.stacks)?;
+                Ok(tag::STACK)
+            }
+            Definition::Thread(ThreadId(number), thread) => {
+                // A known thread may get a new name; a new one has to be the next.
+                if *number >= self.threads {
+                    next("thread", *number, &mut self.threads)?;
+                }
+                let thread = rare::Thread {
+                    number: *number,
+                    os_id: thread.os_id,
+                    python_id: thread.python_id,
+                    name: thread.name.as_deref(),
+                    main: thread.main,
+                };
+                put_struct(thread, out)?;
+                Ok(tag::THREAD)
+            }
+        }
+    }
+}
+
+fn put_struct(value: impl bincode::Encode, out: &mut Vec<u8>) -> Result<(), Rejected> {
+    bincode::encode_into_std_write(value, out, bincode::config::standard())
+        .map(drop)
+        .map_err(|error| Rejected::Inexpressible { why: error.to_string() })
+}
+
+fn used(what: &'static str, number: u32, defined: u32) -> Result<(), Rejected> {
+    if number < defined { Ok(()) } else { Err(Rejected::Undefined { what, number }) }
+}
+
+fn next(what: &'static str, number: u32, defined: &mut u32) -> Result<(), Rejected> {
+    if number != *defined {
+        return Err(Rejected::OutOfOrder { what, number, next: *defined });
+    }
+    *defined += 1;
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Format version 1: frozen. What stands here must go on reading the files written by it.
+//!
+//! Start reading at [`encode::Encoder`]; the prose is in [`crate::trace`].
+
+pub(crate) mod blocks;
+pub(crate) mod counters;
+pub(crate) mod decode;
+pub(crate) mod encode;
+pub(crate) mod rare;
+pub(crate) mod sample;
+pub(crate) mod varint;
+
+/// Number of this version in a file's head.
+pub(crate) const VERSION: u16 = 1;
+
+/// The first byte of every record inside a block.
+pub(crate) mod tag {
+    pub(crate) const HEAD: u8 = 0;
+    pub(crate) const START: u8 = 1;
+    pub(crate) const RUNTIME: u8 = 2;
+    pub(crate) const FUNCTION: u8 = 3;
+    pub(crate) const FRAME: u8 = 4;
+    pub(crate) const STACK: u8 = 5;
+    pub(crate) const THREAD: u8 = 6;
+    pub(crate) const SOURCE: u8 = 7;
+    pub(crate) const DEVICE: u8 = 8;
+    pub(crate) const SAMPLE: u8 = 9;
+    pub(crate) const SAMPLE_CHANGED: u8 = 10;
+    pub(crate) const SAMPLE_SAME: u8 = 11;
+    pub(crate) const COUNTERS: u8 = 12;
+    pub(crate) const BLOCKS: u8 = 13;
+    pub(crate) const USAGE: u8 = 14;
+    pub(crate) const MISSED: u8 = 15;
+    pub(crate) const END: u8 = 16;
+}
+
+/// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.
+pub(crate) const MAX_DEVICES: usize = 1024;
+
+/// A payload that does not follow the format; says in which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+/// Times inside a block: each relative to the one before, a sample's to the one expected.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Clock {
+    last: u64,
+    expected_sample: Option<u64>,
+    period: u64,
+}
+
+impl Clock {
+    /// The clock at a block's start: `last` and `period` as its head says, in nanoseconds.
+    pub(crate) fn new(last: u64, period: u64) -> Self {
+        Clock { last, expected_sample: None, period }
+    }
+
+    /// The last time seen.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// What is written for `time`.
+    pub(crate) fn encode(&mut self, time: u64) -> u64 {
+        let coded = varint::zigzag(time.wrapping_sub(self.last) as i64);
+        self.last = time;
+        coded
+    }
+
+    /// The time that was written as `coded`.
+    pub(crate) fn decode(&mut self, coded: u64) -> u64 {
+        self.last = self.last.wrapping_add(varint::unzigzag(coded) as u64);
+        self.last
+    }
+
+    /// What is written for a sample's `time`.
+    pub(crate) fn encode_sample(&mut self, time: u64) -> u64 {
+        let expected = self.expected_sample.unwrap_or(self.last);
+        self.sampled(time);
+        varint::zigzag(time.wrapping_sub(expected) as i64)
+    }
+
+    /// The time of a sample that was written as `coded`.
+    pub(crate) fn decode_sample(&mut self, coded: u64) -> u64 {
+        let expected = self.expected_sample.unwrap_or(self.last);
+        let time = expected.wrapping_add(varint::unzigzag(coded) as u64);
+        self.sampled(time);
+        time
+    }
+
+    fn sampled(&mut self, time: u64) {
+        self.last = time;
+        self.expected_sample = Some(time.wrapping_add(self.period));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_reads_back_even_out_of_order() {
+        let mut write = Clock::new(7, 5_000_000);
+        let mut read = write;
+        for (i, time) in [10, 5_000_010, 3, u64::MAX, 0, 1 << 63].into_iter().enumerate() {
+            if i % 2 == 0 {
+                assert_eq!(read.decode_sample(write.encode_sample(time)), time);
+            } else {
+                assert_eq!(read.decode(write.encode(time)), time);
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! From records to a trace.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use super::envelope::{MAGIC, Sealer};
+use super::error::CreateError;
+use super::wire::v1;
+use super::wire::v1::encode::{Encoder, Rejected};
+use crate::model::{Nanos, Record, RecordSink};
+
+/// Payload bytes after which a block is written.
+const FULL: usize = 256 << 10;
+/// Recorded time after which a block is written.
+const AGE: u64 = 1_000_000_000;
+/// Effort of the compressor: more costs time on the recording machine for a few per cent.
+const LEVEL: i32 = 3;
+
+/// Writes records as a trace, block by block.
+///
+/// A block is written when a second of recorded time or 256 KiB are in it, and when [`Self::flush`]
+/// is called. When nothing is recorded for a while, what is buffered waits: a recorder calls
+/// [`Self::flush_if_older_than`] from its loop. After an error nothing more is written, every later
+/// call fails, and the file is readable up to its last whole block.
+pub struct Writer<W: Write> {
+    to: W,
+    encoder: Encoder,
+    sealer: Sealer,
+    block: Vec<u8>,
+    /// Time of the first record in the block being built.
+    since: Option<u64>,
+    bytes: u64,
+    blocks: u64,
+    failed: Option<(io::ErrorKind, String)>,
+}
+
+/// What a finished trace holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Blocks in it.
+    pub blocks: u64,
+    /// Records in it.
+    pub records: u64,
+}
+
+impl Writer<File> {
+    /// Creates the trace at `path`.
+    ///
+    /// An existing file is refused, or with `overwrite` replaced: readers that have the old one open
+    /// keep it. A pipe or a device is written to as it is.
+    pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self, CreateError> {
+        let path = path.as_ref();
+        let create = |source| CreateError::Create { path: path.to_owned(), source };
+        let mut options = OpenOptions::new();
+        options.write(true);
+        let file = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => {
+                return Err(CreateError::Directory { path: path.to_owned() });
+            }
+            Ok(found) if !found.is_file() => options.open(path),
+            Ok(_) if !overwrite => {
+                return Err(CreateError::Exists { path: path.to_owned() });
+            }
+            Ok(_) => replace(path, &mut options),
+            Err(_) => options.create_new(true).open(path),
+        };
+        let file = file.map_err(|error| match error.kind() {
+            // Another program was faster than the look above.
+            io::ErrorKind::AlreadyExists => CreateError::Exists { path: path.to_owned() },
+            _ => create(error),
+        })?;
+        Writer::new(file).map_err(create)
+    }
+}
+
+fn replace(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // What a link points to is replaced, not the link.
+    let path = fs::canonicalize(path)?;
+    match fs::remove_file(&path) {
+        Ok(()) => options.create_new(true).open(&path),
+        // A file may be writable where its directory is not.
+        Err(_) => options.truncate(true).open(&path),
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the file's head to `to`, and then what is recorded.
+    pub fn new(mut to: W) -> io::Result<Self> {
+        let mut head = MAGIC.to_vec();
+        head.extend_from_slice(&v1::VERSION.to_le_bytes());
+        to.write_all(&head)?;
+        to.flush()?;
+        Ok(Writer {
+            to,
+            encoder: Encoder::new().map_err(rejected)?,
+            sealer: Sealer::new(LEVEL)?,
+            block: Vec::new(),
+            since: None,
+            bytes: head.len() as u64,
+            blocks: 0,
+            failed: None,
+        })
+    }
+
+    /// Bytes handed to the file so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Records taken so far, written or buffered.
+    pub fn records(&self) -> u64 {
+        self.encoder.records()
+    }
+
+    /// Writes what is buffered as a block; nothing when nothing is.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.check()?;
+        if self.encoder.is_empty() {
+            return Ok(());
+        }
+        let written = self.write_block();
+        self.note(written)
+    }
+
+    /// Writes what is buffered if its first record is older than `age` at the recording's time `now`.
+    pub fn flush_if_older_than(&mut self, now: Nanos, age: Duration) -> io::Result<()> {
+        match self.since {
+            Some(since) if u128::from(now.0.saturating_sub(since)) >= age.as_nanos() => {
+                self.flush()
+            }
+            _ => self.check(),
+        }
+    }
+
+    /// Writes what is left and gives back the file. Without [`Record::End`] before, the trace has no
+    /// trailer and counts as ended abruptly.
+    pub fn finish(mut self) -> io::Result<(W, Written)> {
+        self.flush()?;
+        let written =
+            Written { bytes: self.bytes, blocks: self.blocks, records: self.encoder.records() };
+        Ok((self.to, written))
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some((kind, why)) => {
+                Err(io::Error::new(*kind, format!("the trace could not be written further: {why}")))
+            }
+        }
+    }
+
+    fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result {
+            self.failed = Some((error.kind(), error.to_string()));
+        }
+        result
+    }
+
+    fn write_block(&mut self) -> io::Result<()> {
+        self.sealer.seal(self.encoder.payload(), &mut self.block)?;
+        self.to.write_all(&self.block)?;
+        self.to.flush()?;
+        self.bytes += self.block.len() as u64;
+        self.blocks += 1;
+        self.since = None;
+        self.encoder.next_block().map_err(rejected)
+    }
+
+    fn take(&mut self, record: &Record) -> io::Result<()> {
+        let ends = matches!(record, Record::End(_));
+        if ends {
+            // The trailer stands in a block of its own.
+            self.flush()?;
+        }
+        if let Err(why) = self.encoder.record(record) {
+            self.flush()?;
+            return Err(rejected(why));
+        }
+        let now = self.encoder.time();
+        let since = *self.since.get_or_insert(now);
+        let full = self.encoder.payload().len() >= FULL;
+        if ends || full || now.saturating_sub(since) >= AGE {
+            self.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl<W: Write> RecordSink for Writer<W> {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.check()?;
+        let taken = self.take(record);
+        self.note(taken)
+    }
+}
+
+fn rejected(why: Rejected) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}

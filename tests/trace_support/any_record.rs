@@ -1,0 +1,291 @@
+//! Proptest strategies: any sequence of records that keeps the model's promises, and little else.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use memspy::model::{
+    Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Consistency,
+    CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, FrameId, Function,
+    FunctionId, Missed, MissedWhy, Nanos, PoolId, ProcessUsage, ReaderKind, Record, Runtime,
+    Sample, Segment, Source, StackId, StackNode, Start, Stat, Thread, ThreadId, ThreadSample,
+    Totals,
+};
+
+fn number() -> impl Strategy<Value = u64> + Clone {
+    (any::<u64>(), 0..64u32).prop_map(|(v, shift)| v >> shift)
+}
+
+fn text() -> impl Strategy<Value = String> + Clone {
+    prop_oneof![Just(String::new()), "[a-z./:<>]{1,12}", "\\PC{0,6}"]
+}
+
+fn start() -> impl Strategy<Value = Record> {
+    (text(), any::<u32>(), text(), vec(text(), 0..4), option::of(text()), (number(), any::<u32>()))
+        .prop_map(|(memspy, pid, host, command, directory, (unix_nanos, rate))| {
+            Record::Start(Start { memspy, pid, host, command, directory, unix_nanos, rate })
+        })
+}
+
+fn runtime() -> impl Strategy<Value = Record> {
+    let allocator = prop_oneof![
+        Just(AllocatorBackend::NotLoaded),
+        Just(AllocatorBackend::NotInitialized),
+        Just(AllocatorBackend::Native),
+        Just(AllocatorBackend::CudaMallocAsync),
+        text().prop_map(AllocatorBackend::Pluggable),
+        text().prop_map(AllocatorBackend::Unknown),
+    ];
+    (number(), option::of(text()), option::of(text()), allocator).prop_map(
+        |(time, python, torch, allocator)| {
+            Record::Runtime(Runtime { time: Nanos(time), python, torch, allocator })
+        },
+    )
+}
+
+fn device() -> impl Strategy<Value = Record> {
+    (
+        option::of(any::<u32>().prop_map(CudaIndex)),
+        option::of(any::<u32>()),
+        option::of(text()),
+        option::of(text()),
+        option::of(text()),
+        option::of(number()),
+    )
+        .prop_map(|(cuda_index, nvml_index, uuid, pci_bus_id, name, total)| {
+            Record::Device(Device { cuda_index, nvml_index, uuid, pci_bus_id, name, total })
+        })
+}
+
+fn usage() -> impl Strategy<Value = Record> {
+    let process =
+        prop_oneof![number().prop_map(ProcessUsage::Bytes), text().prop_map(ProcessUsage::Unknown)];
+    let sizes = (number(), number(), number(), option::of(number()));
+    (number(), any::<u32>(), sizes, process).prop_map(
+        |(time, nvml_index, (total, used, free, reserved), process)| {
+            Record::Usage(DeviceUsage {
+                time: Nanos(time),
+                nvml_index,
+                total,
+                used,
+                free,
+                reserved,
+                process,
+            })
+        },
+    )
+}
+
+fn missed() -> impl Strategy<Value = Record> {
+    use ReaderKind::{Blocks, Counters, Gpu, Stacks};
+    let why = prop_oneof![
+        Just(MissedWhy::Torn),
+        Just(MissedWhy::Late),
+        text().prop_map(MissedWhy::Failed)
+    ];
+    (number(), 0..4usize, why, number()).prop_map(|(time, reader, why, count)| {
+        Record::Missed(Missed {
+            time: Nanos(time),
+            reader: [Stacks, Counters, Blocks, Gpu][reader],
+            why,
+            count,
+        })
+    })
+}
+
+fn counters() -> impl Strategy<Value = Record> {
+    let signed = number().prop_map(|v| v as i64);
+    let stat = vec(signed.clone(), 4).prop_map(|v| Stat {
+        current: v[0],
+        peak: v[1],
+        allocated: v[2],
+        freed: v[3],
+    });
+    let optional = vec(option::of(signed.clone()), 4);
+    (number(), 0..3u32, vec(stat, 29), signed.clone(), signed, optional).prop_map(
+        |(time, device, stats, retries, ooms, optional)| {
+            let mut counters = AllocatorCounters {
+                num_alloc_retries: retries,
+                num_ooms: ooms,
+                oversize_allocations: stats[27],
+                oversize_segments: stats[28],
+                num_sync_all_streams: optional[0],
+                num_device_alloc: optional[1],
+                num_device_free: optional[2],
+                max_split_size: optional[3],
+                ..AllocatorCounters::default()
+            };
+            for (slot, stat) in counters.stats.iter_mut().flatten().zip(&stats) {
+                *slot = *stat;
+            }
+            Record::Counters {
+                time: Nanos(time),
+                device: CudaIndex(device),
+                counters: Box::new(counters),
+            }
+        },
+    )
+}
+
+fn map() -> impl Strategy<Value = Record> {
+    use BlockState::{Allocated, Inactive, PendingFree};
+    let block =
+        (number(), number(), number(), 0..3usize).prop_map(|(address, size, requested, state)| {
+            Block { address, size, requested, state: [Allocated, PendingFree, Inactive][state] }
+        });
+    let segment =
+        (
+            (number(), number(), number()),
+            any::<(bool, bool)>(),
+            (number(), number()),
+            vec(block, 0..5),
+        )
+            .prop_map(|((address, size, stream), (small, expandable), (a, b), blocks)| {
+                Segment { address, size, stream, small, expandable, pool: PoolId(a, b), blocks }
+            });
+    let consistency = prop_oneof![
+        Just(Consistency::Consistent),
+        (number(), number()).prop_map(|(allocated_in_blocks, allocated_counter)| {
+            Consistency::Degraded { allocated_in_blocks, allocated_counter }
+        })
+    ];
+    (number(), 0..2u32, any::<u32>(), consistency, vec(segment, 0..5)).prop_map(
+        |(time, device, retries, consistency, segments)| {
+            Record::Blocks(BlockMap {
+                time: Nanos(time),
+                device: CudaIndex(device),
+                retries,
+                consistency,
+                segments,
+            })
+        },
+    )
+}
+
+fn end() -> impl Strategy<Value = Record> {
+    let reason = prop_oneof![
+        Just(EndReason::Duration),
+        Just(EndReason::Interrupted),
+        Just(EndReason::TargetExited),
+        Just(EndReason::TargetExecuted),
+        text().prop_map(EndReason::Failed)
+    ];
+    (number(), reason, vec(number(), 6)).prop_map(|(time, reason, n)| {
+        Record::End(End {
+            time: Nanos(time),
+            reason,
+            totals: Totals {
+                ticks: n[0],
+                late: n[1],
+                stacks: n[2],
+                torn: n[3],
+                maps_consistent: n[4],
+                maps_degraded: n[5],
+            },
+        })
+    })
+}
+
+/// Records whose numbers have to fit what was defined before.
+fn numbered() -> impl Strategy<Value = Record> {
+    let function = (text(), text(), any::<u32>(), any::<u32>()).prop_map(|(name, file, a, b)| {
+        let function =
+            Function { name: name.into(), file: file.into(), first_line: a, last_line: b };
+        Record::Definition(Definition::Function(FunctionId(0), function))
+    });
+    let frame = any::<(u32, u32)>().prop_map(|(function, line)| {
+        let function = FunctionId(function);
+        Record::Definition(Definition::Frame(FrameId(0), Frame { function, line }))
+    });
+    let stack = (option::of(any::<u32>()), any::<u32>()).prop_map(|(parent, frame)| {
+        let node = StackNode { parent: parent.map(StackId), frame: FrameId(frame) };
+        Record::Definition(Definition::Stack(StackId(0), node))
+    });
+    let thread = (any::<u32>(), option::of(number()), number(), option::of(text()), any::<bool>())
+        .prop_map(|(id, os_id, python_id, name, main)| {
+            let thread = Thread { os_id, python_id, name: name.map(Into::into), main };
+            Record::Definition(Definition::Thread(ThreadId(id), thread))
+        });
+    let source = (any::<u32>(), any::<u32>(), text()).prop_map(|(function, first_line, text)| {
+        Record::Source(Source { function: FunctionId(function), first_line, text: text.into() })
+    });
+    prop_oneof![function, frame, stack, thread, source]
+}
+
+fn sample() -> impl Strategy<Value = Record> {
+    use Activity::{Active, Idle, Unknown};
+    let entry =
+        (0..3u32, 0..5u32, any::<bool>(), 0..3usize).prop_map(|(thread, stack, gil, activity)| {
+            ThreadSample {
+                thread: ThreadId(thread),
+                stack: StackId(stack),
+                gil,
+                activity: [Active, Idle, Unknown][activity],
+            }
+        });
+    (number(), vec(entry, 0..4))
+        .prop_map(|(time, threads)| Record::Sample(Sample { time: Nanos(time), threads }))
+}
+
+/// Any recording: records of every kind in any order, each using only numbers defined before it.
+pub fn recording() -> impl Strategy<Value = Vec<Record>> {
+    let any_record = prop_oneof![
+        1 => start(),
+        1 => runtime(),
+        1 => device(),
+        1 => usage(),
+        1 => missed(),
+        2 => counters(),
+        2 => map(),
+        8 => numbered(),
+        6 => sample(),
+    ];
+    (vec(any_record, 0..60), option::of(end())).prop_map(|(mut records, end)| {
+        fit(&mut records);
+        records.extend(end);
+        records
+    })
+}
+
+/// Numbers definitions in order and brings every use into the range defined before it.
+fn fit(records: &mut Vec<Record>) {
+    let (mut functions, mut frames, mut stacks, mut threads) = (0u32, 0u32, 0u32, 0u32);
+    records.retain_mut(|record| match record {
+        Record::Definition(Definition::Function(id, _)) => {
+            id.0 = functions;
+            functions += 1;
+            true
+        }
+        Record::Definition(Definition::Frame(id, frame)) if functions > 0 => {
+            frame.function.0 %= functions;
+            id.0 = frames;
+            frames += 1;
+            true
+        }
+        Record::Definition(Definition::Stack(id, node)) if frames > 0 => {
+            node.frame.0 %= frames;
+            node.parent = node.parent.filter(|_| stacks > 0).map(|p| StackId(p.0 % stacks.max(1)));
+            id.0 = stacks;
+            stacks += 1;
+            true
+        }
+        Record::Definition(Definition::Thread(id, _)) => {
+            id.0 %= threads + 1;
+            threads += u32::from(id.0 == threads);
+            true
+        }
+        Record::Definition(_) => false,
+        Record::Source(source) => {
+            source.function.0 %= functions.max(1);
+            functions > 0
+        }
+        Record::Sample(sample) => {
+            for entry in &mut sample.threads {
+                entry.thread.0 %= threads.max(1);
+                entry.stack.0 %= stacks.max(1);
+            }
+            sample.threads.is_empty() || threads > 0 && stacks > 0
+        }
+        _ => true,
+    });
+}
