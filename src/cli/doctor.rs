@@ -81,7 +81,8 @@ fn about_process<W: Write>(report: &mut Report<W>, process: &Process) -> io::Res
 
 fn about_readers<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::Result<()> {
     report.line("memory", Is::Good, "can be read, without stopping the process")?;
-    let python = format!("CPython {}: {}", readers.python.version(), readers.python.source());
+    let python =
+        format!("CPython {}: {}", readers.python.version(), readers.python.coverage().layout);
     report.line("stacks", Is::Good, &python)?;
     about_torch(report, readers)?;
     about_gpu(report, readers)?;

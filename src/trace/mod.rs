@@ -48,7 +48,7 @@
 //! | 9 | sample | time, number of threads, for each: thread (zigzag, less the one before), stack, flags |
 //! | 10 | sample, same threads as the one before | time, number of changes, for each: unchanged threads skipped, stack (zigzag, less the one before of this thread), flags |
 //! | 11 | sample, equal to the one before | time |
-//! | 12 | counters | time, device, presence, row masks, differences (below) |
+//! | 12 | counters | time, device, presence, masks, differences (below) |
 //! | 13 | block map | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
 //! | 14 | usage | time, NVML index, total, used, free, opt reserved, process (enum: bytes, unknown + text) |
 //! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU), why (enum: torn, late, failed + text), count |
@@ -69,14 +69,17 @@
 //! `max_split_size` (0 when absent; one byte `presence` has a bit for each of these four). Each is written as
 //! `now - before - expected`, wrapping, where `before` are the counters of this device before in this block,
 //! or zeros. Inside a metric the order is allocated and freed of small, large and all; then current of
-//! small, large, all; then peak of small, large, all. Expected are: of *allocated* and *freed* of all, the sum
-//! of the differences of small and large; of those of small and large in active, active bytes and requested
-//! bytes, the difference of allocation, allocated bytes and allocated bytes; of *current*, the difference of
-//! allocated less that of freed; of *peak*, what makes it the greater of the peak before and current now; of
-//! device allocations and frees, the difference of segment's allocated and freed of all; else 0. For
-//! every twelve numbers in this order there is a mask with a bit for each that is not 0, the first being
-//! the lowest: 11 numbers; then the numbers that are not 0: folded in allocated, reserved, active
-//! and inactive-split bytes, else zigzag.
+//! small, large, all; then peak of small, large, all. The difference
+//! expected is: for *allocated* and *freed* of all, the sum of those of small and large; for both in small and
+//! large of active, active bytes and requested bytes, that of allocation, allocated bytes and allocated
+//! bytes; for *freed* in small and large of inactive-split bytes, that of its allocated plus the growth
+//! (allocated less freed) of active bytes less the growth of reserved bytes; for *freed* in small and large
+//! elsewhere, that of allocated; for *current*, that of allocated less that of freed; for *peak*, what makes it
+//! the greater of the peak before and current now; for device allocations and frees, those of
+//! segment's allocated and freed of all; else 0. The 122 in this order make eleven rows of twelve, the last
+//! shorter. Written are a number with a bit for each row that is not all 0 (the first row the lowest bit);
+//! for each such row a number with a bit for each of its numbers that is not 0; then these, folded in
+//! allocated, reserved, active and inactive-split bytes, else zigzag.
 //!
 //! **Block maps** are edits of the map of this device before in this block, or of an empty one. An edit is
 //! `count << 2 | kind`, and 0 ends the edits. Kind 0 keeps, 1 drops the next `count` segments of the map before,

@@ -16,7 +16,7 @@ const FULL: usize = 256 << 10;
 /// Recorded time after which a block is written.
 const AGE: u64 = 1_000_000_000;
 /// Effort of the compressor: more costs time on the recording machine for a few per cent.
-const LEVEL: i32 = 3;
+const LEVEL: i32 = 6;
 
 /// Writes records as a trace, block by block.
 ///

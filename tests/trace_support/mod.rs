@@ -148,9 +148,11 @@ impl Loop {
 
     /// The counters at the sample made last, after some tens of allocations and frees.
     pub fn counters(&mut self) -> Record {
+        // Most of the time a step is busy with either large tensors or both kinds.
+        let both = self.dice.roll(10) == 0;
         for _ in 0..20 + self.dice.roll(30) {
             // Tensors of a model have few sizes: powers of two times a few widths.
-            let small = self.dice.roll(3) == 0;
+            let small = both && self.dice.roll(3) == 0;
             let width = [1, 3, 5, 12][self.dice.roll(4) as usize];
             let unit = if small { 640 } else { 1_200_000 };
             let requested = (unit * width) << self.dice.roll(4);
@@ -159,8 +161,10 @@ impl Loop {
             self.live.push((small, rounded as i64, requested as i64));
             if self.live.len() > 300 || self.dice.roll(3) == 0 {
                 let place = self.dice.roll(self.live.len() as u64) as usize;
-                let (small, rounded, requested) = self.live.swap_remove(place);
-                self.change(small, rounded, requested, false);
+                if both || !self.live[place].0 {
+                    let (small, rounded, requested) = self.live.swap_remove(place);
+                    self.change(small, rounded, requested, false);
+                }
             }
         }
         Record::Counters {
@@ -172,7 +176,8 @@ impl Loop {
 
     fn change(&mut self, small: bool, rounded: i64, requested: i64, allocate: bool) {
         let own = if small { Pool::Small } else { Pool::Large };
-        let split = self.dice.roll(4) != 0;
+        // Now and then a block is a whole segment and counts as no split.
+        let split = self.dice.roll(8) != 0;
         for metric in Metric::ALL {
             let (amount, grows) = match metric {
                 Metric::Allocation | Metric::Active => (1, allocate),

@@ -23,7 +23,9 @@ const ALLOCATION: usize = 0;
 const SEGMENT: usize = 1;
 const ACTIVE: usize = 2;
 const ALLOCATED_BYTES: usize = 4;
+const RESERVED_BYTES: usize = 5;
 const ACTIVE_BYTES: usize = 6;
+const INACTIVE_SPLIT_BYTES: usize = 7;
 const REQUESTED_BYTES: usize = 8;
 const METRICS: usize = 9;
 
@@ -31,6 +33,7 @@ const METRICS: usize = 9;
 const OVERSIZE: usize = METRICS * ROW;
 const SINGLES: usize = OVERSIZE + 2 * FIELDS;
 const NUMBERS: usize = SINGLES + 6;
+const ROWS: usize = NUMBERS.div_ceil(ROW);
 
 /// The order in which the numbers of a metric are written: each after those it is expected from.
 const ORDER: [(usize, usize); ROW] = [
@@ -100,9 +103,12 @@ impl CountersState {
             *slot = compress(index, step.wrapping_sub(expect(index, before, &delta)));
             delta[index] = step;
         }
-        for row in coded.chunks(ROW) {
-            let mask =
-                row.iter().enumerate().fold(0, |mask, (i, &c)| mask | u64::from(c != 0) << i);
+        let mut masks = [0u64; ROWS];
+        for (mask, row) in masks.iter_mut().zip(coded.chunks(ROW)) {
+            *mask = bits(row);
+        }
+        put(out, bits(&masks));
+        for &mask in masks.iter().filter(|&&mask| mask != 0) {
             put(out, mask);
         }
         for &c in coded.iter().filter(|&&c| c != 0) {
@@ -121,9 +127,12 @@ impl CountersState {
     ) -> Result<(), Malformed> {
         let before = self.row(device)?;
         let present = from.byte()?;
-        let mut masks = [0u64; NUMBERS.div_ceil(ROW)];
-        for mask in &mut masks {
-            *mask = from.number()?;
+        let rows = from.number()?;
+        let mut masks = [0u64; ROWS];
+        for (i, mask) in masks.iter_mut().enumerate() {
+            if rows >> i & 1 != 0 {
+                *mask = from.number()?;
+            }
         }
         let mut delta = [0i64; NUMBERS];
         for place in 0..NUMBERS {
@@ -141,6 +150,12 @@ impl CountersState {
         unflatten(before, counters);
         Ok(())
     }
+}
+
+/// A bit for each that is not 0, the first being the lowest.
+fn bits(numbers: &[u64]) -> u64 {
+    let bit = |(i, &n): (usize, &u64)| u64::from(n != 0) << i;
+    numbers.iter().enumerate().map(bit).sum()
 }
 
 /// The number written at `place`.
@@ -176,10 +191,20 @@ fn expect(index: usize, before: &Row, delta: &[i64; NUMBERS]) -> i64 {
             current.max(peak).wrapping_sub(peak)
         }
         _ if pool == ALL => delta[index + FIELDS].wrapping_add(delta[index + 2 * FIELDS]),
+        // Reserved memory is active, inactive in split segments, or (seldom) wholly inactive.
+        FREED if metric == INACTIVE_SPLIT_BYTES => {
+            let same_place = |metric: usize| stat - (INACTIVE_SPLIT_BYTES - metric) * ROW;
+            let grown = |stat: usize| delta[stat + ALLOCATED].wrapping_sub(delta[stat + FREED]);
+            delta[stat + ALLOCATED]
+                .wrapping_add(grown(same_place(ACTIVE_BYTES)))
+                .wrapping_sub(grown(same_place(RESERVED_BYTES)))
+        }
         _ => match metric {
             ACTIVE => delta[index - (ACTIVE - ALLOCATION) * ROW],
             ACTIVE_BYTES => delta[index - (ACTIVE_BYTES - ALLOCATED_BYTES) * ROW],
             REQUESTED_BYTES => delta[index - (REQUESTED_BYTES - ALLOCATED_BYTES) * ROW],
+            // What a step allocates it mostly frees.
+            _ if field == FREED => delta[stat + ALLOCATED],
             _ => 0,
         },
     }

@@ -1,0 +1,89 @@
+//! A recorder killed at any moment leaves a trace that is readable up to its last whole block.
+
+#![cfg(unix)]
+
+mod trace_support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use memspy::model::{Record, RecordSink};
+use memspy::trace::{Reader, Writer};
+use trace_support::{Dice, Loop};
+
+const PATH: &str = "MEMSPY_TEST_TRACE_TO_WRITE";
+
+/// The recorder: this test binary started again with only this test, and a path in its environment.
+#[test]
+fn the_recorder_that_is_killed() {
+    let Some(path) = std::env::var_os(PATH) else {
+        return;
+    };
+    let mut writer = Writer::create(path, true).unwrap();
+    println!("READY");
+    endless(|record| {
+        writer.record(record).unwrap();
+        true
+    });
+}
+
+/// The same records every time, until `take` has enough.
+fn endless(mut take: impl FnMut(&Record) -> bool) {
+    let mut it = Loop::new(77);
+    let mut next = Vec::new();
+    it.opening(&mut next);
+    it.define(8, 4, &mut next);
+    for tick in 0u64.. {
+        next.push(it.sample(tick % 3 == 0));
+        next.push(it.counters());
+        if tick % 20 == 0 {
+            next.push(it.map(40));
+        }
+        for record in next.drain(..) {
+            if !take(&record) {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn killed_at_random_moments_it_leaves_a_readable_trace() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut dice = Dice(u64::from(std::process::id()));
+    let mut expected: Vec<Record> = Vec::new();
+    for round in 0..12 {
+        let path = directory.path().join(format!("{round}.trace"));
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_recorder_that_is_killed", "--nocapture"])
+            .env(PATH, &path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("READY")));
+        std::thread::sleep(Duration::from_micros(dice.roll(60_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let mut records = Vec::new();
+        let summary = Reader::open(&path).unwrap().replay(&mut records).unwrap();
+        assert!(!summary.complete);
+        assert_eq!(summary.damaged_places, 0, "{summary:?}");
+        if expected.len() < records.len() {
+            expected = up_to(records.len());
+        }
+        assert!(records == expected[..records.len()], "round {round}");
+    }
+    assert!(!expected.is_empty(), "at least one got to write a block");
+}
+
+fn up_to(count: usize) -> Vec<Record> {
+    let mut records = Vec::new();
+    endless(|record| {
+        records.push(record.clone());
+        records.len() < count
+    });
+    records
+}
