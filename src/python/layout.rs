@@ -17,6 +17,16 @@ pub enum LayoutSource {
     PySpy,
 }
 
+impl std::fmt::Display for LayoutSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LayoutSource::DebugOffsets => "offsets published by the interpreter itself",
+            LayoutSource::Row => "offsets known for this version, checked against the process",
+            LayoutSource::PySpy => "read through py-spy",
+        })
+    }
+}
+
 /// Where one minor version of CPython keeps what the reader needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
