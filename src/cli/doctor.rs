@@ -41,7 +41,7 @@ impl<W: Write> Report<W> {
 }
 
 /// Runs it: prints one line a finding; fails when the process cannot be recorded at all.
-pub fn run(words: &Words) -> Result<()> {
+pub(super) fn run(words: &Words) -> Result<()> {
     let mut report = Report { out: io::stdout().lock(), bad: 0 };
     let process = Process::open(words.pid).map_err(|e| hints::attach(e.into(), words.pid))?;
     about_process(&mut report, &process).context("cannot write to standard output")?;
@@ -82,7 +82,11 @@ fn about_process<W: Write>(report: &mut Report<W>, process: &Process) -> io::Res
 fn about_readers<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::Result<()> {
     report.line("memory", Is::Good, "can be read, without stopping the process")?;
     let coverage = readers.python.coverage();
-    report.line("stacks", Is::Good, &format!("CPython {}, {}", coverage.version, coverage.layout))?;
+    report.line(
+        "stacks",
+        Is::Good,
+        &format!("CPython {}, {}", coverage.version, coverage.layout),
+    )?;
     for uncovered in coverage.uncovered {
         report.line("stacks", Is::Bad, uncovered)?;
     }

@@ -15,7 +15,7 @@ use super::flame::into_io;
 use super::{hints, output};
 
 /// Runs it.
-pub fn run(words: &Words) -> Result<()> {
+pub(super) fn run(words: &Words) -> Result<()> {
     let readers = attach(words.pid, &AtomicBool::new(false))
         .map_err(|error| hints::attach(error, words.pid))?;
     let mut look = Look::new();

@@ -13,7 +13,7 @@ use super::args::{Flame as Words, FlameFormat, MomentWord, Stacks};
 use super::{charging, output, replay, say};
 
 /// Runs it.
-pub fn run(words: &Words) -> Result<()> {
+pub(super) fn run(words: &Words) -> Result<()> {
     let mut profile = charging(&words.stacks);
     replay::read(&words.trace, &mut profile)?;
     let start = profile.start();
@@ -39,7 +39,7 @@ pub fn run(words: &Words) -> Result<()> {
 }
 
 /// What to draw of a profile.
-pub struct Drawing {
+pub(super) struct Drawing {
     /// SVG or text.
     pub format: FlameFormat,
     /// The device; `None` for the one with the highest peak.
@@ -54,7 +54,7 @@ pub struct Drawing {
 
 impl Drawing {
     /// Draws it into the file at `path`.
-    pub fn draw(&self, profile: &Profile, path: &PathBuf, force: bool) -> Result<()> {
+    pub(super) fn draw(&self, profile: &Profile, path: &PathBuf, force: bool) -> Result<()> {
         let device = device(profile, self.gpu)?;
         let moment = match self.moment {
             MomentWord::Peak => Moment::Peak,
@@ -79,7 +79,7 @@ impl Drawing {
 }
 
 /// The device asked for, else the one with the highest peak.
-pub fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
+pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
     gpu.map(CudaIndex).or_else(|| profile.main_gpu()).context(
         "the recording has no GPU memory of PyTorch: was CUDA in use, and could its allocator be read? \
          ('memspy doctor -p PID' says so of a running job)",
@@ -87,7 +87,7 @@ pub fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
 }
 
 /// For places that write, which know only I/O errors.
-pub fn into_io(error: RenderError) -> io::Error {
+pub(super) fn into_io(error: RenderError) -> io::Error {
     match error {
         RenderError::Write(error) => error,
         other => io::Error::other(other),

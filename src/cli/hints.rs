@@ -6,7 +6,7 @@ use crate::sampler::AttachError;
 use crate::target::{Access, Process, ProcessError};
 
 /// The error of an attempt to attach to process `pid`, with what to do next.
-pub fn attach(error: AttachError, pid: u32) -> Error {
+pub(super) fn attach(error: AttachError, pid: u32) -> Error {
     if error.is_denied() {
         return anyhow!("{error}; {}", denied(pid));
     }
@@ -40,7 +40,7 @@ fn python_nearby(pid: u32) -> String {
 }
 
 /// One sentence of advice for a target whose memory may not be read, from the facts found.
-pub fn denied(pid: u32) -> String {
+pub(super) fn denied(pid: u32) -> String {
     match Process::open(pid) {
         Ok(process) => advice(&Access::to(&process)),
         Err(ProcessError::Denied { .. }) => {
@@ -51,7 +51,7 @@ pub fn denied(pid: u32) -> String {
 }
 
 /// The exact remedy for these facts.
-pub fn advice(access: &Access) -> String {
+pub(super) fn advice(access: &Access) -> String {
     if access.sys_ptrace || access.user == 0 {
         return if access.in_container {
             "memspy runs in a container without the right to trace: start it with --cap-add SYS_PTRACE \

@@ -10,14 +10,14 @@ use anyhow::{Context, Result};
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A program started by memspy.
-pub struct Launched {
+pub(super) struct Launched {
     child: Child,
     name: String,
 }
 
 impl Launched {
     /// Starts `program` (its name and its arguments) on memspy's own terminal.
-    pub fn start(program: &[String]) -> Result<Self> {
+    pub(super) fn start(program: &[String]) -> Result<Self> {
         let (name, arguments) = program.split_first().context("no program to start after --")?;
         let child = Command::new(name)
             .args(arguments)
@@ -27,18 +27,18 @@ impl Launched {
     }
 
     /// Its pid.
-    pub fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Whether it has ended.
-    pub fn has_ended(&mut self) -> bool {
+    pub(super) fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     /// Waits for its end (memspy never ends a program it records) and passes on its exit code. When
     /// `leave` is set, it goes on without memspy.
-    pub fn wait(mut self, leave: &AtomicBool) -> Result<ExitCode> {
+    pub(super) fn wait(mut self, leave: &AtomicBool) -> Result<ExitCode> {
         loop {
             let status = self.child.try_wait();
             match status.with_context(|| format!("cannot wait for {}", self.name))? {

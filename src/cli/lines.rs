@@ -15,7 +15,7 @@ use super::{charging, output, replay, say};
 const WIDTH: usize = 120;
 
 /// Runs it.
-pub fn run(words: &Words) -> Result<()> {
+pub(super) fn run(words: &Words) -> Result<()> {
     let mut profile = charging(&words.stacks);
     replay::read(&words.trace, &mut profile)?;
     let start = profile.start();

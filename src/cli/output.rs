@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 /// The host's name; `unknown-host` when the kernel does not say.
-pub fn host() -> String {
+pub(super) fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map(|name| name.trim().to_owned())
         .ok()
@@ -16,7 +16,7 @@ pub fn host() -> String {
 }
 
 /// `path` with `%p` replaced by the pid, `%h` by the host's name and `%%` by `%`.
-pub fn expand(path: &Path, pid: u32, host: &str) -> Result<PathBuf> {
+pub(super) fn expand(path: &Path, pid: u32, host: &str) -> Result<PathBuf> {
     let Some(text) = path.to_str() else { return Ok(path.to_owned()) };
     let mut expanded = String::new();
     let mut rest = text.chars();
@@ -39,7 +39,7 @@ pub fn expand(path: &Path, pid: u32, host: &str) -> Result<PathBuf> {
 }
 
 /// Refuses what must not be overwritten, before any work is done.
-pub fn check(path: &Path, force: bool) -> Result<()> {
+pub(super) fn check(path: &Path, force: bool) -> Result<()> {
     if path.as_os_str() == "-" {
         return Ok(());
     }
@@ -61,12 +61,12 @@ pub fn check(path: &Path, force: bool) -> Result<()> {
 }
 
 /// Whether `path` is a device or a pipe: something that is written to, never replaced.
-pub fn is_stream(path: &Path) -> bool {
+pub(super) fn is_stream(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
 }
 
 /// Writes a whole file (or standard output, for `-`) with `content`; a file is complete or not there.
-pub fn write(
+pub(super) fn write(
     path: &Path,
     force: bool,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,

@@ -24,7 +24,7 @@ use super::launch::Launched;
 use super::{charging, flame, hints, output, say};
 
 /// Runs it.
-pub fn run(words: &Words) -> Result<ExitCode> {
+pub(super) fn run(words: &Words) -> Result<ExitCode> {
     if words.subprocesses {
         bail!(
             "--subprocesses is not built yet: memspy records one process; attach to each one with \

@@ -14,7 +14,7 @@ use crate::trace::{Reader, Summary};
 const WORTH_A_BAR: u64 = 16 << 20;
 
 /// Reads the trace at `path` into `profile`.
-pub fn read(path: &Path, profile: &mut Profile) -> Result<()> {
+pub(super) fn read(path: &Path, profile: &mut Profile) -> Result<()> {
     let mut reader = Reader::open(path)?;
     let bar = bar(reader.length().unwrap_or(0));
     let summary = reader.replay_with(profile, &mut |progress| {

@@ -15,10 +15,10 @@ const EVERY: Duration = Duration::from_millis(500);
 const SLICE: Duration = Duration::from_millis(50);
 
 /// One look at a device, or why there is none.
-pub type Look = Result<DeviceUsage, String>;
+pub(super) type Look = Result<DeviceUsage, String>;
 
 /// The thread that watches the devices.
-pub struct GpuWatch {
+pub(super) struct GpuWatch {
     looks: Receiver<Look>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -26,7 +26,7 @@ pub struct GpuWatch {
 
 impl GpuWatch {
     /// Watches the devices `nvml_indices`.
-    pub fn start(gpu: Arc<GpuReader>, nvml_indices: Vec<u32>) -> std::io::Result<Self> {
+    pub(super) fn start(gpu: Arc<GpuReader>, nvml_indices: Vec<u32>) -> std::io::Result<Self> {
         // A few looks may wait; a sampler that does not take them needs no more of them.
         let (sender, looks) = sync_channel(4 * nvml_indices.len().max(1));
         let stop = Arc::new(AtomicBool::new(false));
@@ -38,7 +38,7 @@ impl GpuWatch {
     }
 
     /// A look that has come in; its time is for the sampler to set.
-    pub fn take(&self) -> Option<Look> {
+    pub(super) fn take(&self) -> Option<Look> {
         match self.looks.try_recv() {
             Ok(look) => Some(look),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,

@@ -4,13 +4,13 @@ use crate::model::{Missed, MissedWhy, Nanos, ReaderKind};
 
 /// Losses not yet recorded, by reader and reason.
 #[derive(Debug, Default)]
-pub struct Losses {
+pub(super) struct Losses {
     counts: Vec<(ReaderKind, MissedWhy, u64)>,
 }
 
 impl Losses {
     /// Counts `count` more.
-    pub fn add(&mut self, reader: ReaderKind, why: MissedWhy, count: u64) {
+    pub(super) fn add(&mut self, reader: ReaderKind, why: MissedWhy, count: u64) {
         if count == 0 {
             return;
         }
@@ -21,7 +21,7 @@ impl Losses {
     }
 
     /// Takes them, as records of the moment `time`.
-    pub fn take(&mut self, time: Nanos) -> impl Iterator<Item = Missed> {
+    pub(super) fn take(&mut self, time: Nanos) -> impl Iterator<Item = Missed> {
         std::mem::take(&mut self.counts).into_iter().map(move |(reader, why, count)| Missed {
             time,
             reader,

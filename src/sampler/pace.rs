@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 /// A grid of instants, one every period, from a beginning on.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub(super) struct Pace {
     period: Duration,
     next: Instant,
 }
 
 /// The outcome of coming to the next instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tick {
+pub(super) struct Tick {
     /// Instants of the grid that lie wholly in the past and will not be looked at.
     pub missed: u64,
     /// How long to wait before looking; zero when the instant is already there.
@@ -20,12 +20,12 @@ pub struct Tick {
 
 impl Pace {
     /// `rate` instants a second (at least one), the first at `start`.
-    pub fn new(rate: u32, start: Instant) -> Self {
+    pub(super) fn new(rate: u32, start: Instant) -> Self {
         Pace { period: Duration::from_secs(1) / rate.max(1), next: start }
     }
 
     /// Takes the next instant of the grid that is not over by more than a period.
-    pub fn tick(&mut self, now: Instant) -> Tick {
+    pub(super) fn tick(&mut self, now: Instant) -> Tick {
         let late = now.saturating_duration_since(self.next);
         let missed = (late.as_nanos() / self.period.as_nanos()) as u64;
         // Nanoseconds in u64 last for centuries; u32 multiplication of Duration would not.

@@ -13,7 +13,7 @@ const BUDGET: u32 = 5;
 
 /// Decides, for one device, at which samples its block map is read.
 #[derive(Debug, Default)]
-pub struct MapPolicy {
+pub(super) struct MapPolicy {
     last: Option<Last>,
     highest: i64,
     cost: Duration,
@@ -29,7 +29,7 @@ struct Last {
 
 impl MapPolicy {
     /// Whether to read the map at time `now` (since the recording began), the counters being `counters`.
-    pub fn wants(&self, now: Duration, counters: &AllocatorCounters) -> bool {
+    pub(super) fn wants(&self, now: Duration, counters: &AllocatorCounters) -> bool {
         let Some(last) = &self.last else { return true };
         if churn(counters) == last.churn && counters.allocated() == last.allocated {
             return false;
@@ -46,7 +46,7 @@ impl MapPolicy {
     }
 
     /// Notes that the map was read at `now`, which took `cost`, the counters being `counters`.
-    pub fn has_read(&mut self, now: Duration, cost: Duration, counters: &AllocatorCounters) {
+    pub(super) fn has_read(&mut self, now: Duration, cost: Duration, counters: &AllocatorCounters) {
         self.highest = self.highest.max(counters.allocated());
         // Half old, half new: one slow read (a page fault, a context switch) does not starve the next ones.
         self.cost = if self.cost.is_zero() { cost } else { (self.cost + cost) / 2 };
