@@ -45,6 +45,22 @@ fn each_block_goes_to_the_line_that_stood_while_it_was_allocated() {
 }
 
 #[test]
+fn the_order_of_records_within_a_tick_does_not_matter() {
+    let mut s = two_lines();
+    let expected = folded(&s.profile(), 0, Moment::End);
+    for i in 1..s.records.len() {
+        let (before, after) = s.records.split_at_mut(i);
+        if let (Record::Sample(sample), Record::Counters { time, .. }) =
+            (&before[i - 1], &mut after[0])
+        {
+            time.0 = sample.time.0 - 1000;
+            s.records.swap(i - 1, i);
+        }
+    }
+    assert_eq!(folded(&s.profile(), 0, Moment::End), expected);
+}
+
+#[test]
 fn a_temporary_does_not_draw_bytes_to_its_line() {
     let mut s = Script::new(200);
     s.thread("MainThread", true);

@@ -138,7 +138,7 @@ impl DeviceProfile {
         from: Nanos,
         now: Nanos,
         new: &AllocatorCounters,
-        seen: impl FnOnce() -> Vec<(Origin, u64)>,
+        seen: &[(Origin, u64)],
     ) -> Option<Box<AllocatorCounters>> {
         self.version += 1;
         self.timeline.add(TimelinePoint {

@@ -94,7 +94,7 @@ impl Ledger {
         (from, to): (u64, u64),
         old: &AllocatorCounters,
         new: &AllocatorCounters,
-        seen: impl FnOnce() -> Vec<(Origin, u64)>,
+        seen: &[(Origin, u64)],
     ) {
         self.unpooled |= !pools_add_up(new);
         let current = per_pool(|p| new.stat(Metric::AllocatedBytes, p).current);
@@ -124,7 +124,7 @@ impl Ledger {
             requested: grown(Metric::RequestedBytes),
             low_after: current,
             open: reset,
-            seen: seen(),
+            seen: seen.to_vec(),
         });
     }
 

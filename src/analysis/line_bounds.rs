@@ -174,8 +174,9 @@ impl BoundsByStack {
             return;
         }
         let mut done = 0;
-        let part = |value: i64, upto: u64| {
-            (i128::from(value) * i128::from(upto) / i128::from(whole)) as i64
+        let part = |value: i64, upto: u64| match value.checked_mul(upto as i64) {
+            Some(product) => product / whole as i64,
+            None => (i128::from(value) * i128::from(upto) / i128::from(whole)) as i64,
         };
         for &(stack, weight) in seen {
             let bounds = self.entry(stack);

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 
 use crate::model::{
-    Activity, AllocatorCounters, BlockMap, BlockState, CudaIndex, Device, DeviceUsage, Missed,
-    MissedWhy, ProcessUsage, ReaderKind, Record, RecordSink, Runtime, StackId, StackTable, Start,
-    ThreadId,
+    Activity, AllocatorBackend, AllocatorCounters, BlockMap, BlockState, CudaIndex, Device,
+    DeviceUsage, Missed, MissedWhy, ProcessUsage, ReaderKind, Record, RecordSink, Runtime, StackId,
+    StackTable, Start, ThreadId,
 };
 
 /// A thread at the moment of the look.
@@ -178,10 +178,18 @@ impl Look {
         };
         match &usage.process {
             ProcessUsage::Unknown(why) => OutsideTorch::Unknown(why.clone()),
-            ProcessUsage::Bytes(process) => {
-                OutsideTorch::Bytes(process.saturating_sub(reserved.unwrap_or(0)))
-            }
+            ProcessUsage::Bytes(process) => match (reserved, self.allocates_elsewhere()) {
+                (None, true) => OutsideTorch::Unknown("PyTorch's allocator cannot be read".into()),
+                _ => OutsideTorch::Bytes(process.saturating_sub(reserved.unwrap_or(0))),
+            },
         }
+    }
+
+    /// Whether PyTorch may hold memory that no counters tell of.
+    fn allocates_elsewhere(&self) -> bool {
+        use AllocatorBackend::{CudaMallocAsync, Native, Pluggable, Unknown};
+        let allocator = self.runtime.as_ref().map(|r| &r.allocator);
+        matches!(allocator, Some(CudaMallocAsync | Native | Pluggable(_) | Unknown(_)))
     }
 }
 

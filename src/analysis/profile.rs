@@ -341,14 +341,21 @@ impl Profile {
         let counters = std::mem::take(&mut self.open_counters);
         let (stacks, engine) = (&self.stacks, &self.engine);
         let (previous, open) = (&self.previous, &self.open);
-        let seen = || {
-            let mut seen = previous.allocating(stacks, engine);
+        let mut seen = Vec::new();
+        if !counters.is_empty() {
+            seen = previous.allocating(stacks, engine);
             seen.extend(open.allocating(stacks, engine));
-            seen
-        };
+        }
+        let seen_stacks: Vec<(u32, u64)> = seen
+            .iter()
+            .filter_map(|&(origin, weight)| match origin {
+                Origin::Stack(_, stack) => Some((stack.0, weight)),
+                Origin::Before | Origin::NoStack => None,
+            })
+            .collect();
         for (device, new) in &counters {
             let profile = self.profiles.entry(*device).or_default();
-            let old = profile.step(previous.time, open.time, new, seen);
+            let old = profile.step(previous.time, open.time, new, &seen);
             let bounds = self.bounds.entry(*device).or_default();
             let Some(old) = old else {
                 continue;
@@ -382,14 +389,7 @@ impl Profile {
                     seen_at_ends(Some(then), find(&open.threads, then).as_ref());
                 }
             }
-            let seen: Vec<(u32, u64)> = seen()
-                .into_iter()
-                .filter_map(|(origin, weight)| match origin {
-                    Origin::Stack(_, stack) => Some((stack.0, weight)),
-                    Origin::Before | Origin::NoStack => None,
-                })
-                .collect();
-            bounds.charge(&step, &seen);
+            bounds.charge(&step, &seen_stacks);
         }
         // A stack newly seen while the counters stand still has their values at least.
         for (device, profile) in &self.profiles {

@@ -153,6 +153,10 @@ impl AllocatorCounters {
     }
 
     /// Bytes allocated now: `torch.cuda.memory_allocated()`.
+    #[expect(
+        clippy::misnamed_getters,
+        reason = "named as in PyTorch; `Stat::allocated` is a running total"
+    )]
     pub fn allocated(&self) -> i64 {
         self.stat(Metric::AllocatedBytes, Pool::All).current
     }

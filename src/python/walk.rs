@@ -81,7 +81,7 @@ pub(super) fn walk(
             cut = true;
             break;
         }
-        if !at.is_plausible() || at.0 % 8 != 0 {
+        if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return Walked::Torn;
         }
         let Some(frame) = windows.first(batch, at, layout.len) else { return Walked::Missing(at) };

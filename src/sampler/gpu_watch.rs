@@ -39,10 +39,7 @@ impl GpuWatch {
 
     /// A look that has come in; its time is for the sampler to set.
     pub(super) fn take(&self) -> Option<Look> {
-        match self.looks.try_recv() {
-            Ok(look) => Some(look),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.looks.try_recv().ok()
     }
 }
 
