@@ -12,17 +12,16 @@ case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 section() { printf '\n== %s (%ds)\n' "$*" $SECONDS; }
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
-section "Set-up"
-scripts/setup-rust.sh
-scripts/setup-env.sh >/dev/null
-scripts/setup-pythons.sh
-
 section "Formatting"
+scripts/setup-rust.sh
 cargo fmt --check
 section "Lints"
 cargo clippy --all-targets --quiet -- -D warnings
 section "Documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
+section "Set-up for the tests"
+scripts/setup-env.sh >/dev/null
+scripts/setup-pythons.sh
 section "Tests"
 cargo test "$@"
 section "The simulated CUDA device"

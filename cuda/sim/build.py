@@ -173,7 +173,8 @@ def build(wheel, out, work):
 
 
 def link(soname, objects, version, out, work):
-    command = ["gcc", "-shared", f"-Wl,-soname,{soname}", "-o", out / soname, *objects, "-lpthread", "-ldl"]
+    # Never unloaded: a reader that opens NVML anew for every reading would leave the shared card open each time.
+    command = ["gcc", "-shared", "-Wl,-z,nodelete", f"-Wl,-soname,{soname}", "-o", out / soname, *objects, "-lpthread", "-ldl"]
     if version:
         # The wheel's references carry this version; the loader warns when the library has none.
         script = Path(work) / f"{soname}.map"
