@@ -9,6 +9,8 @@ mod attach;
 mod background;
 mod gpu_watch;
 mod losses;
+mod map_thread;
+mod order;
 mod pace;
 mod policy;
 mod readers;

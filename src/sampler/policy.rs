@@ -45,12 +45,16 @@ impl MapPolicy {
         counters.allocated() > self.highest || change > counters.reserved() / WORTH
     }
 
-    /// Notes that the map was read at `now`, which took `cost`, the counters being `counters`.
-    pub(super) fn has_read(&mut self, now: Duration, cost: Duration, counters: &AllocatorCounters) {
-        self.highest = self.highest.max(counters.allocated());
+    /// Notes that the map is read from `now` on, the counters being `counters`.
+    pub(super) fn asked(&mut self, now: Duration, counters: &AllocatorCounters) {
+        self.last = Some(Last { at: now, allocated: counters.allocated(), churn: churn(counters) });
+    }
+
+    /// Notes how long that took, and how many bytes were allocated in the map if it is consistent.
+    pub(super) fn has_read(&mut self, cost: Duration, allocated: Option<u64>) {
+        self.highest = self.highest.max(allocated.unwrap_or(0) as i64);
         // Half old, half new: one slow read (a page fault, a context switch) does not starve the next ones.
         self.cost = if self.cost.is_zero() { cost } else { (self.cost + cost) / 2 };
-        self.last = Some(Last { at: now, allocated: counters.allocated(), churn: churn(counters) });
     }
 }
 
@@ -85,7 +89,8 @@ mod tests {
         let mut policy = MapPolicy::default();
         let now = counters(10, 500 * MIB);
         assert!(policy.wants(ms(0), &now));
-        policy.has_read(ms(0), ms(1), &now);
+        policy.asked(ms(0), &now);
+        policy.has_read(ms(1), Some(500 << 20));
         assert!(!policy.wants(ms(5000), &now), "nothing was allocated or freed");
         assert!(!policy.wants(ms(100), &counters(11, 499 * MIB)), "a small change");
         assert!(policy.wants(ms(100), &counters(11, 470 * MIB)), "a large change");
@@ -96,7 +101,8 @@ mod tests {
     #[test]
     fn a_dear_map_is_read_less_often() {
         let mut policy = MapPolicy::default();
-        policy.has_read(ms(0), ms(40), &counters(10, 100 * MIB));
+        policy.asked(ms(0), &counters(10, 100 * MIB));
+        policy.has_read(ms(40), None);
         assert!(!policy.wants(ms(150), &counters(11, 900 * MIB)));
         assert!(policy.wants(ms(201), &counters(11, 900 * MIB)));
     }

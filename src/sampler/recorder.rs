@@ -7,14 +7,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, Consistency, CudaIndex, End, EndReason, MissedWhy, Nanos,
-    ReaderKind, Record, RecordSink, Runtime, Sample, StackTable, Start, Totals,
+    AllocatorBackend, AllocatorCounters, BlockMap, Consistency, CudaIndex, End, EndReason,
+    MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample, StackTable, Start, Totals,
 };
 
 use crate::torch::TorchError;
 
 use super::gpu_watch::GpuWatch;
 use super::losses::Losses;
+use super::map_thread::{MapRead, MapThread};
+use super::order::Order;
 use super::pace::Pace;
 use super::policy::MapPolicy;
 use super::readers::{Readers, Torch};
@@ -25,6 +27,11 @@ const CHECK_ALIVE_EVERY: Duration = Duration::from_millis(100);
 const REFRESH_EVERY: Duration = Duration::from_millis(250);
 /// Between two records of what was missed.
 const LOSSES_EVERY: Duration = Duration::from_secs(1);
+/// How long a block map is tried for until the target keeps still: while recording, for a single look.
+const PATIENCE: Duration = Duration::from_millis(3);
+const PATIENCE_OF_A_LOOK: Duration = Duration::from_millis(100);
+/// How often a single look at the stacks is repeated while threads are torn.
+const LOOKS: u32 = 50;
 /// Longest sleep without looking whether to stop.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -62,6 +69,7 @@ pub struct Recorder {
     losses: Losses,
     totals: Totals,
     gpu: Option<GpuWatch>,
+    maps: Option<MapThread>,
 }
 
 /// What the recorder remembers of a device.
@@ -69,6 +77,8 @@ pub struct Recorder {
 struct DeviceState {
     recorded: Option<AllocatorCounters>,
     policy: MapPolicy,
+    /// Whether its map is being read.
+    map_wanted: bool,
 }
 
 /// Whether to go on.
@@ -91,6 +101,7 @@ impl Recorder {
             losses: Losses::default(),
             totals: Totals::default(),
             gpu: None,
+            maps: None,
         }
     }
 
@@ -103,8 +114,11 @@ impl Recorder {
         stop: &AtomicBool,
         observe: &mut dyn FnMut(&Progress),
     ) -> io::Result<End> {
+        let mut order = Order::new(sink);
+        let sink = &mut order;
         self.record_start(host, sink)?;
         let reason = self.follow(sink, stop, observe)?;
+        self.wait_for_maps(sink)?;
         let time = self.now();
         self.record_losses(time, sink)?;
         let end = End { time, reason, totals: self.totals };
@@ -114,8 +128,19 @@ impl Recorder {
 
     /// Looks once, at everything, and ends: what `dump` shows.
     pub fn look(mut self, host: String, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let mut order = Order::new(sink);
+        let sink = &mut order;
+        self.start_maps(PATIENCE_OF_A_LOOK);
         self.record_start(host, sink)?;
-        self.observe_target(sink)?;
+        for _ in 0..LOOKS {
+            let torn = self.totals.torn;
+            if matches!(self.read_stacks(), Next::End(_)) || self.totals.torn == torn {
+                break;
+            }
+        }
+        self.pass_sample(sink)?;
+        self.observe_allocator(sink)?;
+        self.wait_for_maps(sink)?;
         if let Ok(gpu) = &self.readers.gpu {
             for device in self.readers.devices().iter().filter_map(|d| d.nvml_index) {
                 match gpu.usage(device, self.now()) {
@@ -130,12 +155,12 @@ impl Recorder {
 
     fn follow(
         &mut self,
-        sink: &mut dyn RecordSink,
+        sink: &mut Order<'_>,
         stop: &AtomicBool,
         observe: &mut dyn FnMut(&Progress),
     ) -> io::Result<EndReason> {
         self.watch_gpu();
-        self.limit_maps();
+        self.start_maps(PATIENCE);
         let mut pace = Pace::new(self.wanted.rate, self.start);
         let mut checked = Duration::ZERO;
         let mut refreshed = Duration::ZERO;
@@ -166,7 +191,6 @@ impl Recorder {
             if now.saturating_sub(refreshed) >= REFRESH_EVERY {
                 refreshed = now;
                 if self.readers.refresh() {
-                    self.limit_maps();
                     self.record_runtime(sink)?;
                 }
                 observe(&self.progress(now));
@@ -179,9 +203,17 @@ impl Recorder {
     }
 
     /// One instant: stacks, counters, and block maps where they are worth it.
-    fn observe_target(&mut self, sink: &mut dyn RecordSink) -> io::Result<Next> {
+    fn observe_target(&mut self, sink: &mut Order<'_>) -> io::Result<Next> {
+        if let Next::End(reason) = self.read_stacks() {
+            return Ok(Next::End(reason));
+        }
+        self.pass_sample(sink)?;
+        self.observe_allocator(sink)?;
+        Ok(Next::GoOn)
+    }
+
+    fn read_stacks(&mut self) -> Next {
         self.sample.time = self.now();
-        self.sample.threads.clear();
         match self.readers.python.sample(&mut self.table, &mut self.sample.threads) {
             Ok(stats) => {
                 let torn = u64::from(stats.torn);
@@ -190,28 +222,31 @@ impl Recorder {
                 self.losses.add(ReaderKind::Stacks, MissedWhy::Torn, torn);
             }
             Err(error) => {
+                self.sample.threads.clear();
                 if let Next::End(reason) = self.check_alive() {
-                    return Ok(Next::End(reason));
+                    return Next::End(reason);
                 }
                 self.losses.add(ReaderKind::Stacks, MissedWhy::Failed(error.to_string()), 1);
             }
         }
+        Next::GoOn
+    }
+
+    fn pass_sample(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
         if self.table.has_definitions() {
             for definition in self.table.take_definitions() {
                 sink.record(&Record::Definition(definition))?;
             }
         }
-        let sample = std::mem::take(&mut self.sample);
-        let record = Record::Sample(sample);
+        let record = Record::Sample(std::mem::take(&mut self.sample));
         sink.record(&record)?;
         if let Record::Sample(sample) = record {
-            self.sample = sample; // The vector is used again.
+            self.sample = sample; // Its vector is used again.
         }
-        self.observe_allocator(sink)?;
-        Ok(Next::GoOn)
+        Ok(())
     }
 
-    fn observe_allocator(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn observe_allocator(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
         let Torch::Attached(torch) = &mut self.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());
@@ -228,23 +263,54 @@ impl Recorder {
                 sink.record(&Record::Counters { time, device: *device, counters })?;
             }
             state.recorded = Some(*counters);
-            let before = self.start.elapsed();
-            if !state.policy.wants(before, counters) {
-                continue;
-            }
-            match torch.blocks(*device, Nanos(before.as_nanos() as u64)) {
-                Ok(map) => {
-                    match map.consistency {
-                        Consistency::Consistent => self.totals.maps_consistent += 1,
-                        Consistency::Degraded { .. } => self.totals.maps_degraded += 1,
-                    }
-                    sink.record(&Record::Blocks(map))?;
+            let now = self.start.elapsed();
+            if !state.map_wanted && state.policy.wants(now, counters) {
+                let maps = self.maps.as_mut();
+                state.map_wanted = maps.is_some_and(|maps| maps.want(*device));
+                if state.map_wanted {
+                    state.policy.asked(now, counters);
+                    sink.expect_late();
                 }
-                Err(error) => self.losses.add(ReaderKind::Blocks, why(error), 1),
             }
-            state.policy.has_read(before, self.start.elapsed() - before, counters);
         }
-        Ok(())
+        self.take_maps(sink)
+    }
+
+    /// Passes on the maps that have come.
+    fn take_maps(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
+        while let Some(read) = self.maps.as_mut().and_then(MapThread::take) {
+            self.take_map(read, sink)?;
+        }
+        let none_to_come = !self.maps.as_ref().is_some_and(MapThread::is_waited_for);
+        if none_to_come { sink.release() } else { Ok(()) }
+    }
+
+    fn wait_for_maps(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
+        while let Some(read) = self.maps.as_mut().and_then(MapThread::wait) {
+            self.take_map(read, sink)?;
+        }
+        sink.release()
+    }
+
+    fn take_map(&mut self, read: MapRead, sink: &mut Order<'_>) -> io::Result<()> {
+        let state = self.devices.entry(read.device).or_default();
+        state.map_wanted = false;
+        let whole = |map: &&BlockMap| map.consistency == Consistency::Consistent;
+        let allocated = read.map.as_ref().ok().filter(whole).map(BlockMap::allocated);
+        state.policy.has_read(read.cost, allocated);
+        match read.map {
+            Ok(map) => {
+                match map.consistency {
+                    Consistency::Consistent => self.totals.maps_consistent += 1,
+                    Consistency::Degraded { .. } => self.totals.maps_degraded += 1,
+                }
+                sink.late(Some(Record::Blocks(map)))
+            }
+            Err(why) => {
+                self.losses.add(ReaderKind::Blocks, why, 1);
+                sink.late(None)
+            }
+        }
     }
 
     fn check_alive(&self) -> Next {
@@ -257,10 +323,10 @@ impl Recorder {
         }
     }
 
-    /// A map may take up to half a period of sampling: it is worth less than the samples it would cost.
-    fn limit_maps(&mut self) {
-        if let Torch::Attached(torch) = &mut self.readers.torch {
-            torch.set_patience(Duration::from_secs(1) / self.wanted.rate.max(1) / 2);
+    fn start_maps(&mut self, patience: Duration) {
+        match MapThread::start(self.readers.process.clone(), self.start, patience) {
+            Ok(maps) => self.maps = Some(maps),
+            Err(e) => self.losses.add(ReaderKind::Blocks, MissedWhy::Failed(e.to_string()), 1),
         }
     }
 
@@ -277,7 +343,7 @@ impl Recorder {
         }
     }
 
-    fn record_usage(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn record_usage(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
         while let Some(look) = self.gpu.as_ref().and_then(GpuWatch::take) {
             match look {
                 Ok(mut usage) => {
