@@ -59,26 +59,10 @@ fn write(records: &[Record]) -> Vec<u8> {
 }
 
 fn trace(criterion: &mut Criterion) {
-    let steady = Kind {
-        name: "steady",
-        moves: false,
-        counters: false,
-    };
-    let moving = Kind {
-        name: "moving",
-        moves: true,
-        ..steady
-    };
-    let counters = Kind {
-        name: "counters",
-        counters: true,
-        ..steady
-    };
-    for (kind, count) in [
-        (steady, SAMPLES),
-        (moving, SAMPLES),
-        (counters, SAMPLES / 10),
-    ] {
+    let steady = Kind { name: "steady", moves: false, counters: false };
+    let moving = Kind { name: "moving", moves: true, ..steady };
+    let counters = Kind { name: "counters", counters: true, ..steady };
+    for (kind, count) in [(steady, SAMPLES), (moving, SAMPLES), (counters, SAMPLES / 10)] {
         let records = records(kind, count);
         let bytes = write(&records);
         let each = bytes.len() as f64 / count as f64;

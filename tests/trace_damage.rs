@@ -70,10 +70,7 @@ fn with_any_bit_flipped_it_gives_nothing_that_was_not_written() {
                 "bit {bit}: {summary:?}"
             );
             let last = summary.blocks as usize + summary.lost_blocks as usize;
-            assert!(
-                last + 1 >= borders(&bytes).len() - 1,
-                "bit {bit}: {summary:?}"
-            );
+            assert!(last + 1 >= borders(&bytes).len() - 1, "bit {bit}: {summary:?}");
         } else {
             assert!(Reader::from_bytes(&bad).is_err(), "bit {bit}");
         }
@@ -93,10 +90,7 @@ fn after_a_damaged_block_reading_goes_on_and_what_rests_on_it_is_left_out() {
         let (copy, summary) = read(&bad);
         let spelled = spelled_out(&copy);
         assert_eq!(summary.damaged_places, 1);
-        assert_eq!(
-            summary.first_damage.as_ref().map(|d| d.offset),
-            Some(at as u64)
-        );
+        assert_eq!(summary.first_damage.as_ref().map(|d| d.offset), Some(at as u64));
         if block + 2 == borders.len() {
             assert!(!summary.complete, "the trailer is lost");
             continue;
@@ -125,23 +119,11 @@ fn a_wrong_length_does_not_hide_the_blocks_after_it() {
     let borders = borders(&bytes);
     for (block, &at) in borders[..borders.len() - 2].iter().enumerate() {
         let length = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-        for wrong in [
-            0,
-            1,
-            8,
-            length - 1,
-            length + 1,
-            length * 2,
-            1 << 26,
-            u32::MAX,
-        ] {
+        for wrong in [0, 1, 8, length - 1, length + 1, length * 2, 1 << 26, u32::MAX] {
             let mut bad = bytes.clone();
             bad[at..at + 4].copy_from_slice(&wrong.to_le_bytes());
             let (_, summary) = read(&bad);
-            assert!(
-                summary.complete,
-                "block {block}, length {wrong}: {summary:?}"
-            );
+            assert!(summary.complete, "block {block}, length {wrong}: {summary:?}");
             assert_eq!((summary.damaged_places, summary.lost_blocks), (1, 1));
         }
     }
@@ -160,13 +142,7 @@ fn inserted_removed_and_swapped_stretches_are_seen() {
         // A block twice.
         [part(0, b[3]), part(b[2], bytes.len())].concat(),
         // Two blocks swapped.
-        [
-            part(0, b[2]),
-            part(b[3], b[4]),
-            part(b[2], b[3]),
-            part(b[4], bytes.len()),
-        ]
-        .concat(),
+        [part(0, b[2]), part(b[3], b[4]), part(b[2], b[3]), part(b[4], bytes.len())].concat(),
         // Zeros between two blocks, as a lost disk page leaves.
         [part(0, b[2]), vec![0; 4096], part(b[2], bytes.len())].concat(),
         // A stretch in the middle of blocks removed.
@@ -239,10 +215,7 @@ fn a_full_disk_is_reported_and_leaves_a_readable_trace() {
     let size = write(&records).len();
     for room in (0..size).step_by(97) {
         let mut held = Vec::new();
-        let disk = Disk {
-            held: &mut held,
-            room,
-        };
+        let disk = Disk { held: &mut held, room };
         let failed = match Writer::new(disk) {
             Err(error) => error,
             Ok(mut writer) => {

@@ -25,10 +25,7 @@ fn what_is_no_trace_is_named() {
         Reader::open(&path).unwrap_err()
     };
     assert!(matches!(open(b""), ReadError::Empty { .. }));
-    assert!(matches!(
-        open(b"MEMSPY\r\n\x01"),
-        ReadError::HeadCut { bytes: 9, .. }
-    ));
+    assert!(matches!(open(b"MEMSPY\r\n\x01"), ReadError::HeadCut { bytes: 9, .. }));
     assert!(matches!(open(b"MEM"), ReadError::HeadCut { bytes: 3, .. }));
     for (bytes, kind) in [
         (b"\x1f\x8b\x08\0\0\0\0".as_slice(), "gzip"),
@@ -45,10 +42,7 @@ fn what_is_no_trace_is_named() {
             other => panic!("{kind}: {other}"),
         }
     }
-    assert!(matches!(
-        Reader::open(directory.path()).unwrap_err(),
-        ReadError::NotAFile { .. }
-    ));
+    assert!(matches!(Reader::open(directory.path()).unwrap_err(), ReadError::NotAFile { .. }));
     assert!(matches!(
         Reader::open(directory.path().join("none")).unwrap_err(),
         ReadError::Open { .. }
@@ -60,10 +54,7 @@ fn a_newer_version_is_refused_naming_both() {
     let mut bytes = write(&Loop::story(1, 3));
     bytes[8..10].copy_from_slice(&7u16.to_le_bytes());
     let message = Reader::from_bytes(&bytes).unwrap_err().to_string();
-    assert!(
-        message.contains("version 7") && message.contains("up to 1"),
-        "{message}"
-    );
+    assert!(message.contains("version 7") && message.contains("up to 1"), "{message}");
 }
 
 #[test]
@@ -72,15 +63,9 @@ fn an_existing_file_is_replaced_only_when_asked_and_open_readers_keep_the_old_on
     let old = Loop::story(2, 500);
     fs::write(&path, write(&old)).unwrap();
     let before = fs::read(&path).unwrap();
-    assert!(matches!(
-        Writer::create(&path, false),
-        Err(CreateError::Exists { .. })
-    ));
+    assert!(matches!(Writer::create(&path, false), Err(CreateError::Exists { .. })));
     assert_eq!(fs::read(&path).unwrap(), before, "untouched");
-    assert!(matches!(
-        Writer::create(directory.path(), true),
-        Err(CreateError::Directory { .. })
-    ));
+    assert!(matches!(Writer::create(directory.path(), true), Err(CreateError::Directory { .. })));
     assert!(matches!(
         Writer::create(directory.path().join("no/such"), true),
         Err(CreateError::Create { .. })
@@ -150,8 +135,5 @@ fn a_file_that_shrank_is_an_error_and_not_a_crash() {
         }
         std::ops::ControlFlow::Continue(())
     });
-    assert!(
-        matches!(outcome, Err(ReadError::Shrunk { .. })),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Err(ReadError::Shrunk { .. })), "{outcome:?}");
 }

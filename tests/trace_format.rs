@@ -47,19 +47,11 @@ fn file(payloads: &[&[&[u8]]]) -> Vec<u8> {
 }
 
 fn entry(thread: u32, stack: u32, gil: bool, activity: Activity) -> ThreadSample {
-    ThreadSample {
-        thread: ThreadId(thread),
-        stack: StackId(stack),
-        gil,
-        activity,
-    }
+    ThreadSample { thread: ThreadId(thread), stack: StackId(stack), gil, activity }
 }
 
 fn sample(time: u64, threads: Vec<ThreadSample>) -> Record {
-    Record::Sample(Sample {
-        time: Nanos(time),
-        threads,
-    })
+    Record::Sample(Sample { time: Nanos(time), threads })
 }
 
 #[test]
@@ -93,24 +85,13 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             &[12, 7, 10, 1, 0, 16, 12, 4, 3],
             // A map of device 0 at 115 ns, never retried, consistent: one new segment of 3 units at unit
             // 8, stream 5, pool (1, 2), small; its blocks: 2 units, 1000 B requested; 1 unit, inactive.
-            &[
-                13, 19, 0, 0, 0, 0, 6, 1, 8, 3, 5, 1, 2, 10, 0, 2, 48, 10, 1, 0, 0,
-            ],
+            &[13, 19, 0, 0, 0, 0, 6, 1, 8, 3, 5, 1, 2, 10, 0, 2, 48, 10, 1, 0, 0],
         ],
     ]);
     let (records, summary) = read(&bytes);
     let mut counters = AllocatorCounters::default();
-    let grown = Stat {
-        current: 1024,
-        peak: 1024,
-        allocated: 1024,
-        freed: 0,
-    };
-    let shrunk = Stat {
-        current: -1024,
-        freed: 1024,
-        ..Stat::default()
-    };
+    let grown = Stat { current: 1024, peak: 1024, allocated: 1024, freed: 0 };
+    let shrunk = Stat { current: -1024, freed: 1024, ..Stat::default() };
     for (metric, stat) in [
         (Metric::AllocatedBytes, grown),
         (Metric::ActiveBytes, grown),
@@ -141,11 +122,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
         sample(90, vec![entry(0, 0, false, Activity::Unknown)]),
         sample(100, vec![entry(0, 0, false, Activity::Idle)]),
         sample(110, vec![entry(0, 0, false, Activity::Idle)]),
-        Record::Counters {
-            time: Nanos(115),
-            device: CudaIndex(1),
-            counters: Box::new(counters),
-        },
+        Record::Counters { time: Nanos(115), device: CudaIndex(1), counters: Box::new(counters) },
         map(Consistency::Consistent),
     ];
     assert_eq!(records, expected);
@@ -155,12 +132,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
 }
 
 fn function(number: u32, name: &str, first_line: u32, last_line: u32) -> Record {
-    let function = Function {
-        name: name.into(),
-        file: "a.py".into(),
-        first_line,
-        last_line,
-    };
+    let function = Function { name: name.into(), file: "a.py".into(), first_line, last_line };
     Record::Definition(Definition::Function(FunctionId(number), function))
 }
 
@@ -170,10 +142,7 @@ fn frame(number: u32, function: u32, line: u32) -> Record {
 }
 
 fn stack(number: u32, parent: Option<u32>, frame: u32) -> Record {
-    let node = StackNode {
-        parent: parent.map(StackId),
-        frame: FrameId(frame),
-    };
+    let node = StackNode { parent: parent.map(StackId), frame: FrameId(frame) };
     Record::Definition(Definition::Stack(StackId(number), node))
 }
 
@@ -184,22 +153,12 @@ fn thread(
     name: Option<&str>,
     main: bool,
 ) -> Record {
-    let thread = Thread {
-        os_id,
-        python_id,
-        name: name.map(Into::into),
-        main,
-    };
+    let thread = Thread { os_id, python_id, name: name.map(Into::into), main };
     Record::Definition(Definition::Thread(ThreadId(number), thread))
 }
 
 fn map(consistency: Consistency) -> Record {
-    let block = |address, size, requested, state| Block {
-        address,
-        size,
-        requested,
-        state,
-    };
+    let block = |address, size, requested, state| Block { address, size, requested, state };
     Record::Blocks(BlockMap {
         time: Nanos(115),
         device: CudaIndex(0),
@@ -241,14 +200,7 @@ fn golden() -> Vec<Record> {
             process,
         })
     };
-    let missed = |reader, why| {
-        Record::Missed(Missed {
-            time: Nanos(140),
-            reader,
-            why,
-            count: 3,
-        })
-    };
+    let missed = |reader, why| Record::Missed(Missed { time: Nanos(140), reader, why, count: 3 });
     let counters = |time, by: i64| {
         let mut counters = AllocatorCounters {
             num_ooms: by,
@@ -262,20 +214,10 @@ fn golden() -> Vec<Record> {
             stat.allocated = by * 1000;
         }
         counters.oversize_segments.freed = -by;
-        Record::Counters {
-            time: Nanos(time),
-            device: CudaIndex(1),
-            counters: Box::new(counters),
-        }
+        Record::Counters { time: Nanos(time), device: CudaIndex(1), counters: Box::new(counters) }
     };
-    let degraded = Consistency::Degraded {
-        allocated_in_blocks: 1024,
-        allocated_counter: 1000,
-    };
-    let threads = vec![
-        entry(0, 1, true, Activity::Active),
-        entry(1, 0, false, Activity::Idle),
-    ];
+    let degraded = Consistency::Degraded { allocated_in_blocks: 1024, allocated_counter: 1000 };
+    let threads = vec![entry(0, 1, true, Activity::Active), entry(1, 0, false, Activity::Idle)];
     let mut moved = threads.clone();
     moved[1] = entry(1, 1, false, Activity::Unknown);
     let mut records = vec![
@@ -401,9 +343,5 @@ fn a_payload_said_to_be_huge_is_refused_without_making_room_for_it() {
     bytes.extend_from_slice(&crc32c(&body).to_le_bytes());
     bytes.extend_from_slice(&body);
     let (_, summary) = read(&bytes);
-    assert!(
-        summary
-            .first_damage
-            .is_some_and(|d| d.why.contains("larger"))
-    );
+    assert!(summary.first_damage.is_some_and(|d| d.why.contains("larger")));
 }

@@ -36,12 +36,7 @@ fn memory_does_not_grow_with_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("large.trace");
     let mut writer = Writer::create(&path, false).unwrap();
-    let function = Function {
-        name: "f".into(),
-        file: "f.py".into(),
-        first_line: 1,
-        last_line: 1,
-    };
+    let function = Function { name: "f".into(), file: "f.py".into(), first_line: 1, last_line: 1 };
     let definition = Definition::Function(FunctionId(0), function);
     writer.record(&Record::Definition(definition)).unwrap();
     let mut dice = Dice(5);
@@ -51,11 +46,7 @@ fn memory_does_not_grow_with_the_file() {
             .flat_map(|_| dice.roll(u64::MAX).to_le_bytes())
             .map(|b| char::from(b' ' + b % 94))
             .collect();
-        let source = Source {
-            function: FunctionId(0),
-            first_line: 1,
-            text: text.into(),
-        };
+        let source = Source { function: FunctionId(0), first_line: 1, text: text.into() };
         writer.record(&Record::Source(source)).unwrap();
     }
     let (_, written) = writer.finish().unwrap();
@@ -68,10 +59,6 @@ fn memory_does_not_grow_with_the_file() {
     let summary = Reader::open(&path).unwrap().replay(&mut sink).unwrap();
     assert_eq!(summary.records, sink.0);
     let grown = peak() - before;
-    println!(
-        "{} MiB read, {} MiB taken",
-        written.bytes >> 20,
-        grown >> 20
-    );
+    println!("{} MiB read, {} MiB taken", written.bytes >> 20, grown >> 20);
     assert!(grown < 20 << 20, "{grown} bytes");
 }

@@ -119,18 +119,12 @@ fn what_waits_is_written_when_the_recorder_says_so() {
     writer.record(&Loop::start()).unwrap();
     let before = writer.bytes_written();
     let second = Duration::from_secs(1);
-    writer
-        .flush_if_older_than(Nanos(999_999_999), second)
-        .unwrap();
+    writer.flush_if_older_than(Nanos(999_999_999), second).unwrap();
     assert_eq!(writer.bytes_written(), before);
-    writer
-        .flush_if_older_than(Nanos(1_000_000_000), second)
-        .unwrap();
+    writer.flush_if_older_than(Nanos(1_000_000_000), second).unwrap();
     let after = writer.bytes_written();
     assert!(after > before);
-    writer
-        .flush_if_older_than(Nanos(9_000_000_000), second)
-        .unwrap();
+    writer.flush_if_older_than(Nanos(9_000_000_000), second).unwrap();
     assert_eq!(writer.bytes_written(), after, "nothing waits any more");
 }
 
@@ -144,9 +138,7 @@ fn a_record_that_cannot_be_read_back_is_refused_and_what_came_before_is_kept() {
     let undefined = {
         let mut other = Loop::new(4);
         other.define(5, 2, &mut Vec::new());
-        let Record::Sample(mut sample) = other.sample(false) else {
-            unreachable!()
-        };
+        let Record::Sample(mut sample) = other.sample(false) else { unreachable!() };
         sample.threads[0].stack.0 = 1000;
         Record::Sample(sample)
     };
@@ -157,11 +149,7 @@ fn a_record_that_cannot_be_read_back_is_refused_and_what_came_before_is_kept() {
         }
         let error = writer.record(&bad).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-        assert!(
-            error
-                .get_ref()
-                .is_some_and(|e| e.downcast_ref::<Rejected>().is_some())
-        );
+        assert!(error.get_ref().is_some_and(|e| e.downcast_ref::<Rejected>().is_some()));
         assert!(writer.record(&good[0]).is_err(), "it stays failed");
         assert!(writer.finish().is_err(), "and says so at the end");
     }

@@ -46,9 +46,7 @@ fn with_busy_counters_at_every_sample_it_stays_under_40_bytes() {
     let mut before = None;
     let counters = |it: &mut Loop, _| {
         let record = it.counters();
-        let Record::Counters { counters, .. } = &record else {
-            unreachable!()
-        };
+        let Record::Counters { counters, .. } = &record else { unreachable!() };
         if let Some(before) = before.replace(counters.clone()) {
             changed += memspy::model::StatKey::all()
                 .filter(|key| key.of(counters) != key.of(&before))

@@ -1,1 +1,31 @@
-//! To be built.
+//! Answers from records: attribution, peak, timeline, per-line bounds, flamegraph folds.
+//!
+//! Turns `model::Record`s, in the order in which they were recorded, into answers.
+//! May import `model`, `std`, the hasher and `thiserror`.
+//! Never knows a clock, a file or a process, and never holds memory per sample.
+//! Start reading at [`Profile`]; the rule that charges bytes to stacks is told at the top of `births.rs`.
+
+mod autograd;
+mod births;
+mod charge;
+mod device;
+mod fold;
+mod high_water;
+mod ledger;
+mod line_bounds;
+mod lines;
+mod look;
+mod losses;
+mod profile;
+mod tick;
+mod timeline;
+
+pub use device::{Moment, Snapshot};
+pub use fold::{FoldError, FoldOptions, Folded, FoldedStack, Label, Mark, Resolution};
+pub use high_water::{HighWater, Reached};
+pub use lines::{Bounded, Cell, LineError, LineFunction, LineRow, LineTable};
+pub use look::{Look, LookDevice, LookThread, OutsideTorch};
+pub use losses::{Loss, Losses};
+pub use profile::{Profile, UsagePeak};
+pub use tick::ThreadChoice;
+pub use timeline::{Timeline, TimelinePoint};

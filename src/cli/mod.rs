@@ -1,1 +1,68 @@
-//! To be built.
+//! The command line: words typed become rooms called, errors become one clear line and an exit code.
+//!
+//! Turns arguments into calls and results into text on the terminal.
+//! May import every room but the readers; alone knows clap, anyhow, printing and exiting.
+//! Never reads a target or a trace by itself.
+//! Start reading at [`args`] and [`run`].
+
+pub mod args;
+mod doctor;
+mod dump;
+mod flame;
+mod hints;
+mod launch;
+mod lines;
+mod output;
+mod record;
+mod replay;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::analysis::{Profile, ThreadChoice};
+
+use args::{Command, Words};
+
+/// Runs the program with the arguments it was given.
+///
+/// Exit code 0: done. 1: not done, and one line on standard error says why. 2: the words make no sense.
+/// `record -- PROGRAM` passes on the program's own code.
+pub fn run() -> ExitCode {
+    let words = Words::parse();
+    let result = match &words.command {
+        Command::Record(words) => record::run(words),
+        Command::Flame(words) => flame::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Lines(words) => lines::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(words) => doctor::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Completions(words) => {
+            clap_complete::generate(
+                words.shell,
+                &mut Words::command(),
+                "memspy",
+                &mut io::stdout(),
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A profile that charges memory to the threads asked for.
+fn charging(stacks: &args::Stacks) -> Profile {
+    Profile::charging(ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle })
+}
+
+/// Prints one line to standard error. A closed standard error is nothing to fail for.
+fn say(line: &str) {
+    use io::Write;
+    let _ = writeln!(io::stderr(), "memspy: {line}");
+}

@@ -1,1 +1,12 @@
-//! To be built.
+//! The driver's view: memory of each device and of the target on it, and which device is which.
+//!
+//! Turns NVML into [`Device`](crate::model::Device) and [`DeviceUsage`](crate::model::DeviceUsage) values.
+//! May import `model`, `target`, and alone knows nvml-wrapper.
+//! Never creates a CUDA context, never changes a device's settings, never guesses a number the driver does not give.
+//! Start reading at [`GpuReader`].
+
+mod nvml;
+mod visible;
+
+pub use nvml::{GpuError, GpuReader};
+pub use visible::{CudaVisibility, DeviceOrder};

@@ -153,6 +153,10 @@ impl AllocatorCounters {
     }
 
     /// Bytes allocated now: `torch.cuda.memory_allocated()`.
+    #[expect(
+        clippy::misnamed_getters,
+        reason = "named as in PyTorch; `Stat::allocated` is a running total"
+    )]
     pub fn allocated(&self) -> i64 {
         self.stat(Metric::AllocatedBytes, Pool::All).current
     }
@@ -188,12 +192,8 @@ pub enum StatField {
 
 impl StatField {
     /// Every field, in the order in which a `Stat` stores them.
-    pub const ALL: [StatField; 4] = [
-        StatField::Current,
-        StatField::Peak,
-        StatField::Allocated,
-        StatField::Freed,
-    ];
+    pub const ALL: [StatField; 4] =
+        [StatField::Current, StatField::Peak, StatField::Allocated, StatField::Freed];
 
     /// The third part of a `memory_stats` key.
     pub fn name(self) -> &'static str {
@@ -222,11 +222,7 @@ impl StatKey {
     pub fn all() -> impl Iterator<Item = StatKey> {
         Metric::ALL.into_iter().flat_map(|metric| {
             Pool::ALL.into_iter().flat_map(move |pool| {
-                StatField::ALL.into_iter().map(move |field| StatKey {
-                    metric,
-                    pool,
-                    field,
-                })
+                StatField::ALL.into_iter().map(move |field| StatKey { metric, pool, field })
             })
         })
     }
@@ -245,13 +241,7 @@ impl StatKey {
 
 impl fmt::Display for StatKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}.{}.{}",
-            self.metric.name(),
-            self.pool.name(),
-            self.field.name()
-        )
+        write!(f, "{}.{}.{}", self.metric.name(), self.pool.name(), self.field.name())
     }
 }
 
@@ -299,13 +289,7 @@ mod tests {
 
     #[test]
     fn a_wrong_key_lists_the_right_parts() {
-        let message = "active_bytes.peak"
-            .parse::<StatKey>()
-            .unwrap_err()
-            .to_string();
-        assert!(
-            message.contains("requested_bytes") && message.contains("small_pool"),
-            "{message}"
-        );
+        let message = "active_bytes.peak".parse::<StatKey>().unwrap_err().to_string();
+        assert!(message.contains("requested_bytes") && message.contains("small_pool"), "{message}");
     }
 }

@@ -83,17 +83,12 @@ pub struct BlockMap {
 impl BlockMap {
     /// All blocks, in address order of their segments.
     pub fn blocks(&self) -> impl Iterator<Item = (&Segment, &Block)> {
-        self.segments
-            .iter()
-            .flat_map(|s| s.blocks.iter().map(move |b| (s, b)))
+        self.segments.iter().flat_map(|s| s.blocks.iter().map(move |b| (s, b)))
     }
 
     /// Sum of the sizes of the allocated blocks, in bytes.
     pub fn allocated(&self) -> u64 {
-        self.blocks()
-            .filter(|(_, b)| b.state == BlockState::Allocated)
-            .map(|(_, b)| b.size)
-            .sum()
+        self.blocks().filter(|(_, b)| b.state == BlockState::Allocated).map(|(_, b)| b.size).sum()
     }
 
     /// Sum of the sizes of the segments, in bytes.

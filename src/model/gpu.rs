@@ -23,6 +23,17 @@ pub struct Device {
     pub total: Option<u64>,
 }
 
+impl Device {
+    /// Puts it into a list of devices, in the place of what was known of the same one before.
+    pub fn keep_in(&self, devices: &mut Vec<Device>) {
+        let same = |d: &&mut Device| d.nvml_index.is_some() && d.nvml_index == self.nvml_index;
+        match devices.iter_mut().find(same) {
+            Some(known) => *known = self.clone(),
+            None => devices.push(self.clone()),
+        }
+    }
+}
+
 /// Bytes of a device used by the target process, as the driver accounts them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessUsage {

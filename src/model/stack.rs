@@ -245,10 +245,7 @@ impl StackTable {
 
     /// All threads seen, in order of their numbers.
     pub fn threads(&self) -> impl Iterator<Item = (ThreadId, &Thread)> {
-        self.threads
-            .iter()
-            .enumerate()
-            .map(|(i, t)| (ThreadId(i as u32), t))
+        self.threads.iter().enumerate().map(|(i, t)| (ThreadId(i as u32), t))
     }
 
     /// The frames of a stack, innermost first.
@@ -267,12 +264,7 @@ mod tests {
     use super::*;
 
     fn function(name: &str) -> Function {
-        Function {
-            name: name.into(),
-            file: "a.py".into(),
-            first_line: 1,
-            last_line: 9,
-        }
+        Function { name: name.into(), file: "a.py".into(), first_line: 1, last_line: 9 }
     }
 
     #[test]
@@ -280,21 +272,11 @@ mod tests {
         let mut table = StackTable::new();
         let f = table.function(function("f"));
         let g = table.function(function("g"));
-        let outer = table.frame(Frame {
-            function: f,
-            line: 3,
-        });
-        let inner = table.frame(Frame {
-            function: g,
-            line: 7,
-        });
+        let outer = table.frame(Frame { function: f, line: 3 });
+        let inner = table.frame(Frame { function: g, line: 7 });
         let root = table.stack(None, outer);
         let leaf = table.stack(Some(root), inner);
-        assert_eq!(
-            table.stack(Some(root), inner),
-            leaf,
-            "a stack is stored once"
-        );
+        assert_eq!(table.stack(Some(root), inner), leaf, "a stack is stored once");
 
         let mut copy = StackTable::new();
         for definition in table.take_definitions() {
@@ -302,34 +284,26 @@ mod tests {
         }
         let lines: Vec<u32> = copy.frames(leaf).map(|f| f.line).collect();
         assert_eq!(lines, [7, 3]);
-        assert!(
-            table.take_definitions().is_empty(),
-            "each definition is delivered once"
-        );
+        assert!(table.take_definitions().is_empty(), "each definition is delivered once");
     }
 
     #[test]
     fn a_definition_out_of_order_is_refused() {
         let mut table = StackTable::new();
         assert!(!table.define(Definition::Function(FunctionId(1), function("f"))));
-        assert!(!table.define(Definition::Stack(
-            StackId(0),
-            StackNode {
-                parent: None,
-                frame: FrameId(0)
-            }
-        )));
+        assert!(
+            !table.define(Definition::Stack(
+                StackId(0),
+                StackNode { parent: None, frame: FrameId(0) }
+            ))
+        );
     }
 
     #[test]
     fn a_reused_pthread_with_another_os_id_is_another_thread() {
         let mut table = StackTable::new();
-        let thread = |os_id| Thread {
-            os_id: Some(os_id),
-            python_id: 0x7000,
-            name: None,
-            main: false,
-        };
+        let thread =
+            |os_id| Thread { os_id: Some(os_id), python_id: 0x7000, name: None, main: false };
         let first = table.thread(thread(10));
         assert_eq!(table.thread(thread(10)), first);
         assert_ne!(table.thread(thread(11)), first);

@@ -1,1 +1,30 @@
-//! To be built.
+//! CPython 3.8 to 3.15: what each Python thread is executing, read from outside without stopping it.
+//!
+//! Turns a [`Process`](crate::target::Process) into [`ThreadSample`](crate::model::ThreadSample)s.
+//! May import `model` and `target`, and alone knows CPython's structures and the py-spy crate.
+//! Never stops or writes to the target, and never prints a stack that was not one at some instant as far as can be checked.
+//! Start reading at [`PythonReader`]; how one stack is read without a stop is told in [`walk`].
+
+mod activity;
+mod batch;
+mod code;
+mod debug_offsets;
+mod error;
+mod fallback;
+mod heads;
+mod interpreter;
+mod layout;
+mod line_table;
+mod names;
+mod objects;
+mod own;
+mod reader;
+mod rows;
+mod thread;
+pub mod walk;
+mod windows;
+
+pub use error::PythonError;
+pub use layout::LayoutSource;
+pub use own::SampleStats;
+pub use reader::{Coverage, PythonReader};

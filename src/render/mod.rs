@@ -1,1 +1,45 @@
-//! To be built.
+//! Answers in the forms people and programs read: flamegraphs, tables, listings.
+//!
+//! Turns `analysis` answers into bytes on a `Write`.
+//! May import `model`, `analysis`, inferno, csv and serde_json.
+//! Never prints, never exits, never opens a file.
+//! Start reading at [`flame`](fn@flame) and [`lines_text`].
+
+mod collapsed;
+mod dump;
+mod dump_json;
+mod flame;
+mod header;
+mod label;
+mod lines;
+mod lines_export;
+mod size;
+mod summary;
+
+pub use collapsed::{NameStyle, collapsed};
+pub use dump::dump_text;
+pub use dump_json::dump_json;
+pub use flame::flame;
+pub use header::header;
+pub use label::short_file;
+pub use lines::{LinesOptions, lines_text};
+pub use lines_export::{lines_csv, lines_json};
+pub use size::{bytes, count, optional_bytes, signed_bytes};
+pub use summary::summary;
+
+/// Why something could not be rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// The output did not take the bytes.
+    #[error("cannot write the report: {0}")]
+    Write(#[from] std::io::Error),
+    /// The CSV writer refused a row.
+    #[error("cannot write CSV: {0}")]
+    Csv(#[from] csv::Error),
+    /// The JSON writer failed.
+    #[error("cannot write JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// There are no bytes to draw.
+    #[error("no memory was allocated at this moment; there is nothing to draw")]
+    Empty,
+}

@@ -1,1 +1,23 @@
-//! To be built.
+//! The target process: a pid becomes safe reads of its memory, its mappings, its files and its ELF symbols.
+//!
+//! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses.
+//! May import `model`, and alone knows process reading, `/proc` and ELF.
+//! Never writes to, stops or signals the target; never interprets what it reads.
+//! Start reading at [`Process`] and [`Memory`].
+
+pub mod access;
+pub mod elf;
+pub mod environment;
+pub mod field;
+pub mod image;
+pub mod mappings;
+pub mod memory;
+pub mod process;
+
+pub use access::Access;
+pub use elf::{LoadedObject, ObjectError, SymbolError};
+pub use field::{Field, Scalar};
+pub use image::{MemoryImage, RecordingMemory};
+pub use mappings::{Mapping, Mappings};
+pub use memory::{Addr, LiveMemory, Memory, MemoryError, Span};
+pub use process::{OsThread, Process, ProcessError};

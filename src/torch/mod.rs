@@ -1,1 +1,26 @@
-//! To be built.
+//! libtorch in the target: its CUDA caching allocator becomes counters, segments and blocks.
+//!
+//! Turns the memory of a process with `libc10_cuda` into [`AllocatorCounters`] and [`BlockMap`].
+//! May import `model` and `target`.
+//! Never runs code in the target, never stops it, and never returns what failed its self-check as the truth.
+//! Start reading at [`TorchReader`]; the recipe for finding things is in `discovery`.
+//!
+//! [`AllocatorCounters`]: crate::model::AllocatorCounters
+//! [`BlockMap`]: crate::model::BlockMap
+
+mod backend;
+mod blocks;
+mod check;
+mod containers;
+mod counters;
+mod discovery;
+mod error;
+mod layout;
+mod private_pools;
+mod reader;
+mod version;
+mod walk;
+mod working_set;
+
+pub use error::TorchError;
+pub use reader::TorchReader;

@@ -35,10 +35,9 @@ impl Claim {
     pub(crate) fn read(head: [u8; BLOCK_HEAD]) -> Option<Claim> {
         let [a, b, c, d, e, f, g, h] = head;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        (MIN_BODY..=MAX_BODY).contains(&length).then_some(Claim {
-            length,
-            crc: u32::from_le_bytes([e, f, g, h]),
-        })
+        (MIN_BODY..=MAX_BODY)
+            .contains(&length)
+            .then_some(Claim { length, crc: u32::from_le_bytes([e, f, g, h]) })
     }
 
     /// Whether these are the bytes it speaks of.
@@ -56,19 +55,14 @@ pub(crate) struct Sealer {
 impl Sealer {
     /// A sealer for one file.
     pub(crate) fn new(level: i32) -> std::io::Result<Self> {
-        Ok(Sealer {
-            compressor: Compressor::new(level)?,
-            body: Vec::new(),
-        })
+        Ok(Sealer { compressor: Compressor::new(level)?, body: Vec::new() })
     }
 
     /// Writes the block for `payload` over `out`.
     pub(crate) fn seal(&mut self, payload: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
         self.body.clear();
-        self.body
-            .reserve(zstd::zstd_safe::compress_bound(payload.len()));
-        self.compressor
-            .compress_to_buffer(payload, &mut self.body)?;
+        self.body.reserve(zstd::zstd_safe::compress_bound(payload.len()));
+        self.compressor.compress_to_buffer(payload, &mut self.body)?;
         out.clear();
         out.extend_from_slice(&(self.body.len() as u32).to_le_bytes());
         out.extend_from_slice(&crc32c::crc32c(&self.body).to_le_bytes());
@@ -86,10 +80,7 @@ pub(crate) struct Opener {
 impl Opener {
     /// An opener for one file.
     pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Opener {
-            decompressor: Decompressor::new()?,
-            payload: Vec::new(),
-        })
+        Ok(Opener { decompressor: Decompressor::new()?, payload: Vec::new() })
     }
 
     /// The payload of a block whose checksum holds.
@@ -101,10 +92,7 @@ impl Opener {
         };
         self.payload.clear();
         self.payload.reserve(size);
-        match self
-            .decompressor
-            .decompress_to_buffer(body, &mut self.payload)
-        {
+        match self.decompressor.decompress_to_buffer(body, &mut self.payload) {
             Ok(read) if read == size => Ok(&self.payload),
             _ => Err(Unsound("its compressed bytes cannot be read")),
         }

@@ -29,18 +29,11 @@ impl Reader {
     /// Opens the trace at `path`, which may still be growing.
     pub fn open(path: impl AsRef<Path>) -> Result<Reader, ReadError> {
         let path = path.as_ref().to_owned();
-        let open = |source| ReadError::Open {
-            path: path.clone(),
-            source,
-        };
+        let open = |source| ReadError::Open { path: path.clone(), source };
         // Looked at before it is opened: opening a pipe would wait for its other end.
         let kind = std::fs::metadata(&path).map_err(open)?.file_type();
         if !kind.is_file() {
-            let what = if kind.is_dir() {
-                "a directory"
-            } else {
-                "a pipe, a socket or a device"
-            };
+            let what = if kind.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
             return Err(ReadError::NotAFile { path, what });
         }
         let file = File::open(&path).map_err(open)?;
@@ -72,26 +65,15 @@ impl Reader {
             return Err(ReadError::NotATrace { path, looks_like });
         }
         if seen < FILE_HEAD {
-            return Err(ReadError::HeadCut {
-                path,
-                bytes: length,
-            });
+            return Err(ReadError::HeadCut { path, bytes: length });
         }
         match u16::from_le_bytes([head[8], head[9]]) {
-            version @ v1::VERSION => Ok(Reader {
-                path,
-                window,
-                version,
-            }),
+            version @ v1::VERSION => Ok(Reader { path, window, version }),
             0 => Err(ReadError::NotATrace {
                 path,
                 looks_like: "a trace of version 0, which never existed",
             }),
-            found => Err(ReadError::NewerVersion {
-                path,
-                found,
-                supported: v1::VERSION,
-            }),
+            found => Err(ReadError::NewerVersion { path, found, supported: v1::VERSION }),
         }
     }
 
@@ -134,11 +116,7 @@ impl Reader {
             next_block: 0,
             next_record: 0,
             in_damage: false,
-            summary: Summary {
-                version: self.version,
-                bytes: total,
-                ..Summary::default()
-            },
+            summary: Summary { version: self.version, bytes: total, ..Summary::default() },
         }
         .run(sink, progress)
     }
@@ -147,16 +125,8 @@ impl Reader {
 fn unreadable(path: &Path, why: Unreadable, offset: u64, expected: u64) -> ReadError {
     let path = path.to_owned();
     match why {
-        Unreadable::Failed(source) => ReadError::Read {
-            path,
-            offset,
-            source,
-        },
-        Unreadable::Shrunk(bytes) => ReadError::Shrunk {
-            path,
-            bytes,
-            expected,
-        },
+        Unreadable::Failed(source) => ReadError::Read { path, offset, source },
+        Unreadable::Shrunk(bytes) => ReadError::Shrunk { path, bytes, expected },
     }
 }
 
@@ -208,11 +178,7 @@ impl Replay<'_> {
                     }
                 }
             }
-            let now = Progress {
-                bytes: at,
-                total: self.total,
-                records: self.tally.records,
-            };
+            let now = Progress { bytes: at, total: self.total, records: self.tally.records };
             if progress(now).is_break() {
                 self.summary.stopped = true;
                 break;
@@ -296,9 +262,7 @@ impl Replay<'_> {
     fn damaged(&mut self, offset: u64, why: &'static str) {
         self.in_damage = true;
         self.summary.damaged_places += 1;
-        self.summary
-            .first_damage
-            .get_or_insert(Damage { offset, why });
+        self.summary.first_damage.get_or_insert(Damage { offset, why });
     }
 
     /// Reads the block at `at`, whose checksum holds.
@@ -342,9 +306,7 @@ impl Replay<'_> {
         self.summary.lost_records += head.records - self.next_record;
         self.next_block = head.number.saturating_add(1);
         let read = |t: &Tally| t.records + t.dropped + t.unknown_tags;
-        self.next_record = head
-            .records
-            .saturating_add(read(&self.tally) - read(&before));
+        self.next_record = head.records.saturating_add(read(&self.tally) - read(&before));
         match outcome {
             Ok(()) => self.summary.blocks += 1,
             Err(Stopped::Sink(source)) => return Err(ReadError::Sink { source }),

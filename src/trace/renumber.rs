@@ -40,11 +40,7 @@ impl Numbering {
         {
             run.length += 1;
         } else {
-            let run = Run {
-                from: file,
-                to,
-                length: 1,
-            };
+            let run = Run { from: file, to, length: 1 };
             self.runs.insert(place, run);
         }
         Some(to)

@@ -3,37 +3,16 @@
 /// The kind of file that begins with `head`, for an error message.
 pub(crate) fn looks_like(head: &[u8]) -> &'static str {
     const KNOWN: [(&[u8], &str); 13] = [
-        (
-            b"MEMSPY\n",
-            "a trace whose line ends were changed by a transfer in text mode",
-        ),
+        (b"MEMSPY\n", "a trace whose line ends were changed by a transfer in text mode"),
         (&[0x1F, 0x8B], "a gzip file (is it a compressed trace?)"),
-        (
-            &[0x28, 0xB5, 0x2F, 0xFD],
-            "a zstd file (is it a compressed trace?)",
-        ),
-        (
-            &[0xFD, b'7', b'z', b'X', b'Z'],
-            "an xz file (is it a compressed trace?)",
-        ),
+        (&[0x28, 0xB5, 0x2F, 0xFD], "a zstd file (is it a compressed trace?)"),
+        (&[0xFD, b'7', b'z', b'X', b'Z'], "an xz file (is it a compressed trace?)"),
         (b"BZh", "a bzip2 file (is it a compressed trace?)"),
         (b"PK\x03\x04", "a zip archive, as torch.save writes"),
-        (
-            &[0x80, 0x02],
-            "a Python pickle, as torch.cuda.memory._dump_snapshot writes",
-        ),
-        (
-            &[0x80, 0x03],
-            "a Python pickle, as torch.cuda.memory._dump_snapshot writes",
-        ),
-        (
-            &[0x80, 0x04],
-            "a Python pickle, as torch.cuda.memory._dump_snapshot writes",
-        ),
-        (
-            &[0x80, 0x05],
-            "a Python pickle, as torch.cuda.memory._dump_snapshot writes",
-        ),
+        (&[0x80, 0x02], "a Python pickle, as torch.cuda.memory._dump_snapshot writes"),
+        (&[0x80, 0x03], "a Python pickle, as torch.cuda.memory._dump_snapshot writes"),
+        (&[0x80, 0x04], "a Python pickle, as torch.cuda.memory._dump_snapshot writes"),
+        (&[0x80, 0x05], "a Python pickle, as torch.cuda.memory._dump_snapshot writes"),
         (b"\x7fELF", "a program or library"),
         (b"SQLite format 3", "a SQLite database, as nsys exports"),
         (b"PERFILE2", "a recording of perf"),
@@ -44,9 +23,7 @@ pub(crate) fn looks_like(head: &[u8]) -> &'static str {
     if head.iter().all(|&b| b == 0) {
         return "nothing but zeros";
     }
-    let text = head
-        .iter()
-        .all(|&b| b >= b' ' && b != 0x7F || b"\n\r\t".contains(&b));
+    let text = head.iter().all(|&b| b >= b' ' && b != 0x7F || b"\n\r\t".contains(&b));
     match head.trim_ascii_start().first() {
         Some(b'{' | b'[') if text => "JSON",
         Some(b'<') if text => "HTML, XML or SVG",
@@ -72,11 +49,7 @@ mod tests {
             (b"\0\0\0", "zeros"),
             (b"\x00\x01\x02", "binary"),
         ] {
-            assert!(
-                looks_like(head).contains(name),
-                "{head:?}: {}",
-                looks_like(head)
-            );
+            assert!(looks_like(head).contains(name), "{head:?}: {}", looks_like(head));
         }
     }
 }

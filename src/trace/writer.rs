@@ -54,32 +54,23 @@ impl Writer<File> {
     /// keep it. A pipe or a device is written to as it is.
     pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self, CreateError> {
         let path = path.as_ref();
-        let create = |source| CreateError::Create {
-            path: path.to_owned(),
-            source,
-        };
+        let create = |source| CreateError::Create { path: path.to_owned(), source };
         let mut options = OpenOptions::new();
         options.write(true);
         let file = match fs::metadata(path) {
             Ok(found) if found.is_dir() => {
-                return Err(CreateError::Directory {
-                    path: path.to_owned(),
-                });
+                return Err(CreateError::Directory { path: path.to_owned() });
             }
             Ok(found) if !found.is_file() => options.open(path),
             Ok(_) if !overwrite => {
-                return Err(CreateError::Exists {
-                    path: path.to_owned(),
-                });
+                return Err(CreateError::Exists { path: path.to_owned() });
             }
             Ok(_) => replace(path, &mut options),
             Err(_) => options.create_new(true).open(path),
         };
         let file = file.map_err(|error| match error.kind() {
             // Another program was faster than the look above.
-            io::ErrorKind::AlreadyExists => CreateError::Exists {
-                path: path.to_owned(),
-            },
+            io::ErrorKind::AlreadyExists => CreateError::Exists { path: path.to_owned() },
             _ => create(error),
         })?;
         Writer::new(file).map_err(create)
@@ -149,21 +140,17 @@ impl<W: Write> Writer<W> {
     /// trailer and counts as ended abruptly.
     pub fn finish(mut self) -> io::Result<(W, Written)> {
         self.flush()?;
-        let written = Written {
-            bytes: self.bytes,
-            blocks: self.blocks,
-            records: self.encoder.records(),
-        };
+        let written =
+            Written { bytes: self.bytes, blocks: self.blocks, records: self.encoder.records() };
         Ok((self.to, written))
     }
 
     fn check(&self) -> io::Result<()> {
         match &self.failed {
             None => Ok(()),
-            Some((kind, why)) => Err(io::Error::new(
-                *kind,
-                format!("the trace could not be written further: {why}"),
-            )),
+            Some((kind, why)) => {
+                Err(io::Error::new(*kind, format!("the trace could not be written further: {why}")))
+            }
         }
     }
 

@@ -21,27 +21,10 @@ fn text() -> impl Strategy<Value = String> + Clone {
 }
 
 fn start() -> impl Strategy<Value = Record> {
-    (
-        text(),
-        any::<u32>(),
-        text(),
-        vec(text(), 0..4),
-        option::of(text()),
-        (number(), any::<u32>()),
-    )
-        .prop_map(
-            |(memspy, pid, host, command, directory, (unix_nanos, rate))| {
-                Record::Start(Start {
-                    memspy,
-                    pid,
-                    host,
-                    command,
-                    directory,
-                    unix_nanos,
-                    rate,
-                })
-            },
-        )
+    (text(), any::<u32>(), text(), vec(text(), 0..4), option::of(text()), (number(), any::<u32>()))
+        .prop_map(|(memspy, pid, host, command, directory, (unix_nanos, rate))| {
+            Record::Start(Start { memspy, pid, host, command, directory, unix_nanos, rate })
+        })
 }
 
 fn runtime() -> impl Strategy<Value = Record> {
@@ -55,12 +38,7 @@ fn runtime() -> impl Strategy<Value = Record> {
     ];
     (number(), option::of(text()), option::of(text()), allocator).prop_map(
         |(time, python, torch, allocator)| {
-            Record::Runtime(Runtime {
-                time: Nanos(time),
-                python,
-                torch,
-                allocator,
-            })
+            Record::Runtime(Runtime { time: Nanos(time), python, torch, allocator })
         },
     )
 }
@@ -75,22 +53,13 @@ fn device() -> impl Strategy<Value = Record> {
         option::of(number()),
     )
         .prop_map(|(cuda_index, nvml_index, uuid, pci_bus_id, name, total)| {
-            Record::Device(Device {
-                cuda_index,
-                nvml_index,
-                uuid,
-                pci_bus_id,
-                name,
-                total,
-            })
+            Record::Device(Device { cuda_index, nvml_index, uuid, pci_bus_id, name, total })
         })
 }
 
 fn usage() -> impl Strategy<Value = Record> {
-    let process = prop_oneof![
-        number().prop_map(ProcessUsage::Bytes),
-        text().prop_map(ProcessUsage::Unknown)
-    ];
+    let process =
+        prop_oneof![number().prop_map(ProcessUsage::Bytes), text().prop_map(ProcessUsage::Unknown)];
     let sizes = (number(), number(), number(), option::of(number()));
     (number(), any::<u32>(), sizes, process).prop_map(
         |(time, nvml_index, (total, used, free, reserved), process)| {
@@ -133,15 +102,8 @@ fn counters() -> impl Strategy<Value = Record> {
         freed: v[3],
     });
     let optional = vec(option::of(signed.clone()), 4);
-    (
-        number(),
-        0..3u32,
-        vec(stat, 29),
-        signed.clone(),
-        signed,
-        optional,
-    )
-        .prop_map(|(time, device, stats, retries, ooms, optional)| {
+    (number(), 0..3u32, vec(stat, 29), signed.clone(), signed, optional).prop_map(
+        |(time, device, stats, retries, ooms, optional)| {
             let mut counters = AllocatorCounters {
                 num_alloc_retries: retries,
                 num_ooms: ooms,
@@ -161,54 +123,34 @@ fn counters() -> impl Strategy<Value = Record> {
                 device: CudaIndex(device),
                 counters: Box::new(counters),
             }
-        })
+        },
+    )
 }
 
 fn map() -> impl Strategy<Value = Record> {
     use BlockState::{Allocated, Inactive, PendingFree};
     let block =
         (number(), number(), number(), 0..3usize).prop_map(|(address, size, requested, state)| {
-            Block {
-                address,
-                size,
-                requested,
-                state: [Allocated, PendingFree, Inactive][state],
-            }
+            Block { address, size, requested, state: [Allocated, PendingFree, Inactive][state] }
         });
-    let segment = (
-        (number(), number(), number()),
-        any::<(bool, bool)>(),
-        (number(), number()),
-        vec(block, 0..5),
-    )
-        .prop_map(
-            |((address, size, stream), (small, expandable), (a, b), blocks)| Segment {
-                address,
-                size,
-                stream,
-                small,
-                expandable,
-                pool: PoolId(a, b),
-                blocks,
-            },
-        );
+    let segment =
+        (
+            (number(), number(), number()),
+            any::<(bool, bool)>(),
+            (number(), number()),
+            vec(block, 0..5),
+        )
+            .prop_map(|((address, size, stream), (small, expandable), (a, b), blocks)| {
+                Segment { address, size, stream, small, expandable, pool: PoolId(a, b), blocks }
+            });
     let consistency = prop_oneof![
         Just(Consistency::Consistent),
         (number(), number()).prop_map(|(allocated_in_blocks, allocated_counter)| {
-            Consistency::Degraded {
-                allocated_in_blocks,
-                allocated_counter,
-            }
+            Consistency::Degraded { allocated_in_blocks, allocated_counter }
         })
     ];
-    (
-        number(),
-        0..2u32,
-        any::<u32>(),
-        consistency,
-        vec(segment, 0..5),
-    )
-        .prop_map(|(time, device, retries, consistency, segments)| {
+    (number(), 0..2u32, any::<u32>(), consistency, vec(segment, 0..5)).prop_map(
+        |(time, device, retries, consistency, segments)| {
             Record::Blocks(BlockMap {
                 time: Nanos(time),
                 device: CudaIndex(device),
@@ -216,7 +158,8 @@ fn map() -> impl Strategy<Value = Record> {
                 consistency,
                 segments,
             })
-        })
+        },
+    )
 }
 
 fn end() -> impl Strategy<Value = Record> {
@@ -246,12 +189,8 @@ fn end() -> impl Strategy<Value = Record> {
 /// Records whose numbers have to fit what was defined before.
 fn numbered() -> impl Strategy<Value = Record> {
     let function = (text(), text(), any::<u32>(), any::<u32>()).prop_map(|(name, file, a, b)| {
-        let function = Function {
-            name: name.into(),
-            file: file.into(),
-            first_line: a,
-            last_line: b,
-        };
+        let function =
+            Function { name: name.into(), file: file.into(), first_line: a, last_line: b };
         Record::Definition(Definition::Function(FunctionId(0), function))
     });
     let frame = any::<(u32, u32)>().prop_map(|(function, line)| {
@@ -259,34 +198,16 @@ fn numbered() -> impl Strategy<Value = Record> {
         Record::Definition(Definition::Frame(FrameId(0), Frame { function, line }))
     });
     let stack = (option::of(any::<u32>()), any::<u32>()).prop_map(|(parent, frame)| {
-        let node = StackNode {
-            parent: parent.map(StackId),
-            frame: FrameId(frame),
-        };
+        let node = StackNode { parent: parent.map(StackId), frame: FrameId(frame) };
         Record::Definition(Definition::Stack(StackId(0), node))
     });
-    let thread = (
-        any::<u32>(),
-        option::of(number()),
-        number(),
-        option::of(text()),
-        any::<bool>(),
-    )
+    let thread = (any::<u32>(), option::of(number()), number(), option::of(text()), any::<bool>())
         .prop_map(|(id, os_id, python_id, name, main)| {
-            let thread = Thread {
-                os_id,
-                python_id,
-                name: name.map(Into::into),
-                main,
-            };
+            let thread = Thread { os_id, python_id, name: name.map(Into::into), main };
             Record::Definition(Definition::Thread(ThreadId(id), thread))
         });
     let source = (any::<u32>(), any::<u32>(), text()).prop_map(|(function, first_line, text)| {
-        Record::Source(Source {
-            function: FunctionId(function),
-            first_line,
-            text: text.into(),
-        })
+        Record::Source(Source { function: FunctionId(function), first_line, text: text.into() })
     });
     prop_oneof![function, frame, stack, thread, source]
 }
@@ -302,12 +223,8 @@ fn sample() -> impl Strategy<Value = Record> {
                 activity: [Active, Idle, Unknown][activity],
             }
         });
-    (number(), vec(entry, 0..4)).prop_map(|(time, threads)| {
-        Record::Sample(Sample {
-            time: Nanos(time),
-            threads,
-        })
-    })
+    (number(), vec(entry, 0..4))
+        .prop_map(|(time, threads)| Record::Sample(Sample { time: Nanos(time), threads }))
 }
 
 /// Any recording: records of every kind in any order, each using only numbers defined before it.
@@ -347,10 +264,7 @@ fn fit(records: &mut Vec<Record>) {
         }
         Record::Definition(Definition::Stack(id, node)) if frames > 0 => {
             node.frame.0 %= frames;
-            node.parent = node
-                .parent
-                .filter(|_| stacks > 0)
-                .map(|p| StackId(p.0 % stacks.max(1)));
+            node.parent = node.parent.filter(|_| stacks > 0).map(|p| StackId(p.0 % stacks.max(1)));
             id.0 = stacks;
             stacks += 1;
             true

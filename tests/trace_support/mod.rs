@@ -86,11 +86,7 @@ impl Loop {
             torch: Some("2.9.0+cu130".into()),
             allocator: AllocatorBackend::Native,
         };
-        for record in [
-            Self::start(),
-            Record::Runtime(runtime),
-            Record::Device(device),
-        ] {
+        for record in [Self::start(), Record::Runtime(runtime), Record::Device(device)] {
             sink.record(&record).unwrap();
         }
     }
@@ -112,10 +108,7 @@ impl Loop {
                     first_line: 10 * depth,
                     last_line: 10 * depth + 9,
                 });
-                let frame = self.table.frame(Frame {
-                    function,
-                    line: 10 * depth + 3,
-                });
+                let frame = self.table.frame(Frame { function, line: 10 * depth + 3 });
                 at = Some(self.table.stack(at, frame));
             }
             self.stacks.extend(at);
@@ -326,10 +319,7 @@ pub fn write(records: &[Record]) -> Vec<u8> {
 /// The records of a trace in memory.
 pub fn read(bytes: &[u8]) -> (Vec<Record>, Summary) {
     let mut records = Vec::new();
-    let summary = Reader::from_bytes(bytes)
-        .unwrap()
-        .replay(&mut records)
-        .unwrap();
+    let summary = Reader::from_bytes(bytes).unwrap().replay(&mut records).unwrap();
     (records, summary)
 }
 
@@ -386,13 +376,7 @@ fn stack(table: &StackTable, id: StackId) -> String {
     assert!(table.get_stack(id).is_some());
     let frames: Vec<String> = table
         .frames(id)
-        .map(|f| {
-            format!(
-                "{}:{}",
-                table.get_function(f.function).unwrap().name,
-                f.line
-            )
-        })
+        .map(|f| format!("{}:{}", table.get_function(f.function).unwrap().name, f.line))
         .collect();
     frames.join(";")
 }

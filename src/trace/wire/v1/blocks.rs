@@ -53,10 +53,7 @@ impl BlocksState {
         put(out, u64::from(map.retries));
         match map.consistency {
             Consistency::Consistent => put(out, 0),
-            Consistency::Degraded {
-                allocated_in_blocks,
-                allocated_counter,
-            } => {
+            Consistency::Degraded { allocated_in_blocks, allocated_counter } => {
                 put(out, 1);
                 put(out, fold(allocated_in_blocks));
                 put(out, fold(allocated_counter));
@@ -144,14 +141,7 @@ fn encode_segments(before: &[Segment], now: &[Segment], out: &mut Vec<u8>) {
 }
 
 fn head(segment: &Segment) -> (u64, u64, u64, bool, bool, PoolId) {
-    (
-        segment.address,
-        segment.size,
-        segment.stream,
-        segment.small,
-        segment.expandable,
-        segment.pool,
-    )
+    (segment.address, segment.size, segment.stream, segment.small, segment.expandable, segment.pool)
 }
 
 fn encode_head(segment: &Segment, same: bool, end: u64, out: &mut Vec<u8>) {
@@ -335,12 +325,7 @@ fn decode_block(end: u64, from: &mut Cursor<'_>) -> Result<Block, Malformed> {
         2 => BlockState::Inactive,
         _ => return Err(Malformed("a block's state is unknown")),
     };
-    Ok(Block {
-        address,
-        size,
-        requested,
-        state,
-    })
+    Ok(Block { address, size, requested, state })
 }
 
 #[cfg(test)]
@@ -356,12 +341,7 @@ mod tests {
     fn block() -> impl Strategy<Value = Block> {
         (number(), number(), number(), 0..3usize).prop_map(|(address, size, requested, state)| {
             use BlockState::{Allocated, Inactive, PendingFree};
-            Block {
-                address,
-                size,
-                requested,
-                state: [Allocated, PendingFree, Inactive][state],
-            }
+            Block { address, size, requested, state: [Allocated, PendingFree, Inactive][state] }
         })
     }
 
@@ -390,10 +370,7 @@ mod tests {
                 consistency: if consistent {
                     Consistency::Consistent
                 } else {
-                    Consistency::Degraded {
-                        allocated_in_blocks: 512,
-                        allocated_counter: 7,
-                    }
+                    Consistency::Degraded { allocated_in_blocks: 512, allocated_counter: 7 }
                 },
                 segments,
             },

@@ -63,10 +63,7 @@ impl CountersState {
                 return Err(Malformed("a block has counters of too many devices"));
             }
             None => {
-                let zero = Row {
-                    numbers: [0; NUMBERS],
-                    present: 0,
-                };
+                let zero = Row { numbers: [0; NUMBERS], present: 0 };
                 self.devices.push((device, zero));
                 self.devices.len() - 1
             }
@@ -221,26 +218,15 @@ fn in_units(index: usize) -> bool {
 }
 
 fn compress(index: usize, value: i64) -> u64 {
-    if in_units(index) {
-        fold_signed(value)
-    } else {
-        zigzag(value)
-    }
+    if in_units(index) { fold_signed(value) } else { zigzag(value) }
 }
 
 fn expand(index: usize, coded: u64) -> i64 {
-    if in_units(index) {
-        unfold_signed(coded)
-    } else {
-        unzigzag(coded)
-    }
+    if in_units(index) { unfold_signed(coded) } else { unzigzag(coded) }
 }
 
 fn flatten(counters: &AllocatorCounters) -> Row {
-    let mut row = Row {
-        numbers: [0; NUMBERS],
-        present: 0,
-    };
+    let mut row = Row { numbers: [0; NUMBERS], present: 0 };
     let oversize = [&counters.oversize_allocations, &counters.oversize_segments];
     let stats = counters.stats.iter().flatten().chain(oversize);
     for (slot, stat) in row.numbers.chunks_exact_mut(FIELDS).zip(stats) {
@@ -262,16 +248,8 @@ fn flatten(counters: &AllocatorCounters) -> Row {
 }
 
 fn unflatten(row: &Row, counters: &mut AllocatorCounters) {
-    let AllocatorCounters {
-        stats,
-        oversize_allocations,
-        oversize_segments,
-        ..
-    } = counters;
-    let places = stats
-        .iter_mut()
-        .flatten()
-        .chain([oversize_allocations, oversize_segments]);
+    let AllocatorCounters { stats, oversize_allocations, oversize_segments, .. } = counters;
+    let places = stats.iter_mut().flatten().chain([oversize_allocations, oversize_segments]);
     for (slot, stat) in row.numbers.chunks_exact(FIELDS).zip(places) {
         *stat = Stat {
             current: slot[CURRENT],
@@ -298,10 +276,7 @@ mod tests {
     fn counters() -> impl Strategy<Value = AllocatorCounters> {
         let number = (any::<i64>(), 0..64u32).prop_map(|(v, shift)| v >> shift);
         (proptest::collection::vec(number, NUMBERS), any::<u8>()).prop_map(|(numbers, present)| {
-            let mut row = Row {
-                numbers: [0; NUMBERS],
-                present,
-            };
+            let mut row = Row { numbers: [0; NUMBERS], present };
             row.numbers.copy_from_slice(&numbers);
             let mut counters = AllocatorCounters::default();
             unflatten(&row, &mut counters);
@@ -347,18 +322,8 @@ mod tests {
         let mut state = CountersState::default();
         let mut counters = AllocatorCounters::default();
         state.encode(0, &counters, &mut Vec::new()).unwrap();
-        for metric in [
-            ALLOCATION,
-            ACTIVE,
-            ALLOCATED_BYTES,
-            ACTIVE_BYTES,
-            REQUESTED_BYTES,
-        ] {
-            let amount = if metric >= ALLOCATED_BYTES {
-                1 << 20
-            } else {
-                1
-            };
+        for metric in [ALLOCATION, ACTIVE, ALLOCATED_BYTES, ACTIVE_BYTES, REQUESTED_BYTES] {
+            let amount = if metric >= ALLOCATED_BYTES { 1 << 20 } else { 1 };
             for pool in [ALL, LARGE] {
                 let stat = &mut counters.stats[metric][pool];
                 stat.current += amount;
@@ -368,10 +333,6 @@ mod tests {
         }
         let mut bytes = Vec::new();
         state.encode(0, &counters, &mut bytes).unwrap();
-        assert!(
-            bytes.len() <= 17,
-            "30 numbers changed, {} bytes",
-            bytes.len()
-        );
+        assert!(bytes.len() <= 17, "30 numbers changed, {} bytes", bytes.len());
     }
 }

@@ -114,11 +114,7 @@ impl Decoder {
         tally: &mut Tally,
     ) -> Result<(), Stopped> {
         self.clock = Clock::new(head.time, head.period);
-        self.next = Next {
-            function: head.functions,
-            frame: head.frames,
-            stack: head.stacks,
-        };
+        self.next = Next { function: head.functions, frame: head.frames, stack: head.stacks };
         self.sample.reset();
         self.counters.reset();
         self.blocks.reset();
@@ -149,9 +145,7 @@ impl Decoder {
             tag::START => Some(Record::Start(structure::<rare::Start<'_>>(from)?.into())),
             tag::RUNTIME => {
                 let time = self.time(from)?;
-                Some(Record::Runtime(
-                    structure::<rare::Runtime<'_>>(from)?.at(time),
-                ))
+                Some(Record::Runtime(structure::<rare::Runtime<'_>>(from)?.at(time)))
             }
             tag::FUNCTION | tag::FRAME | tag::STACK | tag::THREAD => {
                 self.definition(tag, from)?.map(Record::Definition)
@@ -164,9 +158,7 @@ impl Decoder {
             }
             tag::MISSED => {
                 let time = self.time(from)?;
-                Some(Record::Missed(
-                    structure::<rare::Missed<'_>>(from)?.at(time),
-                ))
+                Some(Record::Missed(structure::<rare::Missed<'_>>(from)?.at(time)))
             }
             tag::END => {
                 let time = self.time(from)?;
@@ -305,10 +297,7 @@ impl Decoder {
                 };
                 Ok(Some(Definition::Frame(
                     FrameId(self.frames.define(number).ok_or(TWICE)?),
-                    Frame {
-                        function: FunctionId(function),
-                        line: frame.line,
-                    },
+                    Frame { function: FunctionId(function), line: frame.line },
                 )))
             }
             tag::STACK => {
@@ -357,9 +346,7 @@ const TWICE: Malformed = Malformed("a number is defined twice");
 
 fn take(next: &mut u32) -> Result<u32, Malformed> {
     let number = *next;
-    *next = number
-        .checked_add(1)
-        .ok_or(Malformed("numbers have run out"))?;
+    *next = number.checked_add(1).ok_or(Malformed("numbers have run out"))?;
     Ok(number)
 }
 

@@ -52,9 +52,7 @@ pub enum Rejected {
 
 impl From<Malformed> for Rejected {
     fn from(Malformed(why): Malformed) -> Self {
-        Rejected::Inexpressible {
-            why: why.to_owned(),
-        }
+        Rejected::Inexpressible { why: why.to_owned() }
     }
 }
 
@@ -77,15 +75,8 @@ pub(crate) struct Encoder {
 impl Encoder {
     /// An encoder at the start of block 0.
     pub(crate) fn new() -> Result<Self, Rejected> {
-        let head = Head {
-            number: 0,
-            records: 0,
-            time: 0,
-            period: 0,
-            functions: 0,
-            frames: 0,
-            stacks: 0,
-        };
+        let head =
+            Head { number: 0, records: 0, time: 0, period: 0, functions: 0, frames: 0, stacks: 0 };
         let mut encoder = Encoder {
             payload: Vec::new(),
             body: Vec::new(),
@@ -199,9 +190,7 @@ impl Encoder {
                 tag::DEVICE
             }
             Record::Sample(sample) => self.sample(sample)?,
-            Record::Counters {
-                device, counters, ..
-            } => {
+            Record::Counters { device, counters, .. } => {
                 put(out, device.0.into());
                 self.counters.encode(device.0, counters, out)?;
                 tag::COUNTERS
@@ -253,10 +242,7 @@ impl Encoder {
             }
             Definition::Frame(id, frame) => {
                 used("function", frame.function.0, head.functions)?;
-                let frame = rare::Frame {
-                    function: frame.function.0,
-                    line: frame.line,
-                };
+                let frame = rare::Frame { function: frame.function.0, line: frame.line };
                 put_struct(frame, out)?;
                 next("frame", id.0, &mut head.frames)?;
                 Ok(tag::FRAME)
@@ -266,10 +252,7 @@ impl Encoder {
                 if let Some(parent) = node.parent {
                     used("stack", parent.0, head.stacks)?;
                 }
-                let stack = rare::Stack {
-                    parent: node.parent.map(|p| p.0),
-                    frame: node.frame.0,
-                };
+                let stack = rare::Stack { parent: node.parent.map(|p| p.0), frame: node.frame.0 };
                 put_struct(stack, out)?;
                 next("stack", id.0, &mut head.stacks)?;
                 Ok(tag::STACK)
@@ -296,26 +279,16 @@ impl Encoder {
 fn put_struct(value: impl bincode::Encode, out: &mut Vec<u8>) -> Result<(), Rejected> {
     bincode::encode_into_std_write(value, out, bincode::config::standard())
         .map(drop)
-        .map_err(|error| Rejected::Inexpressible {
-            why: error.to_string(),
-        })
+        .map_err(|error| Rejected::Inexpressible { why: error.to_string() })
 }
 
 fn used(what: &'static str, number: u32, defined: u32) -> Result<(), Rejected> {
-    if number < defined {
-        Ok(())
-    } else {
-        Err(Rejected::Undefined { what, number })
-    }
+    if number < defined { Ok(()) } else { Err(Rejected::Undefined { what, number }) }
 }
 
 fn next(what: &'static str, number: u32, defined: &mut u32) -> Result<(), Rejected> {
     if number != *defined {
-        return Err(Rejected::OutOfOrder {
-            what,
-            number,
-            next: *defined,
-        });
+        return Err(Rejected::OutOfOrder { what, number, next: *defined });
     }
     *defined += 1;
     Ok(())

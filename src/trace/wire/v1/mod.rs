@@ -52,11 +52,7 @@ pub(crate) struct Clock {
 impl Clock {
     /// The clock at a block's start: `last` and `period` as its head says, in nanoseconds.
     pub(crate) fn new(last: u64, period: u64) -> Self {
-        Clock {
-            last,
-            expected_sample: None,
-            period,
-        }
+        Clock { last, expected_sample: None, period }
     }
 
     /// The last time seen.
@@ -106,10 +102,7 @@ mod tests {
     fn every_time_reads_back_even_out_of_order() {
         let mut write = Clock::new(7, 5_000_000);
         let mut read = write;
-        for (i, time) in [10, 5_000_010, 3, u64::MAX, 0, 1 << 63]
-            .into_iter()
-            .enumerate()
-        {
+        for (i, time) in [10, 5_000_010, 3, u64::MAX, 0, 1 << 63].into_iter().enumerate() {
             if i % 2 == 0 {
                 assert_eq!(read.decode_sample(write.encode_sample(time)), time);
             } else {

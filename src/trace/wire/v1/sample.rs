@@ -30,11 +30,7 @@ impl SampleState {
         }
         let same_threads = self.any
             && self.threads.len() == threads.len()
-            && self
-                .threads
-                .iter()
-                .zip(threads)
-                .all(|(a, b)| a.thread == b.thread);
+            && self.threads.iter().zip(threads).all(|(a, b)| a.thread == b.thread);
         let written = if same_threads {
             self.encode_changes(threads, out);
             tag::SAMPLE_CHANGED
@@ -49,13 +45,7 @@ impl SampleState {
     }
 
     fn encode_changes(&self, threads: &[ThreadSample], out: &mut Vec<u8>) {
-        let changed = || {
-            self.threads
-                .iter()
-                .zip(threads)
-                .enumerate()
-                .filter(|(_, (a, b))| a != b)
-        };
+        let changed = || self.threads.iter().zip(threads).enumerate().filter(|(_, (a, b))| a != b);
         put(out, changed().count() as u64);
         let mut next = 0;
         for (index, (before, now)) in changed() {
@@ -72,9 +62,7 @@ impl SampleState {
         match tag {
             tag::SAMPLE => self.decode_all(from)?,
             _ if !self.any => {
-                return Err(Malformed(
-                    "a sample refers to one before, and there is none",
-                ));
+                return Err(Malformed("a sample refers to one before, and there is none"));
             }
             tag::SAMPLE_CHANGED => self.decode_changes(from)?,
             _ => {}

@@ -1,0 +1,137 @@
+//! How many samples a second a profile takes in.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use memspy::analysis::Profile;
+use memspy::model::*;
+
+const DEPTH: u32 = 40;
+
+/// How often the stack and the counters differ from those of the sample before.
+struct Pace {
+    name: &'static str,
+    stack_every: u64,
+    counters_every: u64,
+    samples: u64,
+    threads: usize,
+}
+
+fn records(pace: &Pace) -> Vec<Record> {
+    let mut table = StackTable::new();
+    let threads: Vec<ThreadId> = (0..pace.threads)
+        .map(|i| {
+            table.thread(Thread {
+                os_id: Some(i as u64),
+                python_id: i as u64,
+                name: None,
+                main: i == 0,
+            })
+        })
+        .collect();
+    let function = table.function(Function {
+        name: "f".into(),
+        file: "a.py".into(),
+        first_line: 1,
+        last_line: 99,
+    });
+    let mut outer = None;
+    for line in 1..DEPTH {
+        let frame = table.frame(Frame { function, line });
+        outer = Some(table.stack(outer, frame));
+    }
+    let stacks: Vec<StackId> = (0..50)
+        .map(|i| {
+            let frame = table.frame(Frame { function, line: 100 + i });
+            table.stack(outer, frame)
+        })
+        .collect();
+    let mut records: Vec<Record> = Vec::new();
+    records.extend(table.take_definitions().into_iter().map(Record::Definition));
+    let mut counters = AllocatorCounters::default();
+    for i in 0..pace.samples {
+        let time = Nanos(i * 5_000_000);
+        let stack = stacks[(i / pace.stack_every) as usize % stacks.len()];
+        let threads = threads
+            .iter()
+            .map(|&thread| ThreadSample { thread, stack, gil: false, activity: Activity::Active })
+            .collect();
+        records.push(Record::Sample(Sample { time, threads }));
+        if i % pace.counters_every == 0 {
+            for pool in [Pool::All, Pool::Large] {
+                let stat = &mut counters.stats[Metric::AllocatedBytes as usize][pool as usize];
+                stat.allocated += 1 << 21;
+                stat.current += 1 << 21;
+                stat.peak = stat.peak.max(stat.current);
+            }
+            records.push(Record::Counters {
+                time,
+                device: CudaIndex(0),
+                counters: Box::new(counters),
+            });
+        }
+        // A map a second, as when recording.
+        if i % 200 == 0 && pace.counters_every == 1 {
+            records.push(Record::Blocks(BlockMap {
+                time,
+                device: CudaIndex(0),
+                retries: 0,
+                consistency: Consistency::Consistent,
+                segments: Vec::new(),
+            }));
+        }
+    }
+    records
+}
+
+fn fold(c: &mut Criterion) {
+    let mut group = c.benchmark_group("profile");
+    group.sample_size(10);
+    let never = u64::MAX;
+    for pace in [
+        Pace {
+            name: "steady stack",
+            stack_every: never,
+            counters_every: never,
+            samples: 1_000_000,
+            threads: 1,
+        },
+        Pace {
+            name: "steady stack, 4 threads",
+            stack_every: never,
+            counters_every: never,
+            samples: 1_000_000,
+            threads: 4,
+        },
+        Pace {
+            name: "changing stack",
+            stack_every: 1,
+            counters_every: never,
+            samples: 1_000_000,
+            threads: 1,
+        },
+        Pace {
+            name: "changing stack and counters",
+            stack_every: 1,
+            counters_every: 1,
+            samples: 200_000,
+            threads: 1,
+        },
+    ] {
+        let records = records(&pace);
+        group.throughput(Throughput::Elements(pace.samples));
+        group.bench_function(BenchmarkId::from_parameter(pace.name), |b| {
+            b.iter(|| {
+                let mut profile = Profile::new();
+                for record in &records {
+                    profile.record(record).unwrap();
+                }
+                profile.finish();
+                profile.samples()
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, fold);
+criterion_main!(benches);

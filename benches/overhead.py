@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""What a profiler costs a running job: windows with and without it, in turn, in one process.
+
+    benches/overhead.py --memspy target/release/memspy [--rounds 4] [--seconds 3] [--rate 1000]
+                        [--run-with scripts/with-sim] [--python python3] [--peers]
+
+The job is the 12-layer transformer loop of tests/targets/transformer12.py. Each round measures every
+contender in a window of its own between two windows without any; the figure is its iterations per second over
+the mean of these two. `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history.
+Prints one line a contender and, last, everything as JSON.
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Job:
+    """The training loop, spoken to through its standard input and output."""
+
+    def __init__(self, arguments):
+        command = [*arguments.run_with, arguments.python,
+                   os.path.join(HERE, "tests/targets/transformer12.py"), *arguments.job]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.hello = []
+        while (line := self.process.stdout.readline().strip()) != "READY":
+            if not line and self.process.poll() is not None:
+                sys.exit("the job ended before it was ready")
+            self.hello.append(line)
+
+    def ask(self, request):
+        self.process.stdin.write(request + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def window(self, seconds):
+        return json.loads(self.ask(f"window {seconds}"))
+
+
+def attached(command):
+    """Starts a profiler and gives it a moment to attach; what attaching costs the job is not in the window."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.0)
+    return process
+
+
+def peak_memory(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return int(re.search(r"VmHWM:\s+(\d+)", status.read()).group(1)) * 1024
+
+
+def processor_seconds(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(arguments):
+    job = Job(arguments)
+    pid = str(job.process.pid)
+    scratch = tempfile.mkdtemp()
+    trace = os.path.join(scratch, "trace.bin")
+    run_with = [*arguments.run_with, "--share", pid] if arguments.run_with else []
+    contenders = {"memspy": [*run_with, arguments.memspy, "record", "-p", pid, "-r", str(arguments.rate),
+                             "-o", trace, "--force"]}
+    if arguments.peers and shutil.which("py-spy"):
+        contenders["py-spy --nonblocking"] = ["py-spy", "record", "-p", pid, "-r", str(arguments.rate), "-d", "999",
+                                              "--nonblocking", "-f", "raw", "-o", os.path.join(scratch, "pyspy.txt")]
+    histories = ["python", "all"] if arguments.peers else []
+    ratios = {name: [] for name in [*contenders, *(f"torch history {h}" for h in histories)]}
+    notes = {}
+    job.window(arguments.seconds)
+    for _ in range(arguments.rounds):
+        for name in ratios:
+            before = job.window(arguments.seconds)
+            if name in contenders:
+                profiler = attached(contenders[name])
+                used = processor_seconds(profiler.pid)
+                during = job.window(arguments.seconds)
+                notes.setdefault(name, {})["peak_memory_bytes"] = peak_memory(profiler.pid)
+                notes[name]["processor_share"] = (processor_seconds(profiler.pid) - used) / during["seconds"]
+                profiler.send_signal(2)
+                notes[name]["said"] = profiler.communicate(timeout=60)[1]
+            else:
+                job.ask(f"history {name.rsplit(' ', 1)[1]}")
+                during = job.window(arguments.seconds)
+                job.ask("history off")
+            after = job.window(arguments.seconds)
+            base = (before["iterations_per_s"] + after["iterations_per_s"]) / 2
+            ratios[name].append(during["iterations_per_s"] / base)
+            notes.setdefault(name, {})["allocations_per_s"] = before["allocations_per_s"]
+    job.process.stdin.close()
+    job.process.wait(timeout=60)
+    return {"ratios": ratios, "notes": notes, "rate": arguments.rate, "job": job.hello,
+            "trace_bytes": os.path.getsize(trace) if os.path.exists(trace) else None}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--memspy", default=os.path.join(HERE, "target/release/memspy"))
+    parser.add_argument("--python", default="python3")
+    parser.add_argument("--run-with", type=str.split, default=[], help="runs the job and memspy, such as scripts/with-sim")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("job", nargs="*", help="arguments of the job, after --")
+    result = measure(parser.parse_args())
+    for name, ratios in result["ratios"].items():
+        middle = statistics.median(ratios)
+        print(f"{name:24} x{middle:.4f} of the speed without it  (min {min(ratios):.4f}, max {max(ratios):.4f})")
+        for key, value in result["notes"][name].items():
+            print(f"    {key}: {value}")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+/* The memory of the cards: how many bytes each process holds on each device, shared through a file.
+ *
+ * Processes that name the same SIM_CUDA_STATE file share the same cards; the first one to open it while
+ * nobody else lives in it decides how many cards there are and how large. A process is alive while it
+ * holds a record lock on its slot: the kernel drops the lock when the process dies, however it dies. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "device.h"
+
+#define SLOTS 256
+#define MAGIC 0x31444d4953594d53ull /* "SMYSIMD1" */
+
+struct Slot {
+  int32_t pid; /* 0 = free */
+  int32_t reserved;
+  uint64_t used[SIM_MAX_DEVICES];
+};
+
+struct Card {
+  uint64_t magic;
+  int32_t device_count, cc_major, cc_minor, reserved;
+  uint64_t total_bytes;
+  struct Slot slots[SLOTS];
+};
+
+static struct Card *card;
+static struct Slot *mine;
+static int state_fd = -1;
+static uint64_t total_bytes;
+static pthread_mutex_t claiming = PTHREAD_MUTEX_INITIALIZER;
+
+/* Locks or asks about one byte per slot. Record locks, not OFD locks: a forked child must not inherit. */
+static int slot_lock(int index, int command, short type) {
+  struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
+  if (fcntl(state_fd, command, &lock)) return -1;
+  return lock.l_type;
+}
+
+static int slot_alive(int index) {
+  struct Slot *slot = &card->slots[index];
+  if (!__atomic_load_n(&slot->pid, __ATOMIC_ACQUIRE)) return 0;
+  return slot == mine || (state_fd >= 0 && slot_lock(index, F_GETLK, F_WRLCK) == F_WRLCK);
+}
+
+static void leave(void) {
+  if (!mine || mine->pid != getpid()) return;
+  memset(mine->used, 0, sizeof mine->used);
+  __atomic_store_n(&mine->pid, 0, __ATOMIC_RELEASE);
+}
+
+/* A slot of our own, taken when the first byte is charged: a reader such as a profiler takes none. */
+static struct Slot *claim(void) {
+  pthread_mutex_lock(&claiming);
+  for (int i = 0; i < SLOTS && !mine; i++) {
+    if (state_fd >= 0 && slot_lock(i, F_SETLK, F_WRLCK) < 0) continue;
+    memset(card->slots[i].used, 0, sizeof card->slots[i].used);
+    mine = &card->slots[i];
+    __atomic_store_n(&mine->pid, getpid(), __ATOMIC_RELEASE);
+    static int registered;
+    if (!registered++) atexit(leave);
+  }
+  pthread_mutex_unlock(&claiming);
+  if (!mine) {
+    fprintf(stderr, "simulated CUDA: more than %d processes on one card\n", SLOTS);
+    abort();
+  }
+  return mine;
+}
+
+void card_open(struct SimConfig *config) {
+  const char *path = getenv("SIM_CUDA_STATE");
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  if (path && *path) {
+    state_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (state_fd < 0 || flock(state_fd, LOCK_EX) || ftruncate(state_fd, sizeof *card)) {
+      fprintf(stderr, "simulated CUDA: SIM_CUDA_STATE=%s: %s\n", path, strerror(errno));
+      exit(1);
+    }
+    flags = MAP_SHARED;
+  }
+  card = mmap(NULL, sizeof *card, PROT_READ | PROT_WRITE, flags, state_fd, 0);
+  if (card == MAP_FAILED) {
+    perror("simulated CUDA: state");
+    exit(1);
+  }
+  int inhabited = 0;
+  for (int i = 0; i < SLOTS && card->magic == MAGIC && !inhabited; i++) inhabited = slot_alive(i);
+  if (inhabited) {
+    config->device_count = card->device_count;
+    config->cc_major = card->cc_major;
+    config->cc_minor = card->cc_minor;
+    config->total_bytes = card->total_bytes;
+  } else {
+    memset(card, 0, sizeof *card);
+    *card = (struct Card){.magic = MAGIC, .device_count = config->device_count, .cc_major = config->cc_major,
+                          .cc_minor = config->cc_minor, .total_bytes = config->total_bytes};
+  }
+  total_bytes = config->total_bytes;
+  if (state_fd >= 0) flock(state_fd, LOCK_UN);
+}
+
+API uint64_t card_used(int device) {
+  sim_config();
+  uint64_t sum = 0;
+  for (int i = 0; i < SLOTS; i++)
+    if (slot_alive(i)) sum += __atomic_load_n(&card->slots[i].used[device], __ATOMIC_RELAXED);
+  return sum;
+}
+
+/* Two processes may both pass the check for the last bytes; a simulated card then runs a little over. */
+int card_charge(int device, uint64_t bytes) {
+  struct Slot *slot = mine ? mine : claim();
+  if (card_used(device) + bytes > total_bytes) return SIM_OUT_OF_MEMORY;
+  __atomic_fetch_add(&slot->used[device], bytes, __ATOMIC_RELAXED);
+  return SIM_OK;
+}
+
+void card_uncharge(int device, uint64_t bytes) {
+  if (mine) __atomic_fetch_sub(&mine->used[device], bytes, __ATOMIC_RELAXED);
+}
+
+API int card_processes(int device, int *pids, uint64_t *used, int capacity) {
+  sim_config();
+  int count = 0;
+  for (int i = 0; i < SLOTS; i++) {
+    uint64_t bytes = card->slots[i].used[device];
+    if (!bytes || !slot_alive(i)) continue;
+    if (count < capacity) {
+      pids[count] = card->slots[i].pid;
+      used[count] = bytes;
+    }
+    count++;
+  }
+  return count;
+}
+
+void card_forget_process(void) { mine = NULL; }

@@ -1,0 +1,84 @@
+/* Reads the SIM_CUDA_* environment once and brings the device model up. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "device.h"
+
+static struct SimConfig config;
+
+/* A byte count with an optional K, M or G after it; fractions ("1.5G") are allowed. */
+static uint64_t bytes_from(const char *name, uint64_t otherwise) {
+  const char *text = getenv(name);
+  if (!text || !*text) return otherwise;
+  char *end;
+  double value = strtod(text, &end);
+  switch (*end) {
+    case 'k': case 'K': value *= 1ull << 10; break;
+    case 'm': case 'M': value *= 1ull << 20; break;
+    case 'g': case 'G': value *= 1ull << 30; break;
+  }
+  return end == text || value < 0 ? otherwise : (uint64_t)value;
+}
+
+static enum SimValues values_from(const char *text) {
+  if (!text || !*text || !strcmp(text, "fresh")) return VALUES_FRESH;
+  if (!strcmp(text, "zero")) return VALUES_ZERO;
+  if (!strcmp(text, "copy")) return VALUES_COPY;
+  fprintf(stderr, "simulated CUDA: SIM_CUDA_VALUES=%s is none of zero, fresh, copy; using fresh\n", text);
+  return VALUES_FRESH;
+}
+
+/* CUDA contexts do not survive fork(): the child starts with none, and owes nothing. */
+static void after_fork_in_child(void) {
+  card_forget_process();
+  sim_context_forget();
+}
+
+static void bring_up(void) {
+  config.device_count = (int)bytes_from("SIM_CUDA_DEVICES", 1);
+  if (config.device_count > SIM_MAX_DEVICES) config.device_count = SIM_MAX_DEVICES;
+  config.total_bytes = bytes_from("SIM_CUDA_TOTAL_BYTES", 80ull << 30);
+  /* Both measured on an H200 with driver 580: an empty context, and what the first kernels add to it. */
+  config.context_bytes = bytes_from("SIM_CUDA_CTX_BYTES", 552402944);
+  config.code_bytes = bytes_from("SIM_CUDA_CODE_BYTES", 224ull << 20);
+  config.copy_max = bytes_from("SIM_CUDA_COPY_MAX", 64ull << 20);
+  config.fail_alloc_n = bytes_from("SIM_CUDA_FAIL_ALLOC_N", 0);
+  config.busy_queries = (int)bytes_from("SIM_CUDA_BUSY_QUERIES", 0);
+  config.trace = (int)bytes_from("SIM_CUDA_TRACE", 0);
+  config.values = values_from(getenv("SIM_CUDA_VALUES"));
+  /* 9.0 by default: torch sizes its cuBLAS workspaces by architecture, and 9.0 agrees with an H200. */
+  config.cc_major = 9;
+  config.cc_minor = 0;
+  const char *cc = getenv("SIM_CUDA_CC");
+  if (cc && *cc && sscanf(cc, "%d.%d", &config.cc_major, &config.cc_minor) < 1)
+    fprintf(stderr, "simulated CUDA: SIM_CUDA_CC=%s is not MAJOR.MINOR; using 9.0\n", cc);
+  card_open(&config);
+  pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+API const struct SimConfig *sim_config(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, bring_up);
+  return &config;
+}
+
+API void sim_trace(const char *format, ...) {
+  char line[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  fprintf(stderr, "[simulated CUDA %d] %s\n", getpid(), line);
+}
+
+/* Every call that nobody wrote ends here: it says so (SIM_CUDA_TRACE=1) and fails, so that no caller
+ * goes on with a result that was never written. */
+API int sim_unsupported(const char *name, int code) {
+  if (sim_config()->trace > 0) sim_trace("%s is not simulated", name);
+  return code;
+}

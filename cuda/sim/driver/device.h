@@ -1,0 +1,88 @@
+/* The device model behind every simulated library: configuration, the shared card, the address space. */
+#pragma once
+#include "abi.h"
+
+#define SIM_MAX_DEVICES 16
+#define SIM_NAME "NVIDIA H100 80GB HBM3 (simulated)"
+#define SIM_DRIVER_TEXT "580.00.00"
+
+/* What device memory reads as when it is copied back to the host. */
+enum SimValues {
+  VALUES_ZERO,  /* always zero */
+  VALUES_FRESH, /* what was copied in, until the next kernel launch; zero afterwards */
+  VALUES_COPY,  /* whatever bytes lie there, stale ones included */
+};
+
+struct SimConfig {
+  int device_count;
+  uint64_t total_bytes, context_bytes, code_bytes, copy_max;
+  uint64_t fail_alloc_n; /* the n-th device allocation of the process fails once; 0 = never */
+  int busy_queries;      /* how often an event or stream says "not ready" after work was queued */
+  int cc_major, cc_minor;
+  int trace;
+  enum SimValues values;
+};
+
+/* config.c */
+const struct SimConfig *sim_config(void); /* also brings the whole model up, once */
+int sim_unsupported(const char *name, int code);
+#define SIM_TRACE(...) \
+  do { if (sim_config()->trace > 1) sim_trace(__VA_ARGS__); } while (0)
+void sim_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* card.c: bytes in use per device and process, shared between processes through SIM_CUDA_STATE */
+void card_open(struct SimConfig *config);
+int card_charge(int device, uint64_t bytes); /* SIM_OK or SIM_OUT_OF_MEMORY */
+void card_uncharge(int device, uint64_t bytes);
+uint64_t card_used(int device);
+int card_processes(int device, int *pids, uint64_t *used, int capacity);
+void card_forget_process(void); /* in a forked child: the parent's bytes are not ours */
+
+/* context.c */
+int sim_current_device(void);
+int sim_set_current_device(int device);
+int sim_context(int device); /* make the primary context exist; charges its bytes the first time */
+void sim_context_load_code(void);
+void sim_context_forget(void);
+int sim_attribute(int attribute, int device);
+
+/* space.c: one address space for all devices, as under CUDA's unified addressing */
+enum RangeKind { RANGE_NONE, RANGE_ALLOCATION, RANGE_POOLED, RANGE_RESERVATION, RANGE_MAPPING, RANGE_HOST };
+struct Range {
+  uintptr_t start;
+  size_t bytes;
+  int device;
+  enum RangeKind kind;
+  uint64_t physical; /* of a mapping: the handle it maps */
+};
+#define SIM_PAGE (2ull << 20)
+#define ROUND_UP(n, to) (((n) + (to) - 1) / (to) * (to))
+void space_lock(void);
+void space_unlock(void);
+/* The caller holds the lock for the next five. */
+uintptr_t space_place(uintptr_t low, uintptr_t high, size_t bytes, int protection);
+void space_insert(struct Range range);
+struct Range space_take(uintptr_t start, enum RangeKind kind); /* .kind is RANGE_NONE if absent */
+struct Range space_take_inside(uintptr_t start, size_t bytes, enum RangeKind kind);
+struct Range space_at(uintptr_t address);
+/* These lock for themselves. */
+struct Range sim_find(uintptr_t address);
+int sim_allocate(int device, size_t bytes, enum RangeKind kind, void **out);
+int sim_release(void *start);
+int sim_host_allocate(size_t bytes, void **out);
+int sim_is_device_address(const void *address);
+
+/* pool.c: the stream-ordered allocator (cudaMallocAsync) */
+int sim_pool_allocate(int device, size_t bytes, void **out);
+int sim_pool_release(void *start);
+int sim_pool_trim(int device, uint64_t keep);
+uint64_t sim_pool_get(int device, int attribute);
+int sim_pool_set(int device, int attribute, uint64_t value);
+
+/* values.c */
+void sim_copy(void *to, const void *from, size_t bytes);
+void sim_set(void *to, int value, size_t bytes);
+void sim_kernel_ran(void);
+
+/* entry.c */
+void *sim_entry_point(const char *name);

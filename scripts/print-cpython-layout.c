@@ -1,0 +1,279 @@
+/* Prints one row of src/python/rows.rs: where this CPython keeps what a stack reader needs.
+ *
+ * Compiled by print-cpython-layout.sh against the internal headers of one interpreter and run there;
+ * it only evaluates offsetof and sizeof, so it needs no library of that interpreter.
+ */
+#define Py_BUILD_CORE 1
+#define Py_BUILD_CORE_MODULE 1
+#include <Python.h>
+#include <stddef.h>
+#include <stdio.h>
+#include "frameobject.h"
+#if PY_VERSION_HEX >= 0x03090000
+#include "internal/pycore_interp.h"
+#include "internal/pycore_runtime.h"
+#else
+#include "internal/pycore_pystate.h"
+#endif
+#include "internal/pycore_gil.h"
+#if PY_VERSION_HEX >= 0x030B0000
+#include "internal/pycore_code.h"
+#include "internal/pycore_frame.h"
+#include "internal/pycore_dict.h"
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+#include "internal/pycore_interpframe.h"
+#endif
+
+/* Bit number of a bit field in PyASCIIObject.state, found by setting it. */
+#define BIT(member)                                        \
+    ({                                                     \
+        union {                                            \
+            PyASCIIObject o;                               \
+            unsigned char b[sizeof(PyASCIIObject)];        \
+        } u = {.b = {0}};                                  \
+        u.o.state.member = ~0;                             \
+        unsigned word;                                     \
+        __builtin_memcpy(&word, u.b + STATE, 4);           \
+        __builtin_ctz(word);                               \
+    })
+/* `state` follows `length` and `hash` in every version. */
+#define STATE (offsetof(PyASCIIObject, hash) + 8)
+
+#define FIELD(name, T, m) printf(" %s: Field::at(%zu),", name, offsetof(T, m))
+#define SOME(name, T, m) printf(" %s: Some(Field::at(%zu)),", name, offsetof(T, m))
+#define NONE(name) printf(" %s: None,", name)
+
+int main(void)
+{
+    printf("/// CPython 3.%d, printed by `scripts/print-cpython-layout.sh` from the headers of %s.\n",
+           PY_MINOR_VERSION, PY_VERSION);
+    printf("#[rustfmt::skip]\n");
+    printf("pub(super) const V3_%d: Layout = Layout {\n", PY_MINOR_VERSION);
+    printf("    minor: %d,\n", PY_MINOR_VERSION);
+
+    printf("    runtime: RuntimeLayout {");
+    FIELD("interpreters_head", _PyRuntimeState, interpreters.head);
+#if PY_VERSION_HEX < 0x030C0000
+    printf(" gil: Some(%zu),", offsetof(_PyRuntimeState, ceval.gil));
+#else
+    NONE("gil");
+#endif
+    printf(" },\n    interpreter: InterpreterLayout {");
+    FIELD("next", PyInterpreterState, next);
+#if PY_VERSION_HEX >= 0x030B0000
+    FIELD("threads_head", PyInterpreterState, threads.head);
+#else
+    FIELD("threads_head", PyInterpreterState, tstate_head);
+#endif
+#if PY_VERSION_HEX >= 0x030C0000
+    SOME("gil", PyInterpreterState, ceval.gil);
+    FIELD("modules", PyInterpreterState, imports.modules);
+#else
+    NONE("gil");
+    FIELD("modules", PyInterpreterState, modules);
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+    SOME("code_generation", PyInterpreterState, _code_object_generation);
+#else
+    NONE("code_generation");
+#endif
+    printf(" },\n    gil: GilLayout {");
+    FIELD("last_holder", struct _gil_runtime_state, last_holder);
+    FIELD("locked", struct _gil_runtime_state, locked);
+    printf(" },\n    thread: ThreadLayout {");
+    FIELD("next", PyThreadState, next);
+    FIELD("interpreter", PyThreadState, interp);
+#if PY_VERSION_HEX >= 0x030D0000
+    FIELD("head", PyThreadState, current_frame);
+    NONE("head_through");
+#elif PY_VERSION_HEX >= 0x030B0000
+    FIELD("head", PyThreadState, cframe);
+    SOME("head_through", _PyCFrame, current_frame);
+#else
+    FIELD("head", PyThreadState, frame);
+    NONE("head_through");
+#endif
+    FIELD("python_id", PyThreadState, thread_id);
+#if PY_VERSION_HEX >= 0x030B0000
+    SOME("os_id", PyThreadState, native_thread_id);
+    FIELD("identity", PyThreadState, native_thread_id);
+#else
+    NONE("os_id");
+    FIELD("identity", PyThreadState, id);
+#endif
+
+    printf(" },\n    frame: FrameLayout {");
+#if PY_VERSION_HEX >= 0x030B0000
+    printf(" len: %zu,", offsetof(_PyInterpreterFrame, localsplus));
+#if PY_VERSION_HEX >= 0x030D0000
+    FIELD("code", _PyInterpreterFrame, f_executable);
+#else
+    FIELD("code", _PyInterpreterFrame, f_code);
+#endif
+    FIELD("previous", _PyInterpreterFrame, previous);
+#if PY_VERSION_HEX >= 0x030D0000
+    printf(" instruction: Instruction::Pointer(Field::at(%zu)),",
+           offsetof(_PyInterpreterFrame, instr_ptr));
+#else
+    printf(" instruction: Instruction::Pointer(Field::at(%zu)),",
+           offsetof(_PyInterpreterFrame, prev_instr));
+#endif
+    NONE("executing");
+#if PY_VERSION_HEX >= 0x030E0000
+    printf(" saved_stack: SavedStack::Pointer(Field::at(%zu)),",
+           offsetof(_PyInterpreterFrame, stackpointer));
+#else
+    printf(" saved_stack: SavedStack::Index(Field::at(%zu)),",
+           offsetof(_PyInterpreterFrame, stacktop));
+#endif
+#if PY_VERSION_HEX >= 0x030C0000
+    /* The lowest value of `owner` that is no Python frame. */
+    printf(" entry: Entry::Shim { owner: Field::at(%zu), from: %d },",
+           offsetof(_PyInterpreterFrame, owner), 3);
+#else
+    printf(" entry: Entry::Flag(Field::at(%zu)),", offsetof(_PyInterpreterFrame, is_entry));
+#endif
+#else
+    printf(" len: %zu,", offsetof(PyFrameObject, f_blockstack));
+    FIELD("code", PyFrameObject, f_code);
+    FIELD("previous", PyFrameObject, f_back);
+#if PY_VERSION_HEX >= 0x030A0000
+    printf(" instruction: Instruction::Units(Field::at(%zu)),", offsetof(PyFrameObject, f_lasti));
+    printf(" executing: Some((Field::at(%zu), %d)),", offsetof(PyFrameObject, f_state),
+           FRAME_EXECUTING);
+#else
+    printf(" instruction: Instruction::Bytes(Field::at(%zu)),", offsetof(PyFrameObject, f_lasti));
+    printf(" executing: Some((Field::at(%zu), 1)),", offsetof(PyFrameObject, f_executing));
+#endif
+    printf(" saved_stack: SavedStack::Unknown,");
+    printf(" entry: Entry::Unmarked,");
+#endif
+
+    printf(" },\n    code: CodeLayout {");
+#if PY_VERSION_HEX >= 0x030B0000
+    printf(" len: %zu,", offsetof(PyCodeObject, co_code_adaptive));
+    FIELD("name", PyCodeObject, co_qualname);
+#else
+    printf(" len: %zu,", offsetof(PyCodeObject, co_zombieframe));
+    FIELD("name", PyCodeObject, co_name);
+#endif
+    FIELD("file", PyCodeObject, co_filename);
+#if PY_VERSION_HEX >= 0x030A0000
+    FIELD("line_table", PyCodeObject, co_linetable);
+#else
+    FIELD("line_table", PyCodeObject, co_lnotab);
+#endif
+    FIELD("first_line", PyCodeObject, co_firstlineno);
+#if PY_VERSION_HEX >= 0x030B0000
+    printf(" line_format: LineFormat::Locations,");
+    printf(" instructions: %zu,", offsetof(PyCodeObject, co_code_adaptive));
+#elif PY_VERSION_HEX >= 0x030A0000
+    printf(" line_format: LineFormat::Ranges, instructions: 0,");
+#else
+    printf(" line_format: LineFormat::Increments, instructions: 0,");
+#endif
+#if PY_VERSION_HEX >= 0x030C0000
+    SOME("version", PyCodeObject, co_version);
+#else
+    NONE("version");
+#endif
+
+    printf(" },\n    object: ObjectLayout {");
+    FIELD("type_of", PyObject, ob_type);
+    FIELD("bytes_len", PyVarObject, ob_size);
+    printf(" bytes_start: %zu,", offsetof(PyBytesObject, ob_sval));
+    FIELD("text_len", PyASCIIObject, length);
+    printf(" text_state: Field::at(%zu),", STATE);
+    printf(" text_kind_bit: %d, text_compact_bit: %d, text_ascii_bit: %d,",
+           BIT(kind), BIT(compact), BIT(ascii));
+    printf(" ascii_start: %zu, compact_start: %zu,", sizeof(PyASCIIObject),
+           sizeof(PyCompactUnicodeObject));
+
+    printf(" },\n    dict: DictLayout {");
+    FIELD("keys", PyDictObject, ma_keys);
+    FIELD("values", PyDictObject, ma_values);
+#if PY_VERSION_HEX >= 0x030B0000
+    printf(" kind: Some(Field::at(%zu)),", offsetof(PyDictKeysObject, dk_kind));
+    printf(" size: DictSize::IndexBytes(Field::at(%zu)),",
+           offsetof(PyDictKeysObject, dk_log2_index_bytes));
+    FIELD("entry_count", PyDictKeysObject, dk_nentries);
+    printf(" indices: %zu,", offsetof(PyDictKeysObject, dk_indices));
+    printf(" values_start: %zu,", offsetof(struct _dictvalues, values));
+#else
+    /* struct _dictkeysobject (Objects/dict-common.h) is not installed: refcnt, size, lookup, usable, nentries. */
+    NONE("kind");
+    printf(" size: DictSize::Slots(Field::at(8)), entry_count: Field::at(32),");
+    printf(" indices: 40, values_start: 0,");
+#endif
+    printf(" },\n    instance: InstanceLayout {");
+    FIELD("type_flags", PyTypeObject, tp_flags);
+    FIELD("dict_offset", PyTypeObject, tp_dictoffset);
+    FIELD("basic_size", PyTypeObject, tp_basicsize);
+    FIELD("cached_keys", PyHeapTypeObject, ht_cached_keys);
+#if PY_VERSION_HEX >= 0x030D0000
+    printf(" attributes: Attributes::Inline { dict: -24 },");
+#elif PY_VERSION_HEX >= 0x030C0000
+    printf(" attributes: Attributes::Tagged { word: -24 },");
+#elif PY_VERSION_HEX >= 0x030B0000
+    printf(" attributes: Attributes::Split { dict: -24, values: -32 },");
+#else
+    printf(" attributes: Attributes::Dict,");
+#endif
+    printf(" },\n");
+#if PY_VERSION_HEX >= 0x030D0000
+#define AT(name, m) printf(" %s: Field::at(%zu),", name, offsetof(_Py_DebugOffsets, m))
+    printf("    debug_offsets: Some(DebugOffsetsLayout {");
+    AT("free_threaded", free_threaded);
+    AT("interpreters_head", runtime_state.interpreters_head);
+    AT("next_interpreter", interpreter_state.next);
+    AT("threads_head", interpreter_state.threads_head);
+    AT("modules", interpreter_state.imports_modules);
+    AT("gil", interpreter_state.ceval_gil);
+    printf("\n       ");
+    AT("own_gil", interpreter_state.gil_runtime_state);
+    AT("own_gil_locked", interpreter_state.gil_runtime_state_locked);
+    AT("own_gil_holder", interpreter_state.gil_runtime_state_holder);
+#if PY_VERSION_HEX >= 0x030E0000
+    printf(" code_generation: Some(Field::at(%zu)),",
+           offsetof(_Py_DebugOffsets, interpreter_state.code_object_generation));
+    printf(" saved_stack: Some(Field::at(%zu)),",
+           offsetof(_Py_DebugOffsets, interpreter_frame.stackpointer));
+#else
+    NONE("code_generation");
+    NONE("saved_stack");
+#endif
+    printf("\n       ");
+    AT("next_thread", thread_state.next);
+    AT("interpreter", thread_state.interp);
+    AT("head", thread_state.current_frame);
+    AT("python_id", thread_state.thread_id);
+    AT("os_id", thread_state.native_thread_id);
+    printf("\n       ");
+    AT("frame_len", interpreter_frame.localsplus);
+    AT("frame_code", interpreter_frame.executable);
+    AT("previous", interpreter_frame.previous);
+    AT("instruction", interpreter_frame.instr_ptr);
+    AT("owner", interpreter_frame.owner);
+    printf("\n       ");
+    AT("code_len", code_object.co_code_adaptive);
+    AT("name", code_object.qualname);
+    AT("file", code_object.filename);
+    AT("line_table", code_object.linetable);
+    AT("first_line", code_object.firstlineno);
+    AT("type_of", pyobject.ob_type);
+    printf("\n       ");
+    AT("bytes_len", bytes_object.ob_size);
+    AT("bytes_start", bytes_object.ob_sval);
+    AT("text_len", unicode_object.length);
+    AT("text_state", unicode_object.state);
+    AT("ascii_start", unicode_object.asciiobject_size);
+    AT("dict_keys", dict_object.ma_keys);
+    AT("dict_values", dict_object.ma_values);
+    printf("\n    }),\n");
+#else
+    printf("    debug_offsets: None,\n");
+#endif
+    printf("};\n");
+    return 0;
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Provides the newest CPythons to test against: 3.14 and 3.15 in a Debian unstable tree under target/.
+#
+#   scripts/setup-pythons.sh
+#
+# Versions 3.8 to 3.13 are taken from pyenv or the system where they are there; nothing is installed for them.
+# The tree is target/envs/debian-unstable/ (about 330 MB, half a minute) and needs root and debootstrap, which
+# is installed when missing. Ends by saying which versions scripts/with-python can run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+
+tree=target/envs/debian-unstable
+mkdir -p target/envs
+exec 9>target/envs/.lock
+flock 9
+
+skip() { echo "setup-pythons: skipping CPython 3.14 and 3.15: $*" >&2; }
+
+provide_tree() {
+  [ ! -x $tree/usr/bin/python3.15 ] || return 0
+  [ "$(id -u)" -eq 0 ] || { skip "a Debian tree needs root (chroot)"; return 0; }
+  if ! command -v debootstrap >/dev/null; then
+    command -v apt-get >/dev/null || { skip "no debootstrap, and no apt-get to install it with"; return 0; }
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq || true
+    if ! apt-get install -qq -y --no-install-recommends debootstrap debian-archive-keyring >/dev/null; then
+      skip "debootstrap could not be installed"
+      return 0
+    fi
+  fi
+  rm -rf $tree.partial
+  if debootstrap --variant=minbase --include=python3.14,python3.15 unstable $tree.partial >$tree.log 2>&1; then
+    rm -rf $tree.partial/var/cache/apt $tree.partial/var/lib/apt/lists
+    rm -rf $tree && mv $tree.partial $tree
+  else
+    rm -rf $tree.partial
+    skip "debootstrap failed, see $tree.log"
+  fi
+}
+
+provide_tree
+echo "CPythons to test against: $(scripts/with-python --list | tr '\n' ' ')"

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Makes sure that cargo is there and new enough to build memspy; installs it from packages where it can.
+#
+#   scripts/setup-rust.sh
+#
+# Takes Debian's and Ubuntu's rustup package when cargo is missing (root needed), then the stable toolchain.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case "${1:-}" in -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+
+needed=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' Cargo.toml)
+needed=${needed:-1.95}
+
+explain() {
+  echo "setup-rust: $*" >&2
+  echo "setup-rust: memspy needs Rust $needed or newer; with rustup: rustup toolchain install stable" >&2
+  exit 1
+}
+
+apt_install() {
+  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    explain "$* is missing, and only root on a Debian-like system can install it from here"
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq || true
+  apt-get install -qq -y --no-install-recommends "$@" >/dev/null || explain "the package $* is not to be had here"
+}
+
+command -v cc >/dev/null || apt_install build-essential
+if ! command -v cargo >/dev/null; then
+  # A distribution's own cargo package is years older than its rustup package's toolchains.
+  apt_install rustup ca-certificates
+  rustup toolchain install stable --profile minimal --component clippy --component rustfmt
+  rustup default stable
+fi
+
+found=$(cargo --version | cut -d' ' -f2)
+if [ "$(printf '%s\n%s\n' "$needed" "${found%%-*}" | sort -V | head -n 1)" != "$needed" ]; then
+  explain "cargo here is $found"
+fi

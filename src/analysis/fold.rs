@@ -1,0 +1,234 @@
+//! Folding: the bytes of one moment, stack by stack.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::charge::Origin;
+use super::device::{Moment, Snapshot};
+use super::profile::Profile;
+use crate::model::{CudaIndex, Frame, StackId, ThreadId};
+
+/// A frame that stands for something other than a line of Python.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mark {
+    /// Blocks that were there when the recording began.
+    BeforeRecording,
+    /// Bytes that the counter has and no block shows.
+    Unmatched,
+    /// Blocks allocated while no Python stack was seen.
+    NoPythonStack,
+    /// Allocated by the autograd engine while Python waited for it.
+    AutogradThread,
+}
+
+impl Mark {
+    /// The text of the frame, such as `[before recording]`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Mark::BeforeRecording => "[before recording]",
+            Mark::Unmatched => "[unmatched]",
+            Mark::NoPythonStack => "[no Python stack]",
+            Mark::AutogradThread => "[autograd thread]",
+        }
+    }
+}
+
+/// One step of a folded stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Label {
+    /// The thread that allocated; only with [`FoldOptions::by_thread`], and then first.
+    Thread(ThreadId),
+    /// A line of Python.
+    Frame(Frame),
+    /// Something else.
+    Mark(Mark),
+}
+
+/// One stack and its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoldedStack {
+    /// From the outermost frame to the innermost.
+    pub path: Vec<Label>,
+    /// Bytes charged to just this stack.
+    pub bytes: u64,
+}
+
+/// How sharply the births behind a moment's blocks are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Resolution {
+    /// Bytes of blocks whose birth the recording saw.
+    pub seen: u64,
+    /// Of these, bytes of blocks that only one stack came into question for.
+    pub one_stack: u64,
+    /// Half of the bytes seen were born within a time not longer than this, in nanoseconds.
+    pub median: u64,
+    /// The same for 95 % of the bytes.
+    pub p95: u64,
+}
+
+/// How to fold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FoldOptions {
+    /// Whether each thread is a root of its own.
+    pub by_thread: bool,
+}
+
+/// The bytes of one moment.
+#[derive(Debug, Clone)]
+pub struct Folded {
+    /// The device.
+    pub device: CudaIndex,
+    /// Which moment was asked for.
+    pub moment: Moment,
+    /// The block map it is.
+    pub snapshot: Arc<Snapshot>,
+    /// Stacks, the largest first; their bytes add up to [`Folded::total`].
+    pub stacks: Vec<FoldedStack>,
+    /// Bytes allocated at the moment.
+    pub total: u64,
+    /// The device's true peak of allocated bytes; `None` when no counters were recorded.
+    pub true_peak: Option<u64>,
+    /// How sharply it is known who allocated what.
+    pub resolution: Resolution,
+}
+
+impl Folded {
+    /// How many bytes the moment lies below the device's true peak.
+    pub fn below_peak(&self) -> Option<u64> {
+        Some(self.true_peak?.saturating_sub(self.total))
+    }
+}
+
+/// Why nothing can be folded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FoldError {
+    /// The recording has nothing of this device.
+    #[error("GPU {} is not in the recording; it has {have}", .device.0)]
+    NoGpu {
+        /// Asked for.
+        device: CudaIndex,
+        /// The devices there are, as text.
+        have: String,
+    },
+    /// The device has no block map.
+    #[error("no block map of GPU {} was recorded, so it is not known which blocks made up its memory", .device.0)]
+    NoMap {
+        /// Asked for.
+        device: CudaIndex,
+    },
+}
+
+/// What a folded stack is made of.
+type Key = (Option<ThreadId>, Option<StackId>, Option<Mark>);
+
+impl Profile {
+    /// The error for a device that the recording does not have.
+    pub(crate) fn no_gpu(&self, device: CudaIndex) -> FoldError {
+        let have: Vec<String> = self.gpus().map(|d| format!("GPU {}", d.0)).collect();
+        let have = if have.is_empty() { "no GPU at all".to_owned() } else { have.join(", ") };
+        FoldError::NoGpu { device, have }
+    }
+
+    /// Bytes by origin at a moment.
+    pub(crate) fn bytes_by_origin(snapshot: &Snapshot) -> FxHashMap<Origin, u64> {
+        let mut by_origin: FxHashMap<Origin, u64> = FxHashMap::default();
+        for (size, charge) in &snapshot.blocks {
+            charge.split(*size, |origin, bytes| {
+                *by_origin.entry(origin).or_default() += bytes;
+            });
+        }
+        by_origin
+    }
+
+    /// Folds a device's memory at a moment. The bytes of the stacks add up to the allocator's counter.
+    pub fn fold(
+        &self,
+        device: CudaIndex,
+        moment: Moment,
+        options: FoldOptions,
+    ) -> Result<Folded, FoldError> {
+        if !self.has_gpu(device) {
+            return Err(self.no_gpu(device));
+        }
+        let snapshot = self.snapshot(device, moment).ok_or(FoldError::NoMap { device })?.clone();
+        let mut merged: FxHashMap<Key, u64> = FxHashMap::default();
+        for (origin, bytes) in Profile::bytes_by_origin(&snapshot) {
+            let key = match origin {
+                Origin::Before => (None, None, Some(Mark::BeforeRecording)),
+                Origin::NoStack => (None, None, Some(Mark::NoPythonStack)),
+                Origin::Stack(thread, stack) => {
+                    let waits = self.engine().waits(self.stacks(), stack);
+                    let thread = options.by_thread.then_some(thread);
+                    (thread, Some(stack), waits.then_some(Mark::AutogradThread))
+                }
+            };
+            *merged.entry(key).or_default() += bytes;
+        }
+        let unmatched = snapshot.allocated - snapshot.in_blocks;
+        if unmatched > 0 {
+            merged.insert((None, None, Some(Mark::Unmatched)), unmatched);
+        }
+        let mut keys: Vec<_> = merged.into_iter().collect();
+        keys.sort_unstable_by_key(|&(key, bytes)| (std::cmp::Reverse(bytes), key));
+        let stacks = keys
+            .into_iter()
+            .map(|((thread, stack, mark), bytes)| FoldedStack {
+                path: self.path(thread, stack, mark),
+                bytes,
+            })
+            .collect();
+        let true_peak = self.peak_allocated(device).map(|h| h.bytes.max(0) as u64);
+        Ok(Folded {
+            device,
+            moment,
+            total: snapshot.allocated,
+            resolution: resolution(&snapshot),
+            stacks,
+            true_peak,
+            snapshot,
+        })
+    }
+
+    fn path(
+        &self,
+        thread: Option<ThreadId>,
+        stack: Option<StackId>,
+        mark: Option<Mark>,
+    ) -> Vec<Label> {
+        let mut path: Vec<Label> = mark.map(Label::Mark).into_iter().collect();
+        if let Some(stack) = stack {
+            path.extend(self.stacks().frames(stack).map(Label::Frame));
+        }
+        path.extend(thread.map(Label::Thread));
+        path.reverse();
+        path
+    }
+}
+
+fn resolution(snapshot: &Snapshot) -> Resolution {
+    let mut spans: Vec<(u64, u64)> = Vec::new();
+    let mut resolution = Resolution::default();
+    for (size, charge) in &snapshot.blocks {
+        if let Some(span) = charge.span {
+            spans.push((span, *size));
+            resolution.seen += size;
+            if charge.shares.len() == 1 {
+                resolution.one_stack += size;
+            }
+        }
+    }
+    spans.sort_unstable();
+    let at = |share: f64| {
+        let wanted = (resolution.seen as f64 * share).ceil() as u64;
+        let mut sum = 0;
+        spans
+            .iter()
+            .find(|(_, size)| {
+                sum += size;
+                sum >= wanted
+            })
+            .map_or(0, |s| s.0)
+    };
+    Resolution { median: at(0.5), p95: at(0.95), ..resolution }
+}

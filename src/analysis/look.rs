@@ -1,0 +1,238 @@
+//! One look at a process: its threads' stacks and where the memory of its GPUs is.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use crate::model::{
+    Activity, AllocatorBackend, AllocatorCounters, BlockMap, BlockState, CudaIndex, Device,
+    DeviceUsage, Missed, MissedWhy, ProcessUsage, ReaderKind, Record, RecordSink, Runtime, StackId,
+    StackTable, Start, ThreadId,
+};
+
+/// A thread at the moment of the look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookThread {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its stack.
+    pub stack: StackId,
+    /// Whether it held the GIL.
+    pub gil: bool,
+    /// Whether it was doing anything.
+    pub activity: Activity,
+}
+
+/// Bytes of the target on a device that PyTorch's allocator knows nothing of: context, kernels, NCCL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutsideTorch {
+    /// Bytes.
+    Bytes(u64),
+    /// Not known, and why.
+    Unknown(String),
+}
+
+/// Where the memory of one device is. Sizes in bytes; `None` is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookDevice {
+    /// Its number in the target.
+    pub cuda_index: Option<CudaIndex>,
+    /// Its number in NVML.
+    pub nvml_index: Option<u32>,
+    /// Product name.
+    pub name: Option<String>,
+    /// Memory of the device.
+    pub total: Option<u64>,
+    /// In use by all processes.
+    pub used: Option<u64>,
+    /// Free on the device.
+    pub free: Option<u64>,
+    /// Allocated by the program through PyTorch.
+    pub allocated: Option<u64>,
+    /// Obtained from the driver by PyTorch's allocator.
+    pub reserved: Option<u64>,
+    /// In the allocator's cache: reserved and not allocated.
+    pub cached: Option<u64>,
+    /// The largest free block of the cache; `None` without a block map.
+    pub largest_free: Option<u64>,
+    /// Used by the target beside PyTorch's allocator.
+    pub outside: OutsideTorch,
+    /// Used by other processes.
+    pub others: Option<u64>,
+    /// The allocator's segments and blocks.
+    pub map: Option<Arc<BlockMap>>,
+    /// The allocator's counters.
+    pub counters: Option<Box<AllocatorCounters>>,
+}
+
+/// Collects the records of one look.
+#[derive(Debug, Default)]
+pub struct Look {
+    stacks: StackTable,
+    start: Option<Start>,
+    runtime: Option<Runtime>,
+    threads: Vec<LookThread>,
+    devices: Vec<Device>,
+    usage: BTreeMap<u32, DeviceUsage>,
+    counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
+    maps: BTreeMap<CudaIndex, Arc<BlockMap>>,
+    missed: Vec<Missed>,
+}
+
+impl Look {
+    /// A look without records.
+    pub fn new() -> Look {
+        Look::default()
+    }
+
+    /// What was looked at.
+    pub fn start(&self) -> Option<&Start> {
+        self.start.as_ref()
+    }
+
+    /// What runs in the target.
+    pub fn runtime(&self) -> Option<&Runtime> {
+        self.runtime.as_ref()
+    }
+
+    /// Functions, frames, stacks and threads.
+    pub fn stacks(&self) -> &StackTable {
+        &self.stacks
+    }
+
+    /// The threads, in the order in which they were read.
+    pub fn threads(&self) -> &[LookThread] {
+        &self.threads
+    }
+
+    /// What could not be read.
+    pub fn missed(&self) -> &[Missed] {
+        &self.missed
+    }
+
+    /// The devices: first those the target uses, then those only NVML tells of.
+    pub fn devices(&self) -> Vec<LookDevice> {
+        let mut all: Vec<LookDevice> = Vec::new();
+        for (&cuda, counters) in &self.counters {
+            let device = self.devices.iter().find(|d| d.cuda_index == Some(cuda));
+            all.push(self.device(Some(cuda), device, Some(counters)));
+        }
+        for device in &self.devices {
+            let has_counters = device.cuda_index.is_some_and(|c| self.counters.contains_key(&c));
+            if !has_counters {
+                all.push(self.device(device.cuda_index, Some(device), None));
+            }
+        }
+        all
+    }
+
+    /// The devices, or only the one the target numbers `gpu`.
+    pub fn devices_of(&self, gpu: Option<CudaIndex>) -> Vec<LookDevice> {
+        let mut devices = self.devices();
+        devices.retain(|d| gpu.is_none() || d.cuda_index == gpu);
+        devices
+    }
+
+    fn device(
+        &self,
+        cuda_index: Option<CudaIndex>,
+        device: Option<&Device>,
+        counters: Option<&AllocatorCounters>,
+    ) -> LookDevice {
+        let bytes = |value: i64| value.max(0) as u64;
+        let nvml_index = device.and_then(|d| d.nvml_index);
+        let usage = nvml_index.and_then(|n| self.usage.get(&n));
+        let allocated = counters.map(|c| bytes(c.allocated()));
+        let reserved = counters.map(|c| bytes(c.reserved()));
+        let process = usage.and_then(|u| match u.process {
+            ProcessUsage::Bytes(bytes) => Some(bytes),
+            ProcessUsage::Unknown(_) => None,
+        });
+        let map = cuda_index.and_then(|c| self.maps.get(&c));
+        LookDevice {
+            cuda_index,
+            nvml_index,
+            name: device.and_then(|d| d.name.clone()),
+            total: usage.map(|u| u.total).or(device.and_then(|d| d.total)),
+            used: usage.map(|u| u.used),
+            free: usage.map(|u| u.free),
+            allocated,
+            reserved,
+            cached: reserved.zip(allocated).map(|(r, a)| r.saturating_sub(a)),
+            largest_free: map.map(|map| largest_free(map)),
+            outside: self.outside(usage, reserved),
+            others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
+            map: map.cloned(),
+            counters: counters.map(|c| Box::new(*c)),
+        }
+    }
+
+    fn outside(&self, usage: Option<&DeviceUsage>, reserved: Option<u64>) -> OutsideTorch {
+        let Some(usage) = usage else {
+            let failed = self.missed.iter().find_map(|m| match (&m.why, m.reader) {
+                (MissedWhy::Failed(why), ReaderKind::Gpu) => Some(why.clone()),
+                _ => None,
+            });
+            let why = failed.unwrap_or_else(|| "NVML told nothing of this device".to_owned());
+            return OutsideTorch::Unknown(why);
+        };
+        match &usage.process {
+            ProcessUsage::Unknown(why) => OutsideTorch::Unknown(why.clone()),
+            ProcessUsage::Bytes(process) => match (reserved, self.allocates_elsewhere()) {
+                (None, true) => OutsideTorch::Unknown("PyTorch's allocator cannot be read".into()),
+                _ => OutsideTorch::Bytes(process.saturating_sub(reserved.unwrap_or(0))),
+            },
+        }
+    }
+
+    /// Whether PyTorch may hold memory that no counters tell of.
+    fn allocates_elsewhere(&self) -> bool {
+        use AllocatorBackend::{CudaMallocAsync, Native, Pluggable, Unknown};
+        let allocator = self.runtime.as_ref().map(|r| &r.allocator);
+        matches!(allocator, Some(CudaMallocAsync | Native | Pluggable(_) | Unknown(_)))
+    }
+}
+
+/// The largest block in the cache, in bytes; 0 when there is none.
+fn largest_free(map: &BlockMap) -> u64 {
+    let free = map.blocks().filter(|(_, b)| b.state == BlockState::Inactive);
+    free.map(|(_, b)| b.size).max().unwrap_or(0)
+}
+
+impl RecordSink for Look {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            Record::Start(start) => self.start = Some(start.clone()),
+            Record::Runtime(runtime) => self.runtime = Some(runtime.clone()),
+            Record::Definition(definition) => {
+                // A definition out of order leaves its stack unknown, which the listing shows.
+                let _ = self.stacks.define(definition.clone());
+            }
+            Record::Device(device) => device.keep_in(&mut self.devices),
+            Record::Sample(sample) => {
+                self.threads = sample
+                    .threads
+                    .iter()
+                    .map(|t| LookThread {
+                        thread: t.thread,
+                        stack: t.stack,
+                        gil: t.gil,
+                        activity: t.activity,
+                    })
+                    .collect();
+            }
+            Record::Counters { device, counters, .. } => {
+                self.counters.insert(*device, counters.clone());
+            }
+            Record::Blocks(map) => {
+                self.maps.insert(map.device, Arc::new(map.clone()));
+            }
+            Record::Usage(usage) => {
+                self.usage.insert(usage.nvml_index, usage.clone());
+            }
+            Record::Missed(missed) => self.missed.push(missed.clone()),
+            Record::Source(_) | Record::End(_) => {}
+        }
+        Ok(())
+    }
+}

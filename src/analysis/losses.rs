@@ -1,0 +1,81 @@
+//! What was to be observed and was not, counted by reader and reason.
+
+use std::collections::BTreeMap;
+
+use crate::model::{Missed, MissedWhy, ReaderKind};
+
+/// The most different texts of failures kept apart.
+const REASONS: usize = 64;
+
+/// One kind of loss.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// Which reader.
+    pub reader: ReaderKind,
+    /// Why.
+    pub why: MissedWhy,
+    /// How many.
+    pub count: u64,
+}
+
+/// Counts of everything missed.
+#[derive(Debug, Default)]
+pub struct Losses {
+    late: BTreeMap<ReaderKind, u64>,
+    torn: BTreeMap<ReaderKind, u64>,
+    failed: BTreeMap<(ReaderKind, String), u64>,
+}
+
+impl Losses {
+    pub(crate) fn add(&mut self, missed: &Missed) {
+        let count = match &missed.why {
+            MissedWhy::Late => self.late.entry(missed.reader).or_default(),
+            MissedWhy::Torn => self.torn.entry(missed.reader).or_default(),
+            MissedWhy::Failed(why) => {
+                // A text that differs every time must not grow the profile without end.
+                let full = self.failed.len() >= REASONS;
+                let key = (missed.reader, why.clone());
+                let key = if full && !self.failed.contains_key(&key) {
+                    (missed.reader, "other reasons".to_owned())
+                } else {
+                    key
+                };
+                self.failed.entry(key).or_default()
+            }
+        };
+        *count = count.saturating_add(missed.count);
+    }
+
+    /// How many looks of `reader` came too late.
+    pub fn late(&self, reader: ReaderKind) -> u64 {
+        self.late.get(&reader).copied().unwrap_or(0)
+    }
+
+    /// How many looks of `reader` stayed torn.
+    pub fn torn(&self, reader: ReaderKind) -> u64 {
+        self.torn.get(&reader).copied().unwrap_or(0)
+    }
+
+    /// How many looks of `reader` failed.
+    pub fn failed(&self, reader: ReaderKind) -> u64 {
+        let of_reader = |(k, n): (&(ReaderKind, String), &u64)| (k.0 == reader).then_some(*n);
+        self.failed.iter().filter_map(of_reader).sum()
+    }
+
+    /// Every kind of loss, ordered by reader within each reason.
+    pub fn all(&self) -> Vec<Loss> {
+        let simple = |map: &BTreeMap<ReaderKind, u64>, why: MissedWhy| {
+            map.iter()
+                .map(|(&reader, &count)| Loss { reader, why: why.clone(), count })
+                .collect::<Vec<_>>()
+        };
+        let mut all = simple(&self.late, MissedWhy::Late);
+        all.extend(simple(&self.torn, MissedWhy::Torn));
+        all.extend(self.failed.iter().map(|((reader, why), &count)| Loss {
+            reader: *reader,
+            why: MissedWhy::Failed(why.clone()),
+            count,
+        }));
+        all
+    }
+}

@@ -1,0 +1,82 @@
+//! Allocated and reserved bytes over time, in bounded memory and without losing a maximum.
+
+use crate::model::Nanos;
+
+/// The most points a timeline holds.
+const POINTS: usize = 4096;
+
+/// What was seen in one stretch of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimelinePoint {
+    /// When the first value of the stretch was seen.
+    pub time: Nanos,
+    /// Greatest allocated bytes seen.
+    pub allocated: i64,
+    /// Greatest reserved bytes seen.
+    pub reserved: i64,
+}
+
+/// Points in time order; between two points the values of the earlier one hold.
+#[derive(Debug, Default)]
+pub struct Timeline {
+    points: Vec<TimelinePoint>,
+    /// Length of a stretch in nanoseconds; doubles when the points do not fit.
+    width: u64,
+}
+
+impl Timeline {
+    /// The points, at most 4,096, earliest first.
+    pub fn points(&self) -> &[TimelinePoint] {
+        &self.points
+    }
+
+    pub(crate) fn add(&mut self, point: TimelinePoint) {
+        if let Some(last) = self.points.last_mut()
+            && same_stretch(self.width, last, &point)
+        {
+            merge(last, &point);
+            return;
+        }
+        self.points.push(point);
+        while self.points.len() > POINTS {
+            self.width = (self.width * 2).max(1_000_000);
+            let width = self.width;
+            self.points.dedup_by(|later, earlier| {
+                let same = same_stretch(width, earlier, later);
+                if same {
+                    merge(earlier, later);
+                }
+                same
+            });
+        }
+    }
+}
+
+fn same_stretch(width: u64, a: &TimelinePoint, b: &TimelinePoint) -> bool {
+    width > 0 && a.time.0 / width == b.time.0 / width
+}
+
+fn merge(into: &mut TimelinePoint, from: &TimelinePoint) {
+    into.allocated = into.allocated.max(from.allocated);
+    into.reserved = into.reserved.max(from.reserved);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_recording_keeps_its_maximum_in_bounded_memory() {
+        let mut timeline = Timeline::default();
+        for i in 0..100_000u64 {
+            timeline.add(TimelinePoint {
+                time: Nanos(i * 1_000_000),
+                allocated: if i == 77_777 { 5_000 } else { (i % 100) as i64 },
+                reserved: 9,
+            });
+        }
+        assert!(timeline.points().len() <= POINTS && timeline.points().len() > POINTS / 4);
+        let top = timeline.points().iter().map(|p| p.allocated).max();
+        assert_eq!(top, Some(5_000));
+    }
+}

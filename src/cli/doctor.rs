@@ -1,0 +1,215 @@
+//! `memspy doctor`: what memspy can and cannot do with a process, and why.
+
+use std::io::{self, Write};
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail};
+
+use crate::model::{AllocatorBackend, Consistency, CudaIndex, Nanos, ProcessUsage};
+use crate::render;
+use crate::sampler::{Readers, Torch, attach};
+use crate::target::{Access, Process};
+
+use super::args::Doctor as Words;
+use super::hints;
+
+/// The words of a finding: what works, what does not, what is merely a fact.
+#[derive(Clone, Copy)]
+enum Is {
+    Good,
+    Bad,
+    Fact,
+}
+
+struct Report<W: Write> {
+    out: W,
+    bad: u32,
+}
+
+impl<W: Write> Report<W> {
+    fn line(&mut self, what: &str, is: Is, text: &str) -> io::Result<()> {
+        let mark = match is {
+            Is::Good => "yes",
+            Is::Bad => {
+                self.bad += 1;
+                "NO "
+            }
+            Is::Fact => "-  ",
+        };
+        writeln!(self.out, "{mark}  {what:<18} {text}")
+    }
+}
+
+/// Runs it: prints one line a finding; fails when the process cannot be recorded at all.
+pub(super) fn run(words: &Words) -> Result<()> {
+    let mut report = Report { out: io::stdout().lock(), bad: 0 };
+    let process = Process::open(words.pid).map_err(|e| hints::attach(e.into(), words.pid))?;
+    about_process(&mut report, &process).context("cannot write to standard output")?;
+    match attach(words.pid, &AtomicBool::new(false)) {
+        Ok(mut readers) => {
+            about_readers(&mut report, &mut readers).context("cannot write to standard output")
+        }
+        Err(error) => {
+            let error = hints::attach(error, words.pid);
+            report.line("recording", Is::Bad, &format!("{error:#}"))?;
+            bail!("process {} cannot be recorded", words.pid)
+        }
+    }
+}
+
+fn about_process<W: Write>(report: &mut Report<W>, process: &Process) -> io::Result<()> {
+    let command = process.command().unwrap_or_default().join(" ");
+    report.line("process", Is::Fact, &format!("{} {command}", process.pid()))?;
+    let access = Access::to(process);
+    if access.target_in_container {
+        let pids: Vec<String> = process.pids().iter().map(u32::to_string).collect();
+        report.line(
+            "container",
+            Is::Fact,
+            &format!("its pids from here inwards: {}", pids.join(" > ")),
+        )?;
+    }
+    let scope = access.ptrace_scope.map_or("not there".to_owned(), |s| s.to_string());
+    let rights = format!(
+        "memspy runs as user {}{}, the process as {}; ptrace_scope {scope}",
+        access.user,
+        if access.sys_ptrace { " with CAP_SYS_PTRACE" } else { "" },
+        access.target_user.map_or("an unknown user".to_owned(), |u| u.to_string()),
+    );
+    report.line("rights", Is::Fact, &rights)
+}
+
+fn about_readers<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::Result<()> {
+    report.line("memory", Is::Good, "can be read, without stopping the process")?;
+    let coverage = readers.python.coverage();
+    report.line(
+        "stacks",
+        Is::Good,
+        &format!("CPython {}, {}", coverage.version, coverage.layout),
+    )?;
+    for uncovered in coverage.uncovered {
+        report.line("stacks", Is::Bad, uncovered)?;
+    }
+    about_torch(report, readers)?;
+    about_gpu(report, readers)?;
+    report.line(
+        "exact events",
+        Is::Fact,
+        "not in this version: memory is charged to the lines seen while it was allocated, by sampling",
+    )?;
+    let took = format!("attaching took {:.0} ms", readers.took.as_secs_f64() * 1e3);
+    report.line("recording", Is::Good, &took)
+}
+
+fn about_torch<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::Result<()> {
+    let version = readers.torch_version().unwrap_or_else(|| "of unknown version".to_owned());
+    let (is, text) = match readers.allocator() {
+        AllocatorBackend::NotLoaded => (
+            Is::Bad,
+            "PyTorch's CUDA part is not loaded in it (yet): stacks and the driver's totals only"
+                .to_owned(),
+        ),
+        AllocatorBackend::NotInitialized => {
+            (Is::Fact, format!("PyTorch {version} has not used CUDA yet; a recording waits for it"))
+        }
+        AllocatorBackend::Native => {
+            (Is::Good, format!("PyTorch {version}, native caching allocator"))
+        }
+        AllocatorBackend::CudaMallocAsync => (
+            Is::Bad,
+            format!(
+                "PyTorch {version} with backend:cudaMallocAsync keeps no counters or blocks: the driver's totals only"
+            ),
+        ),
+        AllocatorBackend::Pluggable(name) => (
+            Is::Bad,
+            format!(
+                "PyTorch {version} with the program's own allocator {name}: the driver's totals only"
+            ),
+        ),
+        AllocatorBackend::Unknown(what) => (Is::Bad, what),
+    };
+    report.line("allocator", is, &text)?;
+    let Torch::Attached(torch) = &mut readers.torch else { return Ok(()) };
+    if *torch.backend() != AllocatorBackend::Native {
+        return Ok(());
+    }
+    let mut counters = Vec::new();
+    if let Err(error) = torch.counters(&mut counters) {
+        return report.line("counters", Is::Bad, &error.to_string());
+    }
+    let devices: Vec<CudaIndex> = counters.iter().map(|(device, _)| *device).collect();
+    for (device, counters) in &counters {
+        let text = format!(
+            "GPU {}: allocated {}, reserved {}, peak {}",
+            device.0,
+            render::bytes(counters.allocated().max(0) as u64),
+            render::bytes(counters.reserved().max(0) as u64),
+            render::bytes(counters.max_allocated().max(0) as u64),
+        );
+        report.line("counters", Is::Good, &text)?;
+    }
+    for device in devices {
+        let start = std::time::Instant::now();
+        let (is, text) = match torch.blocks(device, Nanos(0)) {
+            Ok(map) => {
+                let check = match map.consistency {
+                    Consistency::Consistent => (Is::Good, "its sums equal the counters".to_owned()),
+                    Consistency::Degraded { allocated_in_blocks, allocated_counter } => (
+                        Is::Bad,
+                        format!(
+                            "the process changed it during every attempt: blocks {}, counter {}",
+                            render::bytes(allocated_in_blocks),
+                            render::bytes(allocated_counter)
+                        ),
+                    ),
+                };
+                let count = map.blocks().count();
+                (
+                    check.0,
+                    format!(
+                        "GPU {}: {count} blocks in {} segments, read in {:.1} ms; {}",
+                        device.0,
+                        map.segments.len(),
+                        start.elapsed().as_secs_f64() * 1e3,
+                        check.1
+                    ),
+                )
+            }
+            Err(error) => (Is::Bad, format!("GPU {}: {error}", device.0)),
+        };
+        report.line("block map", is, &text)?;
+    }
+    Ok(())
+}
+
+fn about_gpu<W: Write>(report: &mut Report<W>, readers: &Readers) -> io::Result<()> {
+    let gpu = match &readers.gpu {
+        Ok(gpu) => gpu,
+        Err(error) => {
+            let text = format!("{error}: memory outside PyTorch stays unknown");
+            return report.line("driver", Is::Bad, &text);
+        }
+    };
+    let version = gpu.driver_version().unwrap_or_else(|e| e.to_string());
+    report.line("driver", Is::Good, &format!("NVML answers, driver {version}"))?;
+    for device in readers.devices() {
+        let Some(nvml_index) = device.nvml_index else { continue };
+        let cuda = match device.cuda_index {
+            Some(index) => format!("GPU {} of the process", index.0),
+            None => "not visible to the process (or its number is unknown)".to_owned(),
+        };
+        let name = device.name.as_deref().unwrap_or("unnamed");
+        let (is, usage) = match gpu.usage(nvml_index, Nanos(0)) {
+            Ok(usage) => match usage.process {
+                ProcessUsage::Bytes(bytes) => {
+                    (Is::Good, format!("the process uses {}", render::bytes(bytes)))
+                }
+                ProcessUsage::Unknown(why) => (Is::Fact, format!("its use is unknown: {why}")),
+            },
+            Err(error) => (Is::Bad, error.to_string()),
+        };
+        report.line("device", is, &format!("nvidia-smi {nvml_index}, {name}, {cuda}: {usage}"))?;
+    }
+    Ok(())
+}

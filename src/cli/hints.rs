@@ -1,0 +1,124 @@
+//! What to do next, for errors whose remedy memspy knows.
+
+use anyhow::{Error, anyhow};
+
+use crate::sampler::AttachError;
+use crate::target::{Access, Process, ProcessError};
+
+/// The error of an attempt to attach to process `pid`, with what to do next.
+pub(super) fn attach(error: AttachError, pid: u32) -> Error {
+    if error.is_denied() {
+        return anyhow!("{error}; {}", denied(pid));
+    }
+    if error.is_not_python() {
+        return anyhow!("{error}; {}", python_nearby(pid));
+    }
+    if error.is_starting() {
+        return anyhow!("{error}; try again in a moment");
+    }
+    match error {
+        AttachError::Process(ProcessError::NotFound { .. }) => {
+            anyhow!("{error}; 'pgrep -af python' lists the Python processes")
+        }
+        other => Error::new(other).context(format!("cannot attach to process {pid}")),
+    }
+}
+
+/// Launchers (shells, torchrun, version managers) have the Python that is meant as a child.
+fn python_nearby(pid: u32) -> String {
+    let children = Process::open(pid).map(|p| p.children()).unwrap_or_default();
+    let python = children.iter().find(|(_, command)| {
+        let program = command.first().and_then(|c| c.rsplit('/').next());
+        program.is_some_and(|name| name.starts_with("python"))
+    });
+    match python {
+        Some((child, command)) => format!("its child {child} may be meant: {}", command.join(" ")),
+        None => {
+            "give the pid of the Python process itself ('pgrep -af python' lists them)".to_owned()
+        }
+    }
+}
+
+/// One sentence of advice for a target whose memory may not be read, from the facts found.
+pub(super) fn denied(pid: u32) -> String {
+    match Process::open(pid) {
+        Ok(process) => advice(&Access::to(&process)),
+        Err(ProcessError::Denied { .. }) => {
+            "run memspy as the user that owns the process, or as root".to_owned()
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The exact remedy for these facts.
+pub(super) fn advice(access: &Access) -> String {
+    if access.sys_ptrace || access.user == 0 {
+        return if access.in_container {
+            "memspy runs in a container without the right to trace: start it with --cap-add SYS_PTRACE \
+             (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]), or run memspy on the host"
+                .to_owned()
+        } else {
+            "a security module (SELinux, AppArmor, lockdown) refuses it: look into the kernel's log"
+                .to_owned()
+        };
+    }
+    if let Some(target) = access.target_user
+        && target != access.user
+    {
+        return format!(
+            "the process belongs to user {target} and memspy runs as user {}: run it as that user or with sudo",
+            access.user
+        );
+    }
+    match access.ptrace_scope {
+        Some(1) => "kernel.yama.ptrace_scope is 1, which allows reading only one's own children: run \
+                    memspy with sudo, start the job with 'memspy record -- PROGRAM', or as root \
+                    'sysctl kernel.yama.ptrace_scope=0'"
+            .to_owned(),
+        Some(2) => "kernel.yama.ptrace_scope is 2, which allows only administrators: run memspy with sudo, or give \
+                    it the capability 'setcap cap_sys_ptrace+ep memspy'"
+            .to_owned(),
+        Some(3) => "kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot"
+            .to_owned(),
+        _ if access.target_in_container => {
+            "the process lives in a container (a user namespace of its own): run memspy with sudo on the host"
+                .to_owned()
+        }
+        _ => "the process has changed its rights (set-user-id, prctl PR_SET_DUMPABLE): run memspy with sudo"
+            .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access() -> Access {
+        Access {
+            ptrace_scope: Some(0),
+            user: 1000,
+            target_user: Some(1000),
+            sys_ptrace: false,
+            sys_admin: false,
+            perfmon: false,
+            bpf: false,
+            in_container: false,
+            target_in_container: false,
+        }
+    }
+
+    #[test]
+    fn each_obstacle_has_its_own_remedy() {
+        let cases = [
+            (Access { ptrace_scope: Some(1), ..access() }, "ptrace_scope=0"),
+            (Access { ptrace_scope: Some(2), ..access() }, "setcap"),
+            (Access { ptrace_scope: Some(3), ..access() }, "boot"),
+            (Access { target_user: Some(7), ..access() }, "user 7"),
+            (Access { user: 0, in_container: true, ..access() }, "--cap-add SYS_PTRACE"),
+            (Access { target_in_container: true, ..access() }, "host"),
+        ];
+        for (facts, remedy) in cases {
+            assert!(advice(&facts).contains(remedy), "{facts:?}: {}", advice(&facts));
+        }
+    }
+}

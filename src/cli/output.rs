@@ -1,0 +1,147 @@
+//! Files to write: their names, and what may not be overwritten.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// The host's name; `unknown-host` when the kernel does not say.
+pub(super) fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|name| name.trim().to_owned())
+        .ok()
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "unknown-host".to_owned())
+}
+
+/// `path` with `%p` replaced by the pid, `%h` by the host's name and `%%` by `%`.
+pub(super) fn expand(path: &Path, pid: u32, host: &str) -> Result<PathBuf> {
+    let Some(text) = path.to_str() else { return Ok(path.to_owned()) };
+    let mut expanded = String::new();
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            expanded.push(c);
+            continue;
+        }
+        match rest.next() {
+            Some('p') => expanded.push_str(&pid.to_string()),
+            Some('h') => expanded.push_str(host),
+            Some('%') => expanded.push('%'),
+            other => bail!(
+                "the output name {text} has %{}: memspy knows %p (pid), %h (host) and %%",
+                other.map(String::from).unwrap_or_default()
+            ),
+        }
+    }
+    Ok(PathBuf::from(expanded))
+}
+
+/// Refuses what must not be overwritten, before any work is done.
+pub(super) fn check(path: &Path, force: bool) -> Result<()> {
+    if path.as_os_str() == "-" {
+        return Ok(());
+    }
+    if path.is_dir() {
+        bail!("cannot write {}: it is a directory; name a file with -o", path.display());
+    }
+    if !force && !is_stream(path) && path.exists() {
+        bail!(
+            "{} exists already; use --force to overwrite it, or name another file with -o",
+            path.display()
+        );
+    }
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
+            bail!("cannot write {}: there is no directory {}", path.display(), parent.display())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `path` is a device or a pipe: something that is written to, never replaced.
+pub(super) fn is_stream(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
+}
+
+/// Writes a whole file (or standard output, for `-`) with `content`; a file is complete or not there.
+pub(super) fn write(
+    path: &Path,
+    force: bool,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    if path.as_os_str() == "-" {
+        let mut out = BufWriter::new(io::stdout().lock());
+        return match content(&mut out).and_then(|()| out.flush()) {
+            // The reader of a pipe (`| head`) may have seen enough.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other.context("cannot write to standard output"),
+        };
+    }
+    check(path, force)?;
+    if is_stream(path) {
+        return write_to(path, content).with_context(|| format!("cannot write {}", path.display()));
+    }
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let result = write_to(&part, content).and_then(|()| std::fs::rename(&part, path));
+    if result.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    result.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn write_to(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let file: File = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    let mut out = BufWriter::new(file);
+    content(&mut out)?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_letters_are_replaced() {
+        let expand = |name: &str| expand(Path::new(name), 42, "box");
+        assert_eq!(expand("a-%p-%h-%%.bin").unwrap(), PathBuf::from("a-42-box-%.bin"));
+        assert!(expand("a-%x").unwrap_err().to_string().contains("%x"));
+        assert!(expand("a-%").is_err());
+    }
+
+    #[test]
+    fn what_is_there_stays_unless_forced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.svg");
+        let text = |s: &'static str| move |out: &mut dyn Write| out.write_all(s.as_bytes());
+        write(&path, false, text("one")).unwrap();
+        assert!(write(&path, false, text("two")).unwrap_err().to_string().contains("--force"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one");
+        write(&path, true, text("two")).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
+        assert!(
+            write(folder.path(), true, text("x")).unwrap_err().to_string().contains("directory")
+        );
+        let nowhere = folder.path().join("no/such/x");
+        assert!(write(&nowhere, false, text("x")).is_err());
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_not_replaced() {
+        let device = Path::new("/dev/null");
+        write(device, false, |out| out.write_all(b"x")).unwrap();
+        assert!(is_stream(device));
+    }
+
+    #[test]
+    fn a_failed_write_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.svg");
+        let failing = |_: &mut dyn Write| Err(io::Error::other("no more"));
+        assert!(write(&path, false, failing).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,261 @@
+//! `memspy record`: attach, record, say what came of it.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use indicatif::ProgressBar;
+
+use crate::analysis::Profile;
+use crate::model::{AllocatorBackend, Record, RecordSink};
+use crate::render;
+use crate::sampler::{
+    BackgroundSink, Progress, Readers, Recorder, Torch, Wanted, WithSources, attach,
+    attach_when_python,
+};
+use crate::trace;
+
+use super::args::{FlameFormat, MomentWord, Record as Words, RecordFormat};
+use super::launch::Launched;
+use super::{charging, flame, hints, output, say};
+
+/// Runs it.
+pub(super) fn run(words: &Words) -> Result<ExitCode> {
+    if words.subprocesses {
+        bail!(
+            "--subprocesses is not built yet: memspy records one process; attach to each one with \
+             its own 'memspy record -p PID -o trace-%p.bin'"
+        );
+    }
+    // The name with %p in it cannot be checked before the program runs; all others are, before it starts.
+    let host = output::host();
+    let named = |pid: u32| -> Result<PathBuf> {
+        let default = PathBuf::from(match words.format {
+            RecordFormat::Trace => "memspy-%p.bin",
+            RecordFormat::Flamegraph => "memspy-%p.svg",
+            RecordFormat::Collapsed => "memspy-%p.txt",
+        });
+        output::expand(words.output.as_ref().unwrap_or(&default), pid, &host)
+    };
+    output::check(&named(words.pid.unwrap_or(0))?, words.force)?;
+
+    let Signals { stop, leave } = Signals::watch()?;
+    let mut launched = words.pid.is_none().then(|| Launched::start(&words.program)).transpose()?;
+    let pid = launched.as_ref().map(Launched::pid).or(words.pid).unwrap_or_default();
+    let attached = match &launched {
+        Some(_) => attach_when_python(pid, &stop),
+        None => attach(pid, &stop),
+    };
+    let recorded = match attached {
+        Ok(readers) => record(words, readers, named(pid)?, host, &stop),
+        Err(_) if launched.as_mut().is_some_and(Launched::has_ended) => {
+            Err(anyhow!("the program ended before memspy found a Python in it"))
+        }
+        Err(error) => Err(hints::attach(error, pid)),
+    };
+    match launched {
+        None => recorded.map(|()| ExitCode::SUCCESS),
+        Some(program) => {
+            // A recording that failed never ends the program: it goes on, and memspy waits with it.
+            if let Err(error) = &recorded {
+                say(&format!("error: {error:#}"));
+            }
+            let code = program.wait(&leave)?;
+            Ok(if recorded.is_err() { ExitCode::FAILURE } else { code })
+        }
+    }
+}
+
+fn record(
+    words: &Words,
+    readers: Readers,
+    path: PathBuf,
+    host: String,
+    stop: &AtomicBool,
+) -> Result<()> {
+    output::check(&path, words.force)?;
+    announce(&readers);
+    let wanted = Wanted { rate: words.rate, duration: words.duration.map(Duration::from_secs_f64) };
+    let to_trace = words.format == RecordFormat::Trace;
+    let writer = to_trace
+        .then(|| trace::Writer::create(&path, words.force))
+        .transpose()
+        .context("nothing was recorded")?;
+    let process = readers.process.clone();
+    let sink = Sinks { writer, profile: charging(&words.stacks) };
+    let bar = progress_bar(&wanted);
+    let mut observe = |progress: &Progress| show(&bar, progress);
+    let recorder = Recorder::new(readers, wanted);
+    let (sinks, result) = if words.no_source {
+        drive(recorder, sink, host, stop, &mut observe, |s| s)?
+    } else {
+        let sink = WithSources::new(sink, Arc::clone(&process));
+        drive(recorder, sink, host, stop, &mut observe, WithSources::into_inner)?
+    };
+    bar.finish_and_clear();
+    let Some(Sinks { writer, mut profile }) = sinks else {
+        return result.with_context(|| format!("the recording into {} failed", path.display()));
+    };
+    profile.finish();
+    match writer {
+        Some(writer) => {
+            let finished = result.and_then(|()| writer.finish());
+            let (_, written) = finished.with_context(|| {
+                format!(
+                    "the recording into {0} ended early; what was written before is whole: try 'memspy flame {0}'",
+                    path.display()
+                )
+            })?;
+            let mut err = io::stderr().lock();
+            render::summary(&mut err, &profile, &path.display().to_string(), written.bytes)?;
+        }
+        None => {
+            result.context("the recording failed")?;
+            let drawing = flame::Drawing {
+                format: match words.format {
+                    RecordFormat::Collapsed => FlameFormat::Collapsed,
+                    RecordFormat::Flamegraph | RecordFormat::Trace => FlameFormat::Flamegraph,
+                },
+                gpu: None,
+                moment: MomentWord::Peak,
+                function: false,
+                stacks: words.stacks.clone(),
+            };
+            drawing.draw(&profile, &path, words.force)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the recorder with `sink` on a thread of its own, and takes the sinks out of it again.
+fn drive<S: RecordSink + Send + 'static>(
+    recorder: Recorder,
+    sink: S,
+    host: String,
+    stop: &AtomicBool,
+    observe: &mut dyn FnMut(&Progress),
+    unwrap: impl FnOnce(S) -> Sinks,
+) -> Result<(Option<Sinks>, io::Result<()>)> {
+    let mut background = BackgroundSink::new(sink).context("cannot start the writing thread")?;
+    let recorded = recorder.run(host, &mut background, stop, observe).map(|_| ());
+    let (sink, written) = background.finish();
+    // The writing thread's own error says why; the recorder only notices that it is gone.
+    Ok((sink.map(unwrap), written.and(recorded)))
+}
+
+/// Where the records go: the trace, and a profile of them for the summary.
+struct Sinks {
+    writer: Option<trace::Writer<std::fs::File>>,
+    profile: Profile,
+}
+
+impl RecordSink for Sinks {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        if let Some(writer) = &mut self.writer {
+            writer.record(record)?;
+        }
+        self.profile.record(record)
+    }
+}
+
+/// What signals ask of memspy; the second one ends it at once.
+struct Signals {
+    /// SIGINT, SIGTERM, SIGHUP: the recording is to end.
+    stop: Arc<AtomicBool>,
+    /// SIGTERM, SIGHUP, which a program that memspy started has not received as Ctrl-C is: memspy is
+    /// to end without waiting for it.
+    leave: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn watch() -> Result<Signals> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        use signal_hook::flag::{register, register_conditional_default};
+        let signals = Signals { stop: Arc::default(), leave: Arc::default() };
+        let watch = || -> io::Result<()> {
+            for signal in [SIGINT, SIGTERM, SIGHUP] {
+                register_conditional_default(signal, Arc::clone(&signals.stop))?;
+                register(signal, Arc::clone(&signals.stop))?;
+            }
+            for signal in [SIGTERM, SIGHUP] {
+                register(signal, Arc::clone(&signals.leave))?;
+            }
+            Ok(())
+        };
+        watch().context("cannot watch for Ctrl-C")?;
+        Ok(signals)
+    }
+}
+
+/// Says what was attached to, and what cannot be seen of it yet.
+fn announce(readers: &Readers) {
+    let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
+    say(&format!(
+        "attached to process {} (Python {}{torch}) in {:.0} ms; Ctrl-C ends the recording",
+        readers.process.pid(),
+        readers.python.version(),
+        readers.took.as_secs_f64() * 1e3,
+    ));
+    let limit = match readers.allocator() {
+        AllocatorBackend::Native => None,
+        AllocatorBackend::NotLoaded => {
+            Some("PyTorch's CUDA part is not loaded in it; waiting for it".to_owned())
+        }
+        AllocatorBackend::NotInitialized => {
+            Some("PyTorch has not used CUDA in it yet; waiting for it".to_owned())
+        }
+        AllocatorBackend::CudaMallocAsync => {
+            Some("it uses backend:cudaMallocAsync, which keeps no counters or blocks".to_owned())
+        }
+        AllocatorBackend::Pluggable(name) => {
+            Some(format!("it uses a CUDA allocator of its own ({name})"))
+        }
+        AllocatorBackend::Unknown(what) => {
+            Some(format!("its CUDA allocator cannot be read: {what}"))
+        }
+    };
+    if let Some(limit) = limit {
+        say(&format!("{limit}; recording stacks and the driver's totals"));
+    }
+    if let (Err(error), Torch::Attached(_)) = (&readers.gpu, &readers.torch) {
+        say(&format!("{error}; memory outside PyTorch will be unknown"));
+    }
+}
+
+fn progress_bar(wanted: &Wanted) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    match wanted.duration {
+        Some(duration) => {
+            let style =
+                indicatif::ProgressStyle::with_template("{bar:24} {elapsed} of {len} s  {msg}");
+            let bar = ProgressBar::new(duration.as_secs().max(1));
+            style.map_or(bar.clone(), |style| bar.with_style(style))
+        }
+        None => ProgressBar::new_spinner(),
+    }
+}
+
+fn show(bar: &ProgressBar, progress: &Progress) {
+    let sizes = match (progress.allocated, progress.reserved) {
+        (Some(allocated), Some(reserved)) => format!(
+            "allocated {}, reserved {}",
+            render::bytes(allocated.max(0) as u64),
+            render::bytes(reserved.max(0) as u64)
+        ),
+        _ => "allocator unknown".to_owned(),
+    };
+    bar.set_position(progress.elapsed.as_secs());
+    bar.set_message(format!(
+        "{} samples, {} late, {} torn; {sizes}",
+        progress.totals.ticks - progress.totals.late,
+        progress.totals.late,
+        progress.totals.torn
+    ));
+    bar.tick();
+}

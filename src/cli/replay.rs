@@ -1,0 +1,78 @@
+//! Reading a trace into a profile, with progress on a terminal and warnings about what is wrong with it.
+
+use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::analysis::Profile;
+use crate::trace::{Reader, Summary};
+
+/// Shorter traces are read before a bar could be seen.
+const WORTH_A_BAR: u64 = 16 << 20;
+
+/// Reads the trace at `path` into `profile`.
+pub(super) fn read(path: &Path, profile: &mut Profile) -> Result<()> {
+    let mut reader = Reader::open(path)?;
+    let bar = bar(reader.length().unwrap_or(0));
+    let summary = reader.replay_with(profile, &mut |progress| {
+        bar.set_position(progress.bytes);
+        ControlFlow::Continue(())
+    })?;
+    bar.finish_and_clear();
+    profile.finish();
+    for warning in warnings(&summary) {
+        profile.warn(warning);
+    }
+    if summary.records == 0 {
+        anyhow::bail!(
+            "{} has no whole block: the recording ended before its first second was written",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// What a report has to say about the state of its trace.
+fn warnings(summary: &Summary) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if !summary.complete {
+        warnings.push(
+            "the recording ended abruptly (or goes on): what follows is up to its last whole block"
+                .to_owned(),
+        );
+    }
+    if let Some(damage) = &summary.first_damage {
+        warnings.push(format!(
+            "the trace is damaged in {} places, first at byte {} ({}): {} blocks with {} records are lost, {} more records use what was lost",
+            summary.damaged_places,
+            damage.offset,
+            damage.why,
+            summary.lost_blocks,
+            summary.lost_records,
+            summary.dropped_records
+        ));
+    }
+    if summary.unknown_tags > 0 {
+        warnings.push(format!(
+            "{} records are of kinds this memspy does not know: a later memspy wrote them",
+            summary.unknown_tags
+        ));
+    }
+    warnings
+}
+
+fn bar(length: u64) -> ProgressBar {
+    if length < WORTH_A_BAR || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length);
+    match ProgressStyle::with_template(
+        "{bar:40} {binary_bytes} of {binary_total_bytes}, {eta} left",
+    ) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

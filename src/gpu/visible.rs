@@ -1,0 +1,124 @@
+//! Which physical device the target means by CUDA device 0, 1, ….
+//!
+//! CUDA's own rules (CUDA C++ Programming Guide, "CUDA Environment Variables"): devices are ordered by
+//! `CUDA_DEVICE_ORDER` (`FASTEST_FIRST` unless it is `PCI_BUS_ID`), then `CUDA_VISIBLE_DEVICES` picks
+//! from that order, up to the first entry that names no device.
+
+use crate::model::{CudaIndex, Device};
+
+/// The order in which CUDA numbers the devices before `CUDA_VISIBLE_DEVICES` picks from them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceOrder {
+    /// `FASTEST_FIRST`, CUDA's default. Known from outside only when all devices are of one kind:
+    /// they then keep the order of their PCI bus ids.
+    FastestFirst,
+    /// `PCI_BUS_ID`: the order of NVML and nvidia-smi.
+    PciBusId,
+}
+
+/// What the target's environment says about its devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CudaVisibility {
+    /// From `CUDA_DEVICE_ORDER`.
+    pub order: DeviceOrder,
+    /// `CUDA_VISIBLE_DEVICES`; `None` when it is not set.
+    pub visible: Option<String>,
+}
+
+impl CudaVisibility {
+    /// From the values of the two variables in the target's environment.
+    pub fn new(device_order: Option<&str>, visible_devices: Option<String>) -> Self {
+        let order = match device_order {
+            Some("PCI_BUS_ID") => DeviceOrder::PciBusId,
+            _ => DeviceOrder::FastestFirst,
+        };
+        CudaVisibility { order, visible: visible_devices }
+    }
+
+    /// Gives `devices` (all of the machine, in NVML's order) their CUDA numbers. A device that the
+    /// target does not see, or whose number cannot be known, keeps `None`.
+    pub fn number(&self, devices: &mut [Device]) {
+        for device in devices.iter_mut() {
+            device.cuda_index = None;
+        }
+        let one_kind = devices.windows(2).all(|pair| pair[0].name == pair[1].name);
+        let order_known = one_kind || self.order == DeviceOrder::PciBusId;
+        let Some(visible) = &self.visible else {
+            if order_known {
+                for (i, device) in devices.iter_mut().enumerate() {
+                    device.cuda_index = Some(CudaIndex(i as u32));
+                }
+            }
+            return;
+        };
+        for (cuda, entry) in visible.split(',').map(str::trim).enumerate() {
+            let found = if let Ok(number) = entry.parse::<usize>() {
+                // A number counts in an order that is not known: neither is what follows it.
+                if !order_known {
+                    return;
+                }
+                devices.get_mut(number)
+            } else if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
+                // CUDA accepts any unambiguous beginning of a UUID.
+                let mut matching = devices
+                    .iter_mut()
+                    .filter(|d| d.uuid.as_deref().is_some_and(|u| u.starts_with(entry)));
+                matching.next().filter(|_| matching.next().is_none())
+            } else {
+                None
+            };
+            match found {
+                // A device named twice makes the whole list invalid for CUDA.
+                Some(device) if device.cuda_index.is_none() => {
+                    device.cuda_index = Some(CudaIndex(cuda as u32));
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn devices(names: &[&str]) -> Vec<Device> {
+        let device = |(i, name): (usize, &&str)| Device {
+            cuda_index: None,
+            nvml_index: Some(i as u32),
+            uuid: Some(format!("GPU-{i}{i}{i}")),
+            pci_bus_id: None,
+            name: Some((*name).to_owned()),
+            total: None,
+        };
+        names.iter().enumerate().map(device).collect()
+    }
+
+    fn numbers(order: Option<&str>, visible: Option<&str>, names: &[&str]) -> Vec<Option<u32>> {
+        let mut devices = devices(names);
+        CudaVisibility::new(order, visible.map(str::to_owned)).number(&mut devices);
+        devices.iter().map(|d| d.cuda_index.map(|c| c.0)).collect()
+    }
+
+    #[test]
+    fn without_variables_devices_of_one_kind_keep_their_order() {
+        assert_eq!(numbers(None, None, &["H200", "H200"]), [Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn devices_of_several_kinds_are_unknown_unless_ordered_by_bus() {
+        assert_eq!(numbers(None, None, &["T4", "H200"]), [None, None]);
+        assert_eq!(numbers(None, Some("1"), &["T4", "H200"]), [None, None]);
+        assert_eq!(numbers(Some("PCI_BUS_ID"), Some("1"), &["T4", "H200"]), [None, Some(0)]);
+        assert_eq!(numbers(None, Some("GPU-111"), &["T4", "H200"]), [None, Some(0)]);
+    }
+
+    #[test]
+    fn visible_devices_reorder_and_end_at_the_first_wrong_entry() {
+        let four = ["H200"; 4];
+        assert_eq!(numbers(None, Some("2, 0"), &four), [Some(1), None, Some(0), None]);
+        assert_eq!(numbers(None, Some("3,-1,0"), &four), [None, None, None, Some(0)]);
+        assert_eq!(numbers(None, Some("1,GPU-33"), &four), [None, Some(0), None, Some(1)]);
+        assert_eq!(numbers(None, Some(""), &four), [None; 4]);
+    }
+}

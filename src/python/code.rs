@@ -1,0 +1,255 @@
+//! Code objects: read once, kept by address, and checked at every use for having been replaced.
+//!
+//! A code object that dies (the cell of a notebook, `exec`) leaves its address to the next one. So in
+//! the system call that copies the frames, after them, what identifies their code objects is copied as
+//! well, and compared: the pointers to name, file and line table, the first line, and `co_version`,
+//! which no two code objects of an interpreter share (3.12+). Before 3.12 the texts of name and file are
+//! compared too, for these objects are reused alike. 3.14+ counts the deaths of code objects in the
+//! interpreter: while the count stands still, nothing needs to be compared. The count is copied after the
+//! frames (so it speaks for them) and before the marks (so what is compared speaks for the count).
+
+use rustc_hash::FxHashMap;
+
+use super::activity::waits;
+use super::batch::{Batch, Slot};
+use super::layout::{Instruction, Layout};
+use super::line_table::Lines;
+use super::objects::{ObjectFault, bytes, text};
+use super::walk::RawFrame;
+use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
+use crate::target::{Addr, Memory};
+
+/// A code object not used in so many samples is not checked in advance any more.
+const FORGOTTEN_AFTER: u64 = 16;
+/// More code objects than any program has alive; beyond, the cache starts anew.
+const MOST_CODES: usize = 1 << 17;
+
+/// A stretch of memory whose content identifies a code object.
+#[derive(Debug)]
+struct Mark {
+    addr: Addr,
+    expected: Vec<u8>,
+    /// Offsets of the parts that never change, from and to.
+    parts: Vec<(usize, usize)>,
+    slot: Slot,
+}
+
+/// A code object.
+#[derive(Debug)]
+struct Code {
+    function: Function,
+    number: Option<FunctionId>,
+    waits: bool,
+    lines: Lines,
+    /// Its frames by instruction offset.
+    frames: FxHashMap<i64, FrameId>,
+    instructions: u64,
+    marks: Vec<Mark>,
+    /// The batch in which it was last found unchanged.
+    verified: u64,
+    /// The interpreter's count at that time.
+    generation: Option<u64>,
+    used: u64,
+    watched: bool,
+}
+
+/// What a frame is, once its code is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    /// The frame, and whether it is a place where a thread waits without allocating.
+    Frame(FrameId, bool),
+    /// Its code object has not been checked in this batch: read again.
+    Unchecked,
+    /// Its code object is not known yet.
+    Unknown,
+}
+
+/// All code objects met.
+#[derive(Debug, Default)]
+pub(super) struct Codes {
+    by_addr: FxHashMap<Addr, Code>,
+    /// Those to be checked in each batch.
+    watched: Vec<Addr>,
+    batch: u64,
+    sample: u64,
+    generation: Option<u64>,
+    cut: Option<FrameId>,
+}
+
+impl Codes {
+    /// Begins a sample.
+    pub(super) fn begin_sample(&mut self) {
+        self.sample += 1;
+        if self.by_addr.len() > MOST_CODES {
+            self.by_addr.clear();
+            self.watched.clear();
+        }
+        let (sample, by_addr) = (self.sample, &mut self.by_addr);
+        self.watched.retain(|addr| {
+            by_addr.get_mut(addr).is_some_and(|code| {
+                code.watched = code.used + FORGOTTEN_AFTER > sample;
+                code.watched
+            })
+        });
+    }
+
+    /// Asks for what identifies the code objects in use.
+    pub(super) fn push(&mut self, batch: &mut Batch) {
+        self.batch += 1;
+        for addr in &self.watched {
+            let Some(code) = self.by_addr.get_mut(addr) else { continue };
+            if code.generation.is_some() && code.generation == self.generation {
+                continue;
+            }
+            for mark in &mut code.marks {
+                mark.slot = batch.push(mark.addr, mark.expected.len());
+            }
+        }
+    }
+
+    /// Compares what was asked for; forgets the code objects that were replaced. `generation` is the
+    /// interpreters' count of dead code objects in the same batch, where they have one.
+    pub(super) fn compare(&mut self, batch: &Batch, generation: Option<u64>) {
+        let (number, asked_at, by_addr) = (self.batch, self.generation, &mut self.by_addr);
+        let unreadable = batch.fault();
+        self.watched.retain(|addr| {
+            let Some(code) = by_addr.get_mut(addr) else { return false };
+            if code.generation.is_some() && code.generation == asked_at {
+                return true;
+            }
+            let same = code.marks.iter().all(|mark| mark.holds(batch));
+            if same {
+                code.verified = number;
+                code.generation = generation;
+            } else if unreadable.is_none_or(|fault| code.marks.iter().any(|m| m.slot == fault)) {
+                by_addr.remove(addr);
+                return false;
+            }
+            true
+        });
+        self.generation = generation;
+    }
+
+    /// The frame that `raw` is.
+    pub(super) fn frame(&mut self, raw: &RawFrame, table: &mut StackTable) -> Known {
+        let Some(code) = self.by_addr.get_mut(&raw.code) else { return Known::Unknown };
+        code.used = self.sample;
+        let counted = code.generation.is_some() && code.generation == self.generation;
+        if code.verified != self.batch && !counted {
+            if !code.watched {
+                code.watched = true;
+                self.watched.push(raw.code);
+            }
+            return Known::Unchecked;
+        }
+        let offset = raw.instruction.wrapping_sub(code.instructions) as i64;
+        if let Some(&frame) = code.frames.get(&offset) {
+            return Known::Frame(frame, code.waits);
+        }
+        let function = *code.number.get_or_insert_with(|| table.function(code.function.clone()));
+        let frame = table.frame(Frame { function, line: code.lines.at(offset) });
+        code.frames.insert(offset, frame);
+        Known::Frame(frame, code.waits)
+    }
+
+    /// Reads the code object at `at` and watches it. It is trusted only once a later batch finds it unchanged.
+    pub(super) fn learn(
+        &mut self,
+        memory: &dyn Memory,
+        layout: &Layout,
+        code_type: Option<Addr>,
+        at: Addr,
+    ) -> Result<(), ObjectFault> {
+        let fields = &layout.code;
+        let head = memory.vec(at, fields.len)?;
+        let class = layout.object.type_of.of(&head).ok_or(ObjectFault::Odd)?;
+        if code_type.is_some_and(|expected| expected != class) {
+            return Err(ObjectFault::Odd);
+        }
+        let of = |field: crate::target::Field<Addr>| field.of(&head).ok_or(ObjectFault::Odd);
+        let first_line = fields.first_line.of(&head).ok_or(ObjectFault::Odd)?;
+        let name = text(memory, &layout.object, of(fields.name)?)?;
+        let file = text(memory, &layout.object, of(fields.file)?)?;
+        let table = bytes(memory, &layout.object, of(fields.line_table)?)?;
+        let lines = Lines::decode(fields.line_format, &table, first_line);
+
+        let mut parts = vec![
+            (fields.name.offset, fields.name.end()),
+            (fields.file.offset, fields.file.end()),
+            (fields.line_table.offset, fields.line_table.end()),
+            (fields.first_line.offset, fields.first_line.end()),
+        ];
+        let version = fields.version.and_then(|f| f.of(&head)).filter(|&v| v != 0);
+        if let (Some(field), Some(_)) = (fields.version, version) {
+            parts.push((field.offset, field.end()));
+        }
+        let mut marks = vec![Mark::new(at, &head, parts)];
+        if version.is_none() {
+            for text in [&name, &file] {
+                marks.push(Mark::new(text.at, &text.stored, vec![(0, text.stored.len())]));
+            }
+        }
+        let waits = waits(&file.text, &name.text);
+        let function = Function {
+            name: name.text.into(),
+            file: file.text.into(),
+            first_line,
+            last_line: lines.last_line(),
+        };
+        let instructions = match layout.frame.instruction {
+            Instruction::Pointer(_) => at.0 + fields.instructions as u64,
+            Instruction::Bytes(_) | Instruction::Units(_) => 0,
+        };
+        let code = Code {
+            function,
+            number: None,
+            waits,
+            lines,
+            frames: FxHashMap::default(),
+            instructions,
+            marks,
+            verified: 0,
+            generation: None,
+            used: self.sample,
+            watched: true,
+        };
+        if self.by_addr.insert(at, code).is_none_or(|old| !old.watched) {
+            self.watched.push(at);
+        }
+        Ok(())
+    }
+
+    /// The frame that stands for those of a stack too deep to be read whole.
+    pub(super) fn mark_of_a_cut(&mut self, table: &mut StackTable) -> FrameId {
+        *self.cut.get_or_insert_with(|| {
+            let function = table.function(Function {
+                name: "<deeper frames not read>".into(),
+                file: "".into(),
+                first_line: 0,
+                last_line: 0,
+            });
+            table.frame(Frame { function, line: 0 })
+        })
+    }
+}
+
+impl Mark {
+    /// `parts` of `bytes` at `addr`, read no further than needed.
+    fn new(addr: Addr, bytes: &[u8], mut parts: Vec<(usize, usize)>) -> Mark {
+        let from = parts.iter().map(|p| p.0).min().unwrap_or(0);
+        let to = parts.iter().map(|p| p.1).max().unwrap_or(0);
+        for part in &mut parts {
+            *part = (part.0 - from, part.1 - from);
+        }
+        let expected = bytes.get(from..to).unwrap_or_default().to_vec();
+        Mark { addr: addr + from as u64, expected, parts, slot: Slot::default() }
+    }
+
+    fn holds(&self, batch: &Batch) -> bool {
+        batch.get(self.slot).is_some_and(|now| {
+            self.parts.iter().all(|&(from, to)| {
+                now.get(from..to).is_some_and(|part| Some(part) == self.expected.get(from..to))
+            })
+        })
+    }
+}

@@ -1,0 +1,270 @@
+//! The interpreters of the runtime and the list of their threads.
+
+use super::batch::{Batch, Slot};
+use super::layout::Layout;
+use crate::target::{Addr, Field, Memory, MemoryError, Scalar};
+
+/// More interpreters and threads than any program has; a longer list is damage.
+const MOST_INTERPRETERS: usize = 256;
+const MOST_THREADS: usize = 16384;
+/// A list that changed under every one of so many walks is given up for now.
+const LIST_ATTEMPTS: usize = 8;
+
+/// Why the threads could not be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ListFault {
+    /// `what` at this address could not be read.
+    Memory(&'static str, Addr, MemoryError),
+    /// There is no interpreter (yet, or any more).
+    NoInterpreter,
+    /// Threads came and went during every attempt.
+    Changing,
+}
+
+/// A thread as the interpreter lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Its `PyThreadState`.
+    pub(super) at: Addr,
+    /// The next one in the list.
+    pub(super) next: Addr,
+    pub(super) python_id: u64,
+    pub(super) os_id: Option<u64>,
+    pub(super) identity: u64,
+}
+
+/// How much of a `PyThreadState` is copied.
+pub(super) fn thread_len(layout: &Layout) -> usize {
+    let thread = &layout.thread;
+    [
+        thread.next.end(),
+        thread.interpreter.end(),
+        thread.head.end(),
+        thread.python_id.end(),
+        thread.identity.end(),
+        thread.os_id.map_or(0, Field::end),
+    ]
+    .into_iter()
+    .max()
+    .unwrap_or(0)
+}
+
+#[derive(Debug)]
+struct Interpreter {
+    at: Addr,
+    first_thread: Addr,
+    next: Addr,
+    gil: Option<Addr>,
+    list_slot: Slot,
+    gil_slot: Slot,
+    generation_slot: Slot,
+}
+
+/// The interpreters of a runtime, as last listed.
+#[derive(Debug)]
+pub(super) struct Heads {
+    runtime: Addr,
+    interpreters: Vec<Interpreter>,
+    head_slot: Slot,
+}
+
+impl Heads {
+    /// Those of the runtime at `runtime`, not listed yet.
+    pub(super) fn new(runtime: Addr) -> Heads {
+        Heads { runtime, interpreters: Vec::new(), head_slot: Slot::default() }
+    }
+
+    /// `PyInterpreterState` of the first interpreter listed is the newest; the main one is the last.
+    pub(super) fn main(&self) -> Option<Addr> {
+        self.interpreters.last().map(|interpreter| interpreter.at)
+    }
+
+    /// Walks the lists anew and returns all threads.
+    pub(super) fn list(
+        &mut self,
+        memory: &dyn Memory,
+        layout: &Layout,
+    ) -> Result<Vec<Place>, ListFault> {
+        let mut last = ListFault::Changing;
+        for _ in 0..LIST_ATTEMPTS {
+            match self.list_once(memory, layout) {
+                // A freed thread state may lie in memory given back: the next attempt sees the new list.
+                Err(fault @ ListFault::Memory(_, _, MemoryError::Fault { .. })) => last = fault,
+                Err(ListFault::Changing) => last = ListFault::Changing,
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+
+    fn list_once(&mut self, memory: &dyn Memory, layout: &Layout) -> Result<Vec<Place>, ListFault> {
+        self.interpreters.clear();
+        let mut places = Vec::new();
+        let first = pointer(memory, "_PyRuntime", self.runtime, layout.runtime.interpreters_head)?;
+        let mut at = first;
+        while at != Addr(0) {
+            if self.interpreters.len() == MOST_INTERPRETERS || !at.is_plausible() {
+                return Err(ListFault::Changing);
+            }
+            const WHAT: &str = "PyInterpreterState";
+            let first_thread = pointer(memory, WHAT, at, layout.interpreter.threads_head)?;
+            let next = pointer(memory, WHAT, at, layout.interpreter.next)?;
+            let gil = match (layout.runtime.gil, layout.interpreter.gil) {
+                (Some(offset), _) => Some(self.runtime + offset as u64),
+                (None, Some(field)) => {
+                    Some(pointer(memory, WHAT, at, field)?).filter(|gil| gil.is_plausible())
+                }
+                (None, None) => None,
+            };
+            list_threads(memory, layout, at, first_thread, &mut places)?;
+            self.interpreters.push(Interpreter {
+                at,
+                first_thread,
+                next,
+                gil,
+                list_slot: Slot::default(),
+                gil_slot: Slot::default(),
+                generation_slot: Slot::default(),
+            });
+            at = next;
+        }
+        if self.interpreters.is_empty() {
+            return Err(ListFault::NoInterpreter);
+        }
+        Ok(places)
+    }
+
+    /// Asks for the heads of the lists and for the holders of the GILs.
+    pub(super) fn push(&mut self, batch: &mut Batch, layout: &Layout) {
+        let head = layout.runtime.interpreters_head;
+        self.head_slot = batch.push(head.in_target(self.runtime), 8);
+        let (from, len) = list_fields(layout);
+        let (gil_from, gil_len) = gil_fields(layout);
+        for interpreter in &mut self.interpreters {
+            interpreter.list_slot = batch.push(interpreter.at + from as u64, len);
+            if let Some(gil) = interpreter.gil {
+                interpreter.gil_slot = batch.push(gil + gil_from as u64, gil_len);
+            }
+        }
+    }
+
+    /// Asks for the counts of dead code objects.
+    pub(super) fn push_generation(&mut self, batch: &mut Batch, layout: &Layout) {
+        let Some(field) = layout.interpreter.code_generation else { return };
+        for interpreter in &mut self.interpreters {
+            interpreter.generation_slot = batch.push(field.in_target(interpreter.at), 8);
+        }
+    }
+
+    /// Whether the lists still begin as they did; `None` when they could not be read.
+    pub(super) fn unchanged(&self, batch: &Batch, layout: &Layout) -> Option<bool> {
+        let (from, _) = list_fields(layout);
+        let mut expected = Addr::decode(batch.get(self.head_slot)?)?;
+        for interpreter in &self.interpreters {
+            let bytes = batch.get(interpreter.list_slot)?;
+            let first = within(bytes, layout.interpreter.threads_head, from)?;
+            if interpreter.at != expected || first != interpreter.first_thread {
+                return Some(false);
+            }
+            expected = within(bytes, layout.interpreter.next, from)?;
+            if expected != interpreter.next {
+                return Some(false);
+            }
+        }
+        Some(expected == Addr(0))
+    }
+
+    /// Adds the thread states that hold a GIL to `holders`.
+    pub(super) fn gil_holders(&self, batch: &Batch, layout: &Layout, holders: &mut Vec<Addr>) {
+        let (from, _) = gil_fields(layout);
+        for interpreter in &self.interpreters {
+            let holder = interpreter.gil.and_then(|_| {
+                let bytes = batch.get(interpreter.gil_slot)?;
+                let locked = within(bytes, layout.gil.locked, from)?;
+                // -1 before threads are used, 0 when released; `last_holder` stays after a release.
+                if locked == 1 { within(bytes, layout.gil.last_holder, from) } else { None }
+            });
+            if let Some(holder) = holder
+                && !holders.contains(&holder)
+            {
+                holders.push(holder);
+            }
+        }
+    }
+
+    /// The sum of the counts of dead code objects; `None` where the version has none.
+    pub(super) fn generation(&self, batch: &Batch, layout: &Layout) -> Option<u64> {
+        layout.interpreter.code_generation?;
+        self.interpreters.iter().try_fold(0u64, |sum, interpreter| {
+            Some(sum.wrapping_add(u64::decode(batch.get(interpreter.generation_slot)?)?))
+        })
+    }
+}
+
+/// Where the two fields of an interpreter that chain lists lie: first byte and length.
+fn list_fields(layout: &Layout) -> (usize, usize) {
+    spanning(layout.interpreter.next, layout.interpreter.threads_head)
+}
+
+fn gil_fields(layout: &Layout) -> (usize, usize) {
+    spanning(layout.gil.last_holder, layout.gil.locked)
+}
+
+fn spanning<A: Scalar, B: Scalar>(a: Field<A>, b: Field<B>) -> (usize, usize) {
+    let from = a.offset.min(b.offset);
+    (from, a.end().max(b.end()) - from)
+}
+
+/// A field in a copy that begins `from` bytes into its structure.
+fn within<T: Scalar>(bytes: &[u8], field: Field<T>, from: usize) -> Option<T> {
+    Field::<T>::at(field.offset.checked_sub(from)?).of(bytes)
+}
+
+fn list_threads(
+    memory: &dyn Memory,
+    layout: &Layout,
+    interpreter: Addr,
+    first: Addr,
+    places: &mut Vec<Place>,
+) -> Result<(), ListFault> {
+    const WHAT: &str = "PyThreadState";
+    let thread = &layout.thread;
+    let mut at = first;
+    while at != Addr(0) {
+        if places.len() == MOST_THREADS || !at.is_plausible() {
+            return Err(ListFault::Changing);
+        }
+        let bytes = memory
+            .vec(at, thread_len(layout))
+            .map_err(|error| ListFault::Memory(WHAT, at, error))?;
+        let place = (|| {
+            Some(Place {
+                at,
+                next: thread.next.of(&bytes)?,
+                python_id: thread.python_id.of(&bytes)?,
+                os_id: match thread.os_id {
+                    Some(field) => Some(field.of(&bytes)?),
+                    None => None,
+                },
+                identity: thread.identity.of(&bytes)?,
+            })
+        })()
+        .ok_or(ListFault::Changing)?;
+        if thread.interpreter.of(&bytes) != Some(interpreter) {
+            return Err(ListFault::Changing);
+        }
+        places.push(place);
+        at = place.next;
+    }
+    Ok(())
+}
+
+fn pointer(
+    memory: &dyn Memory,
+    what: &'static str,
+    base: Addr,
+    field: Field<Addr>,
+) -> Result<Addr, ListFault> {
+    let at = field.in_target(base);
+    memory.pointer(at).map_err(|error| ListFault::Memory(what, at, error))
+}

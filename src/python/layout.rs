@@ -1,0 +1,265 @@
+//! Where a CPython keeps what the reader needs: offsets and encodings, as data.
+//!
+//! The walkers know no version. Everything in which versions differ is a value here; the values come
+//! from [`rows`](super::rows), and from the target's own `_Py_DebugOffsets` where it has one.
+
+use crate::target::{Addr, Field};
+
+/// Where a [`Layout`] came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutSource {
+    /// The offsets that the target itself publishes (`_Py_DebugOffsets`, CPython 3.13+), completed by
+    /// the row of its minor version.
+    DebugOffsets,
+    /// The row of its minor version, printed from CPython's headers.
+    Row,
+    /// None: the py-spy crate reads the stacks.
+    PySpy,
+}
+
+impl std::fmt::Display for LayoutSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LayoutSource::DebugOffsets => "offsets published by the interpreter itself",
+            LayoutSource::Row => "offsets known for this version, checked against the process",
+            LayoutSource::PySpy => "read through py-spy",
+        })
+    }
+}
+
+/// Where one minor version of CPython keeps what the reader needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) minor: u8,
+    pub(super) runtime: RuntimeLayout,
+    pub(super) interpreter: InterpreterLayout,
+    pub(super) gil: GilLayout,
+    pub(super) thread: ThreadLayout,
+    pub(super) frame: FrameLayout,
+    pub(super) code: CodeLayout,
+    pub(super) object: ObjectLayout,
+    pub(super) dict: DictLayout,
+    pub(super) instance: InstanceLayout,
+    /// Where the target itself says all this.
+    pub(super) debug_offsets: Option<DebugOffsetsLayout>,
+}
+
+/// `_PyRuntimeState`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RuntimeLayout {
+    pub(super) interpreters_head: Field<Addr>,
+    /// Where the one GIL lies in it; `None` where each interpreter points to its GIL.
+    pub(super) gil: Option<usize>,
+}
+
+/// `PyInterpreterState`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InterpreterLayout {
+    pub(super) next: Field<Addr>,
+    pub(super) threads_head: Field<Addr>,
+    /// Pointer to the GIL state.
+    pub(super) gil: Option<Field<Addr>>,
+    /// `sys.modules`.
+    pub(super) modules: Field<Addr>,
+    /// A count that moves whenever a code object dies.
+    pub(super) code_generation: Option<Field<u64>>,
+}
+
+/// `struct _gil_runtime_state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct GilLayout {
+    pub(super) last_holder: Field<Addr>,
+    pub(super) locked: Field<i32>,
+}
+
+/// `PyThreadState`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ThreadLayout {
+    pub(super) next: Field<Addr>,
+    pub(super) interpreter: Field<Addr>,
+    /// The innermost frame, or what leads to it.
+    pub(super) head: Field<Addr>,
+    /// Where `head` leads to a `_PyCFrame` (3.11, 3.12): the innermost frame in that.
+    pub(super) head_through: Option<Field<Addr>>,
+    /// `thread_id`: `pthread_self()`.
+    pub(super) python_id: Field<u64>,
+    /// `native_thread_id`.
+    pub(super) os_id: Option<Field<u64>>,
+    /// A number that differs between two threads that use the same memory one after the other.
+    pub(super) identity: Field<u64>,
+}
+
+/// How a frame says which instruction it executes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Instruction {
+    /// Offset in the bytecode, in bytes.
+    Bytes(Field<i32>),
+    /// Offset in the bytecode, in two-byte units.
+    Units(Field<i32>),
+    /// Address in the code object.
+    Pointer(Field<u64>),
+}
+
+/// How a frame says that it saved its stack pointer, which it does before it calls a Python function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SavedStack {
+    /// It does not.
+    Unknown,
+    /// `stacktop`: -1 exactly while the frame's own bytecode runs.
+    Index(Field<i32>),
+    /// `stackpointer`: null only while the frame's own bytecode runs (3.14+; also saved around many C calls).
+    Pointer(Field<u64>),
+}
+
+/// How the frame is marked that C code called, and below which a stack continues in its C caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// Not at all.
+    Unmarked,
+    /// `is_entry` is set in it.
+    Flag(Field<u8>),
+    /// Its caller is a shim on the C stack: a frame whose owner is `from` or more, with no code.
+    Shim { owner: Field<u8>, from: u8 },
+}
+
+/// `PyFrameObject` up to 3.10, `_PyInterpreterFrame` since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FrameLayout {
+    /// Bytes to copy.
+    pub(super) len: usize,
+    /// The code object; since 3.14 with a tag in its low bits.
+    pub(super) code: Field<Addr>,
+    pub(super) previous: Field<Addr>,
+    pub(super) instruction: Instruction,
+    /// A byte, and its value while the frame is on a stack.
+    pub(super) executing: Option<(Field<u8>, u8)>,
+    pub(super) saved_stack: SavedStack,
+    pub(super) entry: Entry,
+}
+
+/// How a code object maps instructions to lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LineFormat {
+    /// `co_lnotab` (Objects/lnotab_notes.txt, 3.9).
+    Increments,
+    /// `co_linetable` (Objects/lnotab_notes.txt, 3.10).
+    Ranges,
+    /// `co_linetable` (Objects/locations.md, 3.11+).
+    Locations,
+}
+
+/// `PyCodeObject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CodeLayout {
+    /// Bytes to copy.
+    pub(super) len: usize,
+    /// `co_qualname` where there is one, else `co_name`.
+    pub(super) name: Field<Addr>,
+    pub(super) file: Field<Addr>,
+    pub(super) line_table: Field<Addr>,
+    pub(super) first_line: Field<u32>,
+    pub(super) line_format: LineFormat,
+    /// Where the bytecode begins, for [`Instruction::Pointer`].
+    pub(super) instructions: usize,
+    /// `co_version`: never the same in two code objects of one interpreter, unless 0.
+    pub(super) version: Option<Field<u32>>,
+}
+
+/// `PyObject`, `PyBytesObject`, `PyASCIIObject`, `PyCompactUnicodeObject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ObjectLayout {
+    pub(super) type_of: Field<Addr>,
+    pub(super) bytes_len: Field<u64>,
+    pub(super) bytes_start: usize,
+    pub(super) text_len: Field<u64>,
+    pub(super) text_state: Field<u32>,
+    pub(super) text_kind_bit: u8,
+    pub(super) text_compact_bit: u8,
+    pub(super) text_ascii_bit: u8,
+    pub(super) ascii_start: usize,
+    pub(super) compact_start: usize,
+}
+
+/// How a dictionary's keys tell where their entries begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DictSize {
+    /// `dk_size`: the number of index slots, 1, 2, 4 or 8 bytes each by that number.
+    Slots(Field<u64>),
+    /// `dk_log2_index_bytes`.
+    IndexBytes(Field<u8>),
+}
+
+/// `PyDictObject`, `PyDictKeysObject`, `PyDictValues`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DictLayout {
+    pub(super) keys: Field<Addr>,
+    pub(super) values: Field<Addr>,
+    /// `dk_kind`: 0 means entries with a hash; without it all entries have one.
+    pub(super) kind: Option<Field<u8>>,
+    pub(super) size: DictSize,
+    pub(super) entry_count: Field<u64>,
+    pub(super) indices: usize,
+    pub(super) values_start: usize,
+}
+
+/// Where an instance keeps its attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attributes {
+    /// In the dictionary at `tp_dictoffset`.
+    Dict,
+    /// 3.11: in a dictionary before the object, or in an array of values, both at negative offsets.
+    Split { dict: i64, values: i64 },
+    /// 3.12: one word before the object, an array of values (plus 1) or a dictionary.
+    Tagged { word: i64 },
+    /// 3.13+: in a dictionary before the object, or in the object itself.
+    Inline { dict: i64 },
+}
+
+/// `PyTypeObject`, `PyHeapTypeObject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InstanceLayout {
+    pub(super) type_flags: Field<u64>,
+    pub(super) dict_offset: Field<i64>,
+    pub(super) basic_size: Field<u64>,
+    pub(super) cached_keys: Field<Addr>,
+    pub(super) attributes: Attributes,
+}
+
+/// `_Py_DebugOffsets` (Include/internal/pycore_debug_offsets.h): where in it each offset is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DebugOffsetsLayout {
+    pub(super) free_threaded: Field<u64>,
+    pub(super) interpreters_head: Field<u64>,
+    pub(super) next_interpreter: Field<u64>,
+    pub(super) threads_head: Field<u64>,
+    pub(super) modules: Field<u64>,
+    pub(super) gil: Field<u64>,
+    pub(super) own_gil: Field<u64>,
+    pub(super) own_gil_locked: Field<u64>,
+    pub(super) own_gil_holder: Field<u64>,
+    pub(super) code_generation: Option<Field<u64>>,
+    pub(super) saved_stack: Option<Field<u64>>,
+    pub(super) next_thread: Field<u64>,
+    pub(super) interpreter: Field<u64>,
+    pub(super) head: Field<u64>,
+    pub(super) python_id: Field<u64>,
+    pub(super) os_id: Field<u64>,
+    pub(super) frame_len: Field<u64>,
+    pub(super) frame_code: Field<u64>,
+    pub(super) previous: Field<u64>,
+    pub(super) instruction: Field<u64>,
+    pub(super) owner: Field<u64>,
+    pub(super) code_len: Field<u64>,
+    pub(super) name: Field<u64>,
+    pub(super) file: Field<u64>,
+    pub(super) line_table: Field<u64>,
+    pub(super) first_line: Field<u64>,
+    pub(super) type_of: Field<u64>,
+    pub(super) bytes_len: Field<u64>,
+    pub(super) bytes_start: Field<u64>,
+    pub(super) text_len: Field<u64>,
+    pub(super) text_state: Field<u64>,
+    pub(super) ascii_start: Field<u64>,
+    pub(super) dict_keys: Field<u64>,
+    pub(super) dict_values: Field<u64>,
+}

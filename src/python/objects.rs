@@ -1,0 +1,133 @@
+//! Strings and bytes objects, copied out of the target.
+
+use super::layout::ObjectLayout;
+use crate::target::{Addr, Memory, MemoryError};
+
+/// The longest text taken (bytes); a longer one is cut.
+pub(super) const LONGEST_TEXT: usize = 4096;
+/// The longest bytes object taken; a longer one is refused.
+pub(super) const LONGEST_BYTES: usize = 1 << 20;
+
+/// Why an object could not be copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ObjectFault {
+    /// It could not be read.
+    Memory(MemoryError),
+    /// It does not look like what it should be.
+    Odd,
+}
+
+impl From<MemoryError> for ObjectFault {
+    fn from(error: MemoryError) -> Self {
+        ObjectFault::Memory(error)
+    }
+}
+
+/// A string of the target, and where its characters lie there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Text {
+    pub(super) text: String,
+    /// Where the characters are.
+    pub(super) at: Addr,
+    /// The characters as they are stored: 1, 2 or 4 bytes each.
+    pub(super) stored: Vec<u8>,
+}
+
+/// Reads a `str` (PEP 393, Include/cpython/unicodeobject.h). Only compact strings are known, which all
+/// names are.
+pub(super) fn text(
+    memory: &dyn Memory,
+    layout: &ObjectLayout,
+    at: Addr,
+) -> Result<Text, ObjectFault> {
+    if !at.is_plausible() {
+        return Err(ObjectFault::Odd);
+    }
+    let head = memory.vec(at, layout.compact_start)?;
+    let (Some(len), Some(state)) = (layout.text_len.of(&head), layout.text_state.of(&head)) else {
+        return Err(ObjectFault::Odd);
+    };
+    let kind = state >> layout.text_kind_bit & 7;
+    let compact = state >> layout.text_compact_bit & 1 == 1;
+    let ascii = state >> layout.text_ascii_bit & 1 == 1;
+    if !compact || !matches!(kind, 1 | 2 | 4) || (ascii && kind != 1) || len > 1 << 24 {
+        return Err(ObjectFault::Odd);
+    }
+    let start = if ascii { layout.ascii_start } else { layout.compact_start };
+    let width = kind as usize;
+    let bytes = (len as usize * width).min(LONGEST_TEXT);
+    let at = at + start as u64;
+    let stored = memory.vec(at, bytes)?;
+    Ok(Text { text: decode(&stored, width), at, stored })
+}
+
+fn decode(stored: &[u8], width: usize) -> String {
+    stored
+        .chunks_exact(width)
+        .map(|unit| {
+            let mut value = [0; 4];
+            value[..width].copy_from_slice(unit);
+            // A surrogate (a file name that is not UTF-8) has no `char`.
+            char::from_u32(u32::from_le_bytes(value)).unwrap_or(char::REPLACEMENT_CHARACTER)
+        })
+        .collect()
+}
+
+/// Reads a `bytes` object.
+pub(super) fn bytes(
+    memory: &dyn Memory,
+    layout: &ObjectLayout,
+    at: Addr,
+) -> Result<Vec<u8>, ObjectFault> {
+    if !at.is_plausible() {
+        return Err(ObjectFault::Odd);
+    }
+    let head = memory.vec(at, layout.bytes_len.end())?;
+    match layout.bytes_len.of(&head) {
+        Some(len) if len <= LONGEST_BYTES as u64 => {
+            Ok(memory.vec(at + layout.bytes_start as u64, len as usize)?)
+        }
+        _ => Err(ObjectFault::Odd),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::row;
+    use super::*;
+    use crate::target::MemoryImage;
+
+    fn string(state: u32, start: usize, len: u64, stored: &[u8]) -> MemoryImage {
+        let mut object = vec![0; start];
+        object[16..24].copy_from_slice(&len.to_le_bytes());
+        object[32..36].copy_from_slice(&state.to_le_bytes());
+        object.extend_from_slice(stored);
+        object.resize(object.len().max(128), 0);
+        let mut image = MemoryImage::default();
+        image.insert(Addr(0x5000), &object);
+        image
+    }
+
+    #[test]
+    fn strings_of_every_width_are_decoded() {
+        let layout = &row(12).unwrap().object;
+        let ascii = string(1 << 2 | 1 << 5 | 1 << 6, 40, 3, b"abc");
+        assert_eq!(text(&ascii, layout, Addr(0x5000)).unwrap().text, "abc");
+        let latin = string(1 << 2 | 1 << 5, 56, 2, b"\xe9a");
+        assert_eq!(text(&latin, layout, Addr(0x5000)).unwrap().text, "éa");
+        let two = string(2 << 2 | 1 << 5, 56, 2, &[0x3b, 0x04, 0x00, 0xd8]);
+        assert_eq!(text(&two, layout, Addr(0x5000)).unwrap().text, "л\u{fffd}");
+        let four = string(4 << 2 | 1 << 5, 56, 1, &[0x80, 0xf6, 0x01, 0x00]);
+        assert_eq!(text(&four, layout, Addr(0x5000)).unwrap().text, "🚀");
+    }
+
+    #[test]
+    fn what_is_no_string_is_refused() {
+        let layout = &row(12).unwrap().object;
+        for (state, len) in [(0, 3), (3 << 2 | 1 << 5, 3), (1 << 2 | 1 << 5, 1 << 40)] {
+            let image = string(state, 56, len, b"abc");
+            assert_eq!(text(&image, layout, Addr(0x5000)), Err(ObjectFault::Odd));
+        }
+        assert_eq!(text(&MemoryImage::default(), layout, Addr(8)), Err(ObjectFault::Odd));
+    }
+}

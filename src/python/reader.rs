@@ -1,0 +1,115 @@
+//! The one way into this room: attach to a process, then take samples.
+
+use super::error::PythonError;
+use super::fallback::PySpyReader;
+use super::interpreter;
+use super::layout::LayoutSource;
+use super::own::{OwnReader, SampleStats};
+use crate::model::{StackTable, ThreadId, ThreadSample};
+use crate::target::Process;
+
+/// Reads the stacks of a running CPython from outside, without stopping it.
+pub struct PythonReader {
+    reader: Reader,
+}
+
+enum Reader {
+    Own(Box<OwnReader>),
+    PySpy(Box<PySpyReader>),
+}
+
+/// What a reader covers, and by which knowledge of the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Coverage {
+    /// Version of the target's CPython.
+    pub version: String,
+    /// Where the knowledge of its structures comes from.
+    pub layout: LayoutSource,
+    /// What is not read from this target, one sentence each.
+    pub uncovered: Vec<&'static str>,
+}
+
+impl PythonReader {
+    /// Attaches to the CPython in `process` and checks that its memory looks as it should.
+    ///
+    /// # Errors
+    /// [`PythonError::NotReady`] while the interpreter starts: try again a little later. The others are
+    /// final for this process: no Python, a version unknown to the own reader and to py-spy, no
+    /// permission, process gone.
+    pub fn attach(process: &Process) -> Result<PythonReader, PythonError> {
+        match Self::attach_own(process) {
+            Ok(reader) => Ok(reader),
+            Err(
+                error @ (PythonError::UnknownVersion { .. }
+                | PythonError::Unsupported { .. }
+                | PythonError::LayoutMismatch { .. }),
+            ) => match PySpyReader::attach(process) {
+                Ok(reader) => Ok(PythonReader { reader: Reader::PySpy(Box::new(reader)) }),
+                // Why the own reader refuses says more than what py-spy stumbles over.
+                Err(_) => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Self::attach`], but never with py-spy.
+    pub fn attach_own(process: &Process) -> Result<PythonReader, PythonError> {
+        let memory = process.memory();
+        let found = interpreter::find(process, &memory)?;
+        // A handle of its own: names and states of threads are looked up while sampling.
+        let handle = Process::open(process.pid())?;
+        let mut own = OwnReader::new(process.pid(), Some(handle), Box::new(memory), found);
+        own.verify()?;
+        Ok(PythonReader { reader: Reader::Own(Box::new(own)) })
+    }
+
+    /// The version of the target's CPython: `3.12.1`, or `3.9` where the patch release is not known.
+    pub fn version(&self) -> &str {
+        match &self.reader {
+            Reader::Own(own) => &own.interpreter().version,
+            Reader::PySpy(py_spy) => py_spy.version(),
+        }
+    }
+
+    /// Reads the stacks of all threads of all interpreters into `out`, whose old content is dropped.
+    ///
+    /// A thread that changes during every attempt is left out and counted in [`SampleStats::torn`]; a
+    /// thread without Python frames is left out. `table` has to be the same at every call.
+    ///
+    /// # Errors
+    /// [`PythonError::Gone`] when the process has ended, [`PythonError::NotReady`] when it has no
+    /// interpreter (any more), [`PythonError::Unreadable`] when its memory is not what it was (`exec`).
+    pub fn sample(
+        &mut self,
+        table: &mut StackTable,
+        out: &mut Vec<ThreadSample>,
+    ) -> Result<SampleStats, PythonError> {
+        match &mut self.reader {
+            Reader::Own(own) => own.sample(table, out),
+            Reader::PySpy(py_spy) => py_spy.sample(table, out),
+        }
+    }
+
+    /// The threads of the last sample, with or without frames, as numbered in its table.
+    pub fn threads(&self) -> Vec<ThreadId> {
+        match &self.reader {
+            Reader::Own(own) => own.threads().collect(),
+            Reader::PySpy(py_spy) => py_spy.threads().to_vec(),
+        }
+    }
+
+    /// What is covered, for `doctor`.
+    pub fn coverage(&self) -> Coverage {
+        let (layout, uncovered) = match &self.reader {
+            Reader::Own(own) => (own.interpreter().source, Vec::new()),
+            Reader::PySpy(_) => (
+                LayoutSource::PySpy,
+                vec![
+                    "stacks are read by py-spy: slower, and torn stacks are not recognised",
+                    "function names are not qualified",
+                ],
+            ),
+        };
+        Coverage { version: self.version().to_owned(), layout, uncovered }
+    }
+}

@@ -1,0 +1,182 @@
+//! One thread's stack out of copies of its memory, and the tests that tell whether it is one instant's truth.
+//!
+//! Nothing stops the target, so the copies are a few hundred nanoseconds apart, in which it may have
+//! returned and called many times. One system call copies, in this order:
+//!
+//! 1. the thread state (with the head: where the innermost frame is),
+//! 2. all stretches in which the frames lay last time,
+//! 3. the innermost frames a second time,
+//! 4. the head a second time.
+//!
+//! The stack is accepted when all of this holds; else everything is read again:
+//!
+//! * head and second head are equal;
+//! * the two copies of the innermost frames agree on code, caller and, but for the running frame, instruction;
+//! * every frame with a Python callee has saved its stack pointer, as the interpreter does before it calls
+//!   (a caller that runs has returned from the frame above it: that one is a remainder);
+//! * the innermost frame runs (has not saved its stack pointer), or it stood still between the copies;
+//! * every frame carries the mark of an executing frame, where the version has one (up to 3.10);
+//! * the outermost frame was called from C, where the version marks that (since 3.11).
+//!
+//! What remains possible is a target that comes through the same state twice within the time of one
+//! read, with another state in between at just the instants of copying; tests measure how often.
+
+use super::batch::Batch;
+use super::layout::{Entry, FrameLayout, Instruction, SavedStack};
+use super::windows::Windows;
+use crate::target::Addr;
+
+/// Deeper stacks are cut at their outer end, and marked.
+pub const MOST_FRAMES: usize = 4096;
+/// How many of the innermost frames are compared between the two copies.
+pub(super) const COMPARED: usize = 4;
+/// The tag bits of a `_PyStackRef` (Include/internal/pycore_stackref.h, 3.14); objects are aligned.
+const TAG: u64 = 7;
+
+/// A frame as the target stores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RawFrame {
+    /// Where it is.
+    pub(super) at: Addr,
+    /// Its code object.
+    pub(super) code: Addr,
+    /// Its caller's frame, or the shim between them.
+    pub(super) previous: Addr,
+    /// Its [`Instruction`]: a pointer, or an offset in bytes.
+    pub(super) instruction: u64,
+}
+
+/// What a walk found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Walked {
+    /// A whole stack; `cut` when it was deeper than [`MOST_FRAMES`].
+    Whole { cut: bool },
+    /// No instant's truth: read again.
+    Torn,
+    /// A frame lies where nothing was read.
+    Missing(Addr),
+    /// The innermost frames were not read twice.
+    Once,
+}
+
+/// Walks from `head` through what `batch` holds of `windows`, innermost frame first.
+pub(super) fn walk(
+    layout: &FrameLayout,
+    head: Addr,
+    windows: &mut Windows,
+    batch: &Batch,
+    out: &mut Vec<RawFrame>,
+) -> Walked {
+    out.clear();
+    let mut at = head;
+    let mut called_from_c = false;
+    let mut leaf_runs = None;
+    let mut cut = false;
+    // Shims are no frames, but count as steps: no chain is followed for ever.
+    for step in 0.. {
+        if at == Addr(0) {
+            break;
+        }
+        if step == 2 * MOST_FRAMES || out.len() == MOST_FRAMES {
+            cut = true;
+            break;
+        }
+        if !at.is_plausible() || !at.0.is_multiple_of(8) {
+            return Walked::Torn;
+        }
+        let Some(frame) = windows.first(batch, at, layout.len) else { return Walked::Missing(at) };
+        let Some(read) = Read::of(layout, frame) else { return Walked::Torn };
+        if read.shim {
+            called_from_c = true;
+            at = read.previous;
+            continue;
+        }
+        if !read.executing || !read.code.is_plausible() {
+            return Walked::Torn;
+        }
+        match out.last() {
+            None => leaf_runs = read.runs,
+            Some(_) if !called_from_c && read.runs == Some(true) => return Walked::Torn,
+            Some(_) => {}
+        }
+        called_from_c = read.entry;
+        out.push(RawFrame {
+            at,
+            code: read.code,
+            previous: read.previous,
+            instruction: read.instruction,
+        });
+        at = read.previous;
+    }
+    if !cut && !called_from_c && layout.entry != Entry::Unmarked {
+        return Walked::Torn;
+    }
+    match unchanged(layout, leaf_runs, windows, batch, out) {
+        Some(true) => Walked::Whole { cut },
+        Some(false) => Walked::Torn,
+        None => Walked::Once,
+    }
+}
+
+/// Whether both copies of the innermost frames agree; `None` when there is only one.
+fn unchanged(
+    layout: &FrameLayout,
+    leaf_runs: Option<bool>,
+    windows: &Windows,
+    batch: &Batch,
+    frames: &[RawFrame],
+) -> Option<bool> {
+    for (depth, frame) in frames.iter().take(COMPARED).enumerate() {
+        let again = Read::of(layout, windows.second(batch, frame.at, layout.len)?)?;
+        let may_run = depth == 0 && leaf_runs != Some(false);
+        let same = again.code == frame.code
+            && again.previous == frame.previous
+            && (may_run || again.instruction == frame.instruction);
+        if !same {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
+/// One frame's fields.
+struct Read {
+    code: Addr,
+    previous: Addr,
+    instruction: u64,
+    executing: bool,
+    /// Whether its own bytecode runs; `None` where the version does not tell.
+    runs: Option<bool>,
+    entry: bool,
+    shim: bool,
+}
+
+impl Read {
+    fn of(layout: &FrameLayout, bytes: &[u8]) -> Option<Read> {
+        let (entry, shim) = match layout.entry {
+            Entry::Unmarked => (false, false),
+            Entry::Flag(flag) => (flag.of(bytes)? != 0, false),
+            Entry::Shim { owner, from } => (false, owner.of(bytes)? >= from),
+        };
+        Some(Read {
+            code: Addr(layout.code.of(bytes)?.0 & !TAG),
+            previous: layout.previous.of(bytes)?,
+            instruction: match layout.instruction {
+                Instruction::Bytes(field) => i64::from(field.of(bytes)?) as u64,
+                Instruction::Units(field) => (i64::from(field.of(bytes)?) * 2) as u64,
+                Instruction::Pointer(field) => field.of(bytes)?,
+            },
+            executing: match layout.executing {
+                Some((field, mark)) => field.of(bytes)? == mark,
+                None => true,
+            },
+            runs: match layout.saved_stack {
+                SavedStack::Unknown => None,
+                SavedStack::Index(field) => Some(field.of(bytes)? == -1),
+                SavedStack::Pointer(field) => Some(field.of(bytes)? == 0),
+            },
+            entry,
+            shim,
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! The folded format: one line per stack, `root;frame;leaf BYTES`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use super::RenderError;
+use super::label::Labels;
+use crate::analysis::{Folded, Label, Profile};
+
+/// How the frames of a flamegraph are named.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NameStyle {
+    /// Whether file names are shown with their full path.
+    pub full_filenames: bool,
+    /// Whether frames are functions without their lines, so that a function's lines become one frame.
+    pub functions_only: bool,
+}
+
+/// Writes the folded format, sorted by stack.
+pub fn collapsed(
+    out: &mut dyn Write,
+    profile: &Profile,
+    folded: &Folded,
+    style: NameStyle,
+) -> Result<(), RenderError> {
+    for (stack, bytes) in stacks(profile, folded, style) {
+        writeln!(out, "{stack} {bytes}")?;
+    }
+    Ok(())
+}
+
+/// Stacks as text with their bytes; those that read alike are one.
+pub(super) fn stacks(
+    profile: &Profile,
+    folded: &Folded,
+    style: NameStyle,
+) -> BTreeMap<String, u64> {
+    let labels = Labels {
+        stacks: profile.stacks(),
+        directory: profile.start().and_then(|s| s.directory.as_deref()),
+        full_filenames: style.full_filenames,
+    };
+    let text = |label: &Label| {
+        let text = match *label {
+            Label::Thread(thread) => labels.thread(thread),
+            Label::Frame(frame) => labels.frame(frame, !style.functions_only),
+            Label::Mark(mark) => mark.text().to_owned(),
+        };
+        text.replace(';', ":")
+    };
+    let mut stacks = BTreeMap::new();
+    for stack in &folded.stacks {
+        let path: Vec<String> = stack.path.iter().map(text).collect();
+        *stacks.entry(path.join(";")).or_default() += stack.bytes;
+    }
+    stacks
+}

@@ -1,0 +1,163 @@
+//! One look at a process as JSON: sizes in bytes, unknown is `null`.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::RenderError;
+use super::dump::{activity_text, allocator_text, labels};
+use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
+use crate::model::{
+    AllocatorCounters, Block, BlockMap, BlockState, Consistency, CudaIndex, Segment, StatKey,
+};
+
+/// Writes the look as one JSON object.
+///
+/// With `gpu`, only that device of the target.
+pub fn dump_json(
+    out: &mut dyn Write,
+    look: &Look,
+    gpu: Option<CudaIndex>,
+) -> Result<(), RenderError> {
+    let start = look.start();
+    let runtime = look.runtime();
+    let threads: Vec<Value> = look.threads().iter().map(|t| thread(look, t)).collect();
+    let devices: Vec<Value> = look.devices_of(gpu).iter().map(device).collect();
+    let missed: Vec<Value> = look
+        .missed()
+        .iter()
+        .map(|m| json!({"reader": format!("{:?}", m.reader), "why": format!("{:?}", m.why)}))
+        .collect();
+    let value = json!({
+        "pid": start.map(|s| s.pid),
+        "host": start.map(|s| &s.host),
+        "command": start.map(|s| &s.command),
+        "python": runtime.and_then(|r| r.python.as_ref()),
+        "torch": runtime.and_then(|r| r.torch.as_ref()),
+        "allocator": runtime.map(|r| allocator_text(&r.allocator)),
+        "threads": threads,
+        "devices": devices,
+        "not_read": missed,
+    });
+    serde_json::to_writer_pretty(&mut *out, &value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn thread(look: &Look, thread: &LookThread) -> Value {
+    let known = look.stacks().get_thread(thread.thread);
+    let labels = labels(look, true);
+    let frames: Vec<Value> = look
+        .stacks()
+        .frames(thread.stack)
+        .map(|frame| {
+            let function = look.stacks().get_function(frame.function);
+            json!({
+                "function": function.map(|f| &*f.name),
+                "file": function.map(|f| labels.file(f)),
+                "line": (frame.line > 0).then_some(frame.line),
+            })
+        })
+        .collect();
+    json!({
+        "os_id": known.and_then(|t| t.os_id),
+        "name": known.and_then(|t| t.name.as_deref()),
+        "main": known.map(|t| t.main),
+        "gil": thread.gil,
+        "activity": activity_text(thread.activity),
+        "frames": frames,
+    })
+}
+
+fn device(device: &LookDevice) -> Value {
+    let (outside, why) = match &device.outside {
+        OutsideTorch::Bytes(bytes) => (Some(bytes), None),
+        OutsideTorch::Unknown(why) => (None, Some(why)),
+    };
+    json!({
+        "cuda_index": device.cuda_index.map(|c| c.0),
+        "nvml_index": device.nvml_index,
+        "name": device.name,
+        "total": device.total,
+        "used": device.used,
+        "free": device.free,
+        "allocated": device.allocated,
+        "reserved": device.reserved,
+        "cached_free": device.cached,
+        "largest_free_block": device.largest_free,
+        "outside_pytorch": outside,
+        "outside_pytorch_unknown_because": why,
+        "other_processes": device.others,
+        "memory_stats": device.counters.as_deref().map(memory_stats),
+        "block_map": device.map.as_deref().map(consistency),
+        "segments": device.map.as_deref().map(segments),
+    })
+}
+
+/// The keys of `torch.cuda.memory_stats`.
+fn memory_stats(counters: &AllocatorCounters) -> Value {
+    let mut stats: serde_json::Map<String, Value> =
+        StatKey::all().map(|key| (key.to_string(), json!(key.of(counters)))).collect();
+    let oversize = [
+        ("oversize_allocations", counters.oversize_allocations),
+        ("oversize_segments", counters.oversize_segments),
+    ];
+    for (name, stat) in oversize {
+        stats.insert(format!("{name}.current"), json!(stat.current));
+        stats.insert(format!("{name}.peak"), json!(stat.peak));
+        stats.insert(format!("{name}.allocated"), json!(stat.allocated));
+        stats.insert(format!("{name}.freed"), json!(stat.freed));
+    }
+    let numbers = [
+        ("num_alloc_retries", Some(counters.num_alloc_retries)),
+        ("num_ooms", Some(counters.num_ooms)),
+        ("num_sync_all_streams", counters.num_sync_all_streams),
+        ("num_device_alloc", counters.num_device_alloc),
+        ("num_device_free", counters.num_device_free),
+        ("max_split_size", counters.max_split_size),
+    ];
+    for (name, number) in numbers {
+        stats.insert(name.to_owned(), json!(number));
+    }
+    Value::Object(stats)
+}
+
+fn consistency(map: &BlockMap) -> Value {
+    match map.consistency {
+        Consistency::Consistent => json!({"consistent": true, "retries": map.retries}),
+        Consistency::Degraded { allocated_in_blocks, allocated_counter } => json!({
+            "consistent": false,
+            "retries": map.retries,
+            "allocated_in_blocks": allocated_in_blocks,
+            "allocated_counter": allocated_counter,
+        }),
+    }
+}
+
+/// The segments with the keys of `torch.cuda.memory_snapshot`.
+fn segments(map: &BlockMap) -> Value {
+    let block = |b: &Block| {
+        json!({
+            "address": b.address,
+            "size": b.size,
+            "requested_size": b.requested,
+            "state": match b.state {
+                BlockState::Allocated => "active_allocated",
+                BlockState::PendingFree => "active_pending_free",
+                BlockState::Inactive => "inactive",
+            },
+        })
+    };
+    let segment = |s: &Segment| {
+        json!({
+            "address": s.address,
+            "total_size": s.size,
+            "stream": s.stream,
+            "segment_type": if s.small { "small" } else { "large" },
+            "segment_pool_id": [s.pool.0, s.pool.1],
+            "is_expandable": s.expandable,
+            "blocks": s.blocks.iter().map(block).collect::<Vec<_>>(),
+        })
+    };
+    map.segments.iter().map(segment).collect()
+}

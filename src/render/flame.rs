@@ -1,0 +1,140 @@
+//! The flamegraph: an SVG that stands alone, with sizes people can read.
+
+use std::io::Write;
+
+use inferno::flamegraph::color::{BasicPalette, Palette};
+use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
+
+use super::RenderError;
+use super::collapsed::{NameStyle, stacks};
+use super::size::{bytes, percent};
+use crate::analysis::{Folded, Moment, Profile};
+use crate::model::Consistency;
+
+/// Draws the bytes of a moment.
+pub fn flame(
+    out: &mut dyn Write,
+    profile: &Profile,
+    folded: &Folded,
+    style: NameStyle,
+) -> Result<(), RenderError> {
+    let lines: Vec<String> = stacks(profile, folded, style)
+        .into_iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(stack, bytes)| format!("{stack} {bytes}"))
+        .collect();
+    if lines.is_empty() {
+        return Err(RenderError::Empty);
+    }
+    let mut options = Options::default();
+    options.title = title(folded).to_owned();
+    options.subtitle = Some(subtitle(folded));
+    options.count_name = "bytes".to_owned();
+    options.name_type = "Line:".to_owned();
+    options.colors = Palette::Basic(BasicPalette::Mem);
+    // The same recording gives the same picture.
+    options.deterministic = true;
+    options.text_truncate_direction = TextTruncateDirection::Right;
+    let mut svg = Vec::new();
+    from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
+    write_with_sizes(out, &svg)?;
+    Ok(())
+}
+
+fn title(folded: &Folded) -> &'static str {
+    match folded.moment {
+        Moment::Peak => "GPU memory at its peak",
+        Moment::End => "GPU memory at the end of the recording",
+    }
+}
+
+/// Which device and moment, how far below the peak, how sharp. Has to fit on one line of the picture.
+fn subtitle(folded: &Folded) -> String {
+    let snapshot = &folded.snapshot;
+    let below = match (folded.below_peak(), folded.true_peak) {
+        (Some(0), _) => "the allocator's own peak".to_owned(),
+        (Some(below), Some(peak)) => format!(
+            "{} ({:.2} %) below the true peak of {}",
+            bytes(below),
+            percent(below, peak),
+            bytes(peak)
+        ),
+        _ => "true peak unknown".to_owned(),
+    };
+    let mut text = format!(
+        "GPU {}: {} at {:.3} s, {below}",
+        folded.device.0,
+        bytes(folded.total),
+        snapshot.time.seconds()
+    );
+    let resolution = folded.resolution;
+    if resolution.seen > 0 {
+        text += &format!(
+            "; born within {:.1} ms (95 %: {:.1} ms), {:.0} % to one stack",
+            resolution.median as f64 / 1e6,
+            resolution.p95 as f64 / 1e6,
+            percent(resolution.one_stack, resolution.seen)
+        );
+    }
+    text += &format!("; {} more cached", bytes(snapshot.cached()));
+    if let Consistency::Degraded { .. } = snapshot.consistency {
+        text += "; map torn";
+    }
+    text
+}
+
+/// Writes inferno's SVG with the size in binary units in front of each `N bytes` of its tooltips,
+/// which its script shows as details too. What does not read as expected stays as it is.
+fn write_with_sizes(out: &mut dyn Write, svg: &[u8]) -> std::io::Result<()> {
+    const OPEN: &[u8] = b"<title>";
+    const CLOSE: &[u8] = b"</title>";
+    let mut rest = svg;
+    while let Some(start) = find(rest, OPEN) {
+        let (before, title) = rest.split_at(start + OPEN.len());
+        out.write_all(before)?;
+        let Some(end) = find(title, CLOSE) else {
+            rest = title;
+            break;
+        };
+        let (title, after) = title.split_at(end);
+        match size_in(title) {
+            Some((at, size)) => {
+                out.write_all(&title[..at])?;
+                write!(out, "{}, ", bytes(size))?;
+                out.write_all(&title[at..])?;
+            }
+            None => out.write_all(title)?,
+        }
+        rest = after;
+    }
+    out.write_all(rest)
+}
+
+/// The size in a tooltip `NAME (1,234 bytes, 5.00%)`, and where it stands.
+fn size_in(title: &[u8]) -> Option<(usize, u64)> {
+    let at = title.iter().rposition(|&b| b == b'(')? + 1;
+    let text = std::str::from_utf8(&title[at..]).ok()?;
+    let (number, _) = text.split_once(" bytes")?;
+    Some((at, number.replace(',', "").parse().ok()?))
+}
+
+fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    text.windows(wanted.len()).position(|w| w == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tooltips_get_sizes_and_everything_else_stays() {
+        let svg = b"<a/><title>f (x) (a.py:1) (1,048,576 bytes, 50.00%)</title><title>odd</title>z";
+        let mut out = Vec::new();
+        write_with_sizes(&mut out, svg).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(
+            text,
+            "<a/><title>f (x) (a.py:1) (1.00 MiB, 1,048,576 bytes, 50.00%)</title><title>odd</title>z"
+        );
+    }
+}

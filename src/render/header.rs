@@ -1,0 +1,109 @@
+//! The head of every report: what was recorded, its peak, what was missed, warnings.
+
+use super::size::{count, percent, signed_bytes};
+use crate::analysis::{HighWater, Profile, Reached};
+use crate::model::{CudaIndex, EndReason, ReaderKind};
+
+/// The head of a report on one device, line by line.
+pub fn header(profile: &Profile, device: CudaIndex) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(start) = profile.start() {
+        lines.push(format!("Process {} on {}: {}", start.pid, start.host, start.command.join(" ")));
+    }
+    lines.push(gpu_line(profile, device));
+    lines.push(sampling_line(profile));
+    lines.extend(profile.warnings().iter().map(|w| format!("warning: {w}")));
+    lines
+}
+
+/// `GPU 0 (name): peak allocated …, peak reserved …`.
+pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
+    let name = profile
+        .devices()
+        .iter()
+        .find(|d| d.cuda_index == Some(device))
+        .and_then(|d| d.name.as_deref())
+        .map_or_else(String::new, |name| format!(" ({name})"));
+    let mark = |high: Option<HighWater>| high.map_or_else(|| "unknown".to_owned(), mark_text);
+    format!(
+        "GPU {}{name}: peak allocated {}; peak reserved {}",
+        device.0,
+        mark(profile.peak_allocated(device)),
+        mark(profile.peak_reserved(device))
+    )
+}
+
+fn mark_text(high: HighWater) -> String {
+    let when = match high.reached {
+        Reached::Between(from, to) => {
+            format!("reached at {:.3}-{:.3} s", from.seconds(), to.seconds())
+        }
+        Reached::BeforeRecording => {
+            format!("reached before the recording; {} seen since", signed_bytes(high.within))
+        }
+    };
+    let resets = match high.resets {
+        0 => String::new(),
+        n => format!(", reset {n} times by the job"),
+    };
+    format!("{} ({when}{resets})", signed_bytes(high.bytes))
+}
+
+/// Time, samples, rate and what was missed.
+pub(super) fn sampling_line(profile: &Profile) -> String {
+    let seconds = profile.duration().seconds();
+    let samples = profile.samples();
+    let rate = if seconds > 0.0 {
+        format!(", {:.1} per second", samples as f64 / seconds)
+    } else {
+        String::new()
+    };
+    let wanted = match profile.start().map_or(0, |s| s.rate) {
+        0 => String::new(),
+        rate => format!(" of {rate} wanted"),
+    };
+    format!("{seconds:.1} s, {} samples{rate}{wanted}; {}", count(samples), missed(profile))
+}
+
+/// What was missed, in per cent.
+fn missed(profile: &Profile) -> String {
+    let losses = profile.losses();
+    let totals = profile.end().map(|e| e.totals).filter(|t| t.ticks > 0);
+    let (late, ticks, torn, stacks) = match totals {
+        Some(t) => (t.late, t.ticks, t.torn, t.stacks + t.torn),
+        None => {
+            let late = losses.late(ReaderKind::Stacks);
+            let torn = losses.torn(ReaderKind::Stacks);
+            (late, profile.ticks() + late, torn, profile.stacks_read() + torn)
+        }
+    };
+    let mut text = format!(
+        "missed {:.2} % late, {:.2} % of stacks torn",
+        percent(late, ticks),
+        percent(torn, stacks)
+    );
+    for (reader, name) in [
+        (ReaderKind::Stacks, "stacks"),
+        (ReaderKind::Counters, "counters"),
+        (ReaderKind::Blocks, "block maps"),
+        (ReaderKind::Gpu, "NVML"),
+    ] {
+        let failed = losses.failed(reader);
+        if failed > 0 {
+            text += &format!(", {} failed reads of {name}", count(failed));
+        }
+    }
+    text
+}
+
+/// Why the recording ended, as text.
+pub(super) fn end_text(profile: &Profile) -> String {
+    match profile.end().map(|e| &e.reason) {
+        None => "the recording ended abruptly".to_owned(),
+        Some(EndReason::Duration) => "the time asked for was over".to_owned(),
+        Some(EndReason::Interrupted) => "interrupted".to_owned(),
+        Some(EndReason::TargetExited) => "the process exited".to_owned(),
+        Some(EndReason::TargetExecuted) => "the process became another program".to_owned(),
+        Some(EndReason::Failed(why)) => format!("failed: {why}"),
+    }
+}

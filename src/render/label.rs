@@ -1,0 +1,107 @@
+//! The text of frames, threads and file names.
+
+use crate::model::{Frame, Function, StackTable, ThreadId};
+
+/// A file name as it is shown: without the path up to `site-packages/`, `dist-packages/` or
+/// `lib/python3.N/`, else relative to the target's working directory, else as it is.
+pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
+    for root in ["/site-packages/", "/dist-packages/"] {
+        if let Some(at) = file.rfind(root) {
+            return &file[at + root.len()..];
+        }
+    }
+    if let Some(rest) = in_standard_library(file) {
+        return rest;
+    }
+    let relative = directory
+        .filter(|d| !d.is_empty())
+        .and_then(|d| file.strip_prefix(d.trim_end_matches('/')))
+        .and_then(|rest| rest.strip_prefix('/'));
+    relative.filter(|r| !r.is_empty()).unwrap_or(file)
+}
+
+fn in_standard_library(file: &str) -> Option<&str> {
+    const ROOT: &str = "/lib/python3.";
+    let rest = &file[file.rfind(ROOT)? + ROOT.len()..];
+    let (minor, rest) = rest.split_once('/')?;
+    // Free-threaded builds are called python3.13t.
+    let minor = minor.strip_suffix('t').unwrap_or(minor);
+    let is_number = !minor.is_empty() && minor.bytes().all(|b| b.is_ascii_digit());
+    (is_number && !rest.is_empty()).then_some(rest)
+}
+
+/// How names are shown, and the table to look them up in.
+#[derive(Clone, Copy)]
+pub(super) struct Labels<'a> {
+    pub(super) stacks: &'a StackTable,
+    pub(super) directory: Option<&'a str>,
+    pub(super) full_filenames: bool,
+}
+
+impl<'a> Labels<'a> {
+    /// The file of a function.
+    pub(super) fn file(&self, function: &'a Function) -> &'a str {
+        if self.full_filenames {
+            &function.file
+        } else {
+            short_file(&function.file, self.directory)
+        }
+    }
+
+    /// `function (file.py:12)`, or `function (file.py)` without the line.
+    pub(super) fn frame(&self, frame: Frame, with_line: bool) -> String {
+        let Some(function) = self.stacks.get_function(frame.function) else {
+            return format!("[unknown function {}]", frame.function.0);
+        };
+        let (name, file) = (&function.name, self.file(function));
+        let text = if with_line && frame.line > 0 {
+            format!("{name} ({file}:{})", frame.line)
+        } else {
+            format!("{name} ({file})")
+        };
+        one_line(&text)
+    }
+
+    /// `thread NAME (OS id)`.
+    pub(super) fn thread(&self, id: ThreadId) -> String {
+        let Some(thread) = self.stacks.get_thread(id) else {
+            return format!("thread [unknown {}]", id.0);
+        };
+        let name = thread.name.as_deref().unwrap_or("[no name]");
+        let id =
+            thread.os_id.map_or_else(|| format!("{:#x}", thread.python_id), |id| id.to_string());
+        one_line(&format!("thread {name} ({id})"))
+    }
+}
+
+/// Text that cannot break a line-based format.
+pub(super) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_lose_what_every_program_shares() {
+        let home = Some("/home/me/job");
+        for (file, short) in [
+            ("/v/lib/python3.12/site-packages/torch/nn/x.py", "torch/nn/x.py"),
+            ("/usr/lib/python3/dist-packages/a.py", "a.py"),
+            ("/usr/lib/python3.11/json/decoder.py", "json/decoder.py"),
+            ("/opt/lib/python3.13t/threading.py", "threading.py"),
+            ("/opt/lib/python3.x/threading.py", "/opt/lib/python3.x/threading.py"),
+            ("/home/me/job/models/net.py", "models/net.py"),
+            ("/home/me/job2/net.py", "/home/me/job2/net.py"),
+            ("<string>", "<string>"),
+            ("train.py", "train.py"),
+            ("/home/me/job", "/home/me/job"),
+        ] {
+            assert_eq!(short_file(file, home), short);
+        }
+        assert_eq!(short_file("/home/me/job/a.py", Some("/home/me/job/")), "a.py");
+        assert_eq!(short_file("/a.py", Some("/")), "a.py");
+        assert_eq!(short_file("/a/b.py", None), "/a/b.py");
+    }
+}

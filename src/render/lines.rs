@@ -1,0 +1,306 @@
+//! The table of lines as text: source, peaks and bars, function by function.
+
+use std::io::Write;
+
+use super::RenderError;
+use super::header::header;
+use super::label::{Labels, one_line};
+use super::size::{bytes, count, scaled, signed_bytes};
+use crate::analysis::{Bounded, LineFunction, LineRow, LineTable, Profile};
+use crate::model::{Function, Metric, Pool, StatField, StatKey};
+
+/// What of the table is shown, and how wide.
+#[derive(Debug, Clone)]
+pub struct LinesOptions {
+    /// Characters per line.
+    pub width: usize,
+    /// Only functions whose name or file contains one of these; all when empty.
+    pub functions: Vec<String>,
+    /// At most so many functions; `None` for all.
+    pub limit: Option<usize>,
+    /// Whether file names are shown with their full path.
+    pub full_filenames: bool,
+}
+
+impl Default for LinesOptions {
+    fn default() -> Self {
+        LinesOptions { width: 120, functions: Vec::new(), limit: None, full_filenames: false }
+    }
+}
+
+const BAR: usize = 8;
+const LEAST_SOURCE: usize = 24;
+
+/// Writes the table as text.
+pub fn lines_text(
+    out: &mut dyn Write,
+    profile: &Profile,
+    table: &LineTable,
+    options: &LinesOptions,
+) -> Result<(), RenderError> {
+    for line in header(profile, table.device) {
+        writeln!(out, "{line}")?;
+    }
+    let labels = labels(profile, options.full_filenames);
+    let functions = selected(profile, table, &options.functions);
+    let most = table.functions.first().map_or(0, |f| f.peak);
+    let shown = options.limit.unwrap_or(functions.len());
+    for &(function, lines) in functions.iter().take(shown) {
+        writeln!(out)?;
+        let file = labels.file(function);
+        writeln!(out, "## {}:{}", one_line(file), one_line(&function.name))?;
+        FunctionText::new(profile, table, lines, options.width, most).write(out)?;
+    }
+    if functions.is_empty() {
+        writeln!(
+            out,
+            "\nno function was seen{}",
+            match &options.functions[..] {
+                [] => String::new(),
+                names => format!(" whose name or file contains {}", names.join(" or ")),
+            }
+        )?;
+    }
+    if functions.len() > shown {
+        writeln!(out, "\n{} more functions are not shown", functions.len() - shown)?;
+    }
+    footer(out, table)?;
+    Ok(())
+}
+
+pub(super) fn labels(profile: &Profile, full_filenames: bool) -> Labels<'_> {
+    Labels {
+        stacks: profile.stacks(),
+        directory: profile.start().and_then(|s| s.directory.as_deref()),
+        full_filenames,
+    }
+}
+
+/// The functions whose name or file contains one of `names`.
+pub(super) fn selected<'a>(
+    profile: &'a Profile,
+    table: &'a LineTable,
+    names: &[String],
+) -> Vec<(&'a Function, &'a LineFunction)> {
+    table
+        .functions
+        .iter()
+        .filter_map(|f| Some((profile.stacks().get_function(f.function)?, f)))
+        .filter(|(f, _)| {
+            let wanted = |n: &String| f.name.contains(n.as_str()) || f.file.contains(n.as_str());
+            names.is_empty() || names.iter().any(wanted)
+        })
+        .collect()
+}
+
+/// The source lines of a function with their numbers; only those seen when there is no source.
+pub(super) fn source_lines<'a>(
+    profile: &'a Profile,
+    function: &'a LineFunction,
+) -> Vec<(u32, Option<&'a str>, Option<&'a LineRow>)> {
+    let row = |line| function.rows.iter().find(|r| r.line == line);
+    let Some(source) = profile.source(function.function) else {
+        let seen = function.rows.iter();
+        return seen.map(|r| (r.line, None, Some(r))).collect();
+    };
+    let mut lines: Vec<_> = source
+        .text
+        .lines()
+        .zip(source.first_line..)
+        .map(|(text, line)| (line, Some(text), row(line)))
+        .collect();
+    let beyond = |r: &&LineRow| !lines.iter().any(|l| l.0 == r.line);
+    let mut others: Vec<_> = function.rows.iter().filter(beyond).collect();
+    others.sort_unstable_by_key(|r| r.line);
+    lines.extend(others.into_iter().map(|r| (r.line, None, Some(r))));
+    lines.sort_by_key(|l| l.0);
+    lines
+}
+
+/// One function's part of the text.
+struct FunctionText<'a> {
+    lines: Vec<(u32, Option<&'a str>, Option<&'a LineRow>)>,
+    columns: Vec<Column>,
+    source_width: usize,
+    has_source: bool,
+    /// The greatest value of the first column in the whole table: a full bar.
+    most: i64,
+}
+
+struct Column {
+    head: [String; 2],
+    cells: Vec<String>,
+    width: usize,
+}
+
+impl<'a> FunctionText<'a> {
+    fn new(
+        profile: &'a Profile,
+        table: &LineTable,
+        function: &'a LineFunction,
+        width: usize,
+        most: i64,
+    ) -> FunctionText<'a> {
+        let lines = source_lines(profile, function);
+        let cells = |value: &dyn Fn(&LineRow) -> String| -> Vec<String> {
+            lines.iter().map(|(_, _, row)| row.map_or_else(String::new, value)).collect()
+        };
+        let mut columns = Vec::new();
+        for (i, &key) in table.columns.iter().enumerate() {
+            let value =
+                |row: &LineRow| row.cells.get(i).map_or_else(String::new, |c| cell(c.key, c.value));
+            columns.push(Column::new(column_head(key), cells(&value)));
+        }
+        let head = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
+        let mut extras = vec![
+            Column::new(head("live at", "the peak"), cells(&|r| bytes(r.live))),
+            Column::new(head("of it", "own"), cells(&|r| bytes(r.live_self))),
+            Column::new(
+                head("", "allocated"),
+                cells(&|r| format!("~{}", signed_bytes(r.allocated))),
+            ),
+            Column::new(head("", "samples"), cells(&|r| count(r.samples))),
+        ];
+        let taken =
+            |columns: &[Column]| columns.iter().map(|c| c.width + 2).sum::<usize>() + 7 + BAR + 3;
+        let mut room = width.saturating_sub(taken(&columns));
+        // Columns that leave no room for the source are left out, the least important first.
+        while !extras.is_empty()
+            && room < LEAST_SOURCE + extras.iter().map(|c| c.width + 2).sum::<usize>()
+        {
+            extras.pop();
+        }
+        columns.extend(extras);
+        room = width.saturating_sub(taken(&columns));
+        FunctionText {
+            has_source: lines.iter().any(|l| l.1.is_some()),
+            lines,
+            columns,
+            source_width: room.max(LEAST_SOURCE),
+            most,
+        }
+    }
+
+    fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        for half in 0..2 {
+            let mut text = format!("{:>6}", ["", "line"][half]);
+            for column in &self.columns {
+                text += &format!("  {:>width$}", column.head[half], width = column.width);
+            }
+            if half == 1 && self.has_source {
+                text += &format!("  {:BAR$}  source", "");
+            }
+            writeln!(out, "{}", text.trim_end())?;
+        }
+        for (i, (line, source, row)) in self.lines.iter().enumerate() {
+            let number = match line {
+                0 => "?".to_owned(),
+                line => line.to_string(),
+            };
+            let mut text = format!("{number:>6}");
+            for column in &self.columns {
+                text += &format!("  {:>width$}", column.cells[i], width = column.width);
+            }
+            let first = row.and_then(|r| r.cells.first()).map_or(0, |c| c.value.value);
+            let source = one_line(&source.unwrap_or_default().replace('\t', "    "));
+            let source: String = source.chars().take(self.source_width).collect();
+            text += &format!("  {}  {source}", bar(first, self.most));
+            writeln!(out, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+impl Column {
+    fn new(head: [String; 2], cells: Vec<String>) -> Column {
+        let longest = head.iter().chain(&cells).map(|c| c.chars().count()).max();
+        Column { width: longest.unwrap_or(0), head, cells }
+    }
+}
+
+/// The two lines above a column.
+fn column_head(key: StatKey) -> [String; 2] {
+    let known = match (key.metric, key.pool, key.field) {
+        (Metric::AllocatedBytes, Pool::All, StatField::Peak) => Some("allocated"),
+        (Metric::ReservedBytes, Pool::All, StatField::Peak) => Some("reserved"),
+        _ => None,
+    };
+    match known {
+        Some(name) => ["peak".to_owned(), name.to_owned()],
+        None => {
+            let rest = format!("{}.{}", key.pool.name(), key.field.name());
+            [key.metric.name().to_owned(), rest]
+        }
+    }
+}
+
+/// A value: as it is when exact; `~` when it is at least that; `≤` its upper limit where it reads differently.
+pub(super) fn cell(key: StatKey, value: Bounded) -> String {
+    let text = |v: i64| {
+        if key.metric.is_bytes() { signed_bytes(v) } else { v.to_string() }
+    };
+    let low = text(value.value);
+    if value.exact {
+        return low;
+    }
+    match value.upper {
+        Some(upper) if text(upper) != low => {
+            // One unit is enough when both have the same.
+            let (number, unit) = scaled(value.value.unsigned_abs());
+            let same =
+                key.metric.is_bytes() && value.value >= 0 && unit == scaled(upper.unsigned_abs()).1;
+            let low = if same { number } else { low };
+            format!("~{low} ≤{}", text(upper))
+        }
+        _ => format!("~{low}"),
+    }
+}
+
+fn bar(value: i64, most: i64) -> String {
+    let eighths = if most > 0 && value > 0 {
+        (value as f64 / most as f64 * (BAR * 8) as f64).round() as usize
+    } else {
+        0
+    };
+    let parts = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let text = "█".repeat(eighths / 8) + parts[eighths % 8];
+    format!("{text:BAR$}")
+}
+
+fn footer(out: &mut dyn Write, table: &LineTable) -> std::io::Result<()> {
+    writeln!(out)?;
+    let mut notes = vec![
+        "A peak is the greatest value the allocator reached while the line was on a thread's stack.",
+        "~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; without a mark: exact.",
+        "A line seen by two samples in a row is taken to have stayed; one that was gone again before a sample is not listed.",
+    ];
+    let sums = |k: &StatKey| matches!(k.field, StatField::Allocated | StatField::Freed);
+    if table.columns.iter().any(sums) {
+        notes.push("Sums of allocated and freed are estimates: what happens between two samples is shared by both.");
+    }
+    for note in notes {
+        writeln!(out, "{note}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bounded_value_shows_both_limits() {
+        let key: StatKey = "allocated_bytes.all.peak".parse().unwrap();
+        let show = |value: i64, upper: Option<i64>| {
+            let exact = upper == Some(value);
+            cell(key, Bounded { value, exact, upper })
+        };
+        assert_eq!(show(3 << 20, Some(3 << 20)), "3.00 MiB");
+        assert_eq!(show(3 << 20, Some(5 << 20)), "~3.00 ≤5.00 MiB");
+        assert_eq!(show(3 << 20, Some(5 << 30)), "~3.00 MiB ≤5.00 GiB");
+        assert_eq!(show(3 << 20, Some((3 << 20) + 512)), "~3.00 MiB");
+        assert_eq!(show(3 << 20, None), "~3.00 MiB");
+        assert_eq!(bar(1, 2).chars().filter(|c| *c == '█').count(), BAR / 2);
+        assert_eq!(bar(0, 0).len(), BAR);
+    }
+}

@@ -1,0 +1,49 @@
+//! Waiting until a target can be attached to: programs start, interpreters initialise.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::target::ProcessError;
+
+use super::readers::{AttachError, Readers};
+
+/// Between two attempts.
+const EVERY: Duration = Duration::from_millis(20);
+/// How long an interpreter that is there may take to initialise.
+const INITIALIZING: Duration = Duration::from_secs(5);
+
+/// Attaches to a process that was running before. Waits only for an interpreter that is just starting.
+pub fn attach(pid: u32, stop: &AtomicBool) -> Result<Readers, AttachError> {
+    let start = Instant::now();
+    loop {
+        match Readers::attach(pid) {
+            Err(error)
+                if error.is_starting()
+                    && start.elapsed() < INITIALIZING
+                    && !stop.load(Ordering::Relaxed) =>
+            {
+                std::thread::sleep(EVERY);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Attaches to a program that memspy has just started: it may `exec` (a shell script, a version
+/// manager's shim) before it is Python, so waits until it is, until it ends, or until `stop` is set.
+pub fn attach_when_python(pid: u32, stop: &AtomicBool) -> Result<Readers, AttachError> {
+    loop {
+        match Readers::attach(pid) {
+            Err(error) if error.may_become_python() => {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(error);
+                }
+                std::thread::sleep(EVERY);
+            }
+            Err(AttachError::Process(ProcessError::NotFound { pid })) => {
+                return Err(AttachError::Process(ProcessError::Exited { pid }));
+            }
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What was missed, gathered so that a failure at every sample is one record a second and not a flood.
+
+use crate::model::{Missed, MissedWhy, Nanos, ReaderKind};
+
+/// Losses not yet recorded, by reader and reason.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    counts: Vec<(ReaderKind, MissedWhy, u64)>,
+}
+
+impl Losses {
+    /// Counts `count` more.
+    pub(super) fn add(&mut self, reader: ReaderKind, why: MissedWhy, count: u64) {
+        if count == 0 {
+            return;
+        }
+        match self.counts.iter_mut().find(|(r, w, _)| *r == reader && *w == why) {
+            Some((_, _, sum)) => *sum += count,
+            None => self.counts.push((reader, why, count)),
+        }
+    }
+
+    /// Takes them, as records of the moment `time`.
+    pub(super) fn take(&mut self, time: Nanos) -> impl Iterator<Item = Missed> {
+        std::mem::take(&mut self.counts).into_iter().map(move |(reader, why, count)| Missed {
+            time,
+            reader,
+            why,
+            count,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_of_one_kind_are_one_record() {
+        let mut losses = Losses::default();
+        losses.add(ReaderKind::Stacks, MissedWhy::Torn, 1);
+        losses.add(ReaderKind::Blocks, MissedWhy::Torn, 1);
+        losses.add(ReaderKind::Stacks, MissedWhy::Torn, 2);
+        losses.add(ReaderKind::Stacks, MissedWhy::Late, 0);
+        let taken: Vec<_> = losses.take(Nanos(5)).map(|m| (m.reader, m.count)).collect();
+        assert_eq!(taken, [(ReaderKind::Stacks, 3), (ReaderKind::Blocks, 1)]);
+        assert_eq!(losses.take(Nanos(6)).count(), 0);
+    }
+}

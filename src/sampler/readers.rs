@@ -1,0 +1,176 @@
+//! The readers of one target, attached: what can be read of it, and why the rest cannot.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::gpu::{CudaVisibility, GpuError, GpuReader};
+use crate::model::{AllocatorBackend, Device};
+use crate::python::{PythonError, PythonReader};
+use crate::target::{Process, ProcessError, environment};
+use crate::torch::{TorchError, TorchReader};
+
+/// Why a target could not be attached to at all.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The process could not be opened.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// Its Python could not be read.
+    #[error("cannot read the Python of process {pid}: {source}")]
+    Python {
+        /// The pid.
+        pid: u32,
+        /// Why.
+        source: PythonError,
+    },
+}
+
+impl AttachError {
+    /// Whether it is Python that is only starting (or ending).
+    pub fn is_starting(&self) -> bool {
+        matches!(self, AttachError::Python { source, .. } if source.is_transient())
+    }
+
+    /// Whether the process is not Python now, but may become it by an `exec` or by starting up.
+    pub fn may_become_python(&self) -> bool {
+        self.is_starting()
+            || matches!(
+                self,
+                AttachError::Python {
+                    // A read that fails may have met the moment of the exec.
+                    source: PythonError::NotPython { .. } | PythonError::Unreadable { .. },
+                    ..
+                }
+            )
+    }
+
+    /// Whether the kernel refused to let memspy look.
+    pub fn is_denied(&self) -> bool {
+        matches!(
+            self,
+            AttachError::Process(ProcessError::Denied { .. })
+                | AttachError::Python { source: PythonError::Denied { .. }, .. }
+                | AttachError::Python {
+                    source: PythonError::Process(ProcessError::Denied { .. }),
+                    ..
+                }
+        )
+    }
+
+    /// Whether the process is not Python.
+    pub fn is_not_python(&self) -> bool {
+        matches!(self, AttachError::Python { source: PythonError::NotPython { .. }, .. })
+    }
+}
+
+/// PyTorch in the target, as far as it could be attached to.
+pub enum Torch {
+    /// Its CUDA part is not loaded.
+    NotLoaded,
+    /// It is loaded and can be read.
+    Attached(Box<TorchReader>),
+    /// It is loaded and cannot be read.
+    Refused(TorchError),
+}
+
+/// Everything that reads one target.
+pub struct Readers {
+    /// The process.
+    pub process: Arc<Process>,
+    /// Its Python.
+    pub python: PythonReader,
+    /// Its PyTorch.
+    pub torch: Torch,
+    /// The driver.
+    pub gpu: Result<Arc<GpuReader>, GpuError>,
+    /// What its environment says about devices.
+    pub visibility: CudaVisibility,
+    /// How long attaching took.
+    pub took: Duration,
+}
+
+impl Readers {
+    /// Attaches to process `pid`. Fails when it is not Python or may not be read; PyTorch and the
+    /// driver may be missing.
+    pub fn attach(pid: u32) -> Result<Self, AttachError> {
+        let start = Instant::now();
+        let process = Arc::new(Process::open(pid)?);
+        let python =
+            PythonReader::attach(&process).map_err(|source| AttachError::Python { pid, source })?;
+        let visibility = visibility(&process);
+        let gpu = GpuReader::open(&process).map(Arc::new);
+        let mut readers = Readers {
+            process,
+            python,
+            torch: Torch::NotLoaded,
+            gpu,
+            visibility,
+            took: Duration::ZERO,
+        };
+        readers.look_for_torch();
+        readers.took = start.elapsed();
+        Ok(readers)
+    }
+
+    /// Looks again for what was not there at the last look: PyTorch being imported, CUDA being
+    /// initialised. Cheap when all is attached. Returns whether anything changed.
+    pub fn refresh(&mut self) -> bool {
+        let before = self.allocator();
+        match &mut self.torch {
+            Torch::NotLoaded => self.look_for_torch(),
+            Torch::Attached(torch) => {
+                // A target that goes away meanwhile is noticed by the next sample.
+                let _ = torch.refresh();
+            }
+            Torch::Refused(_) => {}
+        }
+        let changed = before != self.allocator();
+        if changed {
+            // Programs choose their devices (os.environ) before they initialise CUDA.
+            self.visibility = visibility(&self.process);
+        }
+        changed
+    }
+
+    fn look_for_torch(&mut self) {
+        self.torch = match TorchReader::attach(&self.process) {
+            Ok(Some(torch)) => Torch::Attached(Box::new(torch)),
+            Ok(None) => Torch::NotLoaded,
+            Err(error) => Torch::Refused(error),
+        };
+    }
+
+    /// The allocator in use, as far as known.
+    pub fn allocator(&self) -> AllocatorBackend {
+        match &self.torch {
+            Torch::NotLoaded => AllocatorBackend::NotLoaded,
+            Torch::Attached(torch) => torch.backend().clone(),
+            Torch::Refused(error) => AllocatorBackend::Unknown(error.to_string()),
+        }
+    }
+
+    /// PyTorch's version; `None` when it is not loaded or does not say.
+    pub fn torch_version(&self) -> Option<String> {
+        match &self.torch {
+            Torch::Attached(torch) => torch.version().map(str::to_owned),
+            _ => None,
+        }
+    }
+
+    /// The devices of the machine with the numbers the target gives them; empty without NVML.
+    pub fn devices(&self) -> Vec<Device> {
+        let listed = self.gpu.as_ref().ok().and_then(|gpu| gpu.devices(&self.visibility).ok());
+        listed.unwrap_or_default()
+    }
+}
+
+/// What the target's environment says about devices: as it is now, else as it was at its start.
+fn visibility(process: &Process) -> CudaVisibility {
+    let memory = process.memory();
+    let live = process.mappings().ok().and_then(|maps| environment::read(&memory, &maps));
+    let variable = |name: &str| match &live {
+        Some(variables) => environment::variable(variables, name),
+        None => process.environment(name).ok().flatten(),
+    };
+    CudaVisibility::new(variable("CUDA_DEVICE_ORDER").as_deref(), variable("CUDA_VISIBLE_DEVICES"))
+}

@@ -1,0 +1,368 @@
+//! The recorder: looks at the target at every instant of the pace and passes on what it saw.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{
+    AllocatorBackend, AllocatorCounters, Consistency, CudaIndex, End, EndReason, MissedWhy, Nanos,
+    ReaderKind, Record, RecordSink, Runtime, Sample, StackTable, Start, Totals,
+};
+
+use crate::torch::TorchError;
+
+use super::gpu_watch::GpuWatch;
+use super::losses::Losses;
+use super::pace::Pace;
+use super::policy::MapPolicy;
+use super::readers::{Readers, Torch};
+
+/// Between two checks that the target is still the process and the program it was.
+const CHECK_ALIVE_EVERY: Duration = Duration::from_millis(100);
+/// Between two looks for PyTorch and CUDA in a target that did not have them yet.
+const REFRESH_EVERY: Duration = Duration::from_millis(250);
+/// Between two records of what was missed.
+const LOSSES_EVERY: Duration = Duration::from_secs(1);
+/// Longest sleep without looking whether to stop.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// What is wanted of a recording.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Samples a second.
+    pub rate: u32,
+    /// How long; `None` for until stopped.
+    pub duration: Option<Duration>,
+}
+
+/// How far a recording is, for showing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Progress {
+    /// Time since it began.
+    pub elapsed: Duration,
+    /// Sums so far.
+    pub totals: Totals,
+    /// Bytes allocated on all devices; `None` while that is unknown.
+    pub allocated: Option<i64>,
+    /// Bytes reserved on all devices; `None` while that is unknown.
+    pub reserved: Option<i64>,
+}
+
+/// Records one target.
+pub struct Recorder {
+    readers: Readers,
+    wanted: Wanted,
+    start: Instant,
+    table: StackTable,
+    sample: Sample,
+    counters: Vec<(CudaIndex, AllocatorCounters)>,
+    devices: FxHashMap<CudaIndex, DeviceState>,
+    losses: Losses,
+    totals: Totals,
+    gpu: Option<GpuWatch>,
+}
+
+/// What the recorder remembers of a device.
+#[derive(Default)]
+struct DeviceState {
+    recorded: Option<AllocatorCounters>,
+    policy: MapPolicy,
+}
+
+/// Whether to go on.
+enum Next {
+    GoOn,
+    End(EndReason),
+}
+
+impl Recorder {
+    /// A recorder over `readers`; its clock starts now.
+    pub fn new(readers: Readers, wanted: Wanted) -> Self {
+        Recorder {
+            readers,
+            wanted,
+            start: Instant::now(),
+            table: StackTable::new(),
+            sample: Sample::default(),
+            counters: Vec::new(),
+            devices: FxHashMap::default(),
+            losses: Losses::default(),
+            totals: Totals::default(),
+            gpu: None,
+        }
+    }
+
+    /// Records until the duration is over, `stop` is set or the target ends; the last record is the
+    /// [`End`] returned. `observe` is called a few times a second. An error is the sink's.
+    pub fn run(
+        mut self,
+        host: String,
+        sink: &mut dyn RecordSink,
+        stop: &AtomicBool,
+        observe: &mut dyn FnMut(&Progress),
+    ) -> io::Result<End> {
+        self.record_start(host, sink)?;
+        let reason = self.follow(sink, stop, observe)?;
+        let time = self.now();
+        self.record_losses(time, sink)?;
+        let end = End { time, reason, totals: self.totals };
+        sink.record(&Record::End(end.clone()))?;
+        Ok(end)
+    }
+
+    /// Looks once, at everything, and ends: what `dump` shows.
+    pub fn look(mut self, host: String, sink: &mut dyn RecordSink) -> io::Result<()> {
+        self.record_start(host, sink)?;
+        self.observe_target(sink)?;
+        if let Ok(gpu) = &self.readers.gpu {
+            for device in self.readers.devices().iter().filter_map(|d| d.nvml_index) {
+                match gpu.usage(device, self.now()) {
+                    Ok(usage) => sink.record(&Record::Usage(usage))?,
+                    Err(e) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(e.to_string()), 1),
+                }
+            }
+        }
+        let time = self.now();
+        self.record_losses(time, sink)
+    }
+
+    fn follow(
+        &mut self,
+        sink: &mut dyn RecordSink,
+        stop: &AtomicBool,
+        observe: &mut dyn FnMut(&Progress),
+    ) -> io::Result<EndReason> {
+        self.watch_gpu();
+        self.limit_maps();
+        let mut pace = Pace::new(self.wanted.rate, self.start);
+        let mut checked = Duration::ZERO;
+        let mut refreshed = Duration::ZERO;
+        let mut told = Duration::ZERO;
+        loop {
+            let tick = pace.tick(Instant::now());
+            self.totals.ticks += tick.missed;
+            self.totals.late += tick.missed;
+            self.losses.add(ReaderKind::Stacks, MissedWhy::Late, tick.missed);
+            if !sleep(tick.wait, stop) {
+                return Ok(EndReason::Interrupted);
+            }
+            let now = self.start.elapsed();
+            if self.wanted.duration.is_some_and(|duration| now >= duration) {
+                return Ok(EndReason::Duration);
+            }
+            self.totals.ticks += 1;
+            if let Next::End(reason) = self.observe_target(sink)? {
+                return Ok(reason);
+            }
+            if now.saturating_sub(checked) >= CHECK_ALIVE_EVERY {
+                checked = now;
+                if let Next::End(reason) = self.check_alive() {
+                    return Ok(reason);
+                }
+                self.record_usage(sink)?;
+            }
+            if now.saturating_sub(refreshed) >= REFRESH_EVERY {
+                refreshed = now;
+                if self.readers.refresh() {
+                    self.limit_maps();
+                    self.record_runtime(sink)?;
+                }
+                observe(&self.progress(now));
+            }
+            if now.saturating_sub(told) >= LOSSES_EVERY {
+                told = now;
+                self.record_losses(Nanos(now.as_nanos() as u64), sink)?;
+            }
+        }
+    }
+
+    /// One instant: stacks, counters, and block maps where they are worth it.
+    fn observe_target(&mut self, sink: &mut dyn RecordSink) -> io::Result<Next> {
+        self.sample.time = self.now();
+        self.sample.threads.clear();
+        match self.readers.python.sample(&mut self.table, &mut self.sample.threads) {
+            Ok(stats) => {
+                let torn = u64::from(stats.torn);
+                self.totals.stacks += self.sample.threads.len() as u64 + torn;
+                self.totals.torn += torn;
+                self.losses.add(ReaderKind::Stacks, MissedWhy::Torn, torn);
+            }
+            Err(error) => {
+                if let Next::End(reason) = self.check_alive() {
+                    return Ok(Next::End(reason));
+                }
+                self.losses.add(ReaderKind::Stacks, MissedWhy::Failed(error.to_string()), 1);
+            }
+        }
+        if self.table.has_definitions() {
+            for definition in self.table.take_definitions() {
+                sink.record(&Record::Definition(definition))?;
+            }
+        }
+        let sample = std::mem::take(&mut self.sample);
+        let record = Record::Sample(sample);
+        sink.record(&record)?;
+        if let Record::Sample(sample) = record {
+            self.sample = sample; // The vector is used again.
+        }
+        self.observe_allocator(sink)?;
+        Ok(Next::GoOn)
+    }
+
+    fn observe_allocator(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let Torch::Attached(torch) = &mut self.readers.torch else { return Ok(()) };
+        if *torch.backend() != AllocatorBackend::Native {
+            return Ok(());
+        }
+        let time = Nanos(self.start.elapsed().as_nanos() as u64);
+        if let Err(error) = torch.counters(&mut self.counters) {
+            self.losses.add(ReaderKind::Counters, why(error), 1);
+            return Ok(());
+        }
+        for (device, counters) in &self.counters {
+            let state = self.devices.entry(*device).or_default();
+            if state.recorded.as_ref() != Some(counters) {
+                let counters = Box::new(*counters);
+                sink.record(&Record::Counters { time, device: *device, counters })?;
+            }
+            state.recorded = Some(*counters);
+            let before = self.start.elapsed();
+            if !state.policy.wants(before, counters) {
+                continue;
+            }
+            match torch.blocks(*device, Nanos(before.as_nanos() as u64)) {
+                Ok(map) => {
+                    match map.consistency {
+                        Consistency::Consistent => self.totals.maps_consistent += 1,
+                        Consistency::Degraded { .. } => self.totals.maps_degraded += 1,
+                    }
+                    sink.record(&Record::Blocks(map))?;
+                }
+                Err(error) => self.losses.add(ReaderKind::Blocks, why(error), 1),
+            }
+            state.policy.has_read(before, self.start.elapsed() - before, counters);
+        }
+        Ok(())
+    }
+
+    fn check_alive(&self) -> Next {
+        if !self.readers.process.is_alive() {
+            Next::End(EndReason::TargetExited)
+        } else if !self.readers.process.same_program() {
+            Next::End(EndReason::TargetExecuted)
+        } else {
+            Next::GoOn
+        }
+    }
+
+    /// A map may take up to half a period of sampling: it is worth less than the samples it would cost.
+    fn limit_maps(&mut self) {
+        if let Torch::Attached(torch) = &mut self.readers.torch {
+            torch.set_patience(Duration::from_secs(1) / self.wanted.rate.max(1) / 2);
+        }
+    }
+
+    fn watch_gpu(&mut self) {
+        let indices: Vec<u32> =
+            self.readers.devices().iter().filter_map(|d| d.nvml_index).collect();
+        if indices.is_empty() {
+            return;
+        }
+        let Ok(gpu) = &self.readers.gpu else { return };
+        match GpuWatch::start(gpu.clone(), indices) {
+            Ok(watch) => self.gpu = Some(watch),
+            Err(e) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(e.to_string()), 1),
+        }
+    }
+
+    fn record_usage(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        while let Some(look) = self.gpu.as_ref().and_then(GpuWatch::take) {
+            match look {
+                Ok(mut usage) => {
+                    usage.time = self.now();
+                    sink.record(&Record::Usage(usage))?;
+                }
+                Err(why) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(why), 1),
+            }
+        }
+        Ok(())
+    }
+
+    fn record_start(&mut self, host: String, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let process = &self.readers.process;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix_nanos = unix.saturating_sub(self.start.elapsed()).as_nanos() as u64;
+        sink.record(&Record::Start(Start {
+            memspy: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: process.pid(),
+            host,
+            command: process.command().unwrap_or_default(),
+            directory: process.directory().map(|d| d.to_string_lossy().into_owned()),
+            unix_nanos,
+            rate: self.wanted.rate,
+        }))?;
+        self.record_runtime(sink)
+    }
+
+    /// Records what runs in the target, and its devices: their numbers may depend on it.
+    fn record_runtime(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        sink.record(&Record::Runtime(Runtime {
+            time: self.now(),
+            python: Some(self.readers.python.version().to_string()),
+            torch: self.readers.torch_version(),
+            allocator: self.readers.allocator(),
+        }))?;
+        for device in self.readers.devices() {
+            sink.record(&Record::Device(device))?;
+        }
+        Ok(())
+    }
+
+    fn record_losses(&mut self, time: Nanos, sink: &mut dyn RecordSink) -> io::Result<()> {
+        for missed in self.losses.take(time) {
+            sink.record(&Record::Missed(missed))?;
+        }
+        Ok(())
+    }
+
+    fn progress(&self, elapsed: Duration) -> Progress {
+        let sum = |of: fn(&AllocatorCounters) -> i64| {
+            (!self.counters.is_empty()).then(|| self.counters.iter().map(|(_, c)| of(c)).sum())
+        };
+        Progress {
+            elapsed,
+            totals: self.totals,
+            allocated: sum(AllocatorCounters::allocated),
+            reserved: sum(AllocatorCounters::reserved),
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+}
+
+/// Why the allocator could not be read, in the words of a record.
+fn why(error: TorchError) -> MissedWhy {
+    match error {
+        TorchError::Torn { .. } => MissedWhy::Torn,
+        other => MissedWhy::Failed(other.to_string()),
+    }
+}
+
+/// Sleeps; `false` when `stop` was set meanwhile.
+fn sleep(mut wait: Duration, stop: &AtomicBool) -> bool {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        if wait.is_zero() {
+            return true;
+        }
+        let slice = wait.min(SLICE);
+        std::thread::sleep(slice);
+        wait -= slice;
+    }
+}

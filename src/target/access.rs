@@ -1,0 +1,89 @@
+//! What the kernel lets memspy do with a target, as facts; a face turns them into advice.
+
+use std::fs;
+
+use super::process::{Process, ProcessError};
+
+/// Bit numbers of linux/capability.h.
+const CAP_SYS_PTRACE: u8 = 19;
+const CAP_SYS_ADMIN: u8 = 21;
+const CAP_PERFMON: u8 = 38;
+const CAP_BPF: u8 = 39;
+
+/// Facts that decide whether a target's memory may be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// `/proc/sys/kernel/yama/ptrace_scope`: 0 same user, 1 descendants only, 2 administrators only,
+    /// 3 nobody; `None` where Yama is not built in.
+    pub ptrace_scope: Option<u8>,
+    /// Effective user id of memspy.
+    pub user: u32,
+    /// User id of the target's owner; `None` when it could not be read.
+    pub target_user: Option<u32>,
+    /// Whether memspy has CAP_SYS_PTRACE.
+    pub sys_ptrace: bool,
+    /// Whether memspy has CAP_SYS_ADMIN.
+    pub sys_admin: bool,
+    /// Whether memspy has CAP_PERFMON.
+    pub perfmon: bool,
+    /// Whether memspy has CAP_BPF.
+    pub bpf: bool,
+    /// Whether memspy itself runs in a container, as far as can be told.
+    pub in_container: bool,
+    /// Whether the target lives in another pid namespace than memspy (a container seen from outside).
+    pub target_in_container: bool,
+}
+
+impl Access {
+    /// Collects the facts.
+    pub fn to(process: &Process) -> Access {
+        let capabilities = effective_capabilities().unwrap_or(0);
+        let has = |bit: u8| capabilities >> bit & 1 == 1;
+        Access {
+            ptrace_scope: fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+                .ok()
+                .and_then(|text| text.trim().parse().ok()),
+            user: nix::unistd::geteuid().as_raw(),
+            target_user: process.owner().ok(),
+            sys_ptrace: has(CAP_SYS_PTRACE),
+            sys_admin: has(CAP_SYS_ADMIN),
+            perfmon: has(CAP_PERFMON),
+            bpf: has(CAP_BPF),
+            in_container: in_container(),
+            target_in_container: process.pids().len() > 1,
+        }
+    }
+}
+
+/// The effective capability set of memspy.
+fn effective_capabilities() -> Result<u64, ProcessError> {
+    let pid = std::process::id();
+    let error = |why: String| ProcessError::Other { action: "read the capabilities of", pid, why };
+    let status = fs::read_to_string("/proc/self/status").map_err(|e| error(e.to_string()))?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .ok_or_else(|| error("no CapEff line".to_owned()))
+}
+
+/// Container runtimes leave these marks.
+fn in_container() -> bool {
+    ["/.dockerenv", "/run/.containerenv"].iter().any(|p| fs::exists(p).unwrap_or(false))
+        || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+        || fs::read_to_string("/proc/self/status").is_ok_and(|s| {
+            s.lines().any(|l| l.starts_with("NSpid:") && l.split_whitespace().count() > 2)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_facts_about_itself_are_known() {
+        let access = Access::to(&Process::open(std::process::id()).unwrap());
+        assert_eq!(access.target_user, Some(access.user));
+        assert!(!access.target_in_container);
+    }
+}

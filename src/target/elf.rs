@@ -1,0 +1,328 @@
+//! Symbols of a loaded library or program, looked up in the target's own memory.
+//!
+//! The dynamic symbol table is part of what the loader maps, so a look-up needs a handful of small
+//! reads and no file: deleted files, containers and 500 MB libraries are all the same. Symbols that are
+//! not exported need the file, which is mapped, not read whole.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+use memmap2::Mmap;
+use object::elf::{
+    DT_GNU_HASH, DT_STRTAB, DT_SYMTAB, Dyn64, DynamicTag, FileHeader64, GnuHashHeader, PT_DYNAMIC,
+    PT_LOAD, ProgramHeader64, SHN_UNDEF, Sym64, gnu_hash,
+};
+use object::pod::{Pod, from_bytes, slice_from_all_bytes};
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use object::{LittleEndian, Object, ObjectSymbol};
+
+use super::mappings::{Mapping, Mappings};
+use super::memory::{Addr, Memory, MemoryError};
+use super::process::Process;
+
+const LE: LittleEndian = LittleEndian;
+/// Longest symbol name compared, and longest hash chain followed: bounds against foreign damage.
+const LONGEST_NAME: usize = 512;
+const LONGEST_CHAIN: u64 = 4096;
+
+/// Why a loaded ELF object could not be understood.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// Its headers in memory could not be read.
+    #[error("cannot read the ELF headers at {at}: {source}")]
+    Memory {
+        /// Where.
+        at: Addr,
+        /// Why.
+        source: MemoryError,
+    },
+    /// What lies there is no 64-bit little-endian ELF object, or it is damaged.
+    #[error("no usable ELF object at {at}: {why}")]
+    Malformed {
+        /// Where.
+        at: Addr,
+        /// What is wrong.
+        why: &'static str,
+    },
+}
+
+/// Why a symbol was not found.
+#[derive(Debug, thiserror::Error)]
+pub enum SymbolError {
+    /// Neither the dynamic nor the full symbol table has it.
+    #[error("{object} has no symbol {name}")]
+    Missing {
+        /// The object's file.
+        object: String,
+        /// The symbol.
+        name: String,
+    },
+    /// It is not exported, and the file with the full symbol table could not be opened.
+    #[error("{object} does not export {name}, and its file cannot be opened: {source}")]
+    NoFile {
+        /// The object's file.
+        object: String,
+        /// The symbol.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The object's tables could not be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+}
+
+/// An ELF object in the target's memory.
+#[derive(Debug, Clone)]
+pub struct LoadedObject {
+    mapping: Mapping,
+    /// What has to be added to a virtual address of the file to get one of the target.
+    bias: u64,
+    dynamic: Addr,
+    dynamic_len: usize,
+    end: Addr,
+}
+
+impl LoadedObject {
+    /// The object whose ELF header lies at the start of `mapping`.
+    pub fn read(memory: &dyn Memory, mapping: &Mapping) -> Result<Self, ObjectError> {
+        let at = mapping.start;
+        let malformed = |why| ObjectError::Malformed { at, why };
+        let read = |addr, len| {
+            memory.vec(addr, len).map_err(|source| ObjectError::Memory { at: addr, source })
+        };
+
+        let bytes = read(at, size_of::<FileHeader64<LittleEndian>>())?;
+        let header: &FileHeader64<LittleEndian> =
+            pod(&bytes).ok_or(malformed("header too short"))?;
+        if header.e_ident.magic != *b"\x7fELF"
+            || !header.is_class_64()
+            || !header.is_little_endian()
+        {
+            return Err(malformed("not a 64-bit little-endian ELF file"));
+        }
+        let count = usize::from(header.e_phnum.get(LE));
+        if usize::from(header.e_phentsize.get(LE)) != size_of::<ProgramHeader64<LittleEndian>>() {
+            return Err(malformed("unknown size of program headers"));
+        }
+        let bytes =
+            read(at + header.e_phoff.get(LE), count * size_of::<ProgramHeader64<LittleEndian>>())?;
+        let segments: &[ProgramHeader64<LittleEndian>] =
+            slice_from_all_bytes(&bytes).map_err(|()| malformed("program headers cut"))?;
+        let loads = || segments.iter().filter(|s| s.p_type(LE) == PT_LOAD);
+        // The segment with file offset 0 is the one this mapping shows.
+        let first = loads()
+            .find(|s| s.p_offset(LE) == 0)
+            .ok_or(malformed("no segment holds the header"))?;
+        let bias = at.0.wrapping_sub(first.p_vaddr(LE));
+        let dynamic = segments
+            .iter()
+            .find(|s| s.p_type(LE) == PT_DYNAMIC)
+            .ok_or(malformed("statically linked without a dynamic section"))?;
+        let end = loads().map(|s| s.p_vaddr(LE) + s.p_memsz(LE)).max().unwrap_or(0);
+        Ok(LoadedObject {
+            mapping: mapping.clone(),
+            bias,
+            dynamic: Addr(bias.wrapping_add(dynamic.p_vaddr(LE))),
+            dynamic_len: (dynamic.p_memsz(LE) as usize).min(1 << 16),
+            end: Addr(bias.wrapping_add(end)),
+        })
+    }
+
+    /// The first loaded object whose file name satisfies `wanted`; `None` when none is loaded.
+    pub fn find(
+        memory: &dyn Memory,
+        mappings: &Mappings,
+        wanted: impl FnMut(&str) -> bool,
+    ) -> Option<Result<Self, ObjectError>> {
+        mappings.object(wanted).map(|mapping| Self::read(memory, mapping))
+    }
+
+    /// The mapping its header lies in.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Its file, as the target names it.
+    pub fn path(&self) -> PathBuf {
+        self.mapping.path.clone().unwrap_or_default()
+    }
+
+    /// Whether `addr` lies in its image.
+    pub fn contains(&self, addr: Addr) -> bool {
+        (self.mapping.start..self.end).contains(&addr)
+    }
+
+    /// The target's address of a virtual address in the file.
+    pub fn at_virtual(&self, virtual_address: u64) -> Addr {
+        Addr(self.bias.wrapping_add(virtual_address))
+    }
+
+    /// The address of an exported symbol; `Ok(None)` when it is not exported.
+    pub fn exported(&self, memory: &dyn Memory, name: &str) -> Result<Option<Addr>, ObjectError> {
+        let fault = |source| ObjectError::Memory { at: self.dynamic, source };
+        let Some(tables) = self.tables(memory)? else { return Ok(None) };
+        self.look_up(memory, &tables, name).map_err(fault)
+    }
+
+    /// The address of a symbol: exported, else from the full symbol table of its file.
+    pub fn symbol(
+        &self,
+        process: &Process,
+        memory: &dyn Memory,
+        name: &str,
+    ) -> Result<Addr, SymbolError> {
+        if let Some(addr) = self.exported(memory, name)? {
+            return Ok(addr);
+        }
+        let object = || self.path().display().to_string();
+        let no_file =
+            |source| SymbolError::NoFile { object: object(), name: name.to_owned(), source };
+        let file = process.open_mapped(&self.mapping).map_err(no_file)?;
+        match self.in_file(&file, name).map_err(no_file)? {
+            Some(addr) => Ok(addr),
+            None => Err(SymbolError::Missing { object: object(), name: name.to_owned() }),
+        }
+    }
+
+    fn in_file(&self, file: &File, name: &str) -> io::Result<Option<Addr>> {
+        // SAFETY: the map is only read, and a file that shrinks meanwhile is a library being
+        // overwritten in place under a running process, which kills that process as well.
+        let map = unsafe { Mmap::map(file)? };
+        let object = object::File::parse(&*map)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
+        let found = object
+            .symbols()
+            .chain(object.dynamic_symbols())
+            .find(|s| s.is_definition() && s.name() == Ok(name));
+        Ok(found.map(|s| self.at_virtual(s.address())))
+    }
+
+    fn tables(&self, memory: &dyn Memory) -> Result<Option<Tables>, ObjectError> {
+        let bytes = memory
+            .vec(
+                self.dynamic,
+                self.dynamic_len / size_of::<Dyn64<LittleEndian>>()
+                    * size_of::<Dyn64<LittleEndian>>(),
+            )
+            .map_err(|source| ObjectError::Memory { at: self.dynamic, source })?;
+        let entries: &[Dyn64<LittleEndian>] = slice_from_all_bytes(&bytes).map_err(|()| {
+            ObjectError::Malformed { at: self.dynamic, why: "dynamic section cut" }
+        })?;
+        let value = |tag: DynamicTag| {
+            let entry = entries.iter().find(|e| e.d_tag.get(LE) == tag)?;
+            let value = entry.d_val.get(LE);
+            // glibc replaces file addresses by memory addresses in place; musl and the vDSO do not.
+            Some(if self.contains(Addr(value)) { Addr(value) } else { self.at_virtual(value) })
+        };
+        Ok((|| {
+            Some(Tables {
+                hash: value(DT_GNU_HASH)?,
+                symbols: value(DT_SYMTAB)?,
+                strings: value(DT_STRTAB)?,
+            })
+        })())
+    }
+
+    /// The look-up every dynamic loader does (`DT_GNU_HASH`), without the Bloom filter.
+    fn look_up(
+        &self,
+        memory: &dyn Memory,
+        tables: &Tables,
+        name: &str,
+    ) -> Result<Option<Addr>, MemoryError> {
+        const SYMBOL: u64 = size_of::<Sym64<LittleEndian>>() as u64;
+        let bytes = memory.vec(tables.hash, size_of::<GnuHashHeader<LittleEndian>>())?;
+        let Some(header) = pod::<GnuHashHeader<LittleEndian>>(&bytes) else { return Ok(None) };
+        let (buckets, base) = (header.bucket_count.get(LE), u64::from(header.symbol_base.get(LE)));
+        if buckets == 0 {
+            return Ok(None);
+        }
+        let hash = gnu_hash(name.as_bytes());
+        let bucket_table = tables.hash + 16 + 8 * u64::from(header.bloom_count.get(LE));
+        let chains = bucket_table + 4 * u64::from(buckets);
+        let first = u64::from(memory.u32(bucket_table + 4 * u64::from(hash % buckets))?);
+        if first < base {
+            return Ok(None);
+        }
+        for index in first..first + LONGEST_CHAIN {
+            let chained = memory.u32(chains + 4 * (index - base))?;
+            if chained | 1 == hash | 1 {
+                let bytes = memory.vec(tables.symbols + SYMBOL * index, SYMBOL as usize)?;
+                let Some(symbol) = pod::<Sym64<LittleEndian>>(&bytes) else { return Ok(None) };
+                let found = memory
+                    .c_string(tables.strings + u64::from(symbol.st_name(LE)), LONGEST_NAME)?;
+                if found == name && symbol.st_shndx(LE) != SHN_UNDEF {
+                    return Ok(Some(self.at_virtual(symbol.st_value(LE))));
+                }
+            }
+            if chained & 1 == 1 {
+                break;
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where the tables of the dynamic loader are.
+struct Tables {
+    hash: Addr,
+    symbols: Addr,
+    strings: Addr,
+}
+
+fn pod<T: Pod>(bytes: &[u8]) -> Option<&T> {
+    from_bytes(bytes).ok().map(|(value, _)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_symbols_of_the_c_library_are_where_the_loader_put_them() {
+        let own = Process::open(std::process::id()).unwrap();
+        let memory = own.memory();
+        let libc =
+            LoadedObject::find(&memory, &own.mappings().unwrap(), |n| n.starts_with("libc.so"))
+                .unwrap()
+                .unwrap();
+        let expected = nix::libc::getpid as *const () as u64;
+        assert_eq!(libc.exported(&memory, "getpid").unwrap(), Some(Addr(expected)));
+        assert_eq!(libc.exported(&memory, "no_such_symbol").unwrap(), None);
+        assert!(libc.contains(Addr(expected)));
+        assert!(matches!(
+            libc.symbol(&own, &memory, "no_such_symbol"),
+            Err(SymbolError::Missing { .. })
+        ));
+    }
+
+    #[test]
+    fn a_symbol_that_is_not_exported_comes_from_the_file() {
+        let own = Process::open(std::process::id()).unwrap();
+        let memory = own.memory();
+        let program = own.program().unwrap();
+        let mappings = own.mappings().unwrap();
+        let object = LoadedObject::read(&memory, mappings.object_at(&program).unwrap()).unwrap();
+        let found = object.symbol(&own, &memory, "main").unwrap();
+        assert!(object.contains(found));
+    }
+
+    #[test]
+    fn what_is_no_elf_file_is_refused() {
+        let mut image = super::super::MemoryImage::default();
+        image.insert(Addr(0x10000), &[7; 4096]);
+        let mapping = Mapping {
+            start: Addr(0x10000),
+            end: Addr(0x11000),
+            offset: 0,
+            readable: true,
+            writable: false,
+            executable: false,
+            path: None,
+            deleted: false,
+        };
+        assert!(matches!(LoadedObject::read(&image, &mapping), Err(ObjectError::Malformed { .. })));
+    }
+}

@@ -1,0 +1,47 @@
+//! The target's environment as it is now: programs change it (`os.environ[...] = ...`) after they start.
+
+use super::elf::LoadedObject;
+use super::mappings::Mappings;
+use super::memory::{Addr, Memory};
+
+/// Bounds against a damaged array: more variables or longer ones are not read.
+const MOST_VARIABLES: usize = 4096;
+const LONGEST_VARIABLE: usize = 4096;
+
+/// The value of `name` in the environment array of the target's C library (glibc, musl: `environ`).
+/// `None` when it is not set; also when the array cannot be found, which [`read`] tells apart.
+pub fn variable(variables: &[String], name: &str) -> Option<String> {
+    variables.iter().find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+}
+
+/// All variables, as `NAME=value`; `None` when the C library or its array cannot be found or read.
+pub fn read(memory: &dyn Memory, mappings: &Mappings) -> Option<Vec<String>> {
+    let c_library = |name: &str| {
+        name.starts_with("libc.so") || name.starts_with("libc-2.") || name.starts_with("ld-musl")
+    };
+    let object = LoadedObject::find(memory, mappings, c_library)?.ok()?;
+    let symbol = object.exported(memory, "environ").ok()??;
+    let array = memory.pointer(symbol).ok()?;
+    let mut variables = Vec::new();
+    for i in 0..MOST_VARIABLES {
+        match memory.pointer(array + 8 * i as u64).ok()? {
+            Addr(0) => break,
+            text => variables.push(memory.c_string(text, LONGEST_VARIABLE).ok()?),
+        }
+    }
+    Some(variables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Process;
+
+    #[test]
+    fn the_own_environment_is_read_as_it_is() {
+        let own = Process::open(std::process::id()).unwrap();
+        let read = read(&own.memory(), &own.mappings().unwrap()).unwrap();
+        assert_eq!(variable(&read, "PATH"), std::env::var("PATH").ok());
+        assert_eq!(variable(&read, "NO_SUCH_VARIABLE_HERE"), None);
+    }
+}

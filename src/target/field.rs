@@ -1,0 +1,83 @@
+//! A field of a foreign structure: an offset that knows its type.
+
+use std::marker::PhantomData;
+
+use super::memory::Addr;
+
+/// A type that a foreign structure stores in little-endian order.
+pub trait Scalar: Sized {
+    /// Its size in bytes.
+    const SIZE: usize;
+    /// Decodes it from exactly [`Self::SIZE`] bytes.
+    fn decode(bytes: &[u8]) -> Option<Self>;
+}
+
+macro_rules! scalar {
+    ($($t:ty),*) => {$(
+        impl Scalar for $t {
+            const SIZE: usize = size_of::<$t>();
+            fn decode(bytes: &[u8]) -> Option<Self> {
+                Some(<$t>::from_le_bytes(bytes.try_into().ok()?))
+            }
+        }
+    )*};
+}
+scalar!(u8, i8, u16, i16, u32, i32, u64, i64);
+
+impl Scalar for Addr {
+    const SIZE: usize = 8;
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        u64::decode(bytes).map(Addr)
+    }
+}
+
+/// Offset in bytes of a field of type `T` from the start of its structure.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Field<T> {
+    /// Bytes from the start of the structure.
+    pub offset: usize,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Field<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Field<T> {}
+
+impl<T: Scalar> Field<T> {
+    /// The field `offset` bytes into its structure.
+    pub const fn at(offset: usize) -> Self {
+        Field { offset, of: PhantomData }
+    }
+
+    /// Its value in a copy of the structure; `None` when the copy is too short.
+    pub fn of(self, structure: &[u8]) -> Option<T> {
+        T::decode(structure.get(self.offset..self.offset + T::SIZE)?)
+    }
+
+    /// Its address in the structure at `base`.
+    pub fn in_target(self, base: Addr) -> Addr {
+        base + self.offset as u64
+    }
+
+    /// Where it ends: the least length of a copy that contains it.
+    pub const fn end(self) -> usize {
+        self.offset + T::SIZE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_copy_gives_none() {
+        let field = Field::<u32>::at(4);
+        assert_eq!(field.of(&[0, 0, 0, 0, 1, 2, 0, 0]), Some(0x201));
+        assert_eq!(field.of(&[0; 7]), None);
+        assert_eq!(field.end(), 8);
+    }
+}

@@ -1,0 +1,123 @@
+//! What is mapped where in the target, and from which file.
+
+use std::path::{Path, PathBuf};
+
+use procfs::process::{MMPermissions, MMapPath};
+
+use super::memory::Addr;
+use super::process::ProcessError;
+
+/// One line of `/proc/PID/maps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: Addr,
+    /// First address after it.
+    pub end: Addr,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Whether it may be read.
+    pub readable: bool,
+    /// Whether it may be written.
+    pub writable: bool,
+    /// Whether it may be executed.
+    pub executable: bool,
+    /// The file, as the target's mount namespace names it, without the kernel's ` (deleted)`.
+    pub path: Option<PathBuf>,
+    /// Whether that file has been deleted (or replaced) since.
+    pub deleted: bool,
+}
+
+impl Mapping {
+    /// Whether `addr` is in it.
+    pub fn contains(&self, addr: Addr) -> bool {
+        (self.start..self.end).contains(&addr)
+    }
+
+    /// The last part of its path.
+    pub fn file_name(&self) -> Option<&str> {
+        self.path.as_deref()?.file_name()?.to_str()
+    }
+}
+
+/// All mappings of the target at one moment, in address order.
+#[derive(Debug, Clone, Default)]
+pub struct Mappings {
+    list: Vec<Mapping>,
+}
+
+impl Mappings {
+    pub(super) fn read(process: &procfs::process::Process) -> Result<Self, ProcessError> {
+        let maps = process
+            .maps()
+            .map_err(|e| ProcessError::from_proc("read the mappings of", process.pid, e))?;
+        let list = maps.into_iter().map(|map| {
+            let (path, deleted) = match map.pathname {
+                MMapPath::Path(path) => {
+                    match path.to_str().and_then(|p| p.strip_suffix(" (deleted)")) {
+                        Some(kept) => (Some(PathBuf::from(kept)), true),
+                        None => (Some(path), false),
+                    }
+                }
+                _ => (None, false),
+            };
+            Mapping {
+                start: Addr(map.address.0),
+                end: Addr(map.address.1),
+                offset: map.offset,
+                readable: map.perms.contains(MMPermissions::READ),
+                writable: map.perms.contains(MMPermissions::WRITE),
+                executable: map.perms.contains(MMPermissions::EXECUTE),
+                path,
+                deleted,
+            }
+        });
+        Ok(Mappings { list: list.collect() })
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
+        self.list.iter()
+    }
+
+    /// The one that contains `addr`.
+    pub fn find(&self, addr: Addr) -> Option<&Mapping> {
+        let next = self.list.partition_point(|m| m.start <= addr);
+        self.list[..next].last().filter(|m| m.contains(addr))
+    }
+
+    /// The mapping that holds the beginning of the first file whose name satisfies `wanted`:
+    /// where the ELF header of a loaded library or program is.
+    pub fn object(&self, mut wanted: impl FnMut(&str) -> bool) -> Option<&Mapping> {
+        self.list.iter().find(|m| m.offset == 0 && m.file_name().is_some_and(&mut wanted))
+    }
+
+    /// The mapping that holds the beginning of the file `path`.
+    pub fn object_at(&self, path: &Path) -> Option<&Mapping> {
+        self.list.iter().find(|m| m.offset == 0 && m.path.as_deref() == Some(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_found_in_its_mapping_only() {
+        let mapping = |start, end| Mapping {
+            start: Addr(start),
+            end: Addr(end),
+            offset: 0,
+            readable: true,
+            writable: false,
+            executable: false,
+            path: Some(PathBuf::from("/lib/libx.so")),
+            deleted: false,
+        };
+        let maps = Mappings { list: vec![mapping(0x1000, 0x2000), mapping(0x4000, 0x5000)] };
+        assert_eq!(maps.find(Addr(0x1fff)).unwrap().start, Addr(0x1000));
+        assert_eq!(maps.find(Addr(0x2000)), None);
+        assert_eq!(maps.find(Addr(0x4000)).unwrap().start, Addr(0x4000));
+        assert_eq!(maps.find(Addr(0xfff)), None);
+    }
+}

@@ -1,0 +1,266 @@
+//! Reading another process's memory, many places in one system call.
+
+use std::fmt;
+use std::io::IoSliceMut;
+use std::ops::{Add, Sub};
+
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+/// An address in the target.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Addr(pub u64);
+
+impl Addr {
+    /// Whether it can be an address in user space at all (not null, not in the first page, canonical).
+    pub fn is_plausible(self) -> bool {
+        (0x1000..1 << 47).contains(&self.0)
+    }
+}
+
+impl Add<u64> for Addr {
+    type Output = Addr;
+    fn add(self, bytes: u64) -> Addr {
+        Addr(self.0.wrapping_add(bytes))
+    }
+}
+
+impl Sub<u64> for Addr {
+    type Output = Addr;
+    fn sub(self, bytes: u64) -> Addr {
+        Addr(self.0.wrapping_sub(bytes))
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A stretch of the target's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Its first byte.
+    pub addr: Addr,
+    /// Its length in bytes.
+    pub len: usize,
+}
+
+/// Why memory could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// A span is not (wholly) mapped. The spans before it were read.
+    #[error("{} bytes at {} of the target are not readable", span.len, span.addr)]
+    Fault {
+        /// The span that could not be read.
+        span: Span,
+        /// Its index among the spans asked for.
+        index: usize,
+    },
+    /// The process is gone.
+    #[error("the target process no longer exists")]
+    Gone,
+    /// The kernel refuses to let this user read the target's memory.
+    #[error("permission to read the target's memory was denied")]
+    Denied,
+    /// Any other answer of the kernel.
+    #[error("process_vm_readv failed: {0}")]
+    Os(Errno),
+}
+
+/// Memory that can be read: of a live process, or captured.
+pub trait Memory: Send + Sync {
+    /// Reads `spans`, one after the other, into `out`, whose length is the sum of theirs.
+    ///
+    /// Nothing stops the target meanwhile: each span is copied at a slightly later time than the one before.
+    fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError>;
+
+    /// Fills `out` from `addr` on.
+    fn read(&self, addr: Addr, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.read_spans(&[Span { addr, len: out.len() }], out)
+    }
+}
+
+/// The little reads that everything else is made of.
+impl dyn Memory + '_ {
+    /// Reads `N` bytes.
+    pub fn bytes<const N: usize>(&self, addr: Addr) -> Result<[u8; N], MemoryError> {
+        let mut out = [0; N];
+        self.read(addr, &mut out)?;
+        Ok(out)
+    }
+
+    /// Reads `len` bytes.
+    pub fn vec(&self, addr: Addr, len: usize) -> Result<Vec<u8>, MemoryError> {
+        let mut out = vec![0; len];
+        self.read(addr, &mut out)?;
+        Ok(out)
+    }
+
+    /// Reads a little-endian `u64`.
+    pub fn u64(&self, addr: Addr) -> Result<u64, MemoryError> {
+        Ok(u64::from_le_bytes(self.bytes(addr)?))
+    }
+
+    /// Reads a little-endian `u32`.
+    pub fn u32(&self, addr: Addr) -> Result<u32, MemoryError> {
+        Ok(u32::from_le_bytes(self.bytes(addr)?))
+    }
+
+    /// Reads a pointer.
+    pub fn pointer(&self, addr: Addr) -> Result<Addr, MemoryError> {
+        Ok(Addr(self.u64(addr)?))
+    }
+
+    /// Reads a NUL-terminated string of at most `max` bytes (without the NUL); bytes that are not
+    /// UTF-8 are replaced. A string that is longer is cut.
+    pub fn c_string(&self, addr: Addr, max: usize) -> Result<String, MemoryError> {
+        let mut text = Vec::new();
+        while text.len() < max {
+            // Never past the end of a page: the next one may not be mapped.
+            let here = addr + text.len() as u64;
+            let in_page = 4096 - (here.0 % 4096) as usize;
+            let part = self.vec(here, in_page.min(max - text.len()).min(128))?;
+            match part.iter().position(|&b| b == 0) {
+                Some(end) => {
+                    text.extend_from_slice(&part[..end]);
+                    break;
+                }
+                None => text.extend_from_slice(&part),
+            }
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// The memory of a running process, read with `process_vm_readv(2)`.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveMemory {
+    pid: Pid,
+}
+
+/// The kernel takes at most this many stretches in one call (`UIO_MAXIOV`).
+const MOST_SPANS: usize = 1024;
+/// Calls with at most this many spans need no allocation.
+const SPANS_ON_STACK: usize = 64;
+
+impl LiveMemory {
+    /// The memory of process `pid`.
+    pub fn new(pid: u32) -> Self {
+        LiveMemory { pid: Pid::from_raw(pid as i32) }
+    }
+
+    /// One system call; `remote` and `spans` describe the same places.
+    fn call(
+        &self,
+        spans: &[Span],
+        first: usize,
+        remote: &[RemoteIoVec],
+        out: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        let wanted = out.len();
+        match process_vm_readv(self.pid, &mut [IoSliceMut::new(out)], remote) {
+            Ok(read) if read == wanted => Ok(()),
+            Ok(read) => Err(fault_after(spans, first, read)),
+            Err(Errno::EFAULT) => Err(fault_after(spans, first, 0)),
+            Err(Errno::ESRCH) => Err(MemoryError::Gone),
+            Err(Errno::EPERM | Errno::EACCES) => Err(MemoryError::Denied),
+            Err(errno) => Err(MemoryError::Os(errno)),
+        }
+    }
+}
+
+/// The fault of the first span that is not covered by the `read` bytes copied.
+fn fault_after(spans: &[Span], first: usize, mut read: usize) -> MemoryError {
+    for (i, span) in spans.iter().enumerate() {
+        if read < span.len {
+            return MemoryError::Fault { span: *span, index: first + i };
+        }
+        read -= span.len;
+    }
+    MemoryError::Gone
+}
+
+impl Memory for LiveMemory {
+    fn read_spans(&self, spans: &[Span], mut out: &mut [u8]) -> Result<(), MemoryError> {
+        for (call, spans) in spans.chunks(MOST_SPANS).enumerate() {
+            let bytes: usize = spans.iter().map(|s| s.len).sum();
+            if bytes == 0 {
+                continue;
+            }
+            let Some((now, later)) = out.split_at_mut_checked(bytes) else {
+                return Err(MemoryError::Os(Errno::EINVAL));
+            };
+            let to_remote = |s: &Span| RemoteIoVec { base: s.addr.0 as usize, len: s.len };
+            let first = call * MOST_SPANS;
+            if spans.len() <= SPANS_ON_STACK {
+                let mut remote = [RemoteIoVec { base: 0, len: 0 }; SPANS_ON_STACK];
+                for (r, s) in remote.iter_mut().zip(spans) {
+                    *r = to_remote(s);
+                }
+                self.call(spans, first, &remote[..spans.len()], now)?;
+            } else {
+                let remote: Vec<_> = spans.iter().map(to_remote).collect();
+                self.call(spans, first, &remote, now)?;
+            }
+            out = later;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> LiveMemory {
+        LiveMemory::new(std::process::id())
+    }
+
+    fn addr_of<T: ?Sized>(thing: &T) -> Addr {
+        Addr(std::ptr::from_ref(thing).cast::<u8>() as u64)
+    }
+
+    #[test]
+    fn many_spans_arrive_in_order_over_several_calls() {
+        let numbers: Vec<u64> = (0..3000).collect();
+        let spans: Vec<Span> =
+            numbers.iter().rev().map(|n| Span { addr: addr_of(n), len: 8 }).collect();
+        let mut out = vec![0; 8 * spans.len()];
+        own().read_spans(&spans, &mut out).unwrap();
+        let read: Vec<u64> =
+            out.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
+        assert!(read.iter().copied().eq((0..3000).rev()));
+    }
+
+    #[test]
+    fn the_span_that_faults_is_named() {
+        let number = 7u64;
+        let good = Span { addr: addr_of(&number), len: 8 };
+        let bad = Span { addr: Addr(0x1000), len: 4 };
+        let error = own().read_spans(&[good, bad, good], &mut [0; 20]).unwrap_err();
+        assert_eq!(error, MemoryError::Fault { span: bad, index: 1 });
+    }
+
+    #[test]
+    fn a_string_ends_at_its_nul_or_at_the_limit() {
+        let memory: &dyn Memory = &own();
+        let text = b"na\xc3\xafve\0rest";
+        assert_eq!(memory.c_string(addr_of(text), 100).unwrap(), "naïve");
+        assert_eq!(memory.c_string(addr_of(text), 2).unwrap(), "na");
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_is_gone() {
+        let error = LiveMemory::new(0x3fff_fff0).read(Addr(0x1000), &mut [0; 8]).unwrap_err();
+        assert_eq!(error, MemoryError::Gone);
+    }
+}

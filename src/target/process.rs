@@ -1,0 +1,333 @@
+//! A process, named by its pid and the moment it started, so that a reused pid is noticed.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use procfs::ProcError;
+
+use super::mappings::{Mapping, Mappings};
+use super::memory::LiveMemory;
+
+/// Why something about a process could not be learned.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// There is no process with this pid.
+    #[error("there is no process with pid {pid}")]
+    NotFound {
+        /// The pid.
+        pid: u32,
+    },
+    /// The pid belongs to another process now, or the process has exited.
+    #[error("process {pid} has exited")]
+    Exited {
+        /// The pid.
+        pid: u32,
+    },
+    /// The kernel does not let this user look.
+    #[error("permission denied when trying to {action} process {pid}")]
+    Denied {
+        /// What was attempted.
+        action: &'static str,
+        /// The pid.
+        pid: u32,
+    },
+    /// Something else went wrong.
+    #[error("cannot {action} process {pid}: {why}")]
+    Other {
+        /// What was attempted.
+        action: &'static str,
+        /// The pid.
+        pid: u32,
+        /// What went wrong.
+        why: String,
+    },
+}
+
+impl ProcessError {
+    pub(super) fn from_proc(action: &'static str, pid: i32, error: ProcError) -> Self {
+        let pid = pid as u32;
+        match error {
+            ProcError::NotFound(_) => ProcessError::NotFound { pid },
+            ProcError::PermissionDenied(_) => ProcessError::Denied { action, pid },
+            ProcError::Io(e, _) if e.raw_os_error() == Some(nix::libc::ESRCH) => {
+                ProcessError::Exited { pid }
+            }
+            other => ProcessError::Other { action, pid, why: other.to_string() },
+        }
+    }
+}
+
+/// One thread of the target, as the kernel sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OsThread {
+    /// Its id in memspy's pid namespace.
+    pub id: u32,
+    /// Its id in the innermost pid namespace it lives in (what the target itself sees).
+    pub id_in_target: u32,
+    /// Its kernel name, at most 15 bytes.
+    pub name: String,
+    /// Its scheduling state, one of `RSDZTtXI`.
+    pub state: char,
+}
+
+/// A process to be looked at.
+#[derive(Debug)]
+pub struct Process {
+    proc: procfs::process::Process,
+    pid: u32,
+    start_time: u64,
+    executable: Option<(u64, u64)>,
+}
+
+impl Process {
+    /// Opens process `pid` (a thread id of it is accepted as the kernel does). Fails when there is none.
+    pub fn open(pid: u32) -> Result<Self, ProcessError> {
+        let number = i32::try_from(pid).map_err(|_| ProcessError::NotFound { pid })?;
+        let error = |e| ProcessError::from_proc("open", number, e);
+        let proc = procfs::process::Process::new(number).map_err(error)?;
+        let stat = proc.stat().map_err(error)?;
+        if matches!(stat.state, 'Z' | 'X') {
+            return Err(ProcessError::Exited { pid });
+        }
+        let executable = executable_identity(pid);
+        Ok(Process { proc, pid, start_time: stat.starttime, executable })
+    }
+
+    /// Its pid, in memspy's pid namespace.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Start time in clock ticks since boot: with the pid, its identity.
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> LiveMemory {
+        LiveMemory::new(self.pid)
+    }
+
+    /// Whether this very process still runs: the pid exists, was not reused and is no zombie.
+    pub fn is_alive(&self) -> bool {
+        // A fresh handle: the one kept would go on describing the old process.
+        procfs::process::Process::new(self.pid as i32)
+            .and_then(|p| p.stat())
+            .is_ok_and(|s| s.starttime == self.start_time && !matches!(s.state, 'Z' | 'X'))
+    }
+
+    /// Whether it still runs the program it ran when it was opened (`false` after an `exec` of
+    /// another file; `true` where that cannot be seen).
+    pub fn same_program(&self) -> bool {
+        match (self.executable, executable_identity(self.pid)) {
+            (Some(before), Some(now)) => before == now,
+            _ => true,
+        }
+    }
+
+    /// What is mapped in it now.
+    pub fn mappings(&self) -> Result<Mappings, ProcessError> {
+        Mappings::read(&self.proc)
+    }
+
+    /// Its command line; empty for a kernel thread.
+    pub fn command(&self) -> Result<Vec<String>, ProcessError> {
+        self.proc.cmdline().map_err(|e| self.error("read the command line of", e))
+    }
+
+    /// Its working directory, as its mount namespace names it.
+    pub fn directory(&self) -> Option<PathBuf> {
+        self.proc.cwd().ok()
+    }
+
+    /// The program it runs, as its mount namespace names it (without ` (deleted)`).
+    pub fn program(&self) -> Result<PathBuf, ProcessError> {
+        let path = self.proc.exe().map_err(|e| self.error("find the program of", e))?;
+        Ok(match path.to_str().and_then(|p| p.strip_suffix(" (deleted)")) {
+            Some(kept) => PathBuf::from(kept),
+            None => path,
+        })
+    }
+
+    /// The value of `name` in the environment it was started with.
+    pub fn environment(&self, name: &str) -> Result<Option<String>, ProcessError> {
+        let all = self.proc.environ().map_err(|e| self.error("read the environment of", e))?;
+        Ok(all.get(std::ffi::OsStr::new(name)).map(|v| v.to_string_lossy().into_owned()))
+    }
+
+    /// User id of its owner.
+    pub fn owner(&self) -> Result<u32, ProcessError> {
+        self.proc.uid().map_err(|e| self.error("find the owner of", e))
+    }
+
+    /// Its pids from memspy's pid namespace down to its own; several when it runs in a container.
+    pub fn pids(&self) -> Vec<u32> {
+        let nested = self.proc.status().ok().and_then(|s| s.nspid);
+        match nested {
+            Some(ids) if !ids.is_empty() => ids.into_iter().map(|id| id as u32).collect(),
+            _ => vec![self.pid],
+        }
+    }
+
+    /// The pid under which its parent runs.
+    pub fn parent(&self) -> Option<u32> {
+        self.proc.stat().ok().and_then(|s| u32::try_from(s.ppid).ok())
+    }
+
+    /// Its child processes, with their command lines; those that cannot be read are left out.
+    pub fn children(&self) -> Vec<(u32, Vec<String>)> {
+        let tasks = self.proc.tasks().into_iter().flatten().flatten();
+        let mut children: Vec<(u32, Vec<String>)> = tasks
+            .flat_map(|task| task.children().unwrap_or_default())
+            .filter_map(|pid| {
+                let child = procfs::process::Process::new(pid as i32).ok()?;
+                Some((pid, child.cmdline().ok()?))
+            })
+            .collect();
+        children.sort();
+        children
+    }
+
+    /// Its threads, in order of their ids. Threads that end meanwhile are left out.
+    pub fn threads(&self) -> Result<Vec<OsThread>, ProcessError> {
+        let tasks = self.proc.tasks().map_err(|e| self.error("list the threads of", e))?;
+        let mut threads: Vec<OsThread> = tasks
+            .flatten()
+            .filter_map(|task| {
+                let stat = task.stat().ok()?;
+                let nested =
+                    task.status().ok().and_then(|s| s.nspid).and_then(|ids| ids.last().copied());
+                Some(OsThread {
+                    id: task.tid as u32,
+                    id_in_target: nested.unwrap_or(task.tid) as u32,
+                    name: stat.comm,
+                    state: stat.state,
+                })
+            })
+            .collect();
+        threads.sort_by_key(|t| t.id);
+        Ok(threads)
+    }
+
+    /// The kernel's scheduling state (`RSDZTtXI`) of its thread `id`, counted in memspy's pid
+    /// namespace; `None` when there is no such thread (any more).
+    pub fn thread_state(&self, id: u32) -> Option<char> {
+        let stat = std::fs::read(format!("/proc/{}/task/{id}/stat", self.pid)).ok()?;
+        // The name before it may hold anything, parentheses too.
+        let after = stat.iter().rposition(|&byte| byte == b')')?;
+        stat.get(after + 2).map(|&state| char::from(state))
+    }
+
+    /// Where a file of the target lies for memspy: the target may live in another root.
+    pub fn path_from_here(&self, path: &Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Opens a file by the name the target has for it; a relative name is taken from its working directory.
+    pub fn open_file(&self, path: &Path) -> io::Result<File> {
+        if path.is_absolute() {
+            File::open(self.path_from_here(path))
+        } else {
+            File::open(PathBuf::from(format!("/proc/{}/cwd", self.pid)).join(path))
+        }
+    }
+
+    /// Opens the file behind a mapping: the very inode that is mapped. Where the kernel does not allow
+    /// that (it needs CAP_CHECKPOINT_RESTORE), by name; a deleted file then cannot be opened.
+    pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
+        let exact =
+            format!("/proc/{}/map_files/{:x}-{:x}", self.pid, mapping.start.0, mapping.end.0);
+        if let Ok(file) = File::open(exact) {
+            return Ok(file);
+        }
+        match &mapping.path {
+            Some(path) if !mapping.deleted => File::open(self.path_from_here(path)),
+            Some(path) => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{} was deleted while mapped", path.display()),
+            )),
+            None => Err(io::Error::new(io::ErrorKind::NotFound, "no file is mapped there")),
+        }
+    }
+
+    fn error(&self, action: &'static str, error: ProcError) -> ProcessError {
+        ProcessError::from_proc(action, self.pid as i32, error)
+    }
+}
+
+/// Device and inode of the program a process runs.
+fn executable_identity(pid: u32) -> Option<(u64, u64)> {
+    let meta = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_knows_itself() {
+        let own = Process::open(std::process::id()).unwrap();
+        assert!(own.is_alive() && own.same_program());
+        assert_eq!(own.pids().first(), Some(&std::process::id()));
+        assert!(own.threads().unwrap().iter().any(|t| t.id == std::process::id()));
+        assert!(own.thread_state(std::process::id()).is_some_and(|s| "RSD".contains(s)));
+        assert_eq!(own.thread_state(1 << 30), None);
+        let program = own.program().unwrap();
+        let maps = own.mappings().unwrap();
+        let object = maps.object_at(&program).unwrap();
+        let mut file = own.open_mapped(object).unwrap();
+        let mut magic = [0; 4];
+        io::Read::read_exact(&mut file, &mut magic).unwrap();
+        assert_eq!(&magic, b"\x7fELF");
+    }
+
+    #[test]
+    fn a_pid_that_does_not_exist_is_said_so() {
+        assert!(matches!(Process::open(0x3fff_fff0), Err(ProcessError::NotFound { .. })));
+        assert!(matches!(Process::open(u32::MAX), Err(ProcessError::NotFound { .. })));
+    }
+
+    #[test]
+    fn an_ended_process_is_not_alive_even_as_a_zombie() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert!(process.is_alive());
+        child.kill().unwrap();
+        // Not reaped yet: wait for the kernel to make it a zombie, without reaping it.
+        while process.proc.stat().is_ok_and(|s| s.state != 'Z') {
+            std::thread::yield_now();
+        }
+        assert!(!process.is_alive());
+        assert!(matches!(Process::open(child.id()), Err(ProcessError::Exited { .. })));
+        child.wait().unwrap();
+        assert!(!process.is_alive());
+    }
+
+    #[test]
+    fn an_exec_of_another_program_is_noticed() {
+        let mut child = Command::new("sh")
+            .args(["-c", "read line; exec cat"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let process = Process::open(child.id()).unwrap();
+        while process.program().unwrap().file_name().is_some_and(|n| n == "memspy") {
+            std::thread::yield_now();
+        }
+        let process = Process::open(child.id()).unwrap();
+        assert!(process.same_program());
+        io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
+        while process.same_program() {
+            std::thread::yield_now();
+        }
+        assert!(process.is_alive(), "an exec keeps the pid and the start time");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

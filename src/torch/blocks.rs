@@ -1,0 +1,256 @@
+//! The block map of one device: copy, walk, self-check, and again while the target changes it.
+
+use std::time::{Duration, Instant};
+
+use super::check::counters_are_whole;
+use super::discovery;
+use super::error::{TorchError, reading};
+use super::layout::{BlockLayout, CounterLayout, PoolsLayout, PrivateLayout, STATS};
+use super::private_pools;
+use super::walk::{Found, Ground, Lost, walk};
+use super::working_set::WorkingSet;
+use crate::model::{AllocatorCounters, BlockMap, Consistency, CudaIndex, Metric, Nanos, Pool};
+use crate::target::{Addr, Memory, MemoryError, Span};
+
+/// Attempts that are made however long they take.
+const LEAST_ATTEMPTS: u32 = 4;
+/// Attempts after which reading is given up however fast they were.
+const MOST_ATTEMPTS: u32 = 4096;
+/// How often a walk may find that its working set lacks something. The deepest thing followed is a
+/// tree of at most 2^32 nodes.
+const MOST_EXTENSIONS: u32 = 64;
+/// How often a copy that the target did not change may fail its self-check before the layout is
+/// taken to be wrong.
+const MOST_BROKEN: u32 = 8;
+
+/// Where the blocks of all devices are found; filled step by step as pools and blocks come to exist.
+#[derive(Debug, Default)]
+pub(super) struct BlocksLayout {
+    pools: Option<PoolsLayout>,
+    block: Option<BlockLayout>,
+    private: Option<PrivateLayout>,
+}
+
+/// Reads the block maps of one device.
+#[derive(Debug)]
+pub(super) struct BlockReader {
+    index: CudaIndex,
+    device: Addr,
+    set: WorkingSet,
+    /// The private pools' tables that turned out to be something else: offset and entries.
+    searched: Vec<(usize, u64)>,
+}
+
+/// How one attempt ended that gave no map.
+enum Failed {
+    /// The target changed things meanwhile.
+    Torn,
+    /// It did not, and yet something is wrong.
+    Broken(String),
+}
+
+/// What does not change between the attempts.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    memory: &'a dyn Memory,
+    counters: &'a CounterLayout,
+}
+
+impl BlockReader {
+    /// Reads device `index`, whose `DeviceCachingAllocator` lies at `device`.
+    pub(super) fn new(index: CudaIndex, device: Addr) -> BlockReader {
+        BlockReader { index, device, set: WorkingSet::default(), searched: Vec::new() }
+    }
+
+    /// Reads the map. Tries again for at most `patience` while the target changes it meanwhile.
+    pub(super) fn read(
+        &mut self,
+        memory: &dyn Memory,
+        counters: &CounterLayout,
+        layout: &mut BlocksLayout,
+        patience: Duration,
+        time: Nanos,
+        version: &str,
+    ) -> Result<BlockMap, TorchError> {
+        let place = Place { memory, counters };
+        let start = Instant::now();
+        let (mut torn, mut broken, mut why) = (0, 0, String::new());
+        let map = |retries, consistency, found: Found| BlockMap {
+            time,
+            device: self.index,
+            retries,
+            consistency,
+            segments: found.segments,
+        };
+        while broken < MOST_BROKEN && torn < MOST_ATTEMPTS {
+            if torn + broken >= LEAST_ATTEMPTS && start.elapsed() > patience {
+                break;
+            }
+            match attempt(self.index, self.device, &mut self.set, &mut self.searched, place, layout)
+            {
+                Ok(Ok(found)) => return Ok(map(torn + broken, Consistency::Consistent, found)),
+                Ok(Err(Failed::Torn)) => torn += 1,
+                Ok(Err(Failed::Broken(what))) => {
+                    broken += 1;
+                    why = what;
+                    if broken == MOST_BROKEN / 2 {
+                        self.set.clear();
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if broken >= MOST_BROKEN {
+            self.set.clear();
+            // What has ended or been unmapped meanwhile has no layout either.
+            memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
+            return Err(TorchError::UnknownLayout { version: version.to_owned(), what: why });
+        }
+        match torn_walk(self.index, self.device, &mut self.set, place, layout) {
+            Some((found, counter)) => {
+                let consistency = Consistency::Degraded {
+                    allocated_in_blocks: found.sums.allocated(),
+                    allocated_counter: counter,
+                };
+                Ok(map(torn + broken, consistency, found))
+            }
+            None => Err(TorchError::Torn { what: "the map of blocks", attempts: torn + broken }),
+        }
+    }
+}
+
+/// One copy, and the walk over it if the target kept still.
+fn attempt(
+    index: CudaIndex,
+    device: Addr,
+    set: &mut WorkingSet,
+    searched: &mut Vec<(usize, u64)>,
+    place: Place<'_>,
+    layout: &mut BlocksLayout,
+) -> Result<Result<Found, Failed>, TorchError> {
+    let Place { memory, counters: at } = place;
+    let pools = match &layout.pools {
+        Some(pools) => pools,
+        None => match discovery::pools(memory, device, at) {
+            Ok(pools) => &*layout.pools.insert(pools),
+            Err(why) => return Ok(Err(Failed::Broken(why))),
+        },
+    };
+    let (head, tail) = spans(device, at, pools);
+    match set.copy(memory, head, tail) {
+        Ok(()) => {}
+        Err(MemoryError::Fault { span, .. }) if span.addr != device => {
+            return Ok(Err(Failed::Torn));
+        }
+        Err(source) => {
+            return Err(TorchError::Memory { what: "the map of blocks", at: device, source });
+        }
+    }
+    let Some(counters) = quiet(set, at, head, tail) else { return Ok(Err(Failed::Torn)) };
+
+    if layout.block.is_none() {
+        if counters.stat(Metric::ReservedBytes, Pool::All).current == 0 {
+            return Ok(Ok(Found::default()));
+        }
+        match discovery::block_layout(memory, device, index.0, pools) {
+            Ok(found) => layout.block = found,
+            Err(why) => return Ok(Err(Failed::Broken(why))),
+        }
+    }
+    let Some(block) = layout.block else {
+        return Ok(Err(Failed::Broken("memory is reserved, but there are no blocks".to_owned())));
+    };
+    let object = set.head(head.len).to_vec();
+    if layout.private.is_none() {
+        layout.private = private_pools::find(memory, &object, pools, searched);
+    }
+    let ground =
+        Ground { index: index.0, device, object: &object, pools, block, private: layout.private };
+
+    for _ in 0..MOST_EXTENSIONS {
+        match walk(ground, set) {
+            Ok(found) => {
+                return Ok(match found.sums.difference(&counters) {
+                    None => {
+                        set.forget_unused();
+                        Ok(found)
+                    }
+                    Some(why) => Err(Failed::Broken(why)),
+                });
+            }
+            Err(Lost::Lacking) if set.lacks() => {
+                let extended = set.extend(memory, tail);
+                if extended.is_err() || quiet(set, at, head, tail).is_none() {
+                    return Ok(Err(Failed::Torn));
+                }
+            }
+            Err(Lost::Lacking) => break,
+            Err(Lost::Broken(why)) => return Ok(Err(Failed::Broken(why.to_owned()))),
+        }
+    }
+    Ok(Err(Failed::Broken("there is more to follow than any allocator has".to_owned())))
+}
+
+/// A walk over a copy that the target may have changed meanwhile, and the bytes allocated as the
+/// counters tell.
+fn torn_walk(
+    index: CudaIndex,
+    device: Addr,
+    set: &mut WorkingSet,
+    place: Place<'_>,
+    layout: &BlocksLayout,
+) -> Option<(Found, u64)> {
+    let Place { memory, counters: at } = place;
+    let (pools, block) = (layout.pools.as_ref()?, layout.block?);
+    let (head, tail) = spans(device, at, pools);
+    for _ in 0..LEAST_ATTEMPTS {
+        if set.copy(memory, head, tail).is_err() {
+            continue;
+        }
+        let object = set.head(head.len).to_vec();
+        let ground = Ground {
+            index: index.0,
+            device,
+            object: &object,
+            pools,
+            block,
+            private: layout.private,
+        };
+        for _ in 0..MOST_EXTENSIONS {
+            match walk(ground, set) {
+                Ok(found) => {
+                    let counters = at.decode(set.tail(tail.len))?;
+                    return Some((found, u64::try_from(counters.allocated()).unwrap_or(0)));
+                }
+                Err(Lost::Lacking) if set.lacks() && set.extend(memory, tail).is_ok() => {}
+                Err(_) => break,
+            }
+        }
+    }
+    None
+}
+
+fn spans(device: Addr, counters: &CounterLayout, pools: &PoolsLayout) -> (Span, Span) {
+    let head = Span { addr: device, len: pools.end.max(counters.end) };
+    (head, Span { addr: device, len: counters.end })
+}
+
+/// The counters, if nobody was inside the allocator from before the first piece was copied until
+/// after the last one.
+///
+/// Whoever changes blocks holds the mutex meanwhile, and leaves running totals that differ from
+/// before. So a change that began before the head was copied shows in the head's mutex, one that was
+/// not over before the tail was copied shows in the tail's, and any other shows in the totals.
+fn quiet(
+    set: &WorkingSet,
+    layout: &CounterLayout,
+    head: Span,
+    tail: Span,
+) -> Option<AllocatorCounters> {
+    let (before, after) = (set.head(head.len).get(..layout.end)?, set.tail(tail.len));
+    let locked = |object| layout.is_locked(object) == Some(true);
+    if before.get(STATS..) != after.get(STATS..) || locked(before) || locked(after) {
+        return None;
+    }
+    layout.decode(before).filter(counters_are_whole)
+}

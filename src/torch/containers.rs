@@ -1,0 +1,151 @@
+//! The shapes of two C++ containers in foreign memory: `std::set` of libstdc++ and
+//! `ska::flat_hash_map`.
+
+use crate::target::{Addr, Field};
+
+/// The header of a red-black tree: `std::set` without its comparator
+/// (libstdc++ bits/stl_tree.h, `_Rb_tree_header`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TreeHeader {
+    /// The root node; null when empty.
+    pub(super) root: Addr,
+    /// The least node; the header itself when empty.
+    leftmost: Addr,
+    /// The greatest node; the header itself when empty.
+    rightmost: Addr,
+    /// Number of nodes.
+    pub(super) count: u64,
+}
+
+impl TreeHeader {
+    /// Size of a header in bytes.
+    pub(super) const SIZE: usize = 0x28;
+    /// Size of a `std::set` in bytes: the comparator (or its padding) comes before the header.
+    pub(super) const SET: usize = 0x30;
+    /// Where the header lies in a `std::set`.
+    pub(super) const IN_SET: usize = 8;
+
+    /// The header in `bytes`, which lie at `at`; `None` when it cannot be one. A header that is not
+    /// empty still needs the look at its root node ([`TreeNode::parent`] is the header).
+    pub(super) fn decode(bytes: &[u8], at: Addr) -> Option<TreeHeader> {
+        let color = Field::<u32>::at(0).of(bytes)?;
+        let header = TreeHeader {
+            root: Field::<Addr>::at(0x08).of(bytes)?,
+            leftmost: Field::<Addr>::at(0x10).of(bytes)?,
+            rightmost: Field::<Addr>::at(0x18).of(bytes)?,
+            count: Field::<u64>::at(0x20).of(bytes)?,
+        };
+        let node = |a: Addr| a.is_plausible() && a.0.is_multiple_of(16);
+        let empty = header.root.0 == 0 && header.leftmost == at && header.rightmost == at;
+        let filled = node(header.root) && node(header.leftmost) && node(header.rightmost);
+        // The header is red (0), unlike any root.
+        let sound =
+            color == 0 && if header.count == 0 { empty } else { filled && header.count < 1 << 32 };
+        sound.then_some(header)
+    }
+}
+
+/// A node of such a tree, with a pointer as its value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TreeNode {
+    /// The node above; the header for the root.
+    pub(super) parent: Addr,
+    /// The subtree of lesser values.
+    pub(super) left: Addr,
+    /// The subtree of greater values.
+    pub(super) right: Addr,
+    /// The pointer kept.
+    pub(super) value: Addr,
+}
+
+impl TreeNode {
+    /// Size of a node in bytes.
+    pub(super) const SIZE: usize = 0x28;
+
+    /// The node in `bytes`.
+    pub(super) fn decode(bytes: &[u8; Self::SIZE]) -> Option<TreeNode> {
+        Some(TreeNode {
+            parent: Field::<Addr>::at(0x08).of(bytes)?,
+            left: Field::<Addr>::at(0x10).of(bytes)?,
+            right: Field::<Addr>::at(0x18).of(bytes)?,
+            value: Field::<Addr>::at(0x20).of(bytes)?,
+        })
+    }
+}
+
+/// A `ska::flat_hash_map` or `flat_hash_set` (c10/util/flat_hash_map.h, `sherwood_v3_table`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FlatTable {
+    /// The first entry.
+    pub(super) entries: Addr,
+    /// Number of entry slots, used or not.
+    pub(super) slots: u64,
+    /// Number of slots used.
+    pub(super) count: u64,
+}
+
+impl FlatTable {
+    /// Size of a table object in bytes.
+    pub(super) const SIZE: usize = 0x20;
+    /// Bytes of one entry of a set of pointers.
+    pub(super) const POINTER_ENTRY: usize = 0x10;
+    /// Bytes of one entry of a map from a pair of numbers to a pointer.
+    pub(super) const PAIR_ENTRY: usize = 0x20;
+    /// More slots than any allocator has, and a bound against damage.
+    const MOST_SLOTS: u64 = 1 << 23;
+
+    /// The table in `bytes`; `None` when it cannot be one.
+    pub(super) fn decode(bytes: &[u8]) -> Option<FlatTable> {
+        let entries = Field::<Addr>::at(0).of(bytes)?;
+        let mask = Field::<u64>::at(8).of(bytes)?;
+        let lookups = Field::<u8>::at(0x11).of(bytes)?;
+        let load_factor = Field::<u32>::at(0x14).of(bytes)?;
+        let count = Field::<u64>::at(0x18).of(bytes)?;
+        let buckets = mask.checked_add(1)?;
+        let sound = entries.is_plausible()
+            && load_factor == 0.5f32.to_bits()
+            && buckets.is_power_of_two()
+            && buckets < Self::MOST_SLOTS
+            && count <= buckets;
+        // The buckets are followed by slots for entries pushed off the end, and an end mark.
+        sound.then(|| FlatTable { entries, slots: mask + u64::from(lookups), count })
+    }
+
+    /// Whether an entry that begins with `first` is used: its distance from the desired slot, or -1.
+    pub(super) fn is_used(first: u8) -> bool {
+        first < 0x80
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_tree_header_is_empty_around_itself_or_points_to_nodes() {
+        let at = Addr(0x5000_0008);
+        assert_eq!(
+            TreeHeader::decode(&words(&[0, 0, at.0, at.0, 0]), at).map(|h| h.count),
+            Some(0)
+        );
+        assert_eq!(TreeHeader::decode(&words(&[0, 0, at.0, at.0, 1]), at), None);
+        assert_eq!(TreeHeader::decode(&words(&[1, 0, at.0, at.0, 0]), at), None);
+        let filled = words(&[0, 0x6000_0010, 0x6000_0010, 0x6000_0010, 1]);
+        assert_eq!(TreeHeader::decode(&filled, at).map(|h| h.root), Some(Addr(0x6000_0010)));
+        assert_eq!(TreeHeader::decode(&filled[..0x20], at), None);
+    }
+
+    #[test]
+    fn a_table_has_a_power_of_two_of_buckets_and_half_load() {
+        let load = 0x3f00_0000_0000_033d;
+        let table = FlatTable::decode(&words(&[0x7000_0000, 7, load, 3])).unwrap();
+        assert_eq!((table.slots, table.count), (10, 3));
+        assert_eq!(FlatTable::decode(&words(&[0x7000_0000, 6, load, 3])), None);
+        assert_eq!(FlatTable::decode(&words(&[0x7000_0000, u64::MAX, load, 3])), None);
+        assert_eq!(FlatTable::decode(&words(&[0x7000_0000, 7, 0, 3])), None);
+    }
+}

@@ -1,0 +1,63 @@
+//! The counters of all devices, in one system call.
+
+use super::check::counters_are_whole;
+use super::error::TorchError;
+use super::layout::CounterLayout;
+use crate::model::{AllocatorCounters, CudaIndex};
+use crate::target::{Addr, Memory, Span};
+
+/// How often counters that change while they are copied are copied again. A copy takes well under a
+/// microsecond, a change of all counters about as long.
+const ATTEMPTS: u32 = 32;
+
+/// The part of every device's allocator that holds its counters, and room for copies of them.
+#[derive(Debug, Default)]
+pub(super) struct CounterReader {
+    spans: Vec<Span>,
+    now: Vec<u8>,
+    before: Vec<u8>,
+}
+
+impl CounterReader {
+    /// For the allocators at `devices`.
+    pub(super) fn new(devices: &[Addr], layout: &CounterLayout) -> CounterReader {
+        let spans: Vec<Span> =
+            devices.iter().map(|addr| Span { addr: *addr, len: layout.end }).collect();
+        let bytes = vec![0; layout.end * devices.len()];
+        CounterReader { spans, now: bytes.clone(), before: bytes }
+    }
+
+    /// Reads the counters of all devices into `out`.
+    pub(super) fn read(
+        &mut self,
+        memory: &dyn Memory,
+        layout: &CounterLayout,
+        out: &mut Vec<(CudaIndex, AllocatorCounters)>,
+    ) -> Result<(), TorchError> {
+        for attempt in 0..ATTEMPTS {
+            std::mem::swap(&mut self.now, &mut self.before);
+            memory.read_spans(&self.spans, &mut self.now).map_err(|source| TorchError::Memory {
+                what: "the allocator's counters",
+                at: self.spans.first().map_or(Addr(0), |s| s.addr),
+                source,
+            })?;
+            out.clear();
+            let mut whole = true;
+            let copies =
+                self.now.chunks_exact(layout.end).zip(self.before.chunks_exact(layout.end));
+            for ((now, before), index) in copies.zip(0..) {
+                let Some(counters) = layout.decode(now) else { continue };
+                // A thread may be inside the allocator for long (in cudaMalloc, say) without
+                // touching the counters: two equal copies in a row will do.
+                let settled = layout.is_locked(now) != Some(true) || (attempt > 0 && now == before);
+                whole &= settled && counters_are_whole(&counters);
+                out.push((CudaIndex(index), counters));
+            }
+            if whole {
+                return Ok(());
+            }
+        }
+        out.clear();
+        Err(TorchError::Torn { what: "the allocator's counters", attempts: ATTEMPTS })
+    }
+}

@@ -1,0 +1,360 @@
+//! Finds the devices' allocators and their layout by their shape, without a table of versions.
+//!
+//! The layout differs between almost all minor versions of PyTorch (11 layouts in 2.1 to 2.15), but
+//! its shape does not: a vector of pointers to `DeviceCachingAllocator`s, each a recursive mutex
+//! followed by `DeviceStats`, two `BlockPool`s that begin with `std::set`s, then hash tables, the
+//! first of which is `active_blocks` (c10/cuda/CUDACachingAllocator.cpp). Each step rests on
+//! invariants that hold at any time, so that a wrong guess is refused rather than believed; the sums
+//! over the blocks are the last word (`check`).
+
+use super::check::{array_is_whole, counters_are_whole};
+use super::containers::{FlatTable, TreeHeader, TreeNode};
+use super::layout::{
+    ARRAYS_BEFORE_GAP, BlockLayout, CounterLayout, PoolLayout, PoolsLayout, STAT_ARRAY, STATS,
+    stat_at,
+};
+use crate::model::{Metric, Pool};
+use crate::target::{Addr, Field, Memory, MemoryError};
+
+/// How much of a `NativeCachingAllocator` is searched for the vector (0x50 to 0x5838 seen).
+const SEARCHED: usize = 0x8000;
+/// More devices than any host has.
+const MOST_DEVICES: u64 = 128;
+/// Sizes a `DeviceCachingAllocator` can have (0x608 to 0xc28 seen).
+const OBJECT_SIZES: std::ops::RangeInclusive<usize> = 0x500..=0x4000;
+/// How much is copied where the heap does not tell an object's size.
+const DEFAULT_SIZE: usize = 0xc80;
+/// The largest gap tried between `reserved_bytes` and `active_bytes`.
+const LARGEST_GAP: usize = 0x100;
+/// Bytes that `DeviceStats` and what follows may have between `oversize_segments` and the pools.
+const TAIL: std::ops::RangeInclusive<usize> = 0x08..=0x60;
+/// How many blocks are looked at to find the layout of blocks.
+const SAMPLES: usize = 64;
+/// `kLargeBuffer`: `max_split_size` is larger, or -1 for "no limit".
+const LEAST_MAX_SPLIT: i64 = 20 << 20;
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub(super) struct Devices {
+    /// Where the vector `device_allocator` lies in the target.
+    pub(super) vector: Addr,
+    /// Its first two words: where its elements begin and end.
+    pub(super) range: [u64; 2],
+    /// The `DeviceCachingAllocator` of each device.
+    pub(super) objects: Vec<Addr>,
+    /// Where the counters lie in each.
+    pub(super) counters: CounterLayout,
+}
+
+/// How the search for the devices ended.
+#[derive(Debug)]
+pub(super) enum Search {
+    /// They were found.
+    Found(Box<Devices>),
+    /// There are none yet.
+    NotInitialized,
+    /// There are some, but they do not look as expected.
+    Unknown(String),
+}
+
+/// Searches the `NativeCachingAllocator` at `allocator` for the devices' allocators.
+pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> Search {
+    let words = words_at(memory, allocator, SEARCHED);
+    let mut unknown = None;
+    for (index, triple) in words.windows(3).enumerate() {
+        let &[begin, end, capacity] = triple else { continue };
+        let bytes = end.wrapping_sub(begin);
+        let is_vector = Addr(begin).is_plausible()
+            && begin % 16 == 0
+            && begin < end
+            && end <= capacity
+            && bytes % 8 == 0
+            && bytes / 8 <= MOST_DEVICES
+            && capacity - begin <= 8 * MOST_DEVICES;
+        if !is_vector {
+            continue;
+        }
+        let pointers: Vec<Addr> =
+            words_at(memory, Addr(begin), bytes as usize).into_iter().map(Addr).collect();
+        if pointers.len() as u64 != bytes / 8 || !pointers.iter().all(|p| is_object(*p)) {
+            continue;
+        }
+        let copies: Vec<Vec<u8>> = pointers.iter().map(|p| copy_object(memory, *p)).collect();
+        if copies.iter().any(|copy| copy.len() < *OBJECT_SIZES.start()) {
+            continue;
+        }
+        match counter_layout(memory, &pointers, &copies) {
+            Ok(counters) => {
+                return Search::Found(Box::new(Devices {
+                    vector: allocator + 8 * index as u64,
+                    range: [begin, end],
+                    objects: pointers,
+                    counters,
+                }));
+            }
+            // Other vectors of pointers exist; only objects that begin like an allocator count.
+            Err(why) if copies.iter().all(|c| CounterLayout::with_gap(0, c).mutex) => {
+                unknown = Some(why);
+            }
+            Err(_) => {}
+        }
+    }
+    unknown.map_or(Search::NotInitialized, Search::Unknown)
+}
+
+/// Whether `addr` can be what `operator new` returns.
+fn is_object(addr: Addr) -> bool {
+    addr.is_plausible() && addr.0.is_multiple_of(16)
+}
+
+/// A copy of the object at `addr`, as long as its heap chunk; empty when that is no object of the
+/// size of an allocator.
+pub(super) fn copy_object(memory: &dyn Memory, addr: Addr) -> Vec<u8> {
+    let len = match chunk_size(memory, addr) {
+        Some(size) if OBJECT_SIZES.contains(&size) => size,
+        // With another malloc than glibc's there is no size before the object.
+        _ => DEFAULT_SIZE,
+    };
+    let mut bytes: Vec<u8> =
+        words_at(memory, addr, len).into_iter().flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+/// Usable bytes of the glibc heap chunk at `addr` (malloc/malloc.c, `mchunk_size`).
+pub(super) fn chunk_size(memory: &dyn Memory, addr: Addr) -> Option<usize> {
+    let size = memory.u64(addr - 8).ok()? & !7;
+    usize::try_from(size.checked_sub(8)?).ok()
+}
+
+/// Up to `len` bytes from `addr` on, as words: fewer where memory ends before.
+fn words_at(memory: &dyn Memory, addr: Addr, len: usize) -> Vec<u64> {
+    let mut words = Vec::with_capacity(len / 8);
+    let mut done = 0;
+    while done < len {
+        let here = addr + done as u64;
+        let part = (4096 - (here.0 % 4096) as usize).min(len - done);
+        let Ok(bytes) = memory.vec(here, part) else { break };
+        words.extend(
+            bytes.chunks_exact(8).filter_map(|c| c.try_into().ok()).map(u64::from_le_bytes),
+        );
+        done += part;
+    }
+    words
+}
+
+/// The layout of counters that fits all devices.
+fn counter_layout(
+    memory: &dyn Memory,
+    addrs: &[Addr],
+    copies: &[Vec<u8>],
+) -> Result<CounterLayout, String> {
+    let arrays_hold = |copy: &[u8]| {
+        (0..ARRAYS_BEFORE_GAP).all(|metric| {
+            let at = STATS + metric * STAT_ARRAY;
+            let stats = [0, 1, 2].map(|pool| stat_at(copy, at + pool * 0x20).unwrap_or_default());
+            array_is_whole(&stats)
+        })
+    };
+    if !copies.iter().all(|copy| arrays_hold(copy)) {
+        return Err("the first six statistics of a device do not add up".to_owned());
+    }
+    let gap = (0..=LARGEST_GAP)
+        .step_by(8)
+        .find(|gap| gap_fits(*gap, copies))
+        .ok_or("the last three statistics of a device were not found")?;
+    let mut why = String::new();
+    for (addr, copy) in addrs.iter().zip(copies) {
+        let mut layout = CounterLayout::with_gap(gap, copy);
+        match pool_groups(memory, *addr, copy, gap) {
+            Ok((first, ..)) => {
+                add_tail(&mut layout, copy, first);
+                return Ok(layout);
+            }
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+/// Whether the last three arrays can lie `gap` bytes after the first six.
+fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
+    let mut in_use = false;
+    for copy in copies {
+        let Some(counters) = CounterLayout::with_gap(gap, copy).decode(copy) else { return false };
+        if !counters_are_whole(&counters) {
+            return false;
+        }
+        in_use |= counters.stat(Metric::ActiveBytes, Pool::All).current > 0;
+    }
+    // All zero fits almost anywhere: then only the places seen in PyTorch count, until blocks exist.
+    let table = copies.iter().all(|copy| {
+        copy.get(STATS + ARRAYS_BEFORE_GAP * STAT_ARRAY..)
+            .is_some_and(|bytes| FlatTable::decode(bytes).is_some())
+    });
+    in_use || gap == if table { FlatTable::SIZE } else { 0 }
+}
+
+/// Adds the counters between `oversize_segments` and the pools, which lie at `pools`.
+fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
+    let start = CounterLayout::fixed_end(layout.gap);
+    let number = |at: usize| Field::<i64>::at(start + 8 * at).of(copy).unwrap_or(0);
+    let words = (pools - start) / 8;
+    // Torch 2.1 and 2.2 have `max_split_size` only; since 2.3 three counters come before it, since
+    // 2.12 `num_oom_rejections` as well.
+    let counters = if words >= 4 { 3 } else { 0 };
+    // Given in MiB. What follows it is no counter and may be anything.
+    let is_limit = |value: i64| value == -1 || (value > LEAST_MAX_SPLIT && value % (1 << 20) == 0);
+    if let Some(at) = (counters..words).find(|at| is_limit(number(*at))) {
+        layout.max_split = Some(Field::at(start + 8 * at));
+        if counters == 3 && (0..3).all(|at| number(at) >= 0) {
+            layout.driver_calls = Some([0, 1, 2].map(|at| Field::at(start + 8 * at)));
+        }
+        layout.end = start + 8 * (at + 1);
+    }
+}
+
+/// Where the large and the small pool of a device lie, and how many sets each begins with.
+fn pool_groups(
+    memory: &dyn Memory,
+    addr: Addr,
+    copy: &[u8],
+    gap: usize,
+) -> Result<(usize, usize, usize), String> {
+    let start = CounterLayout::fixed_end(gap);
+    let mut groups: Vec<(usize, usize)> = Vec::new();
+    for at in (start..copy.len().saturating_sub(TreeHeader::SIZE)).step_by(8) {
+        if !is_tree(memory, copy, addr, at) {
+            continue;
+        }
+        match groups.last_mut() {
+            Some((first, count)) if *first + *count * TreeHeader::SET == at => *count += 1,
+            _ => groups.push((at, 1)),
+        }
+        if groups.len() == 3 {
+            break;
+        }
+    }
+    let [(large, sets), (small, others), ..] = groups[..] else {
+        return Err(format!("{} of the 2 block pools of a device were found", groups.len()));
+    };
+    let (large, small) = (large - TreeHeader::IN_SET, small - TreeHeader::IN_SET);
+    let pool = PoolLayout { sets };
+    let kind = |at: usize| pool.is_small().of(copy.get(at..)?);
+    let owner = |at: usize| pool.owner().of(copy.get(at..)?);
+    if sets < 2 || sets != others || kind(large) != Some(0) || kind(small) != Some(1) {
+        return Err(format!("the block pools of a device begin with {sets} and {others} sets"));
+    }
+    if owner(large) != Some(Addr(0)) || owner(small) != Some(Addr(0)) {
+        return Err("the block pools of a device have an owner".to_owned());
+    }
+    if !large.checked_sub(start).is_some_and(|tail| TAIL.contains(&tail)) {
+        return Err(format!("the block pools of a device begin at {large:#x}"));
+    }
+    Ok((large, small, sets))
+}
+
+/// Whether a tree's header lies `at` bytes into the object at `addr`, of which `copy` is a copy.
+pub(super) fn is_tree(memory: &dyn Memory, copy: &[u8], addr: Addr, at: usize) -> bool {
+    let here = addr + at as u64;
+    let Some(header) = copy.get(at..).and_then(|bytes| TreeHeader::decode(bytes, here)) else {
+        return false;
+    };
+    header.count == 0
+        || memory
+            .bytes(header.root)
+            .is_ok_and(|node| TreeNode::decode(&node).is_some_and(|n| n.parent == here))
+}
+
+/// Finds the pools and tables of the device whose allocator lies at `addr`.
+pub(super) fn pools(
+    memory: &dyn Memory,
+    addr: Addr,
+    counters: &CounterLayout,
+) -> Result<PoolsLayout, String> {
+    let copy = copy_object(memory, addr);
+    let (large, small, sets) = pool_groups(memory, addr, &copy, counters.gap)?;
+    let pool = PoolLayout { sets };
+    let mut tables = (small + pool.len()..copy.len())
+        .step_by(8)
+        .filter_map(|at| Some((at, FlatTable::decode(copy.get(at..)?)?)));
+    let (active, table) = tables.next().ok_or("the table of active blocks was not found")?;
+    let tables: Vec<usize> = tables.map(|(at, _)| at).collect();
+    let expected = counters.decode(&copy).map_or(0, |c| c.stat(Metric::Active, Pool::All).current);
+    if u64::try_from(expected) != Ok(table.count) {
+        return Err(format!(
+            "the table of active blocks has {} entries, the counter is {expected}",
+            table.count
+        ));
+    }
+    let end = tables.last().map_or(active, |last| *last) + FlatTable::SIZE;
+    Ok(PoolsLayout { pools: [large, small], pool, active, tables, end })
+}
+
+/// Finds the layout of the blocks of device `index`, whose allocator lies at `addr`. `Ok(None)` when
+/// there is no block yet.
+pub(super) fn block_layout(
+    memory: &dyn Memory,
+    addr: Addr,
+    index: u32,
+    layout: &PoolsLayout,
+) -> Result<Option<BlockLayout>, String> {
+    let samples = sample_blocks(memory, addr, layout).map_err(|e| e.to_string())?;
+    if samples.is_empty() {
+        return Ok(None);
+    }
+    let own = layout.pools.map(|pool| addr + pool as u64);
+    let fits = |block: &BlockLayout| {
+        samples.iter().all(|bytes| {
+            block.decode(bytes).is_some_and(|raw| {
+                u32::try_from(raw.device) == Ok(index)
+                    && (own.contains(&raw.pool) || is_private(memory, raw.pool, layout.pool))
+            })
+        })
+    };
+    let candidates = BlockLayout::SIZES.step_by(8).map(|size| BlockLayout { size });
+    let found: Vec<BlockLayout> = candidates.filter(fits).collect();
+    match found[..] {
+        [one] => Ok(Some(one)),
+        _ => Err(format!("{} layouts fit the {} blocks looked at", found.len(), samples.len())),
+    }
+}
+
+/// Whether a `BlockPool` that belongs to a `PrivatePool` lies at `pool`: it lies in its owner.
+fn is_private(memory: &dyn Memory, pool: Addr, layout: PoolLayout) -> bool {
+    is_object(pool - (pool.0 % 16))
+        && memory
+            .pointer(layout.owner().in_target(pool))
+            .is_ok_and(|owner| owner < pool && pool.0 - owner.0 < 0x400)
+}
+
+/// Copies of some active and some cached blocks.
+fn sample_blocks(
+    memory: &dyn Memory,
+    addr: Addr,
+    layout: &PoolsLayout,
+) -> Result<Vec<[u8; BlockLayout::LONGEST]>, MemoryError> {
+    let copy = memory.vec(addr, layout.end)?;
+    let mut blocks = Vec::new();
+    if let Some(table) = copy.get(layout.active..).and_then(FlatTable::decode)
+        && table.count > 0
+    {
+        let len = FlatTable::POINTER_ENTRY * table.slots.min(4096) as usize;
+        let entries = memory.vec(table.entries, len)?;
+        let used = entries
+            .chunks_exact(FlatTable::POINTER_ENTRY)
+            .filter(|entry| FlatTable::is_used(entry[0]))
+            .filter_map(|entry| Field::<Addr>::at(8).of(entry));
+        blocks.extend(used.take(SAMPLES));
+    }
+    for pool in layout.pools {
+        let at = pool + TreeHeader::IN_SET;
+        let header = copy.get(at..).and_then(|b| TreeHeader::decode(b, addr + at as u64));
+        if let Some(header) = header.filter(|h| h.count > 0)
+            && let Some(node) = TreeNode::decode(&memory.bytes(header.root)?)
+        {
+            blocks.push(node.value);
+        }
+    }
+    blocks.into_iter().filter(|b| is_object(*b)).map(|block| memory.bytes(block)).collect()
+}

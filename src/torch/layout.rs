@@ -1,0 +1,226 @@
+//! Where things lie in the structures of one libc10_cuda build: data, filled by `discovery`.
+
+use crate::model::{AllocatorCounters, Metric, Pool, Stat};
+use crate::target::{Addr, Field};
+
+/// Size of `struct Stat`: current, peak, allocated, freed.
+pub(super) const STAT: usize = 0x20;
+/// Size of `StatArray`: a `Stat` for each [`Pool`].
+pub(super) const STAT_ARRAY: usize = 3 * STAT;
+/// How many arrays come before the place where torch 2.13 put a table between them.
+pub(super) const ARRAYS_BEFORE_GAP: usize = 6;
+/// Where the `DeviceStats` lie in a `DeviceCachingAllocator`, after its `std::recursive_mutex`
+/// (torch 2.1 to 2.15).
+pub(super) const STATS: usize = 0x28;
+/// Thread id of the owner, and kind, of the `pthread_mutex_t` (glibc sysdeps/x86/nptl/bits/struct_mutex.h).
+const MUTEX_OWNER: Field<u32> = Field::at(0x08);
+const MUTEX_KIND: Field<u32> = Field::at(0x10);
+const MUTEX_RECURSIVE: u32 = 1;
+
+/// Where the counters lie in a `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp), in bytes
+/// from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CounterLayout {
+    /// Bytes between `reserved_bytes` and `active_bytes`: 0, or 0x20 since torch 2.13.
+    pub(super) gap: usize,
+    /// Whether the first field is a glibc recursive mutex, whose owner tells whether a change is
+    /// going on.
+    pub(super) mutex: bool,
+    /// `num_sync_all_streams`, `num_device_alloc`, `num_device_free`.
+    pub(super) driver_calls: Option<[Field<i64>; 3]>,
+    /// `max_split_size`.
+    pub(super) max_split: Option<Field<i64>>,
+    /// Where `DeviceStats` end as far as known.
+    pub(super) end: usize,
+}
+
+impl CounterLayout {
+    /// The layout with this `gap` of which only the fixed part is known.
+    pub(super) fn with_gap(gap: usize, object: &[u8]) -> CounterLayout {
+        CounterLayout {
+            gap,
+            mutex: MUTEX_KIND.of(object) == Some(MUTEX_RECURSIVE),
+            driver_calls: None,
+            max_split: None,
+            end: Self::fixed_end(gap),
+        }
+    }
+
+    /// Where `oversize_segments`, the last counter that all versions have in the same place, ends.
+    pub(super) fn fixed_end(gap: usize) -> usize {
+        STATS + Metric::ALL.len() * STAT_ARRAY + gap + 0x10 + 2 * STAT
+    }
+
+    /// Where the array of `metric` lies.
+    pub(super) fn array(&self, metric: usize) -> usize {
+        let gap = if metric >= ARRAYS_BEFORE_GAP { self.gap } else { 0 };
+        STATS + metric * STAT_ARRAY + gap
+    }
+
+    /// The counters in a copy of the start of a `DeviceCachingAllocator`; `None` when it is too short.
+    pub(super) fn decode(&self, object: &[u8]) -> Option<AllocatorCounters> {
+        let mut counters = AllocatorCounters::default();
+        for (metric, of_metric) in counters.stats.iter_mut().enumerate() {
+            for (pool, stat) in of_metric.iter_mut().enumerate() {
+                *stat = stat_at(object, self.array(metric) + pool * STAT)?;
+            }
+        }
+        let number = |at: usize| Field::<i64>::at(at).of(object);
+        let after = self.array(Metric::ALL.len());
+        counters.num_alloc_retries = number(after)?;
+        counters.num_ooms = number(after + 8)?;
+        counters.oversize_allocations = stat_at(object, after + 0x10)?;
+        counters.oversize_segments = stat_at(object, after + 0x10 + STAT)?;
+        if let Some([sync, alloc, free]) = self.driver_calls {
+            counters.num_sync_all_streams = sync.of(object);
+            counters.num_device_alloc = alloc.of(object);
+            counters.num_device_free = free.of(object);
+        }
+        counters.max_split_size = self.max_split.and_then(|field| field.of(object));
+        Some(counters)
+    }
+
+    /// Whether a thread was inside the allocator when `object` was copied; `None` where that cannot
+    /// be told.
+    pub(super) fn is_locked(&self, object: &[u8]) -> Option<bool> {
+        if !self.mutex {
+            return None;
+        }
+        MUTEX_OWNER.of(object).map(|owner| owner != 0)
+    }
+}
+
+/// The `Stat` at `offset`.
+pub(super) fn stat_at(object: &[u8], offset: usize) -> Option<Stat> {
+    let number = |at: usize| Field::<i64>::at(offset + at).of(object);
+    Some(Stat {
+        current: number(0)?,
+        peak: number(8)?,
+        allocated: number(0x10)?,
+        freed: number(0x18)?,
+    })
+}
+
+/// Where the pools and tables of blocks lie in a `DeviceCachingAllocator`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PoolsLayout {
+    /// `large_blocks` and `small_blocks`.
+    pub(super) pools: [usize; 2],
+    /// How a `BlockPool` is laid out.
+    pub(super) pool: PoolLayout,
+    /// `active_blocks`.
+    pub(super) active: usize,
+    /// Every table after it that might be `graph_pools`.
+    pub(super) tables: Vec<usize>,
+    /// How much of the object has to be copied to see all of these.
+    pub(super) end: usize,
+}
+
+/// How a `BlockPool` is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PoolLayout {
+    /// How many `std::set<Block*>` it begins with: 2 (blocks, unmapped), 3 since torch 2.13.
+    pub(super) sets: usize,
+}
+
+impl PoolLayout {
+    /// `is_small`.
+    pub(super) fn is_small(self) -> Field<u8> {
+        Field::at(self.sets * super::containers::TreeHeader::SET)
+    }
+
+    /// `owner_PrivatePool`; null for the pools of the device itself.
+    pub(super) fn owner(self) -> Field<Addr> {
+        Field::at(self.sets * super::containers::TreeHeader::SET + 8)
+    }
+
+    /// How much of it has to be copied.
+    pub(super) fn len(self) -> usize {
+        self.owner().end()
+    }
+}
+
+/// How a `Block` is laid out: everything follows from where its size lies (0x30 to torch 2.10, 0x38
+/// since).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockLayout {
+    /// Offset of `size`.
+    pub(super) size: usize,
+}
+
+/// A `Block` as the target stores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RawBlock {
+    pub(super) device: i8,
+    pub(super) stream: u64,
+    pub(super) size: u64,
+    pub(super) requested: u64,
+    pub(super) pool: Addr,
+    pub(super) address: u64,
+    pub(super) allocated: bool,
+    pub(super) mapped: bool,
+    pub(super) prev: Addr,
+    pub(super) next: Addr,
+}
+
+impl BlockLayout {
+    /// The offsets of `size` that are tried.
+    pub(super) const SIZES: std::ops::RangeInclusive<usize> = 0x20..=0x78;
+    /// No layout tried needs more bytes than this.
+    pub(super) const LONGEST: usize = 0x78 + 0x38;
+
+    /// Where `pool` lies.
+    pub(super) fn pool(self) -> Field<Addr> {
+        Field::at(self.size + 0x10)
+    }
+
+    /// How much of a block has to be copied.
+    pub(super) fn len(self) -> usize {
+        self.size + 0x38
+    }
+
+    /// The block in `bytes`; `None` when they are too few, or cannot be a block.
+    pub(super) fn decode(self, bytes: &[u8]) -> Option<RawBlock> {
+        let number = |at: usize| Field::<u64>::at(self.size + at).of(bytes);
+        let flag = |at: usize| match Field::<u8>::at(self.size + at).of(bytes)? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        };
+        let link = |at: usize| match Field::<Addr>::at(self.size + at).of(bytes)? {
+            Addr(0) => Some(Addr(0)),
+            addr => (addr.is_plausible() && addr.0 % 16 == 0).then_some(addr),
+        };
+        let block = RawBlock {
+            device: Field::<i8>::at(0).of(bytes)?,
+            stream: Field::<u64>::at(8).of(bytes)?,
+            size: number(0)?,
+            requested: number(8)?,
+            pool: self.pool().of(bytes)?,
+            address: number(0x18)?,
+            allocated: flag(0x20)?,
+            mapped: flag(0x21)?,
+            prev: link(0x28)?,
+            next: link(0x30)?,
+        };
+        let sound = (1..1 << 56).contains(&block.size)
+            && block.address != 0
+            && block.address.checked_add(block.size).is_some()
+            && (!block.allocated || (block.mapped && block.requested <= block.size));
+        sound.then_some(block)
+    }
+}
+
+/// Where `graph_pools` lies, and how a `PrivatePool` is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PrivateLayout {
+    /// The table in the `DeviceCachingAllocator`.
+    pub(super) table: usize,
+    /// The two `BlockPool`s in a `PrivatePool`.
+    pub(super) pools: [usize; 2],
+}
+
+/// Which of the counters' pools a block of a small or large pool belongs to.
+pub(super) fn pool_of(small: bool) -> Pool {
+    if small { Pool::Small } else { Pool::Large }
+}

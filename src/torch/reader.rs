@@ -1,0 +1,225 @@
+//! `TorchReader`: the CUDA allocator of one process, attached to from outside.
+
+use std::time::Duration;
+
+use super::backend;
+use super::blocks::{BlockReader, BlocksLayout};
+use super::counters::CounterReader;
+use super::discovery::{self, Devices, Search};
+use super::error::{TorchError, reading};
+use super::version;
+use crate::model::{AllocatorBackend, AllocatorCounters, BlockMap, CudaIndex, Nanos};
+use crate::target::{Addr, LoadedObject, Memory, Process};
+
+/// How often the search for the layout is repeated: the target may change what is looked at.
+const SEARCHES: u32 = 32;
+/// How long `blocks` tries by default.
+const PATIENCE: Duration = Duration::from_millis(3);
+
+/// Reads the CUDA allocator of PyTorch in another process: its counters and its map of blocks.
+///
+/// Works for PyTorch 2.1 to 2.15 and, as long as the shape of the allocator stays, later ones; what
+/// it does not recognise it refuses ([`TorchError::UnknownLayout`]).
+pub struct TorchReader {
+    memory: Box<dyn Memory>,
+    variable: Addr,
+    version: Option<String>,
+    patience: Duration,
+    /// What `*variable` was when the backend was determined.
+    allocator: Addr,
+    backend: AllocatorBackend,
+    native: Option<Native>,
+}
+
+/// What is known of a native allocator in use.
+struct Native {
+    devices: Devices,
+    counters: CounterReader,
+    layout: BlocksLayout,
+    blocks: Vec<BlockReader>,
+}
+
+impl TorchReader {
+    /// Attaches to `process`. `Ok(None)` when no PyTorch with CUDA support (`libc10_cuda`) is loaded
+    /// in it yet; `NotSupported` when it is one for ROCm.
+    pub fn attach(process: &Process) -> Result<Option<TorchReader>, TorchError> {
+        let memory = process.memory();
+        let mappings = process.mappings()?;
+        let of_library = |name: &str, stem: &str| name.starts_with(stem) && name.contains(".so");
+        let library = LoadedObject::find(&memory, &mappings, |n| of_library(n, "libc10_cuda"));
+        let Some(library) = library.transpose()? else {
+            if mappings.object(|n| of_library(n, "libc10_hip")).is_some() {
+                return Err(TorchError::NotSupported {
+                    what: "the allocator",
+                    why: "this PyTorch is built for ROCm".to_owned(),
+                });
+            }
+            return Ok(None);
+        };
+        let version = version::of(process, &library.path());
+        let Some(variable) = backend::variable(process, &memory, &mappings, &library)? else {
+            return Err(TorchError::NoAllocatorVariable {
+                library: library.path().display().to_string(),
+                version: version.unwrap_or_else(|| "unknown".to_owned()),
+                symbol: backend::ALLOCATOR,
+            });
+        };
+        Self::with_memory(Box::new(memory), variable, version).map(Some)
+    }
+
+    /// A reader of the allocator that the variable `c10::cuda::CUDACachingAllocator::allocator` at
+    /// `variable` in `memory` points to: for captured memory.
+    pub fn with_memory(
+        memory: Box<dyn Memory>,
+        variable: Addr,
+        version: Option<String>,
+    ) -> Result<TorchReader, TorchError> {
+        let mut reader = TorchReader {
+            memory,
+            variable,
+            version,
+            patience: PATIENCE,
+            allocator: Addr(0),
+            backend: AllocatorBackend::NotInitialized,
+            native: None,
+        };
+        reader.refresh()?;
+        Ok(reader)
+    }
+
+    /// Looks whether CUDA was initialised or another allocator was put in place since, and says
+    /// whether that is so. Takes one or two short reads when nothing happened.
+    pub fn refresh(&mut self) -> Result<bool, TorchError> {
+        let memory = &*self.memory;
+        let allocator = memory
+            .pointer(self.variable)
+            .map_err(reading("the allocator variable", self.variable))?;
+        if allocator == self.allocator {
+            match &self.native {
+                Some(native) if native.is_current(memory)? => return Ok(false),
+                None if self.backend != AllocatorBackend::NotInitialized => return Ok(false),
+                _ => {}
+            }
+        }
+        let before = (self.backend.clone(), self.devices().count());
+        self.native = None;
+        self.allocator = Addr(0);
+        if allocator.0 == 0 {
+            self.backend = AllocatorBackend::NotInitialized;
+        } else {
+            let name = backend::type_name(memory, allocator)
+                .map_err(reading("the type of the allocator", allocator))?;
+            self.backend = backend::of_type(&name);
+            if self.backend == AllocatorBackend::Native {
+                self.native = self.search(allocator)?;
+                if self.native.is_none() {
+                    self.backend = AllocatorBackend::NotInitialized;
+                }
+            }
+            self.allocator = allocator;
+        }
+        Ok(before != (self.backend.clone(), self.devices().count()))
+    }
+
+    /// Which allocator is in use, as of the last [`Self::refresh`].
+    pub fn backend(&self) -> &AllocatorBackend {
+        &self.backend
+    }
+
+    /// The version of PyTorch, `2.11.0+cu130`, from its `version.py`; `None` when that could not be read.
+    pub fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
+    /// The devices that have an allocator: every device the process can see, once CUDA is initialised.
+    pub fn devices(&self) -> impl Iterator<Item = CudaIndex> + use<> {
+        let count = self.native.as_ref().map_or(0, |n| n.devices.objects.len());
+        (0..count as u32).map(CudaIndex)
+    }
+
+    /// For how long [`Self::blocks`] tries to find the target at rest; 3 ms by default.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Reads the counters of all devices into `out`, in the order of the devices: one system call of
+    /// about 1 KiB per device, repeated while the target is changing them.
+    ///
+    /// They equal `torch.cuda.memory_stats` (`DeviceStats`, c10/core/CachingDeviceAllocator.h).
+    /// `Torn` when the target changed them during every attempt, `NotInitialized` and `NotSupported`
+    /// according to [`Self::backend`].
+    pub fn counters(
+        &mut self,
+        out: &mut Vec<(CudaIndex, AllocatorCounters)>,
+    ) -> Result<(), TorchError> {
+        out.clear();
+        let Some(native) = &mut self.native else { return Err(self.unreadable("its counters")) };
+        native.counters.read(&*self.memory, &native.devices.counters, out)
+    }
+
+    /// Reads the map of all segments and blocks of `device`; `time` is what it is to be stamped with.
+    ///
+    /// It is `Consistent` when nothing changed while it was copied and its sums equal the counters,
+    /// `Degraded` when the target never kept still for long enough ([`Self::set_patience`]).
+    /// Equals `torch.cuda.memory_snapshot` except that inactive blocks have `requested` 0.
+    /// `UnknownLayout` when what was read contradicts the counters although nothing changed, `Torn`
+    /// when not even a degraded map could be read.
+    pub fn blocks(&mut self, device: CudaIndex, time: Nanos) -> Result<BlockMap, TorchError> {
+        let version = self.version.as_deref().unwrap_or("unknown");
+        let Some(native) = &mut self.native else { return Err(self.unreadable("its blocks")) };
+        let reader =
+            native.blocks.get_mut(device.0 as usize).ok_or(TorchError::NoDevice(device))?;
+        let counters = &native.devices.counters;
+        reader.read(&*self.memory, counters, &mut native.layout, self.patience, time, version)
+    }
+
+    fn unreadable(&self, what: &'static str) -> TorchError {
+        let why = match &self.backend {
+            AllocatorBackend::CudaMallocAsync => {
+                "the target uses the driver's pool (backend:cudaMallocAsync), not PyTorch's native allocator".to_owned()
+            }
+            AllocatorBackend::Pluggable(name) => format!("the target uses its own allocator ({name})"),
+            AllocatorBackend::Unknown(name) => format!("the target's allocator {name} is unknown"),
+            _ => return TorchError::NotInitialized,
+        };
+        TorchError::NotSupported { what, why }
+    }
+
+    fn search(&self, allocator: Addr) -> Result<Option<Native>, TorchError> {
+        let mut what = String::new();
+        for _ in 0..SEARCHES {
+            match discovery::devices(&*self.memory, allocator) {
+                Search::Found(devices) => return Ok(Some(Native::new(*devices))),
+                Search::NotInitialized => what.clear(),
+                Search::Unknown(why) => what = why,
+            }
+            // What has ended meanwhile is neither.
+            self.memory.pointer(allocator).map_err(reading("the allocator", allocator))?;
+            if what.is_empty() {
+                return Ok(None);
+            }
+        }
+        let version = self.version.clone().unwrap_or_else(|| "unknown".to_owned());
+        Err(TorchError::UnknownLayout { version, what })
+    }
+}
+
+impl Native {
+    fn new(devices: Devices) -> Native {
+        let blocks = devices.objects.iter().zip(0..);
+        Native {
+            counters: CounterReader::new(&devices.objects, &devices.counters),
+            blocks: blocks.map(|(addr, index)| BlockReader::new(CudaIndex(index), *addr)).collect(),
+            layout: BlocksLayout::default(),
+            devices,
+        }
+    }
+
+    /// Whether the vector of devices is where and as long as it was.
+    fn is_current(&self, memory: &dyn Memory) -> Result<bool, TorchError> {
+        let vector = self.devices.vector;
+        let range = [memory.u64(vector), memory.u64(vector + 8)];
+        let [begin, end] = range.map(|word| word.map_err(reading("the devices", vector)));
+        Ok([begin?, end?] == self.devices.range)
+    }
+}

@@ -1,0 +1,329 @@
+//! The walk over a device's blocks, on a copy of the memory they lie in.
+//!
+//! Blocks are found from `active_blocks` (all that are allocated or wait for another stream) and from
+//! the sets of cached blocks of every pool, then through `prev` and `next`. As in
+//! `DeviceCachingAllocator::snapshot` (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.15), a
+//! segment begins with a block that has no mapped block before it.
+
+use rustc_hash::FxHashMap;
+
+use super::check::Sums;
+use super::containers::{FlatTable, TreeHeader, TreeNode};
+use super::layout::{BlockLayout, PoolsLayout, PrivateLayout, RawBlock};
+use super::working_set::{NotHere, WorkingSet};
+use crate::model::{Block, BlockState, PoolId, Segment};
+use crate::target::{Addr, Field};
+
+/// More blocks than a device has: a bound against damage.
+const MOST_BLOCKS: usize = 1 << 21;
+/// More private pools than a job has.
+const MOST_PRIVATE_POOLS: u64 = 1 << 16;
+
+/// What a walk needs to know.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ground<'a> {
+    /// The device's number.
+    pub(super) index: u32,
+    /// Its `DeviceCachingAllocator`.
+    pub(super) device: Addr,
+    /// A copy of it.
+    pub(super) object: &'a [u8],
+    /// Its pools.
+    pub(super) pools: &'a PoolsLayout,
+    /// How blocks are laid out.
+    pub(super) block: BlockLayout,
+    /// Its private pools, once there were some.
+    pub(super) private: Option<PrivateLayout>,
+}
+
+/// What a walk found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) segments: Vec<Segment>,
+    pub(super) sums: Sums,
+}
+
+/// Why a walk came to no end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The working set lacks something, which is now wanted.
+    Lacking,
+    /// Something is not as it must be: the copy is torn, or the layout wrong.
+    Broken(&'static str),
+}
+
+/// What is known of a `BlockPool`.
+#[derive(Debug, Clone, Copy)]
+struct PoolKind {
+    small: bool,
+    id: PoolId,
+}
+
+struct Walk<'a, 's> {
+    ground: Ground<'a>,
+    set: &'s mut WorkingSet,
+    pools: FxHashMap<Addr, PoolKind>,
+    queue: Vec<Addr>,
+    active: usize,
+    lacking: bool,
+}
+
+/// Walks over all blocks.
+pub(super) fn walk(ground: Ground<'_>, set: &mut WorkingSet) -> Result<Found, Lost> {
+    set.begin_walk();
+    let mut walk = Walk {
+        ground,
+        set,
+        pools: FxHashMap::default(),
+        queue: Vec::new(),
+        active: 0,
+        lacking: false,
+    };
+    walk.active_blocks()?;
+    walk.cached_blocks()?;
+    let blocks = walk.all_blocks()?;
+    if walk.lacking {
+        return Err(Lost::Lacking);
+    }
+    segments(&blocks, &walk.pools)
+}
+
+impl Walk<'_, '_> {
+    /// Notes that something is lacking and goes on, so that one walk asks for as much as possible.
+    fn here<T>(&mut self, got: Result<T, NotHere>) -> Result<Option<T>, Lost> {
+        match got {
+            Ok(value) => Ok(Some(value)),
+            Err(NotHere::Wanted) => {
+                self.lacking = true;
+                Ok(None)
+            }
+            Err(NotHere::Impossible) => Err(Lost::Broken("a pointer leads nowhere")),
+        }
+    }
+
+    fn bytes<const N: usize>(&mut self, addr: Addr) -> Result<Option<[u8; N]>, Lost> {
+        let mut out = [0; N];
+        let got = self.set.get(addr, &mut out);
+        Ok(self.here(got)?.map(|()| out))
+    }
+
+    /// Calls `each` with every used entry of `table`, whose entries have `N` bytes.
+    fn entries<const N: usize>(
+        &mut self,
+        table: FlatTable,
+        mut each: impl FnMut(&mut Self, &[u8; N]) -> Result<(), Lost>,
+    ) -> Result<(), Lost> {
+        if table.count == 0 {
+            return Ok(());
+        }
+        let whole = self.set.want(table.entries, N as u64 * table.slots);
+        if self.here(whole)?.is_none() {
+            return Ok(());
+        }
+        let mut used = 0;
+        for slot in 0..table.slots {
+            let Some(entry) = self.bytes::<N>(table.entries + N as u64 * slot)? else { continue };
+            if FlatTable::is_used(entry[0]) {
+                used += 1;
+                each(self, &entry)?;
+            }
+        }
+        if used == table.count { Ok(()) } else { Err(Lost::Broken("a table has lost entries")) }
+    }
+
+    fn active_blocks(&mut self) -> Result<(), Lost> {
+        let table = self.ground.object.get(self.ground.pools.active..).and_then(FlatTable::decode);
+        let table = table.ok_or(Lost::Broken("the table of active blocks is none"))?;
+        self.entries::<{ FlatTable::POINTER_ENTRY }>(table, |walk, entry| {
+            walk.queue.extend(Field::<Addr>::at(8).of(entry));
+            Ok(())
+        })?;
+        self.active = self.queue.len();
+        Ok(())
+    }
+
+    /// Follows the sets of the device's own pools and of the private ones.
+    fn cached_blocks(&mut self) -> Result<(), Lost> {
+        let (object, layout) = (self.ground.object, self.ground.pools);
+        for at in layout.pools {
+            let pool = object.get(at..).ok_or(Lost::Broken("the object is cut"))?;
+            self.pool(self.ground.device + at as u64, pool, PoolId::default())?;
+        }
+        let Some(private) = self.ground.private else { return Ok(()) };
+        let table = object.get(private.table..).and_then(FlatTable::decode);
+        let table = table.ok_or(Lost::Broken("the table of private pools is none"))?;
+        if table.slots > MOST_PRIVATE_POOLS {
+            return Err(Lost::Broken("the table of private pools is too large"));
+        }
+        self.entries::<{ FlatTable::PAIR_ENTRY }>(table, |walk, entry| {
+            let number = |at| Field::<u64>::at(at).of(entry).unwrap_or(0);
+            let (id, owner) = (PoolId(number(0x08), number(0x10)), Addr(number(0x18)));
+            for at in private.pools {
+                let mut copy = [0; 0x100];
+                let copy = copy.get_mut(..layout.pool.len()).unwrap_or_default();
+                let got = walk.set.get(owner + at as u64, copy);
+                if walk.here(got)?.is_some() {
+                    if layout.pool.owner().of(copy) != Some(owner) {
+                        return Err(Lost::Broken("a private pool has another owner"));
+                    }
+                    walk.pool(owner + at as u64, copy, id)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Follows the sets of the `BlockPool` at `addr`, of which `copy` is a copy.
+    fn pool(&mut self, addr: Addr, copy: &[u8], id: PoolId) -> Result<(), Lost> {
+        let small = self.ground.pools.pool.is_small().of(copy);
+        let small = small.ok_or(Lost::Broken("the object is cut"))? != 0;
+        self.pools.insert(addr, PoolKind { small, id });
+        for set in 0..self.ground.pools.pool.sets {
+            let at = set * TreeHeader::SET + TreeHeader::IN_SET;
+            let here = addr + at as u64;
+            let header = copy.get(at..).and_then(|bytes| TreeHeader::decode(bytes, here));
+            self.tree(header.ok_or(Lost::Broken("a set of blocks is none"))?, here)?;
+        }
+        Ok(())
+    }
+
+    fn tree(&mut self, header: TreeHeader, here: Addr) -> Result<(), Lost> {
+        let mut nodes = vec![(header.root, here)];
+        let (mut seen, mut complete) = (0, true);
+        while let Some((addr, parent)) = nodes.pop() {
+            if addr.0 == 0 {
+                continue;
+            }
+            seen += 1;
+            if seen > header.count {
+                return Err(Lost::Broken("a set has more nodes than it says"));
+            }
+            let Some(bytes) = self.bytes::<{ TreeNode::SIZE }>(addr)? else {
+                complete = false;
+                continue;
+            };
+            let node = TreeNode::decode(&bytes).filter(|n| n.parent == parent);
+            let node = node.ok_or(Lost::Broken("a node of a set has another parent"))?;
+            self.queue.push(node.value);
+            nodes.push((node.left, addr));
+            nodes.push((node.right, addr));
+        }
+        if complete && seen != header.count {
+            return Err(Lost::Broken("a set has fewer nodes than it says"));
+        }
+        Ok(())
+    }
+
+    /// Follows `prev` and `next` from all blocks found. The value says whether the block is active.
+    fn all_blocks(&mut self) -> Result<FxHashMap<Addr, (RawBlock, bool)>, Lost> {
+        let queue = std::mem::take(&mut self.queue);
+        let mut blocks = FxHashMap::default();
+        blocks.reserve(queue.len() + queue.len() / 2);
+        let mut neighbours = Vec::new();
+        // Active blocks first: a neighbour met on the way is active only if it is one of them.
+        for (at, addr) in queue.into_iter().enumerate() {
+            self.block(addr, at < self.active, &mut blocks, &mut neighbours)?;
+        }
+        while let Some(addr) = neighbours.pop() {
+            self.block(addr, false, &mut blocks, &mut neighbours)?;
+        }
+        Ok(blocks)
+    }
+
+    fn block(
+        &mut self,
+        addr: Addr,
+        active: bool,
+        blocks: &mut FxHashMap<Addr, (RawBlock, bool)>,
+        neighbours: &mut Vec<Addr>,
+    ) -> Result<(), Lost> {
+        if addr.0 == 0 || blocks.contains_key(&addr) {
+            return Ok(());
+        }
+        if blocks.len() >= MOST_BLOCKS {
+            return Err(Lost::Broken("there are too many blocks"));
+        }
+        let mut copy = [0; BlockLayout::LONGEST];
+        let copy = copy.get_mut(..self.ground.block.len()).unwrap_or_default();
+        let got = self.set.get(addr, copy);
+        if self.here(got)?.is_none() {
+            return Ok(());
+        }
+        let block = self.ground.block.decode(copy).ok_or(Lost::Broken("a block is none"))?;
+        if u32::try_from(block.device) != Ok(self.ground.index) {
+            return Err(Lost::Broken("a block belongs to another device"));
+        }
+        blocks.insert(addr, (block, active));
+        neighbours.extend([block.prev, block.next]);
+        Ok(())
+    }
+}
+
+/// Cuts the chains of blocks into segments.
+fn segments(
+    blocks: &FxHashMap<Addr, (RawBlock, bool)>,
+    pools: &FxHashMap<Addr, PoolKind>,
+) -> Result<Found, Lost> {
+    let mut found = Found::default();
+    let mapped = |addr: Addr| blocks.get(&addr).is_some_and(|(block, _)| block.mapped);
+    let mut placed = 0;
+    for (start, (first, _)) in blocks {
+        if !first.mapped || mapped(first.prev) {
+            continue;
+        }
+        let pool = pools.get(&first.pool).ok_or(Lost::Broken("a block is in no known pool"))?;
+        let mut segment = Segment {
+            address: first.address,
+            size: 0,
+            stream: first.stream,
+            small: pool.small,
+            // The address range of an expandable segment is larger than the device, so that some of
+            // it is always unmapped and stays in the chain; no other segment has unmapped blocks.
+            expandable: first.prev.0 != 0,
+            pool: pool.id,
+            blocks: Vec::new(),
+        };
+        let (mut addr, mut before) = (*start, first.prev);
+        while addr.0 != 0 {
+            let (block, active) =
+                blocks.get(&addr).ok_or(Lost::Broken("a neighbour is lacking"))?;
+            let (block, active) = (block, *active);
+            if block.prev != before {
+                return Err(Lost::Broken("a block has another neighbour"));
+            }
+            if !block.mapped {
+                segment.expandable = true;
+                break;
+            }
+            if block.address != segment.address + segment.size || block.pool != first.pool {
+                return Err(Lost::Broken("the blocks of a segment do not join"));
+            }
+            if block.allocated && !active {
+                return Err(Lost::Broken("an allocated block is not active"));
+            }
+            segment.size += block.size;
+            segment.blocks.push(Block {
+                address: block.address,
+                size: block.size,
+                requested: if active { block.requested } else { 0 },
+                state: match (block.allocated, active) {
+                    (true, _) => BlockState::Allocated,
+                    (false, true) => BlockState::PendingFree,
+                    (false, false) => BlockState::Inactive,
+                },
+            });
+            found.sums.add(pool.small, block.allocated, active, block.size, block.requested);
+            placed += 1;
+            if placed > blocks.len() {
+                return Err(Lost::Broken("a chain of blocks has no end"));
+            }
+            (before, addr) = (addr, block.next);
+        }
+        found.segments.push(segment);
+    }
+    if placed != blocks.values().filter(|(block, _)| block.mapped).count() {
+        return Err(Lost::Broken("a block is in no segment"));
+    }
+    found.segments.sort_unstable_by_key(|segment| segment.address);
+    Ok(found)
+}

@@ -1,0 +1,326 @@
+//! The pieces of the target's memory that a walk over the blocks needs, copied in one system call.
+//!
+//! A walk follows pointers, and each pointer followed by a read of its own costs a system call while
+//! the target goes on. So the pieces that one walk touched are remembered and the next walk copies
+//! all of them at once, between two copies of the counters; only what is new has to be followed.
+
+use rustc_hash::FxHashMap;
+
+use crate::target::{Addr, Memory, MemoryError, Span};
+
+/// Bytes of a piece, aligned to their number: never across the end of a page.
+const PIECE: u64 = 512;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// Neighbouring pieces of one page are copied together with what lies between them.
+const PIECES_PER_PAGE: u64 = PAGE / PIECE;
+/// A bound against damage: 256 MiB.
+const MOST_PIECES: usize = 1 << 19;
+/// Pieces that were not touched by this many walks are forgotten.
+const FORGOTTEN_AFTER: u32 = 32;
+
+/// The working set of one device's walks.
+#[derive(Debug, Default)]
+pub(super) struct WorkingSet {
+    /// By number (address / [`PIECE`]).
+    pieces: FxHashMap<u64, Piece>,
+    /// What one read copies: the head, the pieces, the tail.
+    plan: Vec<Span>,
+    /// The copies, in the order of the plan, then those of later extensions.
+    copies: Vec<u8>,
+    /// The pieces asked for and not copied yet.
+    wanted: Vec<u64>,
+    /// Where the last copy of the tail lies.
+    tail: usize,
+    planned: bool,
+    walk: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    /// Where its copy lies; `None` before it was copied.
+    at: Option<usize>,
+    /// The last walk that touched it.
+    used: u32,
+}
+
+/// Why a look into the working set gave nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotHere {
+    /// It is not in the set yet; it is now wanted.
+    Wanted,
+    /// It cannot be in the target at all.
+    Impossible,
+}
+
+impl WorkingSet {
+    /// Copies `head`, all pieces and `tail`, in this order, in one go.
+    pub(super) fn copy(
+        &mut self,
+        memory: &dyn Memory,
+        head: Span,
+        tail: Span,
+    ) -> Result<(), MemoryError> {
+        if !self.planned {
+            self.make_plan(head, tail);
+        }
+        let bytes = self.plan.iter().map(|s| s.len).sum();
+        self.copies.resize(bytes, 0);
+        self.tail = bytes - tail.len;
+        match memory.read_spans(&self.plan, &mut self.copies) {
+            Err(MemoryError::Fault { span, index }) => {
+                if index > 0 && index + 1 < self.plan.len() {
+                    self.forget_unmapped(memory, span);
+                }
+                Err(MemoryError::Fault { span, index })
+            }
+            other => other,
+        }
+    }
+
+    /// Copies the pieces wanted, then `tail` again. What was copied before stays as it was.
+    pub(super) fn extend(&mut self, memory: &dyn Memory, tail: Span) -> Result<(), MemoryError> {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.sort_unstable();
+        let mut spans = Vec::new();
+        let mut at = self.copies.len();
+        merge(&wanted, |span, numbers| {
+            for number in numbers.clone() {
+                if let Some(piece) = self.pieces.get_mut(&number) {
+                    piece.at = Some(at + ((number - numbers.start) * PIECE) as usize);
+                }
+            }
+            at += span.len;
+            spans.push(span);
+        });
+        spans.push(tail);
+        let start = self.copies.len();
+        self.tail = at;
+        self.planned = false;
+        self.copies.resize(at + tail.len, 0);
+        let result = memory.read_spans(&spans, &mut self.copies[start..]);
+        if let Err(MemoryError::Fault { span, index }) = result {
+            // Nothing of this extension may be believed; its pieces stay for the next copy.
+            for number in &wanted {
+                if let Some(piece) = self.pieces.get_mut(number) {
+                    piece.at = None;
+                }
+            }
+            if index + 1 < spans.len() {
+                self.forget_unmapped(memory, span);
+            }
+        }
+        result
+    }
+
+    /// The copy of the head, `len` bytes long.
+    pub(super) fn head(&self, len: usize) -> &[u8] {
+        self.copies.get(..len).unwrap_or_default()
+    }
+
+    /// The last copy of the tail, `len` bytes long.
+    pub(super) fn tail(&self, len: usize) -> &[u8] {
+        self.copies.get(self.tail..self.tail + len).unwrap_or_default()
+    }
+
+    /// Whether something is wanted that was not copied yet.
+    pub(super) fn lacks(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// Fills `out` with the copy of what lies at `addr`.
+    pub(super) fn get(&mut self, addr: Addr, out: &mut [u8]) -> Result<(), NotHere> {
+        if !addr.is_plausible() {
+            return Err(NotHere::Impossible);
+        }
+        let mut result = Ok(());
+        let mut done = 0;
+        while done < out.len() {
+            let here = addr.0 + done as u64;
+            let (number, offset) = (here / PIECE, (here % PIECE) as usize);
+            let part = (PIECE as usize - offset).min(out.len() - done);
+            match self.touch(number) {
+                Some(at) => match self.copies.get(at + offset..at + offset + part) {
+                    Some(copy) => out[done..done + part].copy_from_slice(copy),
+                    None => result = Err(NotHere::Impossible),
+                },
+                None => result = Err(NotHere::Wanted),
+            }
+            done += part;
+        }
+        result
+    }
+
+    /// Asks for `len` bytes at `addr`, and says whether they are there already.
+    pub(super) fn want(&mut self, addr: Addr, len: u64) -> Result<(), NotHere> {
+        if !addr.is_plausible() || len / PIECE >= MOST_PIECES as u64 {
+            return Err(NotHere::Impossible);
+        }
+        let mut result = Ok(());
+        for number in addr.0 / PIECE..=(addr.0 + len.max(1) - 1) / PIECE {
+            if self.touch(number).is_none() {
+                result = Err(NotHere::Wanted);
+            }
+        }
+        result
+    }
+
+    /// Where the copy of a piece lies; when there is none, it is wanted from now on.
+    fn touch(&mut self, number: u64) -> Option<usize> {
+        let walk = self.walk;
+        if let Some(piece) = self.pieces.get_mut(&number) {
+            if piece.at.is_none() && piece.used != walk {
+                self.wanted.push(number);
+            }
+            piece.used = walk;
+            return piece.at;
+        }
+        if self.pieces.len() < MOST_PIECES {
+            self.pieces.insert(number, Piece { at: None, used: walk });
+            self.wanted.push(number);
+        }
+        None
+    }
+
+    /// Begins another walk over the same copies.
+    pub(super) fn begin_walk(&mut self) {
+        self.walk = self.walk.wrapping_add(1);
+        // What an earlier walk wanted and never got is wanted again only if this one touches it.
+        self.wanted.clear();
+    }
+
+    /// Forgets what no recent walk has touched. To be called after a walk that succeeded.
+    pub(super) fn forget_unused(&mut self) {
+        if !self.walk.is_multiple_of(FORGOTTEN_AFTER) {
+            return;
+        }
+        let before = self.pieces.len();
+        let walk = self.walk;
+        self.pieces.retain(|_, piece| walk.wrapping_sub(piece.used) < FORGOTTEN_AFTER);
+        self.planned &= self.pieces.len() == before;
+    }
+
+    /// Starts again with nothing.
+    pub(super) fn clear(&mut self) {
+        *self = WorkingSet::default();
+    }
+
+    fn make_plan(&mut self, head: Span, tail: Span) {
+        let mut numbers: Vec<u64> = self.pieces.keys().copied().collect();
+        numbers.sort_unstable();
+        self.plan.clear();
+        self.plan.push(head);
+        let mut at = head.len;
+        merge(&numbers, |span, covered| {
+            for number in covered.clone() {
+                if let Some(piece) = self.pieces.get_mut(&number) {
+                    piece.at = Some(at + ((number - covered.start) * PIECE) as usize);
+                }
+            }
+            at += span.len;
+            self.plan.push(span);
+        });
+        self.plan.push(tail);
+        self.wanted.clear();
+        self.planned = true;
+    }
+
+    /// Drops the pieces of `span` that cannot be read any more.
+    fn forget_unmapped(&mut self, memory: &dyn Memory, span: Span) {
+        let end = span.addr.0 + span.len as u64;
+        let mut page = span.addr.0;
+        while page < end {
+            let next = (page / PAGE + 1) * PAGE;
+            if memory.read(Addr(page), &mut [0; 1]).is_err() {
+                for number in page / PIECE..next / PIECE {
+                    self.pieces.remove(&number);
+                }
+            }
+            page = next;
+        }
+        self.planned = false;
+    }
+}
+
+/// Joins the pieces `numbers`, which are sorted, to spans: with what lies between two pieces of one
+/// page, and with the next page where they touch.
+fn merge(numbers: &[u64], mut each: impl FnMut(Span, std::ops::Range<u64>)) {
+    let mut run: Option<std::ops::Range<u64>> = None;
+    let mut emit = |run: std::ops::Range<u64>| {
+        let len = (run.end - run.start) * PIECE;
+        each(Span { addr: Addr(run.start * PIECE), len: len as usize }, run);
+    };
+    for &number in numbers {
+        match &mut run {
+            Some(run)
+                if number <= run.end
+                    || number / PIECES_PER_PAGE == (run.end - 1) / PIECES_PER_PAGE =>
+            {
+                run.end = run.end.max(number + 1);
+            }
+            _ => {
+                if let Some(done) = run.replace(number..number + 1) {
+                    emit(done);
+                }
+            }
+        }
+    }
+    if let Some(done) = run {
+        emit(done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::MemoryImage;
+
+    const HEAD: Span = Span { addr: Addr(0x10000), len: 8 };
+
+    fn image() -> MemoryImage {
+        let mut image = MemoryImage::default();
+        let bytes: Vec<u8> = (0..0x4000u32).map(|i| (i / 16) as u8).collect();
+        image.insert(Addr(0x10000), &bytes);
+        image
+    }
+
+    #[test]
+    fn what_is_wanted_once_is_copied_ever_after() {
+        let (image, mut set) = (image(), WorkingSet::default());
+        set.copy(&image, HEAD, HEAD).unwrap();
+        set.begin_walk();
+        let mut out = [0; 32];
+        assert_eq!(set.get(Addr(0x111f0), &mut out), Err(NotHere::Wanted));
+        assert!(set.lacks());
+        set.extend(&image, HEAD).unwrap();
+        set.begin_walk();
+        assert_eq!(set.get(Addr(0x111f0), &mut out), Ok(()));
+        assert_eq!((out[0], out[31]), (0x1f, 0x20), "it spans two pieces");
+        set.copy(&image, HEAD, HEAD).unwrap();
+        assert_eq!(set.get(Addr(0x111f0), &mut out), Ok(()));
+        assert_eq!(set.plan.len(), 3, "the two pieces touch and are one span");
+        assert_eq!(set.tail(8), &[0; 8]);
+    }
+
+    #[test]
+    fn an_address_that_is_not_mapped_is_forgotten() {
+        let (image, mut set) = (image(), WorkingSet::default());
+        let mut out = [0; 8];
+        assert_eq!(set.get(Addr(0), &mut out), Err(NotHere::Impossible));
+        assert_eq!(set.get(Addr(0x13ff0), &mut out), Err(NotHere::Wanted));
+        assert_eq!(set.get(Addr(0x14010), &mut out), Err(NotHere::Wanted));
+        assert!(set.copy(&image, HEAD, HEAD).is_err());
+        set.copy(&image, HEAD, HEAD).unwrap();
+        assert_eq!(set.get(Addr(0x13ff0), &mut out), Ok(()));
+        assert_eq!(set.get(Addr(0x14010), &mut out), Err(NotHere::Wanted));
+    }
+
+    #[test]
+    fn pieces_of_a_page_are_one_span_and_distant_pages_are_not() {
+        let mut spans = Vec::new();
+        merge(&[8, 10, 15, 16, 24 + 7, 40], |span, _| {
+            spans.push((span.addr.0 / PIECE, span.len / 512))
+        });
+        assert_eq!(spans, [(8, 9), (31, 1), (40, 1)]);
+    }
+}

@@ -1,0 +1,130 @@
+//! What bad input gets: one clear line that says what was tried, why it failed and what to do next, and exit code 1.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use assert_cmd::cargo::cargo_bin;
+
+fn memspy(words: &[&str]) -> (i32, String, String) {
+    let done = Command::new(cargo_bin("memspy")).args(words).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
+}
+
+/// Runs memspy, which must refuse with one line that contains every part.
+#[track_caller]
+fn refused(words: &[&str], parts: &[&str]) {
+    let (code, out, err) = memspy(words);
+    assert_eq!(code, 1, "{words:?}: {out}{err}");
+    assert_eq!(err.lines().count(), 1, "{words:?} gives one line, not: {err}");
+    for part in parts {
+        assert!(err.contains(part), "{words:?}: no '{part}' in: {err}");
+    }
+}
+
+/// A process that waits until it is dropped.
+struct Waiting(Child);
+
+impl Waiting {
+    fn start(program: &str, arguments: &[&str]) -> Waiting {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
+        Waiting(command.spawn().unwrap())
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_pid_that_does_not_exist() {
+    for command in ["dump", "record", "doctor"] {
+        refused(&[command, "-p", "2147483000"], &["no process with pid 2147483000", "pgrep"]);
+    }
+}
+
+#[test]
+fn a_process_that_is_not_python() {
+    let cat = Waiting::start("cat", &[]);
+    refused(&["dump", "-p", &cat.pid()], &["cat", "not a Python program", "pgrep -af python"]);
+    refused(&["record", "-p", &cat.pid()], &["not a Python program"]);
+    let (code, out, err) = memspy(&["doctor", "-p", &cat.pid()]);
+    assert_eq!(code, 1);
+    assert!(out.contains("not a Python program"), "{out}");
+    assert!(err.contains("cannot be recorded"), "{err}");
+}
+
+#[test]
+fn a_launcher_whose_child_is_python() {
+    let script = "python3 -c 'input()' & wait";
+    let shell = Waiting::start("sh", &["-c", script]);
+    let process = memspy::target::Process::open(shell.0.id()).unwrap();
+    let is_python = |words: &[String]| words.first().is_some_and(|w| w.ends_with("python3"));
+    while !process.children().iter().any(|(_, words)| is_python(words)) {
+        std::thread::yield_now();
+    }
+    let child = process.children()[0].0.to_string();
+    refused(&["dump", "-p", &shell.pid()], &["its child", &child]);
+    let _ = Command::new("kill").arg(child).status();
+}
+
+#[test]
+fn subprocesses_are_refused_clearly() {
+    refused(&["record", "-s", "-p", "1"], &["--subprocesses", "not built yet", "memspy record -p"]);
+}
+
+#[test]
+fn outputs_that_may_not_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("there.bin");
+    std::fs::write(&there, "x").unwrap();
+    let python = Waiting::start("python3", &["-c", "input()"]);
+    let record = |path: &Path, parts: &[&str]| {
+        refused(&["record", "-d", "1", "-p", &python.pid(), "-o", path.to_str().unwrap()], parts);
+    };
+    record(&there, &["exists already", "--force"]);
+    record(folder.path(), &["is a directory", "-o"]);
+    record(&folder.path().join("no/such/x.bin"), &["no directory"]);
+    record(Path::new("x-%q.bin"), &["%q", "%p"]);
+    assert_eq!(std::fs::read_to_string(&there).unwrap(), "x", "what was there is unharmed");
+}
+
+#[test]
+fn files_that_are_no_traces() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("empty"), "").unwrap();
+    std::fs::write(path("text"), "just some text\n").unwrap();
+    std::fs::write(path("newer"), b"MEMSPY\r\n\xff\x00").unwrap();
+    std::fs::write(path("cut"), b"MEMSPY\r\n\x01\x00").unwrap();
+    for command in ["flame", "lines"] {
+        refused(&[command, &path("missing")], &["cannot open", "missing"]);
+        refused(&[command, &path("empty")], &["is empty"]);
+        refused(&[command, &path("text")], &["not a memspy trace", "text"]);
+        refused(&[command, &path("newer")], &["version 255", "newer memspy"]);
+        refused(&[command, &path("cut")], &["no whole block"]);
+        refused(&[command, folder.path().to_str().unwrap()], &["directory"]);
+    }
+}
+
+#[test]
+fn words_that_make_no_sense_end_with_code_2() {
+    for words in [
+        &["record"][..],
+        &["record", "-p", "abc"],
+        &["record", "-p", "1", "-d", "-3"],
+        &["lines", "t.bin", "--columns", "nonsense"],
+        &["frobnicate"],
+    ] {
+        let (code, _, err) = memspy(words);
+        assert_eq!(code, 2, "{words:?}: {err}");
+    }
+}

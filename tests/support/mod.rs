@@ -1,0 +1,7 @@
+//! What tests share: targets started with a handshake, the interpreters found, the simulated device.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub mod pythons;
+pub mod sim;
+pub mod target;

@@ -1,0 +1,1 @@
+//! The CPython interpreters to test against.

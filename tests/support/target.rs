@@ -1,0 +1,82 @@
+//! A target process: started, waited for until it says READY, killed when dropped.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A running target program that has said READY on its standard output.
+pub struct Target {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    /// The lines it printed before READY, without their line ends.
+    pub said: Vec<String>,
+}
+
+impl Target {
+    /// Starts `command` and reads what it prints until a line `READY`.
+    pub fn start(mut command: Command) -> Target {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut target = Target { child, input, output, said: Vec::new() };
+        target.said = target.read_until_ready();
+        target
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line it prints, without the line end; panics when it ends instead.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line).unwrap();
+        assert!(read > 0, "the target ended instead of printing a line: {:?}", self.child.wait());
+        line.truncate(line.trim_end().len());
+        line
+    }
+
+    /// The lines it prints up to the next READY.
+    pub fn read_until_ready(&mut self) -> Vec<String> {
+        let mut said = Vec::new();
+        loop {
+            match self.line() {
+                line if line == "READY" => return said,
+                line => said.push(line),
+            }
+        }
+    }
+
+    /// Writes a line to its standard input.
+    pub fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().unwrap();
+        writeln!(input, "{line}").unwrap();
+        input.flush().unwrap();
+    }
+
+    /// Closes its standard input and waits for its end; panics when it did not succeed.
+    pub fn finish(mut self) {
+        self.input = None;
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut self.output, &mut rest).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "the target ended with {status}: {rest}");
+    }
+
+    /// Kills it with SIGKILL and waits for its end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

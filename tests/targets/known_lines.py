@@ -1,0 +1,103 @@
+"""Allocates known amounts on known lines, over and over, and says beforehand what a line report must show.
+
+    python tests/targets/known_lines.py [--pause MS] [--device cuda:0]
+
+Prints {"lines": {name: {"line", "function", "bytes"}}, "peak_bytes", "peak_line", "floor_bytes"} and READY,
+then repeats its pattern until stdin closes and prints what torch.cuda measured.
+The state holds still for --pause milliseconds after each line, so a sampler sees every one of them.
+"""
+import argparse
+import json
+import os
+import re
+import select
+import sys
+import time
+
+import handshake
+import torch
+
+MIB = 1 << 20
+
+
+def megabytes(count):
+    """uint8, in whole MiB: PyTorch's rounding to 512 bytes changes nothing."""
+    return torch.empty(count * MIB, dtype=torch.uint8, device=DEVICE)
+
+
+def make_weights():
+    return torch.empty(32 * MIB, dtype=torch.uint8, device=DEVICE)  # line: weights 32
+
+
+def forward():
+    activations = []
+    for _ in range(4):
+        activations.append(torch.empty(16 * MIB, dtype=torch.uint8, device=DEVICE))  # line: activations 64
+    settle()
+    return activations
+
+
+def backward(activations):
+    gradients = torch.empty(32 * MIB, dtype=torch.uint8, device=DEVICE)  # line: gradients 32
+    settle()
+    scratch = torch.empty(128 * MIB, dtype=torch.uint8, device=DEVICE)  # line: scratch 128
+    settle()
+    del scratch
+    activations.clear()
+    settle()
+    return gradients
+
+
+def step():
+    activations = forward()
+    gradients = backward(activations)
+    update = megabytes(8)
+    settle()
+    del gradients, update
+
+
+def settle():
+    time.sleep(PAUSE)
+
+
+def known_lines():
+    """Reads the figures off the comments above, so that they cannot drift from the code."""
+    lines, function = {}, None
+    with open(__file__, encoding="utf-8") as source:
+        for number, text in enumerate(source, 1):
+            if text.startswith("def "):
+                function = text[4:].split("(")[0]
+            marker = re.search(r"  # line: (\w+) (\d+)$", text)
+            if marker:
+                name, size = marker.groups()
+                lines[name] = {"line": number, "function": function, "bytes": int(size) * MIB}
+    return lines
+
+
+def closed(stream):
+    """Whether the test has closed stdin; a line it wrote is swallowed."""
+    return bool(select.select([stream], [], [], 0)[0]) and not stream.readline()
+
+
+def main():
+    lines = known_lines()
+    weights = make_weights()
+    peak = sum(line["bytes"] for line in lines.values())
+    handshake.ready({"pid": os.getpid(), "file": os.path.abspath(__file__), "lines": lines, "peak_bytes": peak,
+                     "peak_line": "scratch", "floor_bytes": lines["weights"]["bytes"]})
+    steps = 0
+    while not closed(sys.stdin):
+        step()
+        steps += 1
+    print(json.dumps({"steps": steps, "max_memory_allocated": torch.cuda.max_memory_allocated(),
+                      "memory_allocated": torch.cuda.memory_allocated()}), flush=True)
+    del weights
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pause", type=float, default=20, help="milliseconds")
+    parser.add_argument("--device", default="cuda:0")
+    arguments = parser.parse_args()
+    PAUSE, DEVICE = arguments.pause / 1000, arguments.device
+    main()
