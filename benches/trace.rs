@@ -22,7 +22,7 @@ struct Count(u64);
 impl RecordSink for Count {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         if let Record::Sample(sample) = record {
-            self.0 += sample.time.0 & 1 + sample.threads.len() as u64;
+            self.0 += (sample.time.0 & 1) + sample.threads.len() as u64;
         }
         black_box(record);
         Ok(())

@@ -1,5 +1,7 @@
 //! Cut, flipped, overwritten: a damaged trace gives what is whole and says what is not.
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
 mod trace_support;
 
 use std::collections::HashSet;
@@ -45,8 +47,8 @@ fn cut_at_any_byte_it_gives_the_records_of_its_whole_blocks() {
 
 #[test]
 fn with_any_bit_flipped_it_gives_nothing_that_was_not_written() {
-    let records = Loop::story(11, 90);
-    let bytes = blocks_of(&records, 30);
+    let records = Loop::story(11, 45);
+    let bytes = blocks_of(&records, 40);
     let written: HashSet<String> = spelled_out(&records).into_iter().collect();
     let mut bad = bytes.clone();
     let mut checked = Vec::new();
@@ -82,13 +84,13 @@ fn after_a_damaged_block_reading_goes_on_and_what_rests_on_it_is_left_out() {
     let bytes = blocks_of(&records, 100);
     let borders = borders(&bytes);
     let all = spelled_out(&records);
-    for block in 0..borders.len() - 1 {
+    for (block, &at) in borders[..borders.len() - 1].iter().enumerate() {
         let mut bad = bytes.clone();
-        bad[borders[block] + 20] ^= 0x10;
+        bad[at + 20] ^= 0x10;
         let (copy, summary) = read(&bad);
         let spelled = spelled_out(&copy);
         assert_eq!(summary.damaged_places, 1);
-        assert_eq!(summary.first_damage.as_ref().map(|d| d.offset), Some(borders[block] as u64));
+        assert_eq!(summary.first_damage.as_ref().map(|d| d.offset), Some(at as u64));
         if block + 2 == borders.len() {
             assert!(!summary.complete, "the trailer is lost");
             continue;
@@ -115,8 +117,7 @@ fn a_wrong_length_does_not_hide_the_blocks_after_it() {
     let records = Loop::story(13, 300);
     let bytes = blocks_of(&records, 80);
     let borders = borders(&bytes);
-    for block in 0..borders.len() - 2 {
-        let at = borders[block];
+    for (block, &at) in borders[..borders.len() - 2].iter().enumerate() {
         let length = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         for wrong in [0, 1, 8, length - 1, length + 1, length * 2, 1 << 26, u32::MAX] {
             let mut bad = bytes.clone();

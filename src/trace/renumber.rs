@@ -70,10 +70,8 @@ mod tests {
     #[test]
     fn after_a_loss_the_rest_moves_up_and_the_lost_stay_unknown() {
         let mut numbering = Numbering::default();
-        let mut next = 0;
-        for number in [0, 1, 5, 6, 9, 3] {
+        for (next, number) in (0..).zip([0, 1, 5, 6, 9, 3]) {
             assert_eq!(numbering.define(number), Some(next));
-            next += 1;
         }
         let all: Vec<_> = (0..11).map(|n| numbering.get(n)).collect();
         let expected = [0, 1, 99, 5, 99, 2, 3, 99, 99, 4, 99].map(|n| (n != 99).then_some(n));

@@ -1,6 +1,6 @@
 //! Recordings for the tests and benches of the trace: a made-up training loop, and any record there is.
 
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use memspy::model::{
     Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Consistency,

@@ -33,23 +33,9 @@ const METRICS: usize = 9;
 const OVERSIZE: usize = METRICS * ROW;
 const SINGLES: usize = OVERSIZE + 2 * FIELDS;
 const NUMBERS: usize = SINGLES + 6;
+const DEVICE_ALLOCATIONS: usize = SINGLES + 3;
+const DEVICE_FREES: usize = SINGLES + 4;
 const ROWS: usize = NUMBERS.div_ceil(ROW);
-
-/// The order in which the numbers of a metric are written: each after those it is expected from.
-const ORDER: [(usize, usize); ROW] = [
-    (SMALL, ALLOCATED),
-    (SMALL, FREED),
-    (LARGE, ALLOCATED),
-    (LARGE, FREED),
-    (ALL, ALLOCATED),
-    (ALL, FREED),
-    (SMALL, CURRENT),
-    (LARGE, CURRENT),
-    (ALL, CURRENT),
-    (SMALL, PEAK),
-    (LARGE, PEAK),
-    (ALL, PEAK),
-];
 
 /// All counters as one row of numbers, and which of the optional ones are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,12 +83,11 @@ impl CountersState {
         out.push(now.present);
         let mut coded = [0u64; NUMBERS];
         let mut delta = [0i64; NUMBERS];
-        for (place, slot) in coded.iter_mut().enumerate() {
-            let index = index_at(place);
+        walk(&before.numbers, &mut delta, |place, index, expected| {
             let step = now.numbers[index].wrapping_sub(before.numbers[index]);
-            *slot = compress(index, step.wrapping_sub(expect(index, before, &delta)));
-            delta[index] = step;
-        }
+            coded[place] = compress(index, step.wrapping_sub(expected));
+            Ok(step)
+        })?;
         let mut masks = [0u64; ROWS];
         for (mask, row) in masks.iter_mut().zip(coded.chunks(ROW)) {
             *mask = bits(row);
@@ -135,14 +120,12 @@ impl CountersState {
             }
         }
         let mut delta = [0i64; NUMBERS];
-        for place in 0..NUMBERS {
-            let index = index_at(place);
-            let mut step = expect(index, before, &delta);
-            if masks[place / ROW] >> (place % ROW) & 1 != 0 {
-                step = step.wrapping_add(expand(index, from.number()?));
+        walk(&before.numbers, &mut delta, |place, index, expected| {
+            if masks[place / ROW] >> (place % ROW) & 1 == 0 {
+                return Ok(expected);
             }
-            delta[index] = step;
-        }
+            Ok(expected.wrapping_add(expand(index, from.number()?)))
+        })?;
         for (number, step) in before.numbers.iter_mut().zip(delta) {
             *number = number.wrapping_add(step);
         }
@@ -158,55 +141,74 @@ fn bits(numbers: &[u64]) -> u64 {
     numbers.iter().enumerate().map(bit).sum()
 }
 
-/// The number written at `place`.
-fn index_at(place: usize) -> usize {
-    if place >= OVERSIZE {
-        return place;
+/// Goes over the numbers in the order in which they are written: each after those it is expected from.
+///
+/// Calls `number` with its place in that order, its index, and by how much it is expected to differ
+/// from the one `before`; the answer, by how much it does, goes into `delta`.
+#[inline]
+fn walk(
+    before: &[i64; NUMBERS],
+    delta: &mut [i64; NUMBERS],
+    mut number: impl FnMut(usize, usize, i64) -> Result<i64, Malformed>,
+) -> Result<(), Malformed> {
+    let mut place = 0;
+    let mut next = |delta: &mut [i64; NUMBERS], index: usize, expected: i64| {
+        delta[index] = number(place, index, expected)?;
+        place += 1;
+        Ok(())
+    };
+    for metric in 0..METRICS {
+        let row = metric * ROW;
+        let [all, small, large] = [ALL, SMALL, LARGE].map(|pool| row + pool * FIELDS);
+        for stat in [small, large] {
+            for field in [ALLOCATED, FREED] {
+                let expected = expected_flow(metric, stat, field, delta);
+                next(delta, stat + field, expected)?;
+            }
+        }
+        for field in [ALLOCATED, FREED] {
+            let both = delta[small + field].wrapping_add(delta[large + field]);
+            next(delta, all + field, both)?;
+        }
+        for stat in [small, large, all] {
+            let expected = grown(delta, stat);
+            next(delta, stat + CURRENT, expected)?;
+        }
+        for stat in [small, large, all] {
+            let current = before[stat + CURRENT].wrapping_add(delta[stat + CURRENT]);
+            let peak = before[stat + PEAK];
+            next(delta, stat + PEAK, current.max(peak).wrapping_sub(peak))?;
+        }
     }
-    let (pool, field) = ORDER[place % ROW];
-    place / ROW * ROW + pool * FIELDS + field
-}
-
-/// By how much the number at `index` is expected to differ from the one before, given the
-/// differences of the numbers written earlier.
-fn expect(index: usize, before: &Row, delta: &[i64; NUMBERS]) -> i64 {
-    if index >= SINGLES {
-        return match index - SINGLES {
-            3 => delta[SEGMENT * ROW + ALLOCATED],
-            4 => delta[SEGMENT * ROW + FREED],
+    for index in OVERSIZE..NUMBERS {
+        let expected = match index {
+            DEVICE_ALLOCATIONS => delta[SEGMENT * ROW + ALLOCATED],
+            DEVICE_FREES => delta[SEGMENT * ROW + FREED],
             _ => 0,
         };
+        next(delta, index, expected)?;
     }
-    if index >= OVERSIZE {
-        return 0;
-    }
-    let (metric, field) = (index / ROW, index % FIELDS);
-    let pool = index % ROW / FIELDS;
-    let stat = index - field;
-    match field {
-        CURRENT => delta[stat + ALLOCATED].wrapping_sub(delta[stat + FREED]),
-        PEAK => {
-            let current = before.numbers[stat].wrapping_add(delta[stat]);
-            let peak = before.numbers[index];
-            current.max(peak).wrapping_sub(peak)
-        }
-        _ if pool == ALL => delta[index + FIELDS].wrapping_add(delta[index + 2 * FIELDS]),
+    Ok(())
+}
+
+/// By how much `stat` has grown, from what was allocated and freed.
+fn grown(delta: &[i64; NUMBERS], stat: usize) -> i64 {
+    delta[stat + ALLOCATED].wrapping_sub(delta[stat + FREED])
+}
+
+/// The difference expected of what a small or large pool has allocated or freed.
+fn expected_flow(metric: usize, stat: usize, field: usize, delta: &[i64; NUMBERS]) -> i64 {
+    let same_place = |other: usize| stat - (metric - other) * ROW;
+    match metric {
+        ACTIVE => delta[same_place(ALLOCATION) + field],
+        ACTIVE_BYTES | REQUESTED_BYTES => delta[same_place(ALLOCATED_BYTES) + field],
         // Reserved memory is active, inactive in split segments, or (seldom) wholly inactive.
-        FREED if metric == INACTIVE_SPLIT_BYTES => {
-            let same_place = |metric: usize| stat - (INACTIVE_SPLIT_BYTES - metric) * ROW;
-            let grown = |stat: usize| delta[stat + ALLOCATED].wrapping_sub(delta[stat + FREED]);
-            delta[stat + ALLOCATED]
-                .wrapping_add(grown(same_place(ACTIVE_BYTES)))
-                .wrapping_sub(grown(same_place(RESERVED_BYTES)))
-        }
-        _ => match metric {
-            ACTIVE => delta[index - (ACTIVE - ALLOCATION) * ROW],
-            ACTIVE_BYTES => delta[index - (ACTIVE_BYTES - ALLOCATED_BYTES) * ROW],
-            REQUESTED_BYTES => delta[index - (REQUESTED_BYTES - ALLOCATED_BYTES) * ROW],
-            // What a step allocates it mostly frees.
-            _ if field == FREED => delta[stat + ALLOCATED],
-            _ => 0,
-        },
+        INACTIVE_SPLIT_BYTES if field == FREED => delta[stat + ALLOCATED]
+            .wrapping_add(grown(delta, same_place(ACTIVE_BYTES)))
+            .wrapping_sub(grown(delta, same_place(RESERVED_BYTES))),
+        // What a step allocates it mostly frees.
+        _ if field == FREED => delta[stat + ALLOCATED],
+        _ => 0,
     }
 }
 
@@ -302,18 +304,17 @@ mod tests {
 
     #[test]
     fn every_number_is_written_once_and_after_those_it_is_expected_from() {
-        let mut seen = [false; NUMBERS];
-        for place in 0..NUMBERS {
-            let index = index_at(place);
-            assert!(!seen[index]);
-            let mut poisoned = [0; NUMBERS];
-            for (slot, &seen) in poisoned.iter_mut().zip(&seen) {
-                *slot = if seen { 0 } else { 1 << 40 };
-            }
-            let zero = Row { numbers: [0; NUMBERS], present: 0 };
-            assert_eq!(expect(index, &zero, &poisoned), 0, "number {index} at {place}");
-            seen[index] = true;
-        }
+        let mut order = Vec::new();
+        let mut delta = [1 << 40; NUMBERS];
+        walk(&[0; NUMBERS], &mut delta, |place, index, expected| {
+            assert_eq!(place, order.len());
+            assert_eq!(expected, 0, "number {index} at {place}");
+            order.push(index);
+            Ok(0)
+        })
+        .unwrap();
+        order.sort_unstable();
+        assert_eq!(order, (0..NUMBERS).collect::<Vec<_>>());
     }
 
     #[test]
