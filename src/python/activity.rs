@@ -76,8 +76,7 @@ mod tests {
 
     #[test]
     fn the_gil_outweighs_the_place_and_the_place_the_kernel() {
-        let signs =
-            Signs { gil: false, in_waiting_place: true, moved: true, os_state: Some('R') };
+        let signs = Signs { gil: false, in_waiting_place: true, moved: true, os_state: Some('R') };
         assert_eq!(judge(signs), Activity::Idle);
         assert_eq!(judge(Signs { gil: true, ..signs }), Activity::Active);
         let elsewhere = Signs { in_waiting_place: false, ..signs };

@@ -146,8 +146,7 @@ impl Codes {
         if let Some(&frame) = code.frames.get(&offset) {
             return Known::Frame(frame, code.waits);
         }
-        let function =
-            *code.number.get_or_insert_with(|| table.function(code.function.clone()));
+        let function = *code.number.get_or_insert_with(|| table.function(code.function.clone()));
         let frame = table.frame(Frame { function, line: code.lines.at(offset) });
         code.frames.insert(offset, frame);
         Known::Frame(frame, code.waits)

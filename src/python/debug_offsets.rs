@@ -59,14 +59,11 @@ pub(super) fn overlay(
 
     let interpreter = &mut layout.interpreter;
     interpreter.next = Field::at(state(at.next_interpreter, "interpreter_state.next")?);
-    interpreter.threads_head =
-        Field::at(state(at.threads_head, "interpreter_state.threads_head")?);
+    interpreter.threads_head = Field::at(state(at.threads_head, "interpreter_state.threads_head")?);
     interpreter.gil = Some(Field::at(state(at.gil, "interpreter_state.ceval_gil")?));
     interpreter.modules = Field::at(state(at.modules, "interpreter_state.imports_modules")?);
     interpreter.code_generation = match at.code_generation {
-        Some(field) => {
-            Some(Field::at(state(field, "interpreter_state.code_object_generation")?))
-        }
+        Some(field) => Some(Field::at(state(field, "interpreter_state.code_object_generation")?)),
         None => None,
     };
 
@@ -88,10 +85,8 @@ pub(super) fn overlay(
     frame.len = frame_len;
     frame.code = Field::at(object(at.frame_code, "interpreter_frame.executable")?);
     frame.previous = Field::at(object(at.previous, "interpreter_frame.previous")?);
-    frame.instruction = Instruction::Pointer(Field::at(object(
-        at.instruction,
-        "interpreter_frame.instr_ptr",
-    )?));
+    frame.instruction =
+        Instruction::Pointer(Field::at(object(at.instruction, "interpreter_frame.instr_ptr")?));
     if let Some(field) = at.saved_stack {
         frame.saved_stack =
             SavedStack::Pointer(Field::at(object(field, "interpreter_frame.stackpointer")?));

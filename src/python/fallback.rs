@@ -23,10 +23,8 @@ impl PySpyReader {
     pub(super) fn attach(process: &Process) -> Result<PySpyReader, PythonError> {
         let pid = process.pid();
         let process = Process::open(pid)?;
-        let failed = |error: &dyn std::fmt::Display| PythonError::Fallback {
-            pid,
-            why: error.to_string(),
-        };
+        let failed =
+            |error: &dyn std::fmt::Display| PythonError::Fallback { pid, why: error.to_string() };
         let number = py_spy::Pid::try_from(pid).map_err(|e| failed(&e))?;
         let config = Config { blocking: LockingStrategy::NonBlocking, ..Config::default() };
         let spy = PythonSpy::new(number, &config).map_err(|e| failed(&e))?;

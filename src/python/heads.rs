@@ -97,11 +97,7 @@ impl Heads {
         Err(last)
     }
 
-    fn list_once(
-        &mut self,
-        memory: &dyn Memory,
-        layout: &Layout,
-    ) -> Result<Vec<Place>, ListFault> {
+    fn list_once(&mut self, memory: &dyn Memory, layout: &Layout) -> Result<Vec<Place>, ListFault> {
         self.interpreters.clear();
         let mut places = Vec::new();
         let first = pointer(memory, "_PyRuntime", self.runtime, layout.runtime.interpreters_head)?;

@@ -41,9 +41,7 @@ pub(super) fn find(process: &Process, memory: &dyn Memory) -> Result<Interpreter
         Some(hex) => Some(hex),
         None => match object.exported(memory, "Py_Version")? {
             Some(at) => Some(
-                memory
-                    .u32(at)
-                    .map_err(|e| PythonError::unreadable(pid, "Py_Version", at, e))?,
+                memory.u32(at).map_err(|e| PythonError::unreadable(pid, "Py_Version", at, e))?,
             ),
             None => None,
         },

@@ -3,6 +3,8 @@
 //! The walkers know no version. Everything in which versions differ is a value here; the values come
 //! from [`rows`](super::rows), and from the target's own `_Py_DebugOffsets` where it has one.
 
+use std::fmt;
+
 use crate::target::{Addr, Field};
 
 /// Where a [`Layout`] came from.
@@ -15,6 +17,16 @@ pub enum LayoutSource {
     Row,
     /// None: the py-spy crate reads the stacks.
     PySpy,
+}
+
+impl fmt::Display for LayoutSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LayoutSource::DebugOffsets => "by the offsets it publishes (_Py_DebugOffsets)",
+            LayoutSource::Row => "by the offsets of its headers",
+            LayoutSource::PySpy => "by the py-spy crate (slower, and torn stacks go unnoticed)",
+        })
+    }
 }
 
 /// Where one minor version of CPython keeps what the reader needs.

@@ -62,8 +62,7 @@ impl Names {
         if let Some(Ok(threads)) = process.map(Process::threads) {
             self.kernel.clear();
             for thread in threads {
-                self.kernel
-                    .insert(u64::from(thread.id_in_target), (thread.id, thread.name.into()));
+                self.kernel.insert(u64::from(thread.id_in_target), (thread.id, thread.name.into()));
             }
         }
     }
@@ -71,9 +70,11 @@ impl Names {
     /// The thread at `place`, as far as it is known now.
     pub(super) fn describe(&self, _memory: &dyn Memory, place: &Place) -> Thread {
         let os_id = place.os_id;
-        let name = self.threading.get(&place.python_id).cloned().or_else(|| {
-            self.kernel.get(&os_id?).map(|(_, name)| name.clone())
-        });
+        let name = self
+            .threading
+            .get(&place.python_id)
+            .cloned()
+            .or_else(|| self.kernel.get(&os_id?).map(|(_, name)| name.clone()));
         Thread {
             os_id,
             python_id: place.python_id,

@@ -216,8 +216,8 @@ impl OwnReader {
     fn list(&mut self, table: &mut StackTable) -> Result<(), PythonError> {
         self.listed = false;
         let places =
-            self.heads.list(&*self.memory, &self.interpreter.layout).map_err(|fault| {
-                match fault {
+            self.heads.list(&*self.memory, &self.interpreter.layout).map_err(
+                |fault| match fault {
                     ListFault::Memory(what, at, error) => {
                         PythonError::unreadable(self.pid, what, at, error)
                     }
@@ -229,8 +229,8 @@ impl OwnReader {
                         pid: self.pid,
                         waiting_for: "its list of threads keeps changing",
                     },
-                }
-            })?;
+                },
+            )?;
         let mut old = std::mem::take(&mut self.threads);
         let mut is_new = false;
         for place in places {

@@ -237,8 +237,12 @@ impl Sampled {
         innermost_first: &[FrameId],
     ) -> Option<StackId> {
         let outermost_first = || mark.into_iter().chain(innermost_first.iter().rev().copied());
-        let shared =
-            self.stacks.iter().zip(outermost_first()).take_while(|(old, new)| old.0 == *new).count();
+        let shared = self
+            .stacks
+            .iter()
+            .zip(outermost_first())
+            .take_while(|(old, new)| old.0 == *new)
+            .count();
         self.stacks.truncate(shared);
         for frame in outermost_first().skip(shared) {
             let parent = self.stacks.last().map(|&(_, stack)| stack);

@@ -62,8 +62,7 @@ impl Windows {
         let end = at.0.checked_add(len as u64)?;
         let holds = |w: &Window| w.start <= at.0 && end <= w.end;
         if !self.list.get(self.last).is_some_and(holds) {
-            self.last =
-                self.list.partition_point(|w| w.start <= at.0).checked_sub(1)?;
+            self.last = self.list.partition_point(|w| w.start <= at.0).checked_sub(1)?;
         }
         let window = self.list.get_mut(self.last).filter(|w| holds(w))?;
         window.low = window.low.min(at.0);
@@ -97,10 +96,8 @@ impl Windows {
             if self.again.is_empty() {
                 end = (end + HEADROOM).min(page_end);
             }
-            let near = self
-                .again
-                .iter_mut()
-                .find(|w| start < w.end + BRIDGED && w.start < end + BRIDGED);
+            let near =
+                self.again.iter_mut().find(|w| start < w.end + BRIDGED && w.start < end + BRIDGED);
             match near {
                 Some(near) => {
                     near.start = near.start.min(start);

@@ -14,7 +14,11 @@ use crate::model::{
 /// Writes the look as one JSON object.
 ///
 /// With `gpu`, only that device of the target.
-pub fn dump_json(out: &mut dyn Write, look: &Look, gpu: Option<CudaIndex>) -> Result<(), RenderError> {
+pub fn dump_json(
+    out: &mut dyn Write,
+    look: &Look,
+    gpu: Option<CudaIndex>,
+) -> Result<(), RenderError> {
     let start = look.start();
     let runtime = look.runtime();
     let threads: Vec<Value> = look.threads().iter().map(|t| thread(look, t)).collect();
