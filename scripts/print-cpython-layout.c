@@ -121,8 +121,7 @@ int main(void)
 #endif
     NONE("executing");
 #if PY_VERSION_HEX >= 0x030E0000
-    printf(" saved_stack: SavedStack::Pointer(Field::at(%zu)),",
-           offsetof(_PyInterpreterFrame, stackpointer));
+    printf(" saved_stack: SavedStack::Unknown,");
 #else
     printf(" saved_stack: SavedStack::Index(Field::at(%zu)),",
            offsetof(_PyInterpreterFrame, stacktop));
@@ -190,6 +189,13 @@ int main(void)
     printf(" ascii_start: %zu, compact_start: %zu,", sizeof(PyASCIIObject),
            sizeof(PyCompactUnicodeObject));
 
+    /* Include/internal/pycore_long.h: the number of digits, above bits of sign since 3.12. */
+    FIELD("int_len", PyVarObject, ob_size);
+#if PY_VERSION_HEX >= 0x030C0000
+    printf(" int_len_bit: 3, int_digits: %zu,", offsetof(PyLongObject, long_value.ob_digit));
+#else
+    printf(" int_len_bit: 0, int_digits: %zu,", offsetof(PyLongObject, ob_digit));
+#endif
     printf(" },\n    dict: DictLayout {");
     FIELD("keys", PyDictObject, ma_keys);
     FIELD("values", PyDictObject, ma_values);
@@ -237,11 +243,8 @@ int main(void)
 #if PY_VERSION_HEX >= 0x030E0000
     printf(" code_generation: Some(Field::at(%zu)),",
            offsetof(_Py_DebugOffsets, interpreter_state.code_object_generation));
-    printf(" saved_stack: Some(Field::at(%zu)),",
-           offsetof(_Py_DebugOffsets, interpreter_frame.stackpointer));
 #else
     NONE("code_generation");
-    NONE("saved_stack");
 #endif
     printf("\n       ");
     AT("next_thread", thread_state.next);

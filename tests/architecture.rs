@@ -30,7 +30,7 @@ fn rooms() -> BTreeMap<&'static str, Room> {
         ("torch", room(&["model", "target"], &[])),
         ("gpu", room(&["model", "target"], &["nvml_wrapper"])),
         ("render", room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv"])),
-        ("sampler", room(&["model", "target", "python", "torch", "gpu"], &[])),
+        ("sampler", room(&["model", "target", "python", "torch", "gpu"], &["rustix"])),
         (
             "cli",
             room(

@@ -87,10 +87,6 @@ pub(super) fn overlay(
     frame.previous = Field::at(object(at.previous, "interpreter_frame.previous")?);
     frame.instruction =
         Instruction::Pointer(Field::at(object(at.instruction, "interpreter_frame.instr_ptr")?));
-    if let Some(field) = at.saved_stack {
-        frame.saved_stack =
-            SavedStack::Pointer(Field::at(object(field, "interpreter_frame.stackpointer")?));
-    }
     if let Entry::Shim { from, .. } = row.frame.entry {
         let owner = Field::at(object(at.owner, "interpreter_frame.owner")?);
         frame.entry = Entry::Shim { owner, from };
@@ -135,7 +131,6 @@ fn whole_fields(layout: &Layout) -> Result<(), &'static str> {
     let saved = match frame.saved_stack {
         SavedStack::Unknown => true,
         SavedStack::Index(f) => inside(f, frame.len),
-        SavedStack::Pointer(f) => inside(f, frame.len),
     };
     let entry = match frame.entry {
         Entry::Unmarked => true,

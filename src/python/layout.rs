@@ -3,6 +3,8 @@
 //! The walkers know no version. Everything in which versions differ is a value here; the values come
 //! from [`rows`](super::rows), and from the target's own `_Py_DebugOffsets` where it has one.
 
+use std::fmt;
+
 use crate::target::{Addr, Field};
 
 /// Where a [`Layout`] came from.
@@ -17,12 +19,12 @@ pub enum LayoutSource {
     PySpy,
 }
 
-impl std::fmt::Display for LayoutSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for LayoutSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            LayoutSource::DebugOffsets => "offsets published by the interpreter itself",
-            LayoutSource::Row => "offsets known for this version, checked against the process",
-            LayoutSource::PySpy => "read through py-spy",
+            LayoutSource::DebugOffsets => "by the offsets it publishes (_Py_DebugOffsets)",
+            LayoutSource::Row => "by the offsets of its headers",
+            LayoutSource::PySpy => "by the py-spy crate (slower, and torn stacks go unnoticed)",
         })
     }
 }
@@ -103,12 +105,10 @@ pub(super) enum Instruction {
 /// How a frame says that it saved its stack pointer, which it does before it calls a Python function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SavedStack {
-    /// It does not.
+    /// It does not (3.14+ saves it without clearing it afterwards, but in debug builds).
     Unknown,
-    /// `stacktop`: -1 exactly while the frame's own bytecode runs.
+    /// `stacktop`: -1 exactly while the frame's own bytecode, or C code called by it, runs.
     Index(Field<i32>),
-    /// `stackpointer`: null only while the frame's own bytecode runs (3.14+; also saved around many C calls).
-    Pointer(Field<u64>),
 }
 
 /// How the frame is marked that C code called, and below which a stack continues in its C caller.
@@ -165,7 +165,7 @@ pub(super) struct CodeLayout {
     pub(super) version: Option<Field<u32>>,
 }
 
-/// `PyObject`, `PyBytesObject`, `PyASCIIObject`, `PyCompactUnicodeObject`.
+/// `PyObject`, `PyBytesObject`, `PyASCIIObject`, `PyCompactUnicodeObject`, `PyLongObject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObjectLayout {
     pub(super) type_of: Field<Addr>,
@@ -178,6 +178,9 @@ pub(super) struct ObjectLayout {
     pub(super) text_ascii_bit: u8,
     pub(super) ascii_start: usize,
     pub(super) compact_start: usize,
+    pub(super) int_len: Field<u64>,
+    pub(super) int_len_bit: u8,
+    pub(super) int_digits: usize,
 }
 
 /// How a dictionary's keys tell where their entries begin.
@@ -238,7 +241,6 @@ pub(super) struct DebugOffsetsLayout {
     pub(super) own_gil_locked: Field<u64>,
     pub(super) own_gil_holder: Field<u64>,
     pub(super) code_generation: Option<Field<u64>>,
-    pub(super) saved_stack: Option<Field<u64>>,
     pub(super) next_thread: Field<u64>,
     pub(super) interpreter: Field<u64>,
     pub(super) head: Field<u64>,

@@ -9,6 +9,7 @@ mod activity;
 mod batch;
 mod code;
 mod debug_offsets;
+mod dicts;
 mod error;
 mod fallback;
 mod heads;

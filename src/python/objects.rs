@@ -1,7 +1,7 @@
 //! Strings and bytes objects, copied out of the target.
 
 use super::layout::ObjectLayout;
-use crate::target::{Addr, Memory, MemoryError};
+use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// The longest text taken (bytes); a longer one is cut.
 pub(super) const LONGEST_TEXT: usize = 4096;
@@ -87,6 +87,25 @@ pub(super) fn bytes(
         Some(len) if len <= LONGEST_BYTES as u64 => {
             Ok(memory.vec(at + layout.bytes_start as u64, len as usize)?)
         }
+        _ => Err(ObjectFault::Odd),
+    }
+}
+
+/// Reads a non-negative `int` of at most two digits of 30 bits (Include/cpython/longintrepr.h).
+pub(super) fn small_int(
+    memory: &dyn Memory,
+    layout: &ObjectLayout,
+    at: Addr,
+) -> Result<u64, ObjectFault> {
+    if !at.is_plausible() {
+        return Err(ObjectFault::Odd);
+    }
+    let bytes = memory.vec(at, layout.int_digits + 8)?;
+    let digit = |n: usize| Field::<u32>::at(layout.int_digits + 4 * n).of(&bytes).map(u64::from);
+    match (layout.int_len.of(&bytes).map(|len| len >> layout.int_len_bit), digit(0), digit(1)) {
+        (Some(0), _, _) => Ok(0),
+        (Some(1), Some(low), _) => Ok(low),
+        (Some(2), Some(low), Some(high)) => Ok(high << 30 | low),
         _ => Err(ObjectFault::Odd),
     }
 }

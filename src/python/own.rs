@@ -294,7 +294,7 @@ impl OwnReader {
                 thread.os_state = self
                     .process
                     .as_ref()
-                    .zip(self.names.id_here(&thread.place))
+                    .zip(self.names.id_here(&*self.memory, &thread.place))
                     .and_then(|(process, id)| process.thread_state(id));
             }
             let signs = Signs {

@@ -71,6 +71,14 @@ impl PythonReader {
         }
     }
 
+    /// Where the knowledge of the target's structures comes from.
+    pub fn source(&self) -> LayoutSource {
+        match &self.reader {
+            Reader::Own(own) => own.interpreter().source,
+            Reader::PySpy(_) => LayoutSource::PySpy,
+        }
+    }
+
     /// Reads the stacks of all threads of all interpreters into `out`, whose old content is dropped.
     ///
     /// A thread that changes during every attempt is left out and counted in [`SampleStats::torn`]; a
@@ -100,16 +108,13 @@ impl PythonReader {
 
     /// What is covered, for `doctor`.
     pub fn coverage(&self) -> Coverage {
-        let (layout, uncovered) = match &self.reader {
-            Reader::Own(own) => (own.interpreter().source, Vec::new()),
-            Reader::PySpy(_) => (
-                LayoutSource::PySpy,
-                vec![
-                    "stacks are read by py-spy: slower, and torn stacks are not recognised",
-                    "function names are not qualified",
-                ],
-            ),
+        let uncovered = match &self.reader {
+            Reader::Own(_) => Vec::new(),
+            Reader::PySpy(_) => vec![
+                "stacks are read by py-spy: slower, and torn stacks are not recognised",
+                "function names are not qualified",
+            ],
         };
-        Coverage { version: self.version().to_owned(), layout, uncovered }
+        Coverage { version: self.version().to_owned(), layout: self.source(), uncovered }
     }
 }

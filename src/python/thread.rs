@@ -149,23 +149,42 @@ impl Sampled {
         else {
             return Outcome::Again;
         };
-        if head != again {
-            return Outcome::Torn;
-        }
-        let head = match thread.head_through {
-            None => head,
+        let heads = match thread.head_through {
+            None => [head, again],
+            // 3.11 and 3.12 are without a `_PyCFrame` only while the thread is made or unmade.
             Some(_) if !head.is_plausible() => return Outcome::NoFrames,
+            Some(_) if head != again => return Outcome::Torn,
             Some(_) => match self.through(head, batch) {
-                Some((first, second)) if first == second => first,
-                Some(_) => return Outcome::Torn,
+                Some(heads) => heads,
                 None => return Outcome::Again,
             },
         };
-        if head == Addr(0) {
+        if heads == [Addr(0); 2] {
             return Outcome::NoFrames;
         }
+        let settled = heads[0] == heads[1];
+        let mut outcome = Outcome::Torn;
+        for &head in heads.iter().take(if settled { 1 } else { 2 }) {
+            outcome = self.follow(head, settled, batch, layout, codes, table, scratch);
+            if outcome != Outcome::Torn {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn follow(
+        &mut self,
+        head: Addr,
+        settled: bool,
+        batch: &Batch,
+        layout: &Layout,
+        codes: &mut Codes,
+        table: &mut StackTable,
+        scratch: &mut Scratch,
+    ) -> Outcome {
         let len = layout.frame.len;
-        match walk(&layout.frame, head, &mut self.windows, batch, &mut scratch.raw) {
+        match walk(&layout.frame, head, settled, &mut self.windows, batch, &mut scratch.raw) {
             Walked::Torn => Outcome::Torn,
             Walked::Missing(at) => {
                 self.windows.want(at, len);
@@ -181,9 +200,9 @@ impl Sampled {
     }
 
     /// Both copies of the head in the `_PyCFrame` at `at`; `None` when it was not asked for.
-    fn through(&mut self, at: Addr, batch: &Batch) -> Option<(Addr, Addr)> {
+    fn through(&mut self, at: Addr, batch: &Batch) -> Option<[Addr; 2]> {
         match self.cframes.iter().find(|cframe| cframe.0 == at) {
-            Some(&(_, first, again)) => Some((pointer(batch, first)?, pointer(batch, again)?)),
+            Some(&(_, first, again)) => Some([pointer(batch, first)?, pointer(batch, again)?]),
             None => {
                 self.cframes.insert(0, (at, Slot::default(), Slot::default()));
                 self.cframes.truncate(MOST_CFRAMES);

@@ -41,6 +41,7 @@ impl MapThread {
         let thread =
             std::thread::Builder::new().name("memspy-maps".to_owned()).spawn(move || {
                 let mut source = Source { process: &process, start, patience, reader: None };
+                super::priority::serve_late();
                 serve(&mut source, &requests, &results);
             })?;
         Ok(MapThread { wanted: Some(wanted), read, outstanding: 0, thread: Some(thread) })

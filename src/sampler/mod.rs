@@ -13,6 +13,7 @@ mod map_thread;
 mod order;
 mod pace;
 mod policy;
+mod priority;
 mod readers;
 mod recorder;
 mod sources;

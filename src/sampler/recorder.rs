@@ -19,6 +19,7 @@ use super::map_thread::{MapRead, MapThread};
 use super::order::Order;
 use super::pace::Pace;
 use super::policy::MapPolicy;
+use super::priority::serve_early;
 use super::readers::{Readers, Torch};
 
 /// Between two checks that the target is still the process and the program it was.
@@ -161,6 +162,8 @@ impl Recorder {
     ) -> io::Result<EndReason> {
         self.watch_gpu();
         self.start_maps(PATIENCE);
+        // Last, because threads inherit it.
+        serve_early();
         let mut pace = Pace::new(self.wanted.rate, self.start);
         let mut checked = Duration::ZERO;
         let mut refreshed = Duration::ZERO;

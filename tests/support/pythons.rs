@@ -1,1 +1,127 @@
-//! The CPython interpreters to test against.
+//! The CPython interpreters to test against: pyenv's, the system's, and those of another root.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An interpreter that can run targets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Python {
+    /// Its minor version: 12 for 3.12.
+    pub minor: u32,
+    /// What to call it in a message.
+    pub label: String,
+    program: PathBuf,
+    /// Another root to run it in.
+    root: Option<PathBuf>,
+}
+
+/// Where `debootstrap --variant=minbase --include=python3.14,python3.15 unstable` put a root.
+const OTHER_ROOT: &str = "target/envs/debian-unstable";
+
+/// Every CPython from 3.8 on found on this machine, oldest first, one per minor version and place.
+/// What is missing is said on stderr.
+pub fn all() -> Vec<Python> {
+    let mut found = Vec::new();
+    let home = std::env::var_os("PYENV_ROOT")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv")));
+    for entry in
+        home.iter().flat_map(|home| std::fs::read_dir(home.join("versions")).ok()).flatten()
+    {
+        let program = entry.unwrap().path().join("bin/python3");
+        found.extend(Python::at(program, None));
+    }
+    for minor in 8..=20 {
+        found.extend(Python::at(PathBuf::from(format!("/usr/bin/python3.{minor}")), None));
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(OTHER_ROOT);
+    if !root.exists() {
+        eprintln!("no Pythons of another root are tested: {} is missing", root.display());
+    } else if !nix::unistd::geteuid().is_root() {
+        eprintln!("no Pythons of another root are tested: only root can chroot");
+    } else {
+        for minor in 8..=20 {
+            let program = PathBuf::from(format!("/usr/bin/python3.{minor}"));
+            found.extend(Python::at(program, Some(root.clone())));
+        }
+    }
+    found.retain(|python| python.minor >= 8);
+    found.sort_by_key(|python| (python.minor, python.label.clone()));
+    for minor in 8..=15 {
+        if !found.iter().any(|python| python.minor == minor) {
+            eprintln!("CPython 3.{minor} is not tested: none was found");
+        }
+    }
+    found
+}
+
+/// One interpreter of each minor version.
+pub fn one_per_version() -> Vec<Python> {
+    let mut found = all();
+    found.dedup_by_key(|python| python.minor);
+    found
+}
+
+/// The newest interpreter that lives in memspy's own root; panics when there is none.
+pub fn newest_here() -> Python {
+    all().into_iter().rfind(|python| python.root.is_none()).expect("a CPython to test against")
+}
+
+impl Python {
+    fn at(program: PathBuf, root: Option<PathBuf>) -> Option<Python> {
+        let seen_from_here = match &root {
+            Some(root) => root.join(program.strip_prefix("/").unwrap()),
+            None => program.clone(),
+        };
+        if !seen_from_here.exists() {
+            return None;
+        }
+        let mut python = Python { minor: 0, label: String::new(), program, root };
+        let print_version = "import sys; print(*sys.version_info[:3])";
+        let output = python.command().args(["-c", print_version]).output().ok()?;
+        if !output.status.success() {
+            return None;
+        }
+        let text = String::from_utf8(output.stdout).ok()?;
+        let numbers: Vec<u32> = text.split_whitespace().flat_map(str::parse).collect();
+        let [3, minor, micro] = numbers[..] else { return None };
+        python.minor = minor;
+        let place = if python.root.is_some() { " in another root" } else { "" };
+        python.label = format!("CPython 3.{minor}.{micro}{place} ({})", python.program.display());
+        Some(python)
+    }
+
+    /// A command that runs it.
+    pub fn command(&self) -> Command {
+        let mut command = match &self.root {
+            Some(root) => {
+                let mut command = Command::new("chroot");
+                command.arg(root).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+
+    /// A command that runs `tests/targets/<name>` in it.
+    pub fn target(&self, name: &str) -> Command {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets");
+        let mut command = self.command();
+        match &self.root {
+            None => command.arg(here.join(name)),
+            Some(root) => {
+                let there =
+                    Path::new("/tmp").join(format!("memspy-targets-{}", std::process::id()));
+                let copy = root.join(there.strip_prefix("/").unwrap());
+                std::fs::create_dir_all(&copy).unwrap();
+                for file in [name, "handshake.py"] {
+                    std::fs::copy(here.join(file), copy.join(file)).unwrap();
+                }
+                command.arg(there.join(name))
+            }
+        };
+        command
+    }
+}

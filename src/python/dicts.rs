@@ -1,0 +1,130 @@
+//! Dictionaries and instance attributes, enough to find `threading._active`.
+
+use super::layout::{Attributes, DictSize, Layout};
+use super::objects::{ObjectFault, text};
+use crate::target::{Addr, Field, Memory};
+
+/// More entries than any dictionary that is looked at here has.
+const MOST_ENTRIES: u64 = 1 << 18;
+/// Where `PyModuleObject` keeps its dictionary (Objects/moduleobject.c: directly after the header).
+const MODULE_DICT: Field<Addr> = Field::at(16);
+
+/// The dictionary of a module's variables.
+pub(super) fn of_module(memory: &dyn Memory, module: Addr) -> Result<Addr, ObjectFault> {
+    Ok(memory.pointer(MODULE_DICT.in_target(plausible(module)?))?)
+}
+
+/// Keys and values of the dictionary at `dict`, in order of insertion.
+pub(super) fn entries(
+    memory: &dyn Memory,
+    layout: &Layout,
+    dict: Addr,
+) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
+    let dict = plausible(dict)?;
+    let keys = memory.pointer(layout.dict.keys.in_target(dict))?;
+    let values = memory.pointer(layout.dict.values.in_target(dict))?;
+    let values = (values != Addr(0)).then(|| values + layout.dict.values_start as u64);
+    keyed(memory, layout, keys, values)
+}
+
+/// The entries of a key table, with values of their own or those of a split table.
+fn keyed(
+    memory: &dyn Memory,
+    layout: &Layout,
+    keys: Addr,
+    values: Option<Addr>,
+) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
+    let dict = &layout.dict;
+    let head = memory.vec(plausible(keys)?, dict.indices)?;
+    let index_bytes = match dict.size {
+        DictSize::IndexBytes(field) => 1u64 << field.of(&head).ok_or(ObjectFault::Odd)?.min(40),
+        DictSize::Slots(field) => {
+            let slots = field.of(&head).ok_or(ObjectFault::Odd)?.min(1 << 40);
+            slots
+                * if slots <= 0xff {
+                    1
+                } else if slots <= 0xffff {
+                    2
+                } else {
+                    4
+                }
+        }
+    };
+    let count = dict.entry_count.of(&head).ok_or(ObjectFault::Odd)?;
+    if count > MOST_ENTRIES || index_bytes > MOST_ENTRIES * 8 {
+        return Err(ObjectFault::Odd);
+    }
+    // Entries for any key begin with the hash, those for strings only do not.
+    let hash = match dict.kind.map(|kind| kind.of(&head)) {
+        None | Some(Some(0)) => 8,
+        Some(Some(1 | 2)) => 0,
+        Some(_) => return Err(ObjectFault::Odd),
+    };
+    let len = hash + 16;
+    let table = memory.vec(keys + dict.indices as u64 + index_bytes, count as usize * len)?;
+    let values = match values {
+        Some(at) => Some(memory.vec(plausible(at)?, count as usize * 8)?),
+        None => None,
+    };
+    let entry = |n: usize, bytes: &[u8]| {
+        let key = Field::<Addr>::at(hash).of(bytes)?;
+        let value = match &values {
+            Some(values) => Field::<Addr>::at(n * 8).of(values)?,
+            None => Field::<Addr>::at(hash + 8).of(bytes)?,
+        };
+        // A removed entry keeps its place, empty.
+        (key != Addr(0) && value != Addr(0)).then_some((key, value))
+    };
+    Ok(table.chunks_exact(len).enumerate().filter_map(|(n, bytes)| entry(n, bytes)).collect())
+}
+
+/// The value of the string key `name`.
+pub(super) fn get(
+    memory: &dyn Memory,
+    layout: &Layout,
+    entries: &[(Addr, Addr)],
+    name: &str,
+) -> Option<Addr> {
+    let named = |key: Addr| text(memory, &layout.object, key).is_ok_and(|text| text.text == name);
+    entries.iter().find(|&&(key, _)| named(key)).map(|&(_, value)| value)
+}
+
+/// The instance attributes of the object at `at`.
+pub(super) fn attributes(
+    memory: &dyn Memory,
+    layout: &Layout,
+    at: Addr,
+) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
+    let instance = &layout.instance;
+    let class = plausible(memory.pointer(layout.object.type_of.in_target(plausible(at)?))?)?;
+    let before = |offset: i64| memory.pointer(Addr(at.0.wrapping_add_signed(offset)));
+    let cached = || memory.pointer(instance.cached_keys.in_target(class));
+    let start = layout.dict.values_start as u64;
+    match instance.attributes {
+        Attributes::Dict => {
+            let offset = memory.u64(Addr(class.0 + instance.dict_offset.offset as u64))? as i64;
+            entries(memory, layout, before(offset)?)
+        }
+        Attributes::Split { dict, values } => match before(dict)? {
+            Addr(0) => keyed(memory, layout, cached()?, Some(before(values)? + start)),
+            dict => entries(memory, layout, dict),
+        },
+        Attributes::Tagged { word } => match before(word)? {
+            Addr(values) if values & 1 == 1 => {
+                keyed(memory, layout, cached()?, Some(Addr(values + 1 + start)))
+            }
+            dict => entries(memory, layout, dict),
+        },
+        Attributes::Inline { dict } => match before(dict)? {
+            Addr(0) => {
+                let size = memory.u64(instance.basic_size.in_target(class))?;
+                keyed(memory, layout, cached()?, Some(at + size + start))
+            }
+            dict => entries(memory, layout, dict),
+        },
+    }
+}
+
+fn plausible(at: Addr) -> Result<Addr, ObjectFault> {
+    if at.is_plausible() { Ok(at) } else { Err(ObjectFault::Odd) }
+}

@@ -1,0 +1,106 @@
+//! The own reader's stacks against the target's own word (`sys._current_frames()`), on every CPython found.
+
+mod support;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use memspy::model::{Activity, StackTable, ThreadSample};
+use memspy::python::{LayoutSource, PythonReader};
+use memspy::target::Process;
+use serde_json::Value;
+use support::pythons::{self, Python};
+use support::target::Target;
+
+/// Attaches as soon as the interpreter is ready.
+fn attach(pid: u32) -> PythonReader {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match PythonReader::attach_own(&Process::open(pid).unwrap()) {
+            Ok(reader) => return reader,
+            Err(error) if error.is_transient() && Instant::now() < deadline => {
+                std::thread::yield_now();
+            }
+            Err(error) => panic!("cannot attach: {error}"),
+        }
+    }
+}
+
+/// The frames of a stack as `(file, name, line)`, innermost first.
+fn frames(table: &StackTable, sample: &ThreadSample) -> Vec<(String, String, u32)> {
+    table
+        .frames(sample.stack)
+        .map(|frame| {
+            let function = table.get_function(frame.function).unwrap();
+            (function.file.to_string(), function.name.to_string(), frame.line)
+        })
+        .collect()
+}
+
+fn start(python: &Python, target: &str) -> (Target, Value) {
+    let target = Target::start(python.target(target));
+    let truth = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    (target, truth)
+}
+
+#[test]
+fn stacks_are_what_the_interpreter_itself_says() {
+    let pythons = pythons::all();
+    assert!(!pythons.is_empty(), "no CPython to test against");
+    for python in &pythons {
+        let (target, truth) = start(python, "stacks_truth.py");
+        let mut reader = attach(target.pid());
+        let numbers: Vec<u64> =
+            truth["version"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+        let version = format!("{}.{}.{}", numbers[0], numbers[1], numbers[2]);
+        assert_eq!(reader.version(), version, "{}", python.label);
+        let source = reader.coverage().layout;
+        let own_offsets = python.minor >= 13;
+        assert_eq!(source == LayoutSource::DebugOffsets, own_offsets, "{}", python.label);
+
+        let (mut table, mut out) = (StackTable::new(), Vec::new());
+        // The reporting thread of the target may still be on its way out.
+        let expected = truth["threads"].as_array().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let stats = reader.sample(&mut table, &mut out).unwrap();
+            if out.len() == expected.len() && stats.torn == 0 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{}: {} threads", python.label, out.len());
+            std::thread::yield_now();
+        }
+        // Names follow a little later than the stacks.
+        std::thread::sleep(Duration::from_millis(50));
+        reader.sample(&mut table, &mut out).unwrap();
+
+        let by_ident: HashMap<u64, &ThreadSample> =
+            out.iter().map(|s| (table.get_thread(s.thread).unwrap().python_id, s)).collect();
+        for thread in expected {
+            let name = thread["name"].as_str().unwrap();
+            let context = format!("{}, thread {name}", python.label);
+            let sample = by_ident[&thread["ident"].as_u64().unwrap()];
+            let found = table.get_thread(sample.thread).unwrap();
+            assert_eq!(found.os_id, thread["native_id"].as_u64(), "{context}");
+            assert_eq!(found.main, name == "MainThread", "{context}");
+            assert_eq!(found.name.as_deref(), Some(name), "{context}");
+            assert!(!sample.gil, "{context}: nobody holds the GIL while all are parked");
+            let stack: Vec<(String, String, u32)> = thread["frames"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|frame| {
+                    let function = frame[2].as_str().or(frame[1].as_str()).unwrap();
+                    let line = frame[3].as_u64().unwrap() as u32;
+                    (frame[0].as_str().unwrap().to_owned(), function.to_owned(), line)
+                })
+                .collect();
+            assert_eq!(frames(&table, sample), stack, "{context}");
+            if name == "waiting-on-event" {
+                assert_eq!(sample.activity, Activity::Idle, "{context}");
+            }
+        }
+        eprintln!("{}: {} stacks agree ({source:?})", python.label, expected.len());
+        target.finish();
+    }
+}
