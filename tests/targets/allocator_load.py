@@ -28,12 +28,13 @@ def hold(blocks):
 
 
 def churn(until, blocks):
+    """Allocation number N has SIZES[N % 5] + N % 4096 bytes, and the last `blocks` of them are alive."""
     sizes = [1000, 40_000, 500_000, 3 << 20, 25 << 20]
     ring = [None] * blocks
     count = 0
     while time.perf_counter() < until:
         for _ in range(100):
-            ring[count * 7 % blocks] = byte_tensor(sizes[(count * 3 + count // 11) % 5])
+            ring[count % blocks] = byte_tensor(sizes[count % 5] + count % 4096)
             count += 1
 
 
