@@ -23,7 +23,7 @@ const MOST_ATTEMPTS: u32 = 4096;
 const MOST_EXTENSIONS: u32 = 64;
 /// How often a copy that the target did not change may fail its self-check before the layout is
 /// taken to be wrong.
-const MOST_BROKEN: u32 = 8;
+const MOST_BROKEN: u32 = LEAST_ATTEMPTS;
 
 /// Where the blocks of all devices are found; filled step by step as pools and blocks come to exist.
 #[derive(Debug, Default)]
