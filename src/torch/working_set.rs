@@ -18,8 +18,8 @@ const PIECES_PER_PAGE: u64 = PAGE / PIECE;
 const MOST_PIECES: usize = 1 << 19;
 /// After so many spans were added one by one, all are put in order again.
 const MOST_APPENDED: usize = 64;
-/// Pieces that were not touched by this many walks are forgotten.
-const FORGOTTEN_AFTER: u32 = 32;
+/// Pieces that were not touched by this many walks are forgotten, and so often that is looked at.
+const FORGOTTEN_AFTER: u32 = 8;
 
 /// The working set of one device's walks.
 #[derive(Debug, Default)]
@@ -39,6 +39,8 @@ pub(super) struct WorkingSet {
     /// How many spans were added to the plan since it was made.
     appended: usize,
     walk: u32,
+    /// The walk after which unused pieces were last forgotten.
+    forgot: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -187,13 +189,14 @@ impl WorkingSet {
         self.wanted.clear();
     }
 
-    /// Forgets what no recent walk has touched. To be called after a walk that succeeded.
+    /// Forgets what no recent walk has touched, every now and then. To be called after a walk that
+    /// found everything.
     pub(super) fn forget_unused(&mut self) {
-        if !self.walk.is_multiple_of(FORGOTTEN_AFTER) {
+        if self.walk.wrapping_sub(self.forgot) < FORGOTTEN_AFTER {
             return;
         }
-        let before = self.pieces.len();
-        let walk = self.walk;
+        self.forgot = self.walk;
+        let (before, walk) = (self.pieces.len(), self.walk);
         self.pieces.retain(|_, piece| walk.wrapping_sub(piece.used) < FORGOTTEN_AFTER);
         self.planned &= self.pieces.len() == before;
     }

@@ -8,6 +8,7 @@ Requests: truth | oom | reset_peak | reset_accumulated | hold BLOCKS | pluggable
 the other without pause; "train" runs a small network's training steps. Both print READY at once, then
 work, and print {"allocations", "seconds"} and READY at the end.
 """
+import gc
 import time
 
 import allocator_truth
@@ -47,6 +48,8 @@ def train(until):
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
+    del model, optimizer, layers
+    gc.collect()
 
 
 def timed(work, seconds, *rest):
