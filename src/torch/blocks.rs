@@ -7,13 +7,15 @@ use super::discovery;
 use super::error::{TorchError, reading};
 use super::layout::{BlockLayout, CounterLayout, PoolsLayout, PrivateLayout, STATS};
 use super::private_pools;
-use super::walk::{Found, Ground, Lost, walk};
+use super::walk::{Found, Ground, Lost, Trail, walk};
 use super::working_set::WorkingSet;
 use crate::model::{AllocatorCounters, BlockMap, Consistency, CudaIndex, Metric, Nanos, Pool};
 use crate::target::{Addr, Memory, MemoryError, Span};
 
 /// Attempts that are made however long they take.
 const LEAST_ATTEMPTS: u32 = 4;
+/// After so many attempts in a row the target is given time to go on.
+const QUICK_ATTEMPTS: u32 = 32;
 /// Attempts after which reading is given up however fast they were.
 const MOST_ATTEMPTS: u32 = 4096;
 /// How often a walk may find that its working set lacks something. The deepest thing followed is a
@@ -21,7 +23,7 @@ const MOST_ATTEMPTS: u32 = 4096;
 const MOST_EXTENSIONS: u32 = 64;
 /// How often a copy that the target did not change may fail its self-check before the layout is
 /// taken to be wrong.
-const MOST_BROKEN: u32 = 8;
+const MOST_BROKEN: u32 = LEAST_ATTEMPTS;
 
 /// Where the blocks of all devices are found; filled step by step as pools and blocks come to exist.
 #[derive(Debug, Default)]
@@ -37,6 +39,7 @@ pub(super) struct BlockReader {
     index: CudaIndex,
     device: Addr,
     set: WorkingSet,
+    trail: Trail,
     /// The private pools' tables that turned out to be something else: offset and entries.
     searched: Vec<(usize, u64)>,
 }
@@ -59,7 +62,13 @@ struct Place<'a> {
 impl BlockReader {
     /// Reads device `index`, whose `DeviceCachingAllocator` lies at `device`.
     pub(super) fn new(index: CudaIndex, device: Addr) -> BlockReader {
-        BlockReader { index, device, set: WorkingSet::default(), searched: Vec::new() }
+        BlockReader {
+            index,
+            device,
+            set: WorkingSet::default(),
+            trail: Trail::default(),
+            searched: Vec::new(),
+        }
     }
 
     /// Reads the map. Tries again for at most `patience` while the target changes it meanwhile.
@@ -75,9 +84,10 @@ impl BlockReader {
         let place = Place { memory, counters };
         let start = Instant::now();
         let (mut torn, mut broken, mut why) = (0, 0, String::new());
+        let index = self.index;
         let map = |retries, consistency, found: Found| BlockMap {
             time,
-            device: self.index,
+            device: index,
             retries,
             consistency,
             segments: found.segments,
@@ -86,10 +96,15 @@ impl BlockReader {
             if torn + broken >= LEAST_ATTEMPTS && start.elapsed() > patience {
                 break;
             }
-            match attempt(self.index, self.device, &mut self.set, &mut self.searched, place, layout)
-            {
+            match self.attempt(place, layout) {
                 Ok(Ok(found)) => return Ok(map(torn + broken, Consistency::Consistent, found)),
-                Ok(Err(Failed::Torn)) => torn += 1,
+                Ok(Err(Failed::Torn)) => {
+                    torn += 1;
+                    if torn % QUICK_ATTEMPTS == 0 {
+                        // A thread of the target may have been interrupted inside the allocator.
+                        std::thread::yield_now();
+                    }
+                }
                 Ok(Err(Failed::Broken(what))) => {
                     broken += 1;
                     why = what;
@@ -106,7 +121,7 @@ impl BlockReader {
             memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
             return Err(TorchError::UnknownLayout { version: version.to_owned(), what: why });
         }
-        match torn_walk(self.index, self.device, &mut self.set, place, layout) {
+        match self.torn_walk(place, layout) {
             Some((found, counter)) => {
                 let consistency = Consistency::Degraded {
                     allocated_in_blocks: found.sums.allocated(),
@@ -117,97 +132,53 @@ impl BlockReader {
             None => Err(TorchError::Torn { what: "the map of blocks", attempts: torn + broken }),
         }
     }
-}
 
-/// One copy, and the walk over it if the target kept still.
-fn attempt(
-    index: CudaIndex,
-    device: Addr,
-    set: &mut WorkingSet,
-    searched: &mut Vec<(usize, u64)>,
-    place: Place<'_>,
-    layout: &mut BlocksLayout,
-) -> Result<Result<Found, Failed>, TorchError> {
-    let Place { memory, counters: at } = place;
-    let pools = match &layout.pools {
-        Some(pools) => pools,
-        None => match discovery::pools(memory, device, at) {
-            Ok(pools) => &*layout.pools.insert(pools),
-            Err(why) => return Ok(Err(Failed::Broken(why))),
-        },
-    };
-    let (head, tail) = spans(device, at, pools);
-    match set.copy(memory, head, tail) {
-        Ok(()) => {}
-        Err(MemoryError::Fault { span, .. }) if span.addr != device => {
-            return Ok(Err(Failed::Torn));
-        }
-        Err(source) => {
-            return Err(TorchError::Memory { what: "the map of blocks", at: device, source });
-        }
-    }
-    let Some(counters) = quiet(set, at, head, tail) else { return Ok(Err(Failed::Torn)) };
-
-    if layout.block.is_none() {
-        if counters.stat(Metric::ReservedBytes, Pool::All).current == 0 {
-            return Ok(Ok(Found::default()));
-        }
-        match discovery::block_layout(memory, device, index.0, pools) {
-            Ok(found) => layout.block = found,
-            Err(why) => return Ok(Err(Failed::Broken(why))),
-        }
-    }
-    let Some(block) = layout.block else {
-        return Ok(Err(Failed::Broken("memory is reserved, but there are no blocks".to_owned())));
-    };
-    let object = set.head(head.len).to_vec();
-    if layout.private.is_none() {
-        layout.private = private_pools::find(memory, &object, pools, searched);
-    }
-    let ground =
-        Ground { index: index.0, device, object: &object, pools, block, private: layout.private };
-
-    for _ in 0..MOST_EXTENSIONS {
-        match walk(ground, set) {
-            Ok(found) => {
-                return Ok(match found.sums.difference(&counters) {
-                    None => {
-                        set.forget_unused();
-                        Ok(found)
-                    }
-                    Some(why) => Err(Failed::Broken(why)),
-                });
+    /// One copy, and the walk over it if the target kept still.
+    fn attempt(
+        &mut self,
+        place: Place<'_>,
+        layout: &mut BlocksLayout,
+    ) -> Result<Result<Found, Failed>, TorchError> {
+        let Place { memory, counters: at } = place;
+        let BlockReader { index, device, set, trail, searched } = self;
+        let (index, device) = (*index, *device);
+        let pools = match &layout.pools {
+            Some(pools) => pools,
+            None => match discovery::pools(memory, device, at) {
+                Ok(pools) => &*layout.pools.insert(pools),
+                Err(why) => return Ok(Err(Failed::Broken(why))),
+            },
+        };
+        let (head, tail) = spans(device, at, pools);
+        match set.copy(memory, head, tail) {
+            Ok(()) => {}
+            Err(MemoryError::Fault { span, .. }) if span.addr != device => {
+                return Ok(Err(Failed::Torn));
             }
-            Err(Lost::Lacking) if set.lacks() => {
-                let extended = set.extend(memory, tail);
-                if extended.is_err() || quiet(set, at, head, tail).is_none() {
-                    return Ok(Err(Failed::Torn));
-                }
+            Err(source) => {
+                return Err(TorchError::Memory { what: "the map of blocks", at: device, source });
             }
-            Err(Lost::Lacking) => break,
-            Err(Lost::Broken(why)) => return Ok(Err(Failed::Broken(why.to_owned()))),
         }
-    }
-    Ok(Err(Failed::Broken("there is more to follow than any allocator has".to_owned())))
-}
+        let Some(counters) = quiet(set, at, head, tail) else { return Ok(Err(Failed::Torn)) };
 
-/// A walk over a copy that the target may have changed meanwhile, and the bytes allocated as the
-/// counters tell.
-fn torn_walk(
-    index: CudaIndex,
-    device: Addr,
-    set: &mut WorkingSet,
-    place: Place<'_>,
-    layout: &BlocksLayout,
-) -> Option<(Found, u64)> {
-    let Place { memory, counters: at } = place;
-    let (pools, block) = (layout.pools.as_ref()?, layout.block?);
-    let (head, tail) = spans(device, at, pools);
-    for _ in 0..LEAST_ATTEMPTS {
-        if set.copy(memory, head, tail).is_err() {
-            continue;
+        if layout.block.is_none() {
+            if counters.stat(Metric::ReservedBytes, Pool::All).current == 0 {
+                return Ok(Ok(Found::default()));
+            }
+            match discovery::block_layout(memory, device, index.0, pools) {
+                Ok(found) => layout.block = found,
+                Err(why) => return Ok(Err(Failed::Broken(why))),
+            }
         }
+        let Some(block) = layout.block else {
+            return Ok(Err(Failed::Broken(
+                "memory is reserved, but there are no blocks".to_owned(),
+            )));
+        };
         let object = set.head(head.len).to_vec();
+        if layout.private.is_none() {
+            layout.private = private_pools::find(memory, &object, pools, searched);
+        }
         let ground = Ground {
             index: index.0,
             device,
@@ -216,18 +187,65 @@ fn torn_walk(
             block,
             private: layout.private,
         };
+
         for _ in 0..MOST_EXTENSIONS {
-            match walk(ground, set) {
+            match walk(ground, set, trail) {
                 Ok(found) => {
-                    let counters = at.decode(set.tail(tail.len))?;
-                    return Some((found, u64::try_from(counters.allocated()).unwrap_or(0)));
+                    return Ok(match found.sums.difference(&counters) {
+                        None => {
+                            set.forget_unused();
+                            Ok(found)
+                        }
+                        Some(why) => Err(Failed::Broken(why)),
+                    });
                 }
-                Err(Lost::Lacking) if set.lacks() && set.extend(memory, tail).is_ok() => {}
-                Err(_) => break,
+                Err(Lost::Lacking) if set.lacks() => {
+                    let extended = set.extend(memory, tail);
+                    if extended.is_err() || quiet(set, at, head, tail).is_none() {
+                        return Ok(Err(Failed::Torn));
+                    }
+                }
+                Err(Lost::Lacking) => break,
+                Err(Lost::Broken(why)) => return Ok(Err(Failed::Broken(why.to_owned()))),
             }
         }
+        Ok(Err(Failed::Broken("there is more to follow than any allocator has".to_owned())))
     }
-    None
+
+    /// A walk over a copy that the target may have changed meanwhile, and the bytes allocated as the
+    /// counters tell.
+    fn torn_walk(&mut self, place: Place<'_>, layout: &BlocksLayout) -> Option<(Found, u64)> {
+        let Place { memory, counters: at } = place;
+        let BlockReader { index, device, set, trail, .. } = self;
+        let (index, device) = (*index, *device);
+        let (pools, block) = (layout.pools.as_ref()?, layout.block?);
+        let (head, tail) = spans(device, at, pools);
+        for _ in 0..LEAST_ATTEMPTS {
+            if set.copy(memory, head, tail).is_err() {
+                continue;
+            }
+            let object = set.head(head.len).to_vec();
+            let ground = Ground {
+                index: index.0,
+                device,
+                object: &object,
+                pools,
+                block,
+                private: layout.private,
+            };
+            for _ in 0..MOST_EXTENSIONS {
+                match walk(ground, set, trail) {
+                    Ok(found) => {
+                        let counters = at.decode(set.tail(tail.len))?;
+                        return Some((found, u64::try_from(counters.allocated()).unwrap_or(0)));
+                    }
+                    Err(Lost::Lacking) if set.lacks() && set.extend(memory, tail).is_ok() => {}
+                    Err(_) => break,
+                }
+            }
+        }
+        None
+    }
 }
 
 fn spans(device: Addr, counters: &CounterLayout, pools: &PoolsLayout) -> (Span, Span) {

@@ -1,14 +1,19 @@
 //! The counters of all devices, in one system call.
 
+use std::time::{Duration, Instant};
+
 use super::check::counters_are_whole;
 use super::error::TorchError;
 use super::layout::CounterLayout;
 use crate::model::{AllocatorCounters, CudaIndex};
 use crate::target::{Addr, Memory, Span};
 
-/// How often counters that change while they are copied are copied again. A copy takes well under a
-/// microsecond, a change of all counters about as long.
-const ATTEMPTS: u32 = 32;
+/// How often counters that change while they are copied are copied again at once. A copy takes about
+/// a microsecond, a change of all counters less.
+const QUICK_ATTEMPTS: u32 = 32;
+/// After that, a thread of the target has been interrupted in the midst of a change: for how long it
+/// is given time to go on.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 /// The part of every device's allocator that holds its counters, and room for copies of them.
 #[derive(Debug, Default)]
@@ -34,7 +39,9 @@ impl CounterReader {
         layout: &CounterLayout,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
     ) -> Result<(), TorchError> {
-        for attempt in 0..ATTEMPTS {
+        let mut slow = None;
+        let mut attempts = 0;
+        loop {
             std::mem::swap(&mut self.now, &mut self.before);
             memory.read_spans(&self.spans, &mut self.now).map_err(|source| TorchError::Memory {
                 what: "the allocator's counters",
@@ -49,15 +56,22 @@ impl CounterReader {
                 let Some(counters) = layout.decode(now) else { continue };
                 // A thread may be inside the allocator for long (in cudaMalloc, say) without
                 // touching the counters: two equal copies in a row will do.
-                let settled = layout.is_locked(now) != Some(true) || (attempt > 0 && now == before);
+                let settled =
+                    layout.is_locked(now) != Some(true) || (attempts > 0 && now == before);
                 whole &= settled && counters_are_whole(&counters);
                 out.push((CudaIndex(index), counters));
             }
             if whole {
                 return Ok(());
             }
+            attempts += 1;
+            if attempts >= QUICK_ATTEMPTS {
+                if slow.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    out.clear();
+                    return Err(TorchError::Torn { what: "the allocator's counters", attempts });
+                }
+                std::thread::yield_now();
+            }
         }
-        out.clear();
-        Err(TorchError::Torn { what: "the allocator's counters", attempts: ATTEMPTS })
     }
 }

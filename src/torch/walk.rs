@@ -59,33 +59,54 @@ struct PoolKind {
     id: PoolId,
 }
 
+/// A block met on the walk.
+#[derive(Debug)]
+struct Node {
+    block: RawBlock,
+    active: bool,
+    /// Its neighbours' places in the trail; `None` where it has none, or it is not here yet.
+    prev: Option<u32>,
+    next: Option<u32>,
+}
+
+/// Room for what a walk meets, kept from walk to walk.
+#[derive(Debug, Default)]
+pub(super) struct Trail {
+    nodes: Vec<Node>,
+    /// Where each block is in `nodes`.
+    places: FxHashMap<Addr, u32>,
+    pools: FxHashMap<Addr, PoolKind>,
+    queue: Vec<Addr>,
+}
+
 struct Walk<'a, 's> {
     ground: Ground<'a>,
     set: &'s mut WorkingSet,
-    pools: FxHashMap<Addr, PoolKind>,
-    queue: Vec<Addr>,
+    trail: &'s mut Trail,
+    /// How many blocks of the queue are active.
     active: usize,
     lacking: bool,
 }
 
 /// Walks over all blocks.
-pub(super) fn walk(ground: Ground<'_>, set: &mut WorkingSet) -> Result<Found, Lost> {
+pub(super) fn walk(
+    ground: Ground<'_>,
+    set: &mut WorkingSet,
+    trail: &mut Trail,
+) -> Result<Found, Lost> {
     set.begin_walk();
-    let mut walk = Walk {
-        ground,
-        set,
-        pools: FxHashMap::default(),
-        queue: Vec::new(),
-        active: 0,
-        lacking: false,
-    };
+    trail.nodes.clear();
+    trail.places.clear();
+    trail.pools.clear();
+    trail.queue.clear();
+    let mut walk = Walk { ground, set, trail, active: 0, lacking: false };
     walk.active_blocks()?;
     walk.cached_blocks()?;
-    let blocks = walk.all_blocks()?;
+    walk.all_blocks()?;
     if walk.lacking {
         return Err(Lost::Lacking);
     }
-    segments(&blocks, &walk.pools)
+    segments(trail)
 }
 
 impl Walk<'_, '_> {
@@ -120,13 +141,19 @@ impl Walk<'_, '_> {
         if self.here(whole)?.is_none() {
             return Ok(());
         }
-        let mut used = 0;
-        for slot in 0..table.slots {
-            let Some(entry) = self.bytes::<N>(table.entries + N as u64 * slot)? else { continue };
-            if FlatTable::is_used(entry[0]) {
-                used += 1;
-                each(self, &entry)?;
+        let (mut used, mut slot) = (0, 0);
+        let mut copy = [0; 1024];
+        while slot < table.slots {
+            let slots = (table.slots - slot).min((copy.len() / N) as u64);
+            let copy = copy.get_mut(..N * slots as usize).unwrap_or_default();
+            let got = self.set.get(table.entries + N as u64 * slot, copy);
+            if self.here(got)?.is_some() {
+                for entry in copy.as_chunks::<N>().0.iter().filter(|e| FlatTable::is_used(e[0])) {
+                    used += 1;
+                    each(self, entry)?;
+                }
             }
+            slot += slots;
         }
         if used == table.count { Ok(()) } else { Err(Lost::Broken("a table has lost entries")) }
     }
@@ -135,10 +162,10 @@ impl Walk<'_, '_> {
         let table = self.ground.object.get(self.ground.pools.active..).and_then(FlatTable::decode);
         let table = table.ok_or(Lost::Broken("the table of active blocks is none"))?;
         self.entries::<{ FlatTable::POINTER_ENTRY }>(table, |walk, entry| {
-            walk.queue.extend(Field::<Addr>::at(8).of(entry));
+            walk.trail.queue.extend(Field::<Addr>::at(8).of(entry));
             Ok(())
         })?;
-        self.active = self.queue.len();
+        self.active = self.trail.queue.len();
         Ok(())
     }
 
@@ -177,7 +204,7 @@ impl Walk<'_, '_> {
     fn pool(&mut self, addr: Addr, copy: &[u8], id: PoolId) -> Result<(), Lost> {
         let small = self.ground.pools.pool.is_small().of(copy);
         let small = small.ok_or(Lost::Broken("the object is cut"))? != 0;
-        self.pools.insert(addr, PoolKind { small, id });
+        self.trail.pools.insert(addr, PoolKind { small, id });
         for set in 0..self.ground.pools.pool.sets {
             let at = set * TreeHeader::SET + TreeHeader::IN_SET;
             let here = addr + at as u64;
@@ -204,7 +231,7 @@ impl Walk<'_, '_> {
             };
             let node = TreeNode::decode(&bytes).filter(|n| n.parent == parent);
             let node = node.ok_or(Lost::Broken("a node of a set has another parent"))?;
-            self.queue.push(node.value);
+            self.trail.queue.push(node.value);
             nodes.push((node.left, addr));
             nodes.push((node.right, addr));
         }
@@ -214,88 +241,88 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Follows `prev` and `next` from all blocks found. The value says whether the block is active.
-    fn all_blocks(&mut self) -> Result<FxHashMap<Addr, (RawBlock, bool)>, Lost> {
-        let queue = std::mem::take(&mut self.queue);
-        let mut blocks = FxHashMap::default();
-        blocks.reserve(queue.len() + queue.len() / 2);
-        let mut neighbours = Vec::new();
+    /// Follows `prev` and `next` from all blocks found.
+    fn all_blocks(&mut self) -> Result<(), Lost> {
+        let queue = std::mem::take(&mut self.trail.queue);
         // Active blocks first: a neighbour met on the way is active only if it is one of them.
-        for (at, addr) in queue.into_iter().enumerate() {
-            self.block(addr, at < self.active, &mut blocks, &mut neighbours)?;
+        for (at, addr) in queue.iter().enumerate() {
+            self.place(*addr, at < self.active)?;
         }
-        while let Some(addr) = neighbours.pop() {
-            self.block(addr, false, &mut blocks, &mut neighbours)?;
+        self.trail.queue = queue;
+        let mut at = 0;
+        while let Some(node) = self.trail.nodes.get(at) {
+            let (prev, next) = (node.block.prev, node.block.next);
+            let (prev, next) = (self.place(prev, false)?, self.place(next, false)?);
+            if let Some(node) = self.trail.nodes.get_mut(at) {
+                (node.prev, node.next) = (prev, next);
+            }
+            at += 1;
         }
-        Ok(blocks)
+        Ok(())
     }
 
-    fn block(
-        &mut self,
-        addr: Addr,
-        active: bool,
-        blocks: &mut FxHashMap<Addr, (RawBlock, bool)>,
-        neighbours: &mut Vec<Addr>,
-    ) -> Result<(), Lost> {
-        if addr.0 == 0 || blocks.contains_key(&addr) {
-            return Ok(());
+    /// The place of the block at `addr` in the trail; it is added if it is new.
+    fn place(&mut self, addr: Addr, active: bool) -> Result<Option<u32>, Lost> {
+        if addr.0 == 0 {
+            return Ok(None);
         }
-        if blocks.len() >= MOST_BLOCKS {
+        if let Some(place) = self.trail.places.get(&addr) {
+            return Ok(Some(*place));
+        }
+        let place = self.trail.nodes.len();
+        if place >= MOST_BLOCKS {
             return Err(Lost::Broken("there are too many blocks"));
         }
         let mut copy = [0; BlockLayout::LONGEST];
         let copy = copy.get_mut(..self.ground.block.len()).unwrap_or_default();
         let got = self.set.get(addr, copy);
         if self.here(got)?.is_none() {
-            return Ok(());
+            return Ok(None);
         }
         let block = self.ground.block.decode(copy).ok_or(Lost::Broken("a block is none"))?;
         if u32::try_from(block.device) != Ok(self.ground.index) {
             return Err(Lost::Broken("a block belongs to another device"));
         }
-        blocks.insert(addr, (block, active));
-        neighbours.extend([block.prev, block.next]);
-        Ok(())
+        let place = place as u32;
+        self.trail.places.insert(addr, place);
+        self.trail.nodes.push(Node { block, active, prev: None, next: None });
+        Ok(Some(place))
     }
 }
 
 /// Cuts the chains of blocks into segments.
-fn segments(
-    blocks: &FxHashMap<Addr, (RawBlock, bool)>,
-    pools: &FxHashMap<Addr, PoolKind>,
-) -> Result<Found, Lost> {
+fn segments(trail: &Trail) -> Result<Found, Lost> {
     let mut found = Found::default();
-    let mapped = |addr: Addr| blocks.get(&addr).is_some_and(|(block, _)| block.mapped);
+    let node = |place: Option<u32>| trail.nodes.get(place? as usize);
     let mut placed = 0;
-    for (start, (first, _)) in blocks {
-        if !first.mapped || mapped(first.prev) {
+    for (start, first) in (0..).zip(&trail.nodes) {
+        if !first.block.mapped || node(first.prev).is_some_and(|prev| prev.block.mapped) {
             continue;
         }
-        let pool = pools.get(&first.pool).ok_or(Lost::Broken("a block is in no known pool"))?;
+        let pool = trail.pools.get(&first.block.pool);
+        let pool = *pool.ok_or(Lost::Broken("a block is in no known pool"))?;
         let mut segment = Segment {
-            address: first.address,
+            address: first.block.address,
             size: 0,
-            stream: first.stream,
+            stream: first.block.stream,
             small: pool.small,
             // The address range of an expandable segment is larger than the device, so that some of
             // it is always unmapped and stays in the chain; no other segment has unmapped blocks.
-            expandable: first.prev.0 != 0,
+            expandable: first.prev.is_some(),
             pool: pool.id,
             blocks: Vec::new(),
         };
-        let (mut addr, mut before) = (*start, first.prev);
-        while addr.0 != 0 {
-            let (block, active) =
-                blocks.get(&addr).ok_or(Lost::Broken("a neighbour is lacking"))?;
-            let (block, active) = (block, *active);
-            if block.prev != before {
+        let (mut place, mut before) = (Some(start), first.prev);
+        while let Some(here) = node(place) {
+            let Node { block, active, .. } = here;
+            if here.prev != before {
                 return Err(Lost::Broken("a block has another neighbour"));
             }
             if !block.mapped {
                 segment.expandable = true;
                 break;
             }
-            if block.address != segment.address + segment.size || block.pool != first.pool {
+            if block.address != segment.address + segment.size || block.pool != first.block.pool {
                 return Err(Lost::Broken("the blocks of a segment do not join"));
             }
             if block.allocated && !active {
@@ -305,23 +332,23 @@ fn segments(
             segment.blocks.push(Block {
                 address: block.address,
                 size: block.size,
-                requested: if active { block.requested } else { 0 },
-                state: match (block.allocated, active) {
+                requested: if *active { block.requested } else { 0 },
+                state: match (block.allocated, *active) {
                     (true, _) => BlockState::Allocated,
                     (false, true) => BlockState::PendingFree,
                     (false, false) => BlockState::Inactive,
                 },
             });
-            found.sums.add(pool.small, block.allocated, active, block.size, block.requested);
+            found.sums.add(pool.small, block.allocated, *active, block.size, block.requested);
             placed += 1;
-            if placed > blocks.len() {
+            if placed > trail.nodes.len() {
                 return Err(Lost::Broken("a chain of blocks has no end"));
             }
-            (before, addr) = (addr, block.next);
+            (before, place) = (place, here.next);
         }
         found.segments.push(segment);
     }
-    if placed != blocks.values().filter(|(block, _)| block.mapped).count() {
+    if placed != trail.nodes.iter().filter(|node| node.block.mapped).count() {
         return Err(Lost::Broken("a block is in no segment"));
     }
     found.segments.sort_unstable_by_key(|segment| segment.address);

@@ -16,8 +16,10 @@ const PAGE: u64 = 4096;
 const PIECES_PER_PAGE: u64 = PAGE / PIECE;
 /// A bound against damage: 256 MiB.
 const MOST_PIECES: usize = 1 << 19;
-/// Pieces that were not touched by this many walks are forgotten.
-const FORGOTTEN_AFTER: u32 = 32;
+/// After so many spans were added one by one, all are put in order again.
+const MOST_APPENDED: usize = 64;
+/// Pieces that were not touched by this many walks are forgotten, and so often that is looked at.
+const FORGOTTEN_AFTER: u32 = 8;
 
 /// The working set of one device's walks.
 #[derive(Debug, Default)]
@@ -32,14 +34,19 @@ pub(super) struct WorkingSet {
     wanted: Vec<u64>,
     /// Where the last copy of the tail lies.
     tail: usize,
+    /// Whether the plan still says where every piece is copied to.
     planned: bool,
+    /// How many spans were added to the plan since it was made.
+    appended: usize,
     walk: u32,
+    /// The walk after which unused pieces were last forgotten.
+    forgot: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     /// Where its copy lies; `None` before it was copied.
-    at: Option<usize>,
+    at: Option<u32>,
     /// The last walk that touched it.
     used: u32,
 }
@@ -64,9 +71,7 @@ impl WorkingSet {
         if !self.planned {
             self.make_plan(head, tail);
         }
-        let bytes = self.plan.iter().map(|s| s.len).sum();
-        self.copies.resize(bytes, 0);
-        self.tail = bytes - tail.len;
+        self.copies.resize(self.tail + tail.len, 0);
         match memory.read_spans(&self.plan, &mut self.copies) {
             Err(MemoryError::Fault { span, index }) => {
                 if index > 0 && index + 1 < self.plan.len() {
@@ -82,34 +87,29 @@ impl WorkingSet {
     pub(super) fn extend(&mut self, memory: &dyn Memory, tail: Span) -> Result<(), MemoryError> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
-        let mut spans = Vec::new();
-        let mut at = self.copies.len();
-        merge(&wanted, |span, numbers| {
-            for number in numbers.clone() {
-                if let Some(piece) = self.pieces.get_mut(&number) {
-                    piece.at = Some(at + ((number - numbers.start) * PIECE) as usize);
-                }
-            }
+        let (start, mut at) = (self.tail, self.tail);
+        self.plan.pop();
+        let first = self.plan.len();
+        merge(&wanted, |span, covered| {
+            place(&mut self.pieces, covered, at);
             at += span.len;
-            spans.push(span);
+            self.plan.push(span);
         });
-        spans.push(tail);
-        let start = self.copies.len();
+        self.plan.push(tail);
         self.tail = at;
-        self.planned = false;
+        self.appended += self.plan.len() - first;
+        // Many small spans cost more than few large ones: join them before the next copy.
+        self.planned &= self.appended < MOST_APPENDED;
         self.copies.resize(at + tail.len, 0);
-        let result = memory.read_spans(&spans, &mut self.copies[start..]);
-        if let Err(MemoryError::Fault { span, index }) = result {
-            // Nothing of this extension may be believed; its pieces stay for the next copy.
-            for number in &wanted {
-                if let Some(piece) = self.pieces.get_mut(number) {
-                    piece.at = None;
-                }
-            }
-            if index + 1 < spans.len() {
-                self.forget_unmapped(memory, span);
-            }
+        let new = self.plan.get(first..).unwrap_or_default();
+        let result = memory.read_spans(new, &mut self.copies[start..]);
+        if let Err(MemoryError::Fault { span, index }) = result
+            && index + 1 < new.len()
+        {
+            self.forget_unmapped(memory, span);
         }
+        // After a failure nothing of this extension may be believed.
+        self.planned &= result.is_ok();
         result
     }
 
@@ -173,7 +173,7 @@ impl WorkingSet {
                 self.wanted.push(number);
             }
             piece.used = walk;
-            return piece.at;
+            return piece.at.map(|at| at as usize);
         }
         if self.pieces.len() < MOST_PIECES {
             self.pieces.insert(number, Piece { at: None, used: walk });
@@ -189,13 +189,14 @@ impl WorkingSet {
         self.wanted.clear();
     }
 
-    /// Forgets what no recent walk has touched. To be called after a walk that succeeded.
+    /// Forgets what no recent walk has touched, every now and then. To be called after a walk that
+    /// found everything.
     pub(super) fn forget_unused(&mut self) {
-        if !self.walk.is_multiple_of(FORGOTTEN_AFTER) {
+        if self.walk.wrapping_sub(self.forgot) < FORGOTTEN_AFTER {
             return;
         }
-        let before = self.pieces.len();
-        let walk = self.walk;
+        self.forgot = self.walk;
+        let (before, walk) = (self.pieces.len(), self.walk);
         self.pieces.retain(|_, piece| walk.wrapping_sub(piece.used) < FORGOTTEN_AFTER);
         self.planned &= self.pieces.len() == before;
     }
@@ -212,15 +213,13 @@ impl WorkingSet {
         self.plan.push(head);
         let mut at = head.len;
         merge(&numbers, |span, covered| {
-            for number in covered.clone() {
-                if let Some(piece) = self.pieces.get_mut(&number) {
-                    piece.at = Some(at + ((number - covered.start) * PIECE) as usize);
-                }
-            }
+            place(&mut self.pieces, covered, at);
             at += span.len;
             self.plan.push(span);
         });
         self.plan.push(tail);
+        self.tail = at;
+        self.appended = 0;
         self.wanted.clear();
         self.planned = true;
     }
@@ -239,6 +238,15 @@ impl WorkingSet {
             page = next;
         }
         self.planned = false;
+    }
+}
+
+/// Notes that the pieces `covered` are copied to `at`.
+fn place(pieces: &mut FxHashMap<u64, Piece>, covered: std::ops::Range<u64>, at: usize) {
+    for (number, index) in covered.zip(0..) {
+        if let Some(piece) = pieces.get_mut(&number) {
+            piece.at = u32::try_from(at + index * PIECE as usize).ok();
+        }
     }
 }
 

@@ -8,6 +8,7 @@ Requests: truth | oom | reset_peak | reset_accumulated | hold BLOCKS | pluggable
 the other without pause; "train" runs a small network's training steps. Both print READY at once, then
 work, and print {"allocations", "seconds"} and READY at the end.
 """
+import gc
 import time
 
 import allocator_truth
@@ -28,12 +29,13 @@ def hold(blocks):
 
 
 def churn(until, blocks):
+    """Allocation number N has SIZES[N % 5] + N % 4096 bytes, and the last `blocks` of them are alive."""
     sizes = [1000, 40_000, 500_000, 3 << 20, 25 << 20]
     ring = [None] * blocks
     count = 0
     while time.perf_counter() < until:
         for _ in range(100):
-            ring[count * 7 % blocks] = byte_tensor(sizes[(count * 3 + count // 11) % 5])
+            ring[count % blocks] = byte_tensor(sizes[count % 5] + count % 4096)
             count += 1
 
 
@@ -46,6 +48,8 @@ def train(until):
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
+    del model, optimizer, layers
+    gc.collect()
 
 
 def timed(work, seconds, *rest):
