@@ -48,7 +48,7 @@ class Target:
 
 
 def memspy(arguments, pid, *words):
-    share = [*arguments.run_with, "--share", str(pid)] if arguments.run_with else []
+    share = [*arguments.run_with, "--share", str(pid)] if arguments.run_with and pid else []
     started = time.perf_counter()
     done = subprocess.run([*share, arguments.memspy, *words], capture_output=True, text=True)
     return done, time.perf_counter() - started
@@ -127,11 +127,12 @@ def training(arguments):
                         (["flame", trace, "-f", "collapsed", "-o", os.path.join(out, "flame.txt"), "--force"], "flame text"),
                         (["lines", trace, "-o", os.path.join(out, "lines.txt"), "--force"], "lines"),
                         (["lines", trace, "--json", "-o", os.path.join(out, "lines.json"), "--force"], "lines json")):
-        done, seconds = memspy(arguments, pid, *words)
+        done, seconds = memspy(arguments, None, *words)
         check(name, done.returncode == 0, f"{seconds * 1000:.0f} ms {done.stderr.strip()}")
     with open(os.path.join(out, "lines.json")) as file:
         lines = json.load(file)
-    found = {"max_memory_allocated": lines["peak_allocated"], "max_memory_reserved": lines["peak_reserved"]}
+    found = {"max_memory_allocated": lines["peak_allocated"]["bytes"],
+             "max_memory_reserved": lines["peak_reserved"]["bytes"]}
     for key, value in peak.items():
         check(f"{key} {value:,} equal", found[key] == value, f"memspy {found[key]}")
 
