@@ -19,6 +19,8 @@ use super::walk::RawFrame;
 use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
 use crate::target::{Addr, Memory};
 
+/// Marks closer than this are read as one stretch; less than a page, so no page without a mark is touched.
+const BRIDGED: u64 = 1024;
 /// A code object not used in so many samples is not checked in advance any more.
 const FORGOTTEN_AFTER: u64 = 16;
 /// More code objects than any program has alive; beyond, the cache starts anew.
@@ -31,6 +33,15 @@ struct Mark {
     expected: Vec<u8>,
     /// Offsets of the parts that never change, from and to.
     parts: Vec<(usize, usize)>,
+    /// Which of the plan's stretches holds it.
+    stretch: usize,
+}
+
+/// Marks that lie close to each other are one piece of a batch.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    start: u64,
+    end: u64,
     slot: Slot,
 }
 
@@ -70,6 +81,11 @@ pub(super) struct Codes {
     by_addr: FxHashMap<Addr, Code>,
     /// Those to be checked in each batch.
     watched: Vec<Addr>,
+    /// Where the marks of those watched lie; made anew when they change.
+    plan: Vec<Stretch>,
+    planned: bool,
+    /// Whether the marks were asked for in this batch.
+    asked: bool,
     batch: u64,
     sample: u64,
     generation: Option<u64>,
@@ -85,24 +101,56 @@ impl Codes {
             self.watched.clear();
         }
         let (sample, by_addr) = (self.sample, &mut self.by_addr);
+        let before = self.watched.len();
         self.watched.retain(|addr| {
             by_addr.get_mut(addr).is_some_and(|code| {
                 code.watched = code.used + FORGOTTEN_AFTER > sample;
                 code.watched
             })
         });
+        self.planned &= self.watched.len() == before;
     }
 
-    /// Asks for what identifies the code objects in use.
+    /// Asks for what identifies the code objects in use, unless none can have died since last time.
     pub(super) fn push(&mut self, batch: &mut Batch) {
         self.batch += 1;
+        self.asked = !self.watched.iter().all(|addr| {
+            self.by_addr.get(addr).is_none_or(|code| is_counted(code, self.generation))
+        });
+        if !self.asked {
+            return;
+        }
+        if !self.planned {
+            self.make_plan();
+        }
+        for stretch in &mut self.plan {
+            stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
+        }
+    }
+
+    fn make_plan(&mut self) {
+        self.planned = true;
+        self.plan.clear();
+        for code in self.watched.iter().filter_map(|addr| self.by_addr.get(addr)) {
+            self.plan.extend(code.marks.iter().map(|mark| Stretch {
+                start: mark.addr.0,
+                end: mark.addr.0 + mark.expected.len() as u64,
+                slot: Slot::default(),
+            }));
+        }
+        self.plan.sort_unstable_by_key(|stretch| stretch.start);
+        self.plan.dedup_by(|next, kept| {
+            let near = next.start <= kept.end + BRIDGED;
+            if near {
+                kept.end = kept.end.max(next.end);
+            }
+            near
+        });
         for addr in &self.watched {
             let Some(code) = self.by_addr.get_mut(addr) else { continue };
-            if code.generation.is_some() && code.generation == self.generation {
-                continue;
-            }
             for mark in &mut code.marks {
-                mark.slot = batch.push(mark.addr, mark.expected.len());
+                let after = self.plan.partition_point(|s| s.start <= mark.addr.0);
+                mark.stretch = after.saturating_sub(1);
             }
         }
     }
@@ -110,34 +158,37 @@ impl Codes {
     /// Compares what was asked for; forgets the code objects that were replaced. `generation` is the
     /// interpreters' count of dead code objects in the same batch, where they have one.
     pub(super) fn compare(&mut self, batch: &Batch, generation: Option<u64>) {
-        let (number, asked_at, by_addr) = (self.batch, self.generation, &mut self.by_addr);
+        self.generation = generation;
+        if !self.asked {
+            return;
+        }
+        let (number, plan, by_addr) = (self.batch, &self.plan, &mut self.by_addr);
         let unreadable = batch.fault();
+        let before = self.watched.len();
         self.watched.retain(|addr| {
             let Some(code) = by_addr.get_mut(addr) else { return false };
-            if code.generation.is_some() && code.generation == asked_at {
-                return true;
-            }
-            let same = code.marks.iter().all(|mark| mark.holds(batch));
+            let slot = |mark: &Mark| plan.get(mark.stretch).map(|stretch| stretch.slot);
+            let same = code.marks.iter().all(|mark| mark.holds(plan, batch));
             if same {
                 code.verified = number;
                 code.generation = generation;
-            } else if unreadable.is_none_or(|fault| code.marks.iter().any(|m| m.slot == fault)) {
+            } else if unreadable.is_none() || code.marks.iter().any(|m| slot(m) == unreadable) {
                 by_addr.remove(addr);
                 return false;
             }
             true
         });
-        self.generation = generation;
+        self.planned &= self.watched.len() == before;
     }
 
     /// The frame that `raw` is.
     pub(super) fn frame(&mut self, raw: &RawFrame, table: &mut StackTable) -> Known {
         let Some(code) = self.by_addr.get_mut(&raw.code) else { return Known::Unknown };
         code.used = self.sample;
-        let counted = code.generation.is_some() && code.generation == self.generation;
-        if code.verified != self.batch && !counted {
+        if code.verified != self.batch && !is_counted(code, self.generation) {
             if !code.watched {
                 code.watched = true;
+                self.planned = false;
                 self.watched.push(raw.code);
             }
             return Known::Unchecked;
@@ -213,6 +264,7 @@ impl Codes {
             used: self.sample,
             watched: true,
         };
+        self.planned = false;
         if self.by_addr.insert(at, code).is_none_or(|old| !old.watched) {
             self.watched.push(at);
         }
@@ -242,14 +294,23 @@ impl Mark {
             *part = (part.0 - from, part.1 - from);
         }
         let expected = bytes.get(from..to).unwrap_or_default().to_vec();
-        Mark { addr: addr + from as u64, expected, parts, slot: Slot::default() }
+        Mark { addr: addr + from as u64, expected, parts, stretch: 0 }
     }
 
-    fn holds(&self, batch: &Batch) -> bool {
-        batch.get(self.slot).is_some_and(|now| {
+    fn holds(&self, plan: &[Stretch], batch: &Batch) -> bool {
+        let now = plan.get(self.stretch).and_then(|stretch| {
+            let from = self.addr.0.checked_sub(stretch.start)? as usize;
+            batch.get(stretch.slot)?.get(from..from + self.expected.len())
+        });
+        now.is_some_and(|now| {
             self.parts.iter().all(|&(from, to)| {
                 now.get(from..to).is_some_and(|part| Some(part) == self.expected.get(from..to))
             })
         })
     }
+}
+
+/// Whether the interpreters' count of dead code objects says that this one lives.
+fn is_counted(code: &Code, generation: Option<u64>) -> bool {
+    code.generation.is_some() && code.generation == generation
 }
