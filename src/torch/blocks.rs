@@ -105,6 +105,8 @@ impl BlockReader {
                         std::thread::yield_now();
                     }
                 }
+                // Not all of such a copy is of one instant: no proof that the layout is wrong.
+                Ok(Err(Failed::Broken(_))) if self.set.is_restless() => torn += 1,
                 Ok(Err(Failed::Broken(what))) => {
                     broken += 1;
                     why = what;
@@ -150,16 +152,19 @@ impl BlockReader {
             },
         };
         let (head, tail) = spans(device, at, pools);
-        match set.copy(memory, head, tail) {
-            Ok(()) => {}
+        let same = match set.copy(memory, head, tail) {
+            Ok(same) => same,
             Err(MemoryError::Fault { span, .. }) if span.addr != device => {
                 return Ok(Err(Failed::Torn));
             }
             Err(source) => {
                 return Err(TorchError::Memory { what: "the map of blocks", at: device, source });
             }
-        }
-        let Some(counters) = quiet(set, at, head, tail) else { return Ok(Err(Failed::Torn)) };
+        };
+        let Some(counters) = quiet(set, at, head, tail).filter(|_| same) else {
+            set.note_change();
+            return Ok(Err(Failed::Torn));
+        };
 
         if layout.block.is_none() {
             if counters.stat(Metric::ReservedBytes, Pool::All).current == 0 {
@@ -202,6 +207,7 @@ impl BlockReader {
                 Err(Lost::Lacking) if set.lacks() => {
                     let extended = set.extend(memory, tail);
                     if extended.is_err() || quiet(set, at, head, tail).is_none() {
+                        set.note_change();
                         return Ok(Err(Failed::Torn));
                     }
                 }

@@ -3,6 +3,10 @@
 //! A walk follows pointers, and each pointer followed by a read of its own costs a system call while
 //! the target goes on. So the pieces that one walk touched are remembered and the next walk copies
 //! all of them at once, between two copies of the counters; only what is new has to be followed.
+//!
+//! When the target changes things too often to keep still for that long, only the pieces that changed
+//! lately and the tables are copied between the two copies of the counters; all others are copied
+//! before and once more after, and count only if they are the same. All of it is one system call.
 
 use rustc_hash::FxHashMap;
 
@@ -21,19 +25,37 @@ const MOST_APPENDED: usize = 64;
 /// Pieces that were not touched by this many walks are forgotten, and so often that is looked at.
 const FORGOTTEN_AFTER: u32 = 8;
 
+/// A piece that changed is taken to change again for so many copies.
+const RESTLESS_PIECE: u64 = 256;
+/// A target that changed things during a copy is taken to do so again for so many copies.
+const RESTLESS_TARGET: u64 = 64;
+
 /// The working set of one device's walks.
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
     /// By number (address / [`PIECE`]).
     pieces: FxHashMap<u64, Piece>,
-    /// What one read copies: the head, the pieces, the tail.
+    /// What one read copies: the head, the pieces, the tail; for a restless target the pieces at
+    /// rest, the head, the restless pieces, the tail, and again the pieces at rest.
     plan: Vec<Span>,
+    /// The pieces at rest, and where their first copy lies.
+    at_rest: Vec<(u64, usize)>,
+    /// How far their second copies lie behind the first ones.
+    second: usize,
     /// The copies, in the order of the plan, then those of later extensions.
     copies: Vec<u8>,
     /// The pieces asked for and not copied yet.
     wanted: Vec<u64>,
+    /// Where the head's copy lies.
+    head: usize,
     /// Where the last copy of the tail lies.
     tail: usize,
+    /// Number of copies made.
+    clock: u64,
+    /// Until when the target is taken to be restless.
+    restless_until: u64,
+    /// Whether the plan is made for a restless target.
+    restless: bool,
     /// Whether the plan still says where every piece is copied to.
     planned: bool,
     /// How many spans were added to the plan since it was made.
@@ -49,6 +71,8 @@ struct Piece {
     at: Option<u32>,
     /// The last walk that touched it.
     used: u32,
+    /// Until when it is taken to change often.
+    restless_until: u64,
 }
 
 /// Why a look into the working set gave nothing.
@@ -61,45 +85,63 @@ pub(super) enum NotHere {
 }
 
 impl WorkingSet {
-    /// Copies `head`, all pieces and `tail`, in this order, in one go.
+    /// Copies all pieces, and `head` before and `tail` after everything that may change meanwhile.
+    /// Says whether what is not between the two stayed the same.
     pub(super) fn copy(
         &mut self,
         memory: &dyn Memory,
         head: Span,
         tail: Span,
-    ) -> Result<(), MemoryError> {
-        if !self.planned {
+    ) -> Result<bool, MemoryError> {
+        self.clock += 1;
+        let restless = self.clock < self.restless_until;
+        if !self.planned || restless != self.restless {
+            self.restless = restless;
             self.make_plan(head, tail);
         }
-        self.copies.resize(self.tail + tail.len, 0);
-        match memory.read_spans(&self.plan, &mut self.copies) {
-            Err(MemoryError::Fault { span, index }) => {
-                if index > 0 && index + 1 < self.plan.len() {
-                    self.forget_unmapped(memory, span);
-                }
-                Err(MemoryError::Fault { span, index })
+        let len = self.plan.iter().map(|span| span.len).sum();
+        self.copies.resize(len, 0);
+        if let Err(error) = memory.read_spans(&self.plan, &mut self.copies) {
+            if let MemoryError::Fault { span, .. } = error
+                && span.addr != head.addr
+            {
+                self.forget_unmapped(memory, span);
             }
-            other => other,
+            return Err(error);
         }
+        let mut same = true;
+        for (number, at) in &self.at_rest {
+            let copy = |at: usize| self.copies.get(at..at + PIECE as usize);
+            if copy(*at) != copy(at + self.second)
+                && let Some(piece) = self.pieces.get_mut(number)
+            {
+                piece.restless_until = self.clock + RESTLESS_PIECE;
+                same = false;
+            }
+        }
+        self.planned &= same;
+        Ok(same)
+    }
+
+    /// Takes note that the target changed something during the last copy.
+    pub(super) fn note_change(&mut self) {
+        self.restless_until = self.clock + RESTLESS_TARGET;
     }
 
     /// Copies the pieces wanted, then `tail` again. What was copied before stays as it was.
     pub(super) fn extend(&mut self, memory: &dyn Memory, tail: Span) -> Result<(), MemoryError> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
-        let (start, mut at) = (self.tail, self.tail);
+        // The old tail was compared already; what lies behind it as well.
+        let start = if self.restless { self.copies.len() } else { self.tail };
         self.plan.pop();
         let first = self.plan.len();
-        merge(&wanted, |span, covered| {
-            place(&mut self.pieces, covered, at);
-            at += span.len;
-            self.plan.push(span);
-        });
+        let at = self.add_to_plan(&wanted, start);
         self.plan.push(tail);
         self.tail = at;
         self.appended += self.plan.len() - first;
         // Many small spans cost more than few large ones: join them before the next copy.
-        self.planned &= self.appended < MOST_APPENDED;
+        self.planned &= self.appended < MOST_APPENDED && !self.restless;
         self.copies.resize(at + tail.len, 0);
         let new = self.plan.get(first..).unwrap_or_default();
         let result = memory.read_spans(new, &mut self.copies[start..]);
@@ -113,9 +155,14 @@ impl WorkingSet {
         result
     }
 
+    /// Whether the last copy was one of a restless target.
+    pub(super) fn is_restless(&self) -> bool {
+        self.restless
+    }
+
     /// The copy of the head, `len` bytes long.
     pub(super) fn head(&self, len: usize) -> &[u8] {
-        self.copies.get(..len).unwrap_or_default()
+        self.copies.get(self.head..self.head + len).unwrap_or_default()
     }
 
     /// The last copy of the tail, `len` bytes long.
@@ -151,7 +198,8 @@ impl WorkingSet {
         result
     }
 
-    /// Asks for `len` bytes at `addr`, and says whether they are there already.
+    /// Asks for a table of `len` bytes at `addr`, and says whether it is there already. A table is
+    /// always taken to be restless: what it lists is the measure of everything else.
     pub(super) fn want(&mut self, addr: Addr, len: u64) -> Result<(), NotHere> {
         if !addr.is_plausible() || len / PIECE >= MOST_PIECES as u64 {
             return Err(NotHere::Impossible);
@@ -160,6 +208,9 @@ impl WorkingSet {
         for number in addr.0 / PIECE..=(addr.0 + len.max(1) - 1) / PIECE {
             if self.touch(number).is_none() {
                 result = Err(NotHere::Wanted);
+            }
+            if let Some(piece) = self.pieces.get_mut(&number) {
+                piece.restless_until = u64::MAX;
             }
         }
         result
@@ -176,7 +227,10 @@ impl WorkingSet {
             return piece.at.map(|at| at as usize);
         }
         if self.pieces.len() < MOST_PIECES {
-            self.pieces.insert(number, Piece { at: None, used: walk });
+            self.pieces.insert(
+                number,
+                Piece { at: None, used: walk, restless_until: self.clock + RESTLESS_PIECE },
+            );
             self.wanted.push(number);
         }
         None
@@ -207,21 +261,39 @@ impl WorkingSet {
     }
 
     fn make_plan(&mut self, head: Span, tail: Span) {
-        let mut numbers: Vec<u64> = self.pieces.keys().copied().collect();
-        numbers.sort_unstable();
+        let clock = self.clock;
+        let (mut resting, mut others) = (Vec::new(), Vec::new());
+        for (number, piece) in &self.pieces {
+            let at_rest = self.restless && piece.restless_until <= clock;
+            if at_rest { &mut resting } else { &mut others }.push(*number);
+        }
+        resting.sort_unstable();
+        others.sort_unstable();
         self.plan.clear();
+        self.head = self.add_to_plan(&resting, 0);
+        let resting_spans = self.plan.len();
+        self.at_rest.clear();
+        let first_copy = |number: &u64| Some((*number, self.pieces.get(number)?.at? as usize));
+        self.at_rest.extend(resting.iter().filter_map(first_copy));
         self.plan.push(head);
-        let mut at = head.len;
-        merge(&numbers, |span, covered| {
+        // What a span covers between its pieces may be restless: those are placed last, which counts.
+        self.tail = self.add_to_plan(&others, self.head + head.len);
+        self.plan.push(tail);
+        self.second = self.tail + tail.len;
+        self.plan.extend_from_within(..resting_spans);
+        self.appended = 0;
+        self.wanted.clear();
+        self.planned = true;
+    }
+
+    /// Plans to copy the pieces `numbers` to `at`; returns where their copies end.
+    fn add_to_plan(&mut self, numbers: &[u64], mut at: usize) -> usize {
+        merge(numbers, |span, covered| {
             place(&mut self.pieces, covered, at);
             at += span.len;
             self.plan.push(span);
         });
-        self.plan.push(tail);
-        self.tail = at;
-        self.appended = 0;
-        self.wanted.clear();
-        self.planned = true;
+        at
     }
 
     /// Drops the pieces of `span` that cannot be read any more.
