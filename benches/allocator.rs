@@ -1,7 +1,6 @@
 //! What one look at the allocator of a job on the simulated device costs: its counters, and its map at
 //! several numbers of blocks.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 #![allow(unreachable_pub, dead_code, reason = "shared with the tests")]
 
 #[path = "../tests/support/sim.rs"]

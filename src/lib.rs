@@ -16,6 +16,19 @@
 //! | 3 | [`sampler`] | readers → records in time order |
 //! | 4 | [`cli`] | words typed → rooms called |
 
+#![warn(missing_docs, unreachable_pub)]
+// Bad input is an error with a name, never a panic; only faces print.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr
+    )
+)]
+
 pub mod analysis;
 pub mod cli;
 pub mod gpu;

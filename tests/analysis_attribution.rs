@@ -1,7 +1,5 @@
 //! Attribution over simulated processes whose truth is known.
 
-#![allow(clippy::unwrap_used)]
-
 mod analysis_script;
 
 use analysis_script::{MIB, Script, folded, text};

@@ -1,7 +1,5 @@
 //! The table of lines over simulated processes whose truth is known.
 
-#![allow(clippy::unwrap_used)]
-
 mod analysis_script;
 
 use analysis_script::{MIB, Script};

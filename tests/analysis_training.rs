@@ -1,7 +1,5 @@
 //! How well bytes find their stacks in a training loop with temporaries, looked at rarely.
 
-#![allow(clippy::unwrap_used)]
-
 mod analysis_script;
 
 use std::collections::BTreeMap;

@@ -1,7 +1,5 @@
 //! Reports over a simulated training job: what they say, and that other programs can read them.
 
-#![allow(clippy::unwrap_used)]
-
 mod analysis_script;
 
 use std::sync::Arc;
@@ -240,7 +238,7 @@ fn look(process: ProcessUsage) -> Look {
 fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
     let text = |look: &Look| {
         let mut out = Vec::new();
-        render::dump_text(&mut out, look, false).unwrap();
+        render::dump_text(&mut out, look, None, false).unwrap();
         String::from_utf8(out).unwrap()
     };
     let known = text(&look(ProcessUsage::Bytes(2_000 * MIB)));
@@ -262,7 +260,7 @@ fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
     assert!(text(&unknown).contains("unknown: a pid namespace hides it"));
     assert!(text(&unknown).contains("other processes                    unknown"));
     let mut out = Vec::new();
-    render::dump_json(&mut out, &unknown).unwrap();
+    render::dump_json(&mut out, &unknown, None).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["devices"][0]["outside_pytorch"], serde_json::Value::Null);
     assert_eq!(json["devices"][0]["cached_free"], 652 * MIB);

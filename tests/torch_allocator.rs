@@ -1,6 +1,5 @@
 //! The allocator as read from outside equals what PyTorch says of itself, to the number.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 #![allow(unreachable_pub, reason = "support is a module of each test binary")]
 
 mod support;

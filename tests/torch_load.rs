@@ -1,6 +1,5 @@
 //! Maps read while the target allocates without pause: none is called consistent that is not.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 #![allow(unreachable_pub, reason = "support is a module of each test binary")]
 
 mod support;

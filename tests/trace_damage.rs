@@ -1,7 +1,5 @@
 //! Cut, flipped, overwritten: a damaged trace gives what is whole and says what is not.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
-
 mod trace_support;
 
 use std::collections::HashSet;

@@ -1,7 +1,5 @@
 //! Files that are no traces, files that exist already, files that change while they are read.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
-
 mod trace_support;
 
 use std::fs;

@@ -1,7 +1,5 @@
 //! The format as its prose says: a file made by hand, a golden file of version 1, hostile payloads.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
-
 mod trace_support;
 
 use std::path::Path;

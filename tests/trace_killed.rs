@@ -1,7 +1,6 @@
 //! A recorder killed at any moment leaves a trace that is readable up to its last whole block.
 
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod trace_support;
 

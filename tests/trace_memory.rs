@@ -1,7 +1,6 @@
 //! Reading takes the same memory however large the file is.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod trace_support;
 

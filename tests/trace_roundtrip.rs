@@ -1,7 +1,5 @@
 //! What is written is what is read: every kind of record, any number of blocks.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
-
 mod trace_support;
 
 use std::ops::ControlFlow;

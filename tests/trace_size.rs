@@ -1,7 +1,5 @@
 //! How many bytes a recording takes.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
-
 mod trace_support;
 
 use memspy::model::{Record, RecordSink};

@@ -1,7 +1,7 @@
 //! `memspy flame`: a trace as a flamegraph, or as folded stacks.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
@@ -54,7 +54,7 @@ pub(super) struct Drawing {
 
 impl Drawing {
     /// Draws it into the file at `path`.
-    pub(super) fn draw(&self, profile: &Profile, path: &PathBuf, force: bool) -> Result<()> {
+    pub(super) fn draw(&self, profile: &Profile, path: &Path, force: bool) -> Result<()> {
         let device = device(profile, self.gpu)?;
         let moment = match self.moment {
             MomentWord::Peak => Moment::Peak,

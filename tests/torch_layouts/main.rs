@@ -1,7 +1,6 @@
 //! Discovery and walk over allocators of every known layout, without a PyTorch: found right when
 //! sound, refused when damaged, never a panic or a hang.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(unreachable_pub, missing_docs)]
 
 mod image;
