@@ -10,7 +10,7 @@ use super::heads::{Heads, ListFault};
 use super::interpreter::Interpreter;
 use super::names::Names;
 use super::objects::ObjectFault;
-use super::thread::{Outcome, Sampled, Scratch};
+use super::thread::{Outcome, Sampled, Scratch, Shared};
 use crate::model::{StackTable, ThreadId, ThreadSample};
 use crate::target::{Addr, Memory, MemoryError, Process};
 
@@ -127,7 +127,9 @@ impl OwnReader {
         if !self.listed {
             self.list(table)?;
         }
-        while stats.reads < MOST_READS && self.threads.iter().any(|t| !t.done) {
+        // At least once, for a process without a thread may be one that has ended.
+        while stats.reads == 0 || (stats.reads < MOST_READS && self.threads.iter().any(|t| !t.done))
+        {
             stats.reads += 1;
             self.read_batch()?;
             let layout = &self.interpreter.layout;
@@ -166,6 +168,12 @@ impl OwnReader {
     /// Looks at every thread of the batch; `true` when the list of threads has to be walked anew.
     fn examine(&mut self, table: &mut StackTable) -> bool {
         let fault = self.batch.fault();
+        let mut shared = Shared {
+            layout: &self.interpreter.layout,
+            codes: &mut self.codes,
+            table,
+            scratch: &mut self.scratch,
+        };
         for thread in self.threads.iter_mut().filter(|t| !t.done) {
             if let Some(slot) = fault.filter(|&slot| thread.asked_for(slot)) {
                 thread.forget(slot);
@@ -173,13 +181,7 @@ impl OwnReader {
                     return true;
                 }
             }
-            let outcome = thread.examine(
-                &self.batch,
-                &self.interpreter.layout,
-                &mut self.codes,
-                table,
-                &mut self.scratch,
-            );
+            let outcome = thread.examine(&self.batch, &mut shared);
             match outcome {
                 Outcome::Stack { .. } | Outcome::NoFrames => {
                     thread.done = true;
@@ -307,3 +309,7 @@ impl OwnReader {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "own_tests.rs"]
+mod tests;

@@ -61,6 +61,14 @@ pub(super) struct Scratch {
     pub(super) unknown: Vec<Addr>,
 }
 
+/// What all threads of a reader share while they are examined.
+pub(super) struct Shared<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) codes: &'a mut Codes,
+    pub(super) table: &'a mut StackTable,
+    pub(super) scratch: &'a mut Scratch,
+}
+
 impl Sampled {
     /// A thread not read yet.
     pub(super) fn new(place: Place, id: ThreadId) -> Sampled {
@@ -130,16 +138,9 @@ impl Sampled {
     }
 
     /// Makes of the batch what it says about this thread.
-    pub(super) fn examine(
-        &mut self,
-        batch: &Batch,
-        layout: &Layout,
-        codes: &mut Codes,
-        table: &mut StackTable,
-        scratch: &mut Scratch,
-    ) -> Outcome {
+    pub(super) fn examine(&mut self, batch: &Batch, shared: &mut Shared<'_>) -> Outcome {
         let Some(state) = batch.get(self.state_slot) else { return Outcome::Again };
-        let thread = &layout.thread;
+        let thread = &shared.layout.thread;
         if thread.next.of(state) != Some(self.place.next)
             || thread.identity.of(state) != Some(self.place.identity)
         {
@@ -165,7 +166,7 @@ impl Sampled {
         let settled = heads[0] == heads[1];
         let mut outcome = Outcome::Torn;
         for &head in heads.iter().take(if settled { 1 } else { 2 }) {
-            outcome = self.follow(head, settled, batch, layout, codes, table, scratch);
+            outcome = self.follow(head, settled, batch, shared);
             if outcome != Outcome::Torn {
                 break;
             }
@@ -178,24 +179,23 @@ impl Sampled {
         head: Addr,
         settled: bool,
         batch: &Batch,
-        layout: &Layout,
-        codes: &mut Codes,
-        table: &mut StackTable,
-        scratch: &mut Scratch,
+        shared: &mut Shared<'_>,
     ) -> Outcome {
-        let len = layout.frame.len;
-        match walk(&layout.frame, head, settled, &mut self.windows, batch, &mut scratch.raw) {
+        let (layout, raw) = (&shared.layout.frame, &mut shared.scratch.raw);
+        let len = layout.len;
+        match walk(layout, head, settled, &mut self.windows, batch, raw) {
             Walked::Torn => Outcome::Torn,
+            Walked::Empty => Outcome::NoFrames,
             Walked::Missing(at) => {
                 self.windows.want(at, len);
                 Outcome::Again
             }
             Walked::Once => {
-                let innermost = scratch.raw.iter().take(COMPARED).map(|frame| frame.at);
+                let innermost = raw.iter().take(COMPARED).map(|frame| frame.at);
                 self.windows.read_again(innermost, len);
                 Outcome::Again
             }
-            Walked::Whole { cut } => self.stack(cut, codes, table, scratch),
+            Walked::Whole { cut } => self.stack(cut, shared),
         }
     }
 
@@ -211,13 +211,8 @@ impl Sampled {
         }
     }
 
-    fn stack(
-        &mut self,
-        cut: bool,
-        codes: &mut Codes,
-        table: &mut StackTable,
-        scratch: &mut Scratch,
-    ) -> Outcome {
+    fn stack(&mut self, cut: bool, shared: &mut Shared<'_>) -> Outcome {
+        let Shared { codes, table, scratch, .. } = shared;
         let (mut unchecked, mut waits) = (false, false);
         scratch.frames.clear();
         for (depth, raw) in scratch.raw.iter().enumerate() {
