@@ -34,7 +34,7 @@ fn frames(table: &StackTable, sample: &ThreadSample) -> Vec<(String, String)> {
 fn cell(stack: &[(String, String)]) -> Option<(u64, u64)> {
     let at = stack.iter().position(|(_, name)| name.starts_with("cell_"))?;
     let number = |text: &str| text.trim_matches(|c: char| !c.is_ascii_digit()).parse().ok();
-    assert_eq!(stack[at].0, stack[at + 1].0, "a cell's function and module share their file");
+    assert_eq!(stack[at].0, stack[at + 1].0, "file of function and module: {stack:?}");
     Some((number(&stack[at].1)?, number(&stack[at + 1].0)?))
 }
 

@@ -3,10 +3,11 @@
 //! A code object that dies (the cell of a notebook, `exec`) leaves its address to the next one. So in
 //! the system call that copies the frames, after them, what identifies their code objects is copied as
 //! well, and compared: the pointers to name, file and line table, the first line, and `co_version`,
-//! which no two code objects of an interpreter share (3.12+). Before 3.12 the texts of name and file are
-//! compared too, for these objects are reused alike. 3.14+ counts the deaths of code objects in the
-//! interpreter: while the count stands still, nothing needs to be compared. The count is copied after the
-//! frames (so it speaks for them) and before the marks (so what is compared speaks for the count).
+//! which no two code objects of an interpreter share (3.12+). Before 3.12 name, file and line table themselves
+//! are compared too, for these objects are reused alike. 3.14+ counts the deaths of code objects in the
+//! interpreter: while the count stands still, nothing needs to be compared. The count is copied before and
+//! after the frames, and speaks only for the code objects of frames copied while it stood still: one that
+//! has just died looks as it did alive until its memory is used again, and its death is counted already.
 
 use rustc_hash::FxHashMap;
 
@@ -21,6 +22,8 @@ use crate::target::{Addr, Memory};
 
 /// Marks closer than this are read as one stretch; less than a page, so no page without a mark is touched.
 const BRIDGED: u64 = 1024;
+/// Of a line table, no more is compared.
+const LONGEST_COMPARED: usize = 1024;
 /// A code object not used in so many samples is not checked in advance any more.
 const FORGOTTEN_AFTER: u64 = 16;
 /// More code objects than any program has alive; beyond, the cache starts anew.
@@ -58,7 +61,7 @@ struct Code {
     marks: Vec<Mark>,
     /// The batch in which it was last found unchanged.
     verified: u64,
-    /// The interpreter's count at that time.
+    /// The interpreters' count at which a frame was known to keep it alive.
     generation: Option<u64>,
     used: u64,
     watched: bool,
@@ -89,6 +92,8 @@ pub(super) struct Codes {
     batch: u64,
     sample: u64,
     generation: Option<u64>,
+    /// Whether no code object died while the frames of this batch were copied.
+    still: bool,
     cut: Option<FrameId>,
 }
 
@@ -155,10 +160,11 @@ impl Codes {
         }
     }
 
-    /// Compares what was asked for; forgets the code objects that were replaced. `generation` is the
-    /// interpreters' count of dead code objects in the same batch, where they have one.
-    pub(super) fn compare(&mut self, batch: &Batch, generation: Option<u64>) {
-        self.generation = generation;
+    /// Compares what was asked for; forgets the code objects that were replaced. `generations` are the
+    /// interpreters' counts of dead code objects before and after the frames, where they have them.
+    pub(super) fn compare(&mut self, batch: &Batch, generations: Option<[u64; 2]>) {
+        self.generation = generations.map(|[_, after]| after);
+        self.still = generations.is_some_and(|[before, after]| before == after);
         if !self.asked {
             return;
         }
@@ -171,7 +177,6 @@ impl Codes {
             let same = code.marks.iter().all(|mark| mark.holds(plan, batch));
             if same {
                 code.verified = number;
-                code.generation = generation;
             } else if unreadable.is_none() || code.marks.iter().any(|m| slot(m) == unreadable) {
                 by_addr.remove(addr);
                 return false;
@@ -181,7 +186,7 @@ impl Codes {
         self.planned &= self.watched.len() == before;
     }
 
-    /// The frame that `raw` is.
+    /// The frame that `raw` is, one of a stack that was whole in this batch.
     pub(super) fn frame(&mut self, raw: &RawFrame, table: &mut StackTable) -> Known {
         let Some(code) = self.by_addr.get_mut(&raw.code) else { return Known::Unknown };
         code.used = self.sample;
@@ -192,6 +197,9 @@ impl Codes {
                 self.watched.push(raw.code);
             }
             return Known::Unchecked;
+        }
+        if self.still {
+            code.generation = self.generation;
         }
         let offset = raw.instruction.wrapping_sub(code.instructions) as i64;
         if let Some(&frame) = code.frames.get(&offset) {
@@ -236,8 +244,12 @@ impl Codes {
         }
         let mut marks = vec![Mark::new(at, &head, parts)];
         if version.is_none() {
-            for text in [&name, &file] {
-                marks.push(Mark::new(text.at, &text.stored, vec![(0, text.stored.len())]));
+            let table_at = of(fields.line_table)? + layout.object.bytes_start as u64;
+            let compared = &table[..table.len().min(LONGEST_COMPARED)];
+            for (at, bytes) in
+                [(name.at, &name.stored[..]), (file.at, &file.stored[..]), (table_at, compared)]
+            {
+                marks.push(Mark::new(at, bytes, vec![(0, bytes.len())]));
             }
         }
         let waits = waits(&file.text, &name.text);

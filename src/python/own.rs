@@ -135,7 +135,7 @@ impl OwnReader {
             let layout = &self.interpreter.layout;
             self.holders.clear();
             self.heads.gil_holders(&self.batch, layout, &mut self.holders);
-            self.codes.compare(&self.batch, self.heads.generation(&self.batch, layout));
+            self.codes.compare(&self.batch, self.heads.generations(&self.batch, layout));
             let same_list = self.heads.unchanged(&self.batch, layout) == Some(true);
             if !same_list || self.examine(table) {
                 self.list(table)?;
