@@ -18,14 +18,15 @@ use super::line_table::Lines;
 use super::objects::{ObjectFault, bytes, text};
 use super::walk::RawFrame;
 use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
-use crate::target::{Addr, Memory};
+use crate::target::{Addr, Memory, MemoryError};
 
 /// Marks closer than this are read as one stretch; less than a page, so no page without a mark is touched.
 const BRIDGED: u64 = 1024;
 /// Of a line table, no more is compared.
 const LONGEST_COMPARED: usize = 1024;
-/// A code object not used in so many samples is not checked in advance any more.
-const FORGOTTEN_AFTER: u64 = 16;
+/// A code object is checked in advance if the sample before used it: one more stretch costs the kernel
+/// about half a microsecond, the additional call for those that come as a surprise about five.
+const FORGOTTEN_AFTER: u64 = 2;
 /// More code objects than any program has alive; beyond, the cache starts anew.
 const MOST_CODES: usize = 1 << 17;
 
@@ -89,6 +90,8 @@ pub(super) struct Codes {
     planned: bool,
     /// Whether the marks were asked for in this batch.
     asked: bool,
+    /// Known ones that frames of this batch use and that it did not check.
+    doubtful: Vec<Addr>,
     batch: u64,
     sample: u64,
     generation: Option<u64>,
@@ -126,17 +129,20 @@ impl Codes {
             return;
         }
         if !self.planned {
-            self.make_plan();
+            let watched = std::mem::take(&mut self.watched);
+            self.make_plan(&watched);
+            self.watched = watched;
+            self.planned = true;
         }
         for stretch in &mut self.plan {
             stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
         }
     }
 
-    fn make_plan(&mut self) {
-        self.planned = true;
+    /// Lays the stretches that hold the marks of `listed`.
+    fn make_plan(&mut self, listed: &[Addr]) {
         self.plan.clear();
-        for code in self.watched.iter().filter_map(|addr| self.by_addr.get(addr)) {
+        for code in listed.iter().filter_map(|addr| self.by_addr.get(addr)) {
             self.plan.extend(code.marks.iter().map(|mark| Stretch {
                 start: mark.addr.0,
                 end: mark.addr.0 + mark.expected.len() as u64,
@@ -151,7 +157,7 @@ impl Codes {
             }
             near
         });
-        for addr in &self.watched {
+        for addr in listed {
             let Some(code) = self.by_addr.get_mut(addr) else { continue };
             for mark in &mut code.marks {
                 let after = self.plan.partition_point(|s| s.start <= mark.addr.0);
@@ -165,13 +171,48 @@ impl Codes {
     pub(super) fn compare(&mut self, batch: &Batch, generations: Option<[u64; 2]>) {
         self.generation = generations.map(|[_, after]| after);
         self.still = generations.is_some_and(|[before, after]| before == after);
+        self.doubtful.clear();
         if !self.asked {
             return;
         }
+        let mut watched = std::mem::take(&mut self.watched);
+        let before = watched.len();
+        self.verify(&mut watched, batch);
+        self.planned &= watched.len() == before;
+        self.watched = watched;
+    }
+
+    /// Whether frames use code objects that the batch did not check.
+    pub(super) fn has_doubts(&self) -> bool {
+        !self.doubtful.is_empty()
+    }
+
+    /// Checks them, in a system call of its own: what identifies a code object is the same now as when it
+    /// was learned, so it was the same when the frames were copied in between.
+    pub(super) fn settle(
+        &mut self,
+        memory: &dyn Memory,
+        batch: &mut Batch,
+    ) -> Result<(), MemoryError> {
+        let mut doubtful = std::mem::take(&mut self.doubtful);
+        self.make_plan(&doubtful);
+        self.planned = false;
+        batch.clear();
+        for stretch in &mut self.plan {
+            stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
+        }
+        batch.read(memory)?;
+        self.verify(&mut doubtful, batch);
+        doubtful.clear();
+        self.doubtful = doubtful;
+        Ok(())
+    }
+
+    /// Compares the marks of `listed` with what `batch` brought; forgets those that were replaced.
+    fn verify(&mut self, listed: &mut Vec<Addr>, batch: &Batch) {
         let (number, plan, by_addr) = (self.batch, &self.plan, &mut self.by_addr);
         let unreadable = batch.fault();
-        let before = self.watched.len();
-        self.watched.retain(|addr| {
+        listed.retain(|addr| {
             let Some(code) = by_addr.get_mut(addr) else { return false };
             let slot = |mark: &Mark| plan.get(mark.stretch).map(|stretch| stretch.slot);
             let same = code.marks.iter().all(|mark| mark.holds(plan, batch));
@@ -183,7 +224,6 @@ impl Codes {
             }
             true
         });
-        self.planned &= self.watched.len() == before;
     }
 
     /// The frame that `raw` is, one of a stack that was whole in this batch.
@@ -195,6 +235,9 @@ impl Codes {
                 code.watched = true;
                 self.planned = false;
                 self.watched.push(raw.code);
+            }
+            if !self.doubtful.contains(&raw.code) {
+                self.doubtful.push(raw.code);
             }
             return Known::Unchecked;
         }

@@ -47,6 +47,8 @@ pub(super) struct OwnReader {
     threads: Vec<Sampled>,
     codes: Codes,
     batch: Batch,
+    /// For code objects that the batch could not check.
+    marks: Batch,
     scratch: Scratch,
     names: Names,
     holders: Vec<Addr>,
@@ -71,6 +73,7 @@ impl OwnReader {
             threads: Vec::new(),
             codes: Codes::default(),
             batch: Batch::default(),
+            marks: Batch::default(),
             scratch: Scratch::default(),
             holders: Vec::new(),
             listed: false,
@@ -142,6 +145,12 @@ impl OwnReader {
                 continue;
             }
             self.learn()?;
+            if self.codes.has_doubts() {
+                self.codes
+                    .settle(&*self.memory, &mut self.marks)
+                    .map_err(|error| self.unreadable_marks(error))?;
+                self.examine_unchecked(table);
+            }
         }
         self.finish(&mut stats, out);
         if self.names.are_due() {
@@ -192,10 +201,36 @@ impl OwnReader {
                     thread.done = thread.tears == MOST_TEARS;
                 }
                 Outcome::Again => {}
+                Outcome::Unchecked => thread.found = Some(outcome),
                 Outcome::Relist => return true,
             }
         }
         false
+    }
+
+    /// Looks again at the threads of which only the code objects had not been checked.
+    fn examine_unchecked(&mut self, table: &mut StackTable) {
+        let mut shared = Shared {
+            layout: &self.interpreter.layout,
+            codes: &mut self.codes,
+            table,
+            scratch: &mut self.scratch,
+        };
+        for thread in self.threads.iter_mut() {
+            if !matches!(thread.found, Some(Outcome::Unchecked)) {
+                continue;
+            }
+            thread.found = None;
+            let outcome = thread.examine(&self.batch, &mut shared);
+            if let Outcome::Stack { .. } | Outcome::NoFrames = outcome {
+                thread.done = true;
+                thread.found = Some(outcome);
+            }
+        }
+    }
+
+    fn unreadable_marks(&self, error: MemoryError) -> PythonError {
+        PythonError::unreadable(self.pid, "a code object", self.interpreter.runtime, error)
     }
 
     /// Reads the code objects met for the first time.
@@ -285,7 +320,7 @@ impl OwnReader {
         for thread in &mut self.threads {
             thread.settle();
             let Some(Outcome::Stack { stack, waits, cut }) = thread.found else {
-                stats.torn += u32::from(thread.found.is_none());
+                stats.torn += u32::from(thread.found != Some(Outcome::NoFrames));
                 continue;
             };
             stats.stacks += 1;

@@ -23,6 +23,8 @@ pub(super) enum Outcome {
     Torn,
     /// It has to be read again with what is asked for now.
     Again,
+    /// Its stack is whole, but some of its code objects have not been checked yet.
+    Unchecked,
     /// It is not the thread it was, or its neighbours in the list changed.
     Relist,
 }
@@ -213,7 +215,7 @@ impl Sampled {
 
     fn stack(&mut self, cut: bool, shared: &mut Shared<'_>) -> Outcome {
         let Shared { codes, table, scratch, .. } = shared;
-        let (mut unchecked, mut waits) = (false, false);
+        let (mut unknown, mut unchecked, mut waits) = (false, false, false);
         scratch.frames.clear();
         for (depth, raw) in scratch.raw.iter().enumerate() {
             match codes.frame(raw, table) {
@@ -223,15 +225,18 @@ impl Sampled {
                 }
                 Known::Unchecked => unchecked = true,
                 Known::Unknown => {
-                    unchecked = true;
+                    unknown = true;
                     if !scratch.unknown.contains(&raw.code) {
                         scratch.unknown.push(raw.code);
                     }
                 }
             }
         }
-        if unchecked {
+        if unknown {
             return Outcome::Again;
+        }
+        if unchecked {
+            return Outcome::Unchecked;
         }
         let mark = if cut { Some(codes.mark_of_a_cut(table)) } else { None };
         let Some(stack) = self.intern(mark, table, &scratch.frames) else {
