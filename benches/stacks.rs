@@ -34,6 +34,7 @@ fn one_sample(criterion: &mut Criterion) {
 
         let mut reader = PythonReader::attach_own(&process).unwrap();
         let (mut table, mut out) = (StackTable::new(), Vec::new());
+        reader.sample(&mut table, &mut out).unwrap();
         group.bench_function("memspy", |bencher| {
             bencher.iter(|| reader.sample(&mut table, &mut out).unwrap());
         });
