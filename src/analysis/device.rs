@@ -8,6 +8,7 @@ use super::births::{Between, Kind, charge_births, hidden_deaths};
 use super::charge::{Charge, Origin};
 use super::high_water::HighWater;
 use super::ledger::{Interval, Ledger, PerPool};
+use super::line_bounds::Around;
 use super::timeline::{Timeline, TimelinePoint};
 use crate::model::{AllocatorCounters, BlockMap, BlockState, Consistency, Nanos, Pool};
 
@@ -121,6 +122,8 @@ pub(crate) struct DeviceProfile {
     pub(crate) maps_degraded: u64,
     /// Grows by one whenever the counters change.
     pub(crate) version: u64,
+    /// What the counters did around the last look at the stacks; `None` when they stood still.
+    pub(crate) around: Option<Box<Around>>,
     ledger: Ledger,
     living: FxHashMap<u64, Living>,
     /// Blocks that a degraded map did not show; they may only have been overlooked.

@@ -1,11 +1,15 @@
 //! What every counter reached while a stack stood, bounded from two sides, kept per stack.
 //!
 //! Between two looks that both see a line on a thread's stack, the line is taken to have stayed
-//! there. What a counter reached meanwhile lies between the greater of the two values seen (or the
+//! there, unless looks in between were missed. What a counter reached meanwhile lies between the greater of the two values seen (or the
 //! peak counter, when that moved: then it was set in between) and the least of: the value at the begin plus
 //! all that was allocated since, the value at the end plus all that was freed, and the peak counter.
 //! A line seen at only one end may have come or gone in between: the upper limit holds for it, but
 //! of the lower one only the value at its own end.
+//!
+//! Stacks and counters are not read at the same instant, and a line may last less long than the time
+//! between. So the counters are read right before the stacks and again right after them ([`Around`]):
+//! what they were at the instant of the stacks lies between, however often they changed meanwhile.
 
 use super::ledger::was_reset;
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
@@ -83,6 +87,46 @@ impl Step {
             allocated: [0; STATS],
             freed: [0; STATS],
         }
+    }
+
+    /// Reaches from the instant of the stacks seen first to the instant of those seen last, when the
+    /// counters moved around these.
+    pub(crate) fn widen(&mut self, first: Option<&Around>, last: Option<&Around>) {
+        if let Some(first) = first {
+            self.begin = first.at;
+        }
+        if let Some(last) = last {
+            self.end = last.at;
+        }
+        for around in first.into_iter().chain(last) {
+            for (upper, other) in self.upper.iter_mut().zip(around.upper) {
+                *upper = (*upper).max(other);
+            }
+        }
+    }
+}
+
+/// What the counters did around one look at the stacks: between the counters read right before and right
+/// after it.
+#[derive(Debug, Clone)]
+pub(crate) struct Around {
+    /// Least values at the instant of the look.
+    at: [i64; STATS],
+    upper: [i64; STATS],
+}
+
+impl Around {
+    pub(crate) fn between(before: &Step, around: &Step) -> Around {
+        let mut at = [0; STATS];
+        for (i, at) in at.iter_mut().enumerate() {
+            // Without a limit the sums were reset: nothing is known of what came and went.
+            if around.upper[i] != i64::MAX {
+                let all_freed_before = before.end[i] - around.freed[i];
+                let all_born_after = around.end[i] - around.allocated[i];
+                *at = all_freed_before.max(all_born_after);
+            }
+        }
+        Around { at, upper: around.upper }
     }
 }
 

@@ -10,7 +10,7 @@ use super::autograd::EngineFrames;
 use super::charge::Origin;
 use super::device::{DeviceProfile, Moment, Seen, Snapshot};
 use super::high_water::HighWater;
-use super::line_bounds::{BoundsByStack, Step};
+use super::line_bounds::{Around, BoundsByStack, Step};
 use super::losses::Losses;
 use super::tick::{ThreadChoice, Tick};
 use super::timeline::Timeline;
@@ -19,6 +19,10 @@ use crate::model::{
     ProcessUsage, Record, RecordSink, Runtime, Sample, Source, StackId, StackTable, Start,
     ThreadSample,
 };
+
+/// Two looks that both see a line tell that it stayed in between only when they are at most so many
+/// periods apart: where looks were missed, a loop may have come round.
+const LONGEST_STAY: u64 = 5;
 
 /// Greatest values that NVML told of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +35,15 @@ pub struct UsagePeak {
     pub process: ProcessUsage,
     /// The last look.
     pub last: DeviceUsage,
+}
+
+/// One device's counters in a tick.
+#[derive(Debug)]
+struct CounterLook {
+    device: CudaIndex,
+    first: Box<AllocatorCounters>,
+    /// Those read right after the stacks, when they differ from the first, read right before them.
+    after: Option<(Nanos, Box<AllocatorCounters>)>,
 }
 
 /// Everything known from the records so far, in memory that grows with what is different (stacks,
@@ -64,7 +77,7 @@ pub struct Profile {
     /// The tick being collected, and whether there is one.
     open: Tick,
     is_open: bool,
-    open_counters: Vec<(CudaIndex, Box<AllocatorCounters>)>,
+    open_counters: Vec<CounterLook>,
     open_maps: Vec<(CudaIndex, Seen)>,
     previous: Tick,
     /// The threads at work in the open tick and in the previous one.
@@ -311,7 +324,7 @@ impl Profile {
             self.at_work.extend(at_work.copied());
             self.samples_of_stack.resize(known, 0);
             self.step_devices();
-        } else if !self.open_counters.is_empty() {
+        } else if had_counters || self.profiles.values().any(|p| p.around.is_some()) {
             self.step_devices();
         }
         for thread in &self.at_work {
@@ -338,71 +351,107 @@ impl Profile {
 
     /// Charges the interval between the previous tick and the open one.
     fn step_devices(&mut self) {
-        let counters = std::mem::take(&mut self.open_counters);
+        let looks = std::mem::take(&mut self.open_counters);
         let (stacks, engine) = (&self.stacks, &self.engine);
         let (previous, open) = (&self.previous, &self.open);
-        let mut seen = Vec::new();
-        if !counters.is_empty() {
+        let apart = open.time.0.saturating_sub(previous.time.0);
+        let near = apart <= LONGEST_STAY * 2 * self.half_period();
+        let (mut seen, mut seen_here) = (Vec::new(), Vec::new());
+        if !looks.is_empty() {
+            seen_here = open.allocating(stacks, engine);
             seen = previous.allocating(stacks, engine);
-            seen.extend(open.allocating(stacks, engine));
+            seen.extend(seen_here.iter().copied());
         }
-        let seen_stacks: Vec<(u32, u64)> = seen
-            .iter()
-            .filter_map(|&(origin, weight)| match origin {
-                Origin::Stack(_, stack) => Some((stack.0, weight)),
-                Origin::Before | Origin::NoStack => None,
-            })
-            .collect();
-        for (device, new) in &counters {
-            let profile = self.profiles.entry(*device).or_default();
-            let old = profile.step(previous.time, open.time, new, &seen);
-            let bounds = self.bounds.entry(*device).or_default();
-            let Some(old) = old else {
-                continue;
-            };
-            let step = Step::between(&old, new);
-            let mut seen_at_ends = |then: Option<&ThreadSample>, now: Option<&ThreadSample>| {
-                let (then, now) = (then.map(|t| t.stack), now.map(|t| t.stack));
-                match (then, now) {
-                    (Some(a), Some(b)) if a == b => bounds.stayed(a.0, &step, profile.version),
-                    (Some(a), Some(b)) => {
-                        if let Some(common) = common_stack(stacks, &self.depths, a, b) {
-                            bounds.stayed(common.0, &step, profile.version);
+        for look in &looks {
+            self.profiles.entry(look.device).or_default();
+        }
+        for (&device, profile) in &mut self.profiles {
+            let bounds = self.bounds.entry(device).or_default();
+            let around_before = profile.around.take();
+            let mut step = None;
+            if let Some(look) = looks.iter().find(|l| l.device == device) {
+                let looked = profile.counters.as_ref().map_or(Nanos(0), |c| c.0);
+                let from = previous.time.max(looked);
+                let old = profile.step(from, open.time, &look.first, &seen);
+                if let Some(old) = old {
+                    let between = Step::between(&old, &look.first);
+                    bounds.charge(&between, &stacks_of(&seen));
+                    step = Some(between);
+                }
+                if let Some((time, after)) = &look.after {
+                    profile.step(open.time, *time, after, &seen_here);
+                    let around = Step::between(&look.first, after);
+                    bounds.charge(&around, &stacks_of(&seen_here));
+                    profile.around =
+                        Some(Box::new(Around::between(&Step::at(&look.first), &around)));
+                }
+            } else if around_before.is_some() {
+                step = profile.counters.as_ref().map(|c| Step::at(&c.1));
+            }
+            let around = profile.around.as_deref();
+            if let Some(mut step) = step {
+                step.widen(around_before.as_deref(), around);
+                let mut seen_at_ends = |then: Option<&ThreadSample>, now: Option<&ThreadSample>| {
+                    let (then, now) = (then.map(|t| t.stack), now.map(|t| t.stack));
+                    match (then, now) {
+                        (Some(a), Some(b)) if near && a == b => {
+                            bounds.stayed(a.0, &step, profile.version);
                         }
-                        bounds.left(a.0, &step);
-                        bounds.came(b.0, &step, profile.version);
+                        (Some(a), Some(b)) => {
+                            let common = common_stack(stacks, &self.depths, a, b);
+                            if let Some(common) = common.filter(|_| near) {
+                                bounds.stayed(common.0, &step, profile.version);
+                            }
+                            bounds.left(a.0, &step);
+                            bounds.came(b.0, &step, profile.version);
+                        }
+                        (Some(a), None) => bounds.left(a.0, &step),
+                        (None, Some(b)) => bounds.came(b.0, &step, profile.version),
+                        (None, None) => {}
                     }
-                    (Some(a), None) => bounds.left(a.0, &step),
-                    (None, Some(b)) => bounds.came(b.0, &step, profile.version),
-                    (None, None) => {}
+                };
+                // A thread idle at one end only is followed to that end: its lines stayed on its stack.
+                let find = |threads: &'_ [ThreadSample], t: &ThreadSample| {
+                    threads.iter().copied().find(|o| o.thread == t.thread)
+                };
+                for now in &self.at_work {
+                    seen_at_ends(find(&previous.threads, now).as_ref(), Some(now));
                 }
-            };
-            // A thread idle at one end only is followed to that end: its lines stayed on its stack.
-            let find = |threads: &'_ [ThreadSample], t: &ThreadSample| {
-                threads.iter().copied().find(|o| o.thread == t.thread)
-            };
-            for now in &self.at_work {
-                seen_at_ends(find(&previous.threads, now).as_ref(), Some(now));
-            }
-            for then in &self.previously_at_work {
-                if find(&self.at_work, then).is_none() {
-                    seen_at_ends(Some(then), find(&open.threads, then).as_ref());
+                for then in &self.previously_at_work {
+                    if find(&self.at_work, then).is_none() {
+                        seen_at_ends(Some(then), find(&open.threads, then).as_ref());
+                    }
                 }
             }
-            bounds.charge(&step, &seen_stacks);
-        }
-        // A stack newly seen while the counters stand still has their values at least.
-        for (device, profile) in &self.profiles {
+            // A stack newly seen while the counters stand still has their values at least.
             let Some((_, current)) = &profile.counters else {
                 continue;
             };
-            let bounds = self.bounds.entry(*device).or_default();
             for thread in &self.at_work {
                 if bounds.version(thread.stack.0) != profile.version {
-                    bounds.came(thread.stack.0, &Step::at(current), profile.version);
+                    let mut step = Step::at(current);
+                    step.widen(None, around);
+                    bounds.came(thread.stack.0, &step, profile.version);
                 }
             }
         }
+    }
+
+    /// Takes counters into the open tick, or begins the next one with them.
+    fn take_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
+        let known = self.open_counters.iter().position(|l| l.device == device);
+        let counters = Box::new(*counters);
+        if let Some(look) = known.map(|i| &mut self.open_counters[i])
+            && look.after.is_none()
+            && time > self.open.time
+            && self.open.sampled
+        {
+            self.last_time = self.last_time.max(time);
+            look.after = Some((time, counters));
+            return;
+        }
+        self.enter_tick(time, known.is_some());
+        self.open_counters.push(CounterLook { device, first: counters, after: None });
     }
 
     fn take_usage(&mut self, usage: &DeviceUsage) {
@@ -422,6 +471,14 @@ impl Profile {
         };
         peak.last = usage.clone();
     }
+}
+
+fn stacks_of(seen: &[(Origin, u64)]) -> Vec<(u32, u64)> {
+    let stack = |&(origin, weight): &(Origin, u64)| match origin {
+        Origin::Stack(_, stack) => Some((stack.0, weight)),
+        Origin::Before | Origin::NoStack => None,
+    };
+    seen.iter().filter_map(stack).collect()
 }
 
 /// The innermost stack that two stacks have in common.
@@ -446,9 +503,7 @@ impl RecordSink for Profile {
         match record {
             Record::Sample(sample) => self.take_sample(sample),
             Record::Counters { time, device, counters } => {
-                let taken = self.open_counters.iter().any(|(d, _)| d == device);
-                self.enter_tick(*time, taken);
-                self.open_counters.push((*device, counters.clone()));
+                self.take_counters(*time, *device, counters);
             }
             Record::Blocks(map) => {
                 let taken = self.open_maps.iter().any(|(d, _)| *d == map.device);

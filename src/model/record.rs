@@ -37,6 +37,8 @@ pub enum Record {
     Sample(Sample),
     /// The allocator's counters of one device. Recorded with the first sample and whenever they
     /// differ from the last ones recorded: between two records they did not change at any sample.
+    /// They are read right before the stacks and again right after them. Those read before have the
+    /// sample's time and follow it; when the second ones differ, both are recorded.
     Counters {
         /// When.
         time: Nanos,

@@ -66,6 +66,8 @@ pub struct Recorder {
     table: StackTable,
     sample: Sample,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
+    /// The counters read right before the sample; empty when they could not be read.
+    before: Vec<(CudaIndex, AllocatorCounters)>,
     devices: FxHashMap<CudaIndex, DeviceState>,
     losses: Losses,
     totals: Totals,
@@ -98,6 +100,7 @@ impl Recorder {
             table: StackTable::new(),
             sample: Sample::default(),
             counters: Vec::new(),
+            before: Vec::new(),
             devices: FxHashMap::default(),
             losses: Losses::default(),
             totals: Totals::default(),
@@ -207,6 +210,7 @@ impl Recorder {
 
     /// One instant: stacks, counters, and block maps where they are worth it.
     fn observe_target(&mut self, sink: &mut Order<'_>) -> io::Result<Next> {
+        self.read_counters_before();
         if let Next::End(reason) = self.read_stacks() {
             return Ok(Next::End(reason));
         }
@@ -249,6 +253,20 @@ impl Recorder {
         Ok(())
     }
 
+    /// A line may last less long than reading its stack takes: what the counters were at the stack's
+    /// instant is known only from two looks at them, one on either side of it.
+    fn read_counters_before(&mut self) {
+        let read = match &mut self.readers.torch {
+            Torch::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
+                torch.counters(&mut self.before).is_ok()
+            }
+            _ => false,
+        };
+        if !read {
+            self.before.clear();
+        }
+    }
+
     fn observe_allocator(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
         let Torch::Attached(torch) = &mut self.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
@@ -257,11 +275,23 @@ impl Recorder {
         let time = Nanos(self.start.elapsed().as_nanos() as u64);
         if let Err(error) = torch.counters(&mut self.counters) {
             self.losses.add(ReaderKind::Counters, why(error), 1);
-            return Ok(());
+            if self.before.is_empty() {
+                return Ok(());
+            }
+            std::mem::swap(&mut self.counters, &mut self.before);
+            self.before.clear();
         }
         for (device, counters) in &self.counters {
             let state = self.devices.entry(*device).or_default();
-            if state.recorded.as_ref() != Some(counters) {
+            let before = self.before.iter().find(|(d, _)| d == device).map(|(_, c)| *c);
+            // Counters that could not be read before are at least as young as the ones recorded last.
+            let before = before.or(state.recorded).unwrap_or(*counters);
+            if state.recorded != Some(before) || before != *counters {
+                let counters = Box::new(before);
+                let time = self.sample.time;
+                sink.record(&Record::Counters { time, device: *device, counters })?;
+            }
+            if before != *counters {
                 let counters = Box::new(*counters);
                 sink.record(&Record::Counters { time, device: *device, counters })?;
             }

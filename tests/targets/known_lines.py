@@ -4,7 +4,8 @@
 
 Prints {"lines": {name: {"line", "function", "bytes"}}, "peak_bytes", "peak_line", "floor_bytes"} and READY,
 then repeats its pattern until stdin closes and prints what torch.cuda measured.
-The state holds still for --pause milliseconds after each line, so a sampler sees every one of them.
+Each line stands on the stack for --pause milliseconds before and after it allocates, and the state holds
+still meanwhile, so a sampler sees every one of them at work.
 """
 import argparse
 import json
@@ -22,26 +23,26 @@ MIB = 1 << 20
 
 def megabytes(count):
     """uint8, in whole MiB: PyTorch's rounding to 512 bytes changes nothing."""
-    return torch.empty(count * MIB, dtype=torch.uint8, device=DEVICE)
+    settle()
+    tensor = torch.empty(count * MIB, dtype=torch.uint8, device=DEVICE)
+    settle()
+    return tensor
 
 
 def make_weights():
-    return torch.empty(32 * MIB, dtype=torch.uint8, device=DEVICE)  # line: weights 32
+    return megabytes(32)  # line: weights 32
 
 
 def forward():
     activations = []
     for _ in range(4):
-        activations.append(torch.empty(16 * MIB, dtype=torch.uint8, device=DEVICE))  # line: activations 64
-    settle()
+        activations.append(megabytes(16))  # line: activations 64
     return activations
 
 
 def backward(activations):
-    gradients = torch.empty(32 * MIB, dtype=torch.uint8, device=DEVICE)  # line: gradients 32
-    settle()
-    scratch = torch.empty(128 * MIB, dtype=torch.uint8, device=DEVICE)  # line: scratch 128
-    settle()
+    gradients = megabytes(32)  # line: gradients 32
+    scratch = megabytes(128)  # line: scratch 128
     del scratch
     activations.clear()
     settle()
@@ -52,7 +53,6 @@ def step():
     activations = forward()
     gradients = backward(activations)
     update = megabytes(8)
-    settle()
     del gradients, update
 
 
