@@ -217,3 +217,24 @@ fn what_is_no_python_is_named() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+#[test]
+fn threads_of_sub_interpreters_are_read_too() {
+    let script = "import threading, time\n\
+                  try:\n    import _interpreters as sub\n\
+                  except ImportError:\n    import _xxsubinterpreters as sub\n\
+                  inner = sub.create()\n\
+                  code = 'import time\\ndef asleep(): time.sleep(60)\\nasleep()'\n\
+                  threading.Thread(target=lambda: sub.run_string(inner, code), daemon=True).start()\n\
+                  time.sleep(0.3)\nprint('READY', flush=True)\ntime.sleep(60)\n";
+    for python in pythons::one_per_version() {
+        let mut command = python.command();
+        command.args(["-c", script]);
+        let target = Target::start(command);
+        let mut reader = attach(target.pid());
+        let (mut table, mut out) = (StackTable::new(), Vec::new());
+        reader.sample(&mut table, &mut out).unwrap();
+        let asleep = out.iter().any(|s| frames(&table, s)[0].1 == "asleep");
+        assert!(asleep, "{}: {} threads", python.label, out.len());
+    }
+}
