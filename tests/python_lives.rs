@@ -68,10 +68,11 @@ fn cells_that_run_freely_are_never_mixed_up() {
         let target = Target::start(command);
         let mut reader = attach(target.pid());
         let (mut table, mut out) = (StackTable::new(), Vec::new());
-        let (mut last, mut seen, mut torn) = (0, 0, 0);
+        let (mut last, mut seen, mut torn, mut samples) = (0, 0, 0, 0);
         let deadline = Instant::now() + Duration::from_secs(20);
         while seen < 200 && Instant::now() < deadline {
-            torn += reader.sample(&mut table, &mut out).unwrap().torn;
+            let stats = reader.sample(&mut table, &mut out).unwrap();
+            (torn, samples) = (torn + stats.torn, samples + 1);
             for sample in &out {
                 let stack = frames(&table, sample);
                 let Some((function, module)) = cell(&stack) else { continue };
@@ -81,7 +82,10 @@ fn cells_that_run_freely_are_never_mixed_up() {
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-        eprintln!("{}: {seen} samples in cells up to {last}, {torn} torn", python.label);
+        eprintln!(
+            "{}: {seen} of {samples} samples in cells up to {last}, {torn} torn",
+            python.label
+        );
         assert!(seen > 20, "{}", python.label);
     }
 }
@@ -121,14 +125,15 @@ fn an_interpreter_that_shuts_down_is_not_ready_or_gone() {
     let script = "import threading, time\n\
                   for n in range(4): threading.Thread(target=time.sleep, args=(0.1,)).start()\n\
                   print('READY', flush=True)\n\
-                  time.sleep(0.05)\n\
+                  input()\n\
                   class Slow:\n    def __del__(self): sum(range(10**6))\n\
                   kept = Slow()\n";
     for python in pythons::one_per_version() {
         let mut command = python.command();
         command.args(["-c", script]);
-        let target = Target::start(command);
+        let mut target = Target::start(command);
         let mut reader = attach(target.pid());
+        target.say("end");
         let error = sample_until_error(&mut reader);
         let expected = matches!(error, PythonError::Gone { .. } | PythonError::NotReady { .. });
         assert!(expected, "{}: {error}", python.label);
@@ -138,12 +143,13 @@ fn an_interpreter_that_shuts_down_is_not_ready_or_gone() {
 #[test]
 fn a_target_that_replaces_itself_is_noticed() {
     for python in pythons::one_per_version() {
-        let script = "import os, time; print('READY', flush=True); time.sleep(0.05); \
+        let script = "import os; print('READY', flush=True); input(); \
                       os.execv('/bin/sleep', ['sleep', '60'])";
         let mut command = python.command();
         command.args(["-c", script]);
-        let target = Target::start(command);
+        let mut target = Target::start(command);
         let mut reader = attach(target.pid());
+        target.say("exec");
         let error = sample_until_error(&mut reader);
         assert!(!matches!(error, PythonError::LayoutMismatch { .. }), "{}: {error}", python.label);
         let again = PythonReader::attach(&Process::open(target.pid()).unwrap());

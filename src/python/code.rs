@@ -292,7 +292,9 @@ impl Codes {
             for (at, bytes) in
                 [(name.at, &name.stored[..]), (file.at, &file.stored[..]), (table_at, compared)]
             {
-                marks.push(Mark::new(at, bytes, vec![(0, bytes.len())]));
+                if !bytes.is_empty() {
+                    marks.push(Mark::new(at, bytes, vec![(0, bytes.len())]));
+                }
             }
         }
         let waits = waits(&file.text, &name.text);
