@@ -21,7 +21,7 @@ use crate::trace;
 
 use super::args::{FlameFormat, MomentWord, Record as Words, RecordFormat};
 use super::launch::Launched;
-use super::{charging, flame, hints, output, say};
+use super::{charging, flame, hints, in_one_line, output, say};
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<ExitCode> {
@@ -62,7 +62,7 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
         Some(program) => {
             // A recording that failed never ends the program: it goes on, and memspy waits with it.
             if let Err(error) = &recorded {
-                say(&format!("error: {error:#}"));
+                say(&format!("error: {}", in_one_line(error)));
             }
             let code = program.wait(&leave)?;
             Ok(if recorded.is_err() { ExitCode::FAILURE } else { code })

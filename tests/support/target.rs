@@ -59,13 +59,20 @@ impl Target {
         input.flush().unwrap();
     }
 
-    /// Closes its standard input and waits for its end; panics when it did not succeed.
-    pub fn finish(mut self) {
+    /// Closes its standard input and waits for its end; panics when it did not succeed. Returns what
+    /// it printed last.
+    pub fn finish(mut self) -> String {
         self.input = None;
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut self.output, &mut rest).unwrap();
         let status = self.child.wait().unwrap();
         assert!(status.success(), "the target ended with {status}: {rest}");
+        rest
+    }
+
+    /// Waits for its end without asking for it.
+    pub fn wait(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
     }
 
     /// Kills it with SIGKILL and waits for its end.
