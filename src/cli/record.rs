@@ -42,6 +42,11 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
         output::expand(words.output.as_ref().unwrap_or(&default), pid, &host)
     };
     output::check(&named(words.pid.unwrap_or(0))?, words.force)?;
+    if words.format == RecordFormat::Trace
+        && words.output.as_ref().is_some_and(|o| o.as_os_str() == "-")
+    {
+        bail!("a trace cannot be written to standard output: name a file with -o");
+    }
 
     let Signals { stop, leave } = Signals::watch()?;
     let mut launched = words.pid.is_none().then(|| Launched::start(&words.program)).transpose()?;
@@ -65,7 +70,8 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
                 say(&format!("error: {}", in_one_line(error)));
             }
             let code = program.wait(&leave)?;
-            Ok(if recorded.is_err() { ExitCode::FAILURE } else { code })
+            // A program's own failure says more than memspy's.
+            Ok(if recorded.is_err() && code == 0 { ExitCode::FAILURE } else { code.into() })
         }
     }
 }
@@ -104,9 +110,10 @@ fn record(
     match writer {
         Some(writer) => {
             let finished = result.and_then(|()| writer.finish());
-            let (_, written) = finished.with_context(|| {
-                format!(
-                    "the recording into {0} ended early; what was written before is whole: try 'memspy flame {0}'",
+            let (_, written) = finished.map_err(|error| {
+                anyhow!(
+                    "the recording into {0} ended early: {error}; what was written before is whole, \
+                     try 'memspy flame {0}'",
                     path.display()
                 )
             })?;
