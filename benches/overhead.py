@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What a profiler costs a running job: windows with and without it, in turn, in one process.
 
-    benches/overhead.py --memspy target/release/memspy [--rounds 4] [--seconds 3] [--rate 1000]
+    benches/overhead.py --memspy target/release/memspy [--rounds 4] [--seconds 3] [--rate 200 1000]
                         [--run-with scripts/with-sim] [--python python3] [--peers]
 
 The job is the 12-layer transformer loop of tests/targets/transformer12.py. Each round measures every
 contender in a window of its own between two windows without any; the figure is its iterations per second over
-the mean of these two. `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history.
+the mean of these two. The first contender does nothing: its spread is the noise of the machine. `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history.
 Prints one line a contender and, last, everything as JSON.
 """
 import argparse
@@ -69,10 +69,12 @@ def measure(arguments):
     scratch = tempfile.mkdtemp()
     trace = os.path.join(scratch, "trace.bin")
     run_with = [*arguments.run_with, "--share", pid] if arguments.run_with else []
-    contenders = {"memspy": [*run_with, arguments.memspy, "record", "-p", pid, "-r", str(arguments.rate),
-                             "-o", trace, "--force"]}
+    contenders = {"nothing (noise)": ["sleep", "999"]}
+    for rate in arguments.rate:
+        contenders[f"memspy -r {rate}"] = [*run_with, arguments.memspy, "record", "-p", pid, "-r", str(rate),
+                                           "-o", trace, "--force"]
     if arguments.peers and shutil.which("py-spy"):
-        contenders["py-spy --nonblocking"] = ["py-spy", "record", "-p", pid, "-r", str(arguments.rate), "-d", "999",
+        contenders["py-spy --nonblocking"] = ["py-spy", "record", "-p", pid, "-r", str(max(arguments.rate)), "-d", "999",
                                               "--nonblocking", "-f", "raw", "-o", os.path.join(scratch, "pyspy.txt")]
     histories = ["python", "all"] if arguments.peers else []
     ratios = {name: [] for name in [*contenders, *(f"torch history {h}" for h in histories)]}
@@ -110,7 +112,7 @@ def main():
     parser.add_argument("--run-with", type=str.split, default=[], help="runs the job and memspy, such as scripts/with-sim")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--rate", type=int, nargs="+", default=[200, 1000], help="memspy's samples a second")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("job", nargs="*", help="arguments of the job, after --")
     result = measure(parser.parse_args())

@@ -3,6 +3,9 @@
 //! The target's thread is 24 frames deep and spins; its main thread waits. `cargo bench --bench stacks`
 //! prints both, on the newest CPython that py-spy knows too.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+#![allow(unreachable_pub, missing_docs, reason = "support is a module of each test binary")]
+
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -31,6 +34,7 @@ fn one_sample(criterion: &mut Criterion) {
 
         let mut reader = PythonReader::attach_own(&process).unwrap();
         let (mut table, mut out) = (StackTable::new(), Vec::new());
+        reader.sample(&mut table, &mut out).unwrap();
         group.bench_function("memspy", |bencher| {
             bencher.iter(|| reader.sample(&mut table, &mut out).unwrap());
         });

@@ -112,7 +112,8 @@ def training(arguments):
         if line.startswith("step     1 "):
             break
     pid = str(job.pid)
-    done, seconds = memspy(arguments, pid, "record", "-p", pid, "-d", str(arguments.seconds), "-o", trace, "--force")
+    done, seconds = memspy(arguments, pid, "record", "-p", pid, "-d", str(arguments.seconds), "-r", str(arguments.rate),
+                            "-o", trace, "--force")
     print(done.stderr)
     check("record 20 s", done.returncode == 0)
     done, seconds = memspy(arguments, pid, "dump", "-p", pid)
@@ -144,6 +145,7 @@ def main():
     parser.add_argument("--run-with", type=str.split, default=[])
     parser.add_argument("--out", default="target/check-on-gpu")
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--modes", default="plain,expandable,graph_pool,streams,init_only")
     parser.add_argument("job", nargs="*", help="more arguments for tests/targets/train.py, after --")
     arguments = parser.parse_args()

@@ -1,5 +1,8 @@
 //! Targets that never hold still: no sample may show what never was, and few may be torn.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+#![allow(unreachable_pub, missing_docs, reason = "support is a module of each test binary")]
+
 mod support;
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,8 @@
 //! The own reader's stacks against the target's own word (`sys._current_frames()`), on every CPython found.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+#![allow(unreachable_pub, missing_docs, reason = "support is a module of each test binary")]
+
 mod support;
 
 use std::collections::HashMap;
@@ -102,5 +105,52 @@ fn stacks_are_what_the_interpreter_itself_says() {
         }
         eprintln!("{}: {} stacks agree ({source:?})", python.label, expected.len());
         target.finish();
+    }
+}
+
+#[test]
+fn py_spy_sees_the_same_stacks() {
+    for python in pythons::one_per_version() {
+        let (target, _) = start(&python, "stacks_truth.py");
+        let config = py_spy::Config {
+            blocking: py_spy::config::LockingStrategy::NonBlocking,
+            ..py_spy::Config::default()
+        };
+        let spy = py_spy::PythonSpy::new(target.pid() as py_spy::Pid, &config);
+        let Ok(mut spy) = spy.inspect_err(|e| eprintln!("{}: py-spy: {e}", python.label)) else {
+            continue;
+        };
+        let mut reader = attach(target.pid());
+        let (mut table, mut out) = (StackTable::new(), Vec::new());
+        let own_name = |name: &str| name.rsplit('.').next().unwrap().to_owned();
+        // The reporting thread of the target may still be on its way out.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            reader.sample(&mut table, &mut out).unwrap();
+            let own: HashMap<u64, Vec<(String, String, u32)>> = out
+                .iter()
+                .map(|s| (table.get_thread(s.thread).unwrap().python_id, frames(&table, s)))
+                .collect();
+            let mut compared = 0;
+            let agree = spy.get_stack_traces().is_ok_and(|traces| {
+                traces.iter().all(|trace| {
+                    compared += 1;
+                    // py-spy names functions without their qualification (or, in some versions, with).
+                    let theirs = trace.frames.iter().map(|f| {
+                        (f.filename.clone(), own_name(&f.name), u32::try_from(f.line).unwrap())
+                    });
+                    own.get(&trace.thread_id).is_some_and(|stack| {
+                        let ours = stack.iter().map(|f| (f.0.clone(), own_name(&f.1), f.2));
+                        ours.eq(theirs)
+                    })
+                })
+            });
+            if agree && compared == own.len() {
+                eprintln!("{}: {compared} stacks agree with py-spy", python.label);
+                break;
+            }
+            assert!(Instant::now() < deadline, "{}: py-spy sees other stacks", python.label);
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }

@@ -3,10 +3,11 @@
 //! A code object that dies (the cell of a notebook, `exec`) leaves its address to the next one. So in
 //! the system call that copies the frames, after them, what identifies their code objects is copied as
 //! well, and compared: the pointers to name, file and line table, the first line, and `co_version`,
-//! which no two code objects of an interpreter share (3.12+). Before 3.12 the texts of name and file are
-//! compared too, for these objects are reused alike. 3.14+ counts the deaths of code objects in the
-//! interpreter: while the count stands still, nothing needs to be compared. The count is copied after the
-//! frames (so it speaks for them) and before the marks (so what is compared speaks for the count).
+//! which no two code objects of an interpreter share (3.12+). Before 3.12 name, file and line table themselves
+//! are compared too, for these objects are reused alike. 3.14+ counts the deaths of code objects in the
+//! interpreter: while the count stands still, nothing needs to be compared. The count is copied before and
+//! after the frames, and speaks only for the code objects of frames copied while it stood still: one that
+//! has just died looks as it did alive until its memory is used again, and its death is counted already.
 
 use rustc_hash::FxHashMap;
 
@@ -17,12 +18,15 @@ use super::line_table::Lines;
 use super::objects::{ObjectFault, bytes, text};
 use super::walk::RawFrame;
 use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
-use crate::target::{Addr, Memory};
+use crate::target::{Addr, Memory, MemoryError};
 
 /// Marks closer than this are read as one stretch; less than a page, so no page without a mark is touched.
 const BRIDGED: u64 = 1024;
-/// A code object not used in so many samples is not checked in advance any more.
-const FORGOTTEN_AFTER: u64 = 16;
+/// Of a line table, no more is compared.
+const LONGEST_COMPARED: usize = 1024;
+/// A code object is checked in advance if the sample before used it: one more stretch costs the kernel
+/// about half a microsecond, the additional call for those that come as a surprise about five.
+const FORGOTTEN_AFTER: u64 = 2;
 /// More code objects than any program has alive; beyond, the cache starts anew.
 const MOST_CODES: usize = 1 << 17;
 
@@ -58,7 +62,7 @@ struct Code {
     marks: Vec<Mark>,
     /// The batch in which it was last found unchanged.
     verified: u64,
-    /// The interpreter's count at that time.
+    /// The interpreters' count at which a frame was known to keep it alive.
     generation: Option<u64>,
     used: u64,
     watched: bool,
@@ -86,9 +90,13 @@ pub(super) struct Codes {
     planned: bool,
     /// Whether the marks were asked for in this batch.
     asked: bool,
+    /// Known ones that frames of this batch use and that it did not check.
+    doubtful: Vec<Addr>,
     batch: u64,
     sample: u64,
     generation: Option<u64>,
+    /// Whether no code object died while the frames of this batch were copied.
+    still: bool,
     cut: Option<FrameId>,
 }
 
@@ -121,17 +129,20 @@ impl Codes {
             return;
         }
         if !self.planned {
-            self.make_plan();
+            let watched = std::mem::take(&mut self.watched);
+            self.make_plan(&watched);
+            self.watched = watched;
+            self.planned = true;
         }
         for stretch in &mut self.plan {
             stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
         }
     }
 
-    fn make_plan(&mut self) {
-        self.planned = true;
+    /// Lays the stretches that hold the marks of `listed`.
+    fn make_plan(&mut self, listed: &[Addr]) {
         self.plan.clear();
-        for code in self.watched.iter().filter_map(|addr| self.by_addr.get(addr)) {
+        for code in listed.iter().filter_map(|addr| self.by_addr.get(addr)) {
             self.plan.extend(code.marks.iter().map(|mark| Stretch {
                 start: mark.addr.0,
                 end: mark.addr.0 + mark.expected.len() as u64,
@@ -146,7 +157,7 @@ impl Codes {
             }
             near
         });
-        for addr in &self.watched {
+        for addr in listed {
             let Some(code) = self.by_addr.get_mut(addr) else { continue };
             for mark in &mut code.marks {
                 let after = self.plan.partition_point(|s| s.start <= mark.addr.0);
@@ -155,33 +166,67 @@ impl Codes {
         }
     }
 
-    /// Compares what was asked for; forgets the code objects that were replaced. `generation` is the
-    /// interpreters' count of dead code objects in the same batch, where they have one.
-    pub(super) fn compare(&mut self, batch: &Batch, generation: Option<u64>) {
-        self.generation = generation;
+    /// Compares what was asked for; forgets the code objects that were replaced. `generations` are the
+    /// interpreters' counts of dead code objects before and after the frames, where they have them.
+    pub(super) fn compare(&mut self, batch: &Batch, generations: Option<[u64; 2]>) {
+        self.generation = generations.map(|[_, after]| after);
+        self.still = generations.is_some_and(|[before, after]| before == after);
+        self.doubtful.clear();
         if !self.asked {
             return;
         }
+        let mut watched = std::mem::take(&mut self.watched);
+        let before = watched.len();
+        self.verify(&mut watched, batch);
+        self.planned &= watched.len() == before;
+        self.watched = watched;
+    }
+
+    /// Whether frames use code objects that the batch did not check.
+    pub(super) fn has_doubts(&self) -> bool {
+        !self.doubtful.is_empty()
+    }
+
+    /// Checks them, in a system call of its own: what identifies a code object is the same now as when it
+    /// was learned, so it was the same when the frames were copied in between.
+    pub(super) fn settle(
+        &mut self,
+        memory: &dyn Memory,
+        batch: &mut Batch,
+    ) -> Result<(), MemoryError> {
+        let mut doubtful = std::mem::take(&mut self.doubtful);
+        self.make_plan(&doubtful);
+        self.planned = false;
+        batch.clear();
+        for stretch in &mut self.plan {
+            stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
+        }
+        batch.read(memory)?;
+        self.verify(&mut doubtful, batch);
+        doubtful.clear();
+        self.doubtful = doubtful;
+        Ok(())
+    }
+
+    /// Compares the marks of `listed` with what `batch` brought; forgets those that were replaced.
+    fn verify(&mut self, listed: &mut Vec<Addr>, batch: &Batch) {
         let (number, plan, by_addr) = (self.batch, &self.plan, &mut self.by_addr);
         let unreadable = batch.fault();
-        let before = self.watched.len();
-        self.watched.retain(|addr| {
+        listed.retain(|addr| {
             let Some(code) = by_addr.get_mut(addr) else { return false };
             let slot = |mark: &Mark| plan.get(mark.stretch).map(|stretch| stretch.slot);
             let same = code.marks.iter().all(|mark| mark.holds(plan, batch));
             if same {
                 code.verified = number;
-                code.generation = generation;
             } else if unreadable.is_none() || code.marks.iter().any(|m| slot(m) == unreadable) {
                 by_addr.remove(addr);
                 return false;
             }
             true
         });
-        self.planned &= self.watched.len() == before;
     }
 
-    /// The frame that `raw` is.
+    /// The frame that `raw` is, one of a stack that was whole in this batch.
     pub(super) fn frame(&mut self, raw: &RawFrame, table: &mut StackTable) -> Known {
         let Some(code) = self.by_addr.get_mut(&raw.code) else { return Known::Unknown };
         code.used = self.sample;
@@ -191,7 +236,13 @@ impl Codes {
                 self.planned = false;
                 self.watched.push(raw.code);
             }
+            if !self.doubtful.contains(&raw.code) {
+                self.doubtful.push(raw.code);
+            }
             return Known::Unchecked;
+        }
+        if self.still {
+            code.generation = self.generation;
         }
         let offset = raw.instruction.wrapping_sub(code.instructions) as i64;
         if let Some(&frame) = code.frames.get(&offset) {
@@ -236,8 +287,12 @@ impl Codes {
         }
         let mut marks = vec![Mark::new(at, &head, parts)];
         if version.is_none() {
-            for text in [&name, &file] {
-                marks.push(Mark::new(text.at, &text.stored, vec![(0, text.stored.len())]));
+            let table_at = of(fields.line_table)? + layout.object.bytes_start as u64;
+            let compared = &table[..table.len().min(LONGEST_COMPARED)];
+            for (at, bytes) in
+                [(name.at, &name.stored[..]), (file.at, &file.stored[..]), (table_at, compared)]
+            {
+                marks.push(Mark::new(at, bytes, vec![(0, bytes.len())]));
             }
         }
         let waits = waits(&file.text, &name.text);

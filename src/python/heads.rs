@@ -57,7 +57,8 @@ struct Interpreter {
     gil: Option<Addr>,
     list_slot: Slot,
     gil_slot: Slot,
-    generation_slot: Slot,
+    generation_before: Slot,
+    generation_after: Slot,
 }
 
 /// The interpreters of a runtime, as last listed.
@@ -124,7 +125,8 @@ impl Heads {
                 gil,
                 list_slot: Slot::default(),
                 gil_slot: Slot::default(),
-                generation_slot: Slot::default(),
+                generation_before: Slot::default(),
+                generation_after: Slot::default(),
             });
             at = next;
         }
@@ -134,7 +136,7 @@ impl Heads {
         Ok(places)
     }
 
-    /// Asks for the heads of the lists and for the holders of the GILs.
+    /// Asks for the heads of the lists, the holders of the GILs and the counts of dead code objects.
     pub(super) fn push(&mut self, batch: &mut Batch, layout: &Layout) {
         let head = layout.runtime.interpreters_head;
         self.head_slot = batch.push(head.in_target(self.runtime), 8);
@@ -145,14 +147,17 @@ impl Heads {
             if let Some(gil) = interpreter.gil {
                 interpreter.gil_slot = batch.push(gil + gil_from as u64, gil_len);
             }
+            if let Some(field) = layout.interpreter.code_generation {
+                interpreter.generation_before = batch.push(field.in_target(interpreter.at), 8);
+            }
         }
     }
 
-    /// Asks for the counts of dead code objects.
+    /// Asks for the counts of dead code objects once more.
     pub(super) fn push_generation(&mut self, batch: &mut Batch, layout: &Layout) {
         let Some(field) = layout.interpreter.code_generation else { return };
         for interpreter in &mut self.interpreters {
-            interpreter.generation_slot = batch.push(field.in_target(interpreter.at), 8);
+            interpreter.generation_after = batch.push(field.in_target(interpreter.at), 8);
         }
     }
 
@@ -192,11 +197,16 @@ impl Heads {
         }
     }
 
-    /// The sum of the counts of dead code objects; `None` where the version has none.
-    pub(super) fn generation(&self, batch: &Batch, layout: &Layout) -> Option<u64> {
+    /// The sums of the counts of dead code objects before and after the frames were copied; `None`
+    /// where the version does not count.
+    pub(super) fn generations(&self, batch: &Batch, layout: &Layout) -> Option<[u64; 2]> {
         layout.interpreter.code_generation?;
-        self.interpreters.iter().try_fold(0u64, |sum, interpreter| {
-            Some(sum.wrapping_add(u64::decode(batch.get(interpreter.generation_slot)?)?))
+        self.interpreters.iter().try_fold([0u64; 2], |[before, after], interpreter| {
+            let count = |slot| u64::decode(batch.get(slot)?);
+            Some([
+                before.wrapping_add(count(interpreter.generation_before)?),
+                after.wrapping_add(count(interpreter.generation_after)?),
+            ])
         })
     }
 }

@@ -10,7 +10,7 @@ use super::heads::{Heads, ListFault};
 use super::interpreter::Interpreter;
 use super::names::Names;
 use super::objects::ObjectFault;
-use super::thread::{Outcome, Sampled, Scratch};
+use super::thread::{Outcome, Sampled, Scratch, Shared};
 use crate::model::{StackTable, ThreadId, ThreadSample};
 use crate::target::{Addr, Memory, MemoryError, Process};
 
@@ -47,6 +47,8 @@ pub(super) struct OwnReader {
     threads: Vec<Sampled>,
     codes: Codes,
     batch: Batch,
+    /// For code objects that the batch could not check.
+    marks: Batch,
     scratch: Scratch,
     names: Names,
     holders: Vec<Addr>,
@@ -71,6 +73,7 @@ impl OwnReader {
             threads: Vec::new(),
             codes: Codes::default(),
             batch: Batch::default(),
+            marks: Batch::default(),
             scratch: Scratch::default(),
             holders: Vec::new(),
             listed: false,
@@ -127,19 +130,27 @@ impl OwnReader {
         if !self.listed {
             self.list(table)?;
         }
-        while stats.reads < MOST_READS && self.threads.iter().any(|t| !t.done) {
+        // At least once, for a process without a thread may be one that has ended.
+        while stats.reads == 0 || (stats.reads < MOST_READS && self.threads.iter().any(|t| !t.done))
+        {
             stats.reads += 1;
             self.read_batch()?;
             let layout = &self.interpreter.layout;
             self.holders.clear();
             self.heads.gil_holders(&self.batch, layout, &mut self.holders);
-            self.codes.compare(&self.batch, self.heads.generation(&self.batch, layout));
+            self.codes.compare(&self.batch, self.heads.generations(&self.batch, layout));
             let same_list = self.heads.unchanged(&self.batch, layout) == Some(true);
             if !same_list || self.examine(table) {
                 self.list(table)?;
                 continue;
             }
             self.learn()?;
+            if self.codes.has_doubts() {
+                self.codes
+                    .settle(&*self.memory, &mut self.marks)
+                    .map_err(|error| self.unreadable_marks(error))?;
+                self.examine_unchecked(table);
+            }
         }
         self.finish(&mut stats, out);
         if self.names.are_due() {
@@ -166,6 +177,12 @@ impl OwnReader {
     /// Looks at every thread of the batch; `true` when the list of threads has to be walked anew.
     fn examine(&mut self, table: &mut StackTable) -> bool {
         let fault = self.batch.fault();
+        let mut shared = Shared {
+            layout: &self.interpreter.layout,
+            codes: &mut self.codes,
+            table,
+            scratch: &mut self.scratch,
+        };
         for thread in self.threads.iter_mut().filter(|t| !t.done) {
             if let Some(slot) = fault.filter(|&slot| thread.asked_for(slot)) {
                 thread.forget(slot);
@@ -173,13 +190,7 @@ impl OwnReader {
                     return true;
                 }
             }
-            let outcome = thread.examine(
-                &self.batch,
-                &self.interpreter.layout,
-                &mut self.codes,
-                table,
-                &mut self.scratch,
-            );
+            let outcome = thread.examine(&self.batch, &mut shared);
             match outcome {
                 Outcome::Stack { .. } | Outcome::NoFrames => {
                     thread.done = true;
@@ -190,10 +201,36 @@ impl OwnReader {
                     thread.done = thread.tears == MOST_TEARS;
                 }
                 Outcome::Again => {}
+                Outcome::Unchecked => thread.found = Some(outcome),
                 Outcome::Relist => return true,
             }
         }
         false
+    }
+
+    /// Looks again at the threads of which only the code objects had not been checked.
+    fn examine_unchecked(&mut self, table: &mut StackTable) {
+        let mut shared = Shared {
+            layout: &self.interpreter.layout,
+            codes: &mut self.codes,
+            table,
+            scratch: &mut self.scratch,
+        };
+        for thread in self.threads.iter_mut() {
+            if !matches!(thread.found, Some(Outcome::Unchecked)) {
+                continue;
+            }
+            thread.found = None;
+            let outcome = thread.examine(&self.batch, &mut shared);
+            if let Outcome::Stack { .. } | Outcome::NoFrames = outcome {
+                thread.done = true;
+                thread.found = Some(outcome);
+            }
+        }
+    }
+
+    fn unreadable_marks(&self, error: MemoryError) -> PythonError {
+        PythonError::unreadable(self.pid, "a code object", self.interpreter.runtime, error)
     }
 
     /// Reads the code objects met for the first time.
@@ -283,7 +320,7 @@ impl OwnReader {
         for thread in &mut self.threads {
             thread.settle();
             let Some(Outcome::Stack { stack, waits, cut }) = thread.found else {
-                stats.torn += u32::from(thread.found.is_none());
+                stats.torn += u32::from(thread.found != Some(Outcome::NoFrames));
                 continue;
             };
             stats.stacks += 1;
@@ -307,3 +344,7 @@ impl OwnReader {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "own_tests.rs"]
+mod tests;

@@ -23,6 +23,8 @@ pub(super) enum Outcome {
     Torn,
     /// It has to be read again with what is asked for now.
     Again,
+    /// Its stack is whole, but some of its code objects have not been checked yet.
+    Unchecked,
     /// It is not the thread it was, or its neighbours in the list changed.
     Relist,
 }
@@ -59,6 +61,14 @@ pub(super) struct Scratch {
     frames: Vec<FrameId>,
     /// Code objects to be read.
     pub(super) unknown: Vec<Addr>,
+}
+
+/// What all threads of a reader share while they are examined.
+pub(super) struct Shared<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) codes: &'a mut Codes,
+    pub(super) table: &'a mut StackTable,
+    pub(super) scratch: &'a mut Scratch,
 }
 
 impl Sampled {
@@ -130,16 +140,9 @@ impl Sampled {
     }
 
     /// Makes of the batch what it says about this thread.
-    pub(super) fn examine(
-        &mut self,
-        batch: &Batch,
-        layout: &Layout,
-        codes: &mut Codes,
-        table: &mut StackTable,
-        scratch: &mut Scratch,
-    ) -> Outcome {
+    pub(super) fn examine(&mut self, batch: &Batch, shared: &mut Shared<'_>) -> Outcome {
         let Some(state) = batch.get(self.state_slot) else { return Outcome::Again };
-        let thread = &layout.thread;
+        let thread = &shared.layout.thread;
         if thread.next.of(state) != Some(self.place.next)
             || thread.identity.of(state) != Some(self.place.identity)
         {
@@ -165,7 +168,7 @@ impl Sampled {
         let settled = heads[0] == heads[1];
         let mut outcome = Outcome::Torn;
         for &head in heads.iter().take(if settled { 1 } else { 2 }) {
-            outcome = self.follow(head, settled, batch, layout, codes, table, scratch);
+            outcome = self.follow(head, settled, batch, shared);
             if outcome != Outcome::Torn {
                 break;
             }
@@ -178,24 +181,23 @@ impl Sampled {
         head: Addr,
         settled: bool,
         batch: &Batch,
-        layout: &Layout,
-        codes: &mut Codes,
-        table: &mut StackTable,
-        scratch: &mut Scratch,
+        shared: &mut Shared<'_>,
     ) -> Outcome {
-        let len = layout.frame.len;
-        match walk(&layout.frame, head, settled, &mut self.windows, batch, &mut scratch.raw) {
+        let (layout, raw) = (&shared.layout.frame, &mut shared.scratch.raw);
+        let len = layout.len;
+        match walk(layout, head, settled, &mut self.windows, batch, raw) {
             Walked::Torn => Outcome::Torn,
+            Walked::Empty => Outcome::NoFrames,
             Walked::Missing(at) => {
                 self.windows.want(at, len);
                 Outcome::Again
             }
             Walked::Once => {
-                let innermost = scratch.raw.iter().take(COMPARED).map(|frame| frame.at);
+                let innermost = raw.iter().take(COMPARED).map(|frame| frame.at);
                 self.windows.read_again(innermost, len);
                 Outcome::Again
             }
-            Walked::Whole { cut } => self.stack(cut, codes, table, scratch),
+            Walked::Whole { cut } => self.stack(cut, shared),
         }
     }
 
@@ -211,14 +213,9 @@ impl Sampled {
         }
     }
 
-    fn stack(
-        &mut self,
-        cut: bool,
-        codes: &mut Codes,
-        table: &mut StackTable,
-        scratch: &mut Scratch,
-    ) -> Outcome {
-        let (mut unchecked, mut waits) = (false, false);
+    fn stack(&mut self, cut: bool, shared: &mut Shared<'_>) -> Outcome {
+        let Shared { codes, table, scratch, .. } = shared;
+        let (mut unknown, mut unchecked, mut waits) = (false, false, false);
         scratch.frames.clear();
         for (depth, raw) in scratch.raw.iter().enumerate() {
             match codes.frame(raw, table) {
@@ -228,15 +225,18 @@ impl Sampled {
                 }
                 Known::Unchecked => unchecked = true,
                 Known::Unknown => {
-                    unchecked = true;
+                    unknown = true;
                     if !scratch.unknown.contains(&raw.code) {
                         scratch.unknown.push(raw.code);
                     }
                 }
             }
         }
-        if unchecked {
+        if unknown {
             return Outcome::Again;
+        }
+        if unchecked {
+            return Outcome::Unchecked;
         }
         let mark = if cut { Some(codes.mark_of_a_cut(table)) } else { None };
         let Some(stack) = self.intern(mark, table, &scratch.frames) else {

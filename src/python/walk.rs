@@ -56,6 +56,8 @@ pub(super) struct RawFrame {
 pub(super) enum Walked {
     /// A whole stack; `cut` when it was deeper than [`MOST_FRAMES`].
     Whole { cut: bool },
+    /// A stack without a frame.
+    Empty,
     /// No instant's truth: read again.
     Torn,
     /// A frame lies where nothing was read.
@@ -123,7 +125,11 @@ pub(super) fn walk(
         });
         at = read.previous;
     }
-    if out.is_empty() || (!cut && !called_from_c && layout.entry != Entry::Unmarked) {
+    if out.is_empty() {
+        // The shim that a thread begins with (3.15), and nothing called yet.
+        return if settled { Walked::Empty } else { Walked::Torn };
+    }
+    if !cut && !called_from_c && layout.entry != Entry::Unmarked {
         return Walked::Torn;
     }
     // A generator's frame lies elsewhere than its caller's: copied so far apart, they need the head too.

@@ -81,9 +81,12 @@ impl Windows {
 
     /// Makes sure that the next batch has the `len` bytes at `at`, and what lies around them in their page.
     pub(super) fn want(&mut self, at: Addr, len: usize) {
+        if !at.is_plausible() {
+            return;
+        }
         let page = at.0 & !(PAGE - 1);
-        let end = at.0.saturating_add(len as u64);
-        let page_end = (end.saturating_add(PAGE - 1)) & !(PAGE - 1);
+        let end = at.0 + len as u64;
+        let page_end = (end + PAGE - 1) & !(PAGE - 1);
         self.cover(page, (end + HEADROOM).min(page_end), at.0, end);
     }
 
@@ -209,7 +212,7 @@ mod tests {
         let mut windows = Windows::default();
         for at in [0, u64::MAX - 8, 0x7fff_ffff_f000, 0x1000] {
             windows.want(Addr(at), 80);
-            windows.read_again([Addr(at & (1 << 47) - 1)].into_iter(), 80);
+            windows.read_again([Addr(at & ((1 << 47) - 1))].into_iter(), 80);
         }
     }
 }

@@ -9,7 +9,7 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(1);
 /// A change of allocated bytes by this part of what is reserved is worth a map.
 const WORTH: i64 = 50;
 /// Maps of one device take at most one part in this many of the time.
-const BUDGET: u32 = 5;
+const BUDGET: u32 = 10;
 
 /// Decides, for one device, at which samples its block map is read.
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ mod tests {
         let mut policy = MapPolicy::default();
         policy.asked(ms(0), &counters(10, 100 * MIB));
         policy.has_read(ms(40), None);
-        assert!(!policy.wants(ms(150), &counters(11, 900 * MIB)));
-        assert!(policy.wants(ms(201), &counters(11, 900 * MIB)));
+        assert!(!policy.wants(ms(350), &counters(11, 900 * MIB)));
+        assert!(policy.wants(ms(401), &counters(11, 900 * MIB)));
     }
 }

@@ -1,5 +1,7 @@
 //! The CPython interpreters to test against: pyenv's, the system's, and those of another root.
 
+#![allow(clippy::print_stderr, reason = "what is not tested is said")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
