@@ -42,7 +42,8 @@ fn looks_at_a_job_that_trains() {
         assert!(device["outside_pytorch"].as_u64().unwrap() > 0);
     }
     let text = memspy_at(target.pid(), &["dump"]).ok().out;
-    for part in ["MainThread", "train.py", "GPU 0", "allocated through PyTorch", "outside PyTorch"]
+    for part in
+        ["\"MainThread\"", "train.py", "GPU 0", "allocated through PyTorch", "outside PyTorch"]
     {
         assert!(text.contains(part), "no '{part}' in {text}");
     }
