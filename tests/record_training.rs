@@ -29,7 +29,7 @@ fn looks_at_a_job_that_trains() {
         let dump = memspy_at(target.pid(), &["dump", "--json"]).ok();
         let look: Value = serde_json::from_str(&dump.out).unwrap();
         let device = &look["devices"][0];
-        assert_eq!(device["block_map"]["consistent"], true, "{}", device["block_map"]);
+        assert_eq!(device["block_map"]["consistent"], true, "{}", look["not_read"]);
         let allocated = device["allocated"].as_u64().unwrap();
         assert_eq!(segments_hold(device), allocated);
         let stats = &device["memory_stats"];
