@@ -363,7 +363,8 @@ fn missed_looks_are_counted_by_reader_and_reason() {
     assert_eq!(profile.losses().late(ReaderKind::Counters), 5);
     assert_eq!(profile.losses().failed(ReaderKind::Gpu), 1);
     assert_eq!(profile.losses().all().len(), 3);
-    assert_eq!(profile.warnings(), ["the recording ended abruptly"]);
+    assert_eq!(profile.warnings().len(), 1);
+    assert!(profile.warnings()[0].starts_with("the recording ended abruptly"));
 }
 
 #[derive(Debug, Clone)]

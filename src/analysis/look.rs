@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 
 use crate::model::{
-    Activity, AllocatorBackend, AllocatorCounters, BlockMap, BlockState, CudaIndex, Device,
-    DeviceUsage, Missed, MissedWhy, ProcessUsage, ReaderKind, Record, RecordSink, Runtime, StackId,
-    StackTable, Start, ThreadId,
+    Activity, AllocatorBackend, AllocatorCounters, BlockMap, BlockState, Consistency, CudaIndex,
+    Device, DeviceUsage, Missed, MissedWhy, ProcessUsage, ReaderKind, Record, RecordSink, Runtime,
+    StackId, StackTable, Start, ThreadId,
 };
 
 /// A thread at the moment of the look.
@@ -142,13 +142,17 @@ impl Look {
         let bytes = |value: i64| value.max(0) as u64;
         let nvml_index = device.and_then(|d| d.nvml_index);
         let usage = nvml_index.and_then(|n| self.usage.get(&n));
-        let allocated = counters.map(|c| bytes(c.allocated()));
-        let reserved = counters.map(|c| bytes(c.reserved()));
+        let map = cuda_index.and_then(|c| self.maps.get(&c));
+        // A job at work has moved on between counters and map: what is shown together is the map's.
+        let whole = map.filter(|m| m.consistency == Consistency::Consistent);
+        let allocated =
+            whole.map(|m| m.allocated()).or_else(|| counters.map(|c| bytes(c.allocated())));
+        let reserved =
+            whole.map(|m| m.reserved()).or_else(|| counters.map(|c| bytes(c.reserved())));
         let process = usage.and_then(|u| match u.process {
             ProcessUsage::Bytes(bytes) => Some(bytes),
             ProcessUsage::Unknown(_) => None,
         });
-        let map = cuda_index.and_then(|c| self.maps.get(&c));
         LookDevice {
             cuda_index,
             nvml_index,

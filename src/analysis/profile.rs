@@ -114,7 +114,10 @@ impl Profile {
     pub fn warnings(&self) -> Vec<String> {
         let mut all = self.warnings.clone();
         if self.end.is_none() {
-            all.push("the recording ended abruptly".to_owned());
+            all.push(
+                "the recording ended abruptly (or goes on): what follows is up to its last whole block"
+                    .to_owned(),
+            );
         }
         if self.bad_definitions > 0 {
             all.push(format!(

@@ -11,7 +11,7 @@ use crate::sampler::{Readers, Torch, attach};
 use crate::target::{Access, Process};
 
 use super::args::Doctor as Words;
-use super::hints;
+use super::{hints, in_one_line};
 
 /// The words of a finding: what works, what does not, what is merely a fact.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
         }
         Err(error) => {
             let error = hints::attach(error, words.pid);
-            report.line("recording", Is::Bad, &format!("{error:#}"))?;
+            report.line("recording", Is::Bad, &in_one_line(&error))?;
             bail!("process {} cannot be recorded", words.pid)
         }
     }

@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 
 use crate::analysis::{FoldOptions, Moment, Profile};
-use crate::model::CudaIndex;
+use crate::model::{AllocatorBackend, CudaIndex};
 use crate::render::{self, NameStyle, RenderError};
 
 use super::args::{Flame as Words, FlameFormat, MomentWord, Stacks};
@@ -80,10 +80,35 @@ impl Drawing {
 
 /// The device asked for, else the one with the highest peak.
 pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
-    gpu.map(CudaIndex).or_else(|| profile.main_gpu()).context(
-        "the recording has no GPU memory of PyTorch: was CUDA in use, and could its allocator be read? \
-         ('memspy doctor -p PID' says so of a running job)",
-    )
+    match profile.main_gpu() {
+        Some(main) => Ok(gpu.map_or(main, CudaIndex)),
+        None => bail!("the recording has no GPU memory of PyTorch: {}", why_none(profile)),
+    }
+}
+
+fn why_none(profile: &Profile) -> String {
+    match profile.runtime().map(|r| &r.allocator) {
+        None | Some(AllocatorBackend::NotLoaded) => {
+            "PyTorch's CUDA part was not loaded in the process".to_owned()
+        }
+        Some(AllocatorBackend::NotInitialized) => {
+            "the process had loaded PyTorch and not used CUDA".to_owned()
+        }
+        Some(AllocatorBackend::Native) => {
+            "the allocator's counters could not be read ('memspy doctor -p PID' says why of a running job)"
+                .to_owned()
+        }
+        Some(AllocatorBackend::CudaMallocAsync) => {
+            "its allocator was backend:cudaMallocAsync, which keeps no counters or blocks; run the job without it"
+                .to_owned()
+        }
+        Some(AllocatorBackend::Pluggable(name)) => {
+            format!("its allocator was the program's own ({name}), which keeps no counters or blocks")
+        }
+        Some(AllocatorBackend::Unknown(what)) => {
+            format!("its allocator could not be read: {what}")
+        }
+    }
 }
 
 /// For places that write, which know only I/O errors.

@@ -1,6 +1,6 @@
 //! Starting the program that is to be recorded, and what becomes of it.
 
-use std::process::{Child, Command, ExitCode};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ impl Launched {
 
     /// Waits for its end (memspy never ends a program it records) and passes on its exit code. When
     /// `leave` is set, it goes on without memspy.
-    pub(super) fn wait(mut self, leave: &AtomicBool) -> Result<ExitCode> {
+    pub(super) fn wait(mut self, leave: &AtomicBool) -> Result<u8> {
         loop {
             let status = self.child.try_wait();
             match status.with_context(|| format!("cannot wait for {}", self.name))? {
                 Some(status) => return Ok(exit_code(status)),
-                None if leave.load(Ordering::Relaxed) => return Ok(ExitCode::SUCCESS),
+                None if leave.load(Ordering::Relaxed) => return Ok(0),
                 None => std::thread::sleep(LOOK_EVERY),
             }
         }
@@ -51,8 +51,8 @@ impl Launched {
 }
 
 /// The exit code a shell would give: 128 and the signal's number for a program that a signal ended.
-fn exit_code(status: std::process::ExitStatus) -> ExitCode {
+fn exit_code(status: std::process::ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    ExitCode::from(code as u8)
+    code as u8
 }

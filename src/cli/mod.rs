@@ -18,6 +18,7 @@ mod replay;
 
 use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
 
@@ -31,6 +32,8 @@ use args::{Command, Words};
 /// `record -- PROGRAM` passes on the program's own code.
 pub fn run() -> ExitCode {
     let words = Words::parse();
+    // A file that may not grow further is then an error of the write, which is told, and not the end.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &words.command {
         Command::Record(words) => record::run(words),
         Command::Flame(words) => flame::run(words).map(|()| ExitCode::SUCCESS),
@@ -50,7 +53,7 @@ pub fn run() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            say(&format!("error: {error:#}"));
+            say(&format!("error: {}", in_one_line(&error)));
             ExitCode::FAILURE
         }
     }
@@ -59,6 +62,19 @@ pub fn run() -> ExitCode {
 /// A profile that charges memory to the threads asked for.
 fn charging(stacks: &args::Stacks) -> Profile {
     Profile::charging(ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle })
+}
+
+/// An error with its causes; those that it names itself are not said twice.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Prints one line to standard error. A closed standard error is nothing to fail for.

@@ -21,7 +21,7 @@ use crate::trace;
 
 use super::args::{FlameFormat, MomentWord, Record as Words, RecordFormat};
 use super::launch::Launched;
-use super::{charging, flame, hints, output, say};
+use super::{charging, flame, hints, in_one_line, output, say};
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<ExitCode> {
@@ -42,6 +42,11 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
         output::expand(words.output.as_ref().unwrap_or(&default), pid, &host)
     };
     output::check(&named(words.pid.unwrap_or(0))?, words.force)?;
+    if words.format == RecordFormat::Trace
+        && words.output.as_ref().is_some_and(|o| o.as_os_str() == "-")
+    {
+        bail!("a trace cannot be written to standard output: name a file with -o");
+    }
 
     let Signals { stop, leave } = Signals::watch()?;
     let mut launched = words.pid.is_none().then(|| Launched::start(&words.program)).transpose()?;
@@ -62,10 +67,11 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
         Some(program) => {
             // A recording that failed never ends the program: it goes on, and memspy waits with it.
             if let Err(error) = &recorded {
-                say(&format!("error: {error:#}"));
+                say(&format!("error: {}", in_one_line(error)));
             }
             let code = program.wait(&leave)?;
-            Ok(if recorded.is_err() { ExitCode::FAILURE } else { code })
+            // A program's own failure says more than memspy's.
+            Ok(if recorded.is_err() && code == 0 { ExitCode::FAILURE } else { code.into() })
         }
     }
 }
@@ -104,9 +110,10 @@ fn record(
     match writer {
         Some(writer) => {
             let finished = result.and_then(|()| writer.finish());
-            let (_, written) = finished.with_context(|| {
-                format!(
-                    "the recording into {0} ended early; what was written before is whole: try 'memspy flame {0}'",
+            let (_, written) = finished.map_err(|error| {
+                anyhow!(
+                    "the recording into {0} ended early: {error}; what was written before is whole, \
+                     try 'memspy flame {0}'",
                     path.display()
                 )
             })?;

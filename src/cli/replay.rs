@@ -38,12 +38,6 @@ pub(super) fn read(path: &Path, profile: &mut Profile) -> Result<()> {
 /// What a report has to say about the state of its trace.
 fn warnings(summary: &Summary) -> Vec<String> {
     let mut warnings = Vec::new();
-    if !summary.complete {
-        warnings.push(
-            "the recording ended abruptly (or goes on): what follows is up to its last whole block"
-                .to_owned(),
-        );
-    }
     if let Some(damage) = &summary.first_damage {
         warnings.push(format!(
             "the trace is damaged in {} places, first at byte {} ({}): {} blocks with {} records are lost, {} more records use what was lost",

@@ -114,7 +114,7 @@ fn write_device(out: &mut dyn Write, device: &LookDevice) -> std::io::Result<()>
     };
     let name = device.name.as_deref().unwrap_or("unknown model");
     writeln!(out, "{index}, {}, {}", one_line(name), optional_bytes(device.total))?;
-    let mut row = |name: &str, value: String| writeln!(out, "    {name:<34} {value}");
+    let mut row = |name: &str, value: String| writeln!(out, "    {name:<35} {value}");
     if device.cuda_index.is_some() {
         row("allocated through PyTorch", optional_bytes(device.allocated))?;
         row("cached free (reserved - allocated)", optional_bytes(device.cached))?;

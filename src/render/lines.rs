@@ -30,6 +30,9 @@ impl Default for LinesOptions {
 
 const BAR: usize = 8;
 const LEAST_SOURCE: usize = 24;
+/// Lines shown around one that has figures, and the longest gap that is not worth a mark.
+const AROUND: usize = 2;
+const FEW: usize = 6;
 
 /// Writes the table as text.
 pub fn lines_text(
@@ -181,6 +184,24 @@ impl<'a> FunctionText<'a> {
         }
     }
 
+    /// Which lines are shown: the first one, those with figures, and those around them. What hides
+    /// only a few lines hides none.
+    fn shown(&self) -> Vec<bool> {
+        let count = self.lines.len();
+        let mut shown = vec![false; count];
+        for (i, line) in self.lines.iter().enumerate() {
+            if i == 0 || line.2.is_some() {
+                shown[i.saturating_sub(AROUND)..count.min(i + AROUND + 1)].fill(true);
+            }
+        }
+        for gap in shown.chunk_by_mut(|a, b| a == b) {
+            if gap.len() <= FEW {
+                gap.fill(true);
+            }
+        }
+        shown
+    }
+
     fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         for half in 0..2 {
             let mut text = format!("{:>6}", ["", "line"][half]);
@@ -192,7 +213,14 @@ impl<'a> FunctionText<'a> {
             }
             writeln!(out, "{}", text.trim_end())?;
         }
+        let shown = self.shown();
         for (i, (line, source, row)) in self.lines.iter().enumerate() {
+            if !shown[i] {
+                if shown[i - 1] {
+                    writeln!(out, "{:>6}", "⋮")?;
+                }
+                continue;
+            }
             let number = match line {
                 0 => "?".to_owned(),
                 line => line.to_string(),

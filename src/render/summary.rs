@@ -28,6 +28,9 @@ pub fn summary(
     for warning in profile.warnings() {
         writeln!(out, "  warning: {warning}")?;
     }
+    if !any {
+        return Ok(());
+    }
     writeln!(out, "Next:")?;
     writeln!(out, "  memspy flame {file}    which stacks hold the memory at its peak")?;
     writeln!(out, "  memspy lines {file}    the peak reached on every line")?;

@@ -30,8 +30,9 @@ const REFRESH_EVERY: Duration = Duration::from_millis(250);
 const LOSSES_EVERY: Duration = Duration::from_secs(1);
 /// How long a block map is tried for until the target keeps still: while recording, for a single look.
 const PATIENCE: Duration = Duration::from_millis(3);
-const PATIENCE_OF_A_LOOK: Duration = Duration::from_millis(100);
-/// How often a single look at the stacks is repeated while threads are torn.
+const PATIENCE_OF_A_LOOK: Duration = Duration::from_secs(1);
+const NAMES_COME_AFTER: Duration = Duration::from_millis(25);
+/// How often a single look is repeated while counters or threads are torn.
 const LOOKS: u32 = 50;
 /// Longest sleep without looking whether to stop.
 const SLICE: Duration = Duration::from_millis(50);
@@ -136,6 +137,17 @@ impl Recorder {
         let sink = &mut order;
         self.start_maps(PATIENCE_OF_A_LOOK);
         self.record_start(host, sink)?;
+        for _ in 0..LOOKS {
+            self.read_counters_before();
+            if !self.before.is_empty() {
+                break;
+            }
+        }
+        // The names of threads are looked up some time after the first look has found them.
+        if matches!(self.read_stacks(), Next::GoOn) {
+            std::thread::sleep(NAMES_COME_AFTER);
+            self.read_stacks();
+        }
         for _ in 0..LOOKS {
             let torn = self.totals.torn;
             if matches!(self.read_stacks(), Next::End(_)) || self.totals.torn == torn {

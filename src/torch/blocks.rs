@@ -146,10 +146,13 @@ impl BlockReader {
         let (index, device) = (*index, *device);
         let pools = match &layout.pools {
             Some(pools) => pools,
-            None => match discovery::pools(memory, device, at) {
-                Ok(pools) => &*layout.pools.insert(pools),
-                Err(why) => return Ok(Err(Failed::Broken(why))),
-            },
+            None => {
+                let before = at_rest(place, device);
+                match discovery::pools(memory, device, at) {
+                    Ok(pools) => &*layout.pools.insert(pools),
+                    Err(why) => return Ok(Err(not_found(place, device, before, why))),
+                }
+            }
         };
         let (head, tail) = spans(device, at, pools);
         let same = match set.copy(memory, head, tail) {
@@ -170,16 +173,15 @@ impl BlockReader {
             if counters.stat(Metric::ReservedBytes, Pool::All).current == 0 {
                 return Ok(Ok(Found::default()));
             }
-            match discovery::block_layout(memory, device, index.0, pools) {
-                Ok(found) => layout.block = found,
-                Err(why) => return Ok(Err(Failed::Broken(why))),
+            let before = at_rest(place, device);
+            let found = discovery::block_layout(memory, device, index.0, pools);
+            let none = || "memory is reserved, but there are no blocks".to_owned();
+            match found.and_then(|found| found.ok_or_else(none)) {
+                Ok(found) => layout.block = Some(found),
+                Err(why) => return Ok(Err(not_found(place, device, before, why))),
             }
         }
-        let Some(block) = layout.block else {
-            return Ok(Err(Failed::Broken(
-                "memory is reserved, but there are no blocks".to_owned(),
-            )));
-        };
+        let Some(block) = layout.block else { return Ok(Err(Failed::Torn)) };
         let object = set.head(head.len).to_vec();
         if layout.private.is_none() {
             layout.private = private_pools::find(memory, &object, pools, searched);
@@ -257,6 +259,26 @@ impl BlockReader {
 fn spans(device: Addr, counters: &CounterLayout, pools: &PoolsLayout) -> (Span, Span) {
     let head = Span { addr: device, len: pools.end.max(counters.end) };
     (head, Span { addr: device, len: counters.end })
+}
+
+/// The running totals of a device in which nobody is at work; none of one that is gone.
+fn at_rest(place: Place<'_>, device: Addr) -> Option<Vec<u8>> {
+    let mut object = vec![0; place.counters.end];
+    if place.memory.read(device, &mut object).is_err() {
+        return Some(Vec::new());
+    }
+    let locked = place.counters.is_locked(&object) == Some(true);
+    (!locked).then(|| object.split_off(STATS))
+}
+
+/// What it means that nothing was found in memory that was read bit by bit: that the layout is
+/// another one, if the target kept still meanwhile.
+fn not_found(place: Place<'_>, device: Addr, before: Option<Vec<u8>>, why: String) -> Failed {
+    if before.is_some() && before == at_rest(place, device) {
+        Failed::Broken(why)
+    } else {
+        Failed::Torn
+    }
 }
 
 /// The counters, if nobody was inside the allocator from before the first piece was copied until

@@ -1,7 +1,9 @@
-//! What tests share: targets started with a handshake, the interpreters found, the simulated device.
+//! What tests share: targets started with a handshake, the built program, the interpreters found, the
+//! simulated device.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod memspy;
 pub mod pythons;
 pub mod sim;
 pub mod target;

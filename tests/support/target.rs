@@ -14,7 +14,12 @@ pub struct Target {
 
 impl Target {
     /// Starts `command` and reads what it prints until a line `READY`.
-    pub fn start(mut command: Command) -> Target {
+    pub fn start(command: Command) -> Target {
+        Target::start_when(command, |line| line == "READY")
+    }
+
+    /// Starts `command` and reads what it prints until a line that says it is ready.
+    pub fn start_when(mut command: Command, is_ready: impl Fn(&str) -> bool) -> Target {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -23,8 +28,12 @@ impl Target {
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut target = Target { child, input, output, said: Vec::new() };
-        target.said = target.read_until_ready();
-        target
+        loop {
+            match target.line() {
+                line if is_ready(&line) => return target,
+                line => target.said.push(line),
+            }
+        }
     }
 
     /// Its pid.
@@ -59,13 +68,20 @@ impl Target {
         input.flush().unwrap();
     }
 
-    /// Closes its standard input and waits for its end; panics when it did not succeed.
-    pub fn finish(mut self) {
+    /// Closes its standard input and waits for its end; panics when it did not succeed. Returns what
+    /// it printed last.
+    pub fn finish(mut self) -> String {
         self.input = None;
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut self.output, &mut rest).unwrap();
         let status = self.child.wait().unwrap();
         assert!(status.success(), "the target ended with {status}: {rest}");
+        rest
+    }
+
+    /// Waits for its end without asking for it.
+    pub fn wait(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
     }
 
     /// Kills it with SIGKILL and waits for its end.

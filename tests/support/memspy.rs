@@ -1,0 +1,194 @@
+//! The built memspy: run to its end, or recording while a test does something to the target.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// What a run of memspy left behind.
+#[derive(Debug)]
+pub struct Done {
+    pub status: ExitStatus,
+    pub out: String,
+    pub err: String,
+}
+
+impl Done {
+    /// Panics unless it did its work.
+    #[track_caller]
+    pub fn ok(self) -> Done {
+        assert!(self.status.success(), "{}: {}{}", self.status, self.out, self.err);
+        self
+    }
+
+    /// Panics unless it refused with exit code 1 and one line that contains every part.
+    #[track_caller]
+    pub fn refused(self, parts: &[&str]) {
+        assert_eq!(self.status.code(), Some(1), "{}{}", self.out, self.err);
+        assert_eq!(self.err.lines().count(), 1, "one line, not: {}", self.err);
+        for part in parts {
+            assert!(self.err.contains(part), "no '{part}' in: {}", self.err);
+        }
+    }
+}
+
+/// A command that runs memspy beside process `pid`: with the driver of the card that it uses, when
+/// that is a simulated one.
+pub fn command(pid: Option<u32>) -> Command {
+    let simulated = pid.is_some_and(|pid| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|b| *b == 0).any(|entry| entry.starts_with(b"SIM_CUDA_STATE="))
+    });
+    let mut command = match (simulated, pid) {
+        (true, Some(pid)) => {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let mut command = Command::new(root.join("scripts/with-sim"));
+            command.args(["--share", &pid.to_string(), env!("CARGO_BIN_EXE_memspy")]);
+            command
+        }
+        _ => Command::new(env!("CARGO_BIN_EXE_memspy")),
+    };
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> Done {
+    let done = command.output().unwrap_or_else(|e| panic!("cannot run {command:?}: {e}"));
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Done { status: done.status, out: text(done.stdout), err: text(done.stderr) }
+}
+
+/// Runs memspy on traces.
+pub fn memspy(words: &[&str]) -> Done {
+    run(command(None).args(words))
+}
+
+/// Runs memspy on process `pid`, which follows the words.
+pub fn memspy_at(pid: u32, words: &[&str]) -> Done {
+    run(command(Some(pid)).args(words).args(["-p", &pid.to_string()]))
+}
+
+/// `memspy lines --json` of a trace.
+pub fn lines(trace: &Path, words: &[&str]) -> Value {
+    let done = memspy(&[&["lines", "--json", trace.to_str().unwrap()], words].concat()).ok();
+    serde_json::from_str(&done.out).unwrap()
+}
+
+/// A line's row in the answer of [`lines`]; `None` when it is not listed.
+pub fn row<'a>(report: &'a Value, function: &str, line: u64) -> Option<&'a Value> {
+    let functions = report["functions"].as_array().unwrap();
+    let function = functions.iter().find(|f| f["function"] == function)?;
+    function["lines"].as_array().unwrap().iter().find(|row| row["line"] == line)
+}
+
+/// `memspy flame -f collapsed` of a trace: stacks and their bytes.
+pub fn collapsed(trace: &Path, words: &[&str]) -> Vec<(String, u64)> {
+    let trace = trace.to_str().unwrap();
+    let all = [&["flame", trace, "-f", "collapsed", "-o", "-"], words].concat();
+    stacks_of(&memspy(&all).ok().out)
+}
+
+/// The stacks and bytes of collapsed text.
+pub fn stacks_of(text: &str) -> Vec<(String, u64)> {
+    let split = |line: &str| {
+        let (stack, bytes) = line.rsplit_once(' ').unwrap();
+        (stack.to_owned(), bytes.parse().unwrap())
+    };
+    text.lines().map(split).collect()
+}
+
+/// The sum of collapsed stacks in bytes.
+pub fn total(stacks: &[(String, u64)]) -> u64 {
+    stacks.iter().map(|s| s.1).sum()
+}
+
+/// Waits until `condition` holds; panics after a generous time, saying what was waited for.
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain for this: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A memspy that is recording; killed when dropped.
+pub struct Recording {
+    child: Child,
+    errors: BufReader<ChildStderr>,
+    said: String,
+    trace: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Recording {
+    /// Starts a recording of process `pid` and waits until memspy says that it is attached.
+    pub fn start(pid: u32, words: &[&str]) -> Recording {
+        let mut command = command(Some(pid));
+        command.args(["record", "-p", &pid.to_string()]).args(words);
+        Recording::run(command)
+    }
+
+    /// The same with a command of the test's own; the trace's name is added to it.
+    pub fn run(mut command: Command) -> Recording {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join("trace.bin");
+        command.arg("-o").arg(&trace).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("attached to process") {
+            let read = errors.read_line(&mut said).unwrap();
+            assert!(read > 0, "memspy did not attach: {said}");
+        }
+        Recording { child, errors, said, trace, _folder: folder }
+    }
+
+    /// Where it records to.
+    pub fn trace(&self) -> &Path {
+        &self.trace
+    }
+
+    /// Its own pid.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until a whole block of the trace is on the disk.
+    pub fn wait_for_block(&self) {
+        wait_until("a block of the trace", || {
+            std::fs::metadata(&self.trace).is_ok_and(|m| m.len() > 10)
+        });
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Waits for its end by itself. The trace is kept as long as the recording it is handed back with.
+    pub fn wait(&mut self) -> Done {
+        let mut err = std::mem::take(&mut self.said);
+        self.errors.read_to_string(&mut err).unwrap();
+        Done { status: self.child.wait().unwrap(), out: String::new(), err }
+    }
+
+    /// Ends it as Ctrl-C does and expects that it succeeds.
+    #[track_caller]
+    pub fn interrupt(&mut self) -> Done {
+        self.signal(Signal::SIGINT);
+        self.wait().ok()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
