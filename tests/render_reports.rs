@@ -93,8 +93,7 @@ fn the_flamegraph_is_an_svg_that_says_what_it_shows() {
     let text = svg(&profile, Moment::Peak, false, NameStyle::default());
     parses_as_xml(&text);
     for expected in [
-        "GPU memory at its peak",
-        "GPU 0: 952.00 MiB at",
+        "GPU memory at its peak: 952.00 MiB on GPU 0",
         "the allocator&apos;s own peak",
         "% to one stack",
         "all (952.00 MiB, 998,244,352 bytes, 100%)",

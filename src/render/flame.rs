@@ -27,7 +27,7 @@ pub fn flame(
         return Err(RenderError::Empty);
     }
     let mut options = Options::default();
-    options.title = title(folded).to_owned();
+    options.title = title(folded);
     options.subtitle = Some(subtitle(folded));
     options.count_name = "bytes".to_owned();
     options.name_type = "Line:".to_owned();
@@ -41,14 +41,15 @@ pub fn flame(
     Ok(())
 }
 
-fn title(folded: &Folded) -> &'static str {
-    match folded.moment {
-        Moment::Peak => "GPU memory at its peak",
-        Moment::End => "GPU memory at the end of the recording",
-    }
+fn title(folded: &Folded) -> String {
+    let moment = match folded.moment {
+        Moment::Peak => "at its peak",
+        Moment::End => "at the end of the recording",
+    };
+    format!("GPU memory {moment}: {} on GPU {}", bytes(folded.total), folded.device.0)
 }
 
-/// Which device and moment, how far below the peak, how sharp. Has to fit on one line of the picture.
+/// Which moment, how far below the peak, how sharp. Has to fit on one line of the picture.
 fn subtitle(folded: &Folded) -> String {
     let snapshot = &folded.snapshot;
     let below = match (folded.below_peak(), folded.true_peak) {
@@ -61,12 +62,7 @@ fn subtitle(folded: &Folded) -> String {
         ),
         _ => "true peak unknown".to_owned(),
     };
-    let mut text = format!(
-        "GPU {}: {} at {:.3} s, {below}",
-        folded.device.0,
-        bytes(folded.total),
-        snapshot.time.seconds()
-    );
+    let mut text = format!("at {:.3} s, {below}", snapshot.time.seconds());
     let resolution = folded.resolution;
     if resolution.seen > 0 {
         text += &format!(

@@ -125,7 +125,7 @@ impl Source<'_> {
             }
         };
         let now = || Nanos(start.elapsed().as_nanos() as u64);
-        match torch.blocks(device, now()) {
+        let read = match torch.blocks(device, now()) {
             Err(
                 TorchError::NotInitialized
                 | TorchError::NoDevice(_)
@@ -136,6 +136,12 @@ impl Source<'_> {
                 torch.blocks(device, now())
             }
             read => read,
-        }
+        };
+        read.map(|mut map| {
+            // What counts is the attempt that succeeded, the last one: earlier ones may have gone on
+            // for milliseconds, in which a job allocates gigabytes.
+            map.time = now();
+            map
+        })
     }
 }
