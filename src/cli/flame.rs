@@ -10,21 +10,16 @@ use crate::model::{AllocatorBackend, CudaIndex};
 use crate::render::{self, NameStyle, RenderError};
 
 use super::args::{Flame as Words, FlameFormat, MomentWord, Stacks};
-use super::{charging, output, replay, say};
+use super::{output, replay, say};
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
-    let mut profile = charging(&words.stacks);
-    replay::read(&words.trace, &mut profile)?;
-    let start = profile.start();
-    let (pid, host) = start.map_or((0, String::new()), |s| (s.pid, s.host.clone()));
-    let path = match &words.output {
-        Some(path) => output::expand(path, pid, &host)?,
-        None => words.trace.with_extension(match words.format {
-            FlameFormat::Flamegraph => "svg",
-            FlameFormat::Collapsed => "txt",
-        }),
-    };
+    let default = words.trace.with_extension(match words.format {
+        FlameFormat::Flamegraph => "svg",
+        FlameFormat::Collapsed => "txt",
+    });
+    let (profile, path) =
+        replay::for_report(&words.trace, &words.stacks, words.output.as_deref(), default)?;
     let drawing = Drawing {
         format: words.format,
         gpu: words.gpu,

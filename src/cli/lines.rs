@@ -9,21 +9,16 @@ use crate::render::{self, LinesOptions};
 
 use super::args::{Lines as Words, LinesFormat};
 use super::flame::{device, into_io};
-use super::{charging, output, replay, say};
+use super::{output, replay, say};
 
 /// Width of the table where the terminal's is not known.
 const WIDTH: usize = 120;
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
-    let mut profile = charging(&words.stacks);
-    replay::read(&words.trace, &mut profile)?;
-    let start = profile.start();
-    let (pid, host) = start.map_or((0, String::new()), |s| (s.pid, s.host.clone()));
-    let path = match &words.output {
-        Some(path) => output::expand(path, pid, &host)?,
-        None => PathBuf::from("-"),
-    };
+    let default = PathBuf::from("-");
+    let (profile, path) =
+        replay::for_report(&words.trace, &words.stacks, words.output.as_deref(), default)?;
     let columns = match words.columns.is_empty() {
         true => Profile::default_columns(),
         false => words.columns.clone(),

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,11 +10,33 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::analysis::Profile;
 use crate::trace::{Reader, Summary};
 
+use super::args::Stacks;
+use super::{charging, output};
+
 /// Shorter traces are read before a bar could be seen.
 const WORTH_A_BAR: u64 = 16 << 20;
 
+/// Reads the trace at `trace`, charging memory to the threads chosen, for a report that goes to
+/// `output` or else to `default`. Gives the profile and the path with its %-letters replaced.
+pub(super) fn for_report(
+    trace: &Path,
+    stacks: &Stacks,
+    output: Option<&Path>,
+    default: PathBuf,
+) -> Result<(Profile, PathBuf)> {
+    let mut profile = charging(stacks);
+    read(trace, &mut profile)?;
+    let start = profile.start();
+    let (pid, host) = start.map_or((0, ""), |s| (s.pid, &*s.host));
+    let path = match output {
+        Some(path) => output::expand(path, pid, host)?,
+        None => default,
+    };
+    Ok((profile, path))
+}
+
 /// Reads the trace at `path` into `profile`.
-pub(super) fn read(path: &Path, profile: &mut Profile) -> Result<()> {
+fn read(path: &Path, profile: &mut Profile) -> Result<()> {
     let mut reader = Reader::open(path)?;
     let bar = bar(reader.length().unwrap_or(0));
     let summary = reader.replay_with(profile, &mut |progress| {
