@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::target::{Addr, Field};
 
-/// Where a [`Layout`] came from.
+/// Where the offsets of the interpreter's structures came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutSource {
     /// The offsets that the target itself publishes (`_Py_DebugOffsets`, CPython 3.13+), completed by
