@@ -27,8 +27,12 @@ def run(number, inside):
     namespace.clear()  # the function and its globals refer to each other
 
 
-def nothing():
-    return sum(range(300))
+def work():
+    """Some cells are over before a reader can look twice, some last a little."""
+    return sum(range(next(LENGTHS)))
+
+
+LENGTHS = itertools.cycle([300, 300, 3000, 10000, 30000])
 
 
 def main():
@@ -37,7 +41,7 @@ def main():
         threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
         print("READY", flush=True)
     for number in itertools.count():
-        run(number, nothing if free else stand_still)
+        run(number, work if free else stand_still)
 
 
 if __name__ == "__main__":
