@@ -1,0 +1,285 @@
+//! How a profile takes records in: gathered by tick, each tick charged against the one before.
+
+use std::io;
+
+use super::super::charge::Origin;
+use super::super::device::Seen;
+use super::super::line_bounds::{Around, Step};
+use super::{CounterLook, Profile, UsagePeak};
+use crate::model::{
+    AllocatorCounters, CudaIndex, Definition, DeviceUsage, Nanos, ProcessUsage, Record, RecordSink,
+    Sample, StackId, StackTable, ThreadSample,
+};
+
+/// Two looks that both see a line tell that it stayed in between only when they are at most so many
+/// periods apart: where looks were missed, a loop may have come round.
+const LONGEST_STAY: u64 = 5;
+
+impl Profile {
+    /// Half a period of the wanted rate in nanoseconds: what is further apart is another tick.
+    fn half_period(&self) -> u64 {
+        let rate = self.start.as_ref().map_or(0, |s| s.rate);
+        500_000_000 / u64::from(if rate == 0 { 200 } else { rate })
+    }
+
+    /// Makes sure that the open tick is the one of `time`; `taken` says that it already has this record.
+    fn enter_tick(&mut self, time: Nanos, taken: bool) {
+        self.last_time = self.last_time.max(time);
+        if self.is_open {
+            let apart = time.0.saturating_sub(self.open.time.0) >= self.half_period();
+            if !taken && !apart {
+                return;
+            }
+            self.close_tick();
+        }
+        self.is_open = true;
+        self.open.time = time;
+        self.open.sampled = false;
+        self.open.threads.clear();
+    }
+
+    fn take_sample(&mut self, sample: &Sample) {
+        self.enter_tick(sample.time, self.open.sampled);
+        self.samples += 1;
+        self.stacks_read += sample.threads.len() as u64;
+        self.open.sampled = true;
+        self.open.threads.extend(sample.threads.iter().filter_map(|t| self.choice.of(*t)));
+    }
+
+    fn define(&mut self, definition: &Definition) {
+        if let Definition::Function(_, function) = definition {
+            self.engine.saw(function);
+        }
+        if !self.stacks.define(definition.clone()) {
+            self.bad_definitions += 1;
+            return;
+        }
+        if let Definition::Stack(_, node) = definition {
+            let depth = node.parent.map_or(0, |p| self.depths[p.0 as usize] + 1);
+            self.depths.push(depth);
+        }
+    }
+
+    /// Takes the open tick into account and makes it the previous one.
+    pub(super) fn close_tick(&mut self) {
+        self.is_open = false;
+        self.ticks += 1;
+        let had_counters = !self.open_counters.is_empty();
+        let known = self.depths.len();
+        if self.open.threads != self.previous.threads {
+            self.open.threads.retain(|t| (t.stack.0 as usize) < known);
+            let at_work = self.open.at_work(&self.stacks, &self.engine);
+            self.at_work.clear();
+            self.at_work.extend(at_work.copied());
+            self.samples_of_stack.resize(known, 0);
+            self.step_devices();
+        } else if had_counters || self.profiles.values().any(|p| p.around.is_some()) {
+            self.step_devices();
+        }
+        for thread in &self.at_work {
+            if let Some(samples) = self.samples_of_stack.get_mut(thread.stack.0 as usize) {
+                *samples += 1;
+            }
+        }
+        if !self.open_maps.is_empty() {
+            let seen = self.open.allocating(&self.stacks, &self.engine);
+            for (device, map) in std::mem::take(&mut self.open_maps) {
+                let profile = self.profiles.entry(device).or_default();
+                profile.take_map(map, self.open.time, &seen);
+            }
+        }
+        if self.open.sampled || had_counters {
+            std::mem::swap(&mut self.open, &mut self.previous);
+            self.previously_at_work.clone_from(&self.at_work);
+        } else {
+            // A map alone says nothing of the threads: those seen last stay where they were.
+            self.at_work.clone_from(&self.previously_at_work);
+        }
+        self.open.sampled = false;
+    }
+
+    /// Charges the interval between the previous tick and the open one.
+    fn step_devices(&mut self) {
+        let looks = std::mem::take(&mut self.open_counters);
+        let (stacks, engine) = (&self.stacks, &self.engine);
+        let (previous, open) = (&self.previous, &self.open);
+        let apart = open.time.0.saturating_sub(previous.time.0);
+        let near = apart <= LONGEST_STAY * 2 * self.half_period();
+        let (mut seen, mut seen_here) = (Vec::new(), Vec::new());
+        if !looks.is_empty() {
+            seen_here = open.allocating(stacks, engine);
+            seen = previous.allocating(stacks, engine);
+            seen.extend(seen_here.iter().copied());
+        }
+        for look in &looks {
+            self.profiles.entry(look.device).or_default();
+        }
+        for (&device, profile) in &mut self.profiles {
+            let bounds = self.bounds.entry(device).or_default();
+            let around_before = profile.around.take();
+            let mut step = None;
+            if let Some(look) = looks.iter().find(|l| l.device == device) {
+                let looked = profile.counters.as_ref().map_or(Nanos(0), |c| c.0);
+                let from = previous.time.max(looked);
+                let old = profile.step(from, open.time, &look.first, &seen);
+                if let Some(old) = old {
+                    let between = Step::between(&old, &look.first);
+                    bounds.charge(&between, &stacks_of(&seen));
+                    step = Some(between);
+                }
+                if let Some((time, after)) = &look.after {
+                    profile.step(open.time, *time, after, &seen_here);
+                    let around = Step::between(&look.first, after);
+                    bounds.charge(&around, &stacks_of(&seen_here));
+                    profile.around =
+                        Some(Box::new(Around::between(&Step::at(&look.first), &around)));
+                }
+            } else if around_before.is_some() {
+                step = profile.counters.as_ref().map(|c| Step::at(&c.1));
+            }
+            let around = profile.around.as_deref();
+            if let Some(mut step) = step {
+                step.widen(around_before.as_deref(), around);
+                let mut seen_at_ends = |then: Option<&ThreadSample>, now: Option<&ThreadSample>| {
+                    let (then, now) = (then.map(|t| t.stack), now.map(|t| t.stack));
+                    match (then, now) {
+                        (Some(a), Some(b)) if near && a == b => {
+                            bounds.stayed(a.0, &step, profile.version);
+                        }
+                        (Some(a), Some(b)) => {
+                            let common = common_stack(stacks, &self.depths, a, b);
+                            if let Some(common) = common.filter(|_| near) {
+                                bounds.stayed(common.0, &step, profile.version);
+                            }
+                            bounds.left(a.0, &step);
+                            bounds.came(b.0, &step, profile.version);
+                        }
+                        (Some(a), None) => bounds.left(a.0, &step),
+                        (None, Some(b)) => bounds.came(b.0, &step, profile.version),
+                        (None, None) => {}
+                    }
+                };
+                // A thread idle at one end only is followed to that end: its lines stayed on its stack.
+                let find = |threads: &'_ [ThreadSample], t: &ThreadSample| {
+                    threads.iter().copied().find(|o| o.thread == t.thread)
+                };
+                for now in &self.at_work {
+                    seen_at_ends(find(&previous.threads, now).as_ref(), Some(now));
+                }
+                for then in &self.previously_at_work {
+                    if find(&self.at_work, then).is_none() {
+                        seen_at_ends(Some(then), find(&open.threads, then).as_ref());
+                    }
+                }
+            }
+            // A stack newly seen while the counters stand still has their values at least.
+            let Some((_, current)) = &profile.counters else {
+                continue;
+            };
+            for thread in &self.at_work {
+                if bounds.version(thread.stack.0) != profile.version {
+                    let mut step = Step::at(current);
+                    step.widen(None, around);
+                    bounds.came(thread.stack.0, &step, profile.version);
+                }
+            }
+        }
+    }
+
+    /// Takes counters into the open tick, or begins the next one with them.
+    fn take_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
+        let known = self.open_counters.iter().position(|l| l.device == device);
+        let counters = Box::new(*counters);
+        if let Some(look) = known.map(|i| &mut self.open_counters[i])
+            && look.after.is_none()
+            && time > self.open.time
+            && self.open.sampled
+        {
+            self.last_time = self.last_time.max(time);
+            look.after = Some((time, counters));
+            return;
+        }
+        self.enter_tick(time, known.is_some());
+        self.open_counters.push(CounterLook { device, first: counters, after: None });
+    }
+
+    fn take_usage(&mut self, usage: &DeviceUsage) {
+        self.last_time = self.last_time.max(usage.time);
+        let peak = self.usage.entry(usage.nvml_index).or_insert_with(|| UsagePeak {
+            total: usage.total,
+            used: usage.used,
+            process: usage.process.clone(),
+            last: usage.clone(),
+        });
+        peak.total = usage.total;
+        peak.used = peak.used.max(usage.used);
+        peak.process = match (&peak.process, &usage.process) {
+            (ProcessUsage::Bytes(a), ProcessUsage::Bytes(b)) => ProcessUsage::Bytes(*a.max(b)),
+            (known @ ProcessUsage::Bytes(_), ProcessUsage::Unknown(_)) => known.clone(),
+            (ProcessUsage::Unknown(_), new) => new.clone(),
+        };
+        peak.last = usage.clone();
+    }
+}
+
+fn stacks_of(seen: &[(Origin, u64)]) -> Vec<(u32, u64)> {
+    let stack = |&(origin, weight): &(Origin, u64)| match origin {
+        Origin::Stack(_, stack) => Some((stack.0, weight)),
+        Origin::Before | Origin::NoStack => None,
+    };
+    seen.iter().filter_map(stack).collect()
+}
+
+/// The innermost stack that two stacks have in common.
+fn common_stack(table: &StackTable, depths: &[u32], a: StackId, b: StackId) -> Option<StackId> {
+    let depth = |s: StackId| depths.get(s.0 as usize).copied().unwrap_or(0);
+    let up = |s: StackId| table.get_stack(s).and_then(|n| n.parent);
+    let (mut a, mut b) = (a, b);
+    while a != b {
+        let (depth_a, depth_b) = (depth(a), depth(b));
+        if depth_a >= depth_b {
+            a = up(a)?;
+        }
+        if depth_b >= depth_a {
+            b = up(b)?;
+        }
+    }
+    Some(a)
+}
+
+impl RecordSink for Profile {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            Record::Sample(sample) => self.take_sample(sample),
+            Record::Counters { time, device, counters } => {
+                self.take_counters(*time, *device, counters);
+            }
+            Record::Blocks(map) => {
+                let taken = self.open_maps.iter().any(|(d, _)| *d == map.device);
+                self.enter_tick(map.time, taken);
+                self.open_maps.push((map.device, Seen::of(map)));
+            }
+            Record::Definition(definition) => self.define(definition),
+            Record::Source(source) => {
+                self.sources.insert(source.function, source.clone());
+            }
+            Record::Start(start) => self.start = Some(start.clone()),
+            Record::Runtime(runtime) => {
+                self.last_time = self.last_time.max(runtime.time);
+                self.runtime = Some(runtime.clone());
+            }
+            Record::Device(device) => device.keep_in(&mut self.devices),
+            Record::Usage(usage) => self.take_usage(usage),
+            Record::Missed(missed) => {
+                self.last_time = self.last_time.max(missed.time);
+                self.losses.add(missed);
+            }
+            Record::End(end) => {
+                self.finish();
+                self.last_time = self.last_time.max(end.time);
+                self.end = Some(end.clone());
+            }
+        }
+        Ok(())
+    }
+}
