@@ -102,9 +102,8 @@ fn recording_training_takes_little_memory_and_adds_up() {
     // Which phase of an iteration holds the recorded peak is chance; what belongs to which is not.
     let functions = report["functions"].as_array().unwrap();
     let of_step = functions.iter().find(|f| f["function"] == "train_step").unwrap();
-    let backward = of_step["lines"].as_array().unwrap().iter();
-    let backward = backward.filter(|r| r["source"].as_str().unwrap().contains("loss.backward()"));
-    let backward = backward.last().unwrap();
+    let calls_backward = |r: &&Value| r["source"].as_str().unwrap().contains("loss.backward()");
+    let backward = of_step["lines"].as_array().unwrap().iter().find(calls_backward).unwrap();
     assert!(backward["allocated"].as_u64().unwrap() > 0, "{backward}");
     let by_engine: u64 =
         stacks.iter().filter(|s| s.0.contains("[autograd thread]")).map(|s| s.1).sum();
