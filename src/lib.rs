@@ -12,6 +12,7 @@
 //! | 2 | [`python`] | CPython → thread stacks |
 //! | 2 | [`torch`] | libtorch → allocator counters, segments, blocks |
 //! | 2 | [`gpu`] | driver → device and per-process totals |
+//! | 2 | [`probe`] | uprobes, USDT → allocation events with stacks, losses counted |
 //! | 2 | [`render`] | answers → bytes on a `Write` |
 //! | 3 | [`sampler`] | readers → records in time order |
 //! | 4 | [`cli`] | words typed → rooms called |
@@ -33,6 +34,7 @@ pub mod analysis;
 pub mod cli;
 pub mod gpu;
 pub mod model;
+pub mod probe;
 pub mod python;
 pub mod render;
 pub mod sampler;

@@ -29,8 +29,9 @@ fn rooms() -> BTreeMap<&'static str, Room> {
         ("python", room(&["model", "target"], &["py_spy", "remoteprocess"])),
         ("torch", room(&["model", "target"], &[])),
         ("gpu", room(&["model", "target"], &["nvml_wrapper"])),
+        ("probe", room(&["model", "target"], &["aya", "aya_obj", "perf_event", "nix"])),
         ("render", room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv"])),
-        ("sampler", room(&["model", "target", "python", "torch", "gpu"], &["rustix"])),
+        ("sampler", room(&["model", "target", "python", "torch", "gpu", "probe"], &["rustix"])),
         (
             "cli",
             room(

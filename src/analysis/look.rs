@@ -235,7 +235,11 @@ impl RecordSink for Look {
                 self.usage.insert(usage.nvml_index, usage.clone());
             }
             Record::Missed(missed) => self.missed.push(missed.clone()),
-            Record::Source(_) | Record::End(_) => {}
+            Record::Source(_)
+            | Record::Exact(_)
+            | Record::Events(_)
+            | Record::Reconciled(_)
+            | Record::End(_) => {}
         }
         Ok(())
     }

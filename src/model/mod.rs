@@ -7,6 +7,8 @@
 
 pub mod allocator;
 pub mod blocks;
+pub mod events;
+pub mod frame_walk;
 pub mod gpu;
 pub mod record;
 pub mod stack;
@@ -15,6 +17,11 @@ pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
 };
 pub use blocks::{Block, BlockMap, BlockState, Consistency, PoolId, Segment};
+pub use events::{
+    Arena, Change, Event, EventTotals, Events, Exact, ExactWay, FreedArena, Frees, Levels, Mark,
+    Reconciled, Site, SiteId, StackSource,
+};
+pub use frame_walk::{BackwardWalk, FrameWalk, LevelsAt, ProbedFrame};
 pub use gpu::{CudaIndex, Device, DeviceUsage, ProcessUsage};
 pub use record::{
     End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,

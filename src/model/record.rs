@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::allocator::{AllocatorBackend, AllocatorCounters};
 use super::blocks::BlockMap;
+use super::events::{EventTotals, Events, Exact, Reconciled};
 use super::gpu::{CudaIndex, Device, DeviceUsage};
 use super::stack::{Activity, Definition, FunctionId, StackId, ThreadId};
 
@@ -53,6 +54,12 @@ pub enum Record {
     Usage(DeviceUsage),
     /// Something that was to be observed and was not.
     Missed(Missed),
+    /// From now on events are recorded exactly.
+    Exact(Exact),
+    /// Exact events. No other record's time lies between two of them.
+    Events(Events),
+    /// How the events compare with the allocator's counters.
+    Reconciled(Reconciled),
     /// The recording's end. Always last; its absence means that the recording ended abruptly.
     End(End),
 }
@@ -70,6 +77,9 @@ impl Record {
             Record::Blocks(b) => Some(b.time),
             Record::Usage(u) => Some(u.time),
             Record::Missed(m) => Some(m.time),
+            Record::Exact(e) => Some(e.time),
+            Record::Events(e) => e.events.last().map(|e| e.time),
+            Record::Reconciled(r) => Some(r.time),
             Record::End(e) => Some(e.time),
         }
     }
@@ -151,6 +161,8 @@ pub enum ReaderKind {
     Blocks,
     /// NVML.
     Gpu,
+    /// Probes: exact events.
+    Events,
 }
 
 /// Why something was missed.
@@ -207,6 +219,8 @@ pub struct Totals {
     pub maps_consistent: u64,
     /// Block maps read that are not.
     pub maps_degraded: u64,
+    /// Exact events; `None` when none were recorded.
+    pub exact: Option<EventTotals>,
 }
 
 /// The recording's end.

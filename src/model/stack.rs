@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::events::{Site, SiteId};
+
 /// Number of a [`Function`] in a [`StackTable`], counted from 0 in order of first sight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId(pub u32);
@@ -87,6 +89,8 @@ pub enum Definition {
     Stack(StackId, StackNode),
     /// A thread got its number, or a known number got a new name.
     Thread(ThreadId, Thread),
+    /// A place that allocates got its number.
+    Site(SiteId, Site),
 }
 
 /// Every function, frame, stack and thread seen, each once.
@@ -98,10 +102,12 @@ pub struct StackTable {
     frames: Vec<Frame>,
     stacks: Vec<StackNode>,
     threads: Vec<Thread>,
+    sites: Vec<Site>,
     function_ids: FxHashMap<Function, FunctionId>,
     frame_ids: FxHashMap<Frame, FrameId>,
     stack_ids: FxHashMap<StackNode, StackId>,
     thread_ids: FxHashMap<u64, ThreadId>,
+    site_ids: FxHashMap<Site, SiteId>,
     undelivered: Vec<Definition>,
 }
 
@@ -170,6 +176,18 @@ impl StackTable {
         id
     }
 
+    /// The number of `site`, given on first sight.
+    pub fn site(&mut self, site: Site) -> SiteId {
+        if let Some(&id) = self.site_ids.get(&site) {
+            return id;
+        }
+        let id = SiteId(self.sites.len() as u32);
+        self.sites.push(site.clone());
+        self.site_ids.insert(site.clone(), id);
+        self.undelivered.push(Definition::Site(id, site));
+        id
+    }
+
     /// Takes the definitions made since the last call, in an order in which each uses only earlier ones.
     pub fn take_definitions(&mut self) -> Vec<Definition> {
         std::mem::take(&mut self.undelivered)
@@ -219,8 +237,27 @@ impl StackTable {
                 }
                 self.thread_ids.insert(thread.python_id, id);
             }
+            Definition::Site(id, site) => {
+                let known = |stack: Option<StackId>| {
+                    stack.is_none_or(|stack| (stack.0 as usize) < self.stacks.len())
+                };
+                if id.0 as usize != self.sites.len()
+                    || site.thread.0 as usize >= self.threads.len()
+                    || !known(site.stack)
+                    || !known(site.forward)
+                {
+                    return false;
+                }
+                self.site_ids.insert(site.clone(), id);
+                self.sites.push(site);
+            }
         }
         true
+    }
+
+    /// The site with this number.
+    pub fn get_site(&self, id: SiteId) -> Option<&Site> {
+        self.sites.get(id.0 as usize)
     }
 
     /// The function with this number.

@@ -181,6 +181,7 @@ fn end() -> impl Strategy<Value = Record> {
                 torn: n[3],
                 maps_consistent: n[4],
                 maps_degraded: n[5],
+                exact: None,
             },
         })
     })

@@ -254,6 +254,7 @@ impl Loop {
                 torn: 2,
                 maps_consistent: 4,
                 maps_degraded: 0,
+                exact: None,
             },
         })
     }
@@ -348,6 +349,7 @@ pub fn spelled_out(records: &[Record]) -> Vec<String> {
                     }
                     Definition::Stack(id, _) => stack(&table, *id),
                     Definition::Thread(_, t) => format!("{t:?}"),
+                    Definition::Site(_, s) => format!("{s:?}"),
                 }
             }
             Record::Source(s) => {

@@ -274,6 +274,7 @@ impl RecordSink for Profile {
                 self.last_time = self.last_time.max(missed.time);
                 self.losses.add(missed);
             }
+            Record::Exact(_) | Record::Events(_) | Record::Reconciled(_) => {}
             Record::End(end) => {
                 self.finish();
                 self.last_time = self.last_time.max(end.time);

@@ -208,6 +208,10 @@ impl Encoder {
                 put_struct(rare::Missed::from(missed), out)?;
                 tag::MISSED
             }
+            Record::Exact(_) | Record::Events(_) | Record::Reconciled(_) => {
+                let why = "exact events have no form yet".to_owned();
+                return Err(Rejected::Inexpressible { why });
+            }
             Record::End(end) => {
                 put_struct(rare::End::from(end), out)?;
                 self.ended = true;
@@ -271,6 +275,10 @@ impl Encoder {
                 };
                 put_struct(thread, out)?;
                 Ok(tag::THREAD)
+            }
+            Definition::Site(..) => {
+                let why = "sites have no form yet".to_owned();
+                Err(Rejected::Inexpressible { why })
             }
         }
     }

@@ -243,6 +243,7 @@ enum Reader {
     Counters,
     Blocks,
     Gpu,
+    Events,
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -267,6 +268,7 @@ impl<'a> From<&'a model::Missed> for Missed<'a> {
                 model::ReaderKind::Counters => Reader::Counters,
                 model::ReaderKind::Blocks => Reader::Blocks,
                 model::ReaderKind::Gpu => Reader::Gpu,
+                model::ReaderKind::Events => Reader::Events,
             },
             why: match &missed.why {
                 model::MissedWhy::Torn => Why::Torn,
@@ -288,6 +290,7 @@ impl Missed<'_> {
                 Reader::Counters => model::ReaderKind::Counters,
                 Reader::Blocks => model::ReaderKind::Blocks,
                 Reader::Gpu => model::ReaderKind::Gpu,
+                Reader::Events => model::ReaderKind::Events,
             },
             why: match self.why {
                 Why::Torn => model::MissedWhy::Torn,
@@ -358,6 +361,7 @@ impl End<'_> {
                 torn: self.torn,
                 maps_consistent: self.maps_consistent,
                 maps_degraded: self.maps_degraded,
+                exact: None,
             },
         }
     }
