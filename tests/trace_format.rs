@@ -280,6 +280,7 @@ fn golden() -> Vec<Record> {
             torn: 4,
             maps_consistent: 5,
             maps_degraded: 6,
+            exact: None,
         },
     }));
     records
