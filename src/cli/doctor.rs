@@ -81,14 +81,15 @@ fn about_process<W: Write>(report: &mut Report<W>, process: &Process) -> io::Res
 
 fn about_readers<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::Result<()> {
     report.line("memory", Is::Good, "can be read, without stopping the process")?;
-    let coverage = readers.python.coverage();
-    report.line(
-        "stacks",
-        Is::Good,
-        &format!("CPython {}, {}", coverage.version, coverage.layout),
-    )?;
-    for uncovered in coverage.uncovered {
-        report.line("stacks", Is::Bad, uncovered)?;
+    if let Some(coverage) = readers.python.as_ref().map(|python| python.coverage()) {
+        report.line(
+            "stacks",
+            Is::Good,
+            &format!("CPython {}, {}", coverage.version, coverage.layout),
+        )?;
+        for uncovered in coverage.uncovered {
+            report.line("stacks", Is::Bad, uncovered)?;
+        }
     }
     about_torch(report, readers)?;
     about_gpu(report, readers)?;

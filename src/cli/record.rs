@@ -200,11 +200,12 @@ impl Signals {
 
 /// Says what was attached to, and what cannot be seen of it yet.
 fn announce(readers: &Readers) {
+    let python = readers.python.as_ref();
+    let python = python.map_or("no Python".to_owned(), |p| format!("Python {}", p.version()));
     let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
     say(&format!(
-        "attached to process {} (Python {}{torch}) in {:.0} ms; Ctrl-C ends the recording",
+        "attached to process {} ({python}{torch}) in {:.0} ms; Ctrl-C ends the recording",
         readers.process.pid(),
-        readers.python.version(),
         readers.took.as_secs_f64() * 1e3,
     ));
     let limit = match readers.allocator() {

@@ -1,10 +1,22 @@
 //! Probes: uprobes and USDT in a target become allocation events with the stacks that made them.
 //!
-//! Turns `FrameWalk`, `BackwardWalk` and `LevelsAt` (where things are) into [`Raw`] events, losses counted.
+//! Turns a [`Plan`] (what to probe and where things are) into [`Raw`] events, losses counted.
 //! May import `model` and `target`; alone knows BPF and perf events.
 //! Never names a frame (that is `python`), never changes the target's memory, never blocks.
-//! Start reading at [`raw`].
+//! Start reading at [`Probe`]; the programs in the kernel are cuda/probe.bpf.c.
 
-pub mod raw;
+mod constants;
+mod driver;
+mod error;
+mod plan;
+mod probe;
+mod program;
+mod raw;
+mod ring;
+mod syscall;
 
+pub use error::ProbeError;
+pub use plan::{Plan, RING_BYTES};
+pub use probe::Probe;
+pub use program::why_not_built;
 pub use raw::{ProbeCounts, Raw, RawEvent, RawNode, StackKey};

@@ -6,7 +6,7 @@ use crate::model::{Change, ProbedFrame, StackSource};
 pub type StackKey = u64;
 
 /// The autograd node that a thread evaluates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RawNode {
     /// Its vtable pointer: tells the class.
     pub vtable: u64,

@@ -11,11 +11,11 @@
 
 use rustc_hash::FxHashMap;
 
-use super::activity::waits;
 use super::batch::{Batch, Slot};
-use super::layout::{Instruction, Layout};
+use super::code_object::CodeObject;
+use super::layout::Layout;
 use super::line_table::Lines;
-use super::objects::{ObjectFault, bytes, text};
+use super::objects::ObjectFault;
 use super::walk::RawFrame;
 use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
 use crate::target::{Addr, Memory, MemoryError};
@@ -263,58 +263,37 @@ impl Codes {
         at: Addr,
     ) -> Result<(), ObjectFault> {
         let fields = &layout.code;
-        let head = memory.vec(at, fields.len)?;
-        let class = layout.object.type_of.of(&head).ok_or(ObjectFault::Odd)?;
-        if code_type.is_some_and(|expected| expected != class) {
-            return Err(ObjectFault::Odd);
-        }
-        let of = |field: crate::target::Field<Addr>| field.of(&head).ok_or(ObjectFault::Odd);
-        let first_line = fields.first_line.of(&head).ok_or(ObjectFault::Odd)?;
-        let name = text(memory, &layout.object, of(fields.name)?)?;
-        let file = text(memory, &layout.object, of(fields.file)?)?;
-        let table = bytes(memory, &layout.object, of(fields.line_table)?)?;
-        let lines = Lines::decode(fields.line_format, &table, first_line);
-
+        let object = CodeObject::read(memory, layout, code_type, at)?;
         let mut parts = vec![
             (fields.name.offset, fields.name.end()),
             (fields.file.offset, fields.file.end()),
             (fields.line_table.offset, fields.line_table.end()),
             (fields.first_line.offset, fields.first_line.end()),
         ];
-        let version = fields.version.and_then(|f| f.of(&head)).filter(|&v| v != 0);
+        let version = fields.version.and_then(|f| f.of(&object.head)).filter(|&v| v != 0);
         if let (Some(field), Some(_)) = (fields.version, version) {
             parts.push((field.offset, field.end()));
         }
-        let mut marks = vec![Mark::new(at, &head, parts)];
+        let mut marks = vec![Mark::new(at, &object.head, parts)];
         if version.is_none() {
-            let table_at = of(fields.line_table)? + layout.object.bytes_start as u64;
-            let compared = &table[..table.len().min(LONGEST_COMPARED)];
-            for (at, bytes) in
-                [(name.at, &name.stored[..]), (file.at, &file.stored[..]), (table_at, compared)]
-            {
+            let compared = &object.table[..object.table.len().min(LONGEST_COMPARED)];
+            for (at, bytes) in [
+                (object.name.at, &object.name.stored[..]),
+                (object.file.at, &object.file.stored[..]),
+                (object.table_at, compared),
+            ] {
                 if !bytes.is_empty() {
                     marks.push(Mark::new(at, bytes, vec![(0, bytes.len())]));
                 }
             }
         }
-        let waits = waits(&file.text, &name.text);
-        let function = Function {
-            name: name.text.into(),
-            file: file.text.into(),
-            first_line,
-            last_line: lines.last_line(),
-        };
-        let instructions = match layout.frame.instruction {
-            Instruction::Pointer(_) => at.0 + fields.instructions as u64,
-            Instruction::Bytes(_) | Instruction::Units(_) => 0,
-        };
         let code = Code {
-            function,
+            function: object.function,
             number: None,
-            waits,
-            lines,
+            waits: object.waits,
+            lines: object.lines,
             frames: FxHashMap::default(),
-            instructions,
+            instructions: object.instructions,
             marks,
             verified: 0,
             generation: None,

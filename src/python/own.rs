@@ -6,12 +6,13 @@ use super::activity::{Signs, judge};
 use super::batch::Batch;
 use super::code::Codes;
 use super::error::PythonError;
-use super::heads::{Heads, ListFault};
+use super::heads::{Heads, ListFault, Place};
 use super::interpreter::Interpreter;
 use super::names::Names;
 use super::objects::ObjectFault;
+use super::probed;
 use super::thread::{Outcome, Sampled, Scratch, Shared};
-use crate::model::{StackTable, ThreadId, ThreadSample};
+use crate::model::{FrameWalk, StackTable, ThreadId, ThreadSample};
 use crate::target::{Addr, Memory, MemoryError, Process};
 
 /// A thread that is torn so often in one sample is left out of it.
@@ -249,25 +250,34 @@ impl OwnReader {
         Ok(())
     }
 
+    /// How a kernel program walks the stacks of this interpreter.
+    pub(super) fn frame_walk(&mut self) -> Result<FrameWalk, PythonError> {
+        let places = self.places()?;
+        let waiting_for = "there is no interpreter";
+        let main = self.heads.main().ok_or(PythonError::NotReady { pid: self.pid, waiting_for })?;
+        probed::frame_walk(&*self.memory, &self.interpreter, main, &places, self.pid)
+    }
+
+    /// All threads, as the interpreters list them.
+    fn places(&mut self) -> Result<Vec<Place>, PythonError> {
+        self.heads.list(&*self.memory, &self.interpreter.layout).map_err(|fault| match fault {
+            ListFault::Memory(what, at, error) => {
+                PythonError::unreadable(self.pid, what, at, error)
+            }
+            ListFault::NoInterpreter => {
+                PythonError::NotReady { pid: self.pid, waiting_for: "there is no interpreter" }
+            }
+            ListFault::Changing => PythonError::NotReady {
+                pid: self.pid,
+                waiting_for: "its list of threads keeps changing",
+            },
+        })
+    }
+
     /// Walks the list of threads and keeps what is known of those that are still there.
     fn list(&mut self, table: &mut StackTable) -> Result<(), PythonError> {
         self.listed = false;
-        let places =
-            self.heads.list(&*self.memory, &self.interpreter.layout).map_err(
-                |fault| match fault {
-                    ListFault::Memory(what, at, error) => {
-                        PythonError::unreadable(self.pid, what, at, error)
-                    }
-                    ListFault::NoInterpreter => PythonError::NotReady {
-                        pid: self.pid,
-                        waiting_for: "there is no interpreter",
-                    },
-                    ListFault::Changing => PythonError::NotReady {
-                        pid: self.pid,
-                        waiting_for: "its list of threads keeps changing",
-                    },
-                },
-            )?;
+        let places = self.places()?;
         let mut old = std::mem::take(&mut self.threads);
         let mut is_new = false;
         for place in places {

@@ -5,7 +5,8 @@ use super::fallback::PySpyReader;
 use super::interpreter;
 use super::layout::LayoutSource;
 use super::own::{OwnReader, SampleStats};
-use crate::model::{StackTable, ThreadId, ThreadSample};
+use super::probed::ProbedStacks;
+use crate::model::{FrameWalk, StackTable, ThreadId, ThreadSample};
 use crate::target::Process;
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
@@ -103,6 +104,31 @@ impl PythonReader {
         match &self.reader {
             Reader::Own(own) => own.threads().collect(),
             Reader::PySpy(py_spy) => py_spy.threads().to_vec(),
+        }
+    }
+
+    /// How a kernel program walks the stacks of this process.
+    ///
+    /// # Errors
+    /// [`PythonError::Unsupported`] when py-spy reads the stacks, because nothing is known of the layout.
+    pub fn frame_walk(&mut self) -> Result<FrameWalk, PythonError> {
+        match &mut self.reader {
+            Reader::Own(own) => own.frame_walk(),
+            Reader::PySpy(py_spy) => Err(PythonError::Unsupported {
+                version: py_spy.version().to_owned(),
+                what: "walking its stacks in the kernel",
+            }),
+        }
+    }
+
+    /// What names the stacks that a kernel program walked in `process`, the one attached to; `None`
+    /// when py-spy reads the stacks.
+    pub fn probed_stacks(&self, process: &Process) -> Option<ProbedStacks> {
+        match &self.reader {
+            Reader::Own(own) => {
+                Some(ProbedStacks::new(Box::new(process.memory()), own.interpreter()))
+            }
+            Reader::PySpy(_) => None,
         }
     }
 

@@ -77,8 +77,8 @@ pub enum Torch {
 pub struct Readers {
     /// The process.
     pub process: Arc<Process>,
-    /// Its Python.
-    pub python: PythonReader,
+    /// Its Python; `None` in a process that has none, which only exact recordings attach to.
+    pub python: Option<PythonReader>,
     /// Its PyTorch.
     pub torch: Torch,
     /// The driver.
@@ -97,6 +97,22 @@ impl Readers {
         let process = Arc::new(Process::open(pid)?);
         let python =
             PythonReader::attach(&process).map_err(|source| AttachError::Python { pid, source })?;
+        Ok(Self::around(process, Some(python), start))
+    }
+
+    /// As [`Self::attach`], but a process without Python is attached to as well.
+    pub fn attach_any(pid: u32) -> Result<Self, AttachError> {
+        let start = Instant::now();
+        let process = Arc::new(Process::open(pid)?);
+        let python = match PythonReader::attach(&process) {
+            Ok(python) => Some(python),
+            Err(PythonError::NotPython { .. }) => None,
+            Err(source) => return Err(AttachError::Python { pid, source }),
+        };
+        Ok(Self::around(process, python, start))
+    }
+
+    fn around(process: Arc<Process>, python: Option<PythonReader>, start: Instant) -> Self {
         let visibility = visibility(&process);
         let gpu = GpuReader::open(&process).map(Arc::new);
         let mut readers = Readers {
@@ -109,7 +125,7 @@ impl Readers {
         };
         readers.look_for_torch();
         readers.took = start.elapsed();
-        Ok(readers)
+        readers
     }
 
     /// Looks again for what was not there at the last look: PyTorch being imported, CUDA being

@@ -2,25 +2,24 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{
     AllocatorBackend, AllocatorCounters, BlockMap, Consistency, CudaIndex, End, EndReason,
-    MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample, StackTable, Start, Totals,
+    MissedWhy, Nanos, ReaderKind, Record, RecordSink, Sample, Totals,
 };
 
 use crate::torch::TorchError;
 
-use super::gpu_watch::GpuWatch;
-use super::losses::Losses;
 use super::map_thread::{MapRead, MapThread};
 use super::order::Order;
 use super::pace::Pace;
 use super::policy::MapPolicy;
 use super::priority::serve_early;
 use super::readers::{Readers, Torch};
+use super::session::Session;
 
 /// Between two checks that the target is still the process and the program it was.
 const CHECK_ALIVE_EVERY: Duration = Duration::from_millis(100);
@@ -61,18 +60,13 @@ pub struct Progress {
 
 /// Records one target.
 pub struct Recorder {
-    readers: Readers,
+    session: Session,
     wanted: Wanted,
-    start: Instant,
-    table: StackTable,
     sample: Sample,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
     /// The counters read right before the sample; empty when they could not be read.
     before: Vec<(CudaIndex, AllocatorCounters)>,
     devices: FxHashMap<CudaIndex, DeviceState>,
-    losses: Losses,
-    totals: Totals,
-    gpu: Option<GpuWatch>,
     maps: Option<MapThread>,
 }
 
@@ -95,17 +89,12 @@ impl Recorder {
     /// A recorder over `readers`; its clock starts now.
     pub fn new(readers: Readers, wanted: Wanted) -> Self {
         Recorder {
-            readers,
+            session: Session::new(readers),
             wanted,
-            start: Instant::now(),
-            table: StackTable::new(),
             sample: Sample::default(),
             counters: Vec::new(),
             before: Vec::new(),
             devices: FxHashMap::default(),
-            losses: Losses::default(),
-            totals: Totals::default(),
-            gpu: None,
             maps: None,
         }
     }
@@ -121,12 +110,12 @@ impl Recorder {
     ) -> io::Result<End> {
         let mut order = Order::new(sink);
         let sink = &mut order;
-        self.record_start(host, sink)?;
+        self.session.record_start(host, self.wanted.rate, sink)?;
         let reason = self.follow(sink, stop, observe)?;
         self.wait_for_maps(sink)?;
-        let time = self.now();
-        self.record_losses(time, sink)?;
-        let end = End { time, reason, totals: self.totals };
+        self.session.record_losses(sink)?;
+        let time = self.session.now();
+        let end = End { time, reason, totals: self.session.totals };
         sink.record(&Record::End(end.clone()))?;
         Ok(end)
     }
@@ -136,7 +125,7 @@ impl Recorder {
         let mut order = Order::new(sink);
         let sink = &mut order;
         self.start_maps(PATIENCE_OF_A_LOOK);
-        self.record_start(host, sink)?;
+        self.session.record_start(host, self.wanted.rate, sink)?;
         for _ in 0..LOOKS {
             self.read_counters_before();
             if !self.before.is_empty() {
@@ -149,24 +138,27 @@ impl Recorder {
             self.read_stacks();
         }
         for _ in 0..LOOKS {
-            let torn = self.totals.torn;
-            if matches!(self.read_stacks(), Next::End(_)) || self.totals.torn == torn {
+            let torn = self.session.totals.torn;
+            if matches!(self.read_stacks(), Next::End(_)) || self.session.totals.torn == torn {
                 break;
             }
         }
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
         self.wait_for_maps(sink)?;
-        if let Ok(gpu) = &self.readers.gpu {
-            for device in self.readers.devices().iter().filter_map(|d| d.nvml_index) {
-                match gpu.usage(device, self.now()) {
+        if let Ok(gpu) = &self.session.readers.gpu {
+            for device in self.session.readers.devices().iter().filter_map(|d| d.nvml_index) {
+                match gpu.usage(device, self.session.now()) {
                     Ok(usage) => sink.record(&Record::Usage(usage))?,
-                    Err(e) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(e.to_string()), 1),
+                    Err(e) => self.session.losses.add(
+                        ReaderKind::Gpu,
+                        MissedWhy::Failed(e.to_string()),
+                        1,
+                    ),
                 }
             }
         }
-        let time = self.now();
-        self.record_losses(time, sink)
+        self.session.record_losses(sink)
     }
 
     fn follow(
@@ -175,47 +167,47 @@ impl Recorder {
         stop: &AtomicBool,
         observe: &mut dyn FnMut(&Progress),
     ) -> io::Result<EndReason> {
-        self.watch_gpu();
+        self.session.watch_gpu();
         self.start_maps(PATIENCE);
         // Last, because threads inherit it.
         serve_early();
-        let mut pace = Pace::new(self.wanted.rate, self.start);
+        let mut pace = Pace::new(self.wanted.rate, self.session.start);
         let mut checked = Duration::ZERO;
         let mut refreshed = Duration::ZERO;
         let mut told = Duration::ZERO;
         loop {
             let tick = pace.tick(Instant::now());
-            self.totals.ticks += tick.missed;
-            self.totals.late += tick.missed;
-            self.losses.add(ReaderKind::Stacks, MissedWhy::Late, tick.missed);
+            self.session.totals.ticks += tick.missed;
+            self.session.totals.late += tick.missed;
+            self.session.losses.add(ReaderKind::Stacks, MissedWhy::Late, tick.missed);
             if !sleep(tick.wait, stop) {
                 return Ok(EndReason::Interrupted);
             }
-            let now = self.start.elapsed();
+            let now = self.session.start.elapsed();
             if self.wanted.duration.is_some_and(|duration| now >= duration) {
                 return Ok(EndReason::Duration);
             }
-            self.totals.ticks += 1;
+            self.session.totals.ticks += 1;
             if let Next::End(reason) = self.observe_target(sink)? {
                 return Ok(reason);
             }
             if now.saturating_sub(checked) >= CHECK_ALIVE_EVERY {
                 checked = now;
-                if let Next::End(reason) = self.check_alive() {
+                if let Some(reason) = self.session.is_over() {
                     return Ok(reason);
                 }
-                self.record_usage(sink)?;
+                self.session.record_usage(sink)?;
             }
             if now.saturating_sub(refreshed) >= REFRESH_EVERY {
                 refreshed = now;
-                if self.readers.refresh() {
-                    self.record_runtime(sink)?;
+                if self.session.readers.refresh() {
+                    self.session.record_runtime(sink)?;
                 }
                 observe(&self.progress(now));
             }
             if now.saturating_sub(told) >= LOSSES_EVERY {
                 told = now;
-                self.record_losses(Nanos(now.as_nanos() as u64), sink)?;
+                self.session.record_losses(sink)?;
             }
         }
     }
@@ -232,31 +224,35 @@ impl Recorder {
     }
 
     fn read_stacks(&mut self) -> Next {
-        self.sample.time = self.now();
-        match self.readers.python.sample(&mut self.table, &mut self.sample.threads) {
+        self.sample.time = self.session.now();
+        let Some(python) = &mut self.session.readers.python else {
+            self.sample.threads.clear();
+            return Next::GoOn;
+        };
+        match python.sample(&mut self.session.table, &mut self.sample.threads) {
             Ok(stats) => {
                 let torn = u64::from(stats.torn);
-                self.totals.stacks += self.sample.threads.len() as u64 + torn;
-                self.totals.torn += torn;
-                self.losses.add(ReaderKind::Stacks, MissedWhy::Torn, torn);
+                self.session.totals.stacks += self.sample.threads.len() as u64 + torn;
+                self.session.totals.torn += torn;
+                self.session.losses.add(ReaderKind::Stacks, MissedWhy::Torn, torn);
             }
             Err(error) => {
                 self.sample.threads.clear();
-                if let Next::End(reason) = self.check_alive() {
+                if let Some(reason) = self.session.is_over() {
                     return Next::End(reason);
                 }
-                self.losses.add(ReaderKind::Stacks, MissedWhy::Failed(error.to_string()), 1);
+                self.session.losses.add(
+                    ReaderKind::Stacks,
+                    MissedWhy::Failed(error.to_string()),
+                    1,
+                );
             }
         }
         Next::GoOn
     }
 
     fn pass_sample(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
-        if self.table.has_definitions() {
-            for definition in self.table.take_definitions() {
-                sink.record(&Record::Definition(definition))?;
-            }
-        }
+        self.session.record_definitions(sink)?;
         let record = Record::Sample(std::mem::take(&mut self.sample));
         sink.record(&record)?;
         if let Record::Sample(sample) = record {
@@ -268,7 +264,7 @@ impl Recorder {
     /// A line may last less long than reading its stack takes: what the counters were at the stack's
     /// instant is known only from two looks at them, one on either side of it.
     fn read_counters_before(&mut self) {
-        let read = match &mut self.readers.torch {
+        let read = match &mut self.session.readers.torch {
             Torch::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
                 torch.counters(&mut self.before).is_ok()
             }
@@ -280,13 +276,13 @@ impl Recorder {
     }
 
     fn observe_allocator(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
-        let Torch::Attached(torch) = &mut self.readers.torch else { return Ok(()) };
+        let Torch::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());
         }
-        let time = Nanos(self.start.elapsed().as_nanos() as u64);
+        let time = Nanos(self.session.start.elapsed().as_nanos() as u64);
         if let Err(error) = torch.counters(&mut self.counters) {
-            self.losses.add(ReaderKind::Counters, why(error), 1);
+            self.session.losses.add(ReaderKind::Counters, why(error), 1);
             if self.before.is_empty() {
                 return Ok(());
             }
@@ -308,7 +304,7 @@ impl Recorder {
                 sink.record(&Record::Counters { time, device: *device, counters })?;
             }
             state.recorded = Some(*counters);
-            let now = self.start.elapsed();
+            let now = self.session.start.elapsed();
             if !state.map_wanted && state.policy.wants(now, counters) {
                 let maps = self.maps.as_mut();
                 state.map_wanted = maps.is_some_and(|maps| maps.want(*device));
@@ -346,96 +342,25 @@ impl Recorder {
         match read.map {
             Ok(map) => {
                 match map.consistency {
-                    Consistency::Consistent => self.totals.maps_consistent += 1,
-                    Consistency::Degraded { .. } => self.totals.maps_degraded += 1,
+                    Consistency::Consistent => self.session.totals.maps_consistent += 1,
+                    Consistency::Degraded { .. } => self.session.totals.maps_degraded += 1,
                 }
                 sink.late(Some(Record::Blocks(map)))
             }
             Err(why) => {
-                self.losses.add(ReaderKind::Blocks, why, 1);
+                self.session.losses.add(ReaderKind::Blocks, why, 1);
                 sink.late(None)
             }
         }
     }
 
-    fn check_alive(&self) -> Next {
-        if !self.readers.process.is_alive() {
-            Next::End(EndReason::TargetExited)
-        } else if !self.readers.process.same_program() {
-            Next::End(EndReason::TargetExecuted)
-        } else {
-            Next::GoOn
-        }
-    }
-
     fn start_maps(&mut self, patience: Duration) {
-        match MapThread::start(self.readers.process.clone(), self.start, patience) {
+        match MapThread::start(self.session.readers.process.clone(), self.session.start, patience) {
             Ok(maps) => self.maps = Some(maps),
-            Err(e) => self.losses.add(ReaderKind::Blocks, MissedWhy::Failed(e.to_string()), 1),
-        }
-    }
-
-    fn watch_gpu(&mut self) {
-        let indices: Vec<u32> =
-            self.readers.devices().iter().filter_map(|d| d.nvml_index).collect();
-        if indices.is_empty() {
-            return;
-        }
-        let Ok(gpu) = &self.readers.gpu else { return };
-        match GpuWatch::start(gpu.clone(), indices) {
-            Ok(watch) => self.gpu = Some(watch),
-            Err(e) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(e.to_string()), 1),
-        }
-    }
-
-    fn record_usage(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
-        while let Some(look) = self.gpu.as_ref().and_then(GpuWatch::take) {
-            match look {
-                Ok(mut usage) => {
-                    usage.time = self.now();
-                    sink.record(&Record::Usage(usage))?;
-                }
-                Err(why) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(why), 1),
+            Err(e) => {
+                self.session.losses.add(ReaderKind::Blocks, MissedWhy::Failed(e.to_string()), 1)
             }
         }
-        Ok(())
-    }
-
-    fn record_start(&mut self, host: String, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let process = &self.readers.process;
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let unix_nanos = unix.saturating_sub(self.start.elapsed()).as_nanos() as u64;
-        sink.record(&Record::Start(Start {
-            memspy: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: process.pid(),
-            host,
-            command: process.command().unwrap_or_default(),
-            directory: process.directory().map(|d| d.to_string_lossy().into_owned()),
-            unix_nanos,
-            rate: self.wanted.rate,
-        }))?;
-        self.record_runtime(sink)
-    }
-
-    /// Records what runs in the target, and its devices: their numbers may depend on it.
-    fn record_runtime(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        sink.record(&Record::Runtime(Runtime {
-            time: self.now(),
-            python: Some(self.readers.python.version().to_string()),
-            torch: self.readers.torch_version(),
-            allocator: self.readers.allocator(),
-        }))?;
-        for device in self.readers.devices() {
-            sink.record(&Record::Device(device))?;
-        }
-        Ok(())
-    }
-
-    fn record_losses(&mut self, time: Nanos, sink: &mut dyn RecordSink) -> io::Result<()> {
-        for missed in self.losses.take(time) {
-            sink.record(&Record::Missed(missed))?;
-        }
-        Ok(())
     }
 
     fn progress(&self, elapsed: Duration) -> Progress {
@@ -444,14 +369,10 @@ impl Recorder {
         };
         Progress {
             elapsed,
-            totals: self.totals,
+            totals: self.session.totals,
             allocated: sum(AllocatorCounters::allocated),
             reserved: sum(AllocatorCounters::reserved),
         }
-    }
-
-    fn now(&self) -> Nanos {
-        Nanos(self.start.elapsed().as_nanos() as u64)
     }
 }
 

@@ -13,6 +13,7 @@ pub mod image;
 pub mod mappings;
 pub mod memory;
 pub mod process;
+pub mod usdt;
 
 pub use access::Access;
 pub use elf::{LoadedObject, ObjectError, SymbolError};

@@ -72,6 +72,19 @@ pub struct OsThread {
     pub state: char,
 }
 
+impl OsThread {
+    fn of(task: &procfs::process::Task) -> Option<OsThread> {
+        let stat = task.stat().ok()?;
+        let nested = task.status().ok().and_then(|s| s.nspid).and_then(|ids| ids.last().copied());
+        Some(OsThread {
+            id: task.tid as u32,
+            id_in_target: nested.unwrap_or(task.tid) as u32,
+            name: stat.comm,
+            state: stat.state,
+        })
+    }
+}
+
 /// A process to be looked at.
 #[derive(Debug)]
 pub struct Process {
@@ -193,22 +206,15 @@ impl Process {
     /// Its threads, in order of their ids. Threads that end meanwhile are left out.
     pub fn threads(&self) -> Result<Vec<OsThread>, ProcessError> {
         let tasks = self.proc.tasks().map_err(|e| self.error("list the threads of", e))?;
-        let mut threads: Vec<OsThread> = tasks
-            .flatten()
-            .filter_map(|task| {
-                let stat = task.stat().ok()?;
-                let nested =
-                    task.status().ok().and_then(|s| s.nspid).and_then(|ids| ids.last().copied());
-                Some(OsThread {
-                    id: task.tid as u32,
-                    id_in_target: nested.unwrap_or(task.tid) as u32,
-                    name: stat.comm,
-                    state: stat.state,
-                })
-            })
-            .collect();
+        let mut threads: Vec<OsThread> =
+            tasks.flatten().filter_map(|task| OsThread::of(&task)).collect();
         threads.sort_by_key(|t| t.id);
         Ok(threads)
+    }
+
+    /// Its thread `id`, counted in memspy's pid namespace; `None` when there is no such thread (any more).
+    pub fn thread(&self, id: u32) -> Option<OsThread> {
+        OsThread::of(&self.proc.task_from_tid(id as i32).ok()?)
     }
 
     /// The kernel's scheduling state (`RSDZTtXI`) of its thread `id`, counted in memspy's pid

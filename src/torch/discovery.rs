@@ -13,7 +13,7 @@ use super::layout::{
     ARRAYS_BEFORE_GAP, BlockLayout, CounterLayout, PoolLayout, PoolsLayout, STAT_ARRAY, STATS,
     stat_at,
 };
-use crate::model::{Metric, Pool};
+use crate::model::{LevelsAt, Metric, Pool};
 use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// How much of a `NativeCachingAllocator` is searched for the vector (0x50 to 0x5838 seen).
@@ -44,6 +44,20 @@ pub(super) struct Devices {
     pub(super) objects: Vec<Addr>,
     /// Where the counters lie in each.
     pub(super) counters: CounterLayout,
+}
+
+impl Devices {
+    /// Where the counters lie that a probe reads, device by device.
+    pub(super) fn levels(&self) -> impl Iterator<Item = LevelsAt> + '_ {
+        let of = |metric: Metric| self.counters.array(metric as usize);
+        let [allocated, reserved, active] =
+            [Metric::AllocatedBytes, Metric::ReservedBytes, Metric::ActiveBytes].map(of);
+        self.objects.iter().map(move |object| LevelsAt {
+            allocated: object.0 + allocated as u64,
+            reserved: (reserved - allocated) as u32,
+            active: (active - allocated) as u32,
+        })
+    }
 }
 
 /// How the search for the devices ended.

@@ -11,6 +11,7 @@
 mod backend;
 mod blocks;
 mod check;
+mod class_names;
 mod containers;
 mod counters;
 mod discovery;
@@ -22,5 +23,6 @@ mod version;
 mod walk;
 mod working_set;
 
+pub use class_names::ClassNames;
 pub use error::TorchError;
 pub use reader::TorchReader;

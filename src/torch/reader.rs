@@ -8,7 +8,7 @@ use super::counters::CounterReader;
 use super::discovery::{self, Devices, Search};
 use super::error::{TorchError, reading};
 use super::version;
-use crate::model::{AllocatorBackend, AllocatorCounters, BlockMap, CudaIndex, Nanos};
+use crate::model::{AllocatorBackend, AllocatorCounters, BlockMap, CudaIndex, LevelsAt, Nanos};
 use crate::target::{Addr, LoadedObject, Memory, Process};
 
 /// How often the search for the layout is repeated: the target may change what is looked at.
@@ -135,6 +135,12 @@ impl TorchReader {
     pub fn devices(&self) -> impl Iterator<Item = CudaIndex> + use<> {
         let count = self.native.as_ref().map_or(0, |n| n.devices.objects.len());
         (0..count as u32).map(CudaIndex)
+    }
+
+    /// Where the counters of the devices lie, for a probe that reads them at each allocation.
+    pub fn levels(&self) -> impl Iterator<Item = (CudaIndex, LevelsAt)> + '_ {
+        let native = self.native.iter();
+        native.flat_map(|native| native.devices.levels()).zip(0..).map(|(at, i)| (CudaIndex(i), at))
     }
 
     /// For how long [`Self::blocks`] tries to find the target at rest; 3 ms by default.

@@ -1,0 +1,95 @@
+/* What every part of the program needs of the kernel: helpers, the thread's registers, user memory. */
+#pragma once
+
+#include "probe.h"
+
+typedef u8 __u8;
+typedef u16 __u16;
+typedef u32 __u32;
+typedef u64 __u64;
+typedef s32 __s32;
+typedef s64 __s64;
+typedef u16 __be16;
+typedef u32 __be32;
+typedef u32 __wsum;
+#include <bpf/bpf_helpers.h>
+
+enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_LRU_HASH = 9, MAP_RINGBUF = 27 };
+/* The reader looks at the ring by itself, every few milliseconds. */
+enum { NO_WAKEUP = 1 };
+
+/* Of the kernel's own structures only what is used; the loader puts in the true offsets (CO-RE). */
+struct thread_struct {
+	unsigned long fsbase;
+} __attribute__((preserve_access_index));
+struct task_struct {
+	struct thread_struct thread;
+} __attribute__((preserve_access_index));
+
+/* arch/x86/include/uapi/asm/ptrace.h */
+struct pt_regs {
+	u64 r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, orig_rax, rip, cs, eflags, rsp, ss;
+};
+
+struct {
+	__uint(type, MAP_RINGBUF);
+	__uint(max_entries, 16 << 20);
+} RING SEC(".maps");
+
+/* probe::ProbeCounts */
+enum count { COUNT_LOST, COUNT_LOST_DESCRIPTIONS, COUNTS };
+struct {
+	__uint(type, MAP_ARRAY);
+	__uint(max_entries, COUNTS);
+	__type(key, u32);
+	__type(value, u64);
+} COUNT SEC(".maps");
+
+static __always_inline void count(u32 which)
+{
+	u64 *n = bpf_map_lookup_elem(&COUNT, &which);
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
+
+/* 0 where the memory is not there. */
+static __always_inline u64 read_word(u64 address)
+{
+	u64 word = 0;
+	bpf_probe_read_user(&word, sizeof word, (void *)address);
+	return word;
+}
+
+/* pthread_self() of the calling thread. */
+static __always_inline u64 fs_base(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task_btf();
+	return task->thread.fsbase;
+}
+
+/* A plain copy of a user page's beginning and of counters, shared by the programs on this CPU. They may be
+ * interrupted by another thread's program, so a slot is claimed; who finds none does without. */
+#define PAGE 4096
+#define LONGEST_FRAME 128
+struct scratch {
+	u64 busy;
+	u8 bytes[PAGE + LONGEST_FRAME];
+};
+struct {
+	__uint(type, MAP_PERCPU_ARRAY);
+	__uint(max_entries, 3);
+	__type(key, u32);
+	__type(value, struct scratch);
+} SCRATCH SEC(".maps");
+
+static __always_inline struct scratch *claim_scratch(void)
+{
+	for (u32 i = 0; i < 3; i++) {
+		u32 slot = i;
+		struct scratch *scratch = bpf_map_lookup_elem(&SCRATCH, &slot);
+		if (scratch && !__sync_lock_test_and_set(&scratch->busy, 1))
+			return scratch;
+	}
+	return 0;
+}

@@ -1,0 +1,160 @@
+//! What the kernel's program knows of this target and this recording: its read-only variables, as bytes.
+//!
+//! The order and size of the fields are those of the structures in cuda/*.bpf.*; the kernel refuses bytes
+//! of another length.
+
+use super::driver;
+use super::plan::Plan;
+use crate::model::{BackwardWalk, FrameWalk};
+use crate::target::usdt::{Argument, Operand, Usdt};
+
+/// An offset that a structure does not have.
+const NOWHERE: u32 = u32::MAX;
+/// Sites of one kind the program has room for.
+pub(super) const MOST_SITES: usize = 8;
+/// Arguments of a site that are read.
+const ARGUMENTS: usize = 3;
+/// Lengths of the way to the next sampled byte.
+const WAYS: u32 = 1024;
+const NO_INDEX: u8 = 0xff;
+
+/// Values by variable.
+#[derive(Debug, Default)]
+pub(super) struct Constants {
+    values: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Constants {
+    /// Those of `plan`, with these sites of `pytorch:malloc` and `pytorch:free`.
+    pub(super) fn new(plan: &Plan, mallocs: &[Usdt], frees: &[Usdt]) -> Constants {
+        let mut constants = Constants::default();
+        if let Some(walk) = &plan.walk {
+            constants.set("WALK", frame_walk(walk));
+        }
+        constants.set("HAS_PYTHON", u32::from(plan.walk.is_some()).to_le_bytes());
+        constants.set("MALLOC_SITES", sites(mallocs));
+        constants.set("FREE_SITES", sites(frees));
+        constants.set("CALLS", driver::table());
+        constants.set("STACKS_FROM", plan.stacks_from.to_le_bytes());
+        constants.set("STACKS_EVERY", u32::from(plan.stacks_every > 0).to_le_bytes());
+        constants.set("WAY", ways(plan.stacks_every));
+        if let Some(walk) = &plan.backward {
+            constants.backward(walk);
+        }
+        constants
+    }
+
+    /// Variables with their bytes.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        self.values.iter().map(|(name, bytes)| (*name, bytes.as_slice()))
+    }
+
+    fn set(&mut self, name: &'static str, bytes: impl AsRef<[u8]>) {
+        self.values.push((name, bytes.as_ref().to_vec()));
+    }
+
+    fn backward(&mut self, walk: &BackwardWalk) {
+        self.set("BW_MODULE", walk.module.to_le_bytes());
+        self.set("BW_NODE", walk.node.to_le_bytes());
+        self.set("BW_HAS_GRAPH_TASK", u32::from(walk.graph_task.is_some()).to_le_bytes());
+        self.set("BW_GRAPH_TASK", walk.graph_task.unwrap_or(0).to_le_bytes());
+        self.set("BW_SEQUENCE", walk.sequence.to_le_bytes());
+        self.set("BW_THREAD_NUMBER", walk.thread_number.to_le_bytes());
+        self.set("BW_NODE_SEQUENCE", walk.node_sequence.to_le_bytes());
+        self.set("BW_NODE_THREAD", walk.node_thread.to_le_bytes());
+        self.set("BW_NODE_OBJECT", walk.node_object.to_le_bytes());
+    }
+}
+
+fn frame_walk(walk: &FrameWalk) -> Vec<u8> {
+    let or_nowhere = |offset: Option<u32>| offset.unwrap_or(NOWHERE);
+    let ends = [
+        walk.frame_code + 8,
+        walk.frame_previous + 8,
+        walk.frame_instruction + if walk.instruction_is_offset { 4 } else { 8 },
+        walk.frame_owner.map_or(0, |owner| owner + 1),
+    ];
+    let frame_len = ends.into_iter().max().unwrap_or(0).next_multiple_of(8);
+    let mut bytes = Vec::new();
+    for word in [walk.threads_head, walk.main_thread] {
+        bytes.extend(word.to_le_bytes());
+    }
+    for word in [
+        walk.own_thread_slot.unwrap_or(0),
+        walk.thread_next,
+        walk.thread_id,
+        walk.thread_head,
+        or_nowhere(walk.head_through),
+        walk.frame_code,
+        walk.frame_previous,
+        walk.frame_instruction,
+        u32::from(walk.instruction_is_offset),
+        or_nowhere(walk.frame_owner),
+        u32::from(walk.contiguous),
+        frame_len,
+        walk.code_name,
+        walk.code_file,
+        walk.code_line_table,
+        walk.code_len,
+    ] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes
+}
+
+fn sites(sites: &[Usdt]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for index in 0..MOST_SITES {
+        let arguments = sites.get(index).map_or(&[][..], |site| &site.arguments[..]);
+        for argument in 0..ARGUMENTS {
+            bytes.extend(self::argument(arguments.get(argument)));
+        }
+    }
+    bytes
+}
+
+/// `struct argument`.
+fn argument(argument: Option<&Argument>) -> [u8; 16] {
+    let (operand, base, index, scale, value) = match argument.map(|a| a.operand) {
+        None => (0, 0, NO_INDEX, 0, 0),
+        Some(Operand::Constant(value)) => (1, 0, NO_INDEX, 0, value),
+        Some(Operand::Register(register)) => (2, register.pt_regs_index(), NO_INDEX, 0, 0),
+        Some(Operand::Memory { base, index, displacement }) => {
+            let (index, scale) = index.map_or((NO_INDEX, 0), |(r, s)| (r.pt_regs_index(), s));
+            (3, base.pt_regs_index(), index, scale, displacement)
+        }
+    };
+    let size = argument.map_or(0, |a| a.size);
+    let signed = argument.is_some_and(|a| a.signed);
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&[operand, size, u8::from(signed), base, index, scale]);
+    bytes[8..].copy_from_slice(&value.to_le_bytes());
+    bytes
+}
+
+/// How many bytes lie between two samples of a Poisson process with one in `mean` bytes: quantiles of the
+/// exponential distribution at the middles of equal parts, scaled so that their mean is `mean`.
+fn ways(mean: u64) -> Vec<u8> {
+    let parts = f64::from(WAYS);
+    let quantiles: Vec<f64> =
+        (0..WAYS).map(|i| -(1.0 - (f64::from(i) + 0.5) / parts).ln()).collect();
+    let scale = mean as f64 * parts / quantiles.iter().sum::<f64>();
+    quantiles.into_iter().flat_map(|q| ((q * scale).round() as u64).max(1).to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_the_next_sample_has_the_mean_asked_for() {
+        let bytes = ways(1 << 20);
+        let ways: Vec<u64> =
+            bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
+        let mean = ways.iter().sum::<u64>() as f64 / ways.len() as f64;
+        assert!((mean / f64::from(1 << 20) - 1.0).abs() < 1e-3, "{mean}");
+        // A third of them is longer than the mean (1/e).
+        let longer = ways.iter().filter(|&&w| w > 1 << 20).count() as f64 / ways.len() as f64;
+        assert!((longer - (-1f64).exp()).abs() < 0.01, "{longer}");
+    }
+}

@@ -1,0 +1,127 @@
+//! The driver's functions that allocate and free memory, and what their arguments say (cuda.h).
+
+/// Index of the register of an argument in `struct pt_regs`.
+const ARGUMENTS: [u8; 5] = [14, 13, 12, 11, 9];
+const NONE: u8 = 0xff;
+
+/// `enum arena` and `enum mark` of cuda/probe.h.
+const DRIVER: u8 = 1;
+const PHYSICAL: u8 = 2;
+const MAPPING: u8 = 3;
+const MANAGED: u8 = 4;
+const PINNED: u8 = 5;
+const CONTEXT: u8 = 0;
+const MODULE: u8 = 1;
+const LIBRARY: u8 = 2;
+
+/// What is done at a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Arguments are noted at entry, the result is told at return.
+    Allocates,
+    /// Told at entry.
+    Frees,
+    /// A mark, told at entry.
+    Marks,
+}
+
+/// A function of the driver.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) names: &'static [&'static str],
+    pub(super) role: Role,
+    arena: u8,
+    /// Numbers of arguments, as in `struct call` of cuda/driver.bpf.h.
+    out: Option<usize>,
+    address: Option<usize>,
+    size: Option<usize>,
+    rows: Option<usize>,
+    pitch: Option<usize>,
+    property: Option<usize>,
+    mark: u8,
+}
+
+const BLANK: Call = Call {
+    names: &[],
+    role: Role::Allocates,
+    arena: DRIVER,
+    out: None,
+    address: None,
+    size: None,
+    rows: None,
+    pitch: None,
+    property: None,
+    mark: 0,
+};
+/// `f(address*, bytes, ...)`.
+const ALLOCATES: Call = Call { out: Some(0), size: Some(1), ..BLANK };
+/// `f(address, ...)`.
+const FREES: Call = Call { role: Role::Frees, address: Some(0), ..BLANK };
+const MARKS: Call = Call { role: Role::Marks, ..BLANK };
+
+/// All functions, with the names under which the driver exports them. Programs reach most of them through
+/// `cuGetProcAddress`, which gives out the exported functions.
+pub(super) static CALLS: &[Call] = &[
+    Call { names: &["cuMemAlloc_v2"], ..ALLOCATES },
+    Call {
+        names: &["cuMemAllocPitch_v2"],
+        pitch: Some(1),
+        size: Some(2),
+        rows: Some(3),
+        ..ALLOCATES
+    },
+    Call { names: &["cuMemAllocManaged"], arena: MANAGED, ..ALLOCATES },
+    Call { names: &["cuMemAllocAsync", "cuMemAllocAsync_ptsz"], ..ALLOCATES },
+    Call { names: &["cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"], ..ALLOCATES },
+    Call { names: &["cuMemCreate"], arena: PHYSICAL, property: Some(2), ..ALLOCATES },
+    Call { names: &["cuMemMap"], arena: MAPPING, address: Some(0), size: Some(1), ..BLANK },
+    Call { names: &["cuMemHostAlloc", "cuMemAllocHost_v2"], arena: PINNED, ..ALLOCATES },
+    Call {
+        names: &["cuMemHostRegister_v2"],
+        arena: PINNED,
+        address: Some(0),
+        size: Some(1),
+        ..BLANK
+    },
+    Call { names: &["cuMemFree_v2", "cuMemFreeAsync", "cuMemFreeAsync_ptsz"], ..FREES },
+    Call { names: &["cuMemRelease"], arena: PHYSICAL, ..FREES },
+    Call { names: &["cuMemUnmap"], arena: MAPPING, ..FREES },
+    Call { names: &["cuMemFreeHost", "cuMemHostUnregister"], arena: PINNED, ..FREES },
+    Call {
+        names: &["cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuDevicePrimaryCtxRetain"],
+        mark: CONTEXT,
+        ..MARKS
+    },
+    Call {
+        names: &["cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary"],
+        mark: MODULE,
+        ..MARKS
+    },
+    Call { names: &["cuLibraryLoadData", "cuLibraryLoadFromFile"], mark: LIBRARY, ..MARKS },
+];
+
+/// Functions the kernel's program has room for.
+const MOST_CALLS: usize = 64;
+
+/// The table as the kernel's program reads it: `struct call` of cuda/driver.bpf.h.
+pub(super) fn table() -> Vec<u8> {
+    let register =
+        |argument: Option<usize>| argument.and_then(|n| ARGUMENTS.get(n)).copied().unwrap_or(NONE);
+    let mut bytes: Vec<u8> = CALLS
+        .iter()
+        .flat_map(|call| {
+            [
+                call.arena,
+                register(call.out),
+                register(call.address),
+                register(call.size),
+                register(call.rows),
+                register(call.pitch),
+                register(call.property),
+                call.mark,
+            ]
+        })
+        .collect();
+    bytes.resize(8 * MOST_CALLS, 0);
+    bytes
+}

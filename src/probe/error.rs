@@ -1,0 +1,82 @@
+//! Why events cannot be recorded exactly.
+
+use std::io;
+
+use crate::target::{ObjectError, ProcessError};
+
+/// Why probes could not be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The kernel's program is not part of this memspy.
+    #[error("this memspy was built without its kernel program: {why}")]
+    NotBuilt {
+        /// What was missing at build time.
+        why: String,
+    },
+    /// The kernel refused something.
+    #[error("the kernel refused to {action}: {source}")]
+    Refused {
+        /// What was attempted.
+        action: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// The kernel's verifier rejected a program.
+    #[error("the kernel rejected the program {program}: {source}: {log}")]
+    Rejected {
+        /// Which one.
+        program: String,
+        /// Its answer.
+        source: io::Error,
+        /// The end of its explanation.
+        log: String,
+    },
+    /// The program in this memspy could not be prepared for this kernel.
+    #[error("cannot prepare the kernel program: {why}")]
+    Unprepared {
+        /// Why.
+        why: String,
+    },
+    /// Nothing to probe is loaded in the target.
+    #[error(
+        "process {pid} has loaded neither PyTorch's CUDA part (libc10_cuda) nor the CUDA driver (libcuda): nothing there allocates GPU memory yet"
+    )]
+    NothingToProbe {
+        /// The pid.
+        pid: u32,
+    },
+    /// A file that is loaded in the target could not be examined.
+    #[error("cannot find the probes in {path}: {why}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// The target could not be read.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// A loaded object in the target could not be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+}
+
+impl ProbeError {
+    pub(super) fn refused(action: &'static str) -> impl FnOnce(io::Error) -> ProbeError {
+        move |source| ProbeError::Refused { action, source }
+    }
+
+    pub(super) fn unprepared(why: impl ToString) -> ProbeError {
+        ProbeError::Unprepared { why: why.to_string() }
+    }
+
+    /// Whether it was a link or a program that was refused, which another way may get.
+    pub(super) fn is_about_links(&self) -> bool {
+        matches!(self, ProbeError::Refused { .. } | ProbeError::Rejected { .. })
+    }
+
+    /// Whether it is a lack of rights.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, ProbeError::Refused { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+}

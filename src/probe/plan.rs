@@ -1,0 +1,42 @@
+//! What is to be probed, and what the probes have to know for it.
+
+use crate::model::{BackwardWalk, CudaIndex, FrameWalk, Frees, LevelsAt};
+
+/// Bytes of the ring between kernel and reader: half a second of 600,000 events.
+pub const RING_BYTES: u32 = 32 << 20;
+
+/// The plan of a recording.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How to walk Python stacks; `None` in a target without Python.
+    pub walk: Option<FrameWalk>,
+    /// How to find autograd nodes; `None` without PyTorch, or when that was not found.
+    pub backward: Option<BackwardWalk>,
+    /// Whether the creation of forward nodes is probed.
+    pub backward_lines: bool,
+    /// Where the counters of devices are.
+    pub levels: Vec<(CudaIndex, LevelsAt)>,
+    /// How frees are learned of.
+    pub frees: Frees,
+    /// Allocations of fewer bytes get no stack.
+    pub stacks_from: u64,
+    /// One stack for so many bytes on average; 0 for all.
+    pub stacks_every: u64,
+    /// Size of the ring in bytes: a power of two.
+    pub ring_bytes: u32,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            walk: None,
+            backward: None,
+            backward_lines: false,
+            levels: Vec::new(),
+            frees: Frees::Events,
+            stacks_from: 0,
+            stacks_every: 0,
+            ring_bytes: RING_BYTES,
+        }
+    }
+}

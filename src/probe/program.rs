@@ -1,0 +1,169 @@
+//! The kernel's program: its object, its constants and its maps.
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use aya::maps::{Array, Map, MapData, RingBuf};
+use aya::{Btf, Ebpf, EbpfLoader};
+use aya_obj::Object;
+use rustc_hash::FxHashMap;
+
+use super::constants::Constants;
+use super::error::ProbeError;
+use super::raw::ProbeCounts;
+use super::syscall;
+use crate::model::LevelsAt;
+
+/// The object that build.rs made of cuda/probe.bpf.c; empty when it could not.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
+/// Why it could not.
+static WHY_NOT: &str = include_str!(concat!(env!("OUT_DIR"), "/probe.bpf.why"));
+
+/// Why the kernel's program is not part of this memspy; `None` when it is.
+pub fn why_not_built() -> Option<&'static str> {
+    OBJECT.is_empty().then_some(WHY_NOT)
+}
+
+/// The object with its maps created, from which programs are loaded as they are needed.
+pub(super) struct Programs {
+    maps: Ebpf,
+    object: Object,
+    types: OwnedFd,
+    attach_type: u32,
+    loaded: FxHashMap<&'static str, OwnedFd>,
+}
+
+impl Programs {
+    /// Creates the maps, with `constants` in them.
+    pub(super) fn prepare(
+        constants: &Constants,
+        ring_bytes: u32,
+        attach_type: u32,
+    ) -> Result<Programs, ProbeError> {
+        if let Some(why) = why_not_built() {
+            return Err(ProbeError::NotBuilt { why: why.to_owned() });
+        }
+        let kernel = Btf::from_sys_fs().map_err(ProbeError::unprepared)?;
+        let mut loader = EbpfLoader::new();
+        loader.btf(Some(&kernel)).map_max_entries("RING", ring_bytes);
+        for (name, bytes) in constants.iter() {
+            loader.override_global(name, bytes, true);
+        }
+        let maps = loader.load(OBJECT).map_err(|error| ProbeError::Refused {
+            action: "create the maps of the kernel program",
+            source: std::io::Error::other(chain(&error)),
+        })?;
+        let (object, types) = relocate(&maps, &kernel)?;
+        Ok(Programs { maps, object, types, attach_type, loaded: FxHashMap::default() })
+    }
+
+    /// The program `name`, loaded at first use.
+    pub(super) fn load(&mut self, name: &'static str) -> Result<BorrowedFd<'_>, ProbeError> {
+        if !self.loaded.contains_key(name) {
+            let missing = || ProbeError::unprepared(format!("there is no program {name}"));
+            let program = self.object.programs.get(name).ok_or_else(missing)?;
+            let function =
+                self.object.functions.get(&program.function_key()).ok_or_else(missing)?;
+            let fd = syscall::load_program(
+                name,
+                function,
+                &program.license,
+                self.types.as_fd(),
+                self.attach_type,
+            )
+            .map_err(|(source, log)| ProbeError::Rejected {
+                program: name.to_owned(),
+                source,
+                log,
+            })?;
+            self.loaded.insert(name, fd);
+        }
+        Ok(self.loaded[name].as_fd())
+    }
+
+    /// The ring; can be taken once.
+    pub(super) fn take_ring(&mut self) -> Result<RingBuf<MapData>, ProbeError> {
+        let map = self.maps.take_map("RING").ok_or_else(|| ProbeError::unprepared("no ring"))?;
+        RingBuf::try_from(map).map_err(ProbeError::unprepared)
+    }
+
+    /// What the programs counted.
+    pub(super) fn counts(&self) -> ProbeCounts {
+        let count = |index: u32| {
+            let map = self.maps.map("COUNT")?;
+            Array::<_, u64>::try_from(map).ok()?.get(&index, 0).ok()
+        };
+        ProbeCounts {
+            lost: count(0).unwrap_or_default(),
+            lost_descriptions: count(1).unwrap_or_default(),
+        }
+    }
+
+    /// Says where a device's counters are.
+    pub(super) fn set_levels(&mut self, device: u32, at: LevelsAt) -> Result<(), ProbeError> {
+        let mut bytes = [0u8; 16];
+        bytes[..8].copy_from_slice(&at.allocated.to_le_bytes());
+        bytes[8..12].copy_from_slice(&at.reserved.to_le_bytes());
+        bytes[12..].copy_from_slice(&at.active.to_le_bytes());
+        let map = self.maps.map_mut("LEVELS").ok_or_else(|| ProbeError::unprepared("no levels"))?;
+        let mut levels = Array::<_, [u8; 16]>::try_from(map).map_err(ProbeError::unprepared)?;
+        levels.set(device, bytes, 0).map_err(ProbeError::unprepared)
+    }
+
+    /// Says what the vtable of nodes written in Python is.
+    pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
+        let map = self.maps.map_mut("PY_NODE").ok_or_else(|| ProbeError::unprepared("no node"))?;
+        let mut known = Array::<_, u64>::try_from(map).map_err(ProbeError::unprepared)?;
+        known.set(0, vtable, 0).map_err(ProbeError::unprepared)
+    }
+}
+
+/// A second copy of the object, bound to the maps of the first: what aya loads itself it loads without
+/// the attach type of uprobe_multi.
+fn relocate(maps: &Ebpf, kernel: &Btf) -> Result<(Object, OwnedFd), ProbeError> {
+    let mut object = Object::parse(OBJECT).map_err(ProbeError::unprepared)?;
+    let features = aya::features().btf();
+    let features =
+        features.ok_or_else(|| ProbeError::unprepared("this kernel takes no type information"))?;
+    let types = object
+        .fixup_and_sanitize_btf(features)
+        .map_err(ProbeError::unprepared)?
+        .ok_or_else(|| ProbeError::unprepared("it has no type information"))?
+        .to_bytes();
+    let types = syscall::load_btf(&types).map_err(ProbeError::refused("take type information"))?;
+    object.relocate_btf(kernel).map_err(ProbeError::unprepared)?;
+    let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
+    let wanted = std::mem::take(&mut object.maps);
+    let mut bound = Vec::new();
+    for (name, map) in &wanted {
+        let created = maps.maps().find(|(known, _)| known == name).and_then(|(_, map)| fd(map));
+        let created = created
+            .ok_or_else(|| ProbeError::unprepared(format!("its map {name} was not created")))?;
+        bound.push((name.as_str(), created, map));
+    }
+    object.relocate_maps(bound.into_iter(), &text).map_err(ProbeError::unprepared)?;
+    object.relocate_calls(&text).map_err(ProbeError::unprepared)?;
+    Ok((object, types))
+}
+
+fn fd(map: &Map) -> Option<i32> {
+    match map {
+        Map::Array(m)
+        | Map::HashMap(m)
+        | Map::LruHashMap(m)
+        | Map::PerCpuArray(m)
+        | Map::RingBuf(m) => Some(m.fd().as_fd().as_raw_fd()),
+        _ => None,
+    }
+}
+
+/// An error with all its causes, which aya's own text leaves out.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,166 @@
+//! Records of the ring, decoded: the structures of cuda/probe.h.
+
+use super::raw::{Raw, RawEvent, RawNode};
+use crate::model::{Arena, Change, CudaIndex, FreedArena, Levels, Mark, ProbedFrame, StackSource};
+
+/// `enum record_kind`.
+const ALLOCATED: u8 = 1;
+const FREED: u8 = 2;
+const FAILED: u8 = 3;
+const MARKED: u8 = 4;
+const STACK: u8 = 5;
+const CODE: u8 = 6;
+const CODE_FREED: u8 = 7;
+
+/// Flags of `struct who`.
+const TRUNCATED: u8 = 1;
+const FAULTED: u8 = 2;
+const LEVELS: u8 = 4;
+const NODE: u8 = 8;
+const NO_DEVICE: u8 = 0xff;
+
+/// Sizes of the structures.
+const WHO: usize = 40;
+const ALLOCATION: usize = 88;
+const STACK_HEAD: usize = 16;
+const FRAME: usize = 16;
+const CODE_HEAD: usize = 64;
+const OWNER_BIT: u32 = 56;
+/// Room for the parts of `struct code_record`: the object, its name, its file's, its line table.
+const PARTS: [usize; 4] = [6 * 64, 5 * 64, 7 * 64, 33 * 64];
+
+/// Decodes records; keeps its buffers.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    frames: Vec<ProbedFrame>,
+}
+
+impl Decoder {
+    /// Passes what `record` says to `take`; what is not known it leaves out.
+    pub(super) fn decode(&mut self, record: &[u8], take: &mut dyn FnMut(Raw<'_>)) -> Option<()> {
+        match *record.first()? {
+            STACK => {
+                let count = usize::from(u16_at(record, 2)?);
+                let frames = record.get(STACK_HEAD..)?.chunks_exact(FRAME).take(count);
+                self.frames.clear();
+                self.frames.extend(frames.filter_map(|frame| {
+                    let code = u64_at(frame, 0)?;
+                    Some(ProbedFrame {
+                        code: code & ((1 << OWNER_BIT) - 1),
+                        owner: (code >> OWNER_BIT) as u8,
+                        instruction: u64_at(frame, 8)?,
+                    })
+                }));
+                take(Raw::Stack {
+                    key: u64_at(record, 8)?,
+                    frames: &self.frames,
+                    truncated: record.get(1)? & TRUNCATED != 0,
+                });
+            }
+            CODE => {
+                let mut spans: [(u64, &[u8]); 4] = [(0, &[]); 4];
+                let mut start = CODE_HEAD;
+                for (part, (span, room)) in spans.iter_mut().zip(PARTS).enumerate() {
+                    let len = u32_at(record, 48 + 4 * part)? as usize;
+                    *span = (u64_at(record, 16 + 8 * part)?, record.get(start..start + len)?);
+                    start += room;
+                }
+                take(Raw::Code { code: u64_at(record, 8)?, spans: &spans });
+            }
+            CODE_FREED => take(Raw::CodeFreed { code: u64_at(record, 8)? }),
+            _ => take(Raw::Event(event(record)?)),
+        }
+        Some(())
+    }
+}
+
+fn event(record: &[u8]) -> Option<RawEvent> {
+    let [kind, arena, device, source, flags, mark] = *record.first_chunk::<6>()?;
+    let change = match kind {
+        ALLOCATED => Change::Allocated {
+            arena: self::arena(arena, device)?,
+            address: u64_at(record, WHO)?,
+            size: u64_at(record, WHO + 8)?,
+            levels: (flags & LEVELS != 0).then(|| levels(record)).flatten(),
+        },
+        FREED => Change::Freed { arena: freed(arena)?, address: u64_at(record, WHO)? },
+        FAILED => Change::Failed {
+            arena: self::arena(arena, device)?,
+            size: u64_at(record, WHO + 8)?,
+            code: u16_at(record, 6)?.into(),
+        },
+        MARKED => Change::Marked(match mark {
+            0 => Mark::ContextCreated,
+            1 => Mark::ModuleLoaded,
+            2 => Mark::LibraryLoaded,
+            _ => return None,
+        }),
+        _ => return None,
+    };
+    let node = (kind == ALLOCATED && flags & NODE != 0).then(|| {
+        Some(RawNode {
+            vtable: u64_at(record, ALLOCATION)?,
+            python_type: u64_at(record, ALLOCATION + 8)?,
+            forward: u64_at(record, ALLOCATION + 16)?,
+        })
+    });
+    Some(RawEvent {
+        time: u64_at(record, 16)?,
+        change,
+        os_thread: u32_at(record, 8)?,
+        python_id: u64_at(record, 24)?,
+        stack: u64_at(record, 32)?,
+        source: match source {
+            0 => StackSource::Own,
+            1 => StackSource::Backward,
+            2 => StackSource::Borrowed,
+            3 => StackSource::NoPython,
+            4 => StackSource::NotTaken,
+            _ => StackSource::Unknown,
+        },
+        truncated: flags & TRUNCATED != 0,
+        faulted: flags & FAULTED != 0,
+        node: node.flatten(),
+    })
+}
+
+fn levels(record: &[u8]) -> Option<Levels> {
+    let at = |index: usize| Some(u64_at(record, WHO + 16 + 8 * index)? as i64);
+    Some(Levels { allocated: at(0)?, peak: at(1)?, reserved: at(2)?, active: at(3)? })
+}
+
+fn arena(code: u8, device: u8) -> Option<Arena> {
+    let device = (device != NO_DEVICE).then_some(CudaIndex(device.into()));
+    Some(match code {
+        0 => Arena::Torch(device?),
+        1 => Arena::Driver(device),
+        2 => Arena::Physical(device),
+        3 => Arena::Mapping,
+        4 => Arena::Managed,
+        5 => Arena::PinnedHost,
+        _ => return None,
+    })
+}
+
+fn freed(code: u8) -> Option<FreedArena> {
+    Some(match code {
+        0 => FreedArena::Torch,
+        1 => FreedArena::Driver,
+        2 => FreedArena::Physical,
+        3 => FreedArena::Mapping,
+        5 => FreedArena::PinnedHost,
+        _ => return None,
+    })
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}

@@ -1,0 +1,222 @@
+//! Stacks that a probe in the kernel walked: how it finds the frames, and what they are called.
+//!
+//! The kernel's program copies a code object when it meets it first, so that it is named as it was at that
+//! moment, whatever becomes of it; and it tells of every one of these that dies. So an address stands
+//! for one code object from its copy on until it is copied again.
+
+use rustc_hash::FxHashMap;
+
+use super::code_object::CodeObject;
+use super::error::PythonError;
+use super::heads::Place;
+use super::interpreter::Interpreter;
+use super::layout::{Entry, Instruction, Layout};
+use super::line_table::Lines;
+use super::objects::ObjectFault;
+use crate::model::{
+    Frame, FrameId, FrameWalk, Function, FunctionId, ProbedFrame, StackId, StackTable,
+};
+use crate::target::{Addr, Field, Memory, MemoryError, MemoryImage, Span};
+
+/// Where in glibc's `struct pthread` the slots of thread-specific values lie at most: after the header
+/// of the thread control block, before the stack's description (nptl/descr.h).
+const SLOTS: std::ops::Range<usize> = 0x100..0x910;
+/// `tp_dealloc` in `PyTypeObject` (Include/cpython/object.h, 3.8 to 3.15).
+const TYPE_DEALLOC: u64 = 48;
+
+/// How a kernel program walks the stacks of `interpreter`, whose main interpreter state is at `state`
+/// with the threads `threads`, the newest first.
+pub(super) fn frame_walk(
+    memory: &dyn Memory,
+    interpreter: &Interpreter,
+    state: Addr,
+    threads: &[Place],
+    pid: u32,
+) -> Result<FrameWalk, PythonError> {
+    let layout = &interpreter.layout;
+    let main =
+        threads.last().ok_or(PythonError::NotReady { pid, waiting_for: "it has no threads" })?;
+    let offset = |offset: usize| offset as u32;
+    let (frame_instruction, instruction_is_offset) = match layout.frame.instruction {
+        Instruction::Bytes(field) | Instruction::Units(field) => (offset(field.offset), true),
+        Instruction::Pointer(field) => (offset(field.offset), false),
+    };
+    let frame_owner = match layout.frame.entry {
+        Entry::Shim { owner, .. } => Some(offset(owner.offset)),
+        Entry::Unmarked | Entry::Flag(_) => None,
+    };
+    // A type that cannot be read only means that deaths go unnoticed, as on a build that hides it.
+    let code_dealloc = interpreter
+        .code_type
+        .and_then(|class| memory.pointer(class + TYPE_DEALLOC).ok())
+        .filter(|function| function.is_plausible());
+    Ok(FrameWalk {
+        threads_head: state.0 + layout.interpreter.threads_head.offset as u64,
+        main_thread: main.at.0,
+        own_thread_slot: own_thread_slot(memory, threads),
+        thread_next: offset(layout.thread.next.offset),
+        thread_id: offset(layout.thread.python_id.offset),
+        thread_head: offset(layout.thread.head.offset),
+        head_through: layout.thread.head_through.map(|field| offset(field.offset)),
+        frame_code: offset(layout.frame.code.offset),
+        frame_previous: offset(layout.frame.previous.offset),
+        frame_instruction,
+        instruction_is_offset,
+        frame_owner,
+        contiguous: !instruction_is_offset,
+        code_len: offset(layout.code.len),
+        code_name: offset(layout.code.name.offset),
+        code_file: offset(layout.code.file.offset),
+        code_line_table: offset(layout.code.line_table.offset),
+        code_dealloc: code_dealloc.map(|function| function.0),
+    })
+}
+
+/// Offset from `pthread_self()` to the slot of `autoTSSkey`, found by its content: the first slot at which
+/// most threads hold their own thread state. Other libraries (pybind11) keep the same pointer in slots
+/// of their own, with higher numbers, of some of the threads.
+fn own_thread_slot(memory: &dyn Memory, threads: &[Place]) -> Option<u32> {
+    let mut votes: FxHashMap<usize, usize> = FxHashMap::default();
+    for thread in threads {
+        let Ok(block) = memory.vec(Addr(thread.python_id), SLOTS.end) else { continue };
+        for at in SLOTS.step_by(8) {
+            if Field::<Addr>::at(at).of(&block) == Some(thread.at) {
+                *votes.entry(at).or_default() += 1;
+            }
+        }
+    }
+    let best = votes.into_iter().max_by_key(|&(at, votes)| (votes, std::cmp::Reverse(at)));
+    best.map(|(at, _)| at as u32)
+}
+
+/// Names frames that a probe found.
+pub struct ProbedStacks {
+    memory: Box<dyn Memory>,
+    layout: Layout,
+    code_type: Option<Addr>,
+    shims_from: u8,
+    by_address: FxHashMap<u64, Known>,
+    frames: Vec<FrameId>,
+}
+
+/// A code object as it was copied.
+struct Known {
+    function: Function,
+    number: Option<FunctionId>,
+    lines: Lines,
+    instructions: u64,
+    frames: FxHashMap<i64, FrameId>,
+}
+
+impl ProbedStacks {
+    pub(super) fn new(memory: Box<dyn Memory>, interpreter: &Interpreter) -> ProbedStacks {
+        ProbedStacks {
+            memory,
+            layout: interpreter.layout,
+            code_type: interpreter.code_type,
+            shims_from: match interpreter.layout.frame.entry {
+                Entry::Shim { from, .. } => from,
+                Entry::Unmarked | Entry::Flag(_) => u8::MAX,
+            },
+            by_address: FxHashMap::default(),
+            frames: Vec::new(),
+        }
+    }
+
+    /// Takes the copy of the code object at `code`: stretches of memory by address.
+    pub fn saw_code(&mut self, code: u64, spans: &[(u64, &[u8])]) {
+        let mut copy = MemoryImage::default();
+        for (at, bytes) in spans {
+            copy.insert(Addr(*at), bytes);
+        }
+        let both = CopyFirst { copy, live: &*self.memory };
+        match self.read(&both, Addr(code)) {
+            Ok(known) => self.by_address.insert(code, known),
+            // What was there before is not there any more; frames that use it stay unknown.
+            Err(_) => self.by_address.remove(&code),
+        };
+    }
+
+    fn read(&self, memory: &CopyFirst<'_>, at: Addr) -> Result<Known, ObjectFault> {
+        let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
+        // What was longer than its copy was read from the live process: that counts only while the code
+        // object is still the one copied.
+        let reached_beyond = !memory.has(object.name.at, object.name.stored.len())
+            || !memory.has(object.file.at, object.file.stored.len())
+            || !memory.has(object.table_at, object.table.len());
+        if reached_beyond {
+            let now = memory.live.vec(at, self.layout.code.len)?;
+            let fields = &self.layout.code;
+            let same = [fields.name, fields.file, fields.line_table]
+                .iter()
+                .all(|field| field.of(&now) == field.of(&object.head))
+                && fields.first_line.of(&now) == fields.first_line.of(&object.head);
+            if !same {
+                return Err(ObjectFault::Odd);
+            }
+        }
+        Ok(Known {
+            function: object.function,
+            number: None,
+            lines: object.lines,
+            instructions: object.instructions,
+            frames: FxHashMap::default(),
+        })
+    }
+
+    /// The stack with these frames, innermost first; `None` when one of them has a code object of which
+    /// no good copy came.
+    pub fn stack(&mut self, probed: &[ProbedFrame], table: &mut StackTable) -> Option<StackId> {
+        self.frames.clear();
+        for frame in probed.iter().filter(|f| f.code != 0 && f.owner < self.shims_from) {
+            let known = self.by_address.get_mut(&frame.code)?;
+            let offset = match self.layout.frame.instruction {
+                Instruction::Pointer(_) => {
+                    frame.instruction.wrapping_sub(known.instructions) as i64
+                }
+                Instruction::Bytes(_) => i64::from(frame.instruction as i32),
+                Instruction::Units(_) => i64::from(frame.instruction as i32) * 2,
+            };
+            let number =
+                *known.number.get_or_insert_with(|| table.function(known.function.clone()));
+            let lines = &known.lines;
+            let id = *known
+                .frames
+                .entry(offset)
+                .or_insert_with(|| table.frame(Frame { function: number, line: lines.at(offset) }));
+            self.frames.push(id);
+        }
+        let mut stack = None;
+        for &frame in self.frames.iter().rev() {
+            stack = Some(table.stack(stack, frame));
+        }
+        stack
+    }
+}
+
+/// A copy, and the live process for what it does not hold.
+struct CopyFirst<'a> {
+    copy: MemoryImage,
+    live: &'a dyn Memory,
+}
+
+impl CopyFirst<'_> {
+    fn has(&self, at: Addr, len: usize) -> bool {
+        self.copy.read(at, &mut vec![0; len]).is_ok()
+    }
+}
+
+impl Memory for CopyFirst<'_> {
+    fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError> {
+        let mut from = 0;
+        for (index, span) in spans.iter().enumerate() {
+            let part = out.get_mut(from..from + span.len);
+            let part = part.ok_or(MemoryError::Fault { span: *span, index })?;
+            if self.copy.read(span.addr, part).is_err() {
+                self.live.read(span.addr, part)?;
+            }
+            from += span.len;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! The events so far against the allocator's own running counts.
+//!
+//! Nothing stops the target, so a count read may be ahead of the events by what is just under way: an
+//! allocation is counted before its event, a free after it. Several looks a second are compared; what
+//! differs in all of them is missing for good.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::Arena;
+use crate::model::{
+    AllocatorCounters, Change, CudaIndex, Event, FreedArena, Metric, Nanos, Pool, Reconciled,
+};
+
+/// What the probes saw of one device since the beginning.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    allocations: i64,
+    requested: i64,
+}
+
+/// How far the counters are ahead of the events.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    allocations: i64,
+    frees: i64,
+    requested: i64,
+}
+
+/// One device.
+#[derive(Debug, Default)]
+struct Device {
+    seen: Seen,
+    /// At the beginning: counted before the probes were in place.
+    base: Option<Ahead>,
+    /// The best look since the last record.
+    best: Option<Ahead>,
+    last: Option<AllocatorCounters>,
+}
+
+/// Compares events and counters.
+#[derive(Debug, Default)]
+pub(super) struct Reconciler {
+    devices: FxHashMap<CudaIndex, Device>,
+    frees: i64,
+    frees_probed: bool,
+}
+
+impl Reconciler {
+    /// `frees_probed`: whether frees are seen one by one.
+    pub(super) fn new(frees_probed: bool) -> Reconciler {
+        Reconciler { frees_probed, ..Reconciler::default() }
+    }
+
+    /// Counts an event.
+    pub(super) fn saw(&mut self, event: &Event) {
+        match event.change {
+            Change::Allocated { arena: Arena::Torch(device), size, .. } => {
+                let seen = &mut self.devices.entry(device).or_default().seen;
+                seen.allocations += 1;
+                seen.requested += size as i64;
+            }
+            Change::Freed { arena: FreedArena::Torch, .. } => self.frees += 1,
+            _ => {}
+        }
+    }
+
+    /// Takes a look at the counters, all events up to which have been counted.
+    pub(super) fn look(&mut self, device: CudaIndex, counters: &AllocatorCounters) {
+        let frees = self.frees;
+        let device = self.devices.entry(device).or_default();
+        let total = |metric: Metric| counters.stat(metric, Pool::All);
+        let ahead = Ahead {
+            allocations: total(Metric::Allocation).allocated - device.seen.allocations,
+            frees: total(Metric::Allocation).freed - frees,
+            requested: total(Metric::RequestedBytes).allocated - device.seen.requested,
+        };
+        let was_reset = device.last.is_some_and(|last| {
+            total(Metric::Allocation).allocated < last.stat(Metric::Allocation, Pool::All).allocated
+        });
+        if was_reset {
+            // The job has begun to count anew (reset_accumulated_memory_stats).
+            device.base = None;
+            device.best = None;
+        }
+        device.last = Some(*counters);
+        device.best = Some(match device.best {
+            None => ahead,
+            Some(best) => Ahead {
+                allocations: best.allocations.min(ahead.allocations),
+                frees: best.frees.max(ahead.frees),
+                requested: best.requested.min(ahead.requested),
+            },
+        });
+    }
+
+    /// What the looks since the last call came to; the first ones only set the beginning.
+    pub(super) fn take(&mut self, time: Nanos) -> Vec<Reconciled> {
+        // A free does not tell its device.
+        let frees_known = self.frees_probed && self.devices.len() == 1;
+        let mut found = Vec::new();
+        for (&index, device) in &mut self.devices {
+            let Some(best) = device.best.take() else { continue };
+            let Some(base) = device.base else {
+                device.base = Some(best);
+                continue;
+            };
+            found.push(Reconciled {
+                time,
+                device: index,
+                allocations: best.allocations - base.allocations,
+                frees: frees_known.then_some(best.frees - base.frees),
+                requested: best.requested - base.requested,
+            });
+        }
+        found.sort_unstable_by_key(|r| r.device);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Stat;
+
+    fn counters(allocated: i64, freed: i64, requested: i64) -> AllocatorCounters {
+        let mut counters = AllocatorCounters::default();
+        counters.stats[Metric::Allocation as usize][0] =
+            Stat { allocated, freed, ..Stat::default() };
+        counters.stats[Metric::RequestedBytes as usize][0] =
+            Stat { allocated: requested, ..Stat::default() };
+        counters
+    }
+
+    fn allocated(size: u64) -> Event {
+        let arena = Arena::Torch(CudaIndex(0));
+        let change = Change::Allocated { arena, address: 512, size, levels: None };
+        Event { time: Nanos(1), change, site: None }
+    }
+
+    fn freed() -> Event {
+        let change = Change::Freed { arena: FreedArena::Torch, address: 512 };
+        Event { time: Nanos(2), change, site: None }
+    }
+
+    #[test]
+    fn what_is_under_way_at_one_look_is_settled_by_another() {
+        let mut reconciler = Reconciler::new(true);
+        reconciler.look(CudaIndex(0), &counters(1001, 900, 5100));
+        reconciler.look(CudaIndex(0), &counters(1000, 900, 5000));
+        assert!(reconciler.take(Nanos(0)).is_empty(), "the beginning");
+        reconciler.saw(&allocated(64));
+        reconciler.saw(&freed());
+        reconciler.look(CudaIndex(0), &counters(1002, 900, 5164));
+        reconciler.look(CudaIndex(0), &counters(1001, 901, 5064));
+        let found = reconciler.take(Nanos(9));
+        let expected = Reconciled {
+            time: Nanos(9),
+            device: CudaIndex(0),
+            allocations: 0,
+            frees: Some(0),
+            requested: 0,
+        };
+        assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn what_no_event_told_stays_missing() {
+        let mut reconciler = Reconciler::new(true);
+        reconciler.look(CudaIndex(0), &counters(10, 5, 100));
+        reconciler.take(Nanos(0));
+        reconciler.look(CudaIndex(0), &counters(12, 6, 300));
+        let found = reconciler.take(Nanos(1));
+        assert_eq!((found[0].allocations, found[0].frees, found[0].requested), (2, Some(1), 200));
+        reconciler.look(CudaIndex(0), &counters(1, 0, 10));
+        assert!(reconciler.take(Nanos(2)).is_empty(), "counted anew");
+    }
+}

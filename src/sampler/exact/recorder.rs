@@ -1,0 +1,491 @@
+//! The recorder of exact events: empties the ring, names what it finds, and checks it against the counters.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::reconcile::Reconciler;
+use super::sites::Sites;
+use crate::model::{
+    AllocatorBackend, AllocatorCounters, Change, Consistency, CudaIndex, End, EndReason, Event,
+    EventTotals, Events, Exact, Frees, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
+    StackSource,
+};
+use crate::probe::{Plan, Probe, ProbeCounts, ProbeError, RawEvent};
+use crate::sampler::priority::serve_early;
+use crate::sampler::readers::{Readers, Torch};
+use crate::sampler::recorder::Progress;
+use crate::sampler::session::Session;
+use crate::torch::{ClassNames, TorchError};
+
+/// Between two looks into the ring: a fraction of what it holds at 600,000 events a second.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// An event waits so long for the description of its stack, which another thread may be writing.
+const PATIENCE: Duration = Duration::from_millis(100);
+const CHECK_ALIVE_EVERY: Duration = Duration::from_millis(100);
+const REFRESH_EVERY: Duration = Duration::from_millis(250);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How long a block map is tried for until the target keeps still.
+const MAP_PATIENCE: Duration = Duration::from_millis(20);
+/// Events of one record.
+const MOST_EVENTS: usize = 1 << 14;
+
+/// What is wanted of an exact recording.
+#[derive(Debug, Clone, Default)]
+pub struct ExactWanted {
+    /// How long; `None` for until stopped.
+    pub duration: Option<Duration>,
+    /// How frees are learned of.
+    pub frees: Frees,
+    /// Allocations of fewer bytes get no stack.
+    pub stacks_from: u64,
+    /// One stack for so many bytes on average; 0 for all.
+    pub stacks_every: u64,
+    /// Whether the forward lines of backward allocations are recorded.
+    pub backward_lines: bool,
+}
+
+/// Records one target exactly.
+pub struct ExactRecorder {
+    session: Session,
+    wanted: ExactWanted,
+    plan: Plan,
+    probe: Option<Probe>,
+    /// What was loaded in the target when the probes were placed: PyTorch's allocator, its backward engine.
+    placed: Placed,
+    sites: Sites,
+    /// Out of the ring, not yet recorded, in time order.
+    waiting: Vec<RawEvent>,
+    batch: Events,
+    /// CLOCK_MONOTONIC at time 0.
+    epoch: u64,
+    last: Nanos,
+    totals: EventTotals,
+    counted: ProbeCounts,
+    reconciler: Reconciler,
+    counters: Vec<(CudaIndex, AllocatorCounters)>,
+}
+
+/// What is known of the target that decides what can be probed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Placed {
+    allocator: Option<AllocatorBackend>,
+    levels: usize,
+}
+
+/// What an attempt to place probes came to.
+enum Placing {
+    Placed,
+    /// Nothing to probe is loaded yet.
+    Nothing,
+}
+
+impl ExactRecorder {
+    /// A recorder over `readers`; its clock starts now. Probes are placed when it runs.
+    pub fn new(readers: Readers, wanted: ExactWanted) -> Self {
+        let python = readers.python.as_ref().and_then(|p| p.probed_stacks(&readers.process));
+        let sites = Sites::new(readers.process.clone(), python, Some(ClassNames::default()));
+        let session = Session::new(readers);
+        let epoch = monotonic().saturating_sub(session.start.elapsed().as_nanos() as u64);
+        ExactRecorder {
+            session,
+            plan: Plan::default(),
+            probe: None,
+            placed: Placed::default(),
+            sites,
+            waiting: Vec::new(),
+            batch: Events::default(),
+            epoch,
+            last: Nanos(0),
+            totals: EventTotals::default(),
+            counted: ProbeCounts::default(),
+            reconciler: Reconciler::new(wanted.frees != Frees::Maps),
+            counters: Vec::new(),
+            wanted,
+        }
+    }
+
+    /// Places the probes; an error says why that cannot be done. Without CUDA in the target there is
+    /// nothing to place: [`Self::run`] then waits for it.
+    pub fn place(&mut self) -> Result<(), ProbeError> {
+        match self.try_place()? {
+            Placing::Placed | Placing::Nothing => Ok(()),
+        }
+    }
+
+    /// What is probed, for showing; `None` while nothing is.
+    pub fn probe(&self) -> Option<&Probe> {
+        self.probe.as_ref()
+    }
+
+    /// Records until the duration is over, `stop` is set or the target ends; the last record is the
+    /// [`End`] returned. `observe` is called a few times a second. An error is the sink's.
+    pub fn run(
+        mut self,
+        host: String,
+        sink: &mut dyn RecordSink,
+        stop: &AtomicBool,
+        observe: &mut dyn FnMut(&Progress),
+    ) -> io::Result<End> {
+        self.session.record_start(host, 0, sink)?;
+        self.session.watch_gpu();
+        serve_early();
+        if self.probe.is_some() {
+            self.record_placed(sink)?;
+        }
+        let reason = self.follow(sink, stop, observe)?;
+        self.finish(sink)?;
+        self.session.totals.exact = Some(self.totals);
+        let end = End { time: self.now(), reason, totals: self.session.totals };
+        sink.record(&Record::End(end.clone()))?;
+        Ok(end)
+    }
+
+    fn follow(
+        &mut self,
+        sink: &mut dyn RecordSink,
+        stop: &AtomicBool,
+        observe: &mut dyn FnMut(&Progress),
+    ) -> io::Result<EndReason> {
+        let (mut alive, mut refreshed, mut checked) =
+            (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(EndReason::Interrupted);
+            }
+            let now = self.session.start.elapsed();
+            if self.wanted.duration.is_some_and(|duration| now >= duration) {
+                return Ok(EndReason::Duration);
+            }
+            self.empty_ring();
+            self.record_events(sink)?;
+            self.compare_counters(sink)?;
+            if now.saturating_sub(alive) >= CHECK_ALIVE_EVERY {
+                alive = now;
+                if let Some(reason) = self.session.is_over() {
+                    return Ok(reason);
+                }
+                self.session.record_usage(sink)?;
+            }
+            if now.saturating_sub(refreshed) >= REFRESH_EVERY {
+                refreshed = now;
+                self.refresh(sink)?;
+                observe(&self.progress(now));
+            }
+            if now.saturating_sub(checked) >= CHECK_EVERY {
+                checked = now;
+                self.check(sink)?;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// The last look: everything in the ring, and the allocator as it is then.
+    fn finish(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        self.empty_ring();
+        self.record_events(sink)?;
+        self.compare_counters(sink)?;
+        self.check(sink)?;
+        if let Some(probe) = &mut self.probe {
+            probe.detach();
+        }
+        self.empty_ring();
+        self.record_all_events(sink)?;
+        self.count_losses();
+        self.session.record_losses(sink)
+    }
+
+    /// Places probes where there are none, or where the target offers more to probe than it did.
+    fn try_place(&mut self) -> Result<Placing, ProbeError> {
+        self.plan = Plan {
+            walk: match &mut self.session.readers.python {
+                // Without its layout the stacks are unknown, but the events are exact all the same.
+                Some(python) => python.frame_walk().ok(),
+                None => None,
+            },
+            backward: None,
+            backward_lines: self.wanted.backward_lines,
+            levels: match &self.session.readers.torch {
+                Torch::Attached(torch) => torch.levels().collect(),
+                _ => Vec::new(),
+            },
+            frees: self.wanted.frees,
+            stacks_from: self.wanted.stacks_from,
+            stacks_every: self.wanted.stacks_every,
+            ..Plan::default()
+        };
+        let placed = self.placed_now();
+        match Probe::attach(&self.session.readers.process, &self.plan) {
+            Ok(probe) => {
+                self.placed = placed;
+                self.probe = Some(probe);
+                Ok(Placing::Placed)
+            }
+            Err(ProbeError::NothingToProbe { .. }) => Ok(Placing::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn placed_now(&self) -> Placed {
+        Placed { allocator: Some(self.session.readers.allocator()), levels: self.plan.levels.len() }
+    }
+
+    /// Records what is probed from now on, and what was there before.
+    fn record_placed(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let Some(probe) = &self.probe else { return Ok(()) };
+        let exact = Exact {
+            time: self.now(),
+            way: probe.way(),
+            frees: self.wanted.frees,
+            stacks_from: self.wanted.stacks_from,
+            stacks_every: self.wanted.stacks_every,
+            backward_lines: self.wanted.backward_lines && self.plan.backward.is_some(),
+            probes: probe.probes().to_vec(),
+            uncovered: probe.uncovered().to_vec(),
+        };
+        self.know_threads();
+        sink.record(&Record::Exact(exact))?;
+        self.check(sink)
+    }
+
+    /// Looks for what was not there before: PyTorch being imported, CUDA being initialised, threads.
+    fn refresh(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        self.know_threads();
+        let changed = self.session.readers.refresh();
+        if changed {
+            self.session.record_runtime(sink)?;
+        }
+        if let (Some(probe), Torch::Attached(torch)) =
+            (&mut self.probe, &self.session.readers.torch)
+        {
+            let levels: Vec<_> = torch.levels().collect();
+            if changed || levels.len() != self.plan.levels.len() {
+                for (device, at) in &levels {
+                    if let Err(error) = probe.set_levels(*device, *at) {
+                        self.session.losses.add(
+                            ReaderKind::Events,
+                            MissedWhy::Failed(error.to_string()),
+                            1,
+                        );
+                    }
+                }
+                self.plan.levels = levels;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets Python's reader number the threads, so that they are known with their names.
+    fn know_threads(&mut self) {
+        if let Some(python) = &mut self.session.readers.python {
+            // A look that fails leaves threads with the kernel's names.
+            let _ = python.sample(&mut self.session.table, &mut Vec::new());
+        }
+    }
+
+    fn empty_ring(&mut self) {
+        let Some(probe) = &mut self.probe else { return };
+        let (sites, table, waiting) = (&mut self.sites, &mut self.session.table, &mut self.waiting);
+        let before = waiting.len();
+        probe.drain(&mut |raw| waiting.extend(sites.describe(raw, table)));
+        // Threads on different CPUs may have written a little out of order.
+        if waiting.len() > before {
+            waiting.sort_by_key(|event| event.time);
+        }
+    }
+
+    /// Records what can be named; what waits for a description goes on waiting, and what came later with it.
+    fn record_events(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let too_old = monotonic().saturating_sub(PATIENCE.as_nanos() as u64);
+        let described = |event: &RawEvent| event.time < too_old || self.sites.is_described(event);
+        let ready = self.waiting.iter().take_while(|event| described(event)).count();
+        self.record_first(ready, sink)
+    }
+
+    fn record_all_events(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        self.record_first(self.waiting.len(), sink)
+    }
+
+    fn record_first(&mut self, count: usize, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for raw in waiting.drain(..count) {
+            let event = self.name(&raw);
+            self.reconciler.saw(&event);
+            self.batch.events.push(event);
+            if self.batch.events.len() == MOST_EVENTS {
+                self.flush(sink)?;
+            }
+        }
+        self.waiting = waiting;
+        self.flush(sink)
+    }
+
+    fn flush(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        if self.batch.events.is_empty() {
+            return Ok(());
+        }
+        self.session.record_definitions(sink)?;
+        let record = Record::Events(std::mem::take(&mut self.batch));
+        sink.record(&record)?;
+        if let Record::Events(mut batch) = record {
+            batch.events.clear();
+            self.batch = batch; // Its vector is used again.
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, raw: &RawEvent) -> Event {
+        let is_free = matches!(raw.change, Change::Freed { .. });
+        let named = !is_free || self.wanted.frees == Frees::Stacks && raw.stack != 0;
+        let site = named.then(|| self.sites.site(raw, &mut self.session.table));
+        if is_free {
+            self.totals.frees += 1;
+        } else if let Change::Allocated { .. } = raw.change {
+            self.totals.allocations += 1;
+            self.totals.truncated += u64::from(raw.truncated);
+            self.totals.faulted += u64::from(raw.faulted);
+            match site.map(|(_, source)| source) {
+                Some(StackSource::Borrowed) => self.totals.borrowed += 1,
+                Some(StackSource::NoPython) => self.totals.no_python += 1,
+                Some(StackSource::Unknown) => self.totals.unknown += 1,
+                _ => {}
+            }
+        }
+        // A clock that two CPUs read at once may seem to stand still, never to go back.
+        self.last = self.last.max(Nanos(raw.time.saturating_sub(self.epoch)));
+        Event { time: self.last, change: raw.change, site: site.map(|(site, _)| site) }
+    }
+
+    /// One more look at the counters for the reconciliation.
+    fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let Torch::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
+        if *torch.backend() != AllocatorBackend::Native || self.probe.is_none() {
+            return Ok(());
+        }
+        if torch.counters(&mut self.counters).is_err() {
+            return Ok(()); // The next look is 5 ms away.
+        }
+        // Events up to the look, which were still in the ring.
+        let looked = monotonic();
+        self.empty_ring();
+        let until = self.waiting.partition_point(|event| event.time <= looked);
+        self.record_first_described(until, sink)?;
+        if self.waiting.first().is_none_or(|event| event.time > looked) {
+            for (device, counters) in &self.counters {
+                self.reconciler.look(*device, counters);
+            }
+        }
+        Ok(())
+    }
+
+    fn record_first_described(
+        &mut self,
+        until: usize,
+        sink: &mut dyn RecordSink,
+    ) -> io::Result<()> {
+        let sites = &self.sites;
+        let ready = self.waiting[..until].iter().take_while(|e| sites.is_described(e)).count();
+        self.record_first(ready, sink)
+    }
+
+    /// Once a second: the counters, the block maps, what they say of the events, and what was lost.
+    fn check(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        self.count_losses();
+        self.record_blocks(sink)?;
+        for reconciled in self.reconciler.take(self.now()) {
+            sink.record(&Record::Reconciled(reconciled))?;
+        }
+        if let Some(vtable) = self.sites.py_node()
+            && let Some(probe) = &mut self.probe
+            && let Err(error) = probe.set_py_node(vtable)
+        {
+            self.session.losses.add(ReaderKind::Events, MissedWhy::Failed(error.to_string()), 1);
+        }
+        self.session.record_losses(sink)
+    }
+
+    fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let Torch::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
+        if *torch.backend() != AllocatorBackend::Native {
+            return Ok(());
+        }
+        torch.set_patience(MAP_PATIENCE);
+        let start = self.session.start;
+        let mut maps = Vec::new();
+        for device in torch.devices() {
+            let read = torch.blocks(device, Nanos(0)).map(|mut map| {
+                // What counts is the attempt that succeeded, the last one.
+                map.time = Nanos(start.elapsed().as_nanos() as u64);
+                map
+            });
+            maps.push(read);
+        }
+        let counters = torch.counters(&mut self.counters).is_ok();
+        let time = self.now();
+        self.empty_ring();
+        for map in maps {
+            match map {
+                Ok(map) => {
+                    let until = map.time.0 + self.epoch;
+                    let until = self.waiting.partition_point(|event| event.time <= until);
+                    self.record_first(until, sink)?;
+                    match map.consistency {
+                        Consistency::Consistent => self.session.totals.maps_consistent += 1,
+                        Consistency::Degraded { .. } => self.session.totals.maps_degraded += 1,
+                    }
+                    sink.record(&Record::Blocks(map))?;
+                }
+                Err(TorchError::Torn { .. }) => {
+                    self.session.losses.add(ReaderKind::Blocks, MissedWhy::Torn, 1);
+                }
+                Err(error) => {
+                    let why = MissedWhy::Failed(error.to_string());
+                    self.session.losses.add(ReaderKind::Blocks, why, 1);
+                }
+            }
+        }
+        if counters {
+            let until = time.0 + self.epoch;
+            let until = self.waiting.partition_point(|event| event.time <= until);
+            self.record_first(until, sink)?;
+            for (device, counters) in &self.counters {
+                let counters = Box::new(*counters);
+                sink.record(&Record::Counters { time, device: *device, counters })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_losses(&mut self) {
+        let Some(probe) = &self.probe else { return };
+        let counts = probe.counts();
+        let lost = counts.lost - self.counted.lost;
+        self.totals.lost += lost;
+        self.session.losses.add(ReaderKind::Events, MissedWhy::Late, lost);
+        self.counted = counts;
+    }
+
+    fn progress(&self, elapsed: Duration) -> Progress {
+        let sum = |of: fn(&AllocatorCounters) -> i64| {
+            (!self.counters.is_empty()).then(|| self.counters.iter().map(|(_, c)| of(c)).sum())
+        };
+        let mut totals = self.session.totals;
+        totals.exact = Some(self.totals);
+        Progress {
+            elapsed,
+            totals,
+            allocated: sum(AllocatorCounters::allocated),
+            reserved: sum(AllocatorCounters::reserved),
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        self.session.now()
+    }
+}
+
+/// The clock of the probes, in nanoseconds: CLOCK_MONOTONIC, as `bpf_ktime_get_ns`.
+fn monotonic() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,134 @@
+//! What every recording of one target has, whatever it records: its readers, clock, names and sums.
+
+use std::io;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::model::{
+    EndReason, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, StackTable, Start, Totals,
+};
+
+use super::gpu_watch::GpuWatch;
+use super::losses::Losses;
+use super::readers::Readers;
+
+/// A recording under way.
+pub(super) struct Session {
+    pub(super) readers: Readers,
+    /// Time 0.
+    pub(super) start: Instant,
+    pub(super) table: StackTable,
+    pub(super) losses: Losses,
+    pub(super) totals: Totals,
+    gpu: Option<GpuWatch>,
+}
+
+impl Session {
+    /// Its clock starts now.
+    pub(super) fn new(readers: Readers) -> Session {
+        Session {
+            readers,
+            start: Instant::now(),
+            table: StackTable::new(),
+            losses: Losses::default(),
+            totals: Totals::default(),
+            gpu: None,
+        }
+    }
+
+    pub(super) fn now(&self) -> Nanos {
+        Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+
+    /// Why the recording has to end: the target is gone, or is another program.
+    pub(super) fn is_over(&self) -> Option<EndReason> {
+        if !self.readers.process.is_alive() {
+            Some(EndReason::TargetExited)
+        } else if !self.readers.process.same_program() {
+            Some(EndReason::TargetExecuted)
+        } else {
+            None
+        }
+    }
+
+    /// Begins to look at the devices now and then.
+    pub(super) fn watch_gpu(&mut self) {
+        let indices: Vec<u32> =
+            self.readers.devices().iter().filter_map(|d| d.nvml_index).collect();
+        if indices.is_empty() {
+            return;
+        }
+        let Ok(gpu) = &self.readers.gpu else { return };
+        match GpuWatch::start(gpu.clone(), indices) {
+            Ok(watch) => self.gpu = Some(watch),
+            Err(e) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(e.to_string()), 1),
+        }
+    }
+
+    /// Records what was seen of the devices.
+    pub(super) fn record_usage(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        while let Some(look) = self.gpu.as_ref().and_then(GpuWatch::take) {
+            match look {
+                Ok(mut usage) => {
+                    usage.time = self.now();
+                    sink.record(&Record::Usage(usage))?;
+                }
+                Err(why) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(why), 1),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records what is recorded; `rate` is the number of samples a second, 0 for none.
+    pub(super) fn record_start(
+        &mut self,
+        host: String,
+        rate: u32,
+        sink: &mut dyn RecordSink,
+    ) -> io::Result<()> {
+        let process = &self.readers.process;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix_nanos = unix.saturating_sub(self.start.elapsed()).as_nanos() as u64;
+        sink.record(&Record::Start(Start {
+            memspy: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: process.pid(),
+            host,
+            command: process.command().unwrap_or_default(),
+            directory: process.directory().map(|d| d.to_string_lossy().into_owned()),
+            unix_nanos,
+            rate,
+        }))?;
+        self.record_runtime(sink)
+    }
+
+    /// Records what runs in the target, and its devices: their numbers may depend on it.
+    pub(super) fn record_runtime(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        sink.record(&Record::Runtime(Runtime {
+            time: self.now(),
+            python: self.readers.python.as_ref().map(|python| python.version().to_owned()),
+            torch: self.readers.torch_version(),
+            allocator: self.readers.allocator(),
+        }))?;
+        for device in self.readers.devices() {
+            sink.record(&Record::Device(device))?;
+        }
+        Ok(())
+    }
+
+    /// Records functions, frames, stacks, threads and sites met since the last call.
+    pub(super) fn record_definitions(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        if self.table.has_definitions() {
+            for definition in self.table.take_definitions() {
+                sink.record(&Record::Definition(definition))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn record_losses(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let time = self.now();
+        for missed in self.losses.take(time) {
+            sink.record(&Record::Missed(missed))?;
+        }
+        Ok(())
+    }
+}

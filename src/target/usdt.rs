@@ -1,0 +1,261 @@
+//! USDT notes: the places that a library marks for probes, and where the arguments are found there.
+//!
+//! Format: the SystemTap notes (`.note.stapsdt`, type 3) of <sys/sdt.h>: program counter, address of
+//! `.stapsdt.base` at link time, address of the semaphore, then provider, name and arguments as text
+//! such as `-8@%rax -1@%dl 8@-56(%rbp)`.
+
+use std::fs::File;
+use std::io;
+
+use memmap2::Mmap;
+use object::{Object, ObjectSection, ObjectSegment};
+
+/// Notes of this owner and type describe probes.
+const OWNER: &[u8] = b"stapsdt\0";
+const TYPE: u32 = 3;
+
+/// Why the notes of a file could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum UsdtError {
+    /// The file could not be mapped.
+    #[error("cannot read the file: {0}")]
+    Io(#[from] io::Error),
+    /// It is no ELF file, or a damaged one.
+    #[error("no usable ELF file: {0}")]
+    Elf(#[from] object::Error),
+    /// A note breaks off or says something unknown.
+    #[error("a probe's note is not understood: {0}")]
+    Note(String),
+}
+
+/// A general register of x86-64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Register {
+    index: u8,
+}
+
+/// Names of the registers by width (8, 4, 2, 1 bytes) and their index in `struct pt_regs`
+/// (arch/x86/include/uapi/asm/ptrace.h).
+const REGISTERS: [([&str; 4], u8); 16] = [
+    (["r15", "r15d", "r15w", "r15b"], 0),
+    (["r14", "r14d", "r14w", "r14b"], 1),
+    (["r13", "r13d", "r13w", "r13b"], 2),
+    (["r12", "r12d", "r12w", "r12b"], 3),
+    (["rbp", "ebp", "bp", "bpl"], 4),
+    (["rbx", "ebx", "bx", "bl"], 5),
+    (["r11", "r11d", "r11w", "r11b"], 6),
+    (["r10", "r10d", "r10w", "r10b"], 7),
+    (["r9", "r9d", "r9w", "r9b"], 8),
+    (["r8", "r8d", "r8w", "r8b"], 9),
+    (["rax", "eax", "ax", "al"], 10),
+    (["rcx", "ecx", "cx", "cl"], 11),
+    (["rdx", "edx", "dx", "dl"], 12),
+    (["rsi", "esi", "si", "sil"], 13),
+    (["rdi", "edi", "di", "dil"], 14),
+    (["rsp", "esp", "sp", "spl"], 19),
+];
+
+impl Register {
+    /// The register with this name, without `%`; parts of registers are the whole ones.
+    pub fn named(name: &str) -> Option<Register> {
+        let known = REGISTERS.iter().find(|(names, _)| names.contains(&name))?;
+        Some(Register { index: known.1 })
+    }
+
+    /// Its index among the 64-bit words of `struct pt_regs`.
+    pub fn pt_regs_index(self) -> u8 {
+        self.index
+    }
+}
+
+/// Where an argument is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operand {
+    /// It is this number.
+    Constant(i64),
+    /// In a register.
+    Register(Register),
+    /// In memory, at `base + index * scale + displacement`.
+    Memory {
+        /// Register with the base address.
+        base: Register,
+        /// Register with the index, and the scale.
+        index: Option<(Register, u8)>,
+        /// Bytes added.
+        displacement: i64,
+    },
+}
+
+/// An argument of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Argument {
+    /// Bytes: 1, 2, 4 or 8.
+    pub size: u8,
+    /// Whether it is a signed number.
+    pub signed: bool,
+    /// Where it is.
+    pub operand: Operand,
+}
+
+/// A place marked for probes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usdt {
+    /// Who defined it: `pytorch`.
+    pub provider: String,
+    /// Its name: `malloc`.
+    pub name: String,
+    /// Offset in the file of the instruction.
+    pub offset: u64,
+    /// Offset in the file of the counter (u16) that switches it on while not 0.
+    pub semaphore: Option<u64>,
+    /// Its arguments.
+    pub arguments: Vec<Argument>,
+}
+
+/// All places marked in `file`; none when it has no notes.
+pub fn notes(file: &File) -> Result<Vec<Usdt>, UsdtError> {
+    // SAFETY: the map is only read, and a file that shrinks meanwhile is a library being overwritten
+    // in place under a running process, which kills that process as well.
+    let map = unsafe { Mmap::map(file)? };
+    let object = object::File::parse(&*map)?;
+    let Some(section) = object.section_by_name(".note.stapsdt") else { return Ok(Vec::new()) };
+    let base = object.section_by_name(".stapsdt.base").map(|section| section.address());
+    let offset_of = |address: u64| {
+        object.segments().find_map(|segment| {
+            let inside = address.checked_sub(segment.address())?;
+            let (offset, len) = segment.file_range();
+            (inside < len).then_some(offset + inside)
+        })
+    };
+    let mut found = Vec::new();
+    let mut rest = section.data()?;
+    while !rest.is_empty() {
+        let note = Note::split_off(&mut rest).ok_or_else(|| broken("it breaks off"))?;
+        if note.owner != OWNER || note.kind != TYPE {
+            continue;
+        }
+        found.push(note.describe(base, &offset_of)?);
+    }
+    Ok(found)
+}
+
+fn broken(why: impl Into<String>) -> UsdtError {
+    UsdtError::Note(why.into())
+}
+
+/// One note of the section.
+struct Note<'a> {
+    owner: &'a [u8],
+    kind: u32,
+    body: &'a [u8],
+}
+
+impl<'a> Note<'a> {
+    fn split_off(rest: &mut &'a [u8]) -> Option<Note<'a>> {
+        let word = |at: usize| Some(u32::from_le_bytes(*rest.get(at..)?.first_chunk()?));
+        let (name_len, body_len, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
+        let body_at = 12 + name_len.next_multiple_of(4);
+        let note = Note {
+            owner: rest.get(12..12 + name_len)?,
+            kind,
+            body: rest.get(body_at..body_at.checked_add(body_len)?)?,
+        };
+        *rest = rest.get(body_at + body_len.next_multiple_of(4)..).unwrap_or_default();
+        Some(note)
+    }
+
+    fn describe(
+        &self,
+        base: Option<u64>,
+        offset_of: &dyn Fn(u64) -> Option<u64>,
+    ) -> Result<Usdt, UsdtError> {
+        let word = |index: usize| {
+            let bytes = self.body.get(8 * index..).and_then(|b| b.first_chunk());
+            bytes.map(|b| u64::from_le_bytes(*b)).ok_or_else(|| broken("it breaks off"))
+        };
+        let (counter, linked_base, semaphore) = (word(0)?, word(1)?, word(2)?);
+        // Prelinking moves the base; all addresses of the note move with it.
+        let moved = base.filter(|_| linked_base != 0).map_or(0, |b| b.wrapping_sub(linked_base));
+        let mut texts = self.body[24..].split(|&b| b == 0).map(String::from_utf8_lossy);
+        let mut text = || texts.next().unwrap_or_default().into_owned();
+        let (provider, name, arguments) = (text(), text(), text());
+        let place = |address: u64| {
+            offset_of(address.wrapping_add(moved))
+                .ok_or_else(|| broken(format!("{provider}:{name} lies outside of the file")))
+        };
+        Ok(Usdt {
+            offset: place(counter)?,
+            semaphore: if semaphore == 0 { None } else { Some(place(semaphore)?) },
+            arguments: arguments
+                .split_whitespace()
+                .map(|text| argument(text).ok_or_else(|| broken(format!("argument {text}"))))
+                .collect::<Result<_, _>>()?,
+            provider: provider.clone(),
+            name: name.clone(),
+        })
+    }
+}
+
+/// `-8@%rax`, `4@$5`, `8@-56(%rbp)`, `8@16(%rax,%rcx,8)`.
+fn argument(text: &str) -> Option<Argument> {
+    let (size, operand) = text.split_once('@').unwrap_or(("8", text));
+    let size: i8 = size.parse().ok()?;
+    let operand = if let Some(number) = operand.strip_prefix('$') {
+        Operand::Constant(number.parse().ok()?)
+    } else if let Some(name) = operand.strip_prefix('%') {
+        Operand::Register(Register::named(name)?)
+    } else {
+        let (displacement, inside) = operand.strip_suffix(')')?.split_once('(')?;
+        let mut parts = inside.split(',');
+        let mut register = || Register::named(parts.next()?.trim().strip_prefix('%')?);
+        let base = register()?;
+        let index = register();
+        let scale = parts.next().map_or(Some(1), |scale| scale.trim().parse().ok())?;
+        Operand::Memory {
+            base,
+            index: index.map(|register| (register, scale)),
+            displacement: if displacement.is_empty() { 0 } else { displacement.parse().ok()? },
+        }
+    };
+    Some(Argument { size: size.unsigned_abs(), signed: size < 0, operand })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_of_pytorch_are_understood() {
+        let parse = |text: &str| argument(text).unwrap();
+        assert_eq!(
+            parse("-8@%rax"),
+            Argument {
+                size: 8,
+                signed: true,
+                operand: Operand::Register(Register::named("rax").unwrap())
+            }
+        );
+        assert_eq!(parse("-1@%dl").operand, Operand::Register(Register::named("rdx").unwrap()));
+        assert_eq!(Register::named("sil").unwrap().pt_regs_index(), 13);
+        assert_eq!(
+            parse("8@-56(%rbp)").operand,
+            Operand::Memory {
+                base: Register::named("rbp").unwrap(),
+                index: None,
+                displacement: -56
+            }
+        );
+        assert_eq!(
+            parse("4@16(%rax,%rcx,8)").operand,
+            Operand::Memory {
+                base: Register::named("rax").unwrap(),
+                index: Some((Register::named("rcx").unwrap(), 8)),
+                displacement: 16
+            }
+        );
+        assert_eq!(parse("-4@$-5").operand, Operand::Constant(-5));
+        for wrong in ["8@%xmm0", "8@", "8@(%rax", "8@sym(%rip)"] {
+            assert_eq!(argument(wrong), None, "{wrong}");
+        }
+    }
+}

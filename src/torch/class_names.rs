@@ -1,0 +1,102 @@
+//! Names of autograd nodes, out of the C++ run-time type information and Python's types.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::target::{Addr, Memory};
+
+/// Longest name taken, in bytes.
+const LONGEST: usize = 512;
+/// `tp_name` in `PyTypeObject` (Include/cpython/object.h).
+const TYPE_NAME: u64 = 24;
+/// The mangled name of nodes written in Python (`torch::autograd::PyNode`).
+const PY_NODE: &str = "N5torch8autograd6PyNodeE";
+
+/// Names of node classes, each looked up once.
+#[derive(Debug, Default)]
+pub struct ClassNames {
+    by_vtable: FxHashMap<u64, Option<Arc<str>>>,
+    by_type: FxHashMap<u64, (Addr, Arc<str>)>,
+    py_node: Option<u64>,
+}
+
+impl ClassNames {
+    /// The class of a node with this vtable pointer (`AddmmBackward0`); `python_type` is the type of its
+    /// `THPFunction` object for a node written in Python, else 0. `None` when it cannot be read.
+    ///
+    /// Itanium C++ ABI: the word before the vtable's address point leads to the `type_info`, whose second
+    /// word is the mangled name.
+    pub fn name(&mut self, memory: &dyn Memory, vtable: u64, python_type: u64) -> Option<Arc<str>> {
+        if python_type != 0
+            && let Some(name) = self.python_name(memory, python_type)
+        {
+            return Some(name);
+        }
+        if let Some(known) = self.by_vtable.get(&vtable) {
+            return known.clone();
+        }
+        let mangled = (|| {
+            let info = memory.pointer(Addr(vtable) - 8).ok()?;
+            let name = memory.pointer(info + 8).ok()?;
+            memory.c_string(name, LONGEST).ok()
+        })();
+        if mangled.as_deref() == Some(PY_NODE) {
+            self.py_node = Some(vtable);
+        }
+        let name = mangled.as_deref().and_then(last_component).map(Arc::from);
+        self.by_vtable.insert(vtable, name.clone());
+        name
+    }
+
+    /// The vtable pointer of nodes written in Python, once one was met.
+    pub fn py_node(&self) -> Option<u64> {
+        self.py_node
+    }
+
+    /// A type may die and leave its address to another: its name's place tells them apart.
+    fn python_name(&mut self, memory: &dyn Memory, class: u64) -> Option<Arc<str>> {
+        let at = memory.pointer(Addr(class) + TYPE_NAME).ok()?;
+        if let Some((known, name)) = self.by_type.get(&class)
+            && *known == at
+        {
+            return Some(name.clone());
+        }
+        let name: Arc<str> = memory.c_string(at, LONGEST).ok()?.into();
+        self.by_type.insert(class, (at, name.clone()));
+        Some(name)
+    }
+}
+
+/// The last component of a nested name: `N5torch8autograd9generated14AddmmBackward0E` is `AddmmBackward0`.
+fn last_component(mangled: &str) -> Option<&str> {
+    let mut rest = mangled.trim_start_matches('*').trim_start_matches('N');
+    let mut last = None;
+    loop {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 0 {
+            return last;
+        }
+        let (length, after) = rest.split_at(digits);
+        last = Some(after.get(..length.parse().ok()?)?);
+        rest = after.get(length.parse().ok()?..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_class_is_the_last_component() {
+        for (mangled, class) in [
+            ("N5torch8autograd9generated14AddmmBackward0E", Some("AddmmBackward0")),
+            ("N5torch8autograd14AccumulateGradE", Some("AccumulateGrad")),
+            ("6Simple", Some("Simple")),
+            ("i", None),
+            ("99short", None),
+        ] {
+            assert_eq!(last_component(mangled), class, "{mangled}");
+        }
+    }
+}
