@@ -23,6 +23,10 @@ use crate::target::{Addr, LoadedObject, Mapping, Mappings, Process};
 /// Records taken from the ring at once, so that a flood does not keep a caller from its other work.
 const MOST_AT_ONCE: usize = 1 << 18;
 
+/// Begins of the names of the libraries probed; the driver's ends with its version (`libcuda.so.580.65.06`).
+const TORCH: &str = "libc10_cuda";
+const DRIVER: &str = "libcuda.so";
+
 /// Probes in a process. They go when this is dropped, and when memspy ends in whatever way.
 pub struct Probe {
     ring: RingBuf<MapData>,
@@ -32,6 +36,9 @@ pub struct Probe {
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
     links: Vec<OwnedFd>,
+    /// Whether each was loaded when the probes were placed.
+    torch: bool,
+    driver: bool,
 }
 
 /// What PyTorch and the driver offer to be probed.
@@ -81,6 +88,8 @@ impl Probe {
             probes: Vec::new(),
             uncovered: Vec::new(),
             links: Vec::new(),
+            torch: found.torch.is_some(),
+            driver: found.driver.is_some(),
         };
         probe.place(process, plan, found)?;
         Ok(probe)
@@ -274,6 +283,16 @@ impl Probe {
         &self.uncovered
     }
 
+    /// Whether something that can be probed has been loaded since the probes were placed.
+    pub fn misses_something(&self, process: &Process) -> bool {
+        if self.torch && self.driver {
+            return false;
+        }
+        let Ok(mappings) = process.mappings() else { return false };
+        let loaded = |stem| mappings.object(library(stem)).is_some();
+        !self.torch && loaded(TORCH) || !self.driver && loaded(DRIVER)
+    }
+
     /// What the programs counted so far.
     pub fn counts(&self) -> ProbeCounts {
         self.programs.counts()
@@ -308,7 +327,7 @@ impl Found {
         let memory = process.memory();
         let library =
             |stem: &'static str| move |name: &str| name.starts_with(stem) && name.contains(".so");
-        let torch = match mappings.object(library("libc10_cuda")).cloned() {
+        let torch = match mappings.object(library(TORCH)).cloned() {
             Some(mapping) => {
                 let path = || mapping.path.clone().unwrap_or_default().display().to_string();
                 let file = open(process, &mapping)?;
@@ -323,7 +342,7 @@ impl Found {
             }
             None => None,
         };
-        let driver = LoadedObject::find(&memory, &mappings, library("libcuda.so")).transpose()?;
+        let driver = LoadedObject::find(&memory, &mappings, library(DRIVER)).transpose()?;
         if torch.is_none() && driver.is_none() {
             return Err(ProbeError::NothingToProbe { pid: process.pid() });
         }
@@ -342,4 +361,9 @@ fn open(process: &Process, mapping: &Mapping) -> Result<File, ProbeError> {
         path: mapping.path.clone().unwrap_or_default().display().to_string(),
         why: error.to_string(),
     })
+}
+
+/// Whether a file's name is that of a library whose name begins with `stem`.
+fn library(stem: &'static str) -> impl Fn(&str) -> bool {
+    move |name| name.starts_with(stem) && name.contains(".so")
 }

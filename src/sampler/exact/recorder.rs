@@ -27,6 +27,9 @@ const REFRESH_EVERY: Duration = Duration::from_millis(250);
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long a block map is tried for until the target keeps still.
 const MAP_PATIENCE: Duration = Duration::from_millis(20);
+/// Nanoseconds without an event that make a look at the counters count: an event comes a few microseconds
+/// before or after its count.
+const QUIET: u64 = 20_000;
 /// Events of one record.
 const MOST_EVENTS: usize = 1 << 14;
 
@@ -51,8 +54,6 @@ pub struct ExactRecorder {
     wanted: ExactWanted,
     plan: Plan,
     probe: Option<Probe>,
-    /// What was loaded in the target when the probes were placed: PyTorch's allocator, its backward engine.
-    placed: Placed,
     sites: Sites,
     /// Out of the ring, not yet recorded, in time order.
     waiting: Vec<RawEvent>,
@@ -64,13 +65,6 @@ pub struct ExactRecorder {
     counted: ProbeCounts,
     reconciler: Reconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
-}
-
-/// What is known of the target that decides what can be probed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Placed {
-    allocator: Option<AllocatorBackend>,
-    levels: usize,
 }
 
 /// What an attempt to place probes came to.
@@ -91,7 +85,6 @@ impl ExactRecorder {
             session,
             plan: Plan::default(),
             probe: None,
-            placed: Placed::default(),
             sites,
             waiting: Vec::new(),
             batch: Events::default(),
@@ -214,10 +207,8 @@ impl ExactRecorder {
             stacks_every: self.wanted.stacks_every,
             ..Plan::default()
         };
-        let placed = self.placed_now();
         match Probe::attach(&self.session.readers.process, &self.plan) {
             Ok(probe) => {
-                self.placed = placed;
                 self.probe = Some(probe);
                 Ok(Placing::Placed)
             }
@@ -226,8 +217,39 @@ impl ExactRecorder {
         }
     }
 
-    fn placed_now(&self) -> Placed {
-        Placed { allocator: Some(self.session.readers.allocator()), levels: self.plan.levels.len() }
+    /// Places probes where more can be probed than before; those of before have done their work until then.
+    fn place_again(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        self.empty_ring();
+        let before = self.probe.take();
+        match self.try_place() {
+            Ok(Placing::Placed) => {
+                let placed = monotonic();
+                if let Some(mut before) = before {
+                    before.detach();
+                    let (sites, table) = (&mut self.sites, &mut self.session.table);
+                    let waiting = &mut self.waiting;
+                    before.drain(&mut |raw| {
+                        let event = sites.describe(raw, table);
+                        waiting.extend(event.filter(|event| event.time < placed));
+                    });
+                    self.counted = ProbeCounts::default();
+                }
+                self.record_all_events(sink)?;
+                // The numbers of stacks are those of one program in the kernel.
+                self.sites.forget_stacks();
+                self.record_placed(sink)
+            }
+            Ok(Placing::Nothing) => {
+                self.probe = before;
+                Ok(())
+            }
+            Err(error) => {
+                self.probe = before;
+                let why = MissedWhy::Failed(error.to_string());
+                self.session.losses.add(ReaderKind::Events, why, 1);
+                Ok(())
+            }
+        }
     }
 
     /// Records what is probed from now on, and what was there before.
@@ -254,6 +276,13 @@ impl ExactRecorder {
         let changed = self.session.readers.refresh();
         if changed {
             self.session.record_runtime(sink)?;
+        }
+        if self
+            .probe
+            .as_ref()
+            .is_none_or(|probe| probe.misses_something(&self.session.readers.process))
+        {
+            self.place_again(sink)?;
         }
         if let (Some(probe), Torch::Attached(torch)) =
             (&mut self.probe, &self.session.readers.torch)
@@ -356,21 +385,27 @@ impl ExactRecorder {
         Event { time: self.last, change: raw.change, site: site.map(|(site, _)| site) }
     }
 
-    /// One more look at the counters for the reconciliation.
+    /// One more look at the counters for the reconciliation: it counts if the target allocated nothing
+    /// around it, so that no event is ahead of its count or behind.
     fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         let Torch::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native || self.probe.is_none() {
             return Ok(());
         }
+        let before = monotonic();
         if torch.counters(&mut self.counters).is_err() {
             return Ok(()); // The next look is 5 ms away.
         }
-        // Events up to the look, which were still in the ring.
-        let looked = monotonic();
+        let after = monotonic() + QUIET;
+        while monotonic() < after {
+            std::hint::spin_loop();
+        }
         self.empty_ring();
-        let until = self.waiting.partition_point(|event| event.time <= looked);
-        self.record_first_described(until, sink)?;
-        if self.waiting.first().is_none_or(|event| event.time > looked) {
+        let seen = self.waiting.partition_point(|event| event.time < before);
+        self.record_described(seen, sink)?;
+        let quiet = before.saturating_sub(self.last.0 + self.epoch) > QUIET
+            && self.waiting.first().is_none_or(|event| event.time > after);
+        if quiet {
             for (device, counters) in &self.counters {
                 self.reconciler.look(*device, counters);
             }
@@ -378,13 +413,10 @@ impl ExactRecorder {
         Ok(())
     }
 
-    fn record_first_described(
-        &mut self,
-        until: usize,
-        sink: &mut dyn RecordSink,
-    ) -> io::Result<()> {
+    /// Records of the first `count` waiting events those before the first that waits for a description.
+    fn record_described(&mut self, count: usize, sink: &mut dyn RecordSink) -> io::Result<()> {
         let sites = &self.sites;
-        let ready = self.waiting[..until].iter().take_while(|e| sites.is_described(e)).count();
+        let ready = self.waiting[..count].iter().take_while(|e| sites.is_described(e)).count();
         self.record_first(ready, sink)
     }
 

@@ -80,6 +80,12 @@ impl Sites {
         self.stacks.insert(key, stack);
     }
 
+    /// Forgets stacks and sites: other probes number them anew.
+    pub(super) fn forget_stacks(&mut self) {
+        self.stacks.clear();
+        self.known.clear();
+    }
+
     /// Whether all that `event` refers to has been described.
     pub(super) fn is_described(&self, event: &RawEvent) -> bool {
         let known = |key: StackKey| key == 0 || self.stacks.contains_key(&key);
