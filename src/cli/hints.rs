@@ -2,7 +2,7 @@
 
 use anyhow::{Error, anyhow};
 
-use crate::sampler::AttachError;
+use crate::sampler::{AttachError, ProbeError};
 use crate::target::{Access, Process, ProcessError};
 
 /// The error of an attempt to attach to process `pid`, with what to do next.
@@ -22,6 +22,25 @@ pub(super) fn attach(error: AttachError, pid: u32) -> Error {
         }
         other => Error::new(other).context(format!("cannot attach to process {pid}")),
     }
+}
+
+/// The error of an attempt to place probes in process `pid`, with what to do next.
+pub(super) fn probe(error: ProbeError, pid: u32) -> Error {
+    let next = match &error {
+        ProbeError::NotBuilt { .. } => {
+            "build it again with clang and libbpf-dev installed, or record without --exact"
+        }
+        ProbeError::Refused { .. } if error.is_denied() => {
+            "exact mode needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE (in a container: --cap-add); or record without --exact"
+        }
+        ProbeError::Refused { .. }
+        | ProbeError::Rejected { .. }
+        | ProbeError::Unprepared { .. } => {
+            "it needs Linux 6.6 or newer with BTF (/sys/kernel/btf/vmlinux); 'memspy doctor' says more; or record without --exact"
+        }
+        _ => "record without --exact",
+    };
+    anyhow!("cannot record process {pid} exactly: {error}; {next}")
 }
 
 /// Launchers (shells, torchrun, version managers) have the Python that is meant as a child.

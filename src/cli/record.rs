@@ -5,21 +5,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
 use crate::analysis::Profile;
-use crate::model::{AllocatorBackend, Record, RecordSink};
+use crate::model::{AllocatorBackend, Frees, Record, RecordSink};
 use crate::render;
 use crate::sampler::{
-    BackgroundSink, Progress, Readers, Recorder, Torch, Wanted, WithSources, attach,
-    attach_when_python,
+    BackgroundSink, ExactRecorder, ExactWanted, Progress, Readers, Recorder, Torch, Wanted,
+    WithSources, attach, attach_when_python,
 };
 use crate::trace;
 
-use super::args::{FlameFormat, MomentWord, Record as Words, RecordFormat};
+use super::args::{FlameFormat, FreesWord, MomentWord, Record as Words, RecordFormat};
 use super::launch::Launched;
 use super::{charging, flame, hints, in_one_line, output, say};
 
@@ -53,6 +53,8 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
     let pid = launched.as_ref().map(Launched::pid).or(words.pid).unwrap_or_default();
     let attached = match &launched {
         Some(_) => attach_when_python(pid, &stop),
+        // Exact events need no Python: a C program has them too.
+        None if words.exact => Readers::attach_any(pid),
         None => attach(pid, &stop),
     };
     let recorded = match attached {
@@ -93,9 +95,9 @@ fn record(
         .context("nothing was recorded")?;
     let process = readers.process.clone();
     let sink = Sinks { writer, profile: charging(&words.stacks) };
-    let bar = progress_bar(&wanted);
+    let bar = progress_bar(wanted.duration);
     let mut observe = |progress: &Progress| show(&bar, progress);
-    let recorder = Recorder::new(readers, wanted);
+    let recorder = recorder(words, wanted, readers)?;
     let (sinks, result) = if words.no_source {
         drive(recorder, sink, host, stop, &mut observe, |s| s)?
     } else {
@@ -130,6 +132,8 @@ fn record(
                 gpu: None,
                 moment: MomentWord::Peak,
                 function: false,
+                churn: false,
+                memory: None,
                 stacks: words.stacks.clone(),
             };
             drawing.draw(&profile, &path, words.force)?;
@@ -138,9 +142,54 @@ fn record(
     Ok(())
 }
 
+/// What records, by samples or exactly.
+enum Any {
+    Samples(Box<Recorder>),
+    Exact(Box<ExactRecorder>),
+}
+
+/// The recorder asked for; an exact one has placed its probes.
+fn recorder(words: &Words, wanted: Wanted, readers: Readers) -> Result<Any> {
+    if !words.exact {
+        return Ok(Any::Samples(Box::new(Recorder::new(readers, wanted))));
+    }
+    let pid = readers.process.pid();
+    let wanted = ExactWanted {
+        duration: wanted.duration,
+        frees: match words.frees {
+            FreesWord::Events => Frees::Events,
+            FreesWord::Stacks => Frees::Stacks,
+            FreesWord::Maps => Frees::Maps,
+        },
+        stacks_from: words.stacks_from,
+        stacks_every: words.stacks_every,
+        backward_lines: words.backward_lines,
+    };
+    let mut recorder = ExactRecorder::new(readers, wanted);
+    let began = Instant::now();
+    recorder.place().map_err(|error| hints::probe(error, pid))?;
+    match recorder.probe() {
+        Some(probe) => {
+            say(&format!(
+                "probes are in place after {:.0} ms ({}): {}",
+                began.elapsed().as_secs_f64() * 1e3,
+                render::way(probe.way()),
+                probe.probes().join(", ")
+            ));
+            for uncovered in probe.uncovered() {
+                say(uncovered);
+            }
+        }
+        None => say(
+            "nothing to probe is loaded in it yet; waiting for PyTorch's CUDA part or the CUDA driver",
+        ),
+    }
+    Ok(Any::Exact(Box::new(recorder)))
+}
+
 /// Runs the recorder with `sink` on a thread of its own, and takes the sinks out of it again.
 fn drive<S: RecordSink + Send + 'static>(
-    recorder: Recorder,
+    recorder: Any,
     sink: S,
     host: String,
     stop: &AtomicBool,
@@ -148,7 +197,12 @@ fn drive<S: RecordSink + Send + 'static>(
     unwrap: impl FnOnce(S) -> Sinks,
 ) -> Result<(Option<Sinks>, io::Result<()>)> {
     let mut background = BackgroundSink::new(sink).context("cannot start the writing thread")?;
-    let recorded = recorder.run(host, &mut background, stop, observe).map(|_| ());
+    let sink = &mut background;
+    let recorded = match recorder {
+        Any::Samples(recorder) => recorder.run(host, sink, stop, observe),
+        Any::Exact(recorder) => recorder.run(host, sink, stop, observe),
+    };
+    let recorded = recorded.map(|_| ());
     let (sink, written) = background.finish();
     // The writing thread's own error says why; the recorder only notices that it is gone.
     Ok((sink.map(unwrap), written.and(recorded)))
@@ -234,11 +288,11 @@ fn announce(readers: &Readers) {
     }
 }
 
-fn progress_bar(wanted: &Wanted) -> ProgressBar {
+fn progress_bar(duration: Option<Duration>) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    match wanted.duration {
+    match duration {
         Some(duration) => {
             let style =
                 indicatif::ProgressStyle::with_template("{bar:24} {elapsed} of {len} s  {msg}");
@@ -259,6 +313,13 @@ fn show(bar: &ProgressBar, progress: &Progress) {
         _ => "allocator unknown".to_owned(),
     };
     bar.set_position(progress.elapsed.as_secs());
+    if let Some(exact) = &progress.totals.exact {
+        bar.set_message(format!(
+            "{} allocations, {} frees, {} lost; {sizes}",
+            exact.allocations, exact.frees, exact.lost
+        ));
+        return bar.tick();
+    }
     bar.set_message(format!(
         "{} samples, {} late, {} torn; {sizes}",
         progress.totals.ticks - progress.totals.late,

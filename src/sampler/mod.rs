@@ -20,6 +20,7 @@ mod recorder;
 mod session;
 mod sources;
 
+pub use crate::probe::{Probe, ProbeError};
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
 pub use exact::{ExactRecorder, ExactWanted};
