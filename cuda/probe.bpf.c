@@ -110,7 +110,7 @@ static __always_inline void find_place(struct place *p)
 			p->flags |= FLAG_NODE;
 			node = 1;
 		}
-		backward = n.graph_task_stack;
+		backward = n.backward;
 	}
 	p->source = SOURCE_OWN;
 	if (!frame) {

@@ -78,6 +78,9 @@ pub struct Record {
     /// CAP_PERFMON and CAP_SYS_PTRACE)
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]
     pub exact: bool,
+    /// How probes are placed, with --exact [default: the first of these that the kernel allows]
+    #[arg(long, value_enum, value_name = "WAY", requires = "exact")]
+    pub probes: Option<ProbesWord>,
     /// How frees are learned of, with --exact
     #[arg(long, value_enum, default_value_t = FreesWord::Events, requires = "exact")]
     pub frees: FreesWord,
@@ -94,6 +97,15 @@ pub struct Record {
     /// Program to start and record, after `--`
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<String>,
+}
+
+/// How `record --exact` places its probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProbesWord {
+    /// One link for many places: Linux 6.6, CAP_BPF and CAP_PERFMON
+    Multi,
+    /// One perf event for each place: Linux 5.17, CAP_SYS_ADMIN
+    Perf,
 }
 
 /// How `record --exact` learns of frees.

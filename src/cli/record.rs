@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
 use crate::analysis::Profile;
-use crate::model::{AllocatorBackend, Frees, Record, RecordSink};
+use crate::model::{AllocatorBackend, ExactWay, Frees, Record, RecordSink};
 use crate::render;
 use crate::sampler::{
     BackgroundSink, ExactRecorder, ExactWanted, Progress, Readers, Recorder, Torch, Wanted,
@@ -19,7 +19,7 @@ use crate::sampler::{
 };
 use crate::trace;
 
-use super::args::{FlameFormat, FreesWord, MomentWord, Record as Words, RecordFormat};
+use super::args::{FlameFormat, FreesWord, MomentWord, ProbesWord, Record as Words, RecordFormat};
 use super::launch::Launched;
 use super::{charging, flame, hints, in_one_line, output, say};
 
@@ -156,6 +156,10 @@ fn recorder(words: &Words, wanted: Wanted, readers: Readers) -> Result<Any> {
     let pid = readers.process.pid();
     let wanted = ExactWanted {
         duration: wanted.duration,
+        way: words.probes.map(|word| match word {
+            ProbesWord::Multi => ExactWay::UprobeMulti,
+            ProbesWord::Perf => ExactWay::PerfUprobes,
+        }),
         frees: match words.frees {
             FreesWord::Events => Frees::Events,
             FreesWord::Stacks => Frees::Stacks,

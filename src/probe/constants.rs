@@ -40,6 +40,7 @@ impl Constants {
         constants.set("WAY", ways(plan.stacks_every));
         if let Some(walk) = &plan.backward {
             constants.backward(walk);
+            constants.set("BW_LINES", u32::from(plan.backward_lines).to_le_bytes());
         }
         constants
     }
@@ -63,6 +64,8 @@ impl Constants {
         self.set("BW_NODE_SEQUENCE", walk.node_sequence.to_le_bytes());
         self.set("BW_NODE_THREAD", walk.node_thread.to_le_bytes());
         self.set("BW_NODE_OBJECT", walk.node_object.to_le_bytes());
+        let register = walk.execute.map(|(_, argument)| driver::register(argument.into()));
+        self.set("BW_TASK_REGISTER", u32::from(register.unwrap_or_default()).to_le_bytes());
     }
 }
 

@@ -103,6 +103,11 @@ pub(super) static CALLS: &[Call] = &[
 /// Functions the kernel's program has room for.
 const MOST_CALLS: usize = 64;
 
+/// Index in `struct pt_regs` of the register of an argument; one that no register has for none.
+pub(super) fn register(argument: usize) -> u8 {
+    ARGUMENTS.get(argument).copied().unwrap_or(NONE)
+}
+
 /// The table as the kernel's program reads it: `struct call` of cuda/driver.bpf.h.
 pub(super) fn table() -> Vec<u8> {
     let register =

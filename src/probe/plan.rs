@@ -1,6 +1,6 @@
 //! What is to be probed, and what the probes have to know for it.
 
-use crate::model::{BackwardWalk, CudaIndex, FrameWalk, Frees, LevelsAt};
+use crate::model::{BackwardWalk, CudaIndex, ExactWay, FrameWalk, Frees, LevelsAt};
 
 /// Bytes of the ring between kernel and reader: half a second of 600,000 events.
 pub const RING_BYTES: u32 = 32 << 20;
@@ -8,6 +8,8 @@ pub const RING_BYTES: u32 = 32 << 20;
 /// The plan of a recording.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// The way to take; `None` for the first that the kernel allows.
+    pub way: Option<ExactWay>,
     /// How to walk Python stacks; `None` in a target without Python.
     pub walk: Option<FrameWalk>,
     /// How to find autograd nodes; `None` without PyTorch, or when that was not found.
@@ -29,6 +31,7 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Plan {
         Plan {
+            way: None,
             walk: None,
             backward: None,
             backward_lines: false,

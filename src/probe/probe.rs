@@ -1,12 +1,14 @@
 //! Probes in a running process: found, put in place, read, and taken away again.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use aya::maps::{MapData, RingBuf};
-use nix::errno::Errno;
+use perf_event::events::Software;
+use perf_event::{Builder, Counter};
 
 use super::constants::{Constants, MOST_SITES};
 use super::driver::{CALLS, Role};
@@ -36,6 +38,8 @@ pub struct Probe {
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
     links: Vec<OwnedFd>,
+    /// What the links hang on, with perf uprobes.
+    events: Vec<Counter>,
     /// Whether each was loaded when the probes were placed.
     torch: bool,
     driver: bool,
@@ -52,6 +56,9 @@ impl Probe {
     /// Puts the probes of `plan` into `process`, by the first way that the kernel allows.
     pub fn attach(process: &Process, plan: &Plan) -> Result<Probe, ProbeError> {
         let found = Found::in_process(process)?;
+        if let Some(way) = plan.way {
+            return Self::attach_by(process, plan, &found, way);
+        }
         match Self::attach_by(process, plan, &found, ExactWay::UprobeMulti) {
             Err(error) if error.is_about_links() => {
                 Self::attach_by(process, plan, &found, ExactWay::PerfUprobes).map_err(|_| error)
@@ -88,6 +95,7 @@ impl Probe {
             probes: Vec::new(),
             uncovered: Vec::new(),
             links: Vec::new(),
+            events: Vec::new(),
             torch: found.torch.is_some(),
             driver: found.driver.is_some(),
         };
@@ -249,9 +257,16 @@ impl Probe {
                     .map_err(ProbeError::refused("link probes (uprobe_multi)"))?;
                 self.links.push(link);
             }
+            // One event for each place. Its filter is by address space, so all threads are meant.
             ExactWay::PerfUprobes | ExactWay::PerfSamples => {
-                let source = Errno::ENOSYS.into();
-                return Err(ProbeError::Refused { action: "link probes (perf events)", source });
+                for point in points {
+                    let event = open_event(&path, point, process.pid(), at_return)
+                        .map_err(ProbeError::refused("open a uprobe (perf_event_open)"))?;
+                    let link = syscall::link_perf_event(program, &event, point.cookie)
+                        .map_err(ProbeError::refused("link a program to a uprobe"))?;
+                    self.links.push(link);
+                    self.events.push(event);
+                }
             }
         }
         Ok(())
@@ -312,6 +327,7 @@ impl Probe {
     pub fn detach(&mut self) {
         // Allocations first: those linked last.
         while self.links.pop().is_some() {}
+        self.events.clear();
     }
 }
 
@@ -361,6 +377,25 @@ fn open(process: &Process, mapping: &Mapping) -> Result<File, ProbeError> {
         path: mapping.path.clone().unwrap_or_default().display().to_string(),
         why: error.to_string(),
     })
+}
+
+/// Opens a uprobe as a perf event. The kernel switches the site on by its semaphore, whose offset stands in the upper half
+/// of `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`, kernel/events/core.c).
+fn open_event(path: &CStr, point: &Point, pid: u32, at_return: bool) -> io::Result<Counter> {
+    const SEMAPHORE_SHIFT: u32 = 32;
+    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
+    let kind = kind.trim().parse().map_err(io::Error::other)?;
+    // perf-event2 knows the event only without a semaphore.
+    let mut builder = Builder::new(Software::DUMMY);
+    builder.observe_pid(pid as i32).any_cpu().sample_period(1);
+    let attributes = builder.attrs_mut();
+    attributes.type_ = kind;
+    attributes.config = u64::from(at_return) | point.semaphore << SEMAPHORE_SHIFT;
+    attributes.kprobe_func = path.as_ptr() as u64;
+    attributes.probe_offset = point.offset;
+    let mut event = builder.build()?;
+    event.enable()?;
+    Ok(event)
 }
 
 /// Whether a file's name is that of a library whose name begins with `stem`.

@@ -199,7 +199,7 @@ pub(super) fn link_uprobes(
 /// Links `program` to an open perf event. The link ends with the descriptor.
 pub(super) fn link_perf_event(
     program: BorrowedFd<'_>,
-    event: BorrowedFd<'_>,
+    event: &impl AsRawFd,
     cookie: u64,
 ) -> io::Result<OwnedFd> {
     bpf(

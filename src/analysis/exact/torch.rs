@@ -192,9 +192,4 @@ impl TorchDevice {
     fn unsettled(&self, settled: u64) -> u64 {
         self.ledger.live.values().filter(|b| b.born >= settled).map(|b| b.size).sum()
     }
-
-    /// Bytes allocated at the end, by the counter or the map, else by the events.
-    pub(crate) fn end_bytes(&self) -> u64 {
-        self.ledger.total
-    }
 }

@@ -8,7 +8,7 @@ use super::reconcile::Reconciler;
 use super::sites::Sites;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, Change, Consistency, CudaIndex, End, EndReason, Event,
-    EventTotals, Events, Exact, Frees, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
+    EventTotals, Events, Exact, ExactWay, Frees, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
     StackSource,
 };
 use crate::probe::{Plan, Probe, ProbeCounts, ProbeError, RawEvent};
@@ -38,6 +38,8 @@ const MOST_EVENTS: usize = 1 << 14;
 pub struct ExactWanted {
     /// How long; `None` for until stopped.
     pub duration: Option<Duration>,
+    /// The way to take; `None` for the first that the kernel allows.
+    pub way: Option<ExactWay>,
     /// How frees are learned of.
     pub frees: Frees,
     /// Allocations of fewer bytes get no stack.
@@ -191,6 +193,7 @@ impl ExactRecorder {
     /// Places probes where there are none, or where the target offers more to probe than it did.
     fn try_place(&mut self) -> Result<Placing, ProbeError> {
         self.plan = Plan {
+            way: self.wanted.way,
             walk: match &mut self.session.readers.python {
                 // Without its layout the stacks are unknown, but the events are exact all the same.
                 Some(python) => python.frame_walk().ok(),
