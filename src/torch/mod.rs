@@ -9,6 +9,7 @@
 //! [`BlockMap`]: crate::model::BlockMap
 
 mod backend;
+mod backward;
 mod blocks;
 mod check;
 mod class_names;
@@ -23,6 +24,7 @@ mod version;
 mod walk;
 mod working_set;
 
+pub use backward::{BackwardError, backward_walk};
 pub use class_names::ClassNames;
 pub use error::TorchError;
 pub use reader::TorchReader;

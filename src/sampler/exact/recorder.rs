@@ -16,7 +16,7 @@ use crate::sampler::priority::serve_early;
 use crate::sampler::readers::{Readers, Torch};
 use crate::sampler::recorder::Progress;
 use crate::sampler::session::Session;
-use crate::torch::{ClassNames, TorchError};
+use crate::torch::{ClassNames, TorchError, backward_walk};
 
 /// Between two looks into the ring: a fraction of what it holds at 600,000 events a second.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -192,6 +192,15 @@ impl ExactRecorder {
 
     /// Places probes where there are none, or where the target offers more to probe than it did.
     fn try_place(&mut self) -> Result<Placing, ProbeError> {
+        let mut backward = None;
+        match backward_walk(&self.session.readers.process) {
+            Ok(found) => backward = found,
+            // Allocations of the backward pass then count to the line that waits for it.
+            Err(error) => {
+                let why = MissedWhy::Failed(error.to_string());
+                self.session.losses.add(ReaderKind::Events, why, 1);
+            }
+        }
         self.plan = Plan {
             way: self.wanted.way,
             walk: match &mut self.session.readers.python {
@@ -199,7 +208,7 @@ impl ExactRecorder {
                 Some(python) => python.frame_walk().ok(),
                 None => None,
             },
-            backward: None,
+            backward,
             backward_lines: self.wanted.backward_lines,
             levels: match &self.session.readers.torch {
                 Torch::Attached(torch) => torch.levels().collect(),

@@ -1,0 +1,279 @@
+//! Where libtorch_cpu keeps what the calling thread does in the backward pass, found in its own code.
+//!
+//! The thread-local variables have no exported names, but exported functions read them, in a few
+//! instructions that every build since PyTorch 2.1 shares: `lea GOT(%rip), %rdi; call __tls_get_addr` and then a
+//! displacement. The two words at GOT are the module's number and an offset, as the loader left them. No table
+//! of versions is needed; code that looks otherwise is refused.
+
+use crate::model::BackwardWalk;
+use crate::target::{Addr, LoadedObject, Memory, MemoryError, ObjectError, Process, ProcessError};
+
+/// Functions whose code is read (Itanium C++ ABI names).
+const PEEK: &str = "_ZN2at15sequence_number4peekEv";
+const INCREMENT: &str = "_ZN2at15sequence_number17get_and_incrementEv";
+const THREAD_NUMBER: &str = "_ZN2at14RecordFunction15currentThreadIdEv";
+const CURRENT_NODE: &str = "_ZN5torch8autograd16get_current_nodeEv";
+const CURRENT_TASK: &str = "_ZN5torch8autograd25get_current_graph_task_idEv";
+/// `Engine::execute_with_graph_task`, up to 2.12 (nodes in `std::shared_ptr`) and since (`c10::intrusive_ptr`).
+const EXECUTE_SHARED: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE";
+const EXECUTE_INTRUSIVE: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS6_6detail34intrusive_target_default_null_typeIS8_EEEEONS0_11InputBufferE";
+/// It returns an object through a hidden first argument: `this` is the second, the `GraphTask` the third.
+const GRAPH_TASK_ARGUMENT: u8 = 2;
+
+/// Bytes of a function that are looked at.
+const READ: usize = 96;
+const LEA_RDI: &[u8] = &[0x48, 0x8d, 0x3d];
+const CALL_SLOT: &[u8] = &[0xff, 0x15];
+const ADD_RAX: &[u8] = &[0x48, 0x05];
+const CALL: u8 = 0xe8;
+const RETURN: u8 = 0xc3;
+
+/// Offsets in `torch::autograd::Node` and `PyNode` (torch/csrc/autograd/function.h, python_function.h).
+struct NodeLayout {
+    sequence: u32,
+    thread: u32,
+    object: u32,
+}
+const SHARED_NODE: NodeLayout = NodeLayout { sequence: 24, thread: 48, object: 472 };
+const INTRUSIVE_NODE: NodeLayout = NodeLayout { sequence: 16, thread: 40, object: 112 };
+
+/// Why the backward pass cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum BackwardError {
+    /// The process could not be examined.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// libtorch_cpu's headers could not be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// Its code could not be read.
+    #[error("cannot read {what}: {source}")]
+    Memory {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: MemoryError,
+    },
+    /// A function is missing or looks otherwise than in any known version.
+    #[error("{function} of libtorch_cpu looks otherwise than in any PyTorch known ({found})")]
+    Unknown {
+        /// Which one.
+        function: &'static str,
+        /// Its first bytes, or that it is not there.
+        found: String,
+    },
+}
+
+/// How a kernel program follows the backward pass of `process`; `None` when PyTorch is not loaded.
+pub fn backward_walk(process: &Process) -> Result<Option<BackwardWalk>, BackwardError> {
+    let memory = process.memory();
+    let mappings = process.mappings()?;
+    let wanted = |name: &str| name.starts_with("libtorch_cpu.so");
+    let Some(library) = LoadedObject::find(&memory, &mappings, wanted).transpose()? else {
+        return Ok(None);
+    };
+    let code = Code { memory: &memory, library: &library };
+    let sequence = code.value("at::sequence_number::peek", PEEK)?;
+    let thread_number = code.value("at::RecordFunction::currentThreadId", THREAD_NUMBER)?;
+    let node = code.behind_slot("torch::autograd::get_current_node", CURRENT_NODE)?;
+    // Without it the call of backward() is guessed to be the main thread's.
+    let task = code.behind_slot("torch::autograd::get_current_graph_task_id", CURRENT_TASK).ok();
+    if sequence.module != node.module || sequence.module != thread_number.module {
+        return Err(BackwardError::Unknown {
+            function: "the thread-local storage",
+            found: format!("modules {}, {}", sequence.module, node.module),
+        });
+    }
+    let shared = library.exported(&memory, EXECUTE_SHARED)?;
+    let execute = match shared {
+        Some(at) => Some(at),
+        None => library.exported(&memory, EXECUTE_INTRUSIVE)?,
+    };
+    let layout = if shared.is_some() { SHARED_NODE } else { INTRUSIVE_NODE };
+    Ok(Some(BackwardWalk {
+        module: sequence.module,
+        node: node.offset,
+        graph_task: task.filter(|task| task.module == node.module).map(|task| task.offset),
+        sequence: sequence.offset,
+        thread_number: thread_number.offset,
+        node_sequence: layout.sequence,
+        node_thread: layout.thread,
+        py_node: None,
+        node_object: layout.object,
+        sequence_site: code.call_site("at::sequence_number::get_and_increment", INCREMENT)?,
+        execute: execute.map(|at| (at.0, GRAPH_TASK_ARGUMENT)),
+    }))
+}
+
+/// A thread-local variable: its module, and its offset in that module's block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Variable {
+    module: u64,
+    offset: u64,
+}
+
+/// The code of a loaded library.
+struct Code<'a> {
+    memory: &'a dyn Memory,
+    library: &'a LoadedObject,
+}
+
+impl Code<'_> {
+    fn function(
+        &self,
+        function: &'static str,
+        symbol: &str,
+    ) -> Result<(Addr, Vec<u8>), BackwardError> {
+        let missing =
+            || BackwardError::Unknown { function, found: "it is not exported".to_owned() };
+        let at = self.library.exported(self.memory, symbol)?.ok_or_else(missing)?;
+        Ok((at, self.read(function, at, READ)?))
+    }
+
+    fn read(&self, what: &'static str, at: Addr, len: usize) -> Result<Vec<u8>, BackwardError> {
+        self.memory.vec(at, len).map_err(|source| BackwardError::Memory { what, source })
+    }
+
+    /// The variable whose value a function returns.
+    fn value(&self, function: &'static str, symbol: &str) -> Result<Variable, BackwardError> {
+        let (at, code) = self.function(function, symbol)?;
+        let unknown = || unknown(function, &code);
+        let access = Access::find(&code).ok_or_else(unknown)?;
+        let displacement = load_displacement(&code[access.after..]).ok_or_else(unknown)?;
+        self.variable(function, at, &access, displacement)
+    }
+
+    /// The variable whose address the function returns that a function calls first, through a slot which a
+    /// static constructor filled.
+    fn behind_slot(&self, function: &'static str, symbol: &str) -> Result<Variable, BackwardError> {
+        let (at, code) = self.function(function, symbol)?;
+        let call = find(&code, CALL_SLOT).ok_or_else(|| unknown(function, &code))?;
+        let slot = relative(at, &code, call + CALL_SLOT.len());
+        let slot = slot.ok_or_else(|| unknown(function, &code))?;
+        let pointer = self.memory.pointer(slot);
+        let getter = pointer.map_err(|source| BackwardError::Memory { what: function, source })?;
+        let code = self.read(function, getter, READ)?;
+        let unknown = || unknown(function, &code);
+        let access = Access::find(&code).ok_or_else(unknown)?;
+        let rest = &code[access.after..];
+        let end = rest.iter().position(|&b| b == RETURN).ok_or_else(unknown)?;
+        // A variable at the begin of the block needs no addition.
+        let displacement = match find(&rest[..end], ADD_RAX) {
+            Some(add) => i32_at(rest, add + ADD_RAX.len()).ok_or_else(unknown)?,
+            None => 0,
+        };
+        self.variable(function, getter, &access, displacement)
+    }
+
+    fn variable(
+        &self,
+        function: &'static str,
+        at: Addr,
+        access: &Access,
+        displacement: i32,
+    ) -> Result<Variable, BackwardError> {
+        let words = at + (access.got_from as u64).wrapping_add(access.got_to as i64 as u64);
+        let words = self.read(function, words, 16)?;
+        let word = |at: usize| {
+            words.get(at..).and_then(|w| w.first_chunk()).map_or(0, |w| u64::from_le_bytes(*w))
+        };
+        Ok(Variable { module: word(0), offset: word(8).wrapping_add(displacement as i64 as u64) })
+    }
+
+    /// The opcode of a function's call of `__tls_get_addr`. The kernel emulates calls, where it would
+    /// single-step other instructions at fifteen times the cost; the prefixes some builds put before it do not matter.
+    fn call_site(&self, function: &'static str, symbol: &str) -> Result<u64, BackwardError> {
+        let (at, code) = self.function(function, symbol)?;
+        let access = Access::find(&code).ok_or_else(|| unknown(function, &code))?;
+        Ok((at + access.call as u64).0)
+    }
+}
+
+/// A call of `__tls_get_addr`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Access {
+    /// Where `GOT` is: bytes from the function's begin to the end of the instruction, and from there.
+    got_from: usize,
+    got_to: i32,
+    /// The call's opcode, and what follows the call.
+    call: usize,
+    after: usize,
+}
+
+impl Access {
+    /// `lea GOT(%rip), %rdi`, at most three bytes of prefixes, `call`.
+    fn find(code: &[u8]) -> Option<Access> {
+        let lea = find(code, LEA_RDI)?;
+        let got_from = lea + LEA_RDI.len() + 4;
+        let got_to = i32_at(code, lea + LEA_RDI.len())?;
+        let call = got_from + code.get(got_from..got_from + 4)?.iter().position(|&b| b == CALL)?;
+        Some(Access { got_from, got_to, call, after: call + 5 })
+    }
+}
+
+/// `mov DISPLACEMENT(%rax), REGISTER`.
+fn load_displacement(code: &[u8]) -> Option<i32> {
+    let [rex, opcode, place, short, ..] = *code else { return None };
+    if !matches!(rex, 0x48 | 0x4c) || opcode != 0x8b || place & 7 != 0 {
+        return None;
+    }
+    match place >> 6 {
+        0 => Some(0),
+        1 => Some(i32::from(short as i8)),
+        2 => i32_at(code, 3),
+        _ => None,
+    }
+}
+
+/// The address that the four bytes at `from` give relative to their end.
+fn relative(at: Addr, code: &[u8], from: usize) -> Option<Addr> {
+    let displacement = i32_at(code, from)?;
+    Some(at + (from as u64 + 4).wrapping_add(displacement as i64 as u64))
+}
+
+fn i32_at(code: &[u8], at: usize) -> Option<i32> {
+    Some(i32::from_le_bytes(*code.get(at..)?.first_chunk()?))
+}
+
+fn find(code: &[u8], wanted: &[u8]) -> Option<usize> {
+    code.windows(wanted.len()).position(|window| window == wanted)
+}
+
+fn unknown(function: &'static str, code: &[u8]) -> BackwardError {
+    let bytes: Vec<String> = code.iter().take(32).map(|b| format!("{b:02x}")).collect();
+    BackwardError::Unknown { function, found: bytes.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `at::sequence_number::peek` of 2.11 (local-dynamic) and of 2.7 (general-dynamic, with prefixes).
+    const LOCAL: &[u8] = &[
+        0x48, 0x83, 0xec, 0x08, 0x48, 0x8d, 0x3d, 0x5d, 0x28, 0x52, 0x13, 0xe8, 0x40, 0x60, 0x69,
+        0xff, 0x48, 0x8b, 0x80, 0x30, 0x01, 0x00, 0x00, 0x48, 0x83, 0xc4, 0x08, 0xc3,
+    ];
+    const GENERAL: &[u8] = &[
+        0x48, 0x83, 0xec, 0x08, 0x66, 0x48, 0x8d, 0x3d, 0x10, 0x00, 0x00, 0x00, 0x66, 0x66, 0x48,
+        0xe8, 0x40, 0x60, 0x69, 0xff, 0x48, 0x8b, 0x00, 0x48, 0x83, 0xc4, 0x08, 0xc3,
+    ];
+
+    #[test]
+    fn both_ways_to_reach_a_variable_are_understood() {
+        let local = Access::find(LOCAL).unwrap();
+        assert_eq!((local.got_from, local.got_to, local.call), (11, 0x1352_285d, 11));
+        assert_eq!(load_displacement(&LOCAL[local.after..]), Some(0x130));
+        let general = Access::find(GENERAL).unwrap();
+        assert_eq!((general.got_from, general.got_to, general.call), (12, 0x10, 15));
+        assert_eq!(load_displacement(&GENERAL[general.after..]), Some(0));
+    }
+
+    #[test]
+    fn other_code_is_refused() {
+        assert_eq!(Access::find(&LOCAL[5..]), None);
+        let mut without_call = LOCAL.to_vec();
+        without_call[11] = 0x90;
+        assert_eq!(Access::find(&without_call), None);
+        assert_eq!(load_displacement(&[0x48, 0x89, 0x80, 0, 0, 0, 0]), None);
+    }
+}
