@@ -25,7 +25,7 @@ struct node_id {
 /* Stacks of the forward calls that created nodes: as many as a few iterations of a large model have. */
 struct {
 	__uint(type, MAP_LRU_HASH);
-	__uint(max_entries, 262144);
+	__uint(max_entries, 1); /* set by the loader */
 	__type(key, struct node_id);
 	__type(value, u64);
 } FORWARD SEC(".maps");

@@ -11,7 +11,7 @@ struct call {
 	u8 rows;    /* what `size` is to be multiplied by: cuMemAllocPitch's height */
 	u8 pitch;   /* points to the pitch given back, which replaces `size` */
 	u8 property; /* points to a CUmemAllocationProp, with the device in it */
-	u8 mark;
+	u8 mark : 4, is_mark : 4;
 };
 #define NO_ARGUMENT 0xff
 #define MOST_CALLS 64
@@ -41,11 +41,30 @@ static __always_inline struct in_call key_of_call(struct pt_regs *ctx)
 	return (struct in_call){ bpf_get_current_pid_tgid(), bpf_get_attach_cookie(ctx) & (MOST_CALLS - 1) };
 }
 
+/* Loads of modules and creations of contexts: when and by whom. */
+static __always_inline int marked(u8 mark, const struct place *p)
+{
+	struct freed *record = bpf_ringbuf_reserve(&RING, sizeof *record, 0);
+	if (!record) {
+		count(COUNT_LOST);
+		return 0;
+	}
+	set_who(&record->who, RECORD_MARKED, 0, p);
+	record->who.flags &= ~FLAG_NODE;
+	record->who.mark = mark;
+	record->address = 0;
+	bpf_ringbuf_submit(record, NO_WAKEUP);
+	return 0;
+}
+
 SEC("uprobe") int driver_entry(struct pt_regs *ctx)
 {
 	struct in_call key = key_of_call(ctx);
 	const volatile struct call *call = &CALLS[key.call & (MOST_CALLS - 1)];
 	struct pending p = { .device = NO_DEVICE };
+	find_place(&p.place);
+	if (call->is_mark)
+		return marked(call->mark, &p.place);
 	p.address = register_of(ctx, call->out != NO_ARGUMENT ? call->out : call->address);
 	p.size = register_of(ctx, call->size);
 	p.rows = register_of(ctx, call->rows);
@@ -55,7 +74,6 @@ SEC("uprobe") int driver_entry(struct pt_regs *ctx)
 		if ((u32)location == LOCATION_DEVICE && location >> 32 < NO_DEVICE)
 			p.device = location >> 32;
 	}
-	find_place(&p.place);
 	bpf_map_update_elem(&PENDING, &key, &p, BPF_ANY);
 	return 0;
 }
@@ -100,23 +118,4 @@ SEC("uprobe") int driver_free(struct pt_regs *ctx)
 	struct place place = { .source = SOURCE_NOT_TAKEN };
 	u64 address = register_of(ctx, call->address);
 	return address ? freed(call->arena, address, &place) : 0;
-}
-
-/* Loads of modules and creations of contexts: when and by whom. */
-SEC("uprobe") int driver_mark(struct pt_regs *ctx)
-{
-	const volatile struct call *call = &CALLS[bpf_get_attach_cookie(ctx) & (MOST_CALLS - 1)];
-	struct place place = {};
-	find_place(&place);
-	struct freed *record = bpf_ringbuf_reserve(&RING, sizeof *record, 0);
-	if (!record) {
-		count(COUNT_LOST);
-		return 0;
-	}
-	set_who(&record->who, RECORD_MARKED, 0, &place);
-	record->who.flags &= ~FLAG_NODE;
-	record->who.mark = call->mark;
-	record->address = 0;
-	bpf_ringbuf_submit(record, NO_WAKEUP);
-	return 0;
 }

@@ -123,7 +123,7 @@ pub(super) fn table() -> Vec<u8> {
                 register(call.rows),
                 register(call.pitch),
                 register(call.property),
-                call.mark,
+                call.mark | u8::from(call.role == Role::Marks) << 4,
             ]
         })
         .collect();

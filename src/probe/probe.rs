@@ -79,7 +79,8 @@ impl Probe {
         };
         let constants = Constants::new(plan, mallocs, frees);
         let attach_type = if way == ExactWay::UprobeMulti { BPF_TRACE_UPROBE_MULTI } else { 0 };
-        let mut programs = Programs::prepare(&constants, plan.ring_bytes, attach_type)?;
+        let mut programs =
+            Programs::prepare(&constants, plan.ring_bytes, plan.backward_lines, attach_type)?;
         for (device, at) in &plan.levels {
             programs.set_levels(device.0, *at)?;
         }
@@ -212,7 +213,7 @@ impl Probe {
             ("driver_free", &frees, false),
             ("driver_return", &entries, true),
             ("driver_entry", &entries, false),
-            ("driver_mark", &marks, false),
+            ("driver_entry", &marks, false),
         ] {
             if !points.is_empty() {
                 self.link(process, &file, program, points, at_return)?;

@@ -16,6 +16,8 @@ use crate::model::LevelsAt;
 
 /// The object that build.rs made of cuda/probe.bpf.c; empty when it could not.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
+/// Forward nodes remembered, the latest: those of a few iterations of a large model.
+const FORWARD_NODES: u32 = 262_144;
 /// Why it could not.
 static WHY_NOT: &str = include_str!(concat!(env!("OUT_DIR"), "/probe.bpf.why"));
 
@@ -34,10 +36,11 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Creates the maps, with `constants` in them.
+    /// Creates the maps, with `constants` in them; `forward`: forward nodes are to be remembered.
     pub(super) fn prepare(
         constants: &Constants,
         ring_bytes: u32,
+        forward: bool,
         attach_type: u32,
     ) -> Result<Programs, ProbeError> {
         if let Some(why) = why_not_built() {
@@ -46,6 +49,8 @@ impl Programs {
         let kernel = Btf::from_sys_fs().map_err(ProbeError::unprepared)?;
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&kernel)).map_max_entries("RING", ring_bytes);
+        // Its memory is taken at once, so only where it is used.
+        loader.map_max_entries("FORWARD", if forward { FORWARD_NODES } else { 1 });
         for (name, bytes) in constants.iter() {
             loader.override_global(name, bytes, true);
         }

@@ -6,7 +6,9 @@
 //! of versions is needed; code that looks otherwise is refused.
 
 use crate::model::BackwardWalk;
-use crate::target::{Addr, LoadedObject, Memory, MemoryError, ObjectError, Process, ProcessError};
+use crate::target::{
+    Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
+};
 
 /// Functions whose code is read (Itanium C++ ABI names).
 const PEEK: &str = "_ZN2at15sequence_number4peekEv";
@@ -98,11 +100,22 @@ pub fn backward_walk(process: &Process) -> Result<Option<BackwardWalk>, Backward
         thread_number: thread_number.offset,
         node_sequence: layout.sequence,
         node_thread: layout.thread,
-        py_node: None,
+        py_node: py_node(process, &memory, &mappings),
         node_object: layout.object,
         sequence_site: code.call_site("at::sequence_number::get_and_increment", INCREMENT)?,
         execute: execute.map(|at| (at.0, GRAPH_TASK_ARGUMENT)),
     }))
+}
+
+/// The vtable pointer of nodes written in Python. Its symbol is not exported, but the wheels keep it; where it is
+/// not found it is learned from the first such node.
+fn py_node(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> Option<u64> {
+    /// From a vtable's symbol to what objects point to: the offset to the top and the type come first.
+    const ADDRESS_POINT: u64 = 16;
+    let wanted = |name: &str| name.starts_with("libtorch_python.so");
+    let library = LoadedObject::find(memory, mappings, wanted)?.ok()?;
+    let vtable = library.symbol(process, memory, "_ZTVN5torch8autograd6PyNodeE").ok()?;
+    Some((vtable + ADDRESS_POINT).0)
 }
 
 /// A thread-local variable: its module, and its offset in that module's block.

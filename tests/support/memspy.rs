@@ -134,19 +134,32 @@ impl Recording {
         Recording::run(command)
     }
 
+    /// Starts an exact recording of process `pid` and waits until its probes are in place.
+    pub fn start_exact(pid: u32, words: &[&str]) -> Recording {
+        let mut recording = Recording::start(pid, &[&["--exact"], words].concat());
+        recording.wait_for("probes are in place");
+        recording
+    }
+
+    /// Waits until memspy has said `text`.
+    pub fn wait_for(&mut self, text: &str) {
+        while !self.said.contains(text) {
+            let read = self.errors.read_line(&mut self.said).unwrap();
+            assert!(read > 0, "memspy ended without '{text}': {}", self.said);
+        }
+    }
+
     /// The same with a command of the test's own; the trace's name is added to it.
     pub fn run(mut command: Command) -> Recording {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.bin");
         command.arg("-o").arg(&trace).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.contains("attached to process") {
-            let read = errors.read_line(&mut said).unwrap();
-            assert!(read > 0, "memspy did not attach: {said}");
-        }
-        Recording { child, errors, said, trace, _folder: folder }
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        let said = String::new();
+        let mut recording = Recording { child, errors, said, trace, _folder: folder };
+        recording.wait_for("attached to process");
+        recording
     }
 
     /// Where it records to.

@@ -65,7 +65,8 @@ impl ExactProfile {
         } else {
             match moment {
                 Moment::Peak => {
-                    let held: FxHashMap<usize, u64> = ledger.at_height().collect();
+                    let held: FxHashMap<usize, u64> =
+                        ledger.at_height(self.last.0).into_iter().enumerate().collect();
                     let total = if self.least_life > 0 { held.values().sum() } else { height };
                     (held, total, at)
                 }
@@ -108,7 +109,7 @@ impl ExactProfile {
             Moment::Peak => torch.and_then(|t| t.height).and_then(|h| h.levels),
             Moment::End => torch.and_then(|t| t.levels),
         };
-        let before = ledger.at_height().find(|(index, _)| *index == BEFORE).map_or(0, |h| h.1);
+        let before = ledger.at_height(self.last.0).get(BEFORE).copied().unwrap_or(0);
         Snapshot {
             time,
             allocated: total,

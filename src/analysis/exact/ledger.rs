@@ -131,12 +131,25 @@ impl Ledger {
         self.held = self.total;
     }
 
-    /// Bytes that each account held at the height; those of blocks that died too young are left out.
-    pub(crate) fn at_height(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        self.accounts.iter().enumerate().map(|(index, account)| {
-            let held = if account.epoch == self.epoch { account.held } else { account.live };
-            (index, held.saturating_sub(account.young))
-        })
+    /// Bytes that each account held at the height; those of blocks that lived too short, up to `now`
+    /// if they live, are left out.
+    pub(crate) fn at_height(&self, now: u64) -> Vec<u64> {
+        let held = |account: &Account| match account.epoch == self.epoch {
+            true => account.held.saturating_sub(account.young),
+            // Nothing changed since, so nothing died.
+            false => account.live,
+        };
+        let mut all: Vec<u64> = self.accounts.iter().map(held).collect();
+        if self.least_life > 0 {
+            for block in self.live.values() {
+                let young = block.born > 0 && now.saturating_sub(block.born) < self.least_life;
+                if young && block.born <= self.epoch_began {
+                    let held = &mut all[block.account as usize];
+                    *held = held.saturating_sub(block.size);
+                }
+            }
+        }
+        all
     }
 
     /// Bytes that each account holds now, at `now`; blocks too young are left out.
@@ -161,7 +174,7 @@ mod tests {
     use super::*;
 
     fn height(ledger: &Ledger) -> Vec<(usize, u64)> {
-        ledger.at_height().filter(|h| h.1 > 0).collect()
+        ledger.at_height(1000).into_iter().enumerate().filter(|h| h.1 > 0).collect()
     }
 
     #[test]
@@ -191,6 +204,9 @@ mod tests {
         ledger.free(0x2000, 50);
         assert_eq!(height(&ledger), [(4, 50)]);
         ledger.allocate(0x3000, 7, 4, 60);
+        ledger.reach(60);
+        assert_eq!(ledger.at_height(65).iter().sum::<u64>(), 0, "not yet old enough");
+        assert_eq!(ledger.at_height(70)[4], 7);
         assert_eq!(ledger.at_end(65).get(&4), None);
         assert_eq!(ledger.at_end(70).get(&4), Some(&7));
     }

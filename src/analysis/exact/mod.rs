@@ -329,8 +329,11 @@ impl ExactProfile {
     /// What each site held at the device's height and allocated in all.
     pub(crate) fn by_site(&self, device: CudaIndex) -> impl Iterator<Item = Held> + '_ {
         let ledger = self.torch.get(&device).map(|torch| &torch.ledger);
-        let both = ledger.into_iter().flat_map(|ledger| ledger.at_height().zip(ledger.accounts()));
-        both.skip(SITES).map(|((index, at_height), (_, account))| Held {
+        let now = self.last.0;
+        let both = ledger
+            .into_iter()
+            .flat_map(move |ledger| ledger.at_height(now).into_iter().zip(ledger.accounts()));
+        both.skip(SITES).map(|(at_height, (index, account))| Held {
             site: SiteId((index - SITES) as u32),
             at_height,
             allocated: account.allocated,
