@@ -4,14 +4,16 @@ use std::io;
 
 use super::blocks::BlocksState;
 use super::counters::CountersState;
+use super::events::EventsState;
+use super::exact;
 use super::rare::{self, Head};
 use super::sample::SampleState;
 use super::varint::Cursor;
 use super::{Clock, Malformed, tag};
 use crate::model::{
-    AllocatorCounters, BlockMap, Consistency, CudaIndex, Definition, End, Frame, FrameId, Function,
-    FunctionId, Nanos, Record, RecordSink, Sample, Source, StackId, StackNode, Thread, ThreadId,
-    ThreadSample,
+    AllocatorCounters, BlockMap, Consistency, CudaIndex, Definition, End, Events, Frame, FrameId,
+    Function, FunctionId, Nanos, Record, RecordSink, Sample, SiteId, Source, StackId, StackNode,
+    Thread, ThreadId, ThreadSample,
 };
 use crate::trace::envelope::MAX_PAYLOAD;
 use crate::trace::renumber::Numbering;
@@ -59,16 +61,19 @@ pub(crate) struct Decoder {
     frames: Numbering,
     stacks: Numbering,
     threads: Numbering,
+    sites: Numbering,
     next: Next,
     clock: Clock,
     sample: SampleState,
     counters: CountersState,
     blocks: BlocksState,
+    events: EventsState,
     // The records that come often are made once and filled anew: a sample then costs no allocation.
     threads_out: Sample,
     threads_lost: bool,
     counters_out: Box<AllocatorCounters>,
     map_out: BlockMap,
+    events_out: Events,
 }
 
 impl Decoder {
@@ -79,11 +84,13 @@ impl Decoder {
             frames: Numbering::default(),
             stacks: Numbering::default(),
             threads: Numbering::default(),
+            sites: Numbering::default(),
             next: Next::default(),
             clock: Clock::default(),
             sample: SampleState::default(),
             counters: CountersState::default(),
             blocks: BlocksState::default(),
+            events: EventsState::default(),
             threads_out: Sample::default(),
             threads_lost: false,
             counters_out: Box::default(),
@@ -94,6 +101,7 @@ impl Decoder {
                 consistency: Consistency::Consistent,
                 segments: Vec::new(),
             },
+            events_out: Events::default(),
         }
     }
 
@@ -118,6 +126,7 @@ impl Decoder {
         self.sample.reset();
         self.counters.reset();
         self.blocks.reset();
+        self.events.reset();
         while !from.is_empty() {
             let (tag, body) = next_record(&mut from)?;
             self.record(tag, body, sink, tally)?;
@@ -139,6 +148,7 @@ impl Decoder {
             }
             tag::COUNTERS => return self.counters(from, sink, tally),
             tag::BLOCKS => return self.map(from, sink, tally),
+            tag::EVENTS => return self.events(from, sink, tally),
             _ => {}
         }
         let record = match tag {
@@ -147,7 +157,7 @@ impl Decoder {
                 let time = self.time(from)?;
                 Some(Record::Runtime(structure::<rare::Runtime<'_>>(from)?.at(time)))
             }
-            tag::FUNCTION | tag::FRAME | tag::STACK | tag::THREAD => {
+            tag::FUNCTION | tag::FRAME | tag::STACK | tag::THREAD | tag::SITE => {
                 self.definition(tag, from)?.map(Record::Definition)
             }
             tag::SOURCE => self.source(structure(from)?).map(Record::Source),
@@ -160,9 +170,21 @@ impl Decoder {
                 let time = self.time(from)?;
                 Some(Record::Missed(structure::<rare::Missed<'_>>(from)?.at(time)))
             }
+            tag::EXACT => {
+                let time = self.time(from)?;
+                Some(Record::Exact(structure::<exact::Exact<'_>>(from)?.at(time)))
+            }
+            tag::RECONCILED => {
+                let time = self.time(from)?;
+                Some(Record::Reconciled(structure::<exact::Reconciled>(from)?.at(time)))
+            }
             tag::END => {
                 let time = self.time(from)?;
-                let end = structure::<rare::End<'_>>(from)?.at(time);
+                let mut end = structure::<rare::End<'_>>(from)?.at(time);
+                if !from.is_empty() {
+                    let totals: exact::EventTotals = structure(from)?;
+                    end.totals.exact = Some(totals.into());
+                }
                 tally.end = Some(end.clone());
                 Some(Record::End(end))
             }
@@ -269,6 +291,24 @@ impl Decoder {
         delivered
     }
 
+    fn events(
+        &mut self,
+        from: &mut Cursor<'_>,
+        sink: &mut dyn RecordSink,
+        tally: &mut Tally,
+    ) -> Result<(), Stopped> {
+        let mut batch = std::mem::take(&mut self.events_out);
+        // An event whose site was lost is still an allocation or a free.
+        let site = |number| self.sites.get(number);
+        self.events.decode(from, &mut self.clock, &mut batch.events, site)?;
+        let record = Record::Events(batch);
+        let delivered = deliver(&record, sink, tally);
+        if let Record::Events(batch) = record {
+            self.events_out = batch;
+        }
+        delivered
+    }
+
     /// `None` when it rests on a definition that was lost.
     fn definition(
         &mut self,
@@ -315,6 +355,19 @@ impl Decoder {
                     StackId(self.stacks.define(number).ok_or(TWICE)?),
                     StackNode { parent, frame },
                 )))
+            }
+            tag::SITE => {
+                let site: exact::Site<'_> = structure(from)?;
+                let stack = |number: Option<u32>| match number.map(|n| self.stacks.get(n)) {
+                    Some(None) => None,
+                    Some(Some(stack)) => Some(Some(StackId(stack))),
+                    None => Some(None),
+                };
+                let found = (self.threads.get(site.thread), stack(site.stack), stack(site.forward));
+                let (Some(thread), Some(stack), Some(forward)) = found else { return Ok(None) };
+                let number = self.sites.define(site.number).ok_or(TWICE)?;
+                let described = site.with(ThreadId(thread), stack, forward)?;
+                Ok(Some(Definition::Site(SiteId(number), described)))
             }
             _ => {
                 let thread: rare::Thread<'_> = structure(from)?;
@@ -367,7 +420,10 @@ fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(from: &mut Cursor<'a>) -> Res
     // The limit keeps a length that lies from becoming an allocation.
     let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
     match bincode::borrow_decode_from_slice(from.0, config) {
-        Ok((value, _)) => Ok(value),
+        Ok((value, length)) => {
+            from.bytes(length)?;
+            Ok(value)
+        }
         Err(_) => Err(Malformed("a record's fields cannot be read")),
     }
 }

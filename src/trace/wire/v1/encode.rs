@@ -4,11 +4,12 @@ use thiserror::Error;
 
 use super::blocks::BlocksState;
 use super::counters::CountersState;
+use super::events::EventsState;
 use super::rare::{self, Head};
 use super::sample::SampleState;
 use super::varint::put;
 use super::{Clock, Malformed, tag};
-use crate::model::{Definition, Record, Sample, ThreadId};
+use crate::model::{Definition, Record, Sample, SiteId, ThreadId};
 use crate::trace::envelope::MAX_PAYLOAD;
 
 /// Why a record cannot stand in a trace. Found as the source of an `io::Error` of kind `InvalidInput`.
@@ -65,10 +66,12 @@ pub(crate) struct Encoder {
     /// What the next block's head would say.
     head: Head,
     threads: u32,
+    sites: u32,
     clock: Clock,
     sample: SampleState,
     counters: CountersState,
     blocks: BlocksState,
+    events: EventsState,
     ended: bool,
 }
 
@@ -83,10 +86,12 @@ impl Encoder {
             empty: 0,
             head,
             threads: 0,
+            sites: 0,
             clock: Clock::default(),
             sample: SampleState::default(),
             counters: CountersState::default(),
             blocks: BlocksState::default(),
+            events: EventsState::default(),
             ended: false,
         };
         encoder.begin_block()?;
@@ -125,6 +130,7 @@ impl Encoder {
         self.sample.reset();
         self.counters.reset();
         self.blocks.reset();
+        self.events.reset();
         self.payload.clear();
         self.body.clear();
         put_struct(self.head, &mut self.body)?;
@@ -160,7 +166,7 @@ impl Encoder {
     fn encode(&mut self, record: &Record) -> Result<u8, Rejected> {
         let out = &mut self.body;
         if let Some(time) = record.time()
-            && !matches!(record, Record::Sample(_))
+            && !matches!(record, Record::Sample(_) | Record::Events(_))
         {
             put(out, self.clock.encode(time.0));
         }
@@ -208,12 +214,26 @@ impl Encoder {
                 put_struct(rare::Missed::from(missed), out)?;
                 tag::MISSED
             }
-            Record::Exact(_) | Record::Events(_) | Record::Reconciled(_) => {
-                let why = "exact events have no form yet".to_owned();
-                return Err(Rejected::Inexpressible { why });
+            Record::Exact(exact) => {
+                put_struct(super::exact::Exact::from(exact), out)?;
+                tag::EXACT
+            }
+            Record::Events(batch) => {
+                for site in batch.events.iter().filter_map(|event| event.site) {
+                    used("site", site.0, self.sites)?;
+                }
+                self.events.encode(&batch.events, &mut self.clock, out)?;
+                tag::EVENTS
+            }
+            Record::Reconciled(reconciled) => {
+                put_struct(super::exact::Reconciled::from(reconciled), out)?;
+                tag::RECONCILED
             }
             Record::End(end) => {
                 put_struct(rare::End::from(end), out)?;
+                if let Some(totals) = &end.totals.exact {
+                    put_struct(super::exact::EventTotals::from(totals), out)?;
+                }
                 self.ended = true;
                 tag::END
             }
@@ -276,9 +296,14 @@ impl Encoder {
                 put_struct(thread, out)?;
                 Ok(tag::THREAD)
             }
-            Definition::Site(..) => {
-                let why = "sites have no form yet".to_owned();
-                Err(Rejected::Inexpressible { why })
+            Definition::Site(SiteId(number), site) => {
+                used("thread", site.thread.0, self.threads)?;
+                for stack in [site.stack, site.forward].into_iter().flatten() {
+                    used("stack", stack.0, head.stacks)?;
+                }
+                put_struct(super::exact::Site::new(*number, site), out)?;
+                next("site", *number, &mut self.sites)?;
+                Ok(tag::SITE)
             }
         }
     }

@@ -6,6 +6,8 @@ pub(crate) mod blocks;
 pub(crate) mod counters;
 pub(crate) mod decode;
 pub(crate) mod encode;
+pub(crate) mod events;
+pub(crate) mod exact;
 pub(crate) mod rare;
 pub(crate) mod sample;
 pub(crate) mod varint;
@@ -32,6 +34,10 @@ pub(crate) mod tag {
     pub(crate) const USAGE: u8 = 14;
     pub(crate) const MISSED: u8 = 15;
     pub(crate) const END: u8 = 16;
+    pub(crate) const SITE: u8 = 17;
+    pub(crate) const EXACT: u8 = 18;
+    pub(crate) const EVENTS: u8 = 19;
+    pub(crate) const RECONCILED: u8 = 20;
 }
 
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.

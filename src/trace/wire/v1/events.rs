@@ -1,0 +1,426 @@
+//! Batches of exact events, column by column.
+//!
+//! A training loop allocates the same sizes at the same addresses from the same places in every iteration. Kept
+//! apart, each of these columns repeats itself, and the block's compression finds that; only the times do not.
+
+use super::varint::{Cursor, fold, fold_signed, put, unfold, unfold_signed};
+use super::{Clock, MAX_DEVICES, Malformed};
+use crate::model::{Arena, Change, CudaIndex, Event, FreedArena, Levels, Mark, Nanos, SiteId};
+
+/// Events of one record: bounds what a hostile file can make a reader keep.
+pub(crate) const MOST_EVENTS: usize = 1 << 16;
+/// Kinds, times, places, sites, addresses, sizes, levels.
+const COLUMNS: usize = 7;
+const TIMES: usize = 1;
+const PLACES: usize = 2;
+const SITES: usize = 3;
+const ADDRESSES: usize = 4;
+const SIZES: usize = 5;
+const LEVELS: usize = 6;
+
+/// The low three bits of a kind.
+const ALLOCATED_TORCH: u8 = 0;
+const ALLOCATED: u8 = 1;
+const FREED_TORCH: u8 = 2;
+const FREED: u8 = 3;
+const FAILED: u8 = 4;
+const MARKED: u8 = 5;
+const CHANGE: u8 = 7;
+/// Its flags.
+const HAS_SITE: u8 = 8;
+const HAS_LEVELS: u8 = 16;
+const PEAK_FOLLOWS: u8 = 32;
+const REST_FOLLOWS: u8 = 64;
+const SAME_DEVICE: u8 = 128;
+
+const UNKNOWN_KIND: Malformed = Malformed("an event of an unknown kind");
+
+/// What the next event is told relative to.
+#[derive(Debug, Default)]
+pub(crate) struct EventsState {
+    columns: [Vec<u8>; COLUMNS],
+    address: u64,
+    device: u32,
+    levels: Vec<Levels>,
+}
+
+impl EventsState {
+    /// Forgets everything: a block begins.
+    pub(crate) fn reset(&mut self) {
+        self.address = 0;
+        self.device = 0;
+        self.levels.clear();
+    }
+
+    /// Appends `events` to `out`; their times run on `clock`.
+    pub(crate) fn encode(
+        &mut self,
+        events: &[Event],
+        clock: &mut Clock,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Malformed> {
+        if events.len() > MOST_EVENTS {
+            return Err(Malformed("more events than fit into one record"));
+        }
+        for column in &mut self.columns {
+            column.clear();
+        }
+        for event in events {
+            let time = clock.encode(event.time.0);
+            put(&mut self.columns[TIMES], time);
+            if let Some(site) = event.site {
+                put(&mut self.columns[SITES], site.0.into());
+            }
+            let site = if event.site.is_some() { HAS_SITE } else { 0 };
+            let kind = site | self.change(&event.change)?;
+            self.columns[0].push(kind);
+        }
+        put(out, events.len() as u64);
+        for column in &self.columns[1..] {
+            put(out, column.len() as u64);
+        }
+        for column in &self.columns {
+            out.extend_from_slice(column);
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, change: &Change) -> Result<u8, Malformed> {
+        Ok(match *change {
+            Change::Allocated { arena, address, size, levels } => {
+                self.put_address(address);
+                put(&mut self.columns[SIZES], fold(size));
+                match arena {
+                    Arena::Torch(device) => {
+                        let same = self.put_device(device);
+                        let levels = match levels {
+                            Some(levels) => HAS_LEVELS | self.put_levels(device.0, levels)?,
+                            None => 0,
+                        };
+                        ALLOCATED_TORCH | same | levels
+                    }
+                    other => {
+                        put_arena(&mut self.columns[PLACES], other);
+                        ALLOCATED
+                    }
+                }
+            }
+            Change::Freed { arena: FreedArena::Torch, address } => {
+                self.put_address(address);
+                FREED_TORCH
+            }
+            Change::Freed { arena, address } => {
+                self.put_address(address);
+                self.columns[PLACES].push(freed_code(arena));
+                FREED
+            }
+            Change::Failed { arena, size, code } => {
+                put_arena(&mut self.columns[PLACES], arena);
+                put(&mut self.columns[PLACES], code.into());
+                put(&mut self.columns[SIZES], fold(size));
+                FAILED
+            }
+            Change::Marked(mark) => {
+                self.columns[PLACES].push(match mark {
+                    Mark::ContextCreated => 0,
+                    Mark::ModuleLoaded => 1,
+                    Mark::LibraryLoaded => 2,
+                });
+                MARKED
+            }
+        })
+    }
+
+    fn put_address(&mut self, address: u64) {
+        let delta = address.wrapping_sub(self.address) as i64;
+        put(&mut self.columns[ADDRESSES], fold_signed(delta));
+        self.address = address;
+    }
+
+    fn put_device(&mut self, device: CudaIndex) -> u8 {
+        if device.0 == self.device {
+            return SAME_DEVICE;
+        }
+        put(&mut self.columns[PLACES], device.0.into());
+        self.device = device.0;
+        0
+    }
+
+    fn put_levels(&mut self, device: u32, now: Levels) -> Result<u8, Malformed> {
+        let before = *self.levels_of(device)?;
+        let column = &mut self.columns[LEVELS];
+        put(column, fold_signed(now.allocated.wrapping_sub(before.allocated)));
+        let mut flags = 0;
+        let peak = before.peak.max(now.allocated);
+        if now.peak != peak {
+            flags |= PEAK_FOLLOWS;
+            put(column, fold_signed(now.peak.wrapping_sub(peak)));
+        }
+        let active = now.allocated.wrapping_add(before.active.wrapping_sub(before.allocated));
+        if now.reserved != before.reserved || now.active != active {
+            flags |= REST_FOLLOWS;
+            put(column, fold_signed(now.reserved.wrapping_sub(before.reserved)));
+            put(column, fold_signed(now.active.wrapping_sub(active)));
+        }
+        *self.levels_of(device)? = now;
+        Ok(flags)
+    }
+
+    fn levels_of(&mut self, device: u32) -> Result<&mut Levels, Malformed> {
+        let index = device as usize;
+        if index >= MAX_DEVICES {
+            return Err(Malformed("more devices than a trace may have"));
+        }
+        if index >= self.levels.len() {
+            self.levels.resize(index + 1, Levels::default());
+        }
+        Ok(&mut self.levels[index])
+    }
+
+    /// Replaces `events` by those that `from` holds; `site` gives the reader's number for the file's.
+    pub(crate) fn decode(
+        &mut self,
+        from: &mut Cursor<'_>,
+        clock: &mut Clock,
+        events: &mut Vec<Event>,
+        site: impl Fn(u32) -> Option<u32>,
+    ) -> Result<(), Malformed> {
+        events.clear();
+        let count = usize::try_from(from.number()?).unwrap_or(usize::MAX);
+        if count > MOST_EVENTS {
+            return Err(Malformed("more events than fit into one record"));
+        }
+        let mut lengths = [count; COLUMNS];
+        for length in &mut lengths[1..] {
+            *length = usize::try_from(from.number()?).unwrap_or(usize::MAX);
+        }
+        let mut columns = [Cursor(&[]); COLUMNS];
+        for (column, length) in columns.iter_mut().zip(lengths) {
+            *column = Cursor(from.bytes(length)?);
+        }
+        let kinds = columns[0].0;
+        for &kind in kinds {
+            let time = Nanos(clock.decode(columns[TIMES].number()?));
+            let number = match kind & HAS_SITE {
+                0 => None,
+                _ => Some(columns[SITES].number32()?),
+            };
+            let change = self.read_change(kind, &mut columns)?;
+            events.push(Event { time, change, site: number.and_then(&site).map(SiteId) });
+        }
+        Ok(())
+    }
+
+    fn read_change(
+        &mut self,
+        kind: u8,
+        columns: &mut [Cursor<'_>; COLUMNS],
+    ) -> Result<Change, Malformed> {
+        Ok(match kind & CHANGE {
+            ALLOCATED_TORCH => {
+                let address = self.address(columns)?;
+                let size = unfold(columns[SIZES].number()?);
+                if kind & SAME_DEVICE == 0 {
+                    self.device = columns[PLACES].number32()?;
+                }
+                let device = self.device;
+                let levels = match kind & HAS_LEVELS {
+                    0 => None,
+                    _ => Some(self.read_levels(device, kind, &mut columns[LEVELS])?),
+                };
+                let arena = Arena::Torch(CudaIndex(device));
+                Change::Allocated { arena, address, size, levels }
+            }
+            ALLOCATED => {
+                let address = self.address(columns)?;
+                let size = unfold(columns[SIZES].number()?);
+                let arena = arena(&mut columns[PLACES])?;
+                Change::Allocated { arena, address, size, levels: None }
+            }
+            FREED_TORCH => {
+                Change::Freed { arena: FreedArena::Torch, address: self.address(columns)? }
+            }
+            FREED => {
+                let address = self.address(columns)?;
+                Change::Freed { arena: freed(columns[PLACES].byte()?)?, address }
+            }
+            FAILED => {
+                let arena = arena(&mut columns[PLACES])?;
+                let code = columns[PLACES].number32()?;
+                Change::Failed { arena, size: unfold(columns[SIZES].number()?), code }
+            }
+            MARKED => Change::Marked(match columns[PLACES].byte()? {
+                0 => Mark::ContextCreated,
+                1 => Mark::ModuleLoaded,
+                2 => Mark::LibraryLoaded,
+                _ => return Err(UNKNOWN_KIND),
+            }),
+            _ => return Err(UNKNOWN_KIND),
+        })
+    }
+
+    fn address(&mut self, columns: &mut [Cursor<'_>; COLUMNS]) -> Result<u64, Malformed> {
+        let delta = unfold_signed(columns[ADDRESSES].number()?);
+        self.address = self.address.wrapping_add(delta as u64);
+        Ok(self.address)
+    }
+
+    fn read_levels(
+        &mut self,
+        device: u32,
+        kind: u8,
+        column: &mut Cursor<'_>,
+    ) -> Result<Levels, Malformed> {
+        let before = *self.levels_of(device)?;
+        let mut next = || column.number().map(unfold_signed);
+        let allocated = before.allocated.wrapping_add(next()?);
+        let mut now = Levels {
+            allocated,
+            peak: before.peak.max(allocated),
+            reserved: before.reserved,
+            active: allocated.wrapping_add(before.active.wrapping_sub(before.allocated)),
+        };
+        if kind & PEAK_FOLLOWS != 0 {
+            now.peak = now.peak.wrapping_add(next()?);
+        }
+        if kind & REST_FOLLOWS != 0 {
+            now.reserved = now.reserved.wrapping_add(next()?);
+            now.active = now.active.wrapping_add(next()?);
+        }
+        *self.levels_of(device)? = now;
+        Ok(now)
+    }
+}
+
+/// A byte for the kind, and where there may be a device, 0 or its number plus 1.
+fn put_arena(out: &mut Vec<u8>, arena: Arena) {
+    let (code, device) = match arena {
+        Arena::Torch(device) => (0, Some(Some(device))),
+        Arena::Driver(device) => (1, Some(device)),
+        Arena::Physical(device) => (2, Some(device)),
+        Arena::Mapping => (3, None),
+        Arena::Managed => (4, None),
+        Arena::PinnedHost => (5, None),
+    };
+    out.push(code);
+    if let Some(device) = device {
+        put(out, device.map_or(0, |d| u64::from(d.0) + 1));
+    }
+}
+
+fn arena(from: &mut Cursor<'_>) -> Result<Arena, Malformed> {
+    let code = from.byte()?;
+    let mut device = || -> Result<Option<CudaIndex>, Malformed> {
+        let number = from.number()?;
+        let index = |n: u64| u32::try_from(n).map_err(|_| Malformed("a device beyond all numbers"));
+        number.checked_sub(1).map(index).transpose().map(|index| index.map(CudaIndex))
+    };
+    Ok(match code {
+        0 => Arena::Torch(device()?.ok_or(UNKNOWN_KIND)?),
+        1 => Arena::Driver(device()?),
+        2 => Arena::Physical(device()?),
+        3 => Arena::Mapping,
+        4 => Arena::Managed,
+        5 => Arena::PinnedHost,
+        _ => return Err(UNKNOWN_KIND),
+    })
+}
+
+fn freed_code(arena: FreedArena) -> u8 {
+    match arena {
+        FreedArena::Torch => 0,
+        FreedArena::Driver => 1,
+        FreedArena::Physical => 2,
+        FreedArena::Mapping => 3,
+        FreedArena::PinnedHost => 5,
+    }
+}
+
+fn freed(code: u8) -> Result<FreedArena, Malformed> {
+    Ok(match code {
+        0 => FreedArena::Torch,
+        1 => FreedArena::Driver,
+        2 => FreedArena::Physical,
+        3 => FreedArena::Mapping,
+        5 => FreedArena::PinnedHost,
+        _ => return Err(UNKNOWN_KIND),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_reads_back() {
+        let torch = |device| Arena::Torch(CudaIndex(device));
+        let levels =
+            |allocated, peak, reserved, active| Some(Levels { allocated, peak, reserved, active });
+        let allocated =
+            |arena, address, size, levels| Change::Allocated { arena, address, size, levels };
+        let changes = [
+            allocated(torch(0), 0x7f00_0000_0000, 1000, levels(1024, 1024, 2 << 20, 1024)),
+            allocated(torch(1), 0x7f00_0000_0200, 512, None),
+            allocated(torch(0), u64::MAX, u64::MAX, levels(i64::MIN, i64::MAX, -1, 7)),
+            Change::Freed { arena: FreedArena::Torch, address: 0 },
+            allocated(Arena::Driver(None), 4096, 77, None),
+            allocated(Arena::Driver(Some(CudaIndex(3))), 4096, 77, None),
+            allocated(Arena::Physical(Some(CudaIndex(0))), 12, 2 << 20, None),
+            allocated(Arena::Mapping, 1 << 40, 2 << 20, None),
+            allocated(Arena::Managed, 5, 6, None),
+            allocated(Arena::PinnedHost, 5, 6, None),
+            Change::Freed { arena: FreedArena::Driver, address: 4096 },
+            Change::Freed { arena: FreedArena::Physical, address: 12 },
+            Change::Freed { arena: FreedArena::Mapping, address: 1 << 40 },
+            Change::Freed { arena: FreedArena::PinnedHost, address: 5 },
+            Change::Failed { arena: torch(1), size: 1 << 50, code: 2 },
+            Change::Marked(Mark::ContextCreated),
+            Change::Marked(Mark::ModuleLoaded),
+            Change::Marked(Mark::LibraryLoaded),
+        ];
+        let events: Vec<Event> = changes
+            .into_iter()
+            .zip(0u32..)
+            .map(|(change, i)| Event {
+                time: Nanos(u64::from(i) * 1000),
+                change,
+                site: (i % 3 != 0).then_some(SiteId(i)),
+            })
+            .collect();
+        let (mut write, mut read) = (EventsState::default(), EventsState::default());
+        let mut clocks = [Clock::default(); 2];
+        for _ in 0..2 {
+            let mut bytes = Vec::new();
+            write.encode(&events, &mut clocks[0], &mut bytes).unwrap();
+            let (mut cursor, mut back) = (Cursor(&bytes), Vec::new());
+            read.decode(&mut cursor, &mut clocks[1], &mut back, Some).unwrap();
+            assert_eq!(back, events);
+            assert!(cursor.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_breaks_off_or_lies_is_refused() {
+        let change = Change::Marked(Mark::ModuleLoaded);
+        let events = [Event { time: Nanos(1), change, site: None }];
+        let mut bytes = Vec::new();
+        EventsState::default().encode(&events, &mut Clock::default(), &mut bytes).unwrap();
+        let read = |bytes: &[u8]| {
+            let mut events = Vec::new();
+            EventsState::default().decode(
+                &mut Cursor(bytes),
+                &mut Clock::default(),
+                &mut events,
+                Some,
+            )
+        };
+        assert!(read(&bytes).is_ok());
+        for length in 0..bytes.len() {
+            assert!(read(&bytes[..length]).is_err(), "{length}");
+        }
+        let mut lies = bytes.clone();
+        lies[7] = 7;
+        assert!(read(&lies).is_err(), "an unknown kind");
+        assert!(read(&[252, 0, 0, 0, 127]).is_err(), "more events than there can be");
+    }
+}
