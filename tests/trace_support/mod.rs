@@ -13,6 +13,7 @@ use memspy::trace::{Reader, Summary, Writer};
 pub mod allocations;
 pub mod any_exact;
 pub mod any_record;
+pub mod by_hand;
 
 /// A reproducible sequence of numbers (SplitMix64).
 pub struct Dice(pub u64);

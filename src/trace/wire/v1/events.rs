@@ -99,6 +99,9 @@ impl EventsState {
                         };
                         ALLOCATED_TORCH | same | levels
                     }
+                    _ if levels.is_some() => {
+                        return Err(Malformed("PyTorch's counters with memory that is not its own"));
+                    }
                     other => {
                         put_arena(&mut self.columns[PLACES], other);
                         ALLOCATED
