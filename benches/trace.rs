@@ -102,7 +102,7 @@ fn events(criterion: &mut Criterion) {
         ("events, varied", Likeness::Varied),
         ("events, random", Likeness::Random),
     ] {
-        let records = Allocations::story(likeness, 1, BATCHES);
+        let records = Allocations::story(likeness, 1, BATCHES, 512);
         measure(criterion, name, &records, allocations::count(&records));
     }
 }

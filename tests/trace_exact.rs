@@ -277,28 +277,27 @@ fn the_golden_file_of_exact_records_still_reads() {
 
 #[test]
 fn events_that_do_not_follow_the_format_are_damage() {
-    for bad in [
-        // Too many events; columns that are longer than the record; a column that ends early.
-        &[19, 5, 252, 0, 0, 0, 1][..],
-        &[19, 8, 1, 9, 0, 0, 0, 0, 0, 2],
-        &[19, 9, 1, 1, 0, 0, 0, 0, 0, 2, 0],
-        // An unknown kind, mark, arena, arena freed; PyTorch's memory on no device; a device beyond all.
-        &[19, 9, 1, 1, 0, 0, 0, 0, 0, 7, 0],
-        &[19, 10, 1, 1, 1, 0, 0, 0, 0, 5, 0, 3],
-        &[19, 12, 1, 1, 1, 0, 1, 1, 0, 1, 0, 6, 0, 0],
-        &[19, 11, 1, 1, 1, 0, 1, 0, 0, 3, 0, 4, 0],
-        &[19, 13, 1, 1, 3, 0, 0, 1, 0, 4, 0, 0, 0, 2, 0],
-        &[19, 16, 1, 1, 3, 0, 1, 1, 1, 16, 0, 251, 0, 4, 0, 0, 0, 0],
-        // A site of an unknown source; one defined twice is below.
-        &[17, 7, 0, 0, 0, 7, 0, 0, 0],
+    let thread: &[u8] = &[6, 5, 0, 0, 7, 0, 1];
+    let site: &[u8] = &[17, 7, 0, 0, 0, 3, 0, 0, 0];
+    for (bad, why) in [
+        (&[19, 5, 252, 0, 0, 0, 1][..], "more events"),
+        (&[19, 8, 1, 9, 0, 0, 0, 0, 0, 2], "longer than its block"),
+        (&[19, 9, 1, 1, 0, 0, 0, 0, 0, 2, 0], "in the middle of a number"),
+        // An unknown kind, mark, arena, arena freed; PyTorch's memory on no device; a device too many.
+        (&[19, 9, 1, 1, 0, 0, 0, 0, 0, 7, 0], "unknown kind"),
+        (&[19, 10, 1, 1, 1, 0, 0, 0, 0, 5, 0, 3], "unknown kind"),
+        (&[19, 12, 1, 1, 1, 0, 1, 1, 0, 1, 0, 6, 0, 0], "unknown kind"),
+        (&[19, 11, 1, 1, 1, 0, 1, 0, 0, 3, 0, 4, 0], "unknown kind"),
+        (&[19, 13, 1, 1, 3, 0, 0, 1, 0, 4, 0, 0, 0, 2, 0], "unknown kind"),
+        (&[19, 15, 1, 1, 3, 0, 1, 1, 1, 16, 0, 251, 0, 4, 0, 0, 0], "more devices"),
+        (&[17, 7, 1, 0, 0, 7, 0, 0, 0], "unknown way"),
+        (site, "defined twice"),
     ] {
-        let thread: &[u8] = &[6, 5, 0, 0, 7, 0, 1];
-        let (records, summary) = read(&file(&[&[HEAD, thread, bad]]));
-        assert_eq!((records.len(), summary.damaged_places), (1, 1), "{bad:?}");
+        let (records, summary) = read(&file(&[&[HEAD, thread, site, bad]]));
+        assert_eq!((records.len(), summary.damaged_places), (2, 1), "{bad:?}");
+        let damage = summary.first_damage.unwrap();
+        assert!(damage.why.contains(why), "{bad:?}: {}", damage.why);
     }
-    let twice: &[u8] = &[17, 7, 0, 0, 0, 3, 0, 0, 0];
-    let (records, summary) = read(&file(&[&[HEAD, &[6, 5, 0, 0, 7, 0, 1], twice, twice]]));
-    assert_eq!((records.len(), summary.damaged_places), (2, 1));
 }
 
 #[test]
@@ -344,7 +343,7 @@ fn by_time(records: &[Record]) -> HashMap<u64, (Change, Option<String>)> {
 
 #[test]
 fn a_lost_block_takes_its_own_events_only_and_no_event_gets_a_wrong_site() {
-    let records = Allocations::story(Likeness::Varied, 21, 40);
+    let records = Allocations::story(Likeness::Varied, 21, 40, 512);
     let mut writer = Writer::new(Vec::new()).unwrap();
     for (n, record) in records.iter().enumerate() {
         writer.record(record).unwrap();

@@ -73,7 +73,7 @@ fn a_block_map_costs_what_changed_in_it() {
 }
 
 fn bytes_per_event(likeness: Likeness) -> f64 {
-    let records = Allocations::story(likeness, 7, 1000);
+    let records = Allocations::story(likeness, 7, 1000, 512);
     trace_support::write(&records).len() as f64 / allocations::count(&records) as f64
 }
 

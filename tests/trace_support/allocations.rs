@@ -13,8 +13,6 @@ use super::Dice;
 const SITES: usize = 9;
 /// Allocations of the forward pass, and of the backward pass.
 const PASS: usize = 200;
-/// Events in one record of a story.
-const BATCH: usize = 512;
 
 /// How much one iteration resembles the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -238,8 +236,8 @@ impl Allocations {
         self.events.push(Event { time: Nanos(self.time), change, site });
     }
 
-    /// A whole recording of `batches` records of events, other records among them.
-    pub fn story(likeness: Likeness, seed: u64, batches: usize) -> Vec<Record> {
+    /// A whole recording of `batches` records of `each` events, other records among them.
+    pub fn story(likeness: Likeness, seed: u64, batches: usize, each: usize) -> Vec<Record> {
         let mut it = Allocations::new(likeness, seed);
         let mut records = vec![super::Loop::start()];
         it.opening(&mut records);
@@ -247,7 +245,7 @@ impl Allocations {
             if n % 5 == 4 && n < 50 {
                 it.another_site(&mut records);
             }
-            records.push(it.batch(BATCH));
+            records.push(it.batch(each));
             if n % 10 == 9 {
                 records.push(it.reconciled());
             }

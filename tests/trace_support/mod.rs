@@ -4,9 +4,9 @@
 
 use memspy::model::{
     Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Consistency,
-    CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Event, Frame, Function, Metric,
-    Missed, MissedWhy, Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, RecordSink, Runtime,
-    Sample, Segment, SiteId, Source, StackId, StackTable, Start, Thread, ThreadSample, Totals,
+    CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, Function, Metric, Missed,
+    MissedWhy, Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, RecordSink, Runtime, Sample,
+    Segment, SiteId, Source, StackId, StackTable, Start, Thread, ThreadSample, Totals,
 };
 use memspy::trace::{Reader, Summary, Writer};
 
@@ -354,14 +354,6 @@ pub fn spelled_out(records: &[Record]) -> Vec<String> {
                     Definition::Thread(_, t) => format!("{t:?}"),
                     Definition::Site(id, _) => site(&table, *id),
                 }
-            }
-            Record::Events(batch) => {
-                let event = |e: &Event| {
-                    let site = e.site.map(|id| site(&table, id));
-                    format!("{:?} {:?} {site:?}", e.time, e.change)
-                };
-                let events: Vec<String> = batch.events.iter().map(event).collect();
-                format!("{events:?}")
             }
             Record::Source(s) => {
                 let function = table.get_function(s.function).unwrap();
