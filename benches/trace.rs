@@ -1,4 +1,4 @@
-//! A million samples written to a trace and read back.
+//! A million samples, and as many exact events, written to a trace and read back.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
@@ -13,16 +13,23 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use memspy::model::{Record, RecordSink};
 use memspy::trace::{Reader, Writer};
 use trace_support::Loop;
+use trace_support::allocations::{self, Allocations, Likeness};
 
 const SAMPLES: u64 = 1_000_000;
+/// Of exact events, each of 512.
+const BATCHES: usize = 2000;
 
 /// Takes everything and looks at it a little.
 struct Count(u64);
 
 impl RecordSink for Count {
     fn record(&mut self, record: &Record) -> io::Result<()> {
-        if let Record::Sample(sample) = record {
-            self.0 += (sample.time.0 & 1) + sample.threads.len() as u64;
+        match record {
+            Record::Sample(sample) => self.0 += (sample.time.0 & 1) + sample.threads.len() as u64,
+            Record::Events(batch) => {
+                self.0 += batch.events.iter().map(|event| event.time.0 & 1).sum::<u64>();
+            }
+            _ => {}
         }
         black_box(record);
         Ok(())
@@ -63,27 +70,42 @@ fn trace(criterion: &mut Criterion) {
     let moving = Kind { name: "moving", moves: true, ..steady };
     let counters = Kind { name: "counters", counters: true, ..steady };
     for (kind, count) in [(steady, SAMPLES), (moving, SAMPLES), (counters, SAMPLES / 10)] {
-        let records = records(kind, count);
-        let bytes = write(&records);
-        let each = bytes.len() as f64 / count as f64;
-        println!("{}: {each:.2} bytes per sample", kind.name);
-        let mut group = criterion.benchmark_group(format!("trace/{}", kind.name));
-        group
-            .throughput(Throughput::Elements(count))
-            .sample_size(10)
-            .measurement_time(Duration::from_secs(5));
-        group.bench_function("write", |b| b.iter(|| write(black_box(&records))));
-        group.bench_function("read", |b| {
-            b.iter(|| {
-                let mut count = Count(0);
-                let mut reader = Reader::from_bytes(&bytes).unwrap();
-                reader.replay(&mut count).unwrap();
-                count.0
-            });
-        });
-        group.finish();
+        measure(criterion, kind.name, &records(kind, count), count);
     }
 }
 
-criterion_group!(benches, trace);
+/// Writes and reads `records`, which hold `count` samples or events.
+fn measure(criterion: &mut Criterion, name: &str, records: &[Record], count: u64) {
+    let bytes = write(records);
+    let each = bytes.len() as f64 / count as f64;
+    println!("{name}: {each:.2} bytes each");
+    let mut group = criterion.benchmark_group(format!("trace/{name}"));
+    group
+        .throughput(Throughput::Elements(count))
+        .sample_size(10)
+        .measurement_time(Duration::from_secs(5));
+    group.bench_function("write", |b| b.iter(|| write(black_box(records))));
+    group.bench_function("read", |b| {
+        b.iter(|| {
+            let mut count = Count(0);
+            let mut reader = Reader::from_bytes(&bytes).unwrap();
+            reader.replay(&mut count).unwrap();
+            count.0
+        });
+    });
+    group.finish();
+}
+
+fn events(criterion: &mut Criterion) {
+    for (name, likeness) in [
+        ("events, training", Likeness::Training),
+        ("events, varied", Likeness::Varied),
+        ("events, random", Likeness::Random),
+    ] {
+        let records = Allocations::story(likeness, 1, BATCHES, 512);
+        measure(criterion, name, &records, allocations::count(&records));
+    }
+}
+
+criterion_group!(benches, trace, events);
 criterion_main!(benches);

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use memspy::model::{Record, RecordSink};
 use memspy::trace::{Reader, Writer};
+use trace_support::allocations::{Allocations, Likeness};
 use trace_support::{Loop, borders, read, spelled_out, write};
 
 /// A trace with a block for every `each` records.
@@ -23,8 +24,12 @@ fn blocks_of(records: &[Record], each: usize) -> Vec<u8> {
 
 #[test]
 fn cut_at_any_byte_it_gives_the_records_of_its_whole_blocks() {
-    let records = Loop::story(10, 150);
-    let bytes = blocks_of(&records, 40);
+    cut_everywhere(&Loop::story(10, 150), 40);
+    cut_everywhere(&Allocations::story(Likeness::Training, 10, 20, 30), 8);
+}
+
+fn cut_everywhere(records: &[Record], each: usize) {
+    let bytes = blocks_of(records, each);
     let borders = borders(&bytes);
     let whole: Vec<usize> = borders.iter().map(|&b| read(&bytes[..b]).0.len()).collect();
     assert_eq!(whole.last(), Some(&records.len()));

@@ -5,6 +5,7 @@ mod trace_support;
 use memspy::model::{Record, RecordSink};
 use memspy::trace::Writer;
 use trace_support::Loop;
+use trace_support::allocations::{self, Allocations, Likeness};
 
 const SECONDS: u64 = 60;
 const RATE: u64 = 200;
@@ -69,4 +70,19 @@ fn a_block_map_costs_what_changed_in_it() {
     let map = (with_maps - without) * 20.0;
     println!("{map:.0} bytes per map of 1000 blocks, ten maps a second");
     assert!(map < 500.0, "{map}");
+}
+
+fn bytes_per_event(likeness: Likeness) -> f64 {
+    let records = Allocations::story(likeness, 7, 1000, 512);
+    trace_support::write(&records).len() as f64 / allocations::count(&records) as f64
+}
+
+#[test]
+fn an_exact_event_takes_at_most_12_bytes_in_a_training_loop() {
+    let [training, varied, random] =
+        [Likeness::Training, Likeness::Varied, Likeness::Random].map(bytes_per_event);
+    println!("bytes per event: {training:.2} training, {varied:.2} varied, {random:.2} random");
+    assert!(training < 5.0, "{training}");
+    assert!(varied < 12.0, "{varied}");
+    assert!(random < 16.0, "{random}");
 }

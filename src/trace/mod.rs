@@ -52,17 +52,18 @@
 //! | 13 | block map | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
 //! | 14 | usage | time, NVML index, total, used, free, opt reserved, process (enum: bytes, unknown + text) |
 //! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events), why (enum: torn, late, failed + text), count |
-//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text), ticks, late, stacks, torn, maps consistent, maps degraded; in a recording with exact events also allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python |
-//! | 17 | site | site, thread, opt stack, source (byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack |
-//! | 18 | exact | time, way (enum: uprobe_multi, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered |
+//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python); earlier files end before the last |
+//! | 17 | site | site, thread, opt stack, source (one byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack |
+//! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered |
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
 //!
 //! Functions, frames and stacks are numbered in the order of their records, from what the head of the
 //! block says; each uses numbers smaller than its own only. A thread's number is written: the next one
 //! or a known one, whose description it replaces. Thread flags are one byte: bit 0 the GIL, bits 1 and
-//! up the activity (active, idle, unknown). Sites are numbered like stacks, but the number is written. The end stands in a block of its own and closes the file:
-//! it is the trailer, and a file without it ended abruptly.
+//! up the activity (active, idle, unknown). A site's number is written, too: always the next one. The
+//! end stands in a block of its own and closes the file: it is the trailer, and a file without it ended
+//! abruptly.
 //!
 //! **Folding** makes multiples of 512 small: an unsigned number is rotated right by 9 bits; a signed one
 //! becomes the zigzag of its 512ths (rounded down) in the low 55 bits, its remainder above.
@@ -95,19 +96,26 @@
 //! (folded), the gap to the end of the block before or the segment's address (folded) if there is one,
 //! and `size - requested` (zigzag) unless nothing was.
 //!
-//! **Events** are seven columns: the number of events, then the lengths in bytes of all columns but the
-//! first, then the columns. The first has one byte for each event, its kind. Bits 0 to 2 say what happened: 0
-//! allocated by PyTorch, 1 allocated otherwise, 2 freed by PyTorch, 3 freed otherwise, 4 failed, 5 marked. Bit 3: it
-//! has a site. For kind 0, bit 4: it has levels; bit 5: the peak follows; bit 6: the rest follows; bit 7: the device
-//! is that of the last event of kind 0 in this block (at first device 0). The other columns hold for each event, if
-//! it has them: its time (as the time of other records); its place (the device, in kind 0 without bit 7; an arena in
-//! kinds 1 and 4, in 4 then the driver's error code; an arena's byte in kind 3; a byte for the mark in kind 5:
-//! context, module, library); its site; its address less that of the event before in this block that has one (at
-//! first 0; folded), in kinds 0 to 3; its size in bytes (folded), in kinds 0, 1 and 4; its levels. An arena is a byte (0
-//! PyTorch, 1 driver, 2 physical, 3 mapping, 4 managed, 5 page-locked host), and for the first three 0 or the
-//! device's number plus 1. Levels are allocated less allocated before on this device in this block, or less 0; with bit 5
-//! the peak less the greater of the peak before and allocated; with bit 6 reserved less reserved before, and active
-//! less what keeps its distance to allocated; all folded.
+//! **Events** are seven columns, each with what the events have of one thing, in their order: kinds, times,
+//! places, sites, addresses, sizes, levels. First stands the number of events, at most 65,536; then the bytes
+//! that each column but the first takes; then the columns. All but kinds are numbers:
+//!
+//! * Kinds: a byte for each event. Bits 0 to 2 say what happened: 0 allocated by PyTorch, 1 allocated otherwise,
+//!   2 freed by PyTorch, 3 freed otherwise, 4 failed, 5 marked. Bit 3: it has a site. Only in kind 0, bit 4: it has
+//!   levels; with these, bit 5: the peak is written, bit 6: reserved and active are written; and bit 7: its
+//!   device is that of the last event of kind 0 in this block (before the first, device 0).
+//! * Times: `time`, of every event.
+//! * Places: in kind 0 without bit 7, the device; in kind 1 an arena; in kind 3 an arena's number; in kind 4 an
+//!   arena, then the driver's `CUresult`; in kind 5 the mark (0 context created, 1 module, 2 library loaded).
+//!   An arena is its number (0 PyTorch, 1 driver, 2 physical, 3 mapping, 4 managed, 5 page-locked host), and after 0,
+//!   1 and 2 the device's number plus 1, or 0 where it is not known. What is freed of arena 4 says 1.
+//! * Sites: of events that have one.
+//! * Addresses, in kinds 0 to 3: less the one before in this block, at first less 0 (signed, folded).
+//! * Sizes, in kinds 0, 1 and 4: bytes asked for (folded).
+//! * Levels, of events that have them, each signed and folded, and wrapping: allocated less allocated before; if
+//!   written, peak less the greater of the peak before and allocated now; if written, reserved less reserved
+//!   before, and active less active before, less what allocated grew by. What is not written differs by 0.
+//!   *Before* are the levels of this device before in this block, at first zeros; its number is below 1024.
 //!
 //! ## Damage
 //!
@@ -119,8 +127,9 @@
 //! are damage. Block numbers and record counts in the heads tell how much was lost.
 //!
 //! What was defined in a lost block stays unknown: definitions and samples that use it are left out
-//! and counted. Later definitions then get smaller numbers from the reader, so that numbers stay without
-//! gaps. Wrong names are never shown.
+//! and counted; an event that uses a lost site stays, without a site, for it still allocated or freed.
+//! Later definitions then get smaller numbers from the reader, so that numbers stay without gaps. Wrong
+//! names are never shown.
 
 mod envelope;
 mod error;

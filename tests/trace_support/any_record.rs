@@ -8,15 +8,17 @@ use memspy::model::{
     Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Consistency,
     CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, FrameId, Function,
     FunctionId, Missed, MissedWhy, Nanos, PoolId, ProcessUsage, ReaderKind, Record, Runtime,
-    Sample, Segment, Source, StackId, StackNode, Start, Stat, Thread, ThreadId, ThreadSample,
-    Totals,
+    Sample, Segment, SiteId, Source, StackId, StackNode, Start, Stat, Thread, ThreadId,
+    ThreadSample, Totals,
 };
 
-fn number() -> impl Strategy<Value = u64> + Clone {
+use super::any_exact;
+
+pub fn number() -> impl Strategy<Value = u64> + Clone {
     (any::<u64>(), 0..64u32).prop_map(|(v, shift)| v >> shift)
 }
 
-fn text() -> impl Strategy<Value = String> + Clone {
+pub fn text() -> impl Strategy<Value = String> + Clone {
     prop_oneof![Just(String::new()), "[a-z./:<>]{1,12}", "\\PC{0,6}"]
 }
 
@@ -77,16 +79,16 @@ fn usage() -> impl Strategy<Value = Record> {
 }
 
 fn missed() -> impl Strategy<Value = Record> {
-    use ReaderKind::{Blocks, Counters, Gpu, Stacks};
+    use ReaderKind::{Blocks, Counters, Events, Gpu, Stacks};
     let why = prop_oneof![
         Just(MissedWhy::Torn),
         Just(MissedWhy::Late),
         text().prop_map(MissedWhy::Failed)
     ];
-    (number(), 0..4usize, why, number()).prop_map(|(time, reader, why, count)| {
+    (number(), 0..5usize, why, number()).prop_map(|(time, reader, why, count)| {
         Record::Missed(Missed {
             time: Nanos(time),
-            reader: [Stacks, Counters, Blocks, Gpu][reader],
+            reader: [Stacks, Counters, Blocks, Gpu, Events][reader],
             why,
             count,
         })
@@ -170,21 +172,23 @@ fn end() -> impl Strategy<Value = Record> {
         Just(EndReason::TargetExecuted),
         text().prop_map(EndReason::Failed)
     ];
-    (number(), reason, vec(number(), 6)).prop_map(|(time, reason, n)| {
-        Record::End(End {
-            time: Nanos(time),
-            reason,
-            totals: Totals {
-                ticks: n[0],
-                late: n[1],
-                stacks: n[2],
-                torn: n[3],
-                maps_consistent: n[4],
-                maps_degraded: n[5],
-                exact: None,
-            },
-        })
-    })
+    (number(), reason, vec(number(), 6), option::of(any_exact::totals())).prop_map(
+        |(time, reason, n, exact)| {
+            Record::End(End {
+                time: Nanos(time),
+                reason,
+                totals: Totals {
+                    ticks: n[0],
+                    late: n[1],
+                    stacks: n[2],
+                    torn: n[3],
+                    maps_consistent: n[4],
+                    maps_degraded: n[5],
+                    exact,
+                },
+            })
+        },
+    )
 }
 
 /// Records whose numbers have to fit what was defined before.
@@ -210,7 +214,7 @@ fn numbered() -> impl Strategy<Value = Record> {
     let source = (any::<u32>(), any::<u32>(), text()).prop_map(|(function, first_line, text)| {
         Record::Source(Source { function: FunctionId(function), first_line, text: text.into() })
     });
-    prop_oneof![function, frame, stack, thread, source]
+    prop_oneof![function, frame, stack, thread, source, any_exact::site()]
 }
 
 fn sample() -> impl Strategy<Value = Record> {
@@ -240,6 +244,9 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
         2 => map(),
         8 => numbered(),
         6 => sample(),
+        1 => any_exact::exact(),
+        1 => any_exact::reconciled(),
+        6 => any_exact::events(),
     ];
     (vec(any_record, 0..60), option::of(end())).prop_map(|(mut records, end)| {
         fit(&mut records);
@@ -251,6 +258,7 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
 /// Numbers definitions in order and brings every use into the range defined before it.
 fn fit(records: &mut Vec<Record>) {
     let (mut functions, mut frames, mut stacks, mut threads) = (0u32, 0u32, 0u32, 0u32);
+    let mut sites = 0u32;
     records.retain_mut(|record| match record {
         Record::Definition(Definition::Function(id, _)) => {
             id.0 = functions;
@@ -275,7 +283,22 @@ fn fit(records: &mut Vec<Record>) {
             threads += u32::from(id.0 == threads);
             true
         }
+        Record::Definition(Definition::Site(id, site)) if threads > 0 => {
+            site.thread.0 %= threads;
+            for stack in [&mut site.stack, &mut site.forward] {
+                *stack = stack.filter(|_| stacks > 0).map(|s| StackId(s.0 % stacks.max(1)));
+            }
+            id.0 = sites;
+            sites += 1;
+            true
+        }
         Record::Definition(_) => false,
+        Record::Events(batch) => {
+            for event in &mut batch.events {
+                event.site = event.site.filter(|_| sites > 0).map(|s| SiteId(s.0 % sites.max(1)));
+            }
+            true
+        }
         Record::Source(source) => {
             source.function.0 %= functions.max(1);
             functions > 0

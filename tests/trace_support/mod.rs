@@ -6,11 +6,14 @@ use memspy::model::{
     Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Consistency,
     CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, Function, Metric, Missed,
     MissedWhy, Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, RecordSink, Runtime, Sample,
-    Segment, Source, StackId, StackTable, Start, Thread, ThreadSample, Totals,
+    Segment, SiteId, Source, StackId, StackTable, Start, Thread, ThreadSample, Totals,
 };
 use memspy::trace::{Reader, Summary, Writer};
 
+pub mod allocations;
+pub mod any_exact;
 pub mod any_record;
+pub mod by_hand;
 
 /// A reproducible sequence of numbers (SplitMix64).
 pub struct Dice(pub u64);
@@ -349,7 +352,7 @@ pub fn spelled_out(records: &[Record]) -> Vec<String> {
                     }
                     Definition::Stack(id, _) => stack(&table, *id),
                     Definition::Thread(_, t) => format!("{t:?}"),
-                    Definition::Site(_, s) => format!("{s:?}"),
+                    Definition::Site(id, _) => site(&table, *id),
                 }
             }
             Record::Source(s) => {
@@ -372,6 +375,15 @@ pub fn spelled_out(records: &[Record]) -> Vec<String> {
         }
     };
     records.iter().map(&mut function_of).collect()
+}
+
+/// What a site stands for. Fails if it was not defined.
+pub fn site(table: &StackTable, id: SiteId) -> String {
+    let site = table.get_site(id).unwrap();
+    let [own, forward] = [site.stack, site.forward].map(|s| s.map(|s| stack(table, s)));
+    let thread = table.get_thread(site.thread).unwrap();
+    let (source, node) = (site.source, &site.node);
+    format!("{thread:?} {own:?} {source:?} {} {node:?} {forward:?}", site.truncated)
 }
 
 fn stack(table: &StackTable, id: StackId) -> String {

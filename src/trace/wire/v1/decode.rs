@@ -181,9 +181,10 @@ impl Decoder {
             tag::END => {
                 let time = self.time(from)?;
                 let mut end = structure::<rare::End<'_>>(from)?.at(time);
+                // Files older than exact events end here.
                 if !from.is_empty() {
-                    let totals: exact::EventTotals = structure(from)?;
-                    end.totals.exact = Some(totals.into());
+                    let totals: Option<exact::EventTotals> = structure(from)?;
+                    end.totals.exact = totals.map(Into::into);
                 }
                 tally.end = Some(end.clone());
                 Some(Record::End(end))

@@ -5,6 +5,7 @@ use thiserror::Error;
 use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::events::EventsState;
+use super::exact;
 use super::rare::{self, Head};
 use super::sample::SampleState;
 use super::varint::put;
@@ -214,8 +215,8 @@ impl Encoder {
                 put_struct(rare::Missed::from(missed), out)?;
                 tag::MISSED
             }
-            Record::Exact(exact) => {
-                put_struct(super::exact::Exact::from(exact), out)?;
+            Record::Exact(what) => {
+                put_struct(exact::Exact::from(what), out)?;
                 tag::EXACT
             }
             Record::Events(batch) => {
@@ -226,14 +227,12 @@ impl Encoder {
                 tag::EVENTS
             }
             Record::Reconciled(reconciled) => {
-                put_struct(super::exact::Reconciled::from(reconciled), out)?;
+                put_struct(exact::Reconciled::from(reconciled), out)?;
                 tag::RECONCILED
             }
             Record::End(end) => {
                 put_struct(rare::End::from(end), out)?;
-                if let Some(totals) = &end.totals.exact {
-                    put_struct(super::exact::EventTotals::from(totals), out)?;
-                }
+                put_struct(end.totals.exact.as_ref().map(exact::EventTotals::from), out)?;
                 self.ended = true;
                 tag::END
             }
@@ -301,7 +300,7 @@ impl Encoder {
                 for stack in [site.stack, site.forward].into_iter().flatten() {
                     used("stack", stack.0, head.stacks)?;
                 }
-                put_struct(super::exact::Site::new(*number, site), out)?;
+                put_struct(exact::Site::new(*number, site), out)?;
                 next("site", *number, &mut self.sites)?;
                 Ok(tag::SITE)
             }

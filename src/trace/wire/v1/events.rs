@@ -99,6 +99,11 @@ impl EventsState {
                         };
                         ALLOCATED_TORCH | same | levels
                     }
+                    _ if levels.is_some() => {
+                        return Err(Malformed(
+                            "PyTorch's counters with memory that is not its own",
+                        ));
+                    }
                     other => {
                         put_arena(&mut self.columns[PLACES], other);
                         ALLOCATED
@@ -350,9 +355,10 @@ fn freed(code: u8) -> Result<FreedArena, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    #[test]
-    fn every_event_reads_back() {
+    /// An event of every kind.
+    fn events() -> Vec<Event> {
         let torch = |device| Arena::Torch(CudaIndex(device));
         let levels =
             |allocated, peak, reserved, active| Some(Levels { allocated, peak, reserved, active });
@@ -378,7 +384,7 @@ mod tests {
             Change::Marked(Mark::ModuleLoaded),
             Change::Marked(Mark::LibraryLoaded),
         ];
-        let events: Vec<Event> = changes
+        changes
             .into_iter()
             .zip(0u32..)
             .map(|(change, i)| Event {
@@ -386,41 +392,61 @@ mod tests {
                 change,
                 site: (i % 3 != 0).then_some(SiteId(i)),
             })
-            .collect();
-        let (mut write, mut read) = (EventsState::default(), EventsState::default());
-        let mut clocks = [Clock::default(); 2];
-        for _ in 0..2 {
-            let mut bytes = Vec::new();
-            write.encode(&events, &mut clocks[0], &mut bytes).unwrap();
-            let (mut cursor, mut back) = (Cursor(&bytes), Vec::new());
-            read.decode(&mut cursor, &mut clocks[1], &mut back, Some).unwrap();
-            assert_eq!(back, events);
-            assert!(cursor.is_empty());
-        }
+            .collect()
+    }
+
+    fn encoded(state: &mut EventsState, clock: &mut Clock, events: &[Event]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        state.encode(events, clock, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn decoded(
+        state: &mut EventsState,
+        clock: &mut Clock,
+        bytes: &[u8],
+    ) -> Result<Vec<Event>, Malformed> {
+        let mut events = Vec::new();
+        state.decode(&mut Cursor(bytes), clock, &mut events, Some).map(|()| events)
     }
 
     #[test]
-    fn what_breaks_off_or_lies_is_refused() {
-        let change = Change::Marked(Mark::ModuleLoaded);
-        let events = [Event { time: Nanos(1), change, site: None }];
-        let mut bytes = Vec::new();
-        EventsState::default().encode(&events, &mut Clock::default(), &mut bytes).unwrap();
-        let read = |bytes: &[u8]| {
-            let mut events = Vec::new();
-            EventsState::default().decode(
-                &mut Cursor(bytes),
-                &mut Clock::default(),
-                &mut events,
-                Some,
-            )
-        };
-        assert!(read(&bytes).is_ok());
-        for length in 0..bytes.len() {
-            assert!(read(&bytes[..length]).is_err(), "{length}");
+    fn every_event_reads_back_a_second_time_too() {
+        let (mut write, mut read) = (EventsState::default(), EventsState::default());
+        let mut clocks = [Clock::default(); 2];
+        for _ in 0..2 {
+            let bytes = encoded(&mut write, &mut clocks[0], &events());
+            assert_eq!(decoded(&mut read, &mut clocks[1], &bytes), Ok(events()));
         }
-        let mut lies = bytes.clone();
-        lies[7] = 7;
-        assert!(read(&lies).is_err(), "an unknown kind");
-        assert!(read(&[252, 0, 0, 0, 127]).is_err(), "more events than there can be");
+    }
+
+    fn read_anew(bytes: &[u8]) -> Result<Vec<Event>, Malformed> {
+        decoded(&mut EventsState::default(), &mut Clock::default(), bytes)
+    }
+
+    #[test]
+    fn what_breaks_off_is_refused() {
+        let bytes = encoded(&mut EventsState::default(), &mut Clock::default(), &events());
+        for length in 0..bytes.len() {
+            assert!(read_anew(&bytes[..length]).is_err(), "{length}");
+        }
+    }
+
+    proptest! {
+        /// Whatever bytes say, it is refused, or events that can be written again.
+        #[test]
+        fn altered_bytes_are_refused_or_read_as_events(
+            edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        ) {
+            let mut bytes = encoded(&mut EventsState::default(), &mut Clock::default(), &events());
+            for (at, byte) in edits {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if let Ok(events) = read_anew(&bytes) {
+                let again = encoded(&mut EventsState::default(), &mut Clock::default(), &events);
+                prop_assert_eq!(read_anew(&again), Ok(events));
+            }
+        }
     }
 }

@@ -167,7 +167,7 @@ impl Reconciled {
     }
 }
 
-/// Follows the fields of the end in a recording with exact events.
+/// Follows the fields of the end, as an option.
 #[derive(Encode, Decode)]
 pub(crate) struct EventTotals {
     allocations: u64,

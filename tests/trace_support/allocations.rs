@@ -1,0 +1,264 @@
+//! A made-up training loop as probes see it: each allocation and free of a caching allocator.
+
+use std::collections::{HashMap, VecDeque};
+
+use memspy::model::{
+    Arena, Change, CudaIndex, Event, Events, Exact, ExactWay, Frame, FreedArena, Frees, Function,
+    Levels, Nanos, Reconciled, Record, RecordSink, Site, SiteId, StackSource, StackTable, Thread,
+};
+
+use super::Dice;
+
+/// Sites of the main thread; as many again are the backward thread's.
+const SITES: usize = 9;
+/// Allocations of the forward pass, and of the backward pass.
+const PASS: usize = 200;
+
+/// How much one iteration resembles the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Likeness {
+    /// The same sizes in the same order, but for two threads that now and then swap places.
+    Training,
+    /// Every iteration has sizes of its own, as with sequences of any length.
+    Varied,
+    /// Sizes, addresses, sites and order are random, too.
+    Random,
+}
+
+/// Allocates and frees as a job does.
+pub struct Allocations {
+    likeness: Likeness,
+    dice: Dice,
+    table: StackTable,
+    sites: Vec<SiteId>,
+    time: u64,
+    levels: Levels,
+    /// Free blocks by size, the one freed last at the end.
+    cache: HashMap<u64, Vec<u64>>,
+    fresh: u64,
+    /// Address and real size, in the order allocated.
+    live: Vec<(u64, u64)>,
+    events: Vec<Event>,
+    ready: VecDeque<Event>,
+}
+
+impl Allocations {
+    pub fn new(likeness: Likeness, seed: u64) -> Self {
+        Allocations {
+            likeness,
+            dice: Dice(seed),
+            table: StackTable::new(),
+            sites: Vec::new(),
+            time: 2_000_000,
+            levels: Levels::default(),
+            cache: HashMap::new(),
+            fresh: 0x7F3A_4000_0000,
+            live: Vec::new(),
+            events: Vec::new(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// What comes before the first event.
+    pub fn opening(&mut self, sink: &mut dyn RecordSink) {
+        let exact = Record::Exact(Exact {
+            time: Nanos(self.time),
+            way: ExactWay::UprobeMulti,
+            frees: Frees::Events,
+            stacks_from: 0,
+            stacks_every: 0,
+            backward_lines: true,
+            probes: vec!["pytorch:malloc".into(), "pytorch:free".into()],
+            uncovered: Vec::new(),
+        });
+        self.define(2 * SITES);
+        for definition in self.table.take_definitions() {
+            sink.record(&Record::Definition(definition)).unwrap();
+        }
+        sink.record(&exact).unwrap();
+    }
+
+    /// Makes sites up to so many, alternating between two threads.
+    fn define(&mut self, count: usize) {
+        let threads = [("MainThread", true), ("pt_autograd_0", false)].map(|(name, main)| {
+            self.table.thread(Thread {
+                os_id: Some(if main { 4242 } else { 4299 }),
+                python_id: if main { 0x7F00_0000_0000 } else { 0x7F00_0010_0000 },
+                name: Some(name.into()),
+                main,
+            })
+        });
+        for n in self.sites.len()..count {
+            let function = self.table.function(Function {
+                name: format!("Block{n}.forward").into(),
+                file: "/srv/model.py".into(),
+                first_line: n as u32 * 10,
+                last_line: n as u32 * 10 + 8,
+            });
+            let frame = self.table.frame(Frame { function, line: n as u32 * 10 + 3 });
+            let stack = self.table.stack(None, frame);
+            let backward = n >= SITES;
+            let site = self.table.site(Site {
+                thread: threads[usize::from(backward)],
+                stack: Some(stack),
+                source: if backward { StackSource::Backward } else { StackSource::Own },
+                truncated: n == 3,
+                node: backward.then(|| "AddmmBackward0".into()),
+                forward: None,
+            });
+            self.sites.push(site);
+        }
+    }
+
+    /// One more site; its definitions go to `sink`.
+    pub fn another_site(&mut self, sink: &mut dyn RecordSink) {
+        self.define(self.sites.len() + 1);
+        for definition in self.table.take_definitions() {
+            sink.record(&Record::Definition(definition)).unwrap();
+        }
+    }
+
+    /// The next record of `count` events.
+    pub fn batch(&mut self, count: usize) -> Record {
+        while self.ready.len() < count {
+            self.iteration();
+        }
+        Record::Events(Events { events: self.ready.drain(..count).collect() })
+    }
+
+    /// A comparison with the allocator's counters.
+    pub fn reconciled(&self) -> Record {
+        Record::Reconciled(Reconciled {
+            time: self.ready.front().map_or(Nanos(self.time), |event| event.time),
+            device: CudaIndex(0),
+            allocations: 0,
+            frees: Some(0),
+            requested: -512,
+        })
+    }
+
+    fn iteration(&mut self) {
+        let scale = match self.likeness {
+            Likeness::Training => 64,
+            _ => 32 + self.dice.roll(64),
+        };
+        // Activations live from the forward pass into the backward pass, which frees them in reverse.
+        let mut activations = Vec::new();
+        for n in 0..PASS {
+            let block = self.allocate(n, scale, n % SITES);
+            match n % 3 {
+                0 => self.free(block),
+                _ => activations.push(block),
+            }
+        }
+        let mut gradients = Vec::new();
+        for n in 0..PASS {
+            let block = self.allocate(PASS + n, scale, SITES + n % SITES);
+            match n % 4 {
+                0 => gradients.push(block),
+                _ => self.free(block),
+            }
+            if n % 3 != 0
+                && let Some(block) = activations.pop()
+            {
+                self.free(block);
+            }
+        }
+        for block in activations.into_iter().chain(gradients) {
+            self.free(block);
+        }
+        self.swap_neighbours();
+        self.ready.extend(self.events.drain(..));
+    }
+
+    /// Two threads do not always come in the same order. The times stay in order.
+    fn swap_neighbours(&mut self) {
+        for at in 1..self.events.len() {
+            let free = |event: &Event| matches!(event.change, Change::Freed { .. });
+            if free(&self.events[at]) && free(&self.events[at - 1]) && self.dice.roll(20) == 0 {
+                let (before, after) = self.events.split_at_mut(at);
+                std::mem::swap(&mut before[at - 1].change, &mut after[0].change);
+            }
+        }
+    }
+
+    fn allocate(&mut self, n: usize, scale: u64, site: usize) -> (u64, u64) {
+        let random = self.likeness == Likeness::Random;
+        let size = match random {
+            true => 1 + (self.dice.roll(1 << 30) >> self.dice.roll(30)),
+            false => [4, 4096, 1536, 768, 100_000, 33][n % 6] * scale * (1 + n as u64 % 2),
+        };
+        let real = (size + 511) & !511;
+        let cached = self.cache.get_mut(&real).and_then(Vec::pop).filter(|_| !random);
+        let address = cached.unwrap_or_else(|| {
+            let room = if random { 512 * self.dice.roll(1 << 20) } else { 0 };
+            let address = self.fresh + room;
+            self.fresh = (address + real) & ((1 << 47) - 1);
+            self.levels.reserved += real as i64;
+            address
+        });
+        self.levels.allocated += real as i64;
+        self.levels.active = self.levels.allocated;
+        self.levels.peak = self.levels.peak.max(self.levels.allocated);
+        let site = match random {
+            true => self.dice.roll(self.sites.len() as u64) as usize,
+            false => site % self.sites.len(),
+        };
+        self.happen(
+            Change::Allocated {
+                arena: Arena::Torch(CudaIndex(0)),
+                address,
+                size,
+                levels: Some(self.levels),
+            },
+            Some(self.sites[site]),
+        );
+        (address, real)
+    }
+
+    fn free(&mut self, block: (u64, u64)) {
+        let block = match self.likeness {
+            Likeness::Random => {
+                self.live.push(block);
+                let at = self.dice.roll(self.live.len() as u64) as usize;
+                self.live.swap_remove(at)
+            }
+            _ => block,
+        };
+        self.happen(Change::Freed { arena: FreedArena::Torch, address: block.0 }, None);
+        self.levels.allocated -= block.1 as i64;
+        self.levels.active = self.levels.allocated;
+        self.cache.entry(block.1).or_default().push(block.0);
+    }
+
+    fn happen(&mut self, change: Change, site: Option<SiteId>) {
+        self.time += 1000 + self.dice.roll(59_000);
+        self.events.push(Event { time: Nanos(self.time), change, site });
+    }
+
+    /// A whole recording of `batches` records of `each` events, other records among them.
+    pub fn story(likeness: Likeness, seed: u64, batches: usize, each: usize) -> Vec<Record> {
+        let mut it = Allocations::new(likeness, seed);
+        let mut records = vec![super::Loop::start()];
+        it.opening(&mut records);
+        for n in 0..batches {
+            if n % 5 == 4 && n < 50 {
+                it.another_site(&mut records);
+            }
+            records.push(it.batch(each));
+            if n % 10 == 9 {
+                records.push(it.reconciled());
+            }
+        }
+        records
+    }
+}
+
+/// Events in `records`.
+pub fn count(records: &[Record]) -> u64 {
+    let events = |record: &Record| match record {
+        Record::Events(batch) => batch.events.len() as u64,
+        _ => 0,
+    };
+    records.iter().map(events).sum()
+}

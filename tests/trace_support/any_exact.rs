@@ -1,0 +1,147 @@
+//! Proptest strategies: any records of an exact recording. Their numbers are made to fit elsewhere.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use memspy::model::{
+    Arena, Change, CudaIndex, Definition, Event, EventTotals, Events, Exact, ExactWay, FreedArena,
+    Frees, Levels, Mark, Nanos, Reconciled, Record, Site, SiteId, StackId, StackSource, ThreadId,
+};
+
+use super::any_record::{number, text};
+
+fn signed() -> impl Strategy<Value = i64> + Clone {
+    number().prop_map(|v| v as i64)
+}
+
+/// Few of them, so that devices come again.
+fn device() -> impl Strategy<Value = CudaIndex> + Clone {
+    prop_oneof![4 => Just(0), 2 => 1..3u32, 1 => 0..1024u32].prop_map(CudaIndex)
+}
+
+/// Addresses of a heap: some come again, some are any number.
+fn address() -> impl Strategy<Value = u64> + Clone {
+    prop_oneof![(0..40u64).prop_map(|n| 0x7F00_0000_0000 + n * 512), number()]
+}
+
+fn arena() -> impl Strategy<Value = Arena> + Clone {
+    prop_oneof![
+        4 => device().prop_map(Arena::Torch),
+        1 => option::of(any::<u32>().prop_map(CudaIndex)).prop_map(Arena::Driver),
+        1 => option::of(any::<u32>().prop_map(CudaIndex)).prop_map(Arena::Physical),
+        1 => Just(Arena::Mapping),
+        1 => Just(Arena::Managed),
+        1 => Just(Arena::PinnedHost),
+    ]
+}
+
+fn levels() -> impl Strategy<Value = Levels> + Clone {
+    let grown = (0..9i64, 0..9i64).prop_map(|(allocated, peak)| Levels {
+        allocated: allocated * 512,
+        peak: peak * 512,
+        reserved: 1 << 21,
+        active: (allocated + 1) * 512,
+    });
+    let any =
+        (signed(), signed(), signed(), signed()).prop_map(|(allocated, peak, reserved, active)| {
+            Levels { allocated, peak, reserved, active }
+        });
+    prop_oneof![3 => grown, 1 => any]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let allocated = (arena(), address(), number(), option::of(levels())).prop_map(
+        |(arena, address, size, levels)| {
+            let levels = levels.filter(|_| matches!(arena, Arena::Torch(_)));
+            Change::Allocated { arena, address, size, levels }
+        },
+    );
+    let freed = (arena(), address())
+        .prop_map(|(arena, address)| Change::Freed { arena: arena.freed(), address });
+    let failed = (arena(), number(), any::<u32>()).prop_map(|(arena, size, code)| Change::Failed {
+        arena,
+        size,
+        code,
+    });
+    let marks = [Mark::ContextCreated, Mark::ModuleLoaded, Mark::LibraryLoaded];
+    let torch = address().prop_map(|address| Change::Freed { arena: FreedArena::Torch, address });
+    prop_oneof![
+        4 => allocated,
+        2 => torch,
+        1 => freed,
+        1 => failed,
+        1 => (0..3usize).prop_map(move |mark| Change::Marked(marks[mark])),
+    ]
+}
+
+/// Events in an order of times that a recorder would not write, too.
+pub fn events() -> impl Strategy<Value = Record> {
+    let event = (number(), change(), option::of(any::<u32>().prop_map(SiteId)))
+        .prop_map(|(time, change, site)| Event { time: Nanos(time), change, site });
+    vec(event, 0..40).prop_map(|events| Record::Events(Events { events }))
+}
+
+pub fn exact() -> impl Strategy<Value = Record> {
+    use ExactWay::{PerfSamples, PerfUprobes, UprobeMulti};
+    let texts = || vec(text().prop_map(Into::into), 0..4);
+    (number(), 0..3usize, 0..3usize, (number(), number()), any::<bool>(), (texts(), texts()))
+        .prop_map(|(time, way, frees, stacks, backward_lines, (probes, uncovered))| {
+            Record::Exact(Exact {
+                time: Nanos(time),
+                way: [UprobeMulti, PerfUprobes, PerfSamples][way],
+                frees: [Frees::Events, Frees::Stacks, Frees::Maps][frees],
+                stacks_from: stacks.0,
+                stacks_every: stacks.1,
+                backward_lines,
+                probes,
+                uncovered,
+            })
+        })
+}
+
+pub fn reconciled() -> impl Strategy<Value = Record> {
+    (number(), any::<u32>(), signed(), option::of(signed()), signed()).prop_map(
+        |(time, device, allocations, frees, requested)| {
+            Record::Reconciled(Reconciled {
+                time: Nanos(time),
+                device: CudaIndex(device),
+                allocations,
+                frees,
+                requested,
+            })
+        },
+    )
+}
+
+pub fn site() -> impl Strategy<Value = Record> {
+    use StackSource::{Backward, Borrowed, NoPython, NotTaken, Own, Sampled, Unknown};
+    let sources = [Own, Backward, Borrowed, NoPython, NotTaken, Unknown, Sampled];
+    let stack = || option::of(any::<u32>().prop_map(StackId));
+    (any::<u32>(), stack(), 0..7usize, any::<bool>(), option::of(text()), stack()).prop_map(
+        move |(thread, stack, source, truncated, node, forward)| {
+            let site = Site {
+                thread: ThreadId(thread),
+                stack,
+                source: sources[source],
+                truncated,
+                node: node.map(Into::into),
+                forward,
+            };
+            Record::Definition(Definition::Site(SiteId(0), site))
+        },
+    )
+}
+
+pub fn totals() -> impl Strategy<Value = EventTotals> {
+    vec(number(), 8).prop_map(|n| EventTotals {
+        allocations: n[0],
+        frees: n[1],
+        lost: n[2],
+        truncated: n[3],
+        borrowed: n[4],
+        faulted: n[5],
+        unknown: n[6],
+        no_python: n[7],
+    })
+}
