@@ -3,10 +3,11 @@
 #
 #   scripts/setup-rust.sh
 #
-# Takes Debian's and Ubuntu's rustup package when cargo is missing (root needed), then the stable toolchain.
+# Takes Debian's and Ubuntu's rustup package when cargo is missing (root needed), then the stable toolchain;
+# and clang with libbpf-dev, which exact mode needs when memspy is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 needed=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' Cargo.toml)
 needed=${needed:-1.95}
@@ -27,6 +28,14 @@ apt_install() {
 }
 
 command -v cc >/dev/null || apt_install build-essential
+# The kernel's program of exact mode; without them memspy is built without that mode, and says so.
+if ! command -v clang >/dev/null || [ ! -e /usr/include/bpf/bpf_helpers.h ]; then
+  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    apt_install clang libbpf-dev
+  else
+    echo "setup-rust: clang and libbpf-dev are missing: memspy will be built without exact mode" >&2
+  fi
+fi
 if ! command -v cargo >/dev/null; then
   # A distribution's own cargo package is years older than its rustup package's toolchains.
   apt_install rustup ca-certificates

@@ -8,15 +8,15 @@
 mod constants;
 mod driver;
 mod error;
+mod placed;
 mod plan;
-mod probe;
 mod program;
 mod raw;
 mod ring;
 mod syscall;
 
 pub use error::ProbeError;
+pub use placed::Probe;
 pub use plan::{Plan, RING_BYTES};
-pub use probe::Probe;
 pub use program::why_not_built;
 pub use raw::{ProbeCounts, Raw, RawEvent, RawNode, StackKey};
