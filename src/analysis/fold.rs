@@ -6,8 +6,9 @@ use rustc_hash::FxHashMap;
 
 use super::charge::Origin;
 use super::device::{Moment, Snapshot};
+use super::exact::{ExactProfile, MemoryKind};
 use super::profile::Profile;
-use crate::model::{CudaIndex, Frame, StackId, ThreadId};
+use crate::model::{CudaIndex, Frame, SiteId, StackId, ThreadId};
 
 /// A frame that stands for something other than a line of Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,6 +21,18 @@ pub enum Mark {
     NoPythonStack,
     /// Allocated by the autograd engine while Python waited for it.
     AutogradThread,
+    /// What follows is the forward call that the backward work belongs to.
+    BackwardOf,
+    /// Bytes that the allocator has and no event told of.
+    NoEvent,
+    /// Allocated by a thread that runs no Python.
+    NoPython,
+    /// Allocated where the options of the recording say that no stack is taken.
+    StackNotTaken,
+    /// The stack could not be read or named.
+    UnknownStack,
+    /// The stack is deeper than what was read of it.
+    DeeperFrames,
 }
 
 impl Mark {
@@ -30,6 +43,12 @@ impl Mark {
             Mark::Unmatched => "[unmatched]",
             Mark::NoPythonStack => "[no Python stack]",
             Mark::AutogradThread => "[autograd thread]",
+            Mark::BackwardOf => "[backward of]",
+            Mark::NoEvent => "[no event]",
+            Mark::NoPython => "[no Python]",
+            Mark::StackNotTaken => "[stack not taken]",
+            Mark::UnknownStack => "[unknown stack]",
+            Mark::DeeperFrames => "[deeper frames not read]",
         }
     }
 }
@@ -37,12 +56,16 @@ impl Mark {
 /// One step of a folded stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Label {
-    /// The thread that allocated; only with [`FoldOptions::by_thread`], and then first.
+    /// The thread that allocated: first with [`FoldOptions::by_thread`], and after [`Mark::NoPython`].
     Thread(ThreadId),
     /// A line of Python.
     Frame(Frame),
     /// Something else.
     Mark(Mark),
+    /// The class of the autograd node that a site allocates for.
+    Node(SiteId),
+    /// The same, where the line of the forward call is not known.
+    NodeOfUnknownLine(SiteId),
 }
 
 /// One stack and its bytes.
@@ -72,6 +95,10 @@ pub struct Resolution {
 pub struct FoldOptions {
     /// Whether each thread is a root of its own.
     pub by_thread: bool,
+    /// All bytes allocated, instead of those of a moment; of exact recordings only.
+    pub churn: bool,
+    /// The kind of memory, in exact recordings; `None` for PyTorch's, or what there is.
+    pub memory: Option<MemoryKind>,
 }
 
 /// The bytes of one moment.
@@ -91,6 +118,12 @@ pub struct Folded {
     pub true_peak: Option<u64>,
     /// How sharply it is known who allocated what.
     pub resolution: Resolution,
+    /// Bytes left out because they are older than the recording: in the leak view, the end of an exact one.
+    pub left_out: u64,
+    /// The kind of memory in an exact recording; `None` in a sampled one.
+    pub memory: Option<MemoryKind>,
+    /// With [`FoldOptions::churn`], how many allocations the bytes are of.
+    pub allocations: Option<u64>,
 }
 
 impl Folded {
@@ -111,6 +144,15 @@ pub enum FoldError {
         /// The devices there are, as text.
         have: String,
     },
+    /// Only exact recordings know this.
+    #[error("{what} is known only of exact recordings ('memspy record --exact')")]
+    NotExact {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// No memory of the kind asked for was seen.
+    #[error("the recording has no allocation of this kind")]
+    NoMemory,
     /// The device has no block map.
     #[error("no block map of GPU {} was recorded, so it is not known which blocks made up its memory", .device.0)]
     NoMap {
@@ -148,6 +190,13 @@ impl Profile {
         moment: Moment,
         options: FoldOptions,
     ) -> Result<Folded, FoldError> {
+        if let Some(exact) = self.exact() {
+            return self.fold_exact(exact, device, moment, options);
+        }
+        if options.churn || options.memory.is_some() {
+            let what = if options.churn { "all that was allocated" } else { "memory by its kind" };
+            return Err(FoldError::NotExact { what });
+        }
         if !self.has_gpu(device) {
             return Err(self.no_gpu(device));
         }
@@ -187,6 +236,41 @@ impl Profile {
             stacks,
             true_peak,
             snapshot,
+            left_out: 0,
+            memory: None,
+            allocations: None,
+        })
+    }
+
+    fn fold_exact(
+        &self,
+        exact: &ExactProfile,
+        device: CudaIndex,
+        moment: Moment,
+        options: FoldOptions,
+    ) -> Result<Folded, FoldError> {
+        let folded =
+            exact.fold(device, moment, options, self.stacks()).ok_or(FoldError::NoMemory)?;
+        let mut stacks = folded.stacks;
+        stacks.sort_by_cached_key(|stack| {
+            (std::cmp::Reverse(stack.bytes), format!("{:?}", stack.path))
+        });
+        let memory = options.memory.unwrap_or_else(|| exact.default_memory());
+        let true_peak = (memory == MemoryKind::Torch && !options.churn).then(|| {
+            let counted = exact.counted_peak(device).unwrap_or(0);
+            counted.max(exact.height(device).map_or(0, |h| h.1))
+        });
+        Ok(Folded {
+            device,
+            moment,
+            snapshot: Arc::new(folded.snapshot),
+            stacks,
+            total: folded.total,
+            true_peak,
+            resolution: Resolution::default(),
+            left_out: folded.left_out,
+            memory: Some(memory),
+            allocations: options.churn.then_some(folded.allocations),
         })
     }
 

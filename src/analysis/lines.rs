@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::charge::Origin;
 use super::device::Moment;
+use super::exact::ExactProfile;
 use super::fold::FoldError;
 use super::high_water::HighWater;
 use super::line_bounds::stat_index;
@@ -252,6 +253,9 @@ impl Profile {
     fn nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<Node> {
         let mut wanted = vec![stat_index(Metric::AllocatedBytes, Pool::All)];
         wanted.extend(columns.iter().map(|k| stat_index(k.metric, k.pool)));
+        if let Some(exact) = self.exact() {
+            return self.exact_nodes(exact, device, &wanted);
+        }
         let bounds = self.bounds(device);
         let mut nodes: Vec<Node> = Vec::new();
         for i in 0..self.known_stacks() {
@@ -276,6 +280,48 @@ impl Profile {
                     && let Some(node) = nodes.get_mut(stack.0 as usize)
                 {
                     node.live += bytes;
+                }
+            }
+        }
+        nodes
+    }
+}
+
+impl Profile {
+    /// The same out of exact events, which tell the levels of allocated, reserved and active bytes; of
+    /// other statistics nothing is known. `samples` are allocations.
+    fn exact_nodes(&self, exact: &ExactProfile, device: CudaIndex, wanted: &[usize]) -> Vec<Node> {
+        let told = [Metric::AllocatedBytes, Metric::ReservedBytes, Metric::ActiveBytes]
+            .map(|metric| stat_index(metric, Pool::All));
+        let mut nodes: Vec<Node> = (0..self.known_stacks())
+            .map(|stack| {
+                let reached = exact.line_levels(device, stack);
+                let stats = wanted.iter().map(|w| {
+                    let Some(reached) = reached else { return Sums::NONE };
+                    match told.iter().position(|t| t == w) {
+                        Some(i) => Sums {
+                            current: reached.lower[i],
+                            lower: reached.lower[i],
+                            upper: reached.upper[i],
+                            allocated: 0,
+                            freed: 0,
+                        },
+                        None => Sums { current: 0, lower: 0, upper: i64::MAX, ..Sums::NONE },
+                    }
+                });
+                Node { stats: stats.collect(), live: 0, live_self: 0, samples: 0 }
+            })
+            .collect();
+        for held in exact.by_site(device) {
+            let stack = self.stacks().get_site(held.site).and_then(|site| site.stack);
+            let Some(node) = stack.and_then(|stack| nodes.get_mut(stack.0 as usize)) else {
+                continue;
+            };
+            node.live += held.at_height;
+            node.samples += held.count;
+            for (stat, w) in node.stats.iter_mut().zip(wanted) {
+                if *w == told[0] {
+                    stat.allocated += held.allocated as i64;
                 }
             }
         }

@@ -9,6 +9,7 @@ mod autograd;
 mod births;
 mod charge;
 mod device;
+mod exact;
 mod fold;
 mod high_water;
 mod ledger;
@@ -21,6 +22,7 @@ mod tick;
 mod timeline;
 
 pub use device::{Moment, Snapshot};
+pub use exact::{Agreement, ExactProfile, MemoryKind, Refused};
 pub use fold::{FoldError, FoldOptions, Folded, FoldedStack, Label, Mark, Resolution};
 pub use high_water::{HighWater, Reached};
 pub use lines::{Bounded, Cell, LineError, LineFunction, LineRow, LineTable};

@@ -2,14 +2,15 @@
 
 mod intake;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use super::autograd::EngineFrames;
 use super::device::{DeviceProfile, Moment, Seen, Snapshot};
-use super::high_water::HighWater;
+use super::exact::ExactProfile;
+use super::high_water::{HighWater, Reached};
 use super::line_bounds::BoundsByStack;
 use super::losses::Losses;
 use super::tick::{ThreadChoice, Tick};
@@ -50,6 +51,8 @@ struct CounterLook {
 #[derive(Debug, Default)]
 pub struct Profile {
     choice: ThreadChoice,
+    exact: Option<Box<ExactProfile>>,
+    least_life: u64,
     stacks: StackTable,
     engine: EngineFrames,
     depths: Vec<u32>,
@@ -91,6 +94,17 @@ impl Profile {
         Profile { choice, ..Profile::default() }
     }
 
+    /// Lets only blocks count that live for `least_life`; of exact recordings only, and before their records.
+    pub fn with_least_life(mut self, least_life: Nanos) -> Profile {
+        self.least_life = least_life.0;
+        self
+    }
+
+    /// What exact events tell; `None` in a recording without them.
+    pub fn exact(&self) -> Option<&ExactProfile> {
+        self.exact.as_deref()
+    }
+
     /// Takes the tick being collected into account. Called by the record of the end; call it yourself when a
     /// recording ends abruptly, or to see the latest tick of a live one.
     pub fn finish(&mut self) {
@@ -120,6 +134,7 @@ impl Profile {
                 self.bad_definitions
             ));
         }
+        all.extend(self.exact.iter().flat_map(|exact| exact.warnings()));
         for (device, profile) in &self.profiles {
             if profile.maps_degraded > 0 {
                 all.push(format!(
@@ -195,7 +210,8 @@ impl Profile {
 
     /// The devices with counters or maps, as the target numbers them.
     pub fn gpus(&self) -> impl Iterator<Item = CudaIndex> + '_ {
-        self.profiles.keys().copied()
+        let exact = self.exact.iter().flat_map(|exact| exact.devices());
+        self.profiles.keys().copied().chain(exact).collect::<BTreeSet<_>>().into_iter()
     }
 
     /// The device with the greatest peak of allocated bytes (the lowest number of equals).
@@ -212,7 +228,23 @@ impl Profile {
 
     /// High-water mark of `allocated_bytes.all`.
     pub fn peak_allocated(&self, device: CudaIndex) -> Option<HighWater> {
-        self.profiles.get(&device)?.allocated
+        let counted = self.profiles.get(&device).and_then(|profile| profile.allocated);
+        let Some((time, bytes)) = self.exact().and_then(|exact| exact.height(device)) else {
+            return counted;
+        };
+        // Exact events tell the moment; what the counters saw before them may have been higher.
+        let bytes = bytes as i64;
+        match counted {
+            Some(counted) if counted.bytes > bytes => {
+                Some(HighWater { within: counted.within.max(bytes), ..counted })
+            }
+            counted => Some(HighWater {
+                bytes,
+                reached: Reached::Between(time, time),
+                within: bytes,
+                resets: counted.map_or(0, |c| c.resets),
+            }),
+        }
     }
 
     /// High-water mark of `reserved_bytes.all`.

@@ -41,6 +41,7 @@ pub enum Command {
 #[command(after_help = "Examples:
   memspy record -p 12345 -o trace.bin           until Ctrl-C, or until the job ends
   memspy record -p 12345 -d 20 -o trace.bin     for 20 seconds
+  memspy record --exact -p 12345 -o trace.bin   every allocation, with its exact stack (root)
   memspy record -o trace.bin -- python train.py")]
 pub struct Record {
     /// Process id of the job (decimal or 0x…)
@@ -73,9 +74,49 @@ pub struct Record {
     /// How stacks are shown, with --format flamegraph or collapsed
     #[command(flatten)]
     pub stacks: Stacks,
+    /// Record every allocation with its exact stack, by probes in the kernel (needs root, or CAP_BPF,
+    /// CAP_PERFMON and CAP_SYS_PTRACE)
+    #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]
+    pub exact: bool,
+    /// How probes are placed, with --exact [default: the first of these that the kernel allows]
+    #[arg(long, value_enum, value_name = "WAY", requires = "exact")]
+    pub probes: Option<ProbesWord>,
+    /// How frees are learned of, with --exact
+    #[arg(long, value_enum, default_value_t = FreesWord::Events, requires = "exact")]
+    pub frees: FreesWord,
+    /// With --exact: take stacks only of allocations of at least so many bytes (512, 64K, 2M)
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0", requires = "exact")]
+    pub stacks_from: u64,
+    /// With --exact: take one stack for so many bytes allocated, on average; totals stay exact
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0", requires = "exact")]
+    pub stacks_every: u64,
+    /// With --exact: also record which line of the forward pass each allocation of the backward pass
+    /// belongs to
+    #[arg(long, requires = "exact")]
+    pub backward_lines: bool,
     /// Program to start and record, after `--`
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<String>,
+}
+
+/// How `record --exact` places its probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProbesWord {
+    /// One link for many places: Linux 6.6, CAP_BPF and CAP_PERFMON
+    Multi,
+    /// One perf event for each place: Linux 5.17, CAP_SYS_ADMIN
+    Perf,
+}
+
+/// How `record --exact` learns of frees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FreesWord {
+    /// Each one by a probe
+    Events,
+    /// Each one with the stack that freed: peaks of all lines are exact
+    Stacks,
+    /// From block maps, once a second: half the cost, but what was freed in between is known only then
+    Maps,
 }
 
 /// What `record` writes.
@@ -123,6 +164,15 @@ pub struct Flame {
     /// The moment to draw
     #[arg(long, value_enum, default_value_t = MomentWord::Peak)]
     pub at: MomentWord,
+    /// Draw all that was allocated while recording, not what was live at a moment (exact traces)
+    #[arg(long, conflicts_with_all = ["at", "min_lifetime"])]
+    pub churn: bool,
+    /// Leave out blocks that lived for less than so many seconds (exact traces)
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub min_lifetime: Option<f64>,
+    /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub memory: Option<MemoryWord>,
     /// One frame for each function, not for each line
     #[arg(short = 'F', long)]
     pub function: bool,
@@ -150,8 +200,23 @@ pub enum FlameFormat {
 pub enum MomentWord {
     /// The recorded moment nearest below the allocator's own peak
     Peak,
-    /// The last recorded moment
+    /// The last recorded moment; of an exact trace what was allocated while recording and is still live
     End,
+}
+
+/// What kind of memory to draw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MemoryWord {
+    /// Blocks of PyTorch's caching allocator
+    Torch,
+    /// Device memory from the driver: cuMemAlloc and its kin
+    Driver,
+    /// Physical device memory from the driver: cuMemCreate
+    Physical,
+    /// cuMemAllocManaged
+    Managed,
+    /// Page-locked host memory
+    Pinned,
 }
 
 /// `memspy lines`.
@@ -240,6 +305,25 @@ fn pid(text: &str) -> Result<u32, String> {
         Ok(pid) if (1..=i32::MAX as u32).contains(&pid) => Ok(pid),
         _ => Err("a process id is a number from 1 on, decimal or 0x…".to_owned()),
     }
+}
+
+/// A number of bytes: `512`, `64K`, `2M`, `1G`, in powers of 1024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let unit = unit.trim().trim_end_matches("iB").trim_end_matches('B');
+    let shift = match unit.to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err("expected a number of bytes such as 512, 64K or 2M".to_owned()),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| "expected a number of bytes such as 512".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is more than any GPU has".to_owned())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

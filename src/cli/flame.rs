@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::analysis::{FoldOptions, Moment, Profile};
-use crate::model::{AllocatorBackend, CudaIndex};
+use crate::analysis::{FoldOptions, MemoryKind, Moment, Profile};
+use crate::model::{AllocatorBackend, CudaIndex, Nanos};
 use crate::render::{self, NameStyle, RenderError};
 
-use super::args::{Flame as Words, FlameFormat, MomentWord, Stacks};
-use super::{output, replay, say};
+use super::args::{Flame as Words, FlameFormat, MemoryWord, MomentWord, Stacks};
+use super::{charging, output, replay, say};
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
@@ -18,13 +18,20 @@ pub(super) fn run(words: &Words) -> Result<()> {
         FlameFormat::Flamegraph => "svg",
         FlameFormat::Collapsed => "txt",
     });
+    let empty = charging(&words.stacks)
+        .with_least_life(Nanos((words.min_lifetime.unwrap_or(0.0) * 1e9) as u64));
     let (profile, path) =
-        replay::for_report(&words.trace, &words.stacks, words.output.as_deref(), default)?;
+        replay::for_report(&words.trace, empty, words.output.as_deref(), default)?;
+    if words.min_lifetime.is_some() && profile.exact().is_none() {
+        bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
+    }
     let drawing = Drawing {
         format: words.format,
         gpu: words.gpu,
         moment: words.at,
         function: words.function,
+        churn: words.churn,
+        memory: words.memory,
         stacks: words.stacks.clone(),
     };
     for warning in profile.warnings() {
@@ -43,8 +50,24 @@ pub(super) struct Drawing {
     pub moment: MomentWord,
     /// One frame for each function.
     pub function: bool,
+    /// All that was allocated, not what a moment held.
+    pub churn: bool,
+    /// The kind of memory; `None` for PyTorch's, or what there is.
+    pub memory: Option<MemoryWord>,
     /// How stacks are shown.
     pub stacks: Stacks,
+}
+
+impl From<MemoryWord> for MemoryKind {
+    fn from(word: MemoryWord) -> MemoryKind {
+        match word {
+            MemoryWord::Torch => MemoryKind::Torch,
+            MemoryWord::Driver => MemoryKind::Driver,
+            MemoryWord::Physical => MemoryKind::Physical,
+            MemoryWord::Managed => MemoryKind::Managed,
+            MemoryWord::Pinned => MemoryKind::Pinned,
+        }
+    }
 }
 
 impl Drawing {
@@ -55,8 +78,12 @@ impl Drawing {
             MomentWord::Peak => Moment::Peak,
             MomentWord::End => Moment::End,
         };
-        let folded =
-            profile.fold(device, moment, FoldOptions { by_thread: self.stacks.threads })?;
+        let options = FoldOptions {
+            by_thread: self.stacks.threads,
+            churn: self.churn,
+            memory: self.memory.map(MemoryKind::from),
+        };
+        let folded = profile.fold(device, moment, options)?;
         let style =
             NameStyle { full_filenames: self.stacks.full_filenames, functions_only: self.function };
         output::write(path, force, |out: &mut dyn Write| {
@@ -75,7 +102,8 @@ impl Drawing {
 
 /// The device asked for, else the one with the highest peak.
 pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
-    match profile.main_gpu() {
+    let driver_only = || profile.exact().filter(|exact| exact.events() > 0).map(|_| CudaIndex(0));
+    match profile.main_gpu().or_else(driver_only) {
         Some(main) => Ok(gpu.map_or(main, CudaIndex)),
         None => bail!("the recording has no GPU memory of PyTorch: {}", why_none(profile)),
     }

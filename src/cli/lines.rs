@@ -9,7 +9,7 @@ use crate::render::{self, LinesOptions};
 
 use super::args::{Lines as Words, LinesFormat};
 use super::flame::{device, into_io};
-use super::{output, replay, say};
+use super::{charging, output, replay, say};
 
 /// Width of the table where the terminal's is not known.
 const WIDTH: usize = 120;
@@ -17,8 +17,12 @@ const WIDTH: usize = 120;
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
     let default = PathBuf::from("-");
-    let (profile, path) =
-        replay::for_report(&words.trace, &words.stacks, words.output.as_deref(), default)?;
+    let (profile, path) = replay::for_report(
+        &words.trace,
+        charging(&words.stacks),
+        words.output.as_deref(),
+        default,
+    )?;
     let columns = match words.columns.is_empty() {
         true => Profile::default_columns(),
         false => words.columns.clone(),

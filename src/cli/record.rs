@@ -130,6 +130,8 @@ fn record(
                 gpu: None,
                 moment: MomentWord::Peak,
                 function: false,
+                churn: false,
+                memory: None,
                 stacks: words.stacks.clone(),
             };
             drawing.draw(&profile, &path, words.force)?;

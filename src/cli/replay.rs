@@ -10,21 +10,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::analysis::Profile;
 use crate::trace::{Reader, Summary};
 
-use super::args::Stacks;
-use super::{charging, output};
+use super::output;
 
 /// Shorter traces are read before a bar could be seen.
 const WORTH_A_BAR: u64 = 16 << 20;
 
-/// Reads the trace at `trace`, charging memory to the threads chosen, for a report that goes to
+/// Reads the trace at `trace` into the empty `profile`, for a report that goes to
 /// `output` or else to `default`. Gives the profile and the path with its %-letters replaced.
 pub(super) fn for_report(
     trace: &Path,
-    stacks: &Stacks,
+    mut profile: Profile,
     output: Option<&Path>,
     default: PathBuf,
 ) -> Result<(Profile, PathBuf)> {
-    let mut profile = charging(stacks);
     read(trace, &mut profile)?;
     let start = profile.start();
     let (pid, host) = start.map_or((0, ""), |s| (s.pid, &*s.host));

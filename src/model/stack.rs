@@ -176,6 +176,14 @@ impl StackTable {
         id
     }
 
+    /// The known thread with this `pthread_self()`, unless the kernel's id of it is another.
+    pub fn find_thread(&self, python_id: u64, os_id: Option<u64>) -> Option<ThreadId> {
+        let &id = self.thread_ids.get(&python_id)?;
+        let known = self.get_thread(id)?.os_id;
+        let reused = matches!((known, os_id), (Some(a), Some(b)) if a != b);
+        (!reused).then_some(id)
+    }
+
     /// The number of `site`, given on first sight.
     pub fn site(&mut self, site: Site) -> SiteId {
         if let Some(&id) = self.site_ids.get(&site) {

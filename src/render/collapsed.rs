@@ -45,6 +45,10 @@ pub(super) fn stacks(
             Label::Thread(thread) => labels.thread(thread),
             Label::Frame(frame) => labels.frame(frame, !style.functions_only),
             Label::Mark(mark) => mark.text().to_owned(),
+            Label::Node(site) => labels.node(site),
+            Label::NodeOfUnknownLine(site) => {
+                format!("{} (forward line unknown)", labels.node(site))
+            }
         };
         text.replace(';', ":")
     };

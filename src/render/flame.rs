@@ -7,8 +7,9 @@ use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::RenderError;
 use super::collapsed::{NameStyle, stacks};
-use super::size::{bytes, percent};
-use crate::analysis::{Folded, Moment, Profile};
+use super::exact;
+use super::size::{bytes, count, percent};
+use crate::analysis::{Folded, MemoryKind, Moment, Profile};
 use crate::model::Consistency;
 
 /// Draws the bytes of a moment.
@@ -42,16 +43,31 @@ pub fn flame(
 }
 
 fn title(folded: &Folded) -> String {
-    let moment = match folded.moment {
-        Moment::Peak => "at its peak",
-        Moment::End => "at the end of the recording",
+    let (what, place) = match folded.memory {
+        None | Some(MemoryKind::Torch) => ("GPU memory", format!(" on GPU {}", folded.device.0)),
+        Some(other) => (exact::kind(other), String::new()),
     };
-    format!("GPU memory {moment}: {} on GPU {}", bytes(folded.total), folded.device.0)
+    if let Some(allocations) = folded.allocations {
+        let total = bytes(folded.total);
+        return format!(
+            "{what} allocated in all: {total} in {} allocations{place}",
+            count(allocations)
+        );
+    }
+    let moment = match (folded.moment, folded.memory) {
+        (Moment::Peak, _) => "at its peak",
+        (Moment::End, None) => "at the end of the recording",
+        (Moment::End, Some(_)) => "allocated while recording and live at its end",
+    };
+    format!("{what} {moment}: {}{place}", bytes(folded.total))
 }
 
 /// Which moment, how far below the peak, how sharp. Has to fit on one line of the picture.
 fn subtitle(folded: &Folded) -> String {
     let snapshot = &folded.snapshot;
+    if let Some(memory) = folded.memory {
+        return exact_subtitle(folded, memory);
+    }
     let below = match (folded.below_peak(), folded.true_peak) {
         (Some(0), _) => "the allocator's own peak".to_owned(),
         (Some(below), Some(peak)) => format!(
@@ -75,6 +91,27 @@ fn subtitle(folded: &Folded) -> String {
     text += &format!("; {} more cached", bytes(snapshot.cached()));
     if let Consistency::Degraded { .. } = snapshot.consistency {
         text += "; map torn";
+    }
+    text
+}
+
+fn exact_subtitle(folded: &Folded, memory: MemoryKind) -> String {
+    let snapshot = &folded.snapshot;
+    if folded.allocations.is_some() {
+        return format!("exact, {:.3} s", snapshot.time.seconds());
+    }
+    let mut text = format!("exact, at {:.3} s", snapshot.time.seconds());
+    match (folded.moment, folded.below_peak(), folded.true_peak) {
+        (Moment::Peak, Some(0), _) => text += ", the allocator's own peak",
+        (Moment::Peak, Some(below), Some(peak)) => {
+            text += &format!(", {} below the true peak of {}", bytes(below), bytes(peak));
+        }
+        _ => {}
+    }
+    if folded.moment == Moment::End {
+        text += &format!("; {} older than the recording left out", bytes(folded.left_out));
+    } else if memory == MemoryKind::Torch {
+        text += &format!("; {} more cached", bytes(snapshot.cached()));
     }
     text
 }

@@ -1,5 +1,6 @@
 //! The head of every report: what was recorded, its peak, what was missed, warnings.
 
+use super::exact;
 use super::size::{count, percent, signed_bytes};
 use crate::analysis::{HighWater, Profile, Reached};
 use crate::model::{CudaIndex, EndReason, ReaderKind};
@@ -11,7 +12,13 @@ pub fn header(profile: &Profile, device: CudaIndex) -> Vec<String> {
         lines.push(format!("Process {} on {}: {}", start.pid, start.host, start.command.join(" ")));
     }
     lines.push(gpu_line(profile, device));
-    lines.push(sampling_line(profile));
+    match profile.exact() {
+        Some(exact) => {
+            lines.push(exact::events_line(profile, exact, Some(device)));
+            lines.extend(exact::notes(exact));
+        }
+        None => lines.push(sampling_line(profile)),
+    }
     lines.extend(profile.warnings().iter().map(|w| format!("warning: {w}")));
     lines
 }

@@ -1,6 +1,6 @@
 //! The text of frames, threads and file names.
 
-use crate::model::{Frame, Function, StackTable, ThreadId};
+use crate::model::{Frame, Function, SiteId, StackTable, ThreadId};
 
 /// A file name as it is shown: without the path up to `site-packages/`, `dist-packages/` or
 /// `lib/python3.N/`, else relative to the target's working directory, else as it is.
@@ -60,6 +60,12 @@ impl<'a> Labels<'a> {
             format!("{name} ({file})")
         };
         one_line(&text)
+    }
+
+    /// The class of the autograd node that a site allocates for.
+    pub(super) fn node(&self, id: SiteId) -> String {
+        let node = self.stacks.get_site(id).and_then(|site| site.node.as_deref());
+        one_line(node.unwrap_or("[unknown node]"))
     }
 
     /// `thread NAME (OS id)`.

@@ -67,7 +67,7 @@ pub fn lines_text(
     if functions.len() > shown {
         writeln!(out, "\n{} more functions are not shown", functions.len() - shown)?;
     }
-    footer(out, table)?;
+    footer(out, table, profile.exact().is_some())?;
     Ok(())
 }
 
@@ -155,14 +155,16 @@ impl<'a> FunctionText<'a> {
             columns.push(Column::new(column_head(key), cells(&value)));
         }
         let head = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
+        let exact = profile.exact().is_some();
+        let (about, times) = if exact { ("", "allocs") } else { ("~", "samples") };
         let mut extras = vec![
             Column::new(head("live at", "the peak"), cells(&|r| bytes(r.live))),
             Column::new(head("of it", "own"), cells(&|r| bytes(r.live_self))),
             Column::new(
                 head("", "allocated"),
-                cells(&|r| format!("~{}", signed_bytes(r.allocated))),
+                cells(&|r| format!("{about}{}", signed_bytes(r.allocated))),
             ),
-            Column::new(head("", "samples"), cells(&|r| count(r.samples))),
+            Column::new(head("", times), cells(&|r| count(r.samples))),
         ];
         let taken =
             |columns: &[Column]| columns.iter().map(|c| c.width + 2).sum::<usize>() + 7 + BAR + 3;
@@ -295,15 +297,19 @@ fn bar(value: i64, most: i64) -> String {
     format!("{text:BAR$}")
 }
 
-fn footer(out: &mut dyn Write, table: &LineTable) -> std::io::Result<()> {
+fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Result<()> {
     writeln!(out)?;
     let mut notes = vec![
         "A peak is the greatest value the allocator reached while the line was on a thread's stack.",
         "~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; without a mark: exact.",
-        "A line seen by two samples in a row is taken to have stayed; one that was gone again before a sample is not listed.",
+        if exact {
+            "Listed are lines that allocated. One with two limits began after a free ('record --frees stacks' makes it exact)."
+        } else {
+            "A line seen by two samples in a row is taken to have stayed; one that was gone again before a sample is not listed."
+        },
     ];
     let sums = |k: &StatKey| matches!(k.field, StatField::Allocated | StatField::Freed);
-    if table.columns.iter().any(sums) {
+    if !exact && table.columns.iter().any(sums) {
         notes.push("Sums of allocated and freed are estimates: what happens between two samples is shared by both.");
     }
     for note in notes {

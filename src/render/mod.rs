@@ -8,6 +8,7 @@
 mod collapsed;
 mod dump;
 mod dump_json;
+mod exact;
 mod flame;
 mod header;
 mod label;
@@ -19,6 +20,7 @@ mod summary;
 pub use collapsed::{NameStyle, collapsed};
 pub use dump::dump_text;
 pub use dump_json::dump_json;
+pub use exact::way;
 pub use flame::flame;
 pub use header::header;
 pub use label::short_file;

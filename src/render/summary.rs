@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::exact::{events_line, notes};
 use super::header::{end_text, gpu_line, sampling_line};
 use super::size::bytes;
 use crate::analysis::Profile;
@@ -16,7 +17,15 @@ pub fn summary(
     size: u64,
 ) -> Result<(), RenderError> {
     writeln!(out, "Recorded to {file} ({}): {}", bytes(size), end_text(profile))?;
-    writeln!(out, "  {}", sampling_line(profile))?;
+    match profile.exact() {
+        Some(exact) => {
+            writeln!(out, "  {}", events_line(profile, exact, profile.main_gpu()))?;
+            for note in notes(exact) {
+                writeln!(out, "  {note}")?;
+            }
+        }
+        None => writeln!(out, "  {}", sampling_line(profile))?,
+    }
     let mut any = false;
     for gpu in profile.gpus() {
         any = true;
@@ -28,11 +37,14 @@ pub fn summary(
     for warning in profile.warnings() {
         writeln!(out, "  warning: {warning}")?;
     }
-    if !any {
+    let has_driver_events = profile.exact().is_some_and(|exact| exact.events() > 0);
+    if !any && !has_driver_events {
         return Ok(());
     }
     writeln!(out, "Next:")?;
     writeln!(out, "  memspy flame {file}    which stacks hold the memory at its peak")?;
-    writeln!(out, "  memspy lines {file}    the peak reached on every line")?;
+    if any {
+        writeln!(out, "  memspy lines {file}    the peak reached on every line")?;
+    }
     Ok(())
 }

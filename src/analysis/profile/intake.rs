@@ -4,6 +4,7 @@ use std::io;
 
 use super::super::charge::Origin;
 use super::super::device::Seen;
+use super::super::exact::ExactProfile;
 use super::super::line_bounds::{Around, Step};
 use super::{CounterLook, Profile, UsagePeak};
 use crate::model::{
@@ -254,6 +255,30 @@ impl RecordSink for Profile {
             Record::Counters { time, device, counters } => {
                 self.take_counters(*time, *device, counters);
             }
+            Record::Exact(exact) => match &mut self.exact {
+                Some(profile) => profile.placed_again(exact.clone()),
+                None => {
+                    let profile = ExactProfile::new(exact.clone(), self.least_life);
+                    self.exact = Some(Box::new(profile));
+                }
+            },
+            Record::Events(batch) => {
+                if let Some(exact) = &mut self.exact {
+                    exact.take_events(&batch.events, &self.stacks);
+                }
+                self.last_time = self.last_time.max(record.time().unwrap_or_default());
+            }
+            Record::Reconciled(reconciled) => {
+                if let Some(exact) = &mut self.exact {
+                    exact.take_reconciled(reconciled);
+                }
+            }
+            Record::Blocks(map) if self.exact.is_some() => {
+                self.last_time = self.last_time.max(map.time);
+                if let Some(exact) = &mut self.exact {
+                    exact.take_map(map);
+                }
+            }
             Record::Blocks(map) => {
                 let taken = self.open_maps.iter().any(|(d, _)| *d == map.device);
                 self.enter_tick(map.time, taken);
@@ -274,7 +299,6 @@ impl RecordSink for Profile {
                 self.last_time = self.last_time.max(missed.time);
                 self.losses.add(missed);
             }
-            Record::Exact(_) | Record::Events(_) | Record::Reconciled(_) => {}
             Record::End(end) => {
                 self.finish();
                 self.last_time = self.last_time.max(end.time);

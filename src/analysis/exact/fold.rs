@@ -1,0 +1,217 @@
+//! Folding exact events: bytes by the place that allocated them.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::ledger::{BEFORE, Ledger, NO_EVENT, NO_SITE, SITES};
+use super::{ExactProfile, MemoryKind};
+use crate::analysis::device::{Moment, Snapshot};
+use crate::analysis::fold::{FoldOptions, FoldedStack, Label, Mark};
+use crate::model::{Consistency, CudaIndex, Nanos, Site, SiteId, StackId, StackSource, StackTable};
+
+/// Bytes by stack of one moment, not yet sorted.
+pub(crate) struct ExactFold {
+    pub(crate) stacks: Vec<FoldedStack>,
+    pub(crate) total: u64,
+    pub(crate) snapshot: Snapshot,
+    /// Bytes older than the recording that a leak view leaves out.
+    pub(crate) left_out: u64,
+    /// Allocations, with `churn`.
+    pub(crate) allocations: u64,
+}
+
+impl ExactProfile {
+    /// The kind of memory shown when none is asked for.
+    pub fn default_memory(&self) -> MemoryKind {
+        if self.has_torch() || self.others.is_empty() {
+            return MemoryKind::Torch;
+        }
+        let most = |kind: &&MemoryKind| self.others.get(kind).map_or(0, |other| other.height);
+        let kinds =
+            [MemoryKind::Driver, MemoryKind::Physical, MemoryKind::Managed, MemoryKind::Pinned];
+        kinds.iter().rev().max_by_key(most).copied().unwrap_or(MemoryKind::Driver)
+    }
+
+    /// Folds memory at a moment, or all that was allocated; `None` when there is none of this kind.
+    pub(crate) fn fold(
+        &self,
+        device: CudaIndex,
+        moment: Moment,
+        options: FoldOptions,
+        table: &StackTable,
+    ) -> Option<ExactFold> {
+        let kind = options.memory.unwrap_or_else(|| self.default_memory());
+        let (ledger, height, at) = match kind {
+            MemoryKind::Torch => {
+                let torch = self.torch.get(&device)?;
+                let height = torch.height.map_or(0, |h| h.bytes);
+                (&torch.ledger, height, torch.height.map_or(Nanos(0), |h| h.time))
+            }
+            other => {
+                let other = self.others.get(&other)?;
+                (&other.ledger, other.height, other.height_at)
+            }
+        };
+        let mut allocations = 0;
+        let (held, total, time) = if options.churn {
+            let mut held: FxHashMap<usize, u64> = FxHashMap::default();
+            for (index, account) in ledger.accounts() {
+                held.insert(index, account.allocated);
+                allocations += account.count;
+            }
+            let total = held.values().sum();
+            (held, total, self.last)
+        } else {
+            match moment {
+                Moment::Peak => {
+                    let held: FxHashMap<usize, u64> = ledger.at_height().collect();
+                    let total = if self.least_life > 0 { held.values().sum() } else { height };
+                    (held, total, at)
+                }
+                Moment::End => {
+                    let held = ledger.at_end(self.last.0);
+                    let total = held.values().sum();
+                    (held, total, self.last)
+                }
+            }
+        };
+        let mut held = held;
+        let mut left_out = 0;
+        let mut total: u64 = total;
+        if moment == Moment::End && !options.churn {
+            left_out = held.remove(&BEFORE).unwrap_or(0);
+            total -= left_out;
+        }
+        let known: u64 = held.values().sum();
+        if known < total {
+            // What the counter had and no event or map told of.
+            *held.entry(NO_EVENT).or_default() += total - known;
+        }
+        let total = total.max(known);
+        let snapshot = self.snapshot(kind, device, moment, ledger, time, total);
+        let stacks = self.stacks(&held, options, table);
+        Some(ExactFold { stacks, total, snapshot, left_out, allocations })
+    }
+
+    fn snapshot(
+        &self,
+        kind: MemoryKind,
+        device: CudaIndex,
+        moment: Moment,
+        ledger: &Ledger,
+        time: Nanos,
+        total: u64,
+    ) -> Snapshot {
+        let torch = self.torch.get(&device).filter(|_| kind == MemoryKind::Torch);
+        let levels = match moment {
+            Moment::Peak => torch.and_then(|t| t.height).and_then(|h| h.levels),
+            Moment::End => torch.and_then(|t| t.levels),
+        };
+        let before = ledger.at_height().find(|(index, _)| *index == BEFORE).map_or(0, |h| h.1);
+        Snapshot {
+            time,
+            allocated: total,
+            in_blocks: total,
+            reserved: levels.map_or(total, |l| l.reserved.max(0) as u64),
+            pending_free: levels.map_or(0, |l| (l.active - l.allocated).max(0) as u64),
+            largest_free: torch.map_or(0, |t| t.largest_free),
+            consistency: Consistency::Consistent,
+            before_recording: before,
+            blocks: Vec::new(),
+        }
+    }
+
+    fn stacks(
+        &self,
+        held: &FxHashMap<usize, u64>,
+        options: FoldOptions,
+        table: &StackTable,
+    ) -> Vec<FoldedStack> {
+        let mut by_path: FxHashMap<Vec<Label>, u64> = FxHashMap::default();
+        let mut nodes: FxHashMap<Arc<str>, SiteId> = FxHashMap::default();
+        for (&account, &bytes) in held.iter().filter(|(_, bytes)| **bytes > 0) {
+            let path = match account {
+                BEFORE => vec![Label::Mark(Mark::BeforeRecording)],
+                NO_EVENT => vec![Label::Mark(Mark::NoEvent)],
+                NO_SITE => vec![Label::Mark(Mark::UnknownStack)],
+                site => {
+                    let id = SiteId((site - SITES) as u32);
+                    match table.get_site(id) {
+                        Some(site) => self.path(id, site, options, table, &mut nodes),
+                        None => vec![Label::Mark(Mark::UnknownStack)],
+                    }
+                }
+            };
+            *by_path.entry(path).or_default() += bytes;
+        }
+        by_path.into_iter().map(|(path, bytes)| FoldedStack { path, bytes }).collect()
+    }
+
+    /// From the outermost frame to the innermost.
+    fn path(
+        &self,
+        id: SiteId,
+        site: &Site,
+        options: FoldOptions,
+        table: &StackTable,
+        nodes: &mut FxHashMap<Arc<str>, SiteId>,
+    ) -> Vec<Label> {
+        let mut path = Vec::new();
+        if options.by_thread && site.source != StackSource::NoPython {
+            path.push(Label::Thread(site.thread));
+        }
+        if site.truncated {
+            path.push(Label::Mark(Mark::DeeperFrames));
+        }
+        let frames = |stack: StackId, path: &mut Vec<Label>| {
+            let from = path.len();
+            path.extend(table.frames(stack).map(Label::Frame));
+            path[from..].reverse();
+        };
+        // One number for all sites with a node of this class.
+        let node = site.node.as_ref().map(|name| {
+            let first = *nodes.entry(name.clone()).or_insert(id);
+            let knows_forward = site.forward.is_some() || !self.exact.backward_lines;
+            if knows_forward { Label::Node(first) } else { Label::NodeOfUnknownLine(first) }
+        });
+        match site.source {
+            StackSource::NoPython => {
+                path.push(Label::Mark(Mark::NoPython));
+                path.push(Label::Thread(site.thread));
+                path.extend(node);
+            }
+            StackSource::NotTaken => path.push(Label::Mark(Mark::StackNotTaken)),
+            StackSource::Unknown => {
+                path.push(Label::Mark(Mark::UnknownStack));
+                path.extend(node);
+            }
+            StackSource::Backward | StackSource::Borrowed => {
+                if let Some(stack) = site.stack {
+                    frames(stack, &mut path);
+                }
+                path.push(Label::Mark(Mark::AutogradThread));
+                if let Some(forward) = site.forward {
+                    path.push(Label::Mark(Mark::BackwardOf));
+                    frames(forward, &mut path);
+                }
+                path.extend(node);
+            }
+            StackSource::Own | StackSource::Sampled => {
+                // Python called from within a node: recomputation, hooks, custom functions.
+                if let Some(node) = node {
+                    path.push(Label::Mark(Mark::AutogradThread));
+                    if let Some(forward) = site.forward {
+                        path.push(Label::Mark(Mark::BackwardOf));
+                        frames(forward, &mut path);
+                    }
+                    path.push(node);
+                }
+                if let Some(stack) = site.stack {
+                    frames(stack, &mut path);
+                }
+            }
+        }
+        path
+    }
+}

@@ -1,0 +1,384 @@
+//! Answers from exact events: every block known by the place that allocated it.
+
+mod fold;
+mod ledger;
+mod line_levels;
+mod torch;
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::events::Mark;
+use crate::model::{
+    Arena, BlockMap, Change, CudaIndex, Event, Exact, FreedArena, Frees, Nanos, Reconciled, SiteId,
+    StackId, StackSource, StackTable, ThreadId,
+};
+
+use ledger::{Ledger, NO_SITE, SITES};
+use line_levels::LineLevels;
+pub(crate) use line_levels::Reached as ReachedLevels;
+use torch::TorchDevice;
+
+/// What kind of memory a report is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MemoryKind {
+    /// Blocks of PyTorch's caching allocator on the device.
+    Torch,
+    /// What was obtained from the driver with `cuMemAlloc*`, of all devices.
+    Driver,
+    /// What was obtained from the driver with `cuMemCreate`, of all devices.
+    Physical,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// Page-locked host memory.
+    Pinned,
+}
+
+/// How the events compared with the allocator's counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Agreement {
+    /// Comparisons.
+    pub checks: u64,
+    /// Those in which all counts were equal.
+    pub equal: u64,
+    /// Allocations that the counters have and no event told, at the last comparison; negative the other way.
+    pub allocations: i64,
+    /// The same of bytes asked for.
+    pub requested: i64,
+}
+
+/// Refused allocations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Refused {
+    /// How many.
+    pub count: u64,
+    /// The largest, in bytes.
+    pub largest: u64,
+}
+
+/// What a site held and allocated.
+pub(crate) struct Held {
+    pub(crate) site: SiteId,
+    /// Bytes held at the height.
+    pub(crate) at_height: u64,
+    /// Bytes allocated in all.
+    pub(crate) allocated: u64,
+    /// Allocations in all.
+    pub(crate) count: u64,
+}
+
+/// Memory outside PyTorch's device blocks, by kind.
+#[derive(Debug, Default)]
+struct Other {
+    ledger: Ledger,
+    height: u64,
+    height_at: Nanos,
+}
+
+/// Everything known from exact events so far.
+#[derive(Debug)]
+pub struct ExactProfile {
+    exact: Exact,
+    least_life: u64,
+    torch: BTreeMap<CudaIndex, TorchDevice>,
+    /// Which device a block of PyTorch is on, by its address: frees do not tell.
+    device_of: FxHashMap<u64, CudaIndex>,
+    others: BTreeMap<MemoryKind, Other>,
+    lines: BTreeMap<CudaIndex, LineLevels>,
+    /// The outermost stack nodes of threads, and by site whose lines its events count to.
+    roots: FxHashMap<StackId, ThreadId>,
+    counts_to: Vec<Option<ThreadId>>,
+    agreement: BTreeMap<CudaIndex, Agreement>,
+    refused: Refused,
+    marks: [u64; 3],
+    unknown_frees: u64,
+    events: u64,
+    with_stack: u64,
+    last: Nanos,
+}
+
+impl ExactProfile {
+    /// A profile that counts only blocks that live for `least_life` nanoseconds.
+    pub(crate) fn new(exact: Exact, least_life: u64) -> ExactProfile {
+        ExactProfile {
+            exact,
+            least_life,
+            torch: BTreeMap::new(),
+            device_of: FxHashMap::default(),
+            others: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            roots: FxHashMap::default(),
+            counts_to: Vec::new(),
+            agreement: BTreeMap::new(),
+            refused: Refused::default(),
+            marks: [0; 3],
+            unknown_frees: 0,
+            events: 0,
+            with_stack: 0,
+            last: Nanos(0),
+        }
+    }
+
+    /// Probes were placed once more.
+    pub(crate) fn placed_again(&mut self, exact: Exact) {
+        self.exact = exact;
+    }
+
+    pub(crate) fn take_events(&mut self, events: &[Event], table: &StackTable) {
+        for event in events {
+            self.take(event, table);
+        }
+    }
+
+    fn take(&mut self, event: &Event, table: &StackTable) {
+        self.last = self.last.max(event.time);
+        self.events += 1;
+        let time = event.time;
+        let account = event.site.map_or(NO_SITE, |site| SITES + site.0 as usize);
+        match event.change {
+            Change::Allocated { arena: Arena::Torch(index), address, size, levels } => {
+                let site = event.site.and_then(|site| table.get_site(site));
+                let stack = site.and_then(|site| site.stack);
+                self.with_stack += u64::from(stack.is_some());
+                let device = self.device(index);
+                device.allocate(time, address, size, levels, account);
+                self.device_of.insert(address, index);
+                if let (Some(levels), Some(id)) = (levels, event.site)
+                    && let Some(thread) = self.counts_to(id, table)
+                {
+                    let lines = self.lines.entry(index).or_default();
+                    lines.allocated(thread, stack, levels, table);
+                }
+            }
+            Change::Freed { arena: FreedArena::Torch, address } => {
+                let Some(index) = self.device_of.remove(&address) else {
+                    self.unknown_frees += 1;
+                    return;
+                };
+                let Some(block) = self.device(index).free(time, address) else {
+                    self.unknown_frees += 1;
+                    return;
+                };
+                if let Some(id) = event.site
+                    && let Some(thread) = self.counts_to(id, table)
+                {
+                    let stack = table.get_site(id).and_then(|site| site.stack);
+                    let lines = self.lines.entry(index).or_default();
+                    lines.freed(thread, stack, block.size, table);
+                }
+            }
+            Change::Allocated { arena, address, size, .. } => {
+                let Some(kind) = kind_of(arena) else { return };
+                let least_life = self.least_life;
+                let other = self.others.entry(kind).or_insert_with(|| Other {
+                    ledger: Ledger::new(least_life),
+                    ..Other::default()
+                });
+                other.ledger.allocate(address, size, account, time.0);
+                if other.ledger.total > other.height {
+                    (other.height, other.height_at) = (other.ledger.total, time);
+                    other.ledger.reach(time.0);
+                }
+            }
+            Change::Freed { arena, address } => {
+                let kinds: &[MemoryKind] = match arena {
+                    FreedArena::Driver => &[MemoryKind::Driver, MemoryKind::Managed],
+                    FreedArena::Physical => &[MemoryKind::Physical],
+                    FreedArena::PinnedHost => &[MemoryKind::Pinned],
+                    FreedArena::Mapping | FreedArena::Torch => return,
+                };
+                let freed = kinds.iter().any(|kind| {
+                    let other = self.others.get_mut(kind);
+                    other.is_some_and(|other| other.ledger.free(address, time.0).is_some())
+                });
+                self.unknown_frees += u64::from(!freed);
+            }
+            Change::Failed { size, .. } => {
+                self.refused.count += 1;
+                self.refused.largest = self.refused.largest.max(size);
+            }
+            Change::Marked(mark) => {
+                self.marks[match mark {
+                    Mark::ContextCreated => 0,
+                    Mark::ModuleLoaded => 1,
+                    Mark::LibraryLoaded => 2,
+                }] += 1;
+            }
+        }
+    }
+
+    fn device(&mut self, index: CudaIndex) -> &mut TorchDevice {
+        let (least_life, from_maps) = (self.least_life, self.exact.frees == Frees::Maps);
+        self.torch.entry(index).or_insert_with(|| TorchDevice::new(least_life, from_maps))
+    }
+
+    /// The thread to whose lines the events of a site count: the one whose stack it is.
+    fn counts_to(&mut self, id: SiteId, table: &StackTable) -> Option<ThreadId> {
+        let index = id.0 as usize;
+        if let Some(Some(known)) = self.counts_to.get(index) {
+            return Some(*known);
+        }
+        let site = table.get_site(id)?;
+        let root = site.stack.map(|mut stack| {
+            while let Some(parent) = table.get_stack(stack).and_then(|node| node.parent) {
+                stack = parent;
+            }
+            stack
+        });
+        let own = matches!(site.source, StackSource::Own | StackSource::Sampled);
+        let thread = match root {
+            Some(root) if own => {
+                self.roots.insert(root, site.thread);
+                site.thread
+            }
+            // Not remembered: its thread may show itself later.
+            Some(root) => return Some(self.roots.get(&root).copied().unwrap_or(site.thread)),
+            None => site.thread,
+        };
+        if index >= self.counts_to.len() {
+            self.counts_to.resize(index + 1, None);
+        }
+        self.counts_to[index] = Some(thread);
+        Some(thread)
+    }
+
+    pub(crate) fn take_map(&mut self, map: &BlockMap) {
+        self.last = self.last.max(map.time);
+        self.device(map.device).take_map(map);
+        let device = map.device;
+        for (_, block) in map.blocks() {
+            if let Some(torch) = self.torch.get(&device)
+                && torch.ledger.live.contains_key(&block.address)
+            {
+                self.device_of.insert(block.address, device);
+            }
+        }
+    }
+
+    pub(crate) fn take_reconciled(&mut self, reconciled: &Reconciled) {
+        let agreement = self.agreement.entry(reconciled.device).or_default();
+        agreement.checks += 1;
+        agreement.allocations = reconciled.allocations;
+        agreement.requested = reconciled.requested;
+        let frees_equal = reconciled.frees.is_none_or(|frees| frees == 0);
+        let equal = reconciled.allocations == 0 && reconciled.requested == 0 && frees_equal;
+        agreement.equal += u64::from(equal);
+    }
+
+    /// How the events were obtained.
+    pub fn exact(&self) -> &Exact {
+        &self.exact
+    }
+
+    /// Events taken, of every kind.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// How the events of a device compared with its counters.
+    pub fn agreement(&self, device: CudaIndex) -> Option<Agreement> {
+        self.agreement.get(&device).copied()
+    }
+
+    /// Allocations that the driver refused.
+    pub fn refused(&self) -> Refused {
+        self.refused
+    }
+
+    /// Contexts created, modules and libraries loaded.
+    pub fn marks(&self) -> [u64; 3] {
+        self.marks
+    }
+
+    /// Bytes held at the height and at the end of memory of this kind, besides PyTorch's blocks.
+    pub fn other(&self, kind: MemoryKind) -> Option<(u64, u64)> {
+        self.others.get(&kind).map(|other| (other.height, other.ledger.total))
+    }
+
+    /// Whether there are blocks of PyTorch.
+    pub fn has_torch(&self) -> bool {
+        !self.torch.is_empty()
+    }
+
+    /// The device's highest moment and its bytes.
+    pub fn height(&self, device: CudaIndex) -> Option<(Nanos, u64)> {
+        self.torch.get(&device)?.height.map(|height| (height.time, height.bytes))
+    }
+
+    /// Greatest peak that the allocator itself counted during the recording, as far as an event showed it.
+    pub fn counted_peak(&self, device: CudaIndex) -> Option<u64> {
+        Some(self.torch.get(&device)?.counted_peak?.max(0) as u64)
+    }
+
+    /// Blocks that the block maps showed to have been allocated, and to have gone, without an event.
+    pub fn without_event(&self, device: CudaIndex) -> (u64, u64) {
+        self.torch.get(&device).map_or((0, 0), |torch| (torch.found, torch.gone))
+    }
+
+    /// The devices with blocks of PyTorch.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = CudaIndex> + '_ {
+        self.torch.keys().copied()
+    }
+
+    /// What was reached on a device while a stack stood.
+    pub(crate) fn line_levels(&self, device: CudaIndex, stack: u32) -> Option<&ReachedLevels> {
+        self.lines.get(&device)?.get(stack)
+    }
+
+    /// What each site held at the device's height and allocated in all.
+    pub(crate) fn by_site(&self, device: CudaIndex) -> impl Iterator<Item = Held> + '_ {
+        let ledger = self.torch.get(&device).map(|torch| &torch.ledger);
+        let both = ledger.into_iter().flat_map(|ledger| ledger.at_height().zip(ledger.accounts()));
+        both.skip(SITES).map(|((index, at_height), (_, account))| Held {
+            site: SiteId((index - SITES) as u32),
+            at_height,
+            allocated: account.allocated,
+            count: account.count,
+        })
+    }
+
+    /// Warnings for the head of a report.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (index, device) in &self.torch {
+            let (found, gone) = (device.found, device.gone);
+            if found + gone > 0 {
+                all.push(format!(
+                    "GPU {}: {found} blocks were allocated and {gone} freed without an event (seen in block maps)",
+                    index.0
+                ));
+            }
+            if device.excess > 0 {
+                all.push(format!(
+                    "GPU {}: known blocks exceeded the allocator's by up to {} bytes",
+                    index.0, device.excess
+                ));
+            }
+        }
+        for (index, agreement) in &self.agreement {
+            if agreement.equal < agreement.checks {
+                all.push(format!(
+                    "GPU {}: in {} of {} comparisons the allocator's counters differed from the events, last by {} allocations and {} bytes",
+                    index.0,
+                    agreement.checks - agreement.equal,
+                    agreement.checks,
+                    agreement.allocations,
+                    agreement.requested
+                ));
+            }
+        }
+        all
+    }
+}
+
+fn kind_of(arena: Arena) -> Option<MemoryKind> {
+    match arena {
+        Arena::Torch(_) => Some(MemoryKind::Torch),
+        Arena::Driver(_) => Some(MemoryKind::Driver),
+        Arena::Physical(_) => Some(MemoryKind::Physical),
+        Arena::Managed => Some(MemoryKind::Managed),
+        Arena::PinnedHost => Some(MemoryKind::Pinned),
+        Arena::Mapping => None,
+    }
+}

@@ -1,0 +1,195 @@
+//! One device of PyTorch over an exact recording: true block sizes, the peak, and what no event explains.
+
+use rustc_hash::FxHashSet;
+
+use super::ledger::{BEFORE, Block, Ledger, NO_EVENT};
+use crate::model::{BlockMap, BlockState, Consistency, Levels, Nanos};
+
+/// The allocator's unit: kMinBlockSize (c10/cuda/CUDACachingAllocator.cpp).
+const UNIT: u64 = 512;
+/// A block may be larger than asked for by a remainder too small to be split off (kSmallSize, 1 MiB),
+/// and by rounding (kRoundLarge, 2 MiB; `roundup_power2_divisions` at most doubles).
+const SLACK: u64 = 3 << 20;
+/// What happened so shortly before a map may not be in it yet, in nanoseconds.
+const UNSETTLED: u64 = 5_000_000;
+
+/// The highest moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Height {
+    pub(crate) time: Nanos,
+    /// Bytes allocated, by the allocator's counter where it is known.
+    pub(crate) bytes: u64,
+    /// `reserved` and `active` then, where known.
+    pub(crate) levels: Option<Levels>,
+}
+
+/// What is known of one device.
+#[derive(Debug)]
+pub(crate) struct TorchDevice {
+    pub(crate) ledger: Ledger,
+    pub(crate) height: Option<Height>,
+    /// The counters at the last event.
+    pub(crate) levels: Option<Levels>,
+    /// Greatest `levels.peak` that rose during the recording.
+    pub(crate) counted_peak: Option<i64>,
+    /// Bytes freed since the last event with levels.
+    freed_since: u64,
+    deaths_from_maps: bool,
+    suspects: FxHashSet<u64>,
+    maps: u64,
+    /// Blocks gone without an event, and found without one.
+    pub(crate) gone: u64,
+    pub(crate) found: u64,
+    /// Greatest amount by which known blocks exceeded the counter at the peak or a map, in bytes.
+    pub(crate) excess: u64,
+    /// Segments in bytes at the last map, and the largest free block.
+    pub(crate) reserved: u64,
+    pub(crate) largest_free: u64,
+    pub(crate) pending_free: u64,
+    pub(crate) last_map: Option<(Nanos, u64, Consistency)>,
+}
+
+impl TorchDevice {
+    pub(crate) fn new(least_life: u64, deaths_from_maps: bool) -> TorchDevice {
+        TorchDevice {
+            ledger: Ledger::new(least_life),
+            height: None,
+            levels: None,
+            counted_peak: None,
+            freed_since: 0,
+            deaths_from_maps,
+            suspects: FxHashSet::default(),
+            maps: 0,
+            gone: 0,
+            found: 0,
+            excess: 0,
+            reserved: 0,
+            largest_free: 0,
+            pending_free: 0,
+            last_map: None,
+        }
+    }
+
+    /// A block was allocated; returns its size.
+    pub(crate) fn allocate(
+        &mut self,
+        time: Nanos,
+        address: u64,
+        requested: u64,
+        levels: Option<Levels>,
+        account: usize,
+    ) -> u64 {
+        let least = requested.max(1).next_multiple_of(UNIT);
+        let size = match (self.levels, levels) {
+            (Some(before), Some(now)) => {
+                let grown = now.allocated - before.allocated + self.freed_since as i64;
+                let fits = grown % UNIT as i64 == 0
+                    && grown >= least as i64
+                    && grown as u64 <= 2 * least + SLACK;
+                if fits { grown as u64 } else { least }
+            }
+            _ => least,
+        };
+        if let Some(now) = levels {
+            if let Some(before) = self.levels
+                && now.peak > before.peak
+            {
+                self.counted_peak = self.counted_peak.max(Some(now.peak));
+            }
+            self.levels = Some(now);
+            self.freed_since = 0;
+        }
+        self.ledger.allocate(address, size, account, time.0);
+        if !self.deaths_from_maps {
+            let bytes = levels.map_or(self.ledger.total, |l| l.allocated.max(0) as u64);
+            self.reach(Height { time, bytes, levels });
+        }
+        size
+    }
+
+    /// A block is being freed.
+    pub(crate) fn free(&mut self, time: Nanos, address: u64) -> Option<Block> {
+        let freed = self.ledger.free(address, time.0)?;
+        self.freed_since += freed.size;
+        Some(freed)
+    }
+
+    fn reach(&mut self, height: Height) {
+        if self.height.is_none_or(|before| height.bytes > before.bytes) {
+            self.height = Some(height);
+            self.ledger.reach(height.time.0);
+        }
+    }
+
+    /// Compares with what the allocator has.
+    pub(crate) fn take_map(&mut self, map: &BlockMap) {
+        self.reserved = map.reserved();
+        self.last_map = Some((map.time, map.allocated(), map.consistency));
+        (self.largest_free, self.pending_free) = (0, 0);
+        for (_, block) in map.blocks() {
+            match block.state {
+                BlockState::Inactive => self.largest_free = self.largest_free.max(block.size),
+                BlockState::PendingFree => self.pending_free += block.size,
+                BlockState::Allocated => {}
+            }
+        }
+        if map.consistency != Consistency::Consistent {
+            return;
+        }
+        self.maps += 1;
+        let allocated =
+            || map.blocks().map(|(_, b)| b).filter(|b| b.state == BlockState::Allocated);
+        let mut suspects = FxHashSet::default();
+        let mut present: FxHashSet<u64> = FxHashSet::default();
+        for block in allocated() {
+            present.insert(block.address);
+            match self.ledger.live.get(&block.address) {
+                Some(known) if known.size != block.size => {
+                    self.ledger.resize(block.address, block.size);
+                }
+                Some(_) => {}
+                None if self.maps == 1 => {
+                    self.ledger.find(block.address, block.size, BEFORE);
+                }
+                None if self.suspects.contains(&block.address) => {
+                    self.found += 1;
+                    self.ledger.find(block.address, block.size, NO_EVENT);
+                }
+                // Its event may only be late.
+                None => {
+                    suspects.insert(block.address);
+                }
+            }
+        }
+        self.suspects = suspects;
+        let settled = map.time.0.saturating_sub(UNSETTLED);
+        let gone: Vec<u64> = self
+            .ledger
+            .live
+            .iter()
+            .filter(|(address, block)| block.born < settled && !present.contains(address))
+            .map(|(&address, _)| address)
+            .collect();
+        for address in gone {
+            self.gone += u64::from(!self.deaths_from_maps);
+            self.ledger.free(address, map.time.0);
+        }
+        if self.maps == 1
+            && let Some(height) = &mut self.height
+        {
+            // What the first moments lacked was there before.
+            height.bytes = height.bytes.max(self.ledger.held);
+        }
+        if self.maps == 1 || self.deaths_from_maps {
+            self.reach(Height { time: map.time, bytes: map.allocated(), levels: self.levels });
+        }
+        self.excess = self
+            .excess
+            .max(self.ledger.total.saturating_sub(map.allocated() + self.unsettled(settled)));
+    }
+
+    /// Bytes of blocks too young to be sure of.
+    fn unsettled(&self, settled: u64) -> u64 {
+        self.ledger.live.values().filter(|b| b.born >= settled).map(|b| b.size).sum()
+    }
+}

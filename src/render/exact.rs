@@ -1,0 +1,127 @@
+//! What a report says of exact events: how they were obtained, what was lost, how they agree with the counters.
+
+use super::size::{bytes, count};
+use crate::analysis::{ExactProfile, MemoryKind, Profile};
+use crate::model::{CudaIndex, EventTotals, ExactWay, Frees, ReaderKind};
+
+/// How events are obtained, in a few words.
+pub fn way(way: ExactWay) -> &'static str {
+    match way {
+        ExactWay::UprobeMulti => "uprobe_multi",
+        ExactWay::PerfUprobes => "perf uprobes",
+        ExactWay::PerfSamples => "perf samples, stacks from sampling",
+    }
+}
+
+/// The kind of memory, for titles.
+pub(super) fn kind(kind: MemoryKind) -> &'static str {
+    match kind {
+        MemoryKind::Torch => "GPU memory",
+        MemoryKind::Driver => "GPU memory from the driver",
+        MemoryKind::Physical => "physical GPU memory from the driver (cuMemCreate)",
+        MemoryKind::Managed => "managed memory",
+        MemoryKind::Pinned => "page-locked host memory",
+    }
+}
+
+/// The line in the head of a report that takes the place of the one about samples.
+pub(super) fn events_line(
+    profile: &Profile,
+    exact: &ExactProfile,
+    device: Option<CudaIndex>,
+) -> String {
+    let mut text = format!(
+        "{:.1} s, exact ({}): {} events, {}",
+        profile.duration().seconds(),
+        way(exact.exact().way),
+        count(exact.events()),
+        losses(profile)
+    );
+    if let Some(agreement) = device.and_then(|device| exact.agreement(device)) {
+        text += &if agreement.checks == 0 {
+            "; not compared with the allocator's counters".to_owned()
+        } else if agreement.equal == agreement.checks {
+            format!("; all {} comparisons with the allocator's counters equal", agreement.checks)
+        } else {
+            format!(
+                "; {} of {} comparisons with the allocator's counters equal",
+                agreement.equal, agreement.checks
+            )
+        };
+    }
+    text
+}
+
+fn losses(profile: &Profile) -> String {
+    let lost = profile.losses().late(ReaderKind::Events);
+    let Some(EventTotals { truncated, borrowed, faulted, unknown, no_python, .. }) =
+        profile.end().and_then(|end| end.totals.exact)
+    else {
+        return format!("{} lost", count(lost));
+    };
+    let mut text = format!("{} lost", count(lost));
+    for (number, what) in [
+        (truncated, "stacks truncated"),
+        (borrowed, "stacks borrowed from the main thread"),
+        (faulted, "stacks not wholly in memory"),
+        (unknown, "stacks unknown"),
+        (no_python, "without Python"),
+    ] {
+        if number > 0 {
+            text += &format!(", {} {what}", count(number));
+        }
+    }
+    text
+}
+
+/// What else there is to know: options that lower the detail, what is not covered, other memory.
+pub(super) fn notes(exact: &ExactProfile) -> Vec<String> {
+    let mut notes = Vec::new();
+    let options = exact.exact();
+    if options.frees == Frees::Maps {
+        notes.push(
+            "frees were learned of from block maps: the moment shown is that of the highest map"
+                .to_owned(),
+        );
+    }
+    if options.stacks_from > 0 {
+        notes.push(format!("allocations under {} have no stack", bytes(options.stacks_from)));
+    }
+    if options.stacks_every > 0 {
+        notes.push(format!(
+            "one stack was taken for {} allocated, on average",
+            bytes(options.stacks_every)
+        ));
+    }
+    notes.extend(options.uncovered.iter().map(|text| text.to_string()));
+    for memory in
+        [MemoryKind::Driver, MemoryKind::Physical, MemoryKind::Managed, MemoryKind::Pinned]
+    {
+        if let Some((height, now)) = exact.other(memory) {
+            notes.push(format!(
+                "{} allocated during the recording: {} at most, {} at the end",
+                kind(memory),
+                bytes(height),
+                bytes(now)
+            ));
+        }
+    }
+    let refused = exact.refused();
+    if refused.count > 0 {
+        notes.push(format!(
+            "the driver refused {} allocations, the largest of {}",
+            count(refused.count),
+            bytes(refused.largest)
+        ));
+    }
+    let [contexts, modules, libraries] = exact.marks();
+    if contexts + modules + libraries > 0 {
+        notes.push(format!(
+            "{} contexts created or retained, {} modules and {} libraries loaded: device memory of unknown size",
+            count(contexts),
+            count(modules),
+            count(libraries)
+        ));
+    }
+    notes
+}
