@@ -45,7 +45,7 @@ impl Reached {
 #[derive(Debug, Clone, Copy)]
 struct Last {
     stack: StackId,
-    /// Greatest levels since then, that one's included.
+    /// Greatest levels since then, that one's included and its thread's next one's not.
     since: Level,
     /// Whether it is not known where the thread was when they were raised.
     disturbed: bool,
@@ -100,8 +100,8 @@ impl LineLevels {
         let now = level(levels);
         match who {
             Some((thread, Some(stack))) => {
-                self.rise(Some(thread), now);
                 self.stands(thread, stack, now, table);
+                self.rise(Some(thread), now);
             }
             _ => self.rise(None, now),
         }

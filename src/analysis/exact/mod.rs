@@ -1,5 +1,6 @@
 //! Answers from exact events: every block known by the place that allocated it.
 
+mod callers;
 mod fold;
 mod ledger;
 mod line_levels;
@@ -16,6 +17,7 @@ use crate::model::{
     ThreadId,
 };
 
+use callers::Callers;
 use ledger::{Ledger, NO_SITE, Owner, SITES, SMALL};
 use line_levels::{LineLevels, Reached};
 use torch::TorchDevice;
@@ -89,8 +91,8 @@ pub struct ExactProfile {
     device_of: FxHashMap<u64, CudaIndex>,
     others: BTreeMap<MemoryKind, Other>,
     lines: BTreeMap<CudaIndex, LineLevels>,
-    /// The outermost stack nodes of threads, and by site whose lines its events count to.
-    roots: FxHashMap<StackId, ThreadId>,
+    callers: Callers,
+    /// By site, whose lines its events count to.
     counts_to: Vec<Option<ThreadId>>,
     agreement: BTreeMap<CudaIndex, Agreement>,
     refused: Refused,
@@ -113,7 +115,7 @@ impl ExactProfile {
             device_of: FxHashMap::default(),
             others: BTreeMap::new(),
             lines: BTreeMap::new(),
-            roots: FxHashMap::default(),
+            callers: Callers::default(),
             counts_to: Vec::new(),
             agreement: BTreeMap::new(),
             refused: Refused::default(),
@@ -275,21 +277,19 @@ impl ExactProfile {
             return Some(*known);
         }
         let site = table.get_site(id)?;
-        let root = site.stack.map(|mut stack| {
-            while let Some(parent) = table.get_stack(stack).and_then(|node| node.parent) {
-                stack = parent;
+        let thread = match (site.source, site.stack) {
+            (StackSource::Backward, Some(stack)) => {
+                // Not remembered: its thread may show itself later.
+                return Some(self.callers.of(stack, table).unwrap_or(site.thread));
             }
-            stack
-        });
-        let own = matches!(site.source, StackSource::Own | StackSource::Sampled);
-        let thread = match root {
-            Some(root) if own => {
-                self.roots.insert(root, site.thread);
+            (StackSource::Borrowed, Some(_)) => {
+                table.threads().find(|(_, t)| t.main).map_or(site.thread, |(id, _)| id)
+            }
+            (_, Some(stack)) => {
+                self.callers.saw(site.thread, stack, table);
                 site.thread
             }
-            // Not remembered: its thread may show itself later.
-            Some(root) => return Some(self.roots.get(&root).copied().unwrap_or(site.thread)),
-            None => site.thread,
+            (_, None) => site.thread,
         };
         if index >= self.counts_to.len() {
             self.counts_to.resize(index + 1, None);
