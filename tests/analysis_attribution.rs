@@ -172,7 +172,7 @@ fn an_engine_thread_that_runs_python_is_charged_itself() {
     s.end();
     let profile = s.profile();
     assert_eq!(folded(&profile, 0, Moment::End)["recompute:5"], 6 * MIB);
-    let by_thread = FoldOptions { by_thread: true };
+    let by_thread = FoldOptions { by_thread: true, ..FoldOptions::default() };
     let fold = profile.fold(CudaIndex(0), Moment::End, by_thread).unwrap();
     let paths: Vec<String> = fold.stacks.iter().map(|f| text(&profile, &f.path)).collect();
     assert!(paths.contains(&"thread pt_autograd_0>recompute:5".to_owned()), "{paths:?}");

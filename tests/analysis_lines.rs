@@ -56,7 +56,7 @@ fn memlabs_example() {
     assert_eq!(peak("outer", 10), exactly(120 << 10));
     assert_eq!(peak("<module>", 30), exactly(120 << 10));
     let inner = row(&profile, &table, "inner", 21);
-    assert_eq!((inner.allocated, inner.freed), (40 << 10, 0));
+    assert_eq!((inner.allocated, inner.freed), (40 << 10, Some(0)));
     assert_eq!(row(&profile, &table, "outer", 10).allocated, 120 << 10);
     assert_eq!(row(&profile, &table, "outer", 10).samples, 6);
 }
@@ -131,7 +131,7 @@ fn resets_by_the_job_lose_no_bytes() {
     let profile = s.profile();
     let table = table(&profile);
     let row = row(&profile, &table, "main", 1);
-    assert_eq!((row.allocated, row.freed), (4 << 20, 0));
+    assert_eq!((row.allocated, row.freed), (4 << 20, Some(0)));
     assert_eq!(row.cells[0].value.value, 14 << 20);
 }
 

@@ -96,7 +96,7 @@ fn accuracy(per_tick: u64, per_map: u64, iterations: u32) -> (f64, f64) {
         for stack in &fold.stacks {
             let frames = stack.path.iter().filter_map(|l| match l {
                 Label::Frame(f) => Some((f.function, f.line)),
-                Label::Thread(_) | Label::Mark(_) => None,
+                _ => None,
             });
             *folded.entry(cut(frames.collect())).or_default() += stack.bytes;
         }

@@ -67,7 +67,9 @@ fn training() -> Script {
 }
 
 fn svg(profile: &Profile, moment: Moment, by_thread: bool, style: NameStyle) -> String {
-    let folded = profile.fold(CudaIndex(0), moment, FoldOptions { by_thread }).unwrap();
+    let folded = profile
+        .fold(CudaIndex(0), moment, FoldOptions { by_thread, ..FoldOptions::default() })
+        .unwrap();
     let mut out = Vec::new();
     render::flame(&mut out, profile, &folded, style).unwrap();
     String::from_utf8(out).unwrap()

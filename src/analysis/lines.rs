@@ -40,15 +40,16 @@ pub struct LineRow {
     pub line: u32,
     /// One cell per column asked for, in their order.
     pub cells: Vec<Cell>,
-    /// Bytes allocated while the line was on a stack (estimated).
+    /// Bytes allocated while the line was on a stack (estimated, but exact in an exact recording).
     pub allocated: i64,
-    /// Bytes freed while the line was on a stack (estimated).
-    pub freed: i64,
+    /// Bytes freed while the line was on a stack (estimated); `None` in an exact recording that has not
+    /// the stacks of frees.
+    pub freed: Option<i64>,
     /// Bytes alive at the peak's moment that were allocated while the line was on the stack.
     pub live: u64,
     /// Of these, bytes allocated while the line was innermost.
     pub live_self: u64,
-    /// Samples of threads at work that had the line on their stack.
+    /// Samples of threads at work that had the line on their stack; in an exact recording, allocations.
     pub samples: u64,
 }
 
@@ -90,6 +91,16 @@ pub enum LineError {
         /// Asked for.
         device: CudaIndex,
     },
+    /// Exact events do not tell this of lines.
+    #[error(
+        "an exact recording does not tell {key} of lines; it tells allocated_bytes.all.peak, \
+         reserved_bytes.all.peak, active_bytes.all.peak, allocated_bytes.all.allocated, \
+         allocation.all.allocated and, if made with --frees stacks, allocated_bytes.all.freed"
+    )]
+    NotInEvents {
+        /// Asked for.
+        key: StatKey,
+    },
 }
 
 /// One statistic below a node of the stack tree.
@@ -117,8 +128,9 @@ impl Sums {
         self.freed += other.freed;
     }
 
-    fn bounded(&self, field: StatField) -> Bounded {
-        let estimate = |value| Bounded { value, exact: false, upper: None };
+    /// `exact` says whether sums are.
+    fn bounded(&self, field: StatField, exact: bool) -> Bounded {
+        let estimate = |value| Bounded { value, exact, upper: exact.then_some(value) };
         match field {
             StatField::Peak => Bounded {
                 value: self.lower,
@@ -177,6 +189,15 @@ impl Profile {
         else {
             return Err(LineError::NoCounters { device });
         };
+        let exact = self.exact();
+        let untold = |key: &&StatKey| exact.is_some_and(|exact| !exact.tells(**key));
+        if let Some(&key) = columns.iter().find(untold) {
+            return Err(LineError::NotInEvents { key });
+        }
+        let sums = Sureness {
+            exact: exact.is_some_and(|exact| !exact.is_estimated()),
+            frees: exact.is_none_or(ExactProfile::knows_freed),
+        };
         let by_frame = self.by_frame(device, columns);
         let mut functions: FxHashMap<FunctionId, Vec<LineRow>> = FxHashMap::default();
         for (frame, node) in by_frame {
@@ -187,7 +208,10 @@ impl Profile {
             if node.stats[0].current == i64::MIN && node.live == 0 {
                 continue;
             }
-            functions.entry(frame.function).or_default().push(row(frame.line, &node, columns));
+            functions
+                .entry(frame.function)
+                .or_default()
+                .push(row(frame.line, &node, columns, sums));
         }
         let mut functions: Vec<LineFunction> = functions
             .into_iter()
@@ -288,30 +312,27 @@ impl Profile {
 }
 
 impl Profile {
-    /// The same out of exact events, which tell the levels of allocated, reserved and active bytes; of
-    /// other statistics nothing is known. `samples` are allocations.
+    /// The same out of exact events, which tell the levels of allocated, reserved and active bytes and
+    /// each allocation.
     fn exact_nodes(&self, exact: &ExactProfile, device: CudaIndex, wanted: &[usize]) -> Vec<Node> {
-        let told = [Metric::AllocatedBytes, Metric::ReservedBytes, Metric::ActiveBytes]
+        let levels = [Metric::AllocatedBytes, Metric::ReservedBytes, Metric::ActiveBytes]
             .map(|metric| stat_index(metric, Pool::All));
-        let mut nodes: Vec<Node> = (0..self.known_stacks())
-            .map(|stack| {
-                let reached = exact.line_levels(device, stack);
-                let stats = wanted.iter().map(|w| {
-                    let Some(reached) = reached else { return Sums::NONE };
-                    match told.iter().position(|t| t == w) {
-                        Some(i) => Sums {
-                            current: reached.lower[i],
-                            lower: reached.lower[i],
-                            upper: reached.upper[i],
-                            allocated: 0,
-                            freed: 0,
-                        },
-                        None => Sums { current: 0, lower: 0, upper: i64::MAX, ..Sums::NONE },
-                    }
-                });
-                Node { stats: stats.collect(), live: 0, live_self: 0, samples: 0 }
-            })
-            .collect();
+        let bytes = levels[0];
+        let allocations = stat_index(Metric::Allocation, Pool::All);
+        let none =
+            Node { stats: vec![Sums::NONE; wanted.len()], live: 0, live_self: 0, samples: 0 };
+        let mut nodes = vec![none; self.known_stacks() as usize];
+        for (node, reached) in nodes.iter_mut().zip(exact.line_levels(device)) {
+            for (stat, w) in node.stats.iter_mut().zip(wanted) {
+                if let Some(i) = levels.iter().position(|level| level == w) {
+                    (stat.current, stat.lower) = (reached.lower[i], reached.lower[i]);
+                    stat.upper = reached.upper[i];
+                }
+                if *w == bytes {
+                    stat.freed = reached.freed as i64;
+                }
+            }
+        }
         for held in exact.by_site(device) {
             let stack = self.stacks().get_site(held.site).and_then(|site| site.stack);
             let Some(node) = stack.and_then(|stack| nodes.get_mut(stack.0 as usize)) else {
@@ -320,8 +341,10 @@ impl Profile {
             node.live += held.at_height;
             node.samples += held.count;
             for (stat, w) in node.stats.iter_mut().zip(wanted) {
-                if *w == told[0] {
+                if *w == bytes {
                     stat.allocated += held.allocated as i64;
+                } else if *w == allocations {
+                    stat.allocated += held.count as i64;
                 }
             }
         }
@@ -329,7 +352,15 @@ impl Profile {
     }
 }
 
-fn row(line: u32, node: &Node, columns: &[StatKey]) -> LineRow {
+/// How far sums can be trusted.
+#[derive(Debug, Clone, Copy)]
+struct Sureness {
+    exact: bool,
+    /// Whether those of frees are known at all.
+    frees: bool,
+}
+
+fn row(line: u32, node: &Node, columns: &[StatKey], sure: Sureness) -> LineRow {
     let seen = node.stats[0].current != i64::MIN;
     let cells = columns
         .iter()
@@ -337,9 +368,10 @@ fn row(line: u32, node: &Node, columns: &[StatKey]) -> LineRow {
         .map(|(&key, sums)| Cell {
             key,
             value: if seen {
-                sums.bounded(key.field)
+                sums.bounded(key.field, sure.exact)
             } else {
-                Sums { current: 0, lower: 0, upper: i64::MAX, ..*sums }.bounded(key.field)
+                Sums { current: 0, lower: 0, upper: i64::MAX, ..*sums }
+                    .bounded(key.field, sure.exact)
             },
         })
         .collect();
@@ -347,7 +379,7 @@ fn row(line: u32, node: &Node, columns: &[StatKey]) -> LineRow {
         line,
         cells,
         allocated: node.stats[0].allocated,
-        freed: node.stats[0].freed,
+        freed: sure.frees.then_some(node.stats[0].freed),
         live: node.live,
         live_self: node.live_self,
         samples: node.samples,

@@ -17,7 +17,7 @@ use super::tick::{ThreadChoice, Tick};
 use super::timeline::Timeline;
 use crate::model::{
     AllocatorCounters, CudaIndex, Device, DeviceUsage, End, FunctionId, Nanos, ProcessUsage,
-    Runtime, Source, StackTable, Start, ThreadSample,
+    ReaderKind, Runtime, Source, StackTable, Start, ThreadSample,
 };
 
 /// Greatest values that NVML told of a device.
@@ -134,7 +134,15 @@ impl Profile {
                 self.bad_definitions
             ));
         }
-        all.extend(self.exact.iter().flat_map(|exact| exact.warnings()));
+        if let Some(exact) = &self.exact {
+            let lost = self.losses.late(ReaderKind::Events);
+            if lost > 0 {
+                all.push(format!(
+                    "{lost} events were lost: the recording could not keep up; what they told is missing"
+                ));
+            }
+            all.extend(exact.warnings());
+        }
         for (device, profile) in &self.profiles {
             if profile.maps_degraded > 0 {
                 all.push(format!(

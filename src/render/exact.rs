@@ -31,10 +31,10 @@ pub(super) fn events_line(
     device: Option<CudaIndex>,
 ) -> String {
     let mut text = format!(
-        "{:.1} s, exact ({}): {}, {}",
+        "{:.1} s, exact ({}): {} events, {}",
         profile.duration().seconds(),
         way(exact.exact().way),
-        counts(profile, exact),
+        count(exact.events()),
         losses(profile)
     );
     if let Some(agreement) = device.and_then(|device| exact.agreement(device)) {
@@ -50,16 +50,6 @@ pub(super) fn events_line(
         };
     }
     text
-}
-
-/// The trailer tells allocations and frees apart; without it there are only events.
-fn counts(profile: &Profile, exact: &ExactProfile) -> String {
-    match profile.end().and_then(|end| end.totals.exact) {
-        Some(totals) => {
-            format!("{} allocations, {} frees", count(totals.allocations), count(totals.frees))
-        }
-        None => format!("{} events", count(exact.events())),
-    }
 }
 
 fn losses(profile: &Profile) -> String {

@@ -42,7 +42,7 @@ pub fn lines_csv(
             }
             record.extend([
                 row.allocated.to_string(),
-                row.freed.to_string(),
+                row.freed.map_or_else(String::new, |freed| freed.to_string()),
                 row.live.to_string(),
                 row.live_self.to_string(),
                 row.samples.to_string(),

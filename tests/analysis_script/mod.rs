@@ -48,6 +48,8 @@ pub struct Script {
     /// Who allocated each living block: device, address → stack.
     pub owner: BTreeMap<(u32, u64), StackId>,
     started: bool,
+    /// Bytes that blocks are larger than what was asked for, rounded.
+    pub unsplit: u64,
     pub totals: Totals,
 }
 
@@ -64,6 +66,7 @@ impl Script {
             truth_all: BTreeMap::new(),
             owner: BTreeMap::new(),
             started: false,
+            unsplit: 0,
             totals: Totals::default(),
         };
         script.records.push(Record::Start(Start {
@@ -156,11 +159,12 @@ impl Script {
     /// Thread `t` allocates; returns the address.
     pub fn alloc(&mut self, t: usize, device: u32, requested: u64) -> u64 {
         let stack = self.stack(t).unwrap();
-        let size = requested.div_ceil(512) * 512;
+        let size = requested.div_ceil(512) * 512 + self.unsplit;
         let gpu = self.gpus.entry(device).or_default();
         let address = gpu.free.get_mut(&size).and_then(Vec::pop);
         let address = address.unwrap_or_else(|| {
-            gpu.next += 1 << 32;
+            // Addresses differ between devices too.
+            gpu.next = (gpu.next + (1 << 32)) | (u64::from(device) << 56);
             grow(&mut gpu.counters, Metric::ReservedBytes, size, size);
             grow(&mut gpu.counters, Metric::Segment, size, 1);
             gpu.next
@@ -218,14 +222,22 @@ impl Script {
     }
 
     /// Writes the definitions made so far.
-    fn define(&mut self) {
+    pub fn define(&mut self) {
         let definitions = self.table.take_definitions();
         self.records.extend(definitions.into_iter().map(Record::Definition));
     }
 
-    /// memspy looks at the process, one period after the last look.
-    pub fn tick(&mut self) {
-        self.now += self.period;
+    pub fn thread_id(&self, t: usize) -> ThreadId {
+        self.threads[t].id
+    }
+
+    /// The stack of thread `t` is seen as it stands.
+    pub fn saw(&mut self, t: usize) {
+        self.threads[t].frames.iter_mut().for_each(|f| f.seen = true);
+    }
+
+    /// The recording begins: what was reached before does not count.
+    pub fn start(&mut self) {
         if !self.started {
             self.started = true;
             let current = self.current();
@@ -233,6 +245,12 @@ impl Script {
                 frame.peak = current;
             }
         }
+    }
+
+    /// memspy looks at the process, one period after the last look.
+    pub fn tick(&mut self) {
+        self.now += self.period;
+        self.start();
         let mut threads = Vec::new();
         for t in 0..self.threads.len() {
             if let Some(stack) = self.stack(t) {
@@ -242,7 +260,7 @@ impl Script {
                     gil: false,
                     activity: self.threads[t].activity,
                 });
-                self.threads[t].frames.iter_mut().for_each(|f| f.seen = true);
+                self.saw(t);
             }
         }
         self.define();
@@ -330,9 +348,12 @@ fn grow(counters: &mut AllocatorCounters, metric: Metric, size: u64, by: u64) {
 pub fn text(profile: &Profile, path: &[memspy::analysis::Label]) -> String {
     use memspy::analysis::Label;
     let stacks = profile.stacks();
+    let node = |site| stacks.get_site(site).unwrap().node.as_deref().unwrap().to_owned();
     let one = |label: &Label| match *label {
         Label::Frame(f) => format!("{}:{}", stacks.get_function(f.function).unwrap().name, f.line),
         Label::Mark(mark) => mark.text().to_owned(),
+        Label::Node(site) => node(site),
+        Label::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", node(site)),
         Label::Thread(t) => {
             let name = stacks.get_thread(t).unwrap().name.clone();
             format!("thread {}", name.as_deref().unwrap_or("?"))

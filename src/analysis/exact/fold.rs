@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::ledger::{BEFORE, Ledger, NO_EVENT, NO_SITE, SITES};
+use super::ledger::{Amount, BEFORE, Ledger, NO_EVENT, NO_SITE, SITES, SMALL};
 use super::{ExactProfile, MemoryKind};
 use crate::analysis::device::{Moment, Snapshot};
 use crate::analysis::fold::{FoldOptions, FoldedStack, Label, Mark};
@@ -54,32 +54,18 @@ impl ExactProfile {
             }
         };
         let mut allocations = 0;
-        let (held, total, time) = if options.churn {
-            let mut held: FxHashMap<usize, u64> = FxHashMap::default();
-            for (index, account) in ledger.accounts() {
-                held.insert(index, account.allocated);
-                allocations += account.count;
+        let (held, counted, time) = match moment {
+            _ if options.churn => {
+                allocations = ledger.accounts().iter().map(|account| account.count).sum();
+                (ledger.allocated(), 0, self.last)
             }
-            let total = held.values().sum();
-            (held, total, self.last)
-        } else {
-            match moment {
-                Moment::Peak => {
-                    let held: FxHashMap<usize, u64> =
-                        ledger.at_height(self.last.0).into_iter().enumerate().collect();
-                    let total = if self.least_life > 0 { held.values().sum() } else { height };
-                    (held, total, at)
-                }
-                Moment::End => {
-                    let held = ledger.at_end(self.last.0);
-                    let total = held.values().sum();
-                    (held, total, self.last)
-                }
-            }
+            Moment::Peak => (ledger.at_height(), if self.least_life > 0 { 0 } else { height }, at),
+            Moment::End => (ledger.at_end(self.last.0), 0, self.last),
         };
-        let mut held = held;
+        let held = self.bytes(&held).into_iter().enumerate();
+        let mut held: FxHashMap<usize, u64> = held.collect();
         let mut left_out = 0;
-        let mut total: u64 = total;
+        let mut total: u64 = held.values().sum::<u64>().max(counted);
         if moment == Moment::End && !options.churn {
             left_out = held.remove(&BEFORE).unwrap_or(0);
             total -= left_out;
@@ -89,10 +75,33 @@ impl ExactProfile {
             // What the counter had and no event or map told of.
             *held.entry(NO_EVENT).or_default() += total - known;
         }
-        let total = total.max(known);
         let snapshot = self.snapshot(kind, device, moment, ledger, time, total);
         let stacks = self.stacks(&held, options, table);
         Some(ExactFold { stacks, total, snapshot, left_out, allocations })
+    }
+
+    /// The bytes of each account. Where stacks were drawn as samples, what all allocations of drawn and
+    /// undrawn kinds hold together is shared by the drawn ones in proportion to what they stand for.
+    pub(super) fn bytes(&self, held: &[Amount]) -> Vec<u64> {
+        let mut bytes: Vec<u64> = held.iter().map(|amount| amount.bytes).collect();
+        if !self.is_estimated() {
+            return bytes;
+        }
+        let sampled = held.get(SITES..).unwrap_or_default();
+        let whole: u64 = sampled.iter().map(|amount| amount.bytes).sum();
+        let stood_for: u128 = sampled.iter().map(|amount| u128::from(amount.stands_for)).sum();
+        if stood_for == 0 {
+            return bytes;
+        }
+        // Differences of running portions add up to the whole.
+        let mut done: u128 = 0;
+        let portion = |upto: u128| (u128::from(whole) * upto / stood_for) as u64;
+        for (bytes, amount) in bytes[SITES..].iter_mut().zip(sampled) {
+            let upto = done + u128::from(amount.stands_for);
+            *bytes = portion(upto) - portion(done);
+            done = upto;
+        }
+        bytes
     }
 
     fn snapshot(
@@ -109,7 +118,7 @@ impl ExactProfile {
             Moment::Peak => torch.and_then(|t| t.height).and_then(|h| h.levels),
             Moment::End => torch.and_then(|t| t.levels),
         };
-        let before = ledger.at_height(self.last.0).get(BEFORE).copied().unwrap_or(0);
+        let before = ledger.at_height().get(BEFORE).map_or(0, |held| held.bytes);
         Snapshot {
             time,
             allocated: total,
@@ -136,6 +145,7 @@ impl ExactProfile {
                 BEFORE => vec![Label::Mark(Mark::BeforeRecording)],
                 NO_EVENT => vec![Label::Mark(Mark::NoEvent)],
                 NO_SITE => vec![Label::Mark(Mark::UnknownStack)],
+                SMALL => vec![Label::Mark(Mark::StackNotTaken)],
                 site => {
                     let id = SiteId((site - SITES) as u32);
                     match table.get_site(id) {

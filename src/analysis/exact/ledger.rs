@@ -10,30 +10,83 @@ pub(crate) const BEFORE: usize = 0;
 pub(crate) const NO_EVENT: usize = 1;
 /// Events whose site was lost with a damaged part of the trace.
 pub(crate) const NO_SITE: usize = 2;
+/// Allocations too small for a stack, where others are drawn as samples.
+pub(crate) const SMALL: usize = 3;
 /// The account of site 0.
-pub(crate) const SITES: usize = 3;
+pub(crate) const SITES: usize = 4;
+
+/// Bytes, and the bytes that they stand for where only a sample of the allocations has a stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) bytes: u64,
+    pub(crate) stands_for: u64,
+}
+
+impl Amount {
+    fn add(&mut self, other: Amount) {
+        self.bytes += other.bytes;
+        self.stands_for += other.stands_for;
+    }
+
+    fn take(&mut self, other: Amount) {
+        *self = self.without(other);
+    }
+
+    fn without(self, other: Amount) -> Amount {
+        Amount {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            stands_for: self.stands_for.saturating_sub(other.stands_for),
+        }
+    }
+}
+
+/// Whom a block belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Owner {
+    pub(crate) account: usize,
+    /// How many of its like the block stands for: 1 where each one has a stack, 0 where it has none.
+    pub(crate) stands_for: f64,
+}
+
+impl Owner {
+    /// An account that stands for itself.
+    pub(crate) fn just(account: usize) -> Owner {
+        Owner { account, stands_for: 1.0 }
+    }
+
+    fn amount(self, bytes: u64) -> Amount {
+        Amount { bytes, stands_for: (bytes as f64 * self.stands_for) as u64 }
+    }
+}
 
 /// A living block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
     /// Bytes it takes.
     pub(crate) size: u64,
+    stands_for: u64,
     pub(crate) account: u32,
     /// When it was allocated, in nanoseconds since the recording began; 0 when before.
     pub(crate) born: u64,
 }
 
+impl Block {
+    fn amount(&self) -> Amount {
+        Amount { bytes: self.size, stands_for: self.stands_for }
+    }
+}
+
 /// What one site holds and held.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Account {
-    /// Bytes held now.
-    pub(crate) live: u64,
-    held: u64,
-    /// Of what was held at the height, bytes of blocks that died too young to count.
-    young: u64,
+    /// Held now.
+    live: Amount,
+    held: Amount,
+    /// Of what was held at the height, that of blocks that died too young to count.
+    young: Amount,
     epoch: u32,
-    /// Bytes allocated in all.
-    pub(crate) allocated: u64,
+    /// Allocated in all.
+    pub(crate) allocated: Amount,
     /// Allocations in all.
     pub(crate) count: u64,
 }
@@ -66,7 +119,7 @@ impl Ledger {
         let epoch = self.epoch;
         let account = &mut self.accounts[index];
         if account.epoch != epoch {
-            (account.epoch, account.held, account.young) = (epoch, account.live, 0);
+            (account.epoch, account.held, account.young) = (epoch, account.live, Amount::default());
         }
         account
     }
@@ -76,29 +129,35 @@ impl Ledger {
         &mut self,
         address: u64,
         size: u64,
-        account: usize,
+        owner: Owner,
         born: u64,
     ) -> Option<Block> {
         let replaced = self.free(address, born);
-        let entry = self.account(account);
-        entry.live += size;
-        entry.allocated += size;
+        let amount = owner.amount(size);
+        let entry = self.account(owner.account);
+        entry.live.add(amount);
+        entry.allocated.add(amount);
         entry.count += 1;
-        self.total += size;
-        self.live.insert(address, Block { size, account: account as u32, born });
+        self.insert(address, amount, owner.account, born);
         replaced
     }
 
-    /// Takes a block that was there already: it counts as held at the height too.
+    fn insert(&mut self, address: u64, amount: Amount, account: usize, born: u64) {
+        let Amount { bytes: size, stands_for } = amount;
+        self.total += size;
+        self.live.insert(address, Block { size, stands_for, account: account as u32, born });
+    }
+
+    /// Takes a block that was there already: one from before counts as held at the height too.
     pub(crate) fn find(&mut self, address: u64, size: u64, account: usize) {
+        let amount = Owner::just(account).amount(size);
         let entry = self.account(account);
-        entry.live += size;
+        entry.live.add(amount);
         if account == BEFORE {
-            entry.held += size;
+            entry.held.add(amount);
             self.held += size;
         }
-        self.total += size;
-        self.live.insert(address, Block { size, account: account as u32, born: 0 });
+        self.insert(address, amount, account, 0);
     }
 
     /// Lets a block go.
@@ -106,22 +165,35 @@ impl Ledger {
         let block = self.live.remove(&address)?;
         let (began, least) = (self.epoch_began, self.least_life);
         let account = self.account(block.account as usize);
-        account.live = account.live.saturating_sub(block.size);
+        account.live.take(block.amount());
         let too_young = block.born > 0 && now.saturating_sub(block.born) < least;
         if too_young && block.born <= began {
-            account.young += block.size;
+            account.young.add(block.amount());
         }
         self.total = self.total.saturating_sub(block.size);
         Some(block)
     }
 
-    /// Corrects the size of a block.
+    /// Corrects the size of a block, as of now and as of the height if it lived then.
     pub(crate) fn resize(&mut self, address: u64, size: u64) {
         let Some(block) = self.live.get_mut(&address) else { return };
-        let (old, index) = (std::mem::replace(&mut block.size, size), block.account as usize);
+        let old = block.amount();
+        let share = size as f64 / old.bytes.max(1) as f64;
+        block.size = size;
+        block.stands_for = (old.stands_for as f64 * share) as u64;
+        let (new, born, index) = (block.amount(), block.born, block.account as usize);
+        let at_height = born <= self.epoch_began && index != NO_EVENT;
         let account = self.account(index);
-        account.live = account.live.saturating_sub(old) + size;
-        self.total = self.total.saturating_sub(old) + size;
+        account.live.take(old);
+        account.live.add(new);
+        account.allocated.take(old);
+        account.allocated.add(new);
+        if at_height {
+            account.held.take(old);
+            account.held.add(new);
+            self.held = self.held.saturating_sub(old.bytes) + new.bytes;
+        }
+        self.total = self.total.saturating_sub(old.bytes) + new.bytes;
     }
 
     /// Remembers this moment, `now`, as the highest.
@@ -131,41 +203,34 @@ impl Ledger {
         self.held = self.total;
     }
 
-    /// Bytes that each account held at the height; those of blocks that lived too short, up to `now`
-    /// if they live, are left out.
-    pub(crate) fn at_height(&self, now: u64) -> Vec<u64> {
+    /// What each account held at the height; blocks that died too young are left out.
+    pub(crate) fn at_height(&self) -> Vec<Amount> {
         let held = |account: &Account| match account.epoch == self.epoch {
-            true => account.held.saturating_sub(account.young),
-            // Nothing changed since, so nothing died.
+            true => account.held.without(account.young),
             false => account.live,
         };
-        let mut all: Vec<u64> = self.accounts.iter().map(held).collect();
-        if self.least_life > 0 {
-            for block in self.live.values() {
-                let young = block.born > 0 && now.saturating_sub(block.born) < self.least_life;
-                if young && block.born <= self.epoch_began {
-                    let held = &mut all[block.account as usize];
-                    *held = held.saturating_sub(block.size);
-                }
-            }
-        }
-        all
+        self.accounts.iter().map(held).collect()
     }
 
-    /// Bytes that each account holds now, at `now`; blocks too young are left out.
-    pub(crate) fn at_end(&self, now: u64) -> FxHashMap<usize, u64> {
-        let mut held = FxHashMap::default();
+    /// What each account holds now, at `now`; blocks too young are left out.
+    pub(crate) fn at_end(&self, now: u64) -> Vec<Amount> {
+        let mut held = vec![Amount::default(); self.accounts.len()];
         for block in self.live.values() {
             if block.born == 0 || now.saturating_sub(block.born) >= self.least_life {
-                *held.entry(block.account as usize).or_default() += block.size;
+                held[block.account as usize].add(block.amount());
             }
         }
         held
     }
 
+    /// What each account allocated in all.
+    pub(crate) fn allocated(&self) -> Vec<Amount> {
+        self.accounts.iter().map(|account| account.allocated).collect()
+    }
+
     /// All accounts by index.
-    pub(crate) fn accounts(&self) -> impl Iterator<Item = (usize, &Account)> {
-        self.accounts.iter().enumerate()
+    pub(crate) fn accounts(&self) -> &[Account] {
+        &self.accounts
     }
 }
 
@@ -174,20 +239,21 @@ mod tests {
     use super::*;
 
     fn height(ledger: &Ledger) -> Vec<(usize, u64)> {
-        ledger.at_height(1000).into_iter().enumerate().filter(|h| h.1 > 0).collect()
+        let held = ledger.at_height().into_iter().enumerate();
+        held.map(|(i, h)| (i, h.bytes)).filter(|h| h.1 > 0).collect()
     }
 
     #[test]
     fn the_height_is_what_was_held_when_it_was_reached() {
         let mut ledger = Ledger::new(0);
-        ledger.allocate(0x1000, 100, 3, 1);
-        ledger.allocate(0x2000, 50, 4, 2);
+        ledger.allocate(0x1000, 100, Owner::just(3), 1);
+        ledger.allocate(0x2000, 50, Owner::just(4), 2);
         ledger.reach(2);
         ledger.free(0x1000, 3);
-        ledger.allocate(0x3000, 10, 5, 4);
+        ledger.allocate(0x3000, 10, Owner::just(5), 4);
         assert_eq!(height(&ledger), [(3, 100), (4, 50)]);
         assert_eq!((ledger.held, ledger.total), (150, 60));
-        ledger.allocate(0x4000, 500, 3, 5);
+        ledger.allocate(0x4000, 500, Owner::just(3), 5);
         ledger.reach(5);
         ledger.free(0x2000, 6);
         ledger.free(0x4000, 6);
@@ -197,25 +263,22 @@ mod tests {
     #[test]
     fn blocks_that_die_young_are_taken_out_of_the_height() {
         let mut ledger = Ledger::new(10);
-        ledger.allocate(0x1000, 100, 3, 1);
-        ledger.allocate(0x2000, 50, 4, 2);
+        ledger.allocate(0x1000, 100, Owner::just(3), 1);
+        ledger.allocate(0x2000, 50, Owner::just(4), 2);
         ledger.reach(2);
         ledger.free(0x1000, 5);
         ledger.free(0x2000, 50);
         assert_eq!(height(&ledger), [(4, 50)]);
-        ledger.allocate(0x3000, 7, 4, 60);
-        ledger.reach(60);
-        assert_eq!(ledger.at_height(65).iter().sum::<u64>(), 0, "not yet old enough");
-        assert_eq!(ledger.at_height(70)[4], 7);
-        assert_eq!(ledger.at_end(65).get(&4), None);
-        assert_eq!(ledger.at_end(70).get(&4), Some(&7));
+        ledger.allocate(0x3000, 7, Owner::just(4), 60);
+        assert_eq!(ledger.at_end(65)[4].bytes, 0);
+        assert_eq!(ledger.at_end(70)[4].bytes, 7);
     }
 
     #[test]
     fn a_block_at_a_place_taken_ends_the_one_before() {
         let mut ledger = Ledger::new(0);
-        ledger.allocate(0x1000, 100, 3, 1);
-        let replaced = ledger.allocate(0x1000, 30, 4, 2);
+        ledger.allocate(0x1000, 100, Owner::just(3), 1);
+        let replaced = ledger.allocate(0x1000, 30, Owner::just(4), 2);
         assert_eq!(replaced.map(|b| b.size), Some(100));
         assert_eq!(ledger.total, 30);
         ledger.resize(0x1000, 40);
@@ -226,10 +289,35 @@ mod tests {
     #[test]
     fn what_was_there_before_belongs_to_the_height_too() {
         let mut ledger = Ledger::new(0);
-        ledger.allocate(0x1000, 100, 3, 1);
+        ledger.allocate(0x1000, 100, Owner::just(3), 1);
         ledger.reach(1);
         ledger.find(0x9000, 1000, BEFORE);
         assert_eq!(height(&ledger), [(BEFORE, 1000), (3, 100)]);
         assert_eq!(ledger.held, 1100);
+    }
+
+    #[test]
+    fn what_died_young_does_not_count_against_a_later_height() {
+        let mut ledger = Ledger::new(10);
+        ledger.allocate(0x1000, 100, Owner::just(3), 1);
+        ledger.allocate(0x2000, 50, Owner::just(3), 1);
+        ledger.reach(1);
+        ledger.free(0x1000, 5);
+        ledger.allocate(0x3000, 900, Owner::just(4), 6);
+        ledger.reach(6);
+        assert_eq!(height(&ledger), [(3, 50), (4, 900)]);
+    }
+
+    #[test]
+    fn a_corrected_size_holds_for_the_height_too() {
+        let mut ledger = Ledger::new(0);
+        ledger.allocate(0x1000, 100, Owner { account: 4, stands_for: 3.0 }, 1);
+        ledger.reach(1);
+        ledger.allocate(0x2000, 10, Owner::just(5), 2);
+        ledger.resize(0x1000, 150);
+        ledger.resize(0x2000, 20);
+        assert_eq!(height(&ledger), [(4, 150)]);
+        assert_eq!((ledger.held, ledger.total), (150, 170));
+        assert_eq!(ledger.at_height()[4].stands_for, 450);
     }
 }

@@ -1,5 +1,6 @@
 //! Answers from exact events: every block known by the place that allocated it.
 
+mod callers;
 mod fold;
 mod ledger;
 mod line_levels;
@@ -11,14 +12,18 @@ use rustc_hash::FxHashMap;
 
 use crate::model::events::Mark;
 use crate::model::{
-    Arena, BlockMap, Change, CudaIndex, Event, Exact, FreedArena, Frees, Nanos, Reconciled, SiteId,
-    StackId, StackSource, StackTable, ThreadId,
+    AllocatorCounters, Arena, BlockMap, Change, CudaIndex, Event, Exact, FreedArena, Frees, Levels,
+    Metric, Nanos, Pool, Reconciled, SiteId, StackId, StackSource, StackTable, StatField, StatKey,
+    ThreadId,
 };
 
-use ledger::{Ledger, NO_SITE, SITES};
-use line_levels::LineLevels;
-pub(crate) use line_levels::Reached as ReachedLevels;
+use callers::Callers;
+use ledger::{Ledger, NO_SITE, Owner, SITES, SMALL};
+use line_levels::{LineLevels, Reached};
 use torch::TorchDevice;
+
+/// The most frees of unknown blocks remembered before the first map.
+const MOST_EARLY: usize = 1 << 16;
 
 /// What kind of memory a report is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,13 +91,15 @@ pub struct ExactProfile {
     device_of: FxHashMap<u64, CudaIndex>,
     others: BTreeMap<MemoryKind, Other>,
     lines: BTreeMap<CudaIndex, LineLevels>,
-    /// The outermost stack nodes of threads, and by site whose lines its events count to.
-    roots: FxHashMap<StackId, ThreadId>,
+    callers: Callers,
+    /// By site, whose lines its events count to.
     counts_to: Vec<Option<ThreadId>>,
     agreement: BTreeMap<CudaIndex, Agreement>,
     refused: Refused,
     marks: [u64; 3],
     unknown_frees: u64,
+    /// Frees of unknown blocks before the first map, with their times in nanoseconds.
+    freed_early: FxHashMap<u64, u64>,
     events: u64,
     with_stack: u64,
     last: Nanos,
@@ -108,12 +115,13 @@ impl ExactProfile {
             device_of: FxHashMap::default(),
             others: BTreeMap::new(),
             lines: BTreeMap::new(),
-            roots: FxHashMap::default(),
+            callers: Callers::default(),
             counts_to: Vec::new(),
             agreement: BTreeMap::new(),
             refused: Refused::default(),
             marks: [0; 3],
             unknown_frees: 0,
+            freed_early: FxHashMap::default(),
             events: 0,
             with_stack: 0,
             last: Nanos(0),
@@ -135,47 +143,39 @@ impl ExactProfile {
         self.last = self.last.max(event.time);
         self.events += 1;
         let time = event.time;
-        let account = event.site.map_or(NO_SITE, |site| SITES + site.0 as usize);
         match event.change {
             Change::Allocated { arena: Arena::Torch(index), address, size, levels } => {
-                let site = event.site.and_then(|site| table.get_site(site));
-                let stack = site.and_then(|site| site.stack);
-                self.with_stack += u64::from(stack.is_some());
-                let device = self.device(index);
-                device.allocate(time, address, size, levels, account);
+                let owner = self.owner(event.site, size, table);
+                self.device(index).allocate(time, address, size, levels, owner);
                 self.device_of.insert(address, index);
-                if let (Some(levels), Some(id)) = (levels, event.site)
-                    && let Some(thread) = self.counts_to(id, table)
-                {
-                    let lines = self.lines.entry(index).or_default();
-                    lines.allocated(thread, stack, levels, table);
+                if let Some(levels) = levels {
+                    let who = self.who(event.site, table);
+                    self.lines.entry(index).or_default().allocated(who, levels, table);
                 }
             }
             Change::Freed { arena: FreedArena::Torch, address } => {
-                let Some(index) = self.device_of.remove(&address) else {
-                    self.unknown_frees += 1;
+                let index = self.device_of.remove(&address);
+                let freed =
+                    index.and_then(|index| Some((index, self.device(index).free(time, address)?)));
+                let Some((index, block)) = freed else {
+                    self.free_unknown(time, address);
                     return;
                 };
-                let Some(block) = self.device(index).free(time, address) else {
-                    self.unknown_frees += 1;
-                    return;
-                };
-                if let Some(id) = event.site
-                    && let Some(thread) = self.counts_to(id, table)
-                {
-                    let stack = table.get_site(id).and_then(|site| site.stack);
-                    let lines = self.lines.entry(index).or_default();
-                    lines.freed(thread, stack, block.size, table);
+                // Only frees with stacks say anything of lines.
+                if event.site.is_some() {
+                    let who = self.who(event.site, table);
+                    self.lines.entry(index).or_default().freed(who, block.size, table);
                 }
             }
             Change::Allocated { arena, address, size, .. } => {
                 let Some(kind) = kind_of(arena) else { return };
+                let owner = self.owner(event.site, size, table);
                 let least_life = self.least_life;
                 let other = self.others.entry(kind).or_insert_with(|| Other {
                     ledger: Ledger::new(least_life),
                     ..Other::default()
                 });
-                other.ledger.allocate(address, size, account, time.0);
+                other.ledger.allocate(address, size, owner, time.0);
                 if other.ledger.total > other.height {
                     (other.height, other.height_at) = (other.ledger.total, time);
                     other.ledger.reach(time.0);
@@ -188,11 +188,14 @@ impl ExactProfile {
                     FreedArena::PinnedHost => &[MemoryKind::Pinned],
                     FreedArena::Mapping | FreedArena::Torch => return,
                 };
-                let freed = kinds.iter().any(|kind| {
-                    let other = self.others.get_mut(kind);
-                    other.is_some_and(|other| other.ledger.free(address, time.0).is_some())
-                });
-                self.unknown_frees += u64::from(!freed);
+                // One that is not known was allocated before the recording.
+                for kind in kinds {
+                    if let Some(other) = self.others.get_mut(kind)
+                        && other.ledger.free(address, time.0).is_some()
+                    {
+                        break;
+                    }
+                }
             }
             Change::Failed { size, .. } => {
                 self.refused.count += 1;
@@ -213,6 +216,60 @@ impl ExactProfile {
         self.torch.entry(index).or_insert_with(|| TorchDevice::new(least_life, from_maps))
     }
 
+    /// Whom an allocation of `size` bytes belongs to, and for how many of its like it stands.
+    fn owner(&mut self, site: Option<SiteId>, size: u64, table: &StackTable) -> Owner {
+        let Some(id) = site else { return Owner::just(NO_SITE) };
+        let account = SITES + id.0 as usize;
+        let taken = table.get_site(id).is_some_and(|s| s.source != StackSource::NotTaken);
+        self.with_stack += u64::from(taken);
+        let every = self.exact.stacks_every;
+        if every == 0 {
+            return Owner::just(account);
+        }
+        if taken {
+            // The chance that one of its bytes was drawn.
+            let chance = -(-(size as f64) / every as f64).exp_m1();
+            return Owner { account, stands_for: 1.0 / chance.max(1e-12) };
+        }
+        let small = size < self.exact.stacks_from;
+        if small { Owner::just(SMALL) } else { Owner { account, stands_for: 0.0 } }
+    }
+
+    /// A free of a block that neither an event nor a map told of.
+    fn free_unknown(&mut self, time: Nanos, address: u64) {
+        if !self.torch.is_empty() && self.torch.values().all(|torch| torch.maps > 0) {
+            self.unknown_frees += 1;
+            return;
+        }
+        // Before the first map it is most likely a block from before the recording.
+        if self.freed_early.len() < MOST_EARLY {
+            self.freed_early.insert(address, time.0);
+        }
+    }
+
+    /// The counters, read by themselves.
+    pub(crate) fn take_counters(&mut self, index: CudaIndex, counters: &AllocatorCounters) {
+        let levels = Levels {
+            allocated: counters.allocated(),
+            peak: counters.max_allocated(),
+            reserved: counters.reserved(),
+            active: counters.stat(Metric::ActiveBytes, Pool::All).current,
+        };
+        self.device(index).begin(levels);
+        self.lines.entry(index).or_default().saw(levels);
+    }
+
+    /// The thread and the stack that an event counts to.
+    fn who(
+        &mut self,
+        site: Option<SiteId>,
+        table: &StackTable,
+    ) -> Option<(ThreadId, Option<StackId>)> {
+        let id = site?;
+        let thread = self.counts_to(id, table)?;
+        Some((thread, table.get_site(id).and_then(|site| site.stack)))
+    }
+
     /// The thread to whose lines the events of a site count: the one whose stack it is.
     fn counts_to(&mut self, id: SiteId, table: &StackTable) -> Option<ThreadId> {
         let index = id.0 as usize;
@@ -220,21 +277,19 @@ impl ExactProfile {
             return Some(*known);
         }
         let site = table.get_site(id)?;
-        let root = site.stack.map(|mut stack| {
-            while let Some(parent) = table.get_stack(stack).and_then(|node| node.parent) {
-                stack = parent;
+        let thread = match (site.source, site.stack) {
+            (StackSource::Backward, Some(stack)) => {
+                // Not remembered: its thread may show itself later.
+                return Some(self.callers.of(stack, table).unwrap_or(site.thread));
             }
-            stack
-        });
-        let own = matches!(site.source, StackSource::Own | StackSource::Sampled);
-        let thread = match root {
-            Some(root) if own => {
-                self.roots.insert(root, site.thread);
+            (StackSource::Borrowed, Some(_)) => {
+                table.threads().find(|(_, t)| t.main).map_or(site.thread, |(id, _)| id)
+            }
+            (_, Some(stack)) => {
+                self.callers.saw(site.thread, stack, table);
                 site.thread
             }
-            // Not remembered: its thread may show itself later.
-            Some(root) => return Some(self.roots.get(&root).copied().unwrap_or(site.thread)),
-            None => site.thread,
+            (_, None) => site.thread,
         };
         if index >= self.counts_to.len() {
             self.counts_to.resize(index + 1, None);
@@ -245,8 +300,12 @@ impl ExactProfile {
 
     pub(crate) fn take_map(&mut self, map: &BlockMap) {
         self.last = self.last.max(map.time);
-        self.device(map.device).take_map(map);
         let device = map.device;
+        let freed_early = std::mem::take(&mut self.freed_early);
+        self.device(device).take_map(map, &freed_early);
+        if self.torch.values().any(|torch| torch.maps == 0) {
+            self.freed_early = freed_early;
+        }
         for (_, block) in map.blocks() {
             if let Some(torch) = self.torch.get(&device)
                 && torch.ledger.live.contains_key(&block.address)
@@ -321,24 +380,58 @@ impl ExactProfile {
         self.torch.keys().copied()
     }
 
-    /// What was reached on a device while a stack stood.
-    pub(crate) fn line_levels(&self, device: CudaIndex, stack: u32) -> Option<&ReachedLevels> {
-        self.lines.get(&device)?.get(stack)
+    /// What was reached on a device while each stack stood, by stack number.
+    pub(crate) fn line_levels(&self, device: CudaIndex) -> Vec<Reached> {
+        self.lines.get(&device).map_or_else(Vec::new, LineLevels::by_stack)
+    }
+
+    /// Allocations with a stack.
+    pub fn with_stack(&self) -> u64 {
+        self.with_stack
+    }
+
+    /// Whether the bytes of stacks are estimated from a sample of the allocations.
+    pub fn is_estimated(&self) -> bool {
+        self.exact.stacks_every > 0
+    }
+
+    /// Whether the stacks of frees are known.
+    pub(crate) fn knows_freed(&self) -> bool {
+        self.exact.frees == Frees::Stacks
+    }
+
+    /// Whether this statistic of lines follows from the events.
+    pub(crate) fn tells(&self, key: StatKey) -> bool {
+        use Metric::{ActiveBytes, AllocatedBytes, Allocation, ReservedBytes};
+        let told = match (key.metric, key.field) {
+            (AllocatedBytes | ReservedBytes | ActiveBytes, StatField::Peak) => true,
+            (AllocatedBytes, StatField::Allocated) => true,
+            (Allocation, StatField::Allocated) => !self.is_estimated(),
+            (AllocatedBytes, StatField::Freed) => self.knows_freed(),
+            _ => false,
+        };
+        told && key.pool == Pool::All
     }
 
     /// What each site held at the device's height and allocated in all.
-    pub(crate) fn by_site(&self, device: CudaIndex) -> impl Iterator<Item = Held> + '_ {
-        let ledger = self.torch.get(&device).map(|torch| &torch.ledger);
-        let now = self.last.0;
-        let both = ledger
+    pub(crate) fn by_site(&self, device: CudaIndex) -> Vec<Held> {
+        let Some(torch) = self.torch.get(&device) else { return Vec::new() };
+        let at_height = self.bytes(&torch.ledger.at_height());
+        let allocated = self.bytes(&torch.ledger.allocated());
+        let counts = torch.ledger.accounts().iter().map(|account| account.count);
+        at_height
             .into_iter()
-            .flat_map(move |ledger| ledger.at_height(now).into_iter().zip(ledger.accounts()));
-        both.skip(SITES).map(|(at_height, (index, account))| Held {
-            site: SiteId((index - SITES) as u32),
-            at_height,
-            allocated: account.allocated,
-            count: account.count,
-        })
+            .zip(allocated)
+            .zip(counts)
+            .enumerate()
+            .skip(SITES)
+            .map(|(index, ((at_height, allocated), count))| Held {
+                site: SiteId((index - SITES) as u32),
+                at_height,
+                allocated,
+                count,
+            })
+            .collect()
     }
 
     /// Warnings for the head of a report.
@@ -352,12 +445,28 @@ impl ExactProfile {
                     index.0
                 ));
             }
-            if device.excess > 0 {
+            let excess = device.excess.max(device.excess_at_height());
+            if excess > 0 {
                 all.push(format!(
-                    "GPU {}: known blocks exceeded the allocator's by up to {} bytes",
-                    index.0, device.excess
+                    "GPU {}: known blocks exceed what the allocator counts by up to {excess} bytes: \
+                     frees were not seen",
+                    index.0
                 ));
             }
+            if device.maps_degraded > 0 {
+                all.push(format!(
+                    "GPU {}: {} of {} block maps were read while the job changed them",
+                    index.0,
+                    device.maps_degraded,
+                    device.maps_degraded + device.maps
+                ));
+            }
+        }
+        if self.unknown_frees > 0 {
+            all.push(format!(
+                "{} blocks were freed whose allocation was not seen",
+                self.unknown_frees
+            ));
         }
         for (index, agreement) in &self.agreement {
             if agreement.equal < agreement.checks {

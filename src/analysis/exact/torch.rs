@@ -1,15 +1,16 @@
 //! One device of PyTorch over an exact recording: true block sizes, the peak, and what no event explains.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::ledger::{BEFORE, Block, Ledger, NO_EVENT};
+use super::ledger::{BEFORE, Block, Ledger, NO_EVENT, Owner};
 use crate::model::{BlockMap, BlockState, Consistency, Levels, Nanos};
 
 /// The allocator's unit: kMinBlockSize (c10/cuda/CUDACachingAllocator.cpp).
 const UNIT: u64 = 512;
-/// A block may be larger than asked for by a remainder too small to be split off (kSmallSize, 1 MiB),
-/// and by rounding (kRoundLarge, 2 MiB; `roundup_power2_divisions` at most doubles).
-const SLACK: u64 = 3 << 20;
+/// Up to here blocks come from the pool in which every remainder is split off (kSmallSize).
+const SMALL_POOL: u64 = 1 << 20;
+/// The greatest remainder that is not split off a larger block (`should_split`: kSmallSize).
+const REMAINDER: u64 = 1 << 20;
 /// What happened so shortly before a map may not be in it yet, in nanoseconds.
 const UNSETTLED: u64 = 5_000_000;
 
@@ -30,23 +31,22 @@ pub(crate) struct TorchDevice {
     pub(crate) height: Option<Height>,
     /// The counters at the last event.
     pub(crate) levels: Option<Levels>,
-    /// Greatest `levels.peak` that rose during the recording.
+    /// Greatest level that events told of, or a `levels.peak` that rose between two of them.
     pub(crate) counted_peak: Option<i64>,
     /// Bytes freed since the last event with levels.
     freed_since: u64,
     deaths_from_maps: bool,
     suspects: FxHashSet<u64>,
-    maps: u64,
+    pub(crate) maps: u64,
     /// Blocks gone without an event, and found without one.
     pub(crate) gone: u64,
     pub(crate) found: u64,
-    /// Greatest amount by which known blocks exceeded the counter at the peak or a map, in bytes.
+    /// Greatest amount by which known blocks exceeded a map, in bytes.
     pub(crate) excess: u64,
-    /// Segments in bytes at the last map, and the largest free block.
-    pub(crate) reserved: u64,
+    /// Largest free block at the last map, in bytes.
     pub(crate) largest_free: u64,
-    pub(crate) pending_free: u64,
-    pub(crate) last_map: Option<(Nanos, u64, Consistency)>,
+    /// Maps that are not one instant's truth, which are not compared with.
+    pub(crate) maps_degraded: u64,
 }
 
 impl TorchDevice {
@@ -63,10 +63,8 @@ impl TorchDevice {
             gone: 0,
             found: 0,
             excess: 0,
-            reserved: 0,
             largest_free: 0,
-            pending_free: 0,
-            last_map: None,
+            maps_degraded: 0,
         }
     }
 
@@ -77,16 +75,16 @@ impl TorchDevice {
         address: u64,
         requested: u64,
         levels: Option<Levels>,
-        account: usize,
-    ) -> u64 {
+        owner: Owner,
+    ) {
         let least = requested.max(1).next_multiple_of(UNIT);
         let size = match (self.levels, levels) {
             (Some(before), Some(now)) => {
                 let grown = now.allocated - before.allocated + self.freed_since as i64;
-                let fits = grown % UNIT as i64 == 0
-                    && grown >= least as i64
-                    && grown as u64 <= 2 * least + SLACK;
-                if fits { grown as u64 } else { least }
+                // `roundup_power2_divisions` at most doubles what was asked for.
+                let most = 2 * least + if least > SMALL_POOL { REMAINDER } else { 0 };
+                let fits = grown % UNIT as i64 == 0 && grown >= least as i64;
+                if fits && grown as u64 <= most { grown as u64 } else { least }
             }
             _ => least,
         };
@@ -96,15 +94,23 @@ impl TorchDevice {
             {
                 self.counted_peak = self.counted_peak.max(Some(now.peak));
             }
+            self.counted_peak = self.counted_peak.max(Some(now.allocated));
             self.levels = Some(now);
             self.freed_since = 0;
         }
-        self.ledger.allocate(address, size, account, time.0);
+        if let Some(replaced) = self.ledger.allocate(address, size, owner, time.0) {
+            // A block found in a map may only have been ahead of its event.
+            self.gone += u64::from(replaced.born > 0 && !self.deaths_from_maps);
+        }
         if !self.deaths_from_maps {
             let bytes = levels.map_or(self.ledger.total, |l| l.allocated.max(0) as u64);
             self.reach(Height { time, bytes, levels });
         }
-        size
+    }
+
+    /// Counters read by themselves, before the first event that brings them.
+    pub(crate) fn begin(&mut self, levels: Levels) {
+        self.levels.get_or_insert(levels);
     }
 
     /// A block is being freed.
@@ -122,21 +128,17 @@ impl TorchDevice {
     }
 
     /// Compares with what the allocator has.
-    pub(crate) fn take_map(&mut self, map: &BlockMap) {
-        self.reserved = map.reserved();
-        self.last_map = Some((map.time, map.allocated(), map.consistency));
-        (self.largest_free, self.pending_free) = (0, 0);
-        for (_, block) in map.blocks() {
-            match block.state {
-                BlockState::Inactive => self.largest_free = self.largest_free.max(block.size),
-                BlockState::PendingFree => self.pending_free += block.size,
-                BlockState::Allocated => {}
-            }
-        }
+    ///
+    /// `freed_early` has the frees of unknown blocks before the first map, with their times.
+    pub(crate) fn take_map(&mut self, map: &BlockMap, freed_early: &FxHashMap<u64, u64>) {
+        let free = map.blocks().filter(|(_, b)| b.state == BlockState::Inactive);
+        self.largest_free = free.map(|(_, b)| b.size).max().unwrap_or(0);
         if map.consistency != Consistency::Consistent {
+            self.maps_degraded += 1;
             return;
         }
         self.maps += 1;
+        let settled = map.time.0.saturating_sub(UNSETTLED);
         let allocated =
             || map.blocks().map(|(_, b)| b).filter(|b| b.state == BlockState::Allocated);
         let mut suspects = FxHashSet::default();
@@ -148,6 +150,7 @@ impl TorchDevice {
                     self.ledger.resize(block.address, block.size);
                 }
                 Some(_) => {}
+                None if self.maps == 1 && freed_early.get(&block.address) >= Some(&settled) => {}
                 None if self.maps == 1 => {
                     self.ledger.find(block.address, block.size, BEFORE);
                 }
@@ -162,7 +165,6 @@ impl TorchDevice {
             }
         }
         self.suspects = suspects;
-        let settled = map.time.0.saturating_sub(UNSETTLED);
         let gone: Vec<u64> = self
             .ledger
             .live
@@ -186,6 +188,11 @@ impl TorchDevice {
         self.excess = self
             .excess
             .max(self.ledger.total.saturating_sub(map.allocated() + self.unsettled(settled)));
+    }
+
+    /// By how many bytes the blocks known exceeded the counter at the height.
+    pub(crate) fn excess_at_height(&self) -> u64 {
+        self.height.map_or(0, |height| self.ledger.held.saturating_sub(height.bytes))
     }
 
     /// Bytes of blocks too young to be sure of.

@@ -253,6 +253,9 @@ impl RecordSink for Profile {
         match record {
             Record::Sample(sample) => self.take_sample(sample),
             Record::Counters { time, device, counters } => {
+                if let Some(exact) = &mut self.exact {
+                    exact.take_counters(*device, counters);
+                }
                 self.take_counters(*time, *device, counters);
             }
             Record::Exact(exact) => match &mut self.exact {

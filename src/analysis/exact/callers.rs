@@ -1,0 +1,43 @@
+//! Which thread a stack belongs to that an autograd thread was given: the one that called `backward()`.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{FunctionId, StackId, StackTable, ThreadId};
+
+/// Threads by where their stacks begin.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    /// By outermost frame; `None` where several threads begin there.
+    by_frame: FxHashMap<StackId, Option<ThreadId>>,
+    /// By its function.
+    by_function: FxHashMap<FunctionId, Option<ThreadId>>,
+}
+
+impl Callers {
+    /// Takes notice of a thread's own stack.
+    pub(crate) fn saw(&mut self, thread: ThreadId, stack: StackId, table: &StackTable) {
+        let Some((root, function)) = outermost(stack, table) else { return };
+        for known in [
+            self.by_frame.entry(root).or_insert(Some(thread)),
+            self.by_function.entry(function).or_insert(Some(thread)),
+        ] {
+            if *known != Some(thread) {
+                *known = None;
+            }
+        }
+    }
+
+    /// The thread that has this stack; `None` when none or several are known that begin like it.
+    pub(crate) fn of(&self, stack: StackId, table: &StackTable) -> Option<ThreadId> {
+        let (root, function) = outermost(stack, table)?;
+        *self.by_frame.get(&root).or_else(|| self.by_function.get(&function))?
+    }
+}
+
+fn outermost(mut stack: StackId, table: &StackTable) -> Option<(StackId, FunctionId)> {
+    while let Some(parent) = table.get_stack(stack)?.parent {
+        stack = parent;
+    }
+    let frame = table.get_frame(table.get_stack(stack)?.frame)?;
+    Some((stack, frame.function))
+}

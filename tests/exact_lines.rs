@@ -1,0 +1,321 @@
+//! The table of lines from exact events of simulated processes whose truth is known.
+
+mod analysis_script;
+mod exact_script;
+
+use analysis_script::MIB;
+use exact_script::Probed;
+use memspy::analysis::{Bounded, LineError, LineRow, LineTable, Profile};
+use memspy::model::*;
+use proptest::prelude::*;
+
+fn table(profile: &Profile) -> LineTable {
+    profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap()
+}
+
+fn row<'a>(profile: &Profile, table: &'a LineTable, name: &str, line: u32) -> &'a LineRow {
+    let is_it = |f: FunctionId| &*profile.stacks().get_function(f).unwrap().name == name;
+    let function = table.functions.iter().find(|f| is_it(f.function)).unwrap();
+    function.rows.iter().find(|r| r.line == line).unwrap()
+}
+
+fn exactly(value: u64) -> Bounded {
+    let value = value as i64;
+    Bounded { value, exact: true, upper: Some(value) }
+}
+
+fn peak(profile: &Profile, name: &str, line: u32) -> Bounded {
+    row(profile, &table(profile), name, line).cells[0].value
+}
+
+/// pytorch_memlab's example: `Linear(100, 100)` takes 40,960 bytes, and each line makes one.
+#[test]
+fn memlabs_example() {
+    let mut s = Probed::new();
+    s.enter(0, "<module>", 30);
+    s.begin();
+    let linear = |s: &mut Probed| {
+        s.malloc(0, 0, 40_000);
+        s.malloc(0, 0, 400);
+    };
+    s.enter(0, "outer", 10);
+    linear(&mut s);
+    s.enter(0, "inner", 20);
+    linear(&mut s);
+    s.line(0, 21);
+    linear(&mut s);
+    s.leave(0);
+    s.finish();
+    let profile = s.profile();
+    assert_eq!(peak(&profile, "inner", 20), exactly(80 << 10));
+    assert_eq!(peak(&profile, "inner", 21), exactly(120 << 10));
+    assert_eq!(peak(&profile, "outer", 10), exactly(120 << 10));
+    assert_eq!(peak(&profile, "<module>", 30), exactly(120 << 10));
+    let table = table(&profile);
+    let inner = row(&profile, &table, "inner", 21);
+    assert_eq!((inner.allocated, inner.freed, inner.samples), (40 << 10, None, 2));
+    assert_eq!((inner.live, inner.live_self), (40 << 10, 40 << 10));
+    let outer = row(&profile, &table, "outer", 10);
+    assert_eq!((outer.allocated, outer.live, outer.live_self), (120 << 10, 120 << 10, 40 << 10));
+}
+
+/// A line that begins after a free may have begun before it, unless frees have stacks too.
+#[test]
+fn a_line_that_begins_at_a_free_is_bounded_or_with_stacks_exact() {
+    let program = |stacks: bool| {
+        let mut s = Probed::new();
+        s.exact.frees = if stacks { Frees::Stacks } else { Frees::Events };
+        s.enter(0, "main", 1);
+        s.begin();
+        let a = s.malloc(0, 0, 10 * MIB);
+        if stacks {
+            s.release_by(0, 0, a);
+        } else {
+            s.release(0, a);
+        }
+        s.line(0, 2);
+        s.malloc(0, 0, 3 * MIB);
+        s.finish();
+        s.profile()
+    };
+    let bounded = Bounded { value: 3 << 20, exact: false, upper: Some(10 << 20) };
+    assert_eq!(peak(&program(false), "main", 2), bounded);
+    let profile = program(true);
+    assert_eq!(peak(&profile, "main", 2), exactly(3 * MIB));
+    assert_eq!(peak(&profile, "main", 1), exactly(10 * MIB));
+    let table = table(&profile);
+    assert_eq!(row(&profile, &table, "main", 1).freed, Some(10 << 20));
+    assert_eq!(row(&profile, &table, "main", 2).freed, Some(0));
+}
+
+#[test]
+fn recursion_counts_bytes_once_and_keeps_each_depths_peak() {
+    let mut s = Probed::new();
+    s.enter(0, "main", 1);
+    s.begin();
+    for depth in 0..3 {
+        s.enter(0, "rec", 7);
+        s.malloc(0, 0, (1 + depth) * MIB);
+    }
+    s.finish();
+    let profile = s.profile();
+    let table = table(&profile);
+    let rec = row(&profile, &table, "rec", 7);
+    assert_eq!((rec.allocated, rec.live, rec.live_self), (6 << 20, 6 << 20, 6 << 20));
+    assert_eq!(rec.cells[0].value, exactly(6 * MIB));
+}
+
+/// A generator's frame comes and goes on its caller's stack.
+#[test]
+fn a_generator_keeps_its_lines_apart_from_its_callers() {
+    let mut s = Probed::new();
+    s.enter(0, "main", 1);
+    s.begin();
+    for i in 0..3 {
+        s.line(0, 1);
+        s.enter(0, "batches", 50 + i);
+        s.malloc(0, 0, MIB);
+        s.leave(0);
+        s.line(0, 2);
+        s.malloc(0, 0, 4 * MIB);
+    }
+    s.finish();
+    let profile = s.profile();
+    for (i, level) in [(0, 1), (1, 6), (2, 11)] {
+        assert_eq!(peak(&profile, "batches", 50 + i), exactly(level * MIB));
+    }
+    assert_eq!(peak(&profile, "main", 1), exactly(11 * MIB));
+    assert_eq!(peak(&profile, "main", 2), exactly(15 * MIB));
+}
+
+#[test]
+fn work_of_the_engine_counts_to_the_line_that_waits() {
+    let mut s = Probed::new();
+    s.enter(0, "train", 1);
+    s.thread("pt_autograd_0", false);
+    s.begin();
+    s.malloc(0, 0, MIB);
+    s.line(0, 2);
+    let site = Site { thread: s.thread_id(1), source: StackSource::Backward, ..s.site(0) };
+    s.malloc_at(0, 0, 8 * MIB, site);
+    s.line(0, 3);
+    s.malloc(0, 0, MIB);
+    s.finish();
+    let profile = s.profile();
+    assert_eq!(peak(&profile, "train", 1), exactly(MIB));
+    assert_eq!(peak(&profile, "train", 2), exactly(9 * MIB));
+    assert_eq!(peak(&profile, "train", 3), exactly(10 * MIB));
+}
+
+#[test]
+fn what_another_thread_allocates_bounds_the_lines_that_may_have_stood() {
+    let mut s = Probed::new();
+    s.enter(0, "main", 1);
+    s.thread("worker", false);
+    s.enter(1, "work", 1);
+    s.begin();
+    s.malloc(0, 0, MIB);
+    s.malloc(1, 0, 8 * MIB);
+    s.finish();
+    let profile = s.profile();
+    // Whether the main thread still stood in its line when the worker allocated is not known.
+    let bounded = Bounded { value: 1 << 20, exact: false, upper: Some(9 << 20) };
+    assert_eq!(peak(&profile, "main", 1), bounded);
+    assert_eq!(peak(&profile, "work", 1), exactly(9 * MIB));
+}
+
+#[test]
+fn what_was_reached_before_a_threads_first_event_may_belong_to_its_line() {
+    let mut s = Probed::new();
+    s.enter(0, "main", 1);
+    let old = s.malloc(0, 0, 10 * MIB);
+    s.begin();
+    s.release(0, old);
+    s.malloc(0, 0, MIB);
+    s.finish();
+    let bounded = Bounded { value: 1 << 20, exact: false, upper: Some(10 << 20) };
+    assert_eq!(peak(&s.profile(), "main", 1), bounded);
+}
+
+#[test]
+fn an_allocation_without_a_stack_may_be_any_lines() {
+    let mut s = Probed::new();
+    s.exact.stacks_from = MIB;
+    s.enter(0, "main", 1);
+    s.enter(0, "f", 1);
+    s.begin();
+    s.malloc(0, 0, MIB);
+    let site = Site { stack: None, source: StackSource::NotTaken, ..s.site(0) };
+    s.malloc_at(0, 0, 1000, site);
+    s.line(0, 2);
+    s.malloc(0, 0, MIB);
+    s.finish();
+    let profile = s.profile();
+    let bounded = Bounded { value: 1 << 20, exact: false, upper: Some((1 << 20) + 1024) };
+    assert_eq!(peak(&profile, "f", 1), bounded);
+    assert_eq!(peak(&profile, "main", 1), exactly(2 * MIB + 1024));
+}
+
+#[test]
+fn columns_are_those_that_events_tell_of() {
+    let key = |text: &str| text.parse::<StatKey>().unwrap();
+    let mut s = Probed::new();
+    s.enter(0, "main", 1);
+    s.begin();
+    for _ in 0..3 {
+        let a = s.malloc(0, 0, MIB);
+        s.release(0, a);
+    }
+    s.finish();
+    let profile = s.profile();
+    let keys = ["active_bytes.all.peak", "reserved_bytes.all.peak", "allocation.all.allocated"];
+    let table = profile.lines(CudaIndex(0), &keys.map(key)).unwrap();
+    let values: Vec<Bounded> =
+        row(&profile, &table, "main", 1).cells.iter().map(|c| c.value).collect();
+    assert_eq!(values, [exactly(MIB), exactly(MIB), exactly(3)]);
+    for wrong in
+        ["allocated_bytes.small_pool.peak", "segment.all.peak", "allocated_bytes.all.freed"]
+    {
+        let error = profile.lines(CudaIndex(0), &[key(wrong)]).unwrap_err();
+        assert!(matches!(error, LineError::NotInEvents { .. }), "{wrong}");
+        assert!(error.to_string().contains(wrong));
+    }
+}
+
+/// Random programs with two threads and an engine that works for the first.
+/// With `shown`, the main thread allocates first.
+fn run(seed: &[(u8, u64)], frees: Frees, shown: bool) -> Probed {
+    let mut s = Probed::new();
+    s.exact.frees = frees;
+    s.thread("worker", false);
+    s.thread("pt_autograd_0", false);
+    s.enter(0, "main", 1);
+    s.enter(1, "work", 1);
+    s.malloc(0, 0, 5000);
+    let mut depth = [1, 1];
+    s.begin();
+    if shown {
+        s.malloc(0, 0, 512);
+    }
+    for &(what, n) in seed {
+        let t = usize::from(what >> 6 == 3);
+        match what % 16 {
+            0..=4 => {
+                s.malloc(t, 0, n);
+            }
+            5 => {
+                let engine = s.thread_id(2);
+                let site = Site { thread: engine, source: StackSource::Backward, ..s.site(0) };
+                s.malloc_at(0, 0, n, site);
+            }
+            6..=8 => {
+                let blocks: Vec<u64> = s.gpus[&0].blocks.keys().copied().collect();
+                if !blocks.is_empty() {
+                    let block = blocks[n as usize % blocks.len()];
+                    match frees {
+                        Frees::Stacks => s.release_by(t, 0, block),
+                        _ => s.release(0, block),
+                    }
+                }
+            }
+            9..=11 => s.line(t, 1 + n as u32 % 6),
+            12 | 13 if depth[t] < 5 => {
+                depth[t] += 1;
+                s.enter(t, ["f", "g"][n as usize % 2], 1 + n as u32 % 3);
+            }
+            14 if depth[t] > 1 => {
+                depth[t] -= 1;
+                s.leave(t);
+            }
+            _ => {
+                s.now += 1_000_000_000;
+                s.look();
+            }
+        }
+    }
+    s.finish();
+    s
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn limits_contain_the_truth_and_exact_values_are_true(
+        seed in proptest::collection::vec((any::<u8>(), 1u64..5_000_000), 1..250),
+        stacks in any::<bool>(),
+        shown in any::<bool>(),
+    ) {
+        let s = run(&seed, if stacks { Frees::Stacks } else { Frees::Events }, shown);
+        let profile = s.profile();
+        let table = table(&profile);
+        let mut rows = 0;
+        for function in &table.functions {
+            for row in &function.rows {
+                rows += 1;
+                let truth = s.truth[&(function.function, row.line)];
+                let peak = row.cells[0].value;
+                prop_assert!(peak.value <= truth, "line {}: {peak:?} > {truth}", row.line);
+                if let Some(upper) = peak.upper {
+                    prop_assert!(upper >= truth, "line {}: {peak:?} < {truth}", row.line);
+                }
+                prop_assert!(!peak.exact || peak.value == truth);
+            }
+        }
+        prop_assert_eq!(rows, s.truth.len());
+    }
+
+    #[test]
+    fn one_thread_whose_frees_have_stacks_has_only_exact_peaks(
+        seed in proptest::collection::vec((0u8..192, 1u64..5_000_000), 1..250),
+    ) {
+        let s = run(&seed, Frees::Stacks, true);
+        let profile = s.profile();
+        for function in &table(&profile).functions {
+            for row in &function.rows {
+                let truth = s.truth[&(function.function, row.line)];
+                let peak = row.cells[0].value;
+                prop_assert!(peak.exact && peak.value == truth, "{peak:?} {truth}");
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A simulated PyTorch process whose every allocation is seen by probes, and the records of that.
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+
+use memspy::analysis::Profile;
+use memspy::model::*;
+
+use crate::analysis_script::Script;
+
+/// A [`Script`] with probes in place.
+pub struct Probed {
+    script: Script,
+    pub exact: Exact,
+    batch: Vec<Event>,
+    began: bool,
+    /// Bytes of each living block's stack at the highest moment of device 0; `None`: before the recording.
+    pub peak_truth: BTreeMap<Option<StackId>, u64>,
+    pub peak_bytes: u64,
+    sizes: BTreeMap<(u32, u64), (u64, Option<StackId>)>,
+    /// Bytes allocated in all on device 0.
+    pub churn_truth: BTreeMap<Option<StackId>, u64>,
+    pub lost: u64,
+}
+
+impl Deref for Probed {
+    type Target = Script;
+    fn deref(&self) -> &Script {
+        &self.script
+    }
+}
+
+impl DerefMut for Probed {
+    fn deref_mut(&mut self) -> &mut Script {
+        &mut self.script
+    }
+}
+
+impl Probed {
+    pub fn new() -> Probed {
+        let mut script = Script::new(1000);
+        script.thread("MainThread", true);
+        script.gpus.entry(0).or_default();
+        Probed {
+            script,
+            exact: Exact {
+                time: Nanos(0),
+                way: ExactWay::UprobeMulti,
+                frees: Frees::Events,
+                stacks_from: 0,
+                stacks_every: 0,
+                backward_lines: false,
+                probes: vec!["pytorch:malloc".into(), "pytorch:free".into()],
+                uncovered: Vec::new(),
+            },
+            batch: Vec::new(),
+            began: false,
+            peak_truth: BTreeMap::new(),
+            peak_bytes: 0,
+            sizes: BTreeMap::new(),
+            churn_truth: BTreeMap::new(),
+            lost: 0,
+        }
+    }
+
+    /// The probes are in place: what is recorded first.
+    pub fn begin(&mut self) {
+        self.began = true;
+        self.script.start();
+        self.script.now += 1_000_000;
+        self.exact.time = Nanos(self.script.now);
+        let exact = Record::Exact(self.exact.clone());
+        self.script.records.push(exact);
+        self.look();
+        self.note_peak();
+    }
+
+    /// What is recorded once a second: counters and maps.
+    pub fn look(&mut self) {
+        let devices: Vec<u32> = self.script.gpus.keys().copied().collect();
+        for &device in &devices {
+            self.counters(device);
+        }
+        for device in devices {
+            let map = self.script.block_map(device);
+            self.push_map(map);
+        }
+    }
+
+    pub fn counters(&mut self, device: u32) {
+        self.flush();
+        let counters = Record::Counters {
+            time: Nanos(self.script.now),
+            device: CudaIndex(device),
+            counters: Box::new(self.script.gpus[&device].counters),
+        };
+        self.script.records.push(counters);
+    }
+
+    pub fn push_map(&mut self, mut map: BlockMap) {
+        self.flush();
+        map.time = Nanos(self.script.now);
+        self.script.records.push(Record::Blocks(map));
+    }
+
+    /// Delivers the events so far.
+    pub fn flush(&mut self) {
+        self.script.define();
+        if !self.batch.is_empty() {
+            let events = std::mem::take(&mut self.batch);
+            self.script.records.push(Record::Events(Events { events }));
+        }
+    }
+
+    pub fn push(&mut self, change: Change, site: Option<SiteId>) {
+        self.script.now += 1000;
+        self.batch.push(Event { time: Nanos(self.script.now), change, site });
+    }
+
+    pub fn levels(&self, device: u32) -> Levels {
+        let counters = &self.script.gpus[&device].counters;
+        Levels {
+            allocated: counters.allocated(),
+            peak: counters.max_allocated(),
+            reserved: counters.reserved(),
+            active: counters.stat(Metric::ActiveBytes, Pool::All).current,
+        }
+    }
+
+    /// A site of thread `t` where it stands.
+    pub fn site(&mut self, t: usize) -> Site {
+        Site {
+            thread: self.script.thread_id(t),
+            stack: self.script.stack(t),
+            source: StackSource::Own,
+            truncated: false,
+            node: None,
+            forward: None,
+        }
+    }
+
+    /// Thread `t` allocates where it stands.
+    pub fn malloc(&mut self, t: usize, device: u32, requested: u64) -> u64 {
+        let site = self.site(t);
+        self.malloc_at(t, device, requested, site)
+    }
+
+    /// The stack of thread `t` allocates, told as `site`.
+    pub fn malloc_at(&mut self, t: usize, device: u32, requested: u64, site: Site) -> u64 {
+        let address = self.malloc_unseen(t, device, requested);
+        if self.began {
+            self.tell_malloc(device, address, requested, site);
+        }
+        address
+    }
+
+    pub fn tell_malloc(&mut self, device: u32, address: u64, size: u64, site: Site) {
+        let site = self.script.table.site(site);
+        let levels = Some(self.levels(device));
+        let arena = Arena::Torch(CudaIndex(device));
+        self.push(Change::Allocated { arena, address, size, levels }, Some(site));
+    }
+
+    /// An allocation whose event is not told (lost, or from before).
+    pub fn malloc_unseen(&mut self, t: usize, device: u32, requested: u64) -> u64 {
+        let address = self.script.alloc(t, device, requested);
+        if self.began {
+            self.script.saw(t);
+        }
+        let size = self.script.gpus[&device].blocks[&address].0;
+        let stack = self.script.owner[&(device, address)];
+        let known = self.began.then_some(stack);
+        self.sizes.insert((device, address), (size, known));
+        if self.began && device == 0 {
+            *self.churn_truth.entry(Some(stack)).or_default() += size;
+        }
+        self.note_peak();
+        address
+    }
+
+    fn note_peak(&mut self) {
+        let current = self.script.gpus.get(&0).map_or(0, |g| g.counters.allocated()) as u64;
+        if self.began && current > self.peak_bytes {
+            self.peak_bytes = current;
+            self.peak_truth = self.held();
+        }
+    }
+
+    /// Bytes that each stack holds of device 0 now; `None`: from before the recording.
+    pub fn held(&self) -> BTreeMap<Option<StackId>, u64> {
+        let mut held = BTreeMap::new();
+        for (size, stack) in self.sizes.iter().filter(|s| s.0.0 == 0).map(|s| s.1) {
+            *held.entry(*stack).or_default() += size;
+        }
+        held
+    }
+
+    pub fn release(&mut self, device: u32, address: u64) {
+        let site = None;
+        self.tell_free(address, site);
+        self.release_unseen(device, address);
+    }
+
+    /// Thread `t` frees where it stands, and its stack is told.
+    pub fn release_by(&mut self, t: usize, device: u32, address: u64) {
+        let site = self.site(t);
+        let site = self.script.table.site(site);
+        self.script.saw(t);
+        self.tell_free(address, Some(site));
+        self.release_unseen(device, address);
+    }
+
+    pub fn tell_free(&mut self, address: u64, site: Option<SiteId>) {
+        if self.began && self.exact.frees != Frees::Maps {
+            self.push(Change::Freed { arena: FreedArena::Torch, address }, site);
+        }
+    }
+
+    pub fn release_unseen(&mut self, device: u32, address: u64) {
+        self.script.free(device, address);
+        self.sizes.remove(&(device, address));
+    }
+
+    /// Events of other memory, or failures.
+    pub fn tell(&mut self, t: usize, change: Change) {
+        let site = self.site(t);
+        let site = self.script.table.site(site);
+        self.push(change, Some(site));
+    }
+
+    pub fn finish(&mut self) {
+        self.flush();
+        self.look();
+        self.script.totals.exact = Some(EventTotals::default());
+        self.script.end();
+    }
+
+    /// What stacks hold, as [`folded`](crate::analysis_script::folded) has it.
+    pub fn by_text(
+        &self,
+        profile: &Profile,
+        held: &BTreeMap<Option<StackId>, u64>,
+    ) -> BTreeMap<String, u64> {
+        let mut truth = BTreeMap::new();
+        for (stack, bytes) in held {
+            let text = match stack {
+                None => "[before recording]".to_owned(),
+                Some(stack) => stack_text(profile, *stack),
+            };
+            *truth.entry(text).or_default() += bytes;
+        }
+        truth
+    }
+}
+
+pub fn stack_text(profile: &Profile, stack: StackId) -> String {
+    let mut frames: Vec<memspy::analysis::Label> =
+        profile.stacks().frames(stack).map(memspy::analysis::Label::Frame).collect();
+    frames.reverse();
+    crate::analysis_script::text(profile, &frames)
+}
