@@ -59,7 +59,9 @@ impl ExactProfile {
                 allocations = ledger.accounts().iter().map(|account| account.count).sum();
                 (ledger.allocated(), 0, self.last)
             }
-            Moment::Peak => (ledger.at_height(), if self.least_life > 0 { 0 } else { height }, at),
+            Moment::Peak => {
+                (ledger.at_height(self.last.0), if self.least_life > 0 { 0 } else { height }, at)
+            }
             Moment::End => (ledger.at_end(self.last.0), 0, self.last),
         };
         let held = self.bytes(&held).into_iter().enumerate();
@@ -118,7 +120,7 @@ impl ExactProfile {
             Moment::Peak => torch.and_then(|t| t.height).and_then(|h| h.levels),
             Moment::End => torch.and_then(|t| t.levels),
         };
-        let before = ledger.at_height().get(BEFORE).map_or(0, |held| held.bytes);
+        let before = ledger.at_height(self.last.0).get(BEFORE).map_or(0, |held| held.bytes);
         Snapshot {
             time,
             allocated: total,

@@ -204,12 +204,24 @@ impl Ledger {
     }
 
     /// What each account held at the height; blocks that died too young are left out.
-    pub(crate) fn at_height(&self) -> Vec<Amount> {
+    ///
+    /// A block that lives counts by its age at `now`: whether it will live for longer is not known.
+    pub(crate) fn at_height(&self, now: u64) -> Vec<Amount> {
         let held = |account: &Account| match account.epoch == self.epoch {
             true => account.held.without(account.young),
             false => account.live,
         };
-        self.accounts.iter().map(held).collect()
+        let mut all: Vec<Amount> = self.accounts.iter().map(held).collect();
+        if self.least_life > 0 {
+            for block in self.live.values() {
+                let young = block.born > 0 && now.saturating_sub(block.born) < self.least_life;
+                if young && block.born <= self.epoch_began {
+                    let held = &mut all[block.account as usize];
+                    *held = held.without(block.amount());
+                }
+            }
+        }
+        all
     }
 
     /// What each account holds now, at `now`; blocks too young are left out.
@@ -239,7 +251,7 @@ mod tests {
     use super::*;
 
     fn height(ledger: &Ledger) -> Vec<(usize, u64)> {
-        let held = ledger.at_height().into_iter().enumerate();
+        let held = ledger.at_height(1 << 40).into_iter().enumerate();
         held.map(|(i, h)| (i, h.bytes)).filter(|h| h.1 > 0).collect()
     }
 
@@ -318,6 +330,6 @@ mod tests {
         ledger.resize(0x2000, 20);
         assert_eq!(height(&ledger), [(4, 150)]);
         assert_eq!((ledger.held, ledger.total), (150, 170));
-        assert_eq!(ledger.at_height()[4].stands_for, 450);
+        assert_eq!(ledger.at_height(0)[4].stands_for, 450);
     }
 }

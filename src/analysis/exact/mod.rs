@@ -416,7 +416,7 @@ impl ExactProfile {
     /// What each site held at the device's height and allocated in all.
     pub(crate) fn by_site(&self, device: CudaIndex) -> Vec<Held> {
         let Some(torch) = self.torch.get(&device) else { return Vec::new() };
-        let at_height = self.bytes(&torch.ledger.at_height());
+        let at_height = self.bytes(&torch.ledger.at_height(self.last.0));
         let allocated = self.bytes(&torch.ledger.allocated());
         let counts = torch.ledger.accounts().iter().map(|account| account.count);
         at_height
