@@ -50,12 +50,24 @@ struct node {
 #define DTV_ENTRY 16
 #define TCB_DTV 8
 
+/* Modules as near to the table's begin as libraries of a program are: their entry comes with the length. */
+#define NEAR_MODULES 14
+
 static __always_inline u64 tls_block(u64 fs)
 {
-	u64 dtv = read_word(fs + TCB_DTV);
-	if (read_word(dtv - DTV_ENTRY) < BW_MODULE)
+	u64 dtv = read_word(fs + TCB_DTV), length, block;
+	if (BW_MODULE <= NEAR_MODULES) {
+		u64 words[2 * (NEAR_MODULES + 2)];
+		if (!dtv || bpf_probe_read_user(words, DTV_ENTRY * (BW_MODULE + 2), (void *)(dtv - DTV_ENTRY)))
+			return 0;
+		length = words[0];
+		block = words[2 * (BW_MODULE + 1)];
+	} else {
+		length = read_word(dtv - DTV_ENTRY);
+		block = read_word(dtv + DTV_ENTRY * BW_MODULE);
+	}
+	if (length < BW_MODULE)
 		return 0;
-	u64 block = read_word(dtv + DTV_ENTRY * BW_MODULE);
 	return block + 1 < 2 ? 0 : block; /* -1: not allocated yet */
 }
 

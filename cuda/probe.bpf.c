@@ -170,16 +170,20 @@ static __always_inline void set_who(struct who *who, u8 kind, u8 arena, const st
 	who->stack = p->stack;
 }
 
-/* The allocator's counters of a device, as they are now. */
-static __always_inline int read_levels(u32 device, s64 *levels)
+/* The allocator's counters of a device, as they are now, in one read: it costs as much as that of a word.
+ * A function of its own for the sake of its stack. */
+static __noinline int read_levels(u32 device, s64 *levels)
 {
+	u8 bytes[LEVELS_SPAN] __attribute__((aligned(8)));
 	struct levels_at *at = bpf_map_lookup_elem(&LEVELS, &device);
-	if (!at || !at->allocated)
+	if (!at || !at->allocated || !levels)
 		return 0;
-	if (bpf_probe_read_user(levels, 16, (void *)at->allocated))
+	if (bpf_probe_read_user(bytes, sizeof bytes, (void *)at->allocated))
 		return 0;
-	levels[2] = read_word(at->allocated + at->reserved);
-	levels[3] = read_word(at->allocated + at->active);
+	levels[0] = *(s64 *)bytes;
+	levels[1] = *(s64 *)(bytes + 8);
+	levels[2] = *(s64 *)(bytes + (at->reserved & (LEVELS_SPAN - 8)));
+	levels[3] = *(s64 *)(bytes + (at->active & (LEVELS_SPAN - 8)));
 	return 1;
 }
 
