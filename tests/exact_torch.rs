@@ -5,65 +5,17 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use memspy::model::{
-    Arena, Change, Event, FreedArena, Reconciled, Record, Site, SiteId, StackSource, StackTable,
-};
+use memspy::model::{Arena, Change, FreedArena, Record, StackSource};
 use memspy::trace::Reader;
 use serde_json::Value;
+use support::exact::Exact;
 use support::memspy::{Recording, collapsed, lines, total, wait_until};
 use support::sim;
 use support::target::Target;
 
-/// A recording read back.
-#[derive(Default)]
-struct Read {
-    table: StackTable,
-    events: Vec<Event>,
-    reconciled: Vec<Reconciled>,
-    bytes: u64,
-}
-
-impl Read {
-    fn of(trace: &Path) -> Read {
-        let mut records: Vec<Record> = Vec::new();
-        Reader::open(trace).unwrap().replay(&mut records).unwrap();
-        let mut read = Read { bytes: std::fs::metadata(trace).unwrap().len(), ..Read::default() };
-        for record in records {
-            match record {
-                Record::Definition(definition) => assert!(read.table.define(definition)),
-                Record::Events(batch) => read.events.extend(batch.events),
-                Record::Reconciled(reconciled) => read.reconciled.push(reconciled),
-                _ => {}
-            }
-        }
-        read
-    }
-
-    fn allocated(&self) -> impl Iterator<Item = (u64, u64, &Event)> {
-        self.events.iter().filter_map(|event| match event.change {
-            Change::Allocated { arena: Arena::Torch(_), address, size, .. } => {
-                Some((address, size, event))
-            }
-            _ => None,
-        })
-    }
-
-    fn freed(&self) -> usize {
-        let torch = |e: &&Event| matches!(e.change, Change::Freed { arena: FreedArena::Torch, .. });
-        self.events.iter().filter(torch).count()
-    }
-
-    fn site(&self, id: Option<SiteId>) -> &Site {
-        self.table.get_site(id.unwrap()).unwrap()
-    }
-
-    fn functions(&self, stack: memspy::model::StackId) -> Vec<String> {
-        let name =
-            |f: memspy::model::Frame| self.table.get_function(f.function).unwrap().name.to_string();
-        self.table.frames(stack).map(name).collect()
-    }
+fn names(read: &Exact, stack: memspy::model::StackId) -> Vec<String> {
+    read.frames(stack).into_iter().map(|frame| frame.0).collect()
 }
 
 fn start() -> Target {
@@ -101,7 +53,7 @@ fn events_are_what_the_allocator_counted() {
     let truth = ask(&mut target, "train 40");
     wait_for_records(&recording, 2, |r| matches!(r, Record::Reconciled(_)));
     let done = recording.interrupt();
-    let read = Read::of(recording.trace());
+    let read = Exact::read(recording.trace());
 
     assert_eq!(read.allocated().count() as u64, grown(&truth, "allocation.all.allocated"));
     assert_eq!(read.freed() as u64, grown(&truth, "allocation.all.freed"));
@@ -120,7 +72,7 @@ fn events_are_what_the_allocator_counted() {
     for (_, _, event) in read.allocated() {
         let site = read.site(event.site);
         assert!(matches!(site.source, StackSource::Own | StackSource::Backward), "{site:?}");
-        let functions = read.functions(site.stack.unwrap());
+        let functions = names(&read, site.stack.unwrap());
         // What nodes written in Python allocate, they allocate in the engine's thread.
         let main = functions.last().unwrap() == "<module>";
         assert!(main || site.node.is_some(), "{functions:?}");
@@ -146,7 +98,7 @@ fn what_is_live_at_the_end_is_what_the_allocator_holds() {
     ask(&mut target, "keep 5000000");
     let truth = ask(&mut target, "keep 7000");
     let _ = recording.interrupt();
-    let read = Read::of(recording.trace());
+    let read = Exact::read(recording.trace());
     let mut live: BTreeMap<u64, u64> = BTreeMap::new();
     for event in &read.events {
         match event.change {
@@ -186,7 +138,7 @@ fn backward_allocations_carry_their_forward_lines() {
     let mut recording = record(&target, &["--backward-lines"]);
     ask(&mut target, "train 3");
     let _ = recording.interrupt();
-    let read = Read::of(recording.trace());
+    let read = Exact::read(recording.trace());
     let (mut of_nodes, mut with_forward) = (0, 0);
     for (_, _, event) in read.allocated() {
         let site = read.site(event.site);
@@ -194,7 +146,7 @@ fn backward_allocations_carry_their_forward_lines() {
         of_nodes += 1;
         let Some(forward) = site.forward else { continue };
         with_forward += 1;
-        let functions = read.functions(forward);
+        let functions = names(&read, forward);
         assert_eq!(functions.last().map(String::as_str), Some("<module>"));
         let expected = match &**node {
             "NativeLayerNormBackward0" => "layer_norm",
@@ -224,7 +176,7 @@ fn threads_and_options_keep_the_totals_exact() {
         let mut recording = record(&target, words);
         let truth = ask(&mut target, "threads 4");
         let _ = recording.interrupt();
-        let read = Read::of(recording.trace());
+        let read = Exact::read(recording.trace());
         assert_eq!(
             read.allocated().count() as u64,
             grown(&truth, "allocation.all.allocated"),
@@ -260,7 +212,7 @@ fn frees_from_maps_still_find_what_is_held() {
     ask(&mut target, "drop");
     wait_for_records(&recording, 5, map);
     let _ = recording.interrupt();
-    let read = Read::of(recording.trace());
+    let read = Exact::read(recording.trace());
     assert_eq!(read.freed(), 0);
     let stacks = collapsed(recording.trace(), &[]);
     assert!(stacks.iter().any(|s| s.0.contains("main (") && s.1 >= 50_000_000), "{stacks:?}");

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod exact;
 pub mod memspy;
 pub mod pythons;
 pub mod sim;

@@ -113,11 +113,8 @@ impl Python {
         let mut command = self.command();
         match &self.root {
             None => command.arg(here.join(name)),
-            Some(root) => {
-                let there =
-                    Path::new("/tmp").join(format!("memspy-targets-{}", std::process::id()));
-                let copy = root.join(there.strip_prefix("/").unwrap());
-                std::fs::create_dir_all(&copy).unwrap();
+            Some(_) => {
+                let (copy, there) = self.folder();
                 for file in [name, "handshake.py"] {
                     std::fs::copy(here.join(file), copy.join(file)).unwrap();
                 }
@@ -125,5 +122,16 @@ impl Python {
             }
         };
         command
+    }
+
+    /// A folder for files of a target: where it is from here, and for the target.
+    pub fn folder(&self) -> (PathBuf, PathBuf) {
+        let there = Path::new("/tmp").join(format!("memspy-targets-{}", std::process::id()));
+        let here = match &self.root {
+            Some(root) => root.join(there.strip_prefix("/").unwrap()),
+            None => there.clone(),
+        };
+        std::fs::create_dir_all(&here).unwrap();
+        (here, there)
     }
 }
