@@ -31,20 +31,22 @@ struct Truth {
     frames: Frames,
 }
 
-/// Builds the fake allocator into the folder of the Python's targets; its path for the target.
-fn library(python: &Python) -> (PathBuf, PathBuf) {
+/// Builds the fake allocator into the folder of the Python's targets, one for each test, as they run
+/// side by side; its path for the target.
+fn library(python: &Python, kind: &str) -> PathBuf {
     let (here, there) = python.folder();
-    let built = here.join("libc10_cuda_fake.so");
+    let name = format!("libc10_cuda_fake_{}_{kind}.so", python.minor);
+    let built = here.join(&name);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda/workloads/fake_allocator.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-g", "-shared", "-fPIC", "-o"]).arg(&built).arg(source).arg("-lpthread");
     assert!(compiler.status().unwrap().success());
-    (built, there.join("libc10_cuda_fake.so"))
+    there.join(name)
 }
 
 /// Records a run of exact_stacks.py; what memspy saw and what the target wrote down.
 fn record(python: &Python, kind: &str) -> (Exact, Vec<Truth>) {
-    let (_, library) = library(python);
+    let library = library(python, kind);
     let (here, there) = python.folder();
     let log = format!("stacks-{}-{kind}.log", python.minor);
     let mut command = python.target("exact_stacks.py");

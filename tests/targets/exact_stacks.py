@@ -27,7 +27,7 @@ def stack_of(frame):
     frames = []
     while frame:
         code = frame.f_code
-        frames.append([getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno])
+        frames.append([getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno or 0])
         frame = frame.f_back
     return frames
 
