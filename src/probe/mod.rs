@@ -16,7 +16,7 @@ mod ring;
 mod syscall;
 
 pub use error::ProbeError;
-pub use placed::Probe;
+pub use placed::{Link, Probe};
 pub use plan::{Plan, RING_BYTES};
 pub use program::why_not_built;
 pub use raw::{ProbeCounts, Raw, RawEvent, RawNode, StackKey};

@@ -37,9 +37,7 @@ pub struct Probe {
     way: ExactWay,
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
-    links: Vec<OwnedFd>,
-    /// What the links hang on, with perf uprobes.
-    events: Vec<Counter>,
+    links: Vec<Link>,
     /// Whether each was loaded when the probes were placed.
     torch: bool,
     driver: bool,
@@ -96,7 +94,6 @@ impl Probe {
             probes: Vec::new(),
             uncovered: Vec::new(),
             links: Vec::new(),
-            events: Vec::new(),
             torch: found.torch.is_some(),
             driver: found.driver.is_some(),
         };
@@ -256,7 +253,7 @@ impl Probe {
             ExactWay::UprobeMulti => {
                 let link = syscall::link_uprobes(program, &path, points, process.pid(), at_return)
                     .map_err(ProbeError::refused("link probes (uprobe_multi)"))?;
-                self.links.push(link);
+                self.links.push(Link { _link: link, _event: None });
             }
             // One event for each place. Its filter is by address space, so all threads are meant.
             ExactWay::PerfUprobes | ExactWay::PerfSamples => {
@@ -265,8 +262,7 @@ impl Probe {
                         .map_err(ProbeError::refused("open a uprobe (perf_event_open)"))?;
                     let link = syscall::link_perf_event(program, &event, point.cookie)
                         .map_err(ProbeError::refused("link a program to a uprobe"))?;
-                    self.links.push(link);
-                    self.events.push(event);
+                    self.links.push(Link { _link: link, _event: Some(event) });
                 }
             }
         }
@@ -324,18 +320,19 @@ impl Probe {
         self.programs.set_py_node(vtable)
     }
 
-    /// Takes the probes away; what they have put into the ring can still be drained.
-    pub fn detach(&mut self) {
-        // Allocations first: those linked last.
-        while self.links.pop().is_some() {}
-        self.events.clear();
+    /// Gives up the links; what they have put into the ring can still be drained. Each ends its probes when it is
+    /// dropped, for which the kernel waits some 30 ms until no program of theirs runs any more: better all at once
+    /// than one after the other.
+    pub fn take_links(&mut self) -> Vec<Link> {
+        std::mem::take(&mut self.links)
     }
 }
 
-impl Drop for Probe {
-    fn drop(&mut self) {
-        self.detach();
-    }
+/// A link of a program to places in the target; dropped, it ends.
+pub struct Link {
+    _link: OwnedFd,
+    /// What the link hangs on, with perf uprobes.
+    _event: Option<Counter>,
 }
 
 impl Found {

@@ -182,7 +182,7 @@ impl ExactRecorder {
         self.compare_counters(sink)?;
         self.check(sink)?;
         if let Some(probe) = &mut self.probe {
-            probe.detach();
+            detach(probe);
         }
         self.empty_ring();
         self.record_all_events(sink)?;
@@ -237,7 +237,7 @@ impl ExactRecorder {
             Ok(Placing::Placed) => {
                 let placed = monotonic();
                 if let Some(mut before) = before {
-                    before.detach();
+                    detach(&mut before);
                     let (sites, table) = (&mut self.sites, &mut self.session.table);
                     let waiting = &mut self.waiting;
                     before.drain(&mut |raw| {
@@ -526,6 +526,16 @@ impl ExactRecorder {
     fn now(&self) -> Nanos {
         self.session.now()
     }
+}
+
+/// Ends all links at once: the kernel lets each wait.
+fn detach(probe: &mut Probe) {
+    let links = probe.take_links();
+    std::thread::scope(|scope| {
+        for link in links {
+            scope.spawn(move || drop(link));
+        }
+    });
 }
 
 /// The clock of the probes, in nanoseconds: CLOCK_MONOTONIC, as `bpf_ktime_get_ns`.
