@@ -1,4 +1,4 @@
-//! How many samples a second a profile takes in.
+//! How many samples and exact events a second a profile takes in.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -133,5 +133,92 @@ fn fold(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, fold);
+/// A profile that knows `live` blocks, and events that each free one of them and allocate it anew.
+fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
+    let mut table = StackTable::new();
+    let thread = table.thread(Thread { os_id: Some(1), python_id: 1, name: None, main: true });
+    let function = table.function(Function {
+        name: "f".into(),
+        file: "a.py".into(),
+        first_line: 1,
+        last_line: 99,
+    });
+    let mut outer = None;
+    for line in 1..DEPTH {
+        let frame = table.frame(Frame { function, line });
+        outer = Some(table.stack(outer, frame));
+    }
+    let sites: Vec<SiteId> = (0..sites)
+        .map(|i| {
+            let frame = table.frame(Frame { function, line: 100 + i });
+            let stack = Some(table.stack(outer, frame));
+            let source = StackSource::Own;
+            table.site(Site { thread, stack, source, truncated: false, node: None, forward: None })
+        })
+        .collect();
+    let mut profile = Profile::new();
+    let mut take = |record: Record| profile.record(&record).unwrap();
+    for definition in table.take_definitions() {
+        take(Record::Definition(definition));
+    }
+    take(Record::Exact(Exact {
+        time: Nanos(0),
+        way: ExactWay::UprobeMulti,
+        frees: Frees::Events,
+        stacks_from: 0,
+        stacks_every: 0,
+        backward_lines: false,
+        probes: Vec::new(),
+        uncovered: Vec::new(),
+    }));
+    let mut allocated = 0;
+    let mut time = 0;
+    let mut allocate = |i: u64, grown: i64| {
+        allocated += grown;
+        time += 1000;
+        let levels = Levels { allocated, peak: allocated, reserved: 1 << 40, active: allocated };
+        let change = Change::Allocated {
+            arena: Arena::Torch(CudaIndex(0)),
+            address: i << 9,
+            size: 512,
+            levels: Some(levels),
+        };
+        Event { time: Nanos(time), change, site: Some(sites[i as usize % sites.len()]) }
+    };
+    let begin = (0..live).map(|i| allocate(i, 512)).collect();
+    take(Record::Events(Events { events: begin }));
+    let mut batches = Vec::new();
+    let mut at = 1;
+    for _ in 0..100 {
+        let mut events = Vec::new();
+        for _ in 0..500 {
+            at = (at * 48_271 + 11) % live;
+            let again = allocate(at, 0);
+            let address = at << 9;
+            let change = Change::Freed { arena: FreedArena::Torch, address };
+            events.extend([Event { change, site: None, ..again }, again]);
+        }
+        batches.push(Record::Events(Events { events }));
+    }
+    (profile, batches)
+}
+
+fn exact(c: &mut Criterion) {
+    let mut group = c.benchmark_group("exact events");
+    group.sample_size(10);
+    for (name, live) in [("10,000 blocks alive", 10_000), ("1,000,000 blocks alive", 1_000_000)] {
+        let (mut profile, batches) = exact_events(live, 1000);
+        group.throughput(Throughput::Elements(100 * 1000));
+        group.bench_function(BenchmarkId::from_parameter(name), |b| {
+            b.iter(|| {
+                for record in &batches {
+                    profile.record(record).unwrap();
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, fold, exact);
 criterion_main!(benches);

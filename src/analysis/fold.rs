@@ -122,6 +122,9 @@ pub struct Folded {
     pub left_out: u64,
     /// The kind of memory in an exact recording; `None` in a sampled one.
     pub memory: Option<MemoryKind>,
+    /// How many sampled stacks the bytes are shared among in proportion to what each stands for; `None`
+    /// where every allocation has its stack (or was to have none).
+    pub estimated_from: Option<u64>,
     /// With [`FoldOptions::churn`], how many allocations the bytes are of.
     pub allocations: Option<u64>,
 }
@@ -238,6 +241,7 @@ impl Profile {
             snapshot,
             left_out: 0,
             memory: None,
+            estimated_from: None,
             allocations: None,
         })
     }
@@ -270,6 +274,7 @@ impl Profile {
             resolution: Resolution::default(),
             left_out: folded.left_out,
             memory: Some(memory),
+            estimated_from: exact.is_estimated().then(|| exact.with_stack()),
             allocations: options.churn.then_some(folded.allocations),
         })
     }

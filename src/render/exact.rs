@@ -37,29 +37,27 @@ pub(super) fn events_line(
         count(exact.events()),
         losses(profile)
     );
-    if let Some(agreement) = device.and_then(|device| exact.agreement(device)) {
-        text += &if agreement.checks == 0 {
-            "; not compared with the allocator's counters".to_owned()
-        } else if agreement.equal == agreement.checks {
+    text += &match device.and_then(|device| exact.agreement(device)) {
+        Some(agreement) if agreement.equal == agreement.checks => {
             format!("; all {} comparisons with the allocator's counters equal", agreement.checks)
-        } else {
-            format!(
-                "; {} of {} comparisons with the allocator's counters equal",
-                agreement.equal, agreement.checks
-            )
-        };
-    }
+        }
+        Some(agreement) => format!(
+            "; {} of {} comparisons with the allocator's counters equal",
+            agreement.equal, agreement.checks
+        ),
+        None if exact.has_torch() => "; not compared with the allocator's counters".to_owned(),
+        None => String::new(),
+    };
     text
 }
 
 fn losses(profile: &Profile) -> String {
-    let lost = profile.losses().late(ReaderKind::Events);
+    let mut text = format!("{} lost", count(profile.losses().late(ReaderKind::Events)));
     let Some(EventTotals { truncated, borrowed, faulted, unknown, no_python, .. }) =
         profile.end().and_then(|end| end.totals.exact)
     else {
-        return format!("{} lost", count(lost));
+        return text;
     };
-    let mut text = format!("{} lost", count(lost));
     for (number, what) in [
         (truncated, "stacks truncated"),
         (borrowed, "stacks borrowed from the main thread"),
@@ -89,7 +87,8 @@ pub(super) fn notes(exact: &ExactProfile) -> Vec<String> {
     }
     if options.stacks_every > 0 {
         notes.push(format!(
-            "one stack was taken for {} allocated, on average",
+            "bytes of stacks are estimated from {} sampled ones, one for {} allocated on average; totals are exact",
+            count(exact.with_stack()),
             bytes(options.stacks_every)
         ));
     }

@@ -97,10 +97,14 @@ fn subtitle(folded: &Folded) -> String {
 
 fn exact_subtitle(folded: &Folded, memory: MemoryKind) -> String {
     let snapshot = &folded.snapshot;
+    let sure = match folded.estimated_from {
+        None => "exact".to_owned(),
+        Some(stacks) => format!("total exact, stacks estimated from {} samples", count(stacks)),
+    };
     if folded.allocations.is_some() {
-        return format!("exact, {:.3} s", snapshot.time.seconds());
+        return format!("{sure}, {:.3} s", snapshot.time.seconds());
     }
-    let mut text = format!("exact, at {:.3} s", snapshot.time.seconds());
+    let mut text = format!("{sure}, at {:.3} s", snapshot.time.seconds());
     match (folded.moment, folded.below_peak(), folded.true_peak) {
         (Moment::Peak, Some(0), _) => text += ", the allocator's own peak",
         (Moment::Peak, Some(below), Some(peak)) => {

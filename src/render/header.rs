@@ -42,6 +42,8 @@ pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
 
 fn mark_text(high: HighWater) -> String {
     let when = match high.reached {
+        // Exact events tell the moment itself.
+        Reached::Between(from, to) if from == to => format!("reached at {:.3} s", to.seconds()),
         Reached::Between(from, to) => {
             format!("reached at {:.3}-{:.3} s", from.seconds(), to.seconds())
         }

@@ -155,8 +155,11 @@ impl<'a> FunctionText<'a> {
             columns.push(Column::new(column_head(key), cells(&value)));
         }
         let head = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
-        let exact = profile.exact().is_some();
-        let (about, times) = if exact { ("", "allocs") } else { ("~", "samples") };
+        let (about, times) = match profile.exact() {
+            Some(exact) if exact.is_estimated() => ("~", "stacks"),
+            Some(_) => ("", "allocs"),
+            None => ("~", "samples"),
+        };
         let mut extras = vec![
             Column::new(head("live at", "the peak"), cells(&|r| bytes(r.live))),
             Column::new(head("of it", "own"), cells(&|r| bytes(r.live_self))),
@@ -303,7 +306,7 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
         "A peak is the greatest value the allocator reached while the line was on a thread's stack.",
         "~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; without a mark: exact.",
         if exact {
-            "Listed are lines that allocated. One with two limits began after a free ('record --frees stacks' makes it exact)."
+            "Listed are lines that allocated. One with two limits began or ended while memory was freed or allocated elsewhere ('record --frees stacks' leaves fewer)."
         } else {
             "A line seen by two samples in a row is taken to have stayed; one that was gone again before a sample is not listed."
         },

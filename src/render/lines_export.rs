@@ -5,8 +5,12 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use super::RenderError;
+use super::exact::way;
 use super::lines::{labels, selected, source_lines};
-use crate::analysis::{Bounded, HighWater, LineRow, LineTable, Profile, Reached};
+use crate::analysis::{
+    Bounded, ExactProfile, HighWater, LineRow, LineTable, MemoryKind, Profile, Reached,
+};
+use crate::model::{CudaIndex, EventTotals, Frees, ReaderKind};
 
 /// Writes one row per line seen. Each column asked for becomes three: the value, `.exact`, and
 /// `.upper`, empty when nothing limits it.
@@ -87,6 +91,7 @@ pub fn lines_json(
         "peak_allocated": high_water(table.allocated),
         "peak_reserved": high_water(table.reserved),
         "samples": profile.samples(),
+        "exact": profile.exact().map(|exact| exact_json(profile, exact, table.device)),
         "seconds": profile.duration().seconds(),
         "warnings": profile.warnings(),
         "functions": functions,
@@ -112,6 +117,52 @@ fn row_json(line: u32, source: Option<&str>, row: &LineRow) -> Value {
         "live_at_peak": row.live,
         "live_at_peak_own": row.live_self,
         "samples": row.samples,
+    })
+}
+
+/// What a report says of exact events, as numbers.
+fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Value {
+    let options = exact.exact();
+    let totals = profile.end().and_then(|end| end.totals.exact);
+    let of_totals = |value: fn(&EventTotals) -> u64| totals.as_ref().map(value);
+    let agreement = exact.agreement(device);
+    let of_kinds = [
+        ("driver", MemoryKind::Driver),
+        ("physical", MemoryKind::Physical),
+        ("managed", MemoryKind::Managed),
+        ("pinned", MemoryKind::Pinned),
+    ];
+    let other: Map<String, Value> = of_kinds
+        .into_iter()
+        .filter_map(|(name, kind)| Some((name.to_owned(), exact.other(kind)?)))
+        .map(|(name, (peak, end))| (name, json!({"peak": peak, "end": end})))
+        .collect();
+    let [contexts, modules, libraries] = exact.marks();
+    json!({
+        "way": way(options.way),
+        "events": exact.events(),
+        "lost": profile.losses().late(ReaderKind::Events),
+        "truncated": of_totals(|t| t.truncated),
+        "borrowed": of_totals(|t| t.borrowed),
+        "faulted": of_totals(|t| t.faulted),
+        "unknown": of_totals(|t| t.unknown),
+        "no_python": of_totals(|t| t.no_python),
+        "comparisons": agreement.map(|a| a.checks),
+        "comparisons_equal": agreement.map(|a| a.equal),
+        "frees": match options.frees {
+            Frees::Events => "events",
+            Frees::Stacks => "stacks",
+            Frees::Maps => "maps",
+        },
+        "stacks_from": options.stacks_from,
+        "stacks_every": options.stacks_every,
+        "backward_lines": options.backward_lines,
+        "uncovered": options.uncovered.iter().map(|text| &**text).collect::<Vec<_>>(),
+        "other_memory": other,
+        "refused": {"count": exact.refused().count, "largest": exact.refused().largest},
+        "contexts": contexts,
+        "modules": modules,
+        "libraries": libraries,
     })
 }
 

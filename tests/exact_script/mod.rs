@@ -19,9 +19,9 @@ pub struct Probed {
     pub peak_truth: BTreeMap<Option<StackId>, u64>,
     pub peak_bytes: u64,
     sizes: BTreeMap<(u32, u64), (u64, Option<StackId>)>,
+    held: BTreeMap<Option<StackId>, u64>,
     /// Bytes allocated in all on device 0.
     pub churn_truth: BTreeMap<Option<StackId>, u64>,
-    pub lost: u64,
 }
 
 impl Deref for Probed {
@@ -59,8 +59,8 @@ impl Probed {
             peak_truth: BTreeMap::new(),
             peak_bytes: 0,
             sizes: BTreeMap::new(),
+            held: BTreeMap::new(),
             churn_truth: BTreeMap::new(),
-            lost: 0,
         }
     }
 
@@ -172,6 +172,9 @@ impl Probed {
         let stack = self.script.owner[&(device, address)];
         let known = self.began.then_some(stack);
         self.sizes.insert((device, address), (size, known));
+        if device == 0 {
+            *self.held.entry(known).or_default() += size;
+        }
         if self.began && device == 0 {
             *self.churn_truth.entry(Some(stack)).or_default() += size;
         }
@@ -189,11 +192,7 @@ impl Probed {
 
     /// Bytes that each stack holds of device 0 now; `None`: from before the recording.
     pub fn held(&self) -> BTreeMap<Option<StackId>, u64> {
-        let mut held = BTreeMap::new();
-        for (size, stack) in self.sizes.iter().filter(|s| s.0.0 == 0).map(|s| s.1) {
-            *held.entry(*stack).or_default() += size;
-        }
-        held
+        self.held.iter().filter(|h| *h.1 > 0).map(|(&stack, &bytes)| (stack, bytes)).collect()
     }
 
     pub fn release(&mut self, device: u32, address: u64) {
@@ -219,7 +218,10 @@ impl Probed {
 
     pub fn release_unseen(&mut self, device: u32, address: u64) {
         self.script.free(device, address);
-        self.sizes.remove(&(device, address));
+        let (size, stack) = self.sizes.remove(&(device, address)).unwrap();
+        if device == 0 {
+            *self.held.entry(stack).or_default() -= size;
+        }
     }
 
     /// Events of other memory, or failures.
