@@ -24,6 +24,16 @@ pub(super) fn kind(kind: MemoryKind) -> &'static str {
     }
 }
 
+/// The trailer tells allocations and frees apart; without it there are only events.
+fn counts(profile: &Profile, exact: &ExactProfile) -> String {
+    match profile.end().and_then(|end| end.totals.exact) {
+        Some(totals) => {
+            format!("{} allocations, {} frees", count(totals.allocations), count(totals.frees))
+        }
+        None => format!("{} events", count(exact.events())),
+    }
+}
+
 /// The line in the head of a report that takes the place of the one about samples.
 pub(super) fn events_line(
     profile: &Profile,
@@ -31,10 +41,10 @@ pub(super) fn events_line(
     device: Option<CudaIndex>,
 ) -> String {
     let mut text = format!(
-        "{:.1} s, exact ({}): {} events, {}",
+        "{:.1} s, exact ({}): {}, {}",
         profile.duration().seconds(),
         way(exact.exact().way),
-        count(exact.events()),
+        counts(profile, exact),
         losses(profile)
     );
     text += &match device.and_then(|device| exact.agreement(device)) {
