@@ -249,13 +249,22 @@ fn without_free_events_the_highest_map_is_drawn() {
     s.release(0, b);
     s.now += 1_000_000_000;
     s.look();
+    // Dead again before the highest map, and so young that the map alone does not say so.
+    s.malloc(0, 0, 5 * MIB);
+    s.line(0, 4);
+    let c = s.malloc(0, 0, 512);
+    s.release(0, c);
+    s.look();
+    s.now += 1_000_000_000;
     s.finish();
     let profile = s.profile();
     let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
-    assert_eq!((fold.total, fold.below_peak()), (5 * MIB, Some(4 * MIB)));
+    assert_eq!((fold.total, fold.below_peak()), (6 * MIB, Some(3 * MIB)));
     let fold = folded(&profile, 0, Moment::Peak);
-    assert_eq!((fold["[before recording]"], fold["main:2"]), (MIB, 4 * MIB));
-    assert_eq!(folded(&profile, 0, Moment::End), BTreeMap::new());
+    let expected = [("[before recording]", MIB), ("main:3", 5 * MIB)];
+    assert_eq!(fold, expected.map(|(k, v)| (k.to_owned(), v)).into());
+    assert_eq!(folded(&profile, 0, Moment::End), [("main:3".to_owned(), 5 * MIB)].into());
+    assert!(profile.warnings().is_empty(), "{:?}", profile.warnings());
     assert_eq!(profile.exact().unwrap().without_event(CudaIndex(0)), (0, 0));
 }
 

@@ -174,6 +174,13 @@ impl Ledger {
         Some(block)
     }
 
+    /// Takes back a block that was let go, with nothing reached in between that it was part of.
+    pub(crate) fn restore(&mut self, address: u64, block: Block) {
+        let (amount, account) = (block.amount(), block.account as usize);
+        self.account(account).live.add(amount);
+        self.insert(address, amount, account, block.born);
+    }
+
     /// Corrects the size of a block, as of now and as of the height if it lived then.
     pub(crate) fn resize(&mut self, address: u64, size: u64) {
         let Some(block) = self.live.get_mut(&address) else { return };

@@ -165,16 +165,23 @@ impl TorchDevice {
             }
         }
         self.suspects = suspects;
-        let gone: Vec<u64> = self
+        let absent: Vec<(u64, bool)> = self
             .ledger
             .live
             .iter()
-            .filter(|(address, block)| block.born < settled && !present.contains(address))
-            .map(|(&address, _)| address)
+            .filter(|(address, _)| !present.contains(address))
+            .map(|(&address, block)| (address, block.born < settled))
             .collect();
-        for address in gone {
-            self.gone += u64::from(!self.deaths_from_maps);
-            self.ledger.free(address, map.time.0);
+        let mut too_early_to_say = Vec::new();
+        for (address, is_gone) in absent {
+            if is_gone {
+                self.gone += u64::from(!self.deaths_from_maps);
+                self.ledger.free(address, map.time.0);
+            } else if self.deaths_from_maps {
+                // Not part of what this map shows, whether it is dead or its map is a moment older.
+                let block = self.ledger.free(address, map.time.0);
+                too_early_to_say.extend(block.map(|block| (address, block)));
+            }
         }
         if self.maps == 1
             && let Some(height) = &mut self.height
@@ -184,6 +191,9 @@ impl TorchDevice {
         }
         if self.maps == 1 || self.deaths_from_maps {
             self.reach(Height { time: map.time, bytes: map.allocated(), levels: self.levels });
+        }
+        for (address, block) in too_early_to_say {
+            self.ledger.restore(address, block);
         }
         self.excess = self
             .excess
