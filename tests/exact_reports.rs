@@ -59,7 +59,13 @@ fn end(mut s: Probed, missing: i64) -> Profile {
     s.records.push(reconciled(now, 0));
     s.records.push(reconciled(now, missing));
     s.look();
-    s.totals.exact = Some(EventTotals { truncated: 2, no_python: 1234, ..Default::default() });
+    s.totals.exact = Some(EventTotals {
+        allocations: 6,
+        frees: 3,
+        truncated: 2,
+        no_python: 1234,
+        ..Default::default()
+    });
     s.end();
     s.profile()
 }
@@ -137,7 +143,7 @@ fn the_head_says_what_was_seen_and_what_was_not() {
         &text,
         &[
             "peak allocated 400.00 MiB (reached at 0.001 s)",
-            "exact (uprobe_multi): 9 events, 0 lost, 2 stacks truncated, 1,234 without Python; all 2 comparisons with the allocator's counters equal",
+            "exact (uprobe_multi): 6 allocations, 3 frees, 0 lost, 2 stacks truncated, 1,234 without Python; all 2 comparisons with the allocator's counters equal",
             "raw_alloc is not seen",
             "page-locked host memory allocated during the recording: 4.00 MiB at most, 2.00 MiB at the end",
             "the driver refused 1 allocations, the largest of 8.00 MiB",
@@ -216,7 +222,7 @@ fn tables_and_the_summary_say_that_they_are_exact() {
     render::summary(&mut out, &profile, "job.memspy", MIB).unwrap();
     holds(
         &String::from_utf8(out).unwrap(),
-        &["9 events, 0 lost", "1 libraries loaded", "memspy lines job.memspy"],
+        &["6 allocations, 3 frees, 0 lost", "1 libraries loaded", "memspy lines job.memspy"],
     );
 }
 
