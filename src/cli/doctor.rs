@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::model::{AllocatorBackend, Consistency, CudaIndex, Nanos, ProcessUsage};
 use crate::render;
-use crate::sampler::{Readers, Torch, attach};
+use crate::sampler::{ExactOutlook, Readers, Torch, attach};
 use crate::target::{Access, Process};
 
 use super::args::Doctor as Words;
@@ -93,13 +93,45 @@ fn about_readers<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io:
     }
     about_torch(report, readers)?;
     about_gpu(report, readers)?;
-    report.line(
-        "exact events",
-        Is::Fact,
-        "not in this version: memory is charged to the lines seen while it was allocated, by sampling",
-    )?;
+    about_exact(report, &ExactOutlook::of(&readers.process))?;
     let took = format!("attaching took {:.0} ms", readers.took.as_secs_f64() * 1e3);
     report.line("recording", Is::Good, &took)
+}
+
+fn about_exact<W: Write>(report: &mut Report<W>, outlook: &ExactOutlook) -> io::Result<()> {
+    let offer = match &outlook.offer {
+        Ok(offer) => {
+            let torch = match offer.torch {
+                Some((mallocs, frees)) => {
+                    format!("pytorch:malloc at {mallocs} places, pytorch:free at {frees}")
+                }
+                None => "no PyTorch CUDA allocator".to_owned(),
+            };
+            let driver = offer.driver.as_ref();
+            format!("{torch}; {}", driver.map_or("no CUDA driver", |name| name))
+        }
+        Err(error) => error.to_string(),
+    };
+    report.line("exact mode", Is::Fact, &format!("to be probed: {offer}"))?;
+    for (way, open) in &outlook.ways {
+        let name = render::way(*way);
+        match open {
+            Ok(()) => report.line("exact mode", Is::Good, &format!("{name} is open"))?,
+            Err(error) => {
+                let advice = hints::probe_advice(error);
+                report.line("exact mode", Is::Bad, &format!("{name}: {error}; {advice}"))?;
+            }
+        }
+    }
+    match &outlook.backward {
+        None => Ok(()),
+        Some(Ok(())) => report.line(
+            "exact mode",
+            Is::Good,
+            "the backward pass can be followed to its forward lines",
+        ),
+        Some(Err(error)) => report.line("exact mode", Is::Bad, &error.to_string()),
+    }
 }
 
 fn about_torch<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::Result<()> {

@@ -26,7 +26,12 @@ pub(super) fn attach(error: AttachError, pid: u32) -> Error {
 
 /// The error of an attempt to place probes in process `pid`, with what to do next.
 pub(super) fn probe(error: ProbeError, pid: u32) -> Error {
-    let next = match &error {
+    anyhow!("cannot record process {pid} exactly: {error}; {}", probe_advice(&error))
+}
+
+/// What to do about an error of placing probes.
+pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
+    match error {
         ProbeError::NotBuilt { .. } => {
             "build it again with clang and libbpf-dev installed, or record without --exact"
         }
@@ -39,8 +44,7 @@ pub(super) fn probe(error: ProbeError, pid: u32) -> Error {
             "it needs Linux 6.6 or newer with BTF (/sys/kernel/btf/vmlinux); 'memspy doctor' says more; or record without --exact"
         }
         _ => "record without --exact",
-    };
-    anyhow!("cannot record process {pid} exactly: {error}; {next}")
+    }
 }
 
 /// Launchers (shells, torchrun, version managers) have the Python that is meant as a child.

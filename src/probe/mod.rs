@@ -8,6 +8,7 @@
 mod constants;
 mod driver;
 mod error;
+mod outlook;
 mod placed;
 mod plan;
 mod program;
@@ -16,6 +17,7 @@ mod ring;
 mod syscall;
 
 pub use error::ProbeError;
+pub use outlook::{Offer, offer, try_way};
 pub use placed::{Link, Probe};
 pub use plan::{Plan, RING_BYTES};
 pub use program::why_not_built;

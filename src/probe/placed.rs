@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use aya::maps::{MapData, RingBuf};
@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::program::Programs;
 use super::raw::{ProbeCounts, Raw};
 use super::ring::Decoder;
-use super::syscall::{self, BPF_TRACE_UPROBE_MULTI, Point};
+use super::syscall::{self, Point};
 use crate::model::{CudaIndex, ExactWay, Frees, LevelsAt};
 use crate::target::usdt::{self, Usdt};
 use crate::target::{Addr, LoadedObject, Mapping, Mappings, Process};
@@ -44,10 +44,11 @@ pub struct Probe {
 }
 
 /// What PyTorch and the driver offer to be probed.
-struct Found {
+pub(super) struct Found {
     mappings: Mappings,
-    torch: Option<(Mapping, Vec<Usdt>, Vec<Usdt>)>,
-    driver: Option<LoadedObject>,
+    /// PyTorch's library, its sites of `malloc` and of `free`.
+    pub(super) torch: Option<(Mapping, Vec<Usdt>, Vec<Usdt>)>,
+    pub(super) driver: Option<LoadedObject>,
 }
 
 impl Probe {
@@ -76,9 +77,7 @@ impl Probe {
             None => (&[][..], &[][..]),
         };
         let constants = Constants::new(plan, mallocs, frees);
-        let attach_type = if way == ExactWay::UprobeMulti { BPF_TRACE_UPROBE_MULTI } else { 0 };
-        let mut programs =
-            Programs::prepare(&constants, plan.ring_bytes, plan.backward_lines, attach_type)?;
+        let mut programs = Programs::prepare(&constants, plan, way)?;
         for (device, at) in &plan.levels {
             programs.set_levels(device.0, *at)?;
         }
@@ -249,23 +248,7 @@ impl Probe {
         // The descriptor's own name leads to the file that is mapped, also when its path has gone.
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
         let program = self.programs.load(program)?;
-        match self.way {
-            ExactWay::UprobeMulti => {
-                let link = syscall::link_uprobes(program, &path, points, process.pid(), at_return)
-                    .map_err(ProbeError::refused("link probes (uprobe_multi)"))?;
-                self.links.push(Link { _link: link, _event: None });
-            }
-            // One event for each place. Its filter is by address space, so all threads are meant.
-            ExactWay::PerfUprobes | ExactWay::PerfSamples => {
-                for point in points {
-                    let event = open_event(&path, point, process.pid(), at_return)
-                        .map_err(ProbeError::refused("open a uprobe (perf_event_open)"))?;
-                    let link = syscall::link_perf_event(program, &event, point.cookie)
-                        .map_err(ProbeError::refused("link a program to a uprobe"))?;
-                    self.links.push(Link { _link: link, _event: Some(event) });
-                }
-            }
-        }
+        self.links.extend(link(self.way, program, &path, points, process.pid(), at_return)?);
         Ok(())
     }
 
@@ -328,6 +311,31 @@ impl Probe {
     }
 }
 
+/// Links `program` to places in the file at `path`, for the process `pid`.
+pub(super) fn link(
+    way: ExactWay,
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    points: &[Point],
+    pid: u32,
+    at_return: bool,
+) -> Result<Vec<Link>, ProbeError> {
+    if way == ExactWay::UprobeMulti {
+        let link = syscall::link_uprobes(program, path, points, pid, at_return)
+            .map_err(ProbeError::refused("link probes (uprobe_multi)"))?;
+        return Ok(vec![Link { _link: link, _event: None }]);
+    }
+    // One event for each place. Its filter is by address space, so all threads are meant.
+    let one = |point: &Point| {
+        let event = open_event(path, point, pid, at_return)
+            .map_err(ProbeError::refused("open a uprobe (perf_event_open)"))?;
+        let link = syscall::link_perf_event(program, &event, point.cookie)
+            .map_err(ProbeError::refused("link a program to a uprobe"))?;
+        Ok(Link { _link: link, _event: Some(event) })
+    };
+    points.iter().map(one).collect()
+}
+
 /// A link of a program to places in the target; dropped, it ends.
 pub struct Link {
     _link: OwnedFd,
@@ -336,7 +344,7 @@ pub struct Link {
 }
 
 impl Found {
-    fn in_process(process: &Process) -> Result<Found, ProbeError> {
+    pub(super) fn in_process(process: &Process) -> Result<Found, ProbeError> {
         let mappings = process.mappings()?;
         let memory = process.memory();
         let library =

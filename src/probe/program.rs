@@ -10,9 +10,10 @@ use rustc_hash::FxHashMap;
 
 use super::constants::Constants;
 use super::error::ProbeError;
+use super::plan::Plan;
 use super::raw::ProbeCounts;
-use super::syscall;
-use crate::model::LevelsAt;
+use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
+use crate::model::{ExactWay, LevelsAt};
 
 /// The object that build.rs made of cuda/probe.bpf.c; empty when it could not.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
@@ -36,21 +37,20 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Creates the maps, with `constants` in them; `forward`: forward nodes are to be remembered.
+    /// Creates the maps, with `constants` in them, as large as `plan` needs them.
     pub(super) fn prepare(
         constants: &Constants,
-        ring_bytes: u32,
-        forward: bool,
-        attach_type: u32,
+        plan: &Plan,
+        way: ExactWay,
     ) -> Result<Programs, ProbeError> {
         if let Some(why) = why_not_built() {
             return Err(ProbeError::NotBuilt { why: why.to_owned() });
         }
         let kernel = Btf::from_sys_fs().map_err(ProbeError::unprepared)?;
         let mut loader = EbpfLoader::new();
-        loader.btf(Some(&kernel)).map_max_entries("RING", ring_bytes);
+        loader.btf(Some(&kernel)).map_max_entries("RING", plan.ring_bytes);
         // Its memory is taken at once, so only where it is used.
-        loader.map_max_entries("FORWARD", if forward { FORWARD_NODES } else { 1 });
+        loader.map_max_entries("FORWARD", if plan.backward_lines { FORWARD_NODES } else { 1 });
         for (name, bytes) in constants.iter() {
             loader.override_global(name, bytes, true);
         }
@@ -59,6 +59,7 @@ impl Programs {
             source: std::io::Error::other(chain(&error)),
         })?;
         let (object, types) = relocate(&maps, &kernel)?;
+        let attach_type = if way == ExactWay::UprobeMulti { BPF_TRACE_UPROBE_MULTI } else { 0 };
         Ok(Programs { maps, object, types, attach_type, loaded: FxHashMap::default() })
     }
 

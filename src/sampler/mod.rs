@@ -23,7 +23,7 @@ mod sources;
 pub use crate::probe::{Probe, ProbeError};
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
-pub use exact::{ExactRecorder, ExactWanted};
+pub use exact::{ExactOutlook, ExactRecorder, ExactWanted};
 pub use readers::{AttachError, Readers, Torch};
 pub use recorder::{Progress, Recorder, Wanted};
 pub use sources::WithSources;
