@@ -157,9 +157,11 @@ impl StackTable {
     /// The number of the thread with `thread.python_id`; a changed name, OS id or role is kept and
     /// delivered again. A thread that ended and whose `pthread_t` is reused counts as a new thread
     /// when its OS id differs.
-    pub fn thread(&mut self, thread: Thread) -> ThreadId {
+    pub fn thread(&mut self, mut thread: Thread) -> ThreadId {
         if let Some(&id) = self.thread_ids.get(&thread.python_id) {
             let known = &mut self.threads[id.0 as usize];
+            // Who does not know the OS id takes nothing away from who does.
+            thread.os_id = thread.os_id.or(known.os_id);
             let reused = matches!((known.os_id, thread.os_id), (Some(a), Some(b)) if a != b);
             if !reused {
                 if *known != thread {

@@ -152,11 +152,17 @@ impl Sites {
         // A thread that has ended meanwhile keeps the id that the probe saw.
         let os_id = found.as_ref().map_or(event.os_thread, |thread| thread.id_in_target);
         let os_id = Some(u64::from(os_id));
-        let id = table.find_thread(event.python_id, os_id).unwrap_or_else(|| {
-            let name = found.map(|thread| thread.name.into());
-            let main = event.os_thread == self.process.pid();
-            table.thread(Thread { os_id, python_id: event.python_id, name, main })
-        });
+        let known = table.find_thread(event.python_id, os_id).and_then(|id| table.get_thread(id));
+        let thread = match known {
+            // Python before 3.11 does not tell the OS id.
+            Some(known) => Thread { os_id, ..known.clone() },
+            None => {
+                let name = found.map(|thread| thread.name.into());
+                let main = event.os_thread == self.process.pid();
+                Thread { os_id, python_id: event.python_id, name, main }
+            }
+        };
+        let id = table.thread(thread);
         self.threads.insert(key, id);
         id
     }
