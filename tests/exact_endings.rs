@@ -106,3 +106,17 @@ fn a_target_that_ends_ends_its_recording() {
     assert!(done.err.contains("the process exited"), "{}", done.err);
     assert!(Exact::read(recording.trace()).allocated().count() as u64 >= made);
 }
+
+#[test]
+fn a_target_that_forks_and_executes_goes_on() {
+    let mut target = sim::start("exact_forks.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &[]);
+    target.say("fork");
+    assert_eq!(target.line(), "3");
+    assert_eq!(target.line(), "ALLOCATED");
+    target.say("execute");
+    let done = recording.wait().ok();
+    assert!(done.err.contains("became another program"), "{}", done.err);
+    assert!(target.wait().success());
+    assert_eq!(Exact::read(recording.trace()).allocated().count(), 100);
+}
