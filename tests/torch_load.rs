@@ -79,7 +79,8 @@ fn watch(
     }
     let work = target.read_until_ready();
     tally.took.sort();
-    let at = |part: f64| tally.took[(tally.took.len() as f64 * part) as usize];
+    // On a busy machine there may have been none at all.
+    let at = |part: f64| tally.took.get((tally.took.len() as f64 * part) as usize);
     println!(
         "{request}: {} consistent, {} degraded, {} torn; {} retries; {} blocks; map median {:?}, 90 % {:?}; target: {}",
         tally.consistent,

@@ -1,14 +1,18 @@
 //! The recorder of exact events: empties the ring, names what it finds, and checks it against the counters.
 
+mod placing;
+
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use placing::{Placing, detach};
 
 use super::reconcile::Reconciler;
 use super::sites::Sites;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, Change, Consistency, CudaIndex, End, EndReason, Event,
-    EventTotals, Events, Exact, ExactWay, Frees, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
+    EventTotals, Events, ExactWay, Frees, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
     StackSource,
 };
 use crate::probe::{Plan, Probe, ProbeCounts, ProbeError, RawEvent};
@@ -16,7 +20,7 @@ use crate::sampler::priority::serve_early;
 use crate::sampler::readers::{Readers, Torch};
 use crate::sampler::recorder::Progress;
 use crate::sampler::session::Session;
-use crate::torch::{ClassNames, TorchError, backward_walk};
+use crate::torch::{ClassNames, TorchError};
 
 /// Between two looks into the ring: a fraction of what it holds at 600,000 events a second.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -67,13 +71,6 @@ pub struct ExactRecorder {
     counted: ProbeCounts,
     reconciler: Reconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
-}
-
-/// What an attempt to place probes came to.
-enum Placing {
-    Placed,
-    /// Nothing to probe is loaded yet.
-    Nothing,
 }
 
 impl ExactRecorder {
@@ -188,98 +185,6 @@ impl ExactRecorder {
         self.record_all_events(sink)?;
         self.count_losses();
         self.session.record_losses(sink)
-    }
-
-    /// Places probes where there are none, or where the target offers more to probe than it did.
-    fn try_place(&mut self) -> Result<Placing, ProbeError> {
-        let mut backward = None;
-        match backward_walk(&self.session.readers.process) {
-            Ok(found) => backward = found,
-            // Allocations of the backward pass then count to the line that waits for it.
-            Err(error) => {
-                let why = MissedWhy::Failed(error.to_string());
-                self.session.losses.add(ReaderKind::Events, why, 1);
-            }
-        }
-        self.plan = Plan {
-            way: self.wanted.way,
-            walk: match &mut self.session.readers.python {
-                // Without its layout the stacks are unknown, but the events are exact all the same.
-                Some(python) => python.frame_walk().ok(),
-                None => None,
-            },
-            backward,
-            backward_lines: self.wanted.backward_lines,
-            levels: match &self.session.readers.torch {
-                Torch::Attached(torch) => torch.levels().collect(),
-                _ => Vec::new(),
-            },
-            frees: self.wanted.frees,
-            stacks_from: self.wanted.stacks_from,
-            stacks_every: self.wanted.stacks_every,
-            ..Plan::default()
-        };
-        match Probe::attach(&self.session.readers.process, &self.plan) {
-            Ok(probe) => {
-                self.probe = Some(probe);
-                Ok(Placing::Placed)
-            }
-            Err(ProbeError::NothingToProbe { .. }) => Ok(Placing::Nothing),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Places probes where more can be probed than before; those of before have done their work until then.
-    fn place_again(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        self.empty_ring();
-        let before = self.probe.take();
-        match self.try_place() {
-            Ok(Placing::Placed) => {
-                let placed = monotonic();
-                if let Some(mut before) = before {
-                    detach(&mut before);
-                    let (sites, table) = (&mut self.sites, &mut self.session.table);
-                    let waiting = &mut self.waiting;
-                    before.drain(&mut |raw| {
-                        let event = sites.describe(raw, table);
-                        waiting.extend(event.filter(|event| event.time < placed));
-                    });
-                    self.counted = ProbeCounts::default();
-                }
-                self.record_all_events(sink)?;
-                // The numbers of stacks are those of one program in the kernel.
-                self.sites.forget_stacks();
-                self.record_placed(sink)
-            }
-            Ok(Placing::Nothing) => {
-                self.probe = before;
-                Ok(())
-            }
-            Err(error) => {
-                self.probe = before;
-                let why = MissedWhy::Failed(error.to_string());
-                self.session.losses.add(ReaderKind::Events, why, 1);
-                Ok(())
-            }
-        }
-    }
-
-    /// Records what is probed from now on, and what was there before.
-    fn record_placed(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let Some(probe) = &self.probe else { return Ok(()) };
-        let exact = Exact {
-            time: self.now(),
-            way: probe.way(),
-            frees: self.wanted.frees,
-            stacks_from: self.wanted.stacks_from,
-            stacks_every: self.wanted.stacks_every,
-            backward_lines: self.wanted.backward_lines && self.plan.backward.is_some(),
-            probes: probe.probes().to_vec(),
-            uncovered: probe.uncovered().to_vec(),
-        };
-        self.know_threads();
-        sink.record(&Record::Exact(exact))?;
-        self.check(sink)
     }
 
     /// Looks for what was not there before: PyTorch being imported, CUDA being initialised, threads.
@@ -526,16 +431,6 @@ impl ExactRecorder {
     fn now(&self) -> Nanos {
         self.session.now()
     }
-}
-
-/// Ends all links at once: the kernel lets each wait.
-fn detach(probe: &mut Probe) {
-    let links = probe.take_links();
-    std::thread::scope(|scope| {
-        for link in links {
-            scope.spawn(move || drop(link));
-        }
-    });
 }
 
 /// The clock of the probes, in nanoseconds: CLOCK_MONOTONIC, as `bpf_ktime_get_ns`.
