@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use memspy::model::{Arena, Change, CudaIndex, StackSource};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::exact::Exact;
 use support::memspy::Recording;
@@ -156,5 +157,36 @@ fn code_objects_that_die_at_once_are_never_mistaken() {
         }
         assert!(unknown * 100 <= truth.len(), "{unknown} of {} unknown", truth.len());
         eprintln!("{}: {} stacks, {unknown} unknown, 0 wrong", python.label, truth.len());
+    }
+}
+
+/// Allocations of a flood, each with its free, as fast as a C thread makes them.
+const FLOOD: u64 = 1_000_000;
+
+#[test]
+fn a_flood_is_recorded_whole_and_what_is_lost_is_counted_to_the_event() {
+    let python = pythons::newest_here();
+    let library = library(&python, "flood");
+    let (_, there) = python.folder();
+    for stopped in [false, true] {
+        let mut command = python.target("exact_stacks.py");
+        command.arg(&library).arg(there.join("flood.log")).arg("flood");
+        let mut target = Target::start(command);
+        let mut recording = Recording::start_exact(target.pid(), &[]);
+        if stopped {
+            // Nobody empties the ring.
+            recording.signal(Signal::SIGSTOP);
+        }
+        target.say("go");
+        let rate = target.line();
+        assert_eq!(target.line(), format!("DONE {FLOOD}"));
+        recording.signal(Signal::SIGCONT);
+        recording.interrupt();
+        let exact = Exact::read(recording.trace());
+        let totals = exact.totals.unwrap();
+        let seen = exact.allocated().count() + exact.freed();
+        assert_eq!(totals.lost > 0, stopped, "{rate}, {} lost", totals.lost);
+        assert_eq!(seen as u64 + totals.lost, 2 * FLOOD);
+        eprintln!("{rate}, {} lost", totals.lost);
     }
 }

@@ -82,7 +82,7 @@ void fake_free(unsigned long long at, long long size)
 static void *allocate(void *count)
 {
 	for (long i = 0; i < (long)count; i++)
-		fake_free(fake_malloc(4096 + i * 512), 4096 + i * 512);
+		fake_free(fake_malloc(4096 + i % 8 * 512), 4096 + i % 8 * 512);
 	return 0;
 }
 

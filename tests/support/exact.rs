@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use memspy::model::{
-    Arena, Change, Event, FreedArena, Reconciled, Record, Site, SiteId, StackId, StackTable,
+    Arena, Change, Event, EventTotals, FreedArena, Reconciled, Record, Site, SiteId, StackId,
+    StackTable,
 };
 use memspy::trace::Reader;
 
@@ -13,6 +14,8 @@ pub struct Exact {
     pub table: StackTable,
     pub events: Vec<Event>,
     pub reconciled: Vec<Reconciled>,
+    /// The sums of the trailer.
+    pub totals: Option<EventTotals>,
     /// Length of the trace.
     pub bytes: u64,
 }
@@ -28,6 +31,7 @@ impl Exact {
                 Record::Definition(definition) => assert!(read.table.define(definition)),
                 Record::Events(batch) => read.events.extend(batch.events),
                 Record::Reconciled(reconciled) => read.reconciled.push(reconciled),
+                Record::End(end) => read.totals = end.totals.exact,
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
 """Allocates from stacks of every kind through the fake allocator, and writes down each with its own stack.
 
-    python tests/targets/exact_stacks.py LIBRARY LOG [plain|deep|reuse]
+    python tests/targets/exact_stacks.py LIBRARY LOG [plain|deep|reuse|flood]
 
 For any CPython from 3.8 on, standard library only. After READY it waits for a line, allocates, says DONE with how many
 allocations it made, and waits again. Each line of LOG is JSON: address, size, native thread id, and the stack, innermost first,
@@ -11,6 +11,7 @@ import functools
 import json
 import sys
 import threading
+import time
 
 import handshake
 
@@ -21,6 +22,7 @@ library.fake_free.argtypes = [ctypes.c_ulonglong, ctypes.c_longlong]
 log = open(sys.argv[2], "w")
 writing = threading.Lock()
 made = 0
+FLOOD = 1_000_000
 
 
 def stack_of(frame):
@@ -109,6 +111,7 @@ def reuse(count):
 
 
 def main():
+    global made
     handshake.ready()
     handshake.hold()
     kind = sys.argv[3] if len(sys.argv) > 3 else "plain"
@@ -133,6 +136,11 @@ def main():
         sys.setrecursionlimit(2000)
         for depth in (100, 150, 200, 500):
             nested(depth, depth)
+    elif kind == "flood":
+        started = time.perf_counter()
+        library.fake_in_c_thread(FLOOD)
+        made += FLOOD
+        print("%d a second" % (2 * FLOOD / (time.perf_counter() - started)), flush=True)
     else:
         reuse(2500)
     log.close()
