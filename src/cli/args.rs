@@ -109,6 +109,8 @@ pub enum ProbesWord {
     Multi,
     /// One perf event for each place: Linux 5.17, CAP_SYS_ADMIN
     Perf,
+    /// No program in the kernel (where bpf(2) is refused): exact sizes and addresses, sampled stacks; CAP_PERFMON
+    Samples,
 }
 
 /// How `record --exact` learns of frees.

@@ -87,17 +87,19 @@ fn record(
 ) -> Result<()> {
     output::check(&path, words.force)?;
     announce(&readers);
-    let wanted = Wanted { rate: words.rate, duration: words.duration.map(Duration::from_secs_f64) };
+    let duration = words.duration.map(Duration::from_secs_f64);
+    let wanted = Wanted { rate: words.rate, duration };
+    let process = readers.process.clone();
+    // Before the file is made: probes that are refused leave nothing behind.
+    let recorder = recorder(words, wanted, readers)?;
     let to_trace = words.format == RecordFormat::Trace;
     let writer = to_trace
         .then(|| trace::Writer::create(&path, words.force))
         .transpose()
         .context("nothing was recorded")?;
-    let process = readers.process.clone();
     let sink = Sinks { writer, profile: charging(&words.stacks) };
-    let bar = progress_bar(wanted.duration);
+    let bar = progress_bar(duration);
     let mut observe = |progress: &Progress| show(&bar, progress);
-    let recorder = recorder(words, wanted, readers)?;
     let (sinks, result) = if words.no_source {
         drive(recorder, sink, host, stop, &mut observe, |s| s)?
     } else {
@@ -159,6 +161,7 @@ fn recorder(words: &Words, wanted: Wanted, readers: Readers) -> Result<Any> {
         way: words.probes.map(|word| match word {
             ProbesWord::Multi => ExactWay::UprobeMulti,
             ProbesWord::Perf => ExactWay::PerfUprobes,
+            ProbesWord::Samples => ExactWay::PerfSamples,
         }),
         frees: match words.frees {
             FreesWord::Events => Frees::Events,

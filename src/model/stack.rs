@@ -186,6 +186,22 @@ impl StackTable {
         (!reused).then_some(id)
     }
 
+    /// The thread with this id of the kernel's, or the main thread if `main`: before CPython 3.11 the ids of others
+    /// are not known.
+    pub fn find_os_thread(&self, os_id: u64, main: bool) -> Option<ThreadId> {
+        let is_it = |thread: &Thread| {
+            thread.python_id != 0 && (thread.os_id == Some(os_id) || main && thread.main)
+        };
+        let found = self.threads.iter().rposition(is_it)?;
+        Some(ThreadId(found as u32))
+    }
+
+    /// The main thread.
+    pub fn main_thread(&self) -> Option<ThreadId> {
+        let found = self.threads.iter().rposition(|thread| thread.main)?;
+        Some(ThreadId(found as u32))
+    }
+
     /// The number of `site`, given on first sight.
     pub fn site(&mut self, site: Site) -> SiteId {
         if let Some(&id) = self.site_ids.get(&site) {

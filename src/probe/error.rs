@@ -37,6 +37,12 @@ pub enum ProbeError {
         /// Why.
         why: String,
     },
+    /// What was asked for needs a program in the kernel.
+    #[error("{what} need programs in the kernel (BPF), which samples of perf events are not")]
+    NeedsPrograms {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// Nothing to probe is loaded in the target.
     #[error(
         "process {pid} has loaded neither PyTorch's CUDA part (libc10_cuda) nor the CUDA driver (libcuda): nothing there allocates GPU memory yet"
@@ -73,6 +79,12 @@ impl ProbeError {
     /// Whether it was a link or a program that was refused, which another way may get.
     pub(super) fn is_about_links(&self) -> bool {
         matches!(self, ProbeError::Refused { .. } | ProbeError::Rejected { .. })
+    }
+
+    /// Whether it is about the programs in the kernel, without which samples may do.
+    pub(super) fn is_about_programs(&self) -> bool {
+        self.is_about_links()
+            || matches!(self, ProbeError::NotBuilt { .. } | ProbeError::Unprepared { .. })
     }
 
     /// Whether it is a lack of rights.

@@ -5,9 +5,11 @@ use std::os::fd::AsRawFd;
 
 use super::constants::Constants;
 use super::error::ProbeError;
-use super::placed::{Found, Link, link};
+use super::found::Found;
+use super::placed::{Link, link};
 use super::plan::Plan;
 use super::program::Programs;
+use super::samples;
 use super::syscall::Point;
 use crate::model::ExactWay;
 use crate::target::Process;
@@ -40,13 +42,16 @@ pub fn offer(process: &Process) -> Result<Offer, ProbeError> {
 
 /// Loads a program and links it as a recording of `process` would, but for memspy itself.
 pub fn try_way(process: &Process, way: ExactWay) -> Result<(), ProbeError> {
-    let plan = Plan { ring_bytes: SMALL_RING, ..Plan::default() };
-    let constants = Constants::new(&plan, &[], &[]);
-    let mut programs = Programs::prepare(&constants, &plan, way)?;
     let path = process.program()?;
     let unreadable = |why: String| ProbeError::Unreadable { path: path.display().to_string(), why };
     let file = process.open_file(&path).map_err(|error| unreadable(error.to_string()))?;
     let name = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
+    if way == ExactWay::PerfSamples {
+        return samples::try_open(&name, &ANYWHERE, std::process::id());
+    }
+    let plan = Plan { ring_bytes: SMALL_RING, ..Plan::default() };
+    let constants = Constants::new(&plan, &[], &[]);
+    let mut programs = Programs::prepare(&constants, &plan, way)?;
     let program = programs.load("free_any")?;
     let _links: Vec<Link> = link(way, program, &name, &[ANYWHERE], std::process::id(), false)?;
     Ok(())

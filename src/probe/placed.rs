@@ -1,36 +1,32 @@
-//! Probes in a running process: found, put in place, read, and taken away again.
+//! BPF programs at probes in a running process: put in place, read, and taken away again.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use aya::maps::{MapData, RingBuf};
-use perf_event::events::Software;
-use perf_event::{Builder, Counter};
+use perf_event::Counter;
 
-use super::constants::{Constants, MOST_SITES};
+use super::constants::Constants;
 use super::driver::{CALLS, Role};
 use super::error::ProbeError;
+use super::found::{Found, open};
 use super::plan::Plan;
 use super::program::Programs;
 use super::raw::{ProbeCounts, Raw};
 use super::ring::Decoder;
 use super::syscall::{self, Point};
+use super::uprobe::{OPEN_UPROBE, uprobe};
 use crate::model::{CudaIndex, ExactWay, Frees, LevelsAt};
-use crate::target::usdt::{self, Usdt};
-use crate::target::{Addr, LoadedObject, Mapping, Mappings, Process};
+use crate::target::usdt::Usdt;
+use crate::target::{Addr, LoadedObject, Mapping, Process};
 
 /// Records taken from the ring at once, so that a flood does not keep a caller from its other work.
 const MOST_AT_ONCE: usize = 1 << 18;
 
-/// Begins of the names of the libraries probed; the driver's ends with its version (`libcuda.so.580.65.06`).
-const TORCH: &str = "libc10_cuda";
-const DRIVER: &str = "libcuda.so";
-
-/// Probes in a process. They go when this is dropped, and when memspy ends in whatever way.
-pub struct Probe {
+/// Programs at probes in a process. They go when this is dropped, and when memspy ends in whatever way.
+pub(super) struct Placed {
     ring: RingBuf<MapData>,
     decoder: Decoder,
     programs: Programs,
@@ -38,40 +34,16 @@ pub struct Probe {
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
     links: Vec<Link>,
-    /// Whether each was loaded when the probes were placed.
-    torch: bool,
-    driver: bool,
 }
 
-/// What PyTorch and the driver offer to be probed.
-pub(super) struct Found {
-    mappings: Mappings,
-    /// PyTorch's library, its sites of `malloc` and of `free`.
-    pub(super) torch: Option<(Mapping, Vec<Usdt>, Vec<Usdt>)>,
-    pub(super) driver: Option<LoadedObject>,
-}
-
-impl Probe {
-    /// Puts the probes of `plan` into `process`, by the first way that the kernel allows.
-    pub fn attach(process: &Process, plan: &Plan) -> Result<Probe, ProbeError> {
-        let found = Found::in_process(process)?;
-        if let Some(way) = plan.way {
-            return Self::attach_by(process, plan, &found, way);
-        }
-        match Self::attach_by(process, plan, &found, ExactWay::UprobeMulti) {
-            Err(error) if error.is_about_links() => {
-                Self::attach_by(process, plan, &found, ExactWay::PerfUprobes).map_err(|_| error)
-            }
-            other => other,
-        }
-    }
-
-    fn attach_by(
+impl Placed {
+    /// Puts the probes of `plan` into `process` by `way`.
+    pub(super) fn attach(
         process: &Process,
         plan: &Plan,
         found: &Found,
         way: ExactWay,
-    ) -> Result<Probe, ProbeError> {
+    ) -> Result<Placed, ProbeError> {
         let (mallocs, frees) = match &found.torch {
             Some((_, mallocs, frees)) => (&mallocs[..], &frees[..]),
             None => (&[][..], &[][..]),
@@ -85,7 +57,7 @@ impl Probe {
             programs.set_py_node(vtable)?;
         }
         let ring = programs.take_ring()?;
-        let mut probe = Probe {
+        let mut probe = Placed {
             ring,
             decoder: Decoder::default(),
             programs,
@@ -93,8 +65,6 @@ impl Probe {
             probes: Vec::new(),
             uncovered: Vec::new(),
             links: Vec::new(),
-            torch: found.torch.is_some(),
-            driver: found.driver.is_some(),
         };
         probe.place(process, plan, found)?;
         Ok(probe)
@@ -253,7 +223,7 @@ impl Probe {
     }
 
     /// Passes on what the ring holds; returns how many records that were.
-    pub fn drain(&mut self, take: &mut dyn FnMut(Raw<'_>)) -> usize {
+    pub(super) fn drain(&mut self, take: &mut dyn FnMut(Raw<'_>)) -> usize {
         let mut taken = 0;
         while taken < MOST_AT_ONCE {
             let Some(record) = self.ring.next() else { break };
@@ -264,49 +234,39 @@ impl Probe {
     }
 
     /// How the probes are in place.
-    pub fn way(&self) -> ExactWay {
+    pub(super) fn way(&self) -> ExactWay {
         self.way
     }
 
     /// What is probed.
-    pub fn probes(&self) -> &[Arc<str>] {
+    pub(super) fn probes(&self) -> &[Arc<str>] {
         &self.probes
     }
 
     /// What could not be probed, one sentence each.
-    pub fn uncovered(&self) -> &[Arc<str>] {
+    pub(super) fn uncovered(&self) -> &[Arc<str>] {
         &self.uncovered
     }
 
-    /// Whether something that can be probed has been loaded since the probes were placed.
-    pub fn misses_something(&self, process: &Process) -> bool {
-        if self.torch && self.driver {
-            return false;
-        }
-        let Ok(mappings) = process.mappings() else { return false };
-        let loaded = |stem| mappings.object(library(stem)).is_some();
-        !self.torch && loaded(TORCH) || !self.driver && loaded(DRIVER)
-    }
-
     /// What the programs counted so far.
-    pub fn counts(&self) -> ProbeCounts {
+    pub(super) fn counts(&self) -> ProbeCounts {
         self.programs.counts()
     }
 
     /// Says where the counters of a device are, once it is in use.
-    pub fn set_levels(&mut self, device: CudaIndex, at: LevelsAt) -> Result<(), ProbeError> {
+    pub(super) fn set_levels(&mut self, device: CudaIndex, at: LevelsAt) -> Result<(), ProbeError> {
         self.programs.set_levels(device.0, at)
     }
 
     /// Says what the vtable of autograd nodes written in Python is, once that is known.
-    pub fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
+    pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
         self.programs.set_py_node(vtable)
     }
 
     /// Gives up the links; what they have put into the ring can still be drained. Each ends its probes when it is
     /// dropped, for which the kernel waits some 30 ms until no program of theirs runs any more: better all at once
     /// than one after the other.
-    pub fn take_links(&mut self) -> Vec<Link> {
+    pub(super) fn take_links(&mut self) -> Vec<Link> {
         std::mem::take(&mut self.links)
     }
 }
@@ -323,88 +283,33 @@ pub(super) fn link(
     if way == ExactWay::UprobeMulti {
         let link = syscall::link_uprobes(program, path, points, pid, at_return)
             .map_err(ProbeError::refused("link probes (uprobe_multi)"))?;
-        return Ok(vec![Link { _link: link, _event: None }]);
+        return Ok(vec![Link { _link: Some(link), _event: None }]);
     }
     // One event for each place. Its filter is by address space, so all threads are meant.
     let one = |point: &Point| {
-        let event = open_event(path, point, pid, at_return)
-            .map_err(ProbeError::refused("open a uprobe (perf_event_open)"))?;
+        let open = || {
+            let mut event = uprobe(path, point, pid, at_return)?.build()?;
+            event.enable()?;
+            Ok(event)
+        };
+        let event = open().map_err(ProbeError::refused(OPEN_UPROBE))?;
         let link = syscall::link_perf_event(program, &event, point.cookie)
             .map_err(ProbeError::refused("link a program to a uprobe"))?;
-        Ok(Link { _link: link, _event: Some(event) })
+        Ok(Link { _link: Some(link), _event: Some(event) })
     };
     points.iter().map(one).collect()
 }
 
-/// A link of a program to places in the target; dropped, it ends.
+/// What keeps probes in the target; dropped, they end.
 pub struct Link {
-    _link: OwnedFd,
-    /// What the link hangs on, with perf uprobes.
+    /// Of a program.
+    _link: Option<OwnedFd>,
+    /// What the link hangs on, with perf uprobes; or an event without program.
     _event: Option<Counter>,
 }
 
-impl Found {
-    pub(super) fn in_process(process: &Process) -> Result<Found, ProbeError> {
-        let mappings = process.mappings()?;
-        let memory = process.memory();
-        let library =
-            |stem: &'static str| move |name: &str| name.starts_with(stem) && name.contains(".so");
-        let torch = match mappings.object(library(TORCH)).cloned() {
-            Some(mapping) => {
-                let path = || mapping.path.clone().unwrap_or_default().display().to_string();
-                let file = open(process, &mapping)?;
-                let all = usdt::notes(&file)
-                    .map_err(|e| ProbeError::Unreadable { path: path(), why: e.to_string() })?;
-                let of = |name: &str| -> Vec<Usdt> {
-                    let wanted = |site: &&Usdt| site.provider == "pytorch" && site.name == name;
-                    all.iter().filter(wanted).take(MOST_SITES).cloned().collect()
-                };
-                let (mallocs, frees) = (of("malloc"), of("free"));
-                Some((mapping, mallocs, frees))
-            }
-            None => None,
-        };
-        let driver = LoadedObject::find(&memory, &mappings, library(DRIVER)).transpose()?;
-        if torch.is_none() && driver.is_none() {
-            return Err(ProbeError::NothingToProbe { pid: process.pid() });
-        }
-        Ok(Found { mappings, torch, driver })
+impl From<Counter> for Link {
+    fn from(event: Counter) -> Link {
+        Link { _link: None, _event: Some(event) }
     }
-
-    /// The mapping and the offset in its file of an address.
-    fn in_file(&self, at: Addr) -> Option<(&Mapping, u64)> {
-        let mapping = self.mappings.find(at).filter(|m| m.path.is_some())?;
-        Some((mapping, at.0 - mapping.start.0 + mapping.offset))
-    }
-}
-
-fn open(process: &Process, mapping: &Mapping) -> Result<File, ProbeError> {
-    process.open_mapped(mapping).map_err(|error| ProbeError::Unreadable {
-        path: mapping.path.clone().unwrap_or_default().display().to_string(),
-        why: error.to_string(),
-    })
-}
-
-/// Opens a uprobe as a perf event. The kernel switches the site on by its semaphore, whose offset stands in the upper half
-/// of `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`, kernel/events/core.c).
-fn open_event(path: &CStr, point: &Point, pid: u32, at_return: bool) -> io::Result<Counter> {
-    const SEMAPHORE_SHIFT: u32 = 32;
-    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
-    let kind = kind.trim().parse().map_err(io::Error::other)?;
-    // perf-event2 knows the event only without a semaphore.
-    let mut builder = Builder::new(Software::DUMMY);
-    builder.observe_pid(pid as i32).any_cpu().sample_period(1);
-    let attributes = builder.attrs_mut();
-    attributes.type_ = kind;
-    attributes.config = u64::from(at_return) | point.semaphore << SEMAPHORE_SHIFT;
-    attributes.kprobe_func = path.as_ptr() as u64;
-    attributes.probe_offset = point.offset;
-    let mut event = builder.build()?;
-    event.enable()?;
-    Ok(event)
-}
-
-/// Whether a file's name is that of a library whose name begins with `stem`.
-fn library(stem: &'static str) -> impl Fn(&str) -> bool {
-    move |name| name.starts_with(stem) && name.contains(".so")
 }

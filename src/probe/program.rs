@@ -56,7 +56,7 @@ impl Programs {
         }
         let maps = loader.load(OBJECT).map_err(|error| ProbeError::Refused {
             action: "create the maps of the kernel program",
-            source: std::io::Error::other(chain(&error)),
+            source: std::io::Error::new(kind(&error), chain(&error)),
         })?;
         let (object, types) = relocate(&maps, &kernel)?;
         let attach_type = if way == ExactWay::UprobeMulti { BPF_TRACE_UPROBE_MULTI } else { 0 };
@@ -161,6 +161,18 @@ fn fd(map: &Map) -> Option<i32> {
         | Map::RingBuf(m) => Some(m.fd().as_fd().as_raw_fd()),
         _ => None,
     }
+}
+
+/// The kind of the system's error that is the cause of it all.
+fn kind(error: &(dyn std::error::Error + 'static)) -> std::io::ErrorKind {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(system) = error.downcast_ref::<std::io::Error>() {
+            return system.kind();
+        }
+        cause = error.source();
+    }
+    std::io::ErrorKind::Other
 }
 
 /// An error with all its causes, which aya's own text leaves out.

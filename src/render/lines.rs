@@ -285,6 +285,8 @@ pub(super) fn cell(key: StatKey, value: Bounded) -> String {
             let low = if same { number } else { low };
             format!("~{low} ≤{}", text(upper))
         }
+        // At least nothing: nobody knows.
+        None if value.value <= 0 => "?".to_owned(),
         _ => format!("~{low}"),
     }
 }
@@ -304,7 +306,7 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
     writeln!(out)?;
     let mut notes = vec![
         "A peak is the greatest value the allocator reached while the line was on a thread's stack.",
-        "~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; without a mark: exact.",
+        "~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; ?: unknown; without a mark: exact.",
         if exact {
             "Listed are lines that allocated. One with two limits began or ended while memory was freed or allocated elsewhere ('record --frees stacks' leaves fewer)."
         } else {
@@ -337,6 +339,7 @@ mod tests {
         assert_eq!(show(3 << 20, Some(5 << 30)), "~3.00 MiB ≤5.00 GiB");
         assert_eq!(show(3 << 20, Some((3 << 20) + 512)), "~3.00 MiB");
         assert_eq!(show(3 << 20, None), "~3.00 MiB");
+        assert_eq!(show(0, None), "?");
         assert_eq!(bar(1, 2).chars().filter(|c| *c == '█').count(), BAR / 2);
         assert_eq!(bar(0, 0).len(), BAR);
     }

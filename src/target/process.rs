@@ -212,6 +212,12 @@ impl Process {
         Ok(threads)
     }
 
+    /// The ids of its threads, counted in memspy's pid namespace: much less work than [`Self::threads`].
+    pub fn thread_ids(&self) -> std::io::Result<Vec<u32>> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid))?;
+        Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
+    }
+
     /// Its thread `id`, counted in memspy's pid namespace; `None` when there is no such thread (any more).
     pub fn thread(&self, id: u32) -> Option<OsThread> {
         OsThread::of(&self.proc.task_from_tid(id as i32).ok()?)

@@ -32,39 +32,45 @@ pub enum UsdtError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Register {
     index: u8,
+    perf: u8,
 }
 
-/// Names of the registers by width (8, 4, 2, 1 bytes) and their index in `struct pt_regs`
-/// (arch/x86/include/uapi/asm/ptrace.h).
-const REGISTERS: [([&str; 4], u8); 16] = [
-    (["r15", "r15d", "r15w", "r15b"], 0),
-    (["r14", "r14d", "r14w", "r14b"], 1),
-    (["r13", "r13d", "r13w", "r13b"], 2),
-    (["r12", "r12d", "r12w", "r12b"], 3),
-    (["rbp", "ebp", "bp", "bpl"], 4),
-    (["rbx", "ebx", "bx", "bl"], 5),
-    (["r11", "r11d", "r11w", "r11b"], 6),
-    (["r10", "r10d", "r10w", "r10b"], 7),
-    (["r9", "r9d", "r9w", "r9b"], 8),
-    (["r8", "r8d", "r8w", "r8b"], 9),
-    (["rax", "eax", "ax", "al"], 10),
-    (["rcx", "ecx", "cx", "cl"], 11),
-    (["rdx", "edx", "dx", "dl"], 12),
-    (["rsi", "esi", "si", "sil"], 13),
-    (["rdi", "edi", "di", "dil"], 14),
-    (["rsp", "esp", "sp", "spl"], 19),
+/// Names of the registers by width (8, 4, 2, 1 bytes), their index in `struct pt_regs`
+/// (arch/x86/include/uapi/asm/ptrace.h) and their number for perf events (asm/perf_regs.h).
+const REGISTERS: [([&str; 4], u8, u8); 16] = [
+    (["r15", "r15d", "r15w", "r15b"], 0, 23),
+    (["r14", "r14d", "r14w", "r14b"], 1, 22),
+    (["r13", "r13d", "r13w", "r13b"], 2, 21),
+    (["r12", "r12d", "r12w", "r12b"], 3, 20),
+    (["rbp", "ebp", "bp", "bpl"], 4, 6),
+    (["rbx", "ebx", "bx", "bl"], 5, 1),
+    (["r11", "r11d", "r11w", "r11b"], 6, 19),
+    (["r10", "r10d", "r10w", "r10b"], 7, 18),
+    (["r9", "r9d", "r9w", "r9b"], 8, 17),
+    (["r8", "r8d", "r8w", "r8b"], 9, 16),
+    (["rax", "eax", "ax", "al"], 10, 0),
+    (["rcx", "ecx", "cx", "cl"], 11, 2),
+    (["rdx", "edx", "dx", "dl"], 12, 3),
+    (["rsi", "esi", "si", "sil"], 13, 4),
+    (["rdi", "edi", "di", "dil"], 14, 5),
+    (["rsp", "esp", "sp", "spl"], 19, 7),
 ];
 
 impl Register {
     /// The register with this name, without `%`; parts of registers are the whole ones.
     pub fn named(name: &str) -> Option<Register> {
-        let known = REGISTERS.iter().find(|(names, _)| names.contains(&name))?;
-        Some(Register { index: known.1 })
+        let known = REGISTERS.iter().find(|(names, ..)| names.contains(&name))?;
+        Some(Register { index: known.1, perf: known.2 })
     }
 
     /// Its index among the 64-bit words of `struct pt_regs`.
     pub fn pt_regs_index(self) -> u8 {
         self.index
+    }
+
+    /// Its number among the registers that a perf event can sample.
+    pub fn perf_number(self) -> u8 {
+        self.perf
     }
 }
 

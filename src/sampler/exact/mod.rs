@@ -3,6 +3,7 @@
 mod outlook;
 mod reconcile;
 mod recorder;
+mod sampled;
 mod sites;
 
 pub use outlook::ExactOutlook;

@@ -18,7 +18,7 @@ pub struct ExactOutlook {
 impl ExactOutlook {
     /// Looks at `process` and tries the ways on memspy itself.
     pub fn of(process: &Process) -> ExactOutlook {
-        let ways = [ExactWay::UprobeMulti, ExactWay::PerfUprobes];
+        let ways = [ExactWay::UprobeMulti, ExactWay::PerfUprobes, ExactWay::PerfSamples];
         ExactOutlook {
             ways: ways.map(|way| (way, try_way(process, way))).into(),
             offer: offer(process),

@@ -13,7 +13,7 @@ use super::sites::Sites;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, Change, Consistency, CudaIndex, End, EndReason, Event,
     EventTotals, Events, ExactWay, Frees, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
-    StackSource,
+    StackSource, ThreadSample,
 };
 use crate::probe::{Plan, Probe, ProbeCounts, ProbeError, RawEvent};
 use crate::sampler::priority::serve_early;
@@ -24,6 +24,8 @@ use crate::torch::{ClassNames, TorchError};
 
 /// Between two looks into the ring: a fraction of what it holds at 600,000 events a second.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The same where stacks are sampled at each.
+const SAMPLE_EVERY: Duration = Duration::from_millis(2);
 /// An event waits so long for the description of its stack, which another thread may be writing.
 const PATIENCE: Duration = Duration::from_millis(100);
 const CHECK_ALIVE_EVERY: Duration = Duration::from_millis(100);
@@ -71,6 +73,7 @@ pub struct ExactRecorder {
     counted: ProbeCounts,
     reconciler: Reconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
+    samples: Vec<ThreadSample>,
 }
 
 impl ExactRecorder {
@@ -93,6 +96,7 @@ impl ExactRecorder {
             counted: ProbeCounts::default(),
             reconciler: Reconciler::new(wanted.frees != Frees::Maps),
             counters: Vec::new(),
+            samples: Vec::new(),
             wanted,
         }
     }
@@ -168,7 +172,7 @@ impl ExactRecorder {
                 checked = now;
                 self.check(sink)?;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(if self.samples_stacks() { SAMPLE_EVERY } else { LOOK_EVERY });
         }
     }
 
@@ -229,7 +233,24 @@ impl ExactRecorder {
         }
     }
 
+    /// Whether events come without stacks.
+    fn samples_stacks(&self) -> bool {
+        self.probe.as_ref().is_some_and(|probe| probe.way() == ExactWay::PerfSamples)
+    }
+
+    fn sample_stacks(&mut self) {
+        let Some(python) = &mut self.session.readers.python else { return };
+        let time = monotonic();
+        // A look that fails leaves events with the stacks of the one before.
+        if python.sample(&mut self.session.table, &mut self.samples).is_ok() {
+            self.sites.saw_stacks(time, &self.samples);
+        }
+    }
+
     fn empty_ring(&mut self) {
+        if self.samples_stacks() {
+            self.sample_stacks();
+        }
         let Some(probe) = &mut self.probe else { return };
         let (sites, table, waiting) = (&mut self.sites, &mut self.session.table, &mut self.waiting);
         let before = waiting.len();

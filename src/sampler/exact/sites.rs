@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{ProbedFrame, Site, SiteId, StackId, StackSource, StackTable, Thread, ThreadId};
+use super::sampled::SampledStacks;
+use crate::model::{
+    ProbedFrame, Site, SiteId, StackId, StackSource, StackTable, Thread, ThreadId, ThreadSample,
+};
 use crate::probe::{Raw, RawEvent, RawNode, StackKey};
 use crate::python::ProbedStacks;
 use crate::target::Process;
@@ -40,6 +43,7 @@ pub(super) struct Sites {
     stacks: FxHashMap<StackKey, Stack>,
     threads: FxHashMap<(u32, u64), ThreadId>,
     known: FxHashMap<Key, (SiteId, StackSource)>,
+    sampled: SampledStacks,
 }
 
 impl Sites {
@@ -55,7 +59,13 @@ impl Sites {
             stacks: FxHashMap::default(),
             threads: FxHashMap::default(),
             known: FxHashMap::default(),
+            sampled: SampledStacks::default(),
         }
+    }
+
+    /// Takes a look at the stacks, for events whose own are not known.
+    pub(super) fn saw_stacks(&mut self, time: u64, threads: &[ThreadSample]) {
+        self.sampled.saw(time, threads);
     }
 
     /// Takes a description out of the ring; an event is given back.
@@ -98,6 +108,9 @@ impl Sites {
         event: &RawEvent,
         table: &mut StackTable,
     ) -> (SiteId, StackSource) {
+        if event.source == StackSource::Sampled {
+            return self.sampled_site(event, table);
+        }
         let key = Key {
             os_thread: event.os_thread,
             python_id: event.python_id,
@@ -129,6 +142,27 @@ impl Sites {
             table.site(Site { thread, stack, source, truncated: event.truncated, node, forward });
         self.known.insert(key, (site, source));
         (site, source)
+    }
+
+    /// The site of an event that came without stack: with the stack that sampling saw last, on its thread, or
+    /// else on the main thread, which as a rule waits for what others do.
+    fn sampled_site(&mut self, event: &RawEvent, table: &mut StackTable) -> (SiteId, StackSource) {
+        let os_id = u64::from(event.os_thread);
+        let main = event.os_thread == self.process.pid();
+        let known = table.find_os_thread(os_id, main);
+        let thread = known.unwrap_or_else(|| self.thread(event, table));
+        let of_main = || {
+            let main = table.main_thread().filter(|&it| it != thread)?;
+            self.sampled.last(main, event.time)
+        };
+        let (stack, source) = match (self.sampled.last(thread, event.time), of_main()) {
+            (Some(stack), _) => (Some(stack), StackSource::Sampled),
+            (None, Some(stack)) => (Some(stack), StackSource::Borrowed),
+            (None, None) if known.is_some() => (None, StackSource::Unknown),
+            (None, None) => (None, StackSource::NoPython),
+        };
+        let site = Site { thread, stack, source, truncated: false, node: None, forward: None };
+        (table.site(site), source)
     }
 
     fn class(&mut self, node: RawNode) -> Option<Arc<str>> {

@@ -1,0 +1,35 @@
+//! A uprobe as a perf event.
+
+use std::ffi::CStr;
+use std::io;
+
+use perf_event::Builder;
+use perf_event::events::Software;
+
+use super::syscall::Point;
+
+/// What is attempted, for errors.
+pub(super) const OPEN_UPROBE: &str = "open a uprobe (perf_event_open)";
+
+/// The event of each pass of a thread of `process`, which may be one thread, at a place in the file at `path`, which has
+/// to live as long as the builder. The kernel switches the site on by its semaphore, whose offset stands in the upper
+/// half of `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`, kernel/events/core.c).
+pub(super) fn uprobe<'a>(
+    path: &CStr,
+    point: &Point,
+    process: u32,
+    at_return: bool,
+) -> io::Result<Builder<'a>> {
+    const SEMAPHORE_SHIFT: u32 = 32;
+    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
+    let kind = kind.trim().parse().map_err(io::Error::other)?;
+    // perf-event2 knows the event only without a semaphore.
+    let mut builder = Builder::new(Software::DUMMY);
+    builder.observe_pid(process as i32).any_cpu().sample_period(1);
+    let attributes = builder.attrs_mut();
+    attributes.type_ = kind;
+    attributes.config = u64::from(at_return) | point.semaphore << SEMAPHORE_SHIFT;
+    attributes.kprobe_func = path.as_ptr() as u64;
+    attributes.probe_offset = point.offset;
+    Ok(builder)
+}

@@ -1,0 +1,65 @@
+//! The stacks that sampling saw a moment ago, for events that come without one.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{StackId, ThreadId, ThreadSample};
+
+/// Looks kept: events are older than the last look by what they wait in their ring.
+const MOST_LOOKS: usize = 128;
+
+/// Looks that may miss a thread in a row.
+const LOOKS_BACK: usize = 16;
+
+/// The last looks.
+#[derive(Debug, Default)]
+pub(super) struct SampledStacks {
+    /// CLOCK_MONOTONIC in nanoseconds at the begin of each look, oldest first, and what it saw.
+    looks: VecDeque<(u64, FxHashMap<ThreadId, StackId>)>,
+}
+
+impl SampledStacks {
+    /// Takes a look.
+    pub(super) fn saw(&mut self, time: u64, threads: &[ThreadSample]) {
+        let mut stacks = match self.looks.len() {
+            MOST_LOOKS.. => self.looks.pop_front().map(|(_, stacks)| stacks).unwrap_or_default(),
+            _ => FxHashMap::default(),
+        };
+        stacks.clear();
+        stacks.extend(threads.iter().map(|sample| (sample.thread, sample.stack)));
+        self.looks.push_back((time, stacks));
+    }
+
+    /// The stack of `thread` at the last look before `time` that saw one: a look may miss a thread that
+    /// moves too fast.
+    pub(super) fn last(&self, thread: ThreadId, time: u64) -> Option<StackId> {
+        let before = self.looks.partition_point(|(at, _)| *at <= time);
+        let looks = self.looks.range(..before).rev().take(LOOKS_BACK);
+        looks.filter_map(|(_, stacks)| stacks.get(&thread).copied()).next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Activity;
+
+    #[test]
+    fn the_last_look_before_counts() {
+        let mut stacks = SampledStacks::default();
+        let thread = ThreadId(1);
+        for time in 0..200 {
+            let stack = StackId(time as u32);
+            let sample = ThreadSample { thread, stack, gil: true, activity: Activity::Running };
+            stacks.saw(10 * time, &[sample]);
+        }
+        assert_eq!(stacks.last(thread, 1995), Some(StackId(199)));
+        assert_eq!(stacks.last(thread, 1989), Some(StackId(198)));
+        stacks.saw(2000, &[]);
+        assert_eq!(stacks.last(thread, 2005), Some(StackId(199)));
+        // Older than what is kept.
+        assert_eq!(stacks.last(thread, 700), None);
+        assert_eq!(stacks.last(ThreadId(2), 1995), None);
+    }
+}
