@@ -134,6 +134,14 @@ impl Probe {
         }
     }
 
+    /// Links that have done their work: of threads that have ended.
+    pub fn take_ended(&mut self) -> Vec<Link> {
+        match &mut self.by {
+            By::Programs(_) => Vec::new(),
+            By::Samples(samples) => samples.take_ended(),
+        }
+    }
+
     /// Gives up the links; what they have recorded can still be drained. Each ends its probes when it is
     /// dropped, for which the kernel waits some 30 ms until no program of theirs runs any more: better all at once
     /// than one after the other.

@@ -66,6 +66,8 @@ pub(super) struct Samples {
     lost: u64,
     /// Out of their rings, not yet passed on.
     waiting: Vec<RawEvent>,
+    /// Those of threads that have ended.
+    ended: Vec<Link>,
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
 }
@@ -100,6 +102,7 @@ impl Samples {
             refused: FxHashSet::default(),
             lost: 0,
             waiting: Vec::new(),
+            ended: Vec::new(),
             probes: Vec::new(),
             uncovered: Vec::new(),
         };
@@ -174,8 +177,8 @@ impl Samples {
         for id in gone {
             let Some(mut samplers) = self.threads.remove(&id) else { continue };
             self.lost += empty(&self.sites, &mut samplers, self.stacks_from, &mut self.waiting);
-            // The kernel waits a while at each: not while events come in.
-            std::thread::spawn(move || drop(samplers));
+            let links = samplers.into_iter().map(|sampler| Link::from(sampler.into_counter()));
+            self.ended.extend(links);
         }
         match error {
             Some(error) if self.threads.is_empty() => Err(error),
@@ -214,9 +217,13 @@ impl Samples {
         ProbeCounts { lost: self.lost, lost_descriptions: 0 }
     }
 
+    pub(super) fn take_ended(&mut self) -> Vec<Link> {
+        std::mem::take(&mut self.ended)
+    }
+
     /// Ends all events, after a last look at what they recorded.
     pub(super) fn take_links(&mut self) -> Vec<Link> {
-        let mut links = Vec::new();
+        let mut links = self.take_ended();
         for (_, mut samplers) in self.threads.drain() {
             self.lost += empty(&self.sites, &mut samplers, self.stacks_from, &mut self.waiting);
             links.extend(samplers.into_iter().map(|sampler| Link::from(sampler.into_counter())));

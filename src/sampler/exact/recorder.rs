@@ -194,6 +194,10 @@ impl ExactRecorder {
     /// Looks for what was not there before: PyTorch being imported, CUDA being initialised, threads.
     fn refresh(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         self.know_threads();
+        if let Some(ended) = self.probe.as_mut().map(Probe::take_ended).filter(|e| !e.is_empty()) {
+            // The kernel waits a while at each: not while events come in.
+            std::thread::spawn(move || drop(ended));
+        }
         let changed = self.session.readers.refresh();
         if changed {
             self.session.record_runtime(sink)?;
