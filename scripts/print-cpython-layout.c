@@ -226,6 +226,37 @@ int main(void)
 #else
     printf(" attributes: Attributes::Dict,");
 #endif
+    printf(" },\n    heap: HeapLayout {");
+#if PY_VERSION_HEX >= 0x03090000
+    printf(" gc: GcState::OfInterpreter(%zu),", offsetof(PyInterpreterState, gc));
+#else
+    printf(" gc: GcState::OfRuntime(%zu),", offsetof(_PyRuntimeState, gc));
+#endif
+    FIELD("collecting", struct _gc_runtime_state, collecting);
+    printf(" tuple_items: %zu,", offsetof(PyTupleObject, ob_item));
+    printf("\n       ");
+    FIELD("function_code", PyFunctionObject, func_code);
+    FIELD("function_globals", PyFunctionObject, func_globals);
+    FIELD("function_defaults", PyFunctionObject, func_defaults);
+    FIELD("function_kwdefaults", PyFunctionObject, func_kwdefaults);
+    FIELD("function_closure", PyFunctionObject, func_closure);
+    FIELD("function_dict", PyFunctionObject, func_dict);
+    printf("\n       ");
+#if PY_VERSION_HEX >= 0x030B0000
+    printf(" generator: GeneratorFrame::Inside(%zu),", offsetof(PyGenObject, gi_iframe));
+    SOME("frame_of_object", PyFrameObject, f_frame);
+    printf(" frame_locals: %zu,", offsetof(_PyInterpreterFrame, localsplus));
+    FIELD("frame_globals", _PyInterpreterFrame, f_globals);
+    printf(" local_names: LocalNames::Together { names: Field::at(%zu), kinds: Field::at(%zu) },",
+           offsetof(PyCodeObject, co_localsplusnames), offsetof(PyCodeObject, co_localspluskinds));
+#else
+    printf(" generator: GeneratorFrame::Pointer(Field::at(%zu)),", offsetof(PyGenObject, gi_frame));
+    NONE("frame_of_object");
+    printf(" frame_locals: %zu,", offsetof(PyFrameObject, f_localsplus));
+    FIELD("frame_globals", PyFrameObject, f_globals);
+    printf(" local_names: LocalNames::Apart { variables: Field::at(%zu), cells: Field::at(%zu), free: Field::at(%zu) },",
+           offsetof(PyCodeObject, co_varnames), offsetof(PyCodeObject, co_cellvars), offsetof(PyCodeObject, co_freevars));
+#endif
     printf(" },\n");
 #if PY_VERSION_HEX >= 0x030D0000
 #define AT(name, m) printf(" %s: Field::at(%zu),", name, offsetof(_Py_DebugOffsets, m))
@@ -259,6 +290,10 @@ int main(void)
     AT("instruction", interpreter_frame.instr_ptr);
     AT("owner", interpreter_frame.owner);
     printf("\n       ");
+    AT("gc", interpreter_state.gc);
+    AT("gc_collecting", gc.collecting);
+    AT("local_names", code_object.localsplusnames);
+    AT("tuple_items", tuple_object.ob_item);
     AT("code_len", code_object.co_code_adaptive);
     AT("name", code_object.qualname);
     AT("file", code_object.filename);

@@ -3,7 +3,8 @@
 //! They come out of the target's memory, so each is bounded before it is used.
 
 use super::layout::{
-    Attributes, CodeLayout, DebugOffsetsLayout, Entry, Instruction, Layout, SavedStack,
+    Attributes, CodeLayout, DebugOffsetsLayout, Entry, GcState, Instruction, Layout, LocalNames,
+    SavedStack,
 };
 use crate::target::{Field, Scalar};
 
@@ -101,6 +102,16 @@ pub(super) fn overlay(
         instructions: code_len,
         ..row.code
     };
+
+    let heap = &mut layout.heap;
+    heap.gc = GcState::OfInterpreter(state(at.gc, "interpreter_state.gc")?);
+    heap.collecting = Field::at(object(at.gc_collecting, "gc.collecting")?);
+    heap.tuple_items = object(at.tuple_items, "tuple_object.ob_item")?;
+    heap.frame_locals = frame_len;
+    let names = object(at.local_names, "code_object.localsplusnames")?;
+    // co_localspluskinds is not published, but always follows.
+    heap.local_names =
+        LocalNames::Together { names: Field::at(names), kinds: Field::at(names + 8) };
 
     let text = &mut layout.object;
     // The part of PyCompactUnicodeObject that follows PyASCIIObject is not published, but never changed.

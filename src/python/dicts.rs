@@ -1,13 +1,22 @@
-//! Dictionaries and instance attributes, enough to find `threading._active`.
+//! Dictionaries and instance attributes.
 
 use super::layout::{Attributes, DictSize, Layout};
 use super::objects::{ObjectFault, text};
 use crate::target::{Addr, Field, Memory};
 
 /// More entries than any dictionary that is looked at here has.
-const MOST_ENTRIES: u64 = 1 << 18;
+const MOST_ENTRIES: u64 = 1 << 24;
 /// Where `PyModuleObject` keeps its dictionary (Objects/moduleobject.c: directly after the header).
 const MODULE_DICT: Field<Addr> = Field::at(16);
+
+/// `tp_itemsize`, `PyVarObject.ob_size`: the same from 3.8 to 3.15.
+const ITEM_SIZE: Field<u64> = Field::at(40);
+const VAR_SIZE: Field<u64> = Field::at(16);
+/// `Py_TPFLAGS_MANAGED_DICT` (3.11+), `Py_TPFLAGS_INLINE_VALUES` (3.13+).
+const MANAGED_DICT: u64 = 1 << 4;
+const INLINE_VALUES: u64 = 1 << 2;
+/// `valid` in `PyDictValues` (3.13+).
+const VALUES_VALID: u64 = 3;
 
 /// The dictionary of a module's variables.
 pub(super) fn of_module(memory: &dyn Memory, module: Addr) -> Result<Addr, ObjectFault> {
@@ -97,32 +106,80 @@ pub(super) fn attributes(
 ) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
     let instance = &layout.instance;
     let class = plausible(memory.pointer(layout.object.type_of.in_target(plausible(at)?))?)?;
+    let class = InstanceClass {
+        at: class,
+        flags: memory.u64(instance.type_flags.in_target(class))?,
+        dict_offset: memory.u64(class + instance.dict_offset.offset as u64)? as i64,
+        basic_size: memory.u64(instance.basic_size.in_target(class))?,
+        item_size: memory.u64(ITEM_SIZE.in_target(class))?,
+    };
+    instance_entries(memory, layout, at, &class)
+}
+
+/// What a class says of where its instances keep their attributes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InstanceClass {
+    pub(super) at: Addr,
+    /// `tp_flags`.
+    pub(super) flags: u64,
+    /// `tp_dictoffset`.
+    pub(super) dict_offset: i64,
+    /// `tp_basicsize`, `tp_itemsize`.
+    pub(super) basic_size: u64,
+    pub(super) item_size: u64,
+}
+
+/// The instance attributes of the object at `at`, of class `class`.
+pub(super) fn instance_entries(
+    memory: &dyn Memory,
+    layout: &Layout,
+    at: Addr,
+    class: &InstanceClass,
+) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
+    let instance = &layout.instance;
     let before = |offset: i64| memory.pointer(Addr(at.0.wrapping_add_signed(offset)));
-    let cached = || memory.pointer(instance.cached_keys.in_target(class));
+    let cached = || memory.pointer(instance.cached_keys.in_target(class.at));
     let start = layout.dict.values_start as u64;
-    match instance.attributes {
-        Attributes::Dict => {
-            let offset = memory.u64(Addr(class.0 + instance.dict_offset.offset as u64))? as i64;
-            entries(memory, layout, before(offset)?)
+    let dict = match instance.attributes {
+        Attributes::Split { dict, values } if class.flags & MANAGED_DICT != 0 => {
+            match (before(dict)?, before(values)?) {
+                (Addr(0), Addr(0)) => return Ok(Vec::new()),
+                (Addr(0), values) => {
+                    return keyed(memory, layout, cached()?, Some(values + start));
+                }
+                (dict, _) => dict,
+            }
         }
-        Attributes::Split { dict, values } => match before(dict)? {
-            Addr(0) => keyed(memory, layout, cached()?, Some(before(values)? + start)),
-            dict => entries(memory, layout, dict),
-        },
-        Attributes::Tagged { word } => match before(word)? {
+        Attributes::Tagged { word } if class.flags & MANAGED_DICT != 0 => match before(word)? {
             Addr(values) if values & 1 == 1 => {
-                keyed(memory, layout, cached()?, Some(Addr(values + 1 + start)))
+                return keyed(memory, layout, cached()?, Some(Addr(values + 1 + start)));
             }
-            dict => entries(memory, layout, dict),
+            dict => dict,
         },
-        Attributes::Inline { dict } => match before(dict)? {
-            Addr(0) => {
-                let size = memory.u64(instance.basic_size.in_target(class))?;
-                keyed(memory, layout, cached()?, Some(at + size + start))
+        Attributes::Inline { dict } if class.flags & MANAGED_DICT != 0 => match before(dict)? {
+            Addr(0) if class.flags & INLINE_VALUES != 0 => {
+                let values = at + class.basic_size;
+                let [valid] = memory.bytes(values + VALUES_VALID)?;
+                if valid == 0 {
+                    return Ok(Vec::new());
+                }
+                return keyed(memory, layout, cached()?, Some(values + start));
             }
-            dict => entries(memory, layout, dict),
+            dict => dict,
         },
-    }
+        _ => match class.dict_offset {
+            0 => return Ok(Vec::new()),
+            offset @ 1.. => before(offset)?,
+            // Counted from the end of an object with items (_PyObject_GetDictPtr).
+            offset => {
+                let count = (memory.u64(VAR_SIZE.in_target(at))? as i64).unsigned_abs();
+                let items = count.min(MOST_ENTRIES).saturating_mul(class.item_size);
+                let size = class.basic_size.saturating_add(items).next_multiple_of(8);
+                before((size as i64).saturating_add(offset))?
+            }
+        },
+    };
+    if dict == Addr(0) { Ok(Vec::new()) } else { entries(memory, layout, dict) }
 }
 
 fn plausible(at: Addr) -> Result<Addr, ObjectFault> {

@@ -42,6 +42,7 @@ pub(super) struct Layout {
     pub(super) object: ObjectLayout,
     pub(super) dict: DictLayout,
     pub(super) instance: InstanceLayout,
+    pub(super) heap: HeapLayout,
     /// Where the target itself says all this.
     pub(super) debug_offsets: Option<DebugOffsetsLayout>,
 }
@@ -228,6 +229,55 @@ pub(super) struct InstanceLayout {
     pub(super) attributes: Attributes,
 }
 
+/// Where `struct _gc_runtime_state` begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GcState {
+    /// In `_PyRuntimeState`: one for all interpreters.
+    OfRuntime(usize),
+    /// In each `PyInterpreterState`.
+    OfInterpreter(usize),
+}
+
+/// Where a generator keeps its frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GeneratorFrame {
+    /// A pointer to its `PyFrameObject`.
+    Pointer(Field<Addr>),
+    /// The `_PyInterpreterFrame` is part of it.
+    Inside(usize),
+}
+
+/// How a code object names the local variables of its frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LocalNames {
+    /// `co_localsplusnames`, and a byte of `CO_FAST_*` for each in `co_localspluskinds`.
+    Together { names: Field<Addr>, kinds: Field<Addr> },
+    /// `co_varnames`, `co_cellvars`, `co_freevars`, in this order in a frame.
+    Apart { variables: Field<Addr>, cells: Field<Addr>, free: Field<Addr> },
+}
+
+/// What holds references: the collector's lists, containers, functions, frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeapLayout {
+    pub(super) gc: GcState,
+    /// `collecting` in the collector's state.
+    pub(super) collecting: Field<i32>,
+    pub(super) tuple_items: usize,
+    pub(super) function_code: Field<Addr>,
+    pub(super) function_globals: Field<Addr>,
+    pub(super) function_defaults: Field<Addr>,
+    pub(super) function_kwdefaults: Field<Addr>,
+    pub(super) function_closure: Field<Addr>,
+    pub(super) function_dict: Field<Addr>,
+    pub(super) generator: GeneratorFrame,
+    /// Where `PyFrameObject` leads to its `_PyInterpreterFrame`, where these are two.
+    pub(super) frame_of_object: Option<Field<Addr>>,
+    /// `localsplus` in a frame.
+    pub(super) frame_locals: usize,
+    pub(super) frame_globals: Field<Addr>,
+    pub(super) local_names: LocalNames,
+}
+
 /// `_Py_DebugOffsets` (Include/internal/pycore_debug_offsets.h): where in it each offset is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DebugOffsetsLayout {
@@ -251,6 +301,10 @@ pub(super) struct DebugOffsetsLayout {
     pub(super) previous: Field<u64>,
     pub(super) instruction: Field<u64>,
     pub(super) owner: Field<u64>,
+    pub(super) gc: Field<u64>,
+    pub(super) gc_collecting: Field<u64>,
+    pub(super) local_names: Field<u64>,
+    pub(super) tuple_items: Field<u64>,
     pub(super) code_len: Field<u64>,
     pub(super) name: Field<u64>,
     pub(super) file: Field<u64>,

@@ -14,6 +14,7 @@ mod dicts;
 mod error;
 mod fallback;
 mod heads;
+mod heap;
 mod interpreter;
 mod layout;
 mod line_table;
@@ -28,6 +29,7 @@ pub mod walk;
 mod windows;
 
 pub use error::PythonError;
+pub use heap::{Class, Edge, Heap, HeapError, Kind, Local, Object};
 pub use layout::LayoutSource;
 pub use own::SampleStats;
 pub use probed::ProbedStacks;

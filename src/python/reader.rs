@@ -2,12 +2,13 @@
 
 use super::error::PythonError;
 use super::fallback::PySpyReader;
+use super::heap::{Heap, HeapError};
 use super::interpreter;
 use super::layout::LayoutSource;
 use super::own::{OwnReader, SampleStats};
 use super::probed::ProbedStacks;
 use crate::model::{FrameWalk, StackTable, ThreadId, ThreadSample};
-use crate::target::Process;
+use crate::target::{PageCache, Process};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
 pub struct PythonReader {
@@ -129,6 +130,19 @@ impl PythonReader {
                 Some(ProbedStacks::new(Box::new(process.memory()), own.interpreter()))
             }
             Reader::PySpy(_) => None,
+        }
+    }
+
+    /// The objects of the process, which has to stand still, read through `memory`.
+    ///
+    /// # Errors
+    /// [`HeapError::Collecting`] and [`HeapError::Changing`] pass; the others are final for this process.
+    pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<Heap<'a>, HeapError> {
+        match &self.reader {
+            Reader::Own(own) => Heap::read(memory, own.interpreter()),
+            Reader::PySpy(py_spy) => {
+                Err(HeapError::Unsupported { version: py_spy.version().to_owned() })
+            }
         }
     }
 

@@ -1,9 +1,9 @@
 //! One [`Layout`] per minor version of CPython (64-bit Linux), printed from its headers by a script.
 
 use super::layout::{
-    Attributes, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, Entry, FrameLayout,
-    GilLayout, InstanceLayout, Instruction, InterpreterLayout, Layout, LineFormat, ObjectLayout,
-    RuntimeLayout, SavedStack, ThreadLayout,
+    Attributes, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, Entry, FrameLayout, GcState,
+    GeneratorFrame, GilLayout, HeapLayout, InstanceLayout, Instruction, InterpreterLayout, Layout,
+    LineFormat, LocalNames, ObjectLayout, RuntimeLayout, SavedStack, ThreadLayout,
 };
 use crate::target::Field;
 
@@ -29,6 +29,9 @@ pub(super) const V3_8: Layout = Layout {
     object: ObjectLayout { type_of: Field::at(8), bytes_len: Field::at(16), bytes_start: 32, text_len: Field::at(16), text_state: Field::at(32), text_kind_bit: 2, text_compact_bit: 5, text_ascii_bit: 6, ascii_start: 48, compact_start: 72, int_len: Field::at(16), int_len_bit: 0, int_digits: 24, },
     dict: DictLayout { keys: Field::at(32), values: Field::at(40), kind: None, size: DictSize::Slots(Field::at(8)), entry_count: Field::at(32), indices: 40, values_start: 0, },
     instance: InstanceLayout { type_flags: Field::at(168), dict_offset: Field::at(288), basic_size: Field::at(32), cached_keys: Field::at(872), attributes: Attributes::Dict, },
+    heap: HeapLayout { gc: GcState::OfRuntime(344), collecting: Field::at(200), tuple_items: 24,
+        function_code: Field::at(16), function_globals: Field::at(24), function_defaults: Field::at(32), function_kwdefaults: Field::at(40), function_closure: Field::at(48), function_dict: Field::at(72),
+        generator: GeneratorFrame::Pointer(Field::at(16)), frame_of_object: None, frame_locals: 360, frame_globals: Field::at(48), local_names: LocalNames::Apart { variables: Field::at(72), cells: Field::at(88), free: Field::at(80) }, },
     debug_offsets: None,
 };
 
@@ -45,6 +48,9 @@ pub(super) const V3_9: Layout = Layout {
     object: ObjectLayout { type_of: Field::at(8), bytes_len: Field::at(16), bytes_start: 32, text_len: Field::at(16), text_state: Field::at(32), text_kind_bit: 2, text_compact_bit: 5, text_ascii_bit: 6, ascii_start: 48, compact_start: 72, int_len: Field::at(16), int_len_bit: 0, int_digits: 24, },
     dict: DictLayout { keys: Field::at(32), values: Field::at(40), kind: None, size: DictSize::Slots(Field::at(8)), entry_count: Field::at(32), indices: 40, values_start: 0, },
     instance: InstanceLayout { type_flags: Field::at(168), dict_offset: Field::at(288), basic_size: Field::at(32), cached_keys: Field::at(864), attributes: Attributes::Dict, },
+    heap: HeapLayout { gc: GcState::OfInterpreter(616), collecting: Field::at(200), tuple_items: 24,
+        function_code: Field::at(16), function_globals: Field::at(24), function_defaults: Field::at(32), function_kwdefaults: Field::at(40), function_closure: Field::at(48), function_dict: Field::at(72),
+        generator: GeneratorFrame::Pointer(Field::at(16)), frame_of_object: None, frame_locals: 360, frame_globals: Field::at(48), local_names: LocalNames::Apart { variables: Field::at(72), cells: Field::at(88), free: Field::at(80) }, },
     debug_offsets: None,
 };
 
@@ -61,6 +67,9 @@ pub(super) const V3_10: Layout = Layout {
     object: ObjectLayout { type_of: Field::at(8), bytes_len: Field::at(16), bytes_start: 32, text_len: Field::at(16), text_state: Field::at(32), text_kind_bit: 2, text_compact_bit: 5, text_ascii_bit: 6, ascii_start: 48, compact_start: 72, int_len: Field::at(16), int_len_bit: 0, int_digits: 24, },
     dict: DictLayout { keys: Field::at(32), values: Field::at(40), kind: None, size: DictSize::Slots(Field::at(8)), entry_count: Field::at(32), indices: 40, values_start: 0, },
     instance: InstanceLayout { type_flags: Field::at(168), dict_offset: Field::at(288), basic_size: Field::at(32), cached_keys: Field::at(872), attributes: Attributes::Dict, },
+    heap: HeapLayout { gc: GcState::OfInterpreter(616), collecting: Field::at(200), tuple_items: 24,
+        function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
+        generator: GeneratorFrame::Pointer(Field::at(16)), frame_of_object: None, frame_locals: 352, frame_globals: Field::at(48), local_names: LocalNames::Apart { variables: Field::at(72), cells: Field::at(88), free: Field::at(80) }, },
     debug_offsets: None,
 };
 
@@ -77,6 +86,9 @@ pub(super) const V3_11: Layout = Layout {
     object: ObjectLayout { type_of: Field::at(8), bytes_len: Field::at(16), bytes_start: 32, text_len: Field::at(16), text_state: Field::at(32), text_kind_bit: 2, text_compact_bit: 5, text_ascii_bit: 6, ascii_start: 48, compact_start: 72, int_len: Field::at(16), int_len_bit: 0, int_digits: 24, },
     dict: DictLayout { keys: Field::at(32), values: Field::at(40), kind: Some(Field::at(10)), size: DictSize::IndexBytes(Field::at(9)), entry_count: Field::at(24), indices: 32, values_start: 0, },
     instance: InstanceLayout { type_flags: Field::at(168), dict_offset: Field::at(288), basic_size: Field::at(32), cached_keys: Field::at(872), attributes: Attributes::Split { dict: -24, values: -32 }, },
+    heap: HeapLayout { gc: GcState::OfInterpreter(648), collecting: Field::at(200), tuple_items: 24,
+        function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
+        generator: GeneratorFrame::Inside(80), frame_of_object: Some(Field::at(24)), frame_locals: 72, frame_globals: Field::at(8), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
     debug_offsets: None,
 };
 
@@ -93,10 +105,13 @@ pub(super) const V3_12: Layout = Layout {
     object: ObjectLayout { type_of: Field::at(8), bytes_len: Field::at(16), bytes_start: 32, text_len: Field::at(16), text_state: Field::at(32), text_kind_bit: 2, text_compact_bit: 5, text_ascii_bit: 6, ascii_start: 40, compact_start: 56, int_len: Field::at(16), int_len_bit: 3, int_digits: 24, },
     dict: DictLayout { keys: Field::at(32), values: Field::at(40), kind: Some(Field::at(10)), size: DictSize::IndexBytes(Field::at(9)), entry_count: Field::at(24), indices: 32, values_start: 0, },
     instance: InstanceLayout { type_flags: Field::at(168), dict_offset: Field::at(288), basic_size: Field::at(32), cached_keys: Field::at(880), attributes: Attributes::Tagged { word: -24 }, },
+    heap: HeapLayout { gc: GcState::OfInterpreter(112), collecting: Field::at(200), tuple_items: 24,
+        function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
+        generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 72, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
     debug_offsets: None,
 };
 
-/// CPython 3.13, printed by `scripts/print-cpython-layout.sh` from the headers of 3.13.18.
+/// CPython 3.13, printed by `scripts/print-cpython-layout.sh` from the headers of 3.13.0.
 #[rustfmt::skip]
 pub(super) const V3_13: Layout = Layout {
     minor: 13,
@@ -109,11 +124,14 @@ pub(super) const V3_13: Layout = Layout {
     object: ObjectLayout { type_of: Field::at(8), bytes_len: Field::at(16), bytes_start: 32, text_len: Field::at(16), text_state: Field::at(32), text_kind_bit: 2, text_compact_bit: 5, text_ascii_bit: 6, ascii_start: 40, compact_start: 56, int_len: Field::at(16), int_len_bit: 3, int_digits: 24, },
     dict: DictLayout { keys: Field::at(32), values: Field::at(40), kind: Some(Field::at(10)), size: DictSize::IndexBytes(Field::at(9)), entry_count: Field::at(24), indices: 32, values_start: 8, },
     instance: InstanceLayout { type_flags: Field::at(168), dict_offset: Field::at(288), basic_size: Field::at(32), cached_keys: Field::at(880), attributes: Attributes::Inline { dict: -24 }, },
+    heap: HeapLayout { gc: GcState::OfInterpreter(7400), collecting: Field::at(200), tuple_items: 24,
+        function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
+        generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 72, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
     debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(88), gil: Field::at(112),
         own_gil: Field::at(120), own_gil_locked: Field::at(136), own_gil_holder: Field::at(144), code_generation: None,
         next_thread: Field::at(168), interpreter: Field::at(176), head: Field::at(184), python_id: Field::at(192), os_id: Field::at(200),
         frame_len: Field::at(256), frame_code: Field::at(240), previous: Field::at(232), instruction: Field::at(248), owner: Field::at(264),
-        code_len: Field::at(344), name: Field::at(296), file: Field::at(280), line_table: Field::at(304), first_line: Field::at(312), type_of: Field::at(360),
+        gc: Field::at(80), gc_collecting: Field::at(576), local_names: Field::at(328), tuple_items: Field::at(408), code_len: Field::at(344), name: Field::at(296), file: Field::at(280), line_table: Field::at(304), first_line: Field::at(312), type_of: Field::at(360),
         bytes_len: Field::at(520), bytes_start: Field::at(528), text_len: Field::at(552), text_state: Field::at(544), ascii_start: Field::at(560), dict_keys: Field::at(456), dict_values: Field::at(464),
     }),
 };
@@ -131,11 +149,14 @@ pub(super) const V3_14: Layout = Layout {
     object: ObjectLayout { type_of: Field::at(8), bytes_len: Field::at(16), bytes_start: 32, text_len: Field::at(16), text_state: Field::at(32), text_kind_bit: 2, text_compact_bit: 5, text_ascii_bit: 6, ascii_start: 40, compact_start: 56, int_len: Field::at(16), int_len_bit: 3, int_digits: 24, },
     dict: DictLayout { keys: Field::at(32), values: Field::at(40), kind: Some(Field::at(10)), size: DictSize::IndexBytes(Field::at(9)), entry_count: Field::at(24), indices: 32, values_start: 8, },
     instance: InstanceLayout { type_flags: Field::at(168), dict_offset: Field::at(288), basic_size: Field::at(32), cached_keys: Field::at(880), attributes: Attributes::Inline { dict: -24 }, },
+    heap: HeapLayout { gc: GcState::OfInterpreter(7408), collecting: Field::at(192), tuple_items: 32,
+        function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
+        generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 80, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
     debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
         own_gil: Field::at(128), own_gil_locked: Field::at(144), own_gil_holder: Field::at(152), code_generation: Some(Field::at(160)),
         next_thread: Field::at(192), interpreter: Field::at(200), head: Field::at(208), python_id: Field::at(216), os_id: Field::at(224),
         frame_len: Field::at(280), frame_code: Field::at(264), previous: Field::at(256), instruction: Field::at(272), owner: Field::at(288),
-        code_len: Field::at(384), name: Field::at(336), file: Field::at(320), line_table: Field::at(344), first_line: Field::at(352), type_of: Field::at(408),
+        gc: Field::at(88), gc_collecting: Field::at(656), local_names: Field::at(368), tuple_items: Field::at(456), code_len: Field::at(384), name: Field::at(336), file: Field::at(320), line_table: Field::at(344), first_line: Field::at(352), type_of: Field::at(408),
         bytes_len: Field::at(600), bytes_start: Field::at(608), text_len: Field::at(632), text_state: Field::at(624), ascii_start: Field::at(640), dict_keys: Field::at(536), dict_values: Field::at(544),
     }),
 };
@@ -153,11 +174,14 @@ pub(super) const V3_15: Layout = Layout {
     object: ObjectLayout { type_of: Field::at(8), bytes_len: Field::at(16), bytes_start: 32, text_len: Field::at(16), text_state: Field::at(32), text_kind_bit: 2, text_compact_bit: 5, text_ascii_bit: 6, ascii_start: 40, compact_start: 56, int_len: Field::at(16), int_len_bit: 3, int_digits: 24, },
     dict: DictLayout { keys: Field::at(32), values: Field::at(40), kind: Some(Field::at(10)), size: DictSize::IndexBytes(Field::at(9)), entry_count: Field::at(24), indices: 32, values_start: 8, },
     instance: InstanceLayout { type_flags: Field::at(168), dict_offset: Field::at(288), basic_size: Field::at(32), cached_keys: Field::at(888), attributes: Attributes::Inline { dict: -24 }, },
+    heap: HeapLayout { gc: GcState::OfInterpreter(7400), collecting: Field::at(112), tuple_items: 32,
+        function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
+        generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 80, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
     debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
         own_gil: Field::at(128), own_gil_locked: Field::at(144), own_gil_holder: Field::at(152), code_generation: Some(Field::at(160)),
         next_thread: Field::at(192), interpreter: Field::at(200), head: Field::at(208), python_id: Field::at(240), os_id: Field::at(248),
         frame_len: Field::at(344), frame_code: Field::at(328), previous: Field::at(320), instruction: Field::at(336), owner: Field::at(352),
-        code_len: Field::at(448), name: Field::at(400), file: Field::at(384), line_table: Field::at(408), first_line: Field::at(416), type_of: Field::at(472),
+        gc: Field::at(88), gc_collecting: Field::at(760), local_names: Field::at(432), tuple_items: Field::at(552), code_len: Field::at(448), name: Field::at(400), file: Field::at(384), line_table: Field::at(408), first_line: Field::at(416), type_of: Field::at(472),
         bytes_len: Field::at(696), bytes_start: Field::at(704), text_len: Field::at(728), text_state: Field::at(720), ascii_start: Field::at(736), dict_keys: Field::at(632), dict_values: Field::at(640),
     }),
 };

@@ -74,6 +74,9 @@ pub enum MemoryError {
     /// Any other answer of the kernel.
     #[error("process_vm_readv failed: {0}")]
     Os(Errno),
+    /// It was not copied while the process stood still, and is not what it was any more.
+    #[error("the memory at {0} of the target was not copied while it stood still")]
+    Closed(Addr),
 }
 
 /// Memory that can be read: of a live process, or captured.

@@ -2,7 +2,7 @@
 //!
 //! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses.
 //! May import `model`, and alone knows process reading, `/proc` and ELF.
-//! Never writes to, stops or signals the target; never interprets what it reads.
+//! Never writes to or signals the target, and stops it only by [`Pause`]; never interprets what it reads.
 //! Start reading at [`Process`] and [`Memory`].
 
 pub mod access;
@@ -12,6 +12,8 @@ pub mod field;
 pub mod image;
 pub mod mappings;
 pub mod memory;
+pub mod pages;
+pub mod pause;
 pub mod process;
 pub mod usdt;
 
@@ -21,4 +23,6 @@ pub use field::{Field, Scalar};
 pub use image::{MemoryImage, RecordingMemory};
 pub use mappings::{Mapping, Mappings};
 pub use memory::{Addr, LiveMemory, Memory, MemoryError, Span};
+pub use pages::{Look, PageCache};
+pub use pause::{Pause, PauseError};
 pub use process::{OsThread, Process, ProcessError};

@@ -1,0 +1,203 @@
+//! Classes: what an object is, looked up once for each.
+
+use std::cell::OnceCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::Heap;
+use crate::target::{Addr, Field, Memory};
+
+/// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15.
+const NAME: Field<Addr> = Field::at(24);
+const BASIC_SIZE: Field<u64> = Field::at(32);
+const ITEM_SIZE: Field<u64> = Field::at(40);
+const FLAGS: Field<u64> = Field::at(168);
+const DICT: Field<Addr> = Field::at(264);
+const DICT_OFFSET: Field<i64> = Field::at(288);
+const MRO: Field<Addr> = Field::at(344);
+/// What is copied of it.
+const LEN: usize = 352;
+/// Longer names are cut.
+const LONGEST_NAME: usize = 256;
+/// Flags (Include/object.h): made by a `class` statement or `PyType_FromSpec`; subclasses of builtins.
+const HEAP_TYPE: u64 = 1 << 9;
+const LIST: u64 = 1 << 25;
+const TUPLE: u64 = 1 << 26;
+const TEXT: u64 = 1 << 28;
+const MAPPING: u64 = 1 << 29;
+const TYPE: u64 = 1 << 31;
+/// `PyMemberDescrObject.d_member`, the same from 3.8 to 3.15.
+const MEMBER: Field<Addr> = Field::at(40);
+/// `PyMemberDef`: name, type, offset; types of a member that is a reference (Include/structmember.h).
+const MEMBER_LEN: usize = 24;
+const REFERENCES: [i32; 2] = [6, 16];
+
+/// What kind of object a class makes: as far as it is known what they refer to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `dict` and its subclasses.
+    Dict,
+    /// `list` and its subclasses.
+    List,
+    /// `tuple` and its subclasses.
+    Tuple,
+    /// `str`.
+    Text,
+    /// `set`, `frozenset`.
+    Set,
+    /// A variable that a closure shares.
+    Cell,
+    /// A Python function.
+    Function,
+    /// A bound method.
+    Method,
+    /// Generator, coroutine, asynchronous generator.
+    Generator,
+    /// A frame object.
+    Frame,
+    /// A module.
+    Module,
+    /// A class.
+    Type,
+    /// Made by a class statement: attributes and slots.
+    Instance,
+    /// Anything else: what it refers to is not known, but for its attributes.
+    Other,
+}
+
+/// A class.
+#[derive(Debug)]
+pub struct Class {
+    /// Its address: `id(class)`.
+    pub at: Addr,
+    /// `tp_name`: with the module for classes written in C.
+    pub name: Arc<str>,
+    /// What its instances are.
+    pub kind: Kind,
+    /// `tp_mro`: the class and all its bases.
+    pub bases: Vec<Addr>,
+    /// Bytes of an instance without items.
+    pub basic_size: u64,
+    pub(super) item_size: u64,
+    pub(super) flags: u64,
+    pub(super) dict: Addr,
+    pub(super) dict_offset: i64,
+    pub(super) slots: OnceCell<Vec<(Arc<str>, u64)>>,
+}
+
+impl Class {
+    /// Whether it is `base` or derived from it.
+    pub fn is_a(&self, base: Addr) -> bool {
+        self.bases.contains(&base)
+    }
+
+    fn is_heap_type(&self) -> bool {
+        self.flags & HEAP_TYPE != 0
+    }
+}
+
+fn kind(name: &str, flags: u64) -> Kind {
+    for (flag, kind) in [
+        (MAPPING, Kind::Dict),
+        (LIST, Kind::List),
+        (TUPLE, Kind::Tuple),
+        (TEXT, Kind::Text),
+        (TYPE, Kind::Type),
+    ] {
+        if flags & flag != 0 {
+            return kind;
+        }
+    }
+    if flags & HEAP_TYPE != 0 {
+        return Kind::Instance;
+    }
+    match name {
+        "set" | "frozenset" => Kind::Set,
+        "cell" => Kind::Cell,
+        "function" => Kind::Function,
+        "method" => Kind::Method,
+        "generator" | "coroutine" | "async_generator" => Kind::Generator,
+        "frame" => Kind::Frame,
+        "module" => Kind::Module,
+        _ => Kind::Other,
+    }
+}
+
+impl Heap<'_> {
+    /// The class at `at`; `None` when it cannot be read.
+    pub fn class_at(&self, at: Addr) -> Option<Rc<Class>> {
+        if let Some(known) = self.classes.borrow().get(&at) {
+            return known.clone();
+        }
+        let class = self.read_class(at).map(Rc::new);
+        self.classes.borrow_mut().insert(at, class.clone());
+        class
+    }
+
+    /// The class of the object at `at`.
+    pub fn class_of(&self, at: Addr) -> Option<Rc<Class>> {
+        if !at.is_plausible() || !at.0.is_multiple_of(8) {
+            return None;
+        }
+        let class = self.memory.look().pointer(self.layout.object.type_of.in_target(at)).ok()?;
+        self.class_at(class)
+    }
+
+    fn read_class(&self, at: Addr) -> Option<Class> {
+        if !at.is_plausible() || !at.0.is_multiple_of(8) {
+            return None;
+        }
+        let memory: &dyn Memory = self.memory;
+        let bytes = memory.vec(at, LEN).ok()?;
+        let name = memory.c_string(NAME.of(&bytes)?, LONGEST_NAME).ok()?;
+        let flags = FLAGS.of(&bytes)?;
+        Some(Class {
+            at,
+            kind: kind(&name, flags),
+            name: name.into(),
+            bases: self.items_at(MRO.of(&bytes)?, Kind::Tuple).unwrap_or_default(),
+            basic_size: BASIC_SIZE.of(&bytes)?,
+            item_size: ITEM_SIZE.of(&bytes)?,
+            flags,
+            dict: DICT.of(&bytes)?,
+            dict_offset: DICT_OFFSET.of(&bytes)?,
+            slots: OnceCell::new(),
+        })
+    }
+
+    /// The module that a class statement stands in (`__module__`).
+    pub fn module_of(&self, class: &Class) -> Option<String> {
+        if !class.is_heap_type() {
+            return class.name.rsplit_once('.').map(|(module, _)| module.to_owned());
+        }
+        let entries = self.named_entries(class.dict);
+        let (_, module) = entries.into_iter().find(|(name, _)| name == "__module__")?;
+        self.text(module)
+    }
+
+    /// Name and offset of the `__slots__` of a class and its bases.
+    pub(super) fn slots<'c>(&self, class: &'c Class) -> &'c [(Arc<str>, u64)] {
+        class.slots.get_or_init(|| {
+            let of_base = |base: &Addr| {
+                let base = self.class_at(*base).filter(|base| base.is_heap_type())?;
+                Some(self.own_slots(&base))
+            };
+            class.bases.iter().filter_map(of_base).flatten().collect()
+        })
+    }
+
+    fn own_slots(&self, class: &Class) -> Vec<(Arc<str>, u64)> {
+        let memory: &dyn Memory = self.memory;
+        let slot = |(name, value): (String, Addr)| {
+            if &*self.class_of(value)?.name != "member_descriptor" {
+                return None;
+            }
+            let member = memory.pointer(MEMBER.in_target(value)).ok()?;
+            let bytes = memory.vec(member, MEMBER_LEN).ok()?;
+            let is_reference = REFERENCES.contains(&Field::<i32>::at(8).of(&bytes)?);
+            let offset = Field::<u64>::at(16).of(&bytes)?;
+            (is_reference && offset < class.basic_size).then(|| (Arc::from(name), offset))
+        };
+        self.named_entries(class.dict).into_iter().filter_map(slot).collect()
+    }
+}

@@ -1,0 +1,159 @@
+//! What containers contain: dictionaries, lists, tuples, sets, instances.
+
+use super::super::dicts;
+use super::super::objects::text;
+use super::{Class, Heap, Kind};
+use crate::target::{Addr, Field, Memory, MemoryError};
+
+/// More items than any container that is looked at has; a longer one is damage.
+const MOST_ITEMS: u64 = 1 << 26;
+/// `PyVarObject.ob_size`, `PyListObject.ob_item`, `PySetObject.mask` and `.table`: the same from 3.8 to 3.15.
+const SIZE: Field<u64> = Field::at(16);
+const LIST_ITEMS: Field<Addr> = Field::at(24);
+const SET_MASK: Field<u64> = Field::at(32);
+const SET_TABLE: Field<Addr> = Field::at(40);
+/// `setentry`: key, hash.
+const SET_ENTRY: usize = 16;
+
+impl Heap<'_> {
+    pub(super) fn memory(&self) -> &dyn Memory {
+        self.memory
+    }
+
+    /// The text of a `str`; `None` when it is none.
+    pub fn text(&self, at: Addr) -> Option<String> {
+        if self.class_of(at)?.kind != Kind::Text {
+            return None;
+        }
+        text(self.memory(), &self.layout.object, at).ok().map(|text| text.text)
+    }
+
+    /// Keys and values of a dictionary.
+    pub fn entries(&self, dict: Addr) -> Vec<(Addr, Addr)> {
+        dicts::entries(self.memory(), &self.layout, dict).unwrap_or_else(|_| {
+            self.missed();
+            Vec::new()
+        })
+    }
+
+    /// The same; `None` for what is no dictionary.
+    pub fn entries_if_dict(&self, at: Addr) -> Option<Vec<(Addr, Addr)>> {
+        (self.class_of(at)?.kind == Kind::Dict).then(|| self.entries(at))
+    }
+
+    /// The entries of a dictionary whose keys are strings.
+    pub fn named_entries(&self, dict: Addr) -> Vec<(String, Addr)> {
+        let named = |(key, value): (Addr, Addr)| Some((self.text(key)?, value));
+        self.entries(dict).into_iter().filter_map(named).collect()
+    }
+
+    /// The items of a list, a tuple or a set; nothing for anything else.
+    pub fn items(&self, at: Addr) -> Vec<Addr> {
+        let Some(class) = self.class_of(at) else { return Vec::new() };
+        self.items_at(at, class.kind).unwrap_or_else(|_| {
+            self.missed();
+            Vec::new()
+        })
+    }
+
+    pub(super) fn items_at(&self, at: Addr, kind: Kind) -> Result<Vec<Addr>, MemoryError> {
+        let memory = self.memory();
+        let pointers = |start: Addr, count: u64| {
+            let bytes = memory.vec(start, (count.min(MOST_ITEMS) * 8) as usize)?;
+            Ok(bytes.chunks_exact(8).filter_map(|b| Field::<Addr>::at(0).of(b)).collect())
+        };
+        match kind {
+            Kind::Tuple => {
+                let count = memory.u64(SIZE.in_target(at))?;
+                pointers(at + self.layout.heap.tuple_items as u64, count)
+            }
+            Kind::List => {
+                let count = memory.u64(SIZE.in_target(at))?;
+                match memory.pointer(LIST_ITEMS.in_target(at))? {
+                    Addr(0) => Ok(Vec::new()),
+                    items => pointers(items, count),
+                }
+            }
+            Kind::Set => {
+                let slots = memory.u64(SET_MASK.in_target(at))?.min(MOST_ITEMS) + 1;
+                let table = memory.pointer(SET_TABLE.in_target(at))?;
+                let bytes = memory.vec(table, slots as usize * SET_ENTRY)?;
+                let key = |entry: &[u8]| {
+                    // A removed key leaves a dummy with hash -1.
+                    let hash = Field::<u64>::at(8).of(entry)?;
+                    Field::<Addr>::at(0).of(entry).filter(|key| key.0 != 0 && hash != u64::MAX)
+                };
+                Ok(bytes.chunks_exact(SET_ENTRY).filter_map(key).collect())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The attributes of an object: its `__dict__` and its slots.
+    pub fn attributes(&self, at: Addr) -> Vec<(String, Addr)> {
+        let Some(class) = self.class_of(at) else { return Vec::new() };
+        self.attributes_of(at, &class)
+    }
+
+    pub(super) fn attributes_of(&self, at: Addr, class: &Class) -> Vec<(String, Addr)> {
+        let memory = self.memory();
+        let mut attributes = Vec::new();
+        for (name, offset) in self.slots(class) {
+            if let Ok(value) = memory.pointer(at + *offset)
+                && value != Addr(0)
+            {
+                attributes.push((name.to_string(), value));
+            }
+        }
+        let of_dict = dicts::instance_entries(
+            memory,
+            &self.layout,
+            at,
+            &dicts::InstanceClass {
+                at: class.at,
+                flags: class.flags,
+                dict_offset: class.dict_offset,
+                basic_size: class.basic_size,
+                item_size: class.item_size,
+            },
+        );
+        match of_dict {
+            Ok(entries) => attributes.extend(
+                entries.into_iter().filter_map(|(key, value)| Some((self.text(key)?, value))),
+            ),
+            Err(_) => self.missed(),
+        }
+        attributes
+    }
+
+    /// The value of one attribute.
+    pub fn attribute(&self, at: Addr, name: &str) -> Option<Addr> {
+        self.attributes(at).into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// Name and dictionary of every module that is imported (`sys.modules` of the main interpreter).
+    pub fn modules(&self) -> Vec<(String, Addr)> {
+        let memory = self.memory();
+        let (runtime, interpreter) = (&self.layout.runtime, &self.layout.interpreter);
+        let modules = (|| {
+            let first = memory.pointer(runtime.interpreters_head.in_target(self.runtime)).ok()?;
+            // The main interpreter is the oldest: the last one of the list.
+            let mut main = first;
+            for _ in 0..64 {
+                match memory.pointer(interpreter.next.in_target(main)).ok()? {
+                    Addr(0) => break,
+                    next => main = next,
+                }
+            }
+            memory.pointer(interpreter.modules.in_target(main)).ok()
+        })();
+        let Some(modules) = modules else { return Vec::new() };
+        let dict = |(name, module): (String, Addr)| {
+            if self.class_of(module)?.kind != Kind::Module {
+                return None;
+            }
+            Some((name, dicts::of_module(memory, module).ok()?))
+        };
+        self.named_entries(modules).into_iter().filter_map(dict).collect()
+    }
+}

@@ -1,0 +1,131 @@
+//! The garbage collector's lists.
+//!
+//! Three generations and what `gc.freeze()` set aside, each a ring of the headers (`PyGC_Head`) that lie before the
+//! objects, with its head in a `struct gc_generation` of 24 bytes (Include/internal/pycore_gc.h, 3.8 to 3.15). They are found by their shape: what comes
+//! before and between them differs even between patch releases (3.14.0 to 3.14.4 have an incremental collector).
+
+use super::super::interpreter::Interpreter;
+use super::super::layout::GcState;
+use super::HeapError;
+use crate::target::{Addr, Field, Look, MemoryError, PageCache};
+
+/// More interpreters than any program has.
+const MOST_INTERPRETERS: usize = 256;
+/// More objects than fit in a terabyte.
+const MOST_OBJECTS: usize = 1 << 32;
+/// `struct gc_generation`: head (next, prev), threshold, count.
+const GENERATION: usize = 24;
+const GENERATIONS: usize = 3;
+/// How far into the collector's state the generations are searched for, and what is read of it.
+const SEARCHED: usize = 64;
+const STATE: usize = 512;
+/// No threshold or count is larger.
+const LARGEST_COUNT: u32 = 1 << 30;
+/// Bytes of `PyGC_Head`, before each object.
+const HEADER: u64 = 16;
+/// The low bits of both pointers are flags.
+const FLAGS: u64 = 3;
+
+/// Address and class of every object tracked.
+pub(super) fn tracked(
+    memory: &PageCache,
+    interpreter: &Interpreter,
+) -> Result<Vec<(Addr, Addr)>, HeapError> {
+    let layout = &interpreter.layout;
+    let mut look = memory.look();
+    let mut objects = Vec::new();
+    if let GcState::OfRuntime(offset) = layout.heap.gc {
+        read_state(&mut look, interpreter, interpreter.runtime + offset as u64, &mut objects)?;
+        return Ok(objects);
+    }
+    let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
+    let mut at = look.pointer(head).map_err(HeapError::unreadable("the interpreters", head))?;
+    for _ in 0..MOST_INTERPRETERS {
+        if at == Addr(0) {
+            break;
+        }
+        if let GcState::OfInterpreter(offset) = layout.heap.gc {
+            read_state(&mut look, interpreter, at + offset as u64, &mut objects)?;
+        }
+        let next = layout.interpreter.next.in_target(at);
+        at = look.pointer(next).map_err(HeapError::unreadable("the next interpreter", next))?;
+    }
+    Ok(objects)
+}
+
+/// Reads the lists of the collector whose state is at `at`.
+fn read_state(
+    look: &mut Look<'_>,
+    interpreter: &Interpreter,
+    at: Addr,
+    objects: &mut Vec<(Addr, Addr)>,
+) -> Result<(), HeapError> {
+    let mut state = [0; STATE];
+    look.read(at, &mut state).map_err(HeapError::unreadable("the collector's state", at))?;
+    let collecting = interpreter.layout.heap.collecting;
+    match collecting.of(&state) {
+        Some(0) => {}
+        Some(1) => return Err(HeapError::Collecting),
+        _ => return Err(HeapError::NoLists { version: interpreter.version.clone() }),
+    }
+    let lists = find(look, &state, at)
+        .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
+    for head in lists {
+        walk(look, head, objects)?;
+    }
+    Ok(())
+}
+
+/// The heads of the generations, and of the objects set aside for good.
+fn find(look: &mut Look<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
+    (8..SEARCHED).step_by(8).find_map(|first| {
+        let generation = |n: usize| first + n * GENERATION;
+        if !(0..GENERATIONS).all(|n| is_list(look, state, at, generation(n))) {
+            return None;
+        }
+        // Up to 3.13 a pointer to the youngest comes in between.
+        let after = generation(GENERATIONS);
+        let permanent = [after, after + 8].into_iter().find(|&p| is_list(look, state, at, p))?;
+        let heads = [generation(0), generation(1), generation(2), permanent];
+        Some(heads.map(|offset| at + offset as u64))
+    })
+}
+
+/// Whether a `struct gc_generation` lies `offset` bytes into the state at `at`.
+fn is_list(look: &mut Look<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
+    let head = at + offset as u64;
+    let pointer = |n: usize| Field::<u64>::at(offset + 8 * n).of(state).map(|p| Addr(p & !FLAGS));
+    let number = |n: usize| Field::<u32>::at(offset + 16 + 4 * n).of(state);
+    let (Some(next), Some(previous)) = (pointer(0), pointer(1)) else { return false };
+    if !next.is_plausible() || !previous.is_plausible() {
+        return false;
+    }
+    let small = |n: usize| number(n).is_some_and(|number| number < LARGEST_COUNT);
+    let mut leads_back = |from: Addr| look.u64(from).is_ok_and(|back| Addr(back & !FLAGS) == head);
+    small(0) && small(1) && leads_back(next + 8) && leads_back(previous)
+}
+
+/// Adds the objects of the list with this head.
+fn walk(look: &mut Look<'_>, head: Addr, objects: &mut Vec<(Addr, Addr)>) -> Result<(), HeapError> {
+    // A list that leads anywhere else is one that is being changed.
+    let changing = |error: MemoryError| match error {
+        MemoryError::Fault { .. } => HeapError::Changing,
+        source => HeapError::Unreadable { what: "the list of objects", at: head, source },
+    };
+    let mut before = head;
+    let mut at = Addr(look.u64(head).map_err(changing)? & !FLAGS);
+    while at != head {
+        if !at.is_plausible() || objects.len() >= MOST_OBJECTS {
+            return Err(HeapError::Changing);
+        }
+        let mut object = [0; HEADER as usize + 16];
+        look.read(at, &mut object).map_err(changing)?;
+        let word = |n: usize| Field::<u64>::at(8 * n).of(&object).unwrap_or_default();
+        if word(1) & !FLAGS != before.0 {
+            return Err(HeapError::Changing);
+        }
+        objects.push((at + HEADER, Addr(word(3))));
+        (before, at) = (at, Addr(word(0) & !FLAGS));
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! Local variables of the frames that run, and of generators that wait.
+
+use super::super::layout::{Entry, GeneratorFrame, LocalNames};
+use super::super::objects::bytes;
+use super::{Heap, Kind};
+use crate::target::{Addr, Field};
+
+/// More than any program has.
+const MOST_INTERPRETERS: usize = 256;
+const MOST_THREADS: usize = 16384;
+const MOST_FRAMES: usize = 100_000;
+/// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
+const IN_CELL: u8 = 0x40 | 0x80;
+/// Low bits of a reference in a frame are a tag since 3.14 (`_PyStackRef`).
+const TAG: u64 = 3;
+/// `PyCellObject.ob_ref`, the same from 3.8 to 3.15.
+pub(super) const CELL: Field<Addr> = Field::at(16);
+
+/// A local variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Local {
+    /// The function that runs; qualified since 3.11.
+    pub function: String,
+    /// Its file.
+    pub file: String,
+    /// The variable.
+    pub name: String,
+    /// What it refers to.
+    pub value: Addr,
+}
+
+impl Heap<'_> {
+    /// The local variables of all frames of all threads, innermost frames first.
+    pub fn locals(&self) -> Vec<Local> {
+        let memory = self.memory();
+        let (runtime, interpreter) = (&self.layout.runtime, &self.layout.interpreter);
+        let mut found = Vec::new();
+        let next = |field: Field<Addr>, at: Addr| {
+            memory.pointer(field.in_target(at)).ok().filter(|next| *next != Addr(0))
+        };
+        let mut at = next(runtime.interpreters_head, self.runtime);
+        for _ in 0..MOST_INTERPRETERS {
+            let Some(here) = at else { break };
+            let mut thread = next(interpreter.threads_head, here);
+            for _ in 0..MOST_THREADS {
+                let Some(here) = thread else { break };
+                self.locals_of_thread(here, &mut found);
+                thread = next(self.layout.thread.next, here);
+            }
+            at = next(interpreter.next, here);
+        }
+        found
+    }
+
+    fn locals_of_thread(&self, thread: Addr, found: &mut Vec<Local>) {
+        let memory = self.memory();
+        let layout = &self.layout;
+        let pointer =
+            |field: Field<Addr>, at: Addr| memory.pointer(field.in_target(at)).unwrap_or_default();
+        let mut frame = pointer(layout.thread.head, thread);
+        if let Some(through) = layout.thread.head_through
+            && frame != Addr(0)
+        {
+            frame = pointer(through, frame);
+        }
+        for _ in 0..MOST_FRAMES {
+            if !frame.is_plausible() {
+                break;
+            }
+            self.locals_of_frame(frame, &mut |local| found.push(local));
+            frame = pointer(layout.frame.previous, frame);
+        }
+    }
+
+    /// The local variables of a `_PyInterpreterFrame` (or `PyFrameObject` up to 3.10).
+    pub(super) fn locals_of_frame(&self, frame: Addr, take: &mut dyn FnMut(Local)) -> Option<()> {
+        let memory = self.memory();
+        let layout = &self.layout;
+        if let Entry::Shim { owner, from } = layout.frame.entry
+            && memory.bytes::<1>(owner.in_target(frame)).ok()?[0] >= from
+        {
+            return None;
+        }
+        let code = memory.pointer(layout.frame.code.in_target(frame)).ok()?;
+        let code = Addr(code.0 & !TAG);
+        if &*self.class_of(code)?.name != "code" {
+            return None;
+        }
+        let text_of = |field: Field<Addr>| {
+            memory.pointer(field.in_target(code)).ok().and_then(|text| self.text(text))
+        };
+        let function = text_of(layout.code.name)?;
+        let file = text_of(layout.code.file)?;
+        let names = |field: Field<Addr>| {
+            let tuple = memory.pointer(field.in_target(code)).ok()?;
+            self.items_at(tuple, Kind::Tuple).ok()
+        };
+        let (names, kinds) = match layout.heap.local_names {
+            LocalNames::Together { names: at, kinds } => {
+                let kinds = memory.pointer(kinds.in_target(code)).ok()?;
+                (names(at)?, bytes(memory, &layout.object, kinds).ok()?)
+            }
+            LocalNames::Apart { variables, cells, free } => {
+                let (variables, cells, free) = (names(variables)?, names(cells)?, names(free)?);
+                let mut kinds = vec![0; variables.len()];
+                kinds.resize(variables.len() + cells.len() + free.len(), IN_CELL);
+                ([variables, cells, free].concat(), kinds)
+            }
+        };
+        let values = memory.vec(frame + layout.heap.frame_locals as u64, 8 * names.len()).ok()?;
+        for ((name, kind), value) in names.iter().zip(kinds).zip(values.chunks_exact(8)) {
+            let mut value = Addr(Field::<u64>::at(0).of(value)? & !TAG);
+            if value == Addr(0) {
+                continue; // Not assigned yet, or deleted.
+            }
+            if kind & IN_CELL != 0 && self.class_of(value).is_some_and(|c| c.kind == Kind::Cell) {
+                value = memory.pointer(CELL.in_target(value)).unwrap_or_default();
+            }
+            if value.is_plausible()
+                && let Some(name) = self.text(*name)
+            {
+                take(Local { function: function.clone(), file: file.clone(), name, value });
+            }
+        }
+        Some(())
+    }
+
+    /// The frame of a generator that has not ended.
+    pub(super) fn frame_of_generator(&self, generator: Addr) -> Option<Addr> {
+        match self.layout.heap.generator {
+            GeneratorFrame::Inside(offset) => Some(generator + offset as u64),
+            GeneratorFrame::Pointer(field) => {
+                let frame = self.memory().pointer(field.in_target(generator)).ok()?;
+                frame.is_plausible().then_some(frame)
+            }
+        }
+    }
+}

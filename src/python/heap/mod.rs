@@ -1,0 +1,126 @@
+//! The objects of a CPython that stands still: what the garbage collector tracks, and what each object refers to.
+//!
+//! All reads go through one [`PageCache`], so that what is seen fits together; a target that runs on is seen torn, which the
+//! lists show ([`HeapError::Changing`]). Start reading at [`Heap`].
+
+mod class;
+mod contents;
+mod lists;
+mod locals;
+mod references;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+
+pub use class::{Class, Kind};
+pub use locals::Local;
+pub use references::Edge;
+
+use super::interpreter::Interpreter;
+use super::layout::Layout;
+use crate::target::{Addr, MemoryError, PageCache};
+
+/// Why the heap could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HeapError {
+    /// The garbage collector is at work and has taken its lists apart: try again a little later.
+    #[error("Python's garbage collector is at work")]
+    Collecting,
+    /// A list changed while it was read: the target runs.
+    #[error("Python's list of objects changed while it was read")]
+    Changing,
+    /// The collector's lists are not where they should be.
+    #[error("the garbage collector's lists of this CPython ({version}) could not be found")]
+    NoLists {
+        /// The version of the target's CPython.
+        version: String,
+    },
+    /// The reader in use knows nothing of objects.
+    #[error("the objects of CPython {version} are not known to memspy")]
+    Unsupported {
+        /// The version of the target's CPython.
+        version: String,
+    },
+    /// What has to be readable is not.
+    #[error("cannot read {what} at {at}: {source}")]
+    Unreadable {
+        /// What was to be read.
+        what: &'static str,
+        /// Where.
+        at: Addr,
+        /// Why.
+        source: MemoryError,
+    },
+}
+
+impl HeapError {
+    /// Whether another attempt may succeed.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, HeapError::Collecting | HeapError::Changing)
+    }
+
+    fn unreadable(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapError {
+        move |source| HeapError::Unreadable { what, at, source }
+    }
+}
+
+/// An object that the garbage collector tracks.
+#[derive(Debug, Clone)]
+pub struct Object {
+    /// Its address: `id(object)`.
+    pub at: Addr,
+    /// Its class.
+    pub class: Rc<Class>,
+}
+
+/// The heap of one CPython at one moment.
+pub struct Heap<'a> {
+    memory: &'a PageCache,
+    layout: Layout,
+    runtime: Addr,
+    objects: Vec<Object>,
+    classes: RefCell<FxHashMap<Addr, Option<Rc<Class>>>>,
+    unreadable: Cell<u64>,
+}
+
+impl<'a> Heap<'a> {
+    /// Reads the collector's lists of all interpreters.
+    pub(super) fn read(
+        memory: &'a PageCache,
+        interpreter: &Interpreter,
+    ) -> Result<Heap<'a>, HeapError> {
+        let mut heap = Heap {
+            memory,
+            layout: interpreter.layout,
+            runtime: interpreter.runtime,
+            objects: Vec::new(),
+            classes: RefCell::default(),
+            unreadable: Cell::new(0),
+        };
+        let tracked = lists::tracked(memory, interpreter)?;
+        heap.objects.reserve(tracked.len());
+        for (at, class) in tracked {
+            match heap.class_at(class) {
+                Some(class) => heap.objects.push(Object { at, class }),
+                None => heap.missed(),
+            }
+        }
+        Ok(heap)
+    }
+
+    /// Everything tracked, as `gc.get_objects()` lists it, and what `gc.freeze()` took out of that.
+    pub fn objects(&self) -> &[Object] {
+        &self.objects
+    }
+
+    /// How many objects could not be read (all of them or a part); what they refer to is missing.
+    pub fn unreadable(&self) -> u64 {
+        self.unreadable.get()
+    }
+
+    fn missed(&self) {
+        self.unreadable.set(self.unreadable.get() + 1);
+    }
+}

@@ -1,0 +1,146 @@
+//! What an object refers to, and how.
+
+use super::super::dicts;
+use super::locals::CELL;
+use super::{Heap, Kind, Object};
+use crate::target::{Addr, Field};
+
+/// `PyMethodObject`: the same from 3.8 to 3.15.
+const METHOD_FUNCTION: Field<Addr> = Field::at(16);
+const METHOD_SELF: Field<Addr> = Field::at(24);
+
+/// How one object refers to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edge {
+    /// An attribute, a slot, a module's variable.
+    Attribute(String),
+    /// The value of a key that is a string.
+    Key(String),
+    /// The value of another key.
+    Value,
+    /// The key itself.
+    AsKey,
+    /// An item of a list or tuple.
+    Item(usize),
+    /// A member of a set.
+    Member,
+    /// A local variable of a generator or a frame.
+    Local(String),
+    /// What a cell shares.
+    Cell,
+    /// A default value of a function.
+    Default,
+    /// A variable of a function's closure.
+    Closure,
+    /// What a method is bound to.
+    SelfOfMethod,
+    /// Any other part.
+    Part,
+}
+
+impl Heap<'_> {
+    /// Passes on what `object` refers to, as far as its kind is known.
+    pub fn references(&self, object: &Object, take: &mut dyn FnMut(Edge, Addr)) {
+        let memory = self.memory();
+        let at = object.at;
+        let pointer = |field: Field<Addr>| {
+            memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
+        };
+        match object.class.kind {
+            Kind::Dict => {
+                for (key, value) in self.entries(at) {
+                    match self.text(key) {
+                        Some(name) => take(Edge::Key(name), value),
+                        None => {
+                            take(Edge::Value, value);
+                            take(Edge::AsKey, key);
+                        }
+                    }
+                }
+            }
+            Kind::List | Kind::Tuple => {
+                for (index, item) in self.items(at).into_iter().enumerate() {
+                    take(Edge::Item(index), item);
+                }
+            }
+            Kind::Set => {
+                for member in self.items(at) {
+                    take(Edge::Member, member);
+                }
+            }
+            Kind::Cell => {
+                if let Some(value) = pointer(CELL) {
+                    take(Edge::Cell, value);
+                }
+            }
+            Kind::Function => self.references_of_function(at, take),
+            Kind::Method => {
+                for (edge, field) in
+                    [(Edge::Part, METHOD_FUNCTION), (Edge::SelfOfMethod, METHOD_SELF)]
+                {
+                    if let Some(value) = pointer(field) {
+                        take(edge, value);
+                    }
+                }
+            }
+            Kind::Generator => {
+                if let Some(frame) = self.frame_of_generator(at) {
+                    self.locals_of_frame(frame, &mut |local| {
+                        take(Edge::Local(local.name), local.value);
+                    });
+                }
+            }
+            Kind::Frame => {
+                let frame = match self.layout.heap.frame_of_object {
+                    Some(field) => pointer(field),
+                    None => Some(at),
+                };
+                if let Some(frame) = frame {
+                    self.locals_of_frame(frame, &mut |local| {
+                        take(Edge::Local(local.name), local.value);
+                    });
+                }
+            }
+            Kind::Module => {
+                if let Ok(dict) = dicts::of_module(memory, at) {
+                    take(Edge::Part, dict);
+                }
+            }
+            Kind::Text => {}
+            Kind::Type | Kind::Instance | Kind::Other => {}
+        }
+        if matches!(object.class.kind, Kind::Type) {
+            if let Some(class) = self.class_at(at)
+                && class.dict.is_plausible()
+            {
+                take(Edge::Part, class.dict);
+            }
+        } else {
+            for (name, value) in self.attributes_of(at, &object.class) {
+                take(Edge::Attribute(name), value);
+            }
+        }
+    }
+
+    fn references_of_function(&self, at: Addr, take: &mut dyn FnMut(Edge, Addr)) {
+        let heap = &self.layout.heap;
+        let pointer = |field: Field<Addr>| {
+            let to = self.memory().pointer(field.in_target(at)).ok();
+            to.filter(|to| to.is_plausible())
+        };
+        if let Some(defaults) = pointer(heap.function_defaults) {
+            take(Edge::Default, defaults);
+        }
+        if let Some(defaults) = pointer(heap.function_kwdefaults) {
+            take(Edge::Default, defaults);
+        }
+        if let Some(closure) = pointer(heap.function_closure) {
+            take(Edge::Closure, closure);
+        }
+        for part in [heap.function_globals, heap.function_dict, heap.function_code] {
+            if let Some(to) = pointer(part) {
+                take(Edge::Part, to);
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Stopping all threads of a process for a moment, in a way that always lets them go on.
+//!
+//! By ptrace(2), seized and not attached: no signal is sent to the process, and a tracer that ends, in whatever
+//! way, is detached by the kernel, which lets the threads run. SIGSTOP would leave them stopped if memspy were killed.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use rustc_hash::FxHashMap;
+
+use super::process::Process;
+
+/// Looks for threads that threads not yet stopped have started meanwhile.
+const MOST_ROUNDS: usize = 16;
+/// A thread that does not stop for so long sits in the kernel (a page being read, a driver).
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Why a process could not be stopped. Whatever had been stopped runs again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PauseError {
+    /// The kernel refuses.
+    #[error("permission to stop process {pid} for a moment was denied")]
+    Denied {
+        /// The pid.
+        pid: u32,
+    },
+    /// A debugger or another profiler holds it.
+    #[error("process {pid} is being traced by another process ({tracer}): only one can stop it")]
+    Traced {
+        /// The pid.
+        pid: u32,
+        /// Pid of the tracer.
+        tracer: u32,
+    },
+    /// A thread would not stop.
+    #[error(
+        "thread {thread} of process {pid} did not stop within {} ms: it sits in the kernel",
+        PATIENCE.as_millis()
+    )]
+    Stubborn {
+        /// The pid.
+        pid: u32,
+        /// The thread.
+        thread: u32,
+    },
+    /// The process is gone.
+    #[error("process {pid} has exited")]
+    Gone {
+        /// The pid.
+        pid: u32,
+    },
+    /// Any other answer of the kernel.
+    #[error("stopping process {pid} failed: {errno}")]
+    Os {
+        /// The pid.
+        pid: u32,
+        /// The answer.
+        errno: Errno,
+    },
+}
+
+/// All threads of a process, stopped; dropped, they go on. Belongs to the thread of memspy that made it, as the kernel has it.
+pub struct Pause {
+    pid: u32,
+    /// Each thread and the signal it was about to receive.
+    threads: FxHashMap<i32, Option<Signal>>,
+    since: Instant,
+    /// Other threads of memspy cannot detach.
+    _of_this_thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Pause {
+    /// Stops all threads of `process`.
+    pub fn of(process: &Process) -> Result<Pause, PauseError> {
+        let pid = process.pid();
+        let mut pause = Pause {
+            pid,
+            threads: FxHashMap::default(),
+            since: Instant::now(),
+            _of_this_thread: std::marker::PhantomData,
+        };
+        for _ in 0..MOST_ROUNDS {
+            let listed = process.thread_ids().map_err(|_| PauseError::Gone { pid })?;
+            let new: Vec<i32> = listed
+                .into_iter()
+                .map(|id| id as i32)
+                .filter(|id| !pause.threads.contains_key(id))
+                .collect();
+            if new.is_empty() {
+                return if pause.threads.is_empty() {
+                    Err(PauseError::Gone { pid })
+                } else {
+                    Ok(pause)
+                };
+            }
+            pause.stop(&new)?;
+        }
+        Err(PauseError::Os { pid, errno: Errno::EAGAIN })
+    }
+
+    /// For how long the first thread has been stopped.
+    pub fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Seizes and interrupts these threads, then waits for all of them.
+    fn stop(&mut self, ids: &[i32]) -> Result<(), PauseError> {
+        let mut seized = Vec::with_capacity(ids.len());
+        for &id in ids {
+            let thread = Pid::from_raw(id);
+            match ptrace::seize(thread, Options::empty()) {
+                Ok(()) => {
+                    // From here on it has to be let go.
+                    self.threads.insert(id, None);
+                    seized.push(id);
+                }
+                Err(Errno::ESRCH) => continue, // It has ended.
+                Err(errno) => return Err(self.refused(errno)),
+            }
+            match ptrace::interrupt(thread) {
+                Ok(()) | Err(Errno::ESRCH) => {}
+                Err(errno) => return Err(PauseError::Os { pid: self.pid, errno }),
+            }
+        }
+        for id in seized {
+            self.wait_for(id)?;
+        }
+        Ok(())
+    }
+
+    fn wait_for(&mut self, id: i32) -> Result<(), PauseError> {
+        let until = Instant::now() + PATIENCE;
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
+        loop {
+            match waitpid(Pid::from_raw(id), Some(flags)) {
+                Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => {
+                    if Instant::now() >= until {
+                        return Err(PauseError::Stubborn { pid: self.pid, thread: id as u32 });
+                    }
+                    // It takes some microseconds: less than a sleep would.
+                    std::thread::yield_now();
+                }
+                // Stopped by the interruption.
+                Ok(WaitStatus::PtraceEvent(..)) => return Ok(()),
+                // Stopped on the way to a signal, which it gets when it goes on.
+                Ok(WaitStatus::Stopped(_, signal)) => {
+                    self.threads.insert(id, Some(signal));
+                    return Ok(());
+                }
+                Ok(_) | Err(Errno::ECHILD) => {
+                    self.threads.remove(&id);
+                    return Ok(());
+                }
+                Err(errno) => return Err(PauseError::Os { pid: self.pid, errno }),
+            }
+        }
+    }
+
+    fn refused(&self, errno: Errno) -> PauseError {
+        let pid = self.pid;
+        let tracer =
+            std::fs::read_to_string(format!("/proc/{pid}/status")).ok().and_then(|status| {
+                let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+                line.trim().parse().ok().filter(|&tracer| tracer != 0)
+            });
+        match (errno, tracer) {
+            (Errno::EPERM, Some(tracer)) => PauseError::Traced { pid, tracer },
+            (Errno::EPERM, None) => PauseError::Denied { pid },
+            _ => PauseError::Os { pid, errno },
+        }
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        for (&id, &signal) in &self.threads {
+            // One that is not stopped cannot be detached; it is when memspy's thread ends. That happens only after an
+            // error, or for a thread that was killed.
+            let _ = ptrace::detach(Pid::from_raw(id), signal);
+        }
+    }
+}

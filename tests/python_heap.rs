@@ -1,0 +1,186 @@
+//! The heap read from outside against what Python says of its objects, on every CPython found.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+#![allow(unreachable_pub, missing_docs, reason = "support is a module of each test binary")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Instant;
+
+use memspy::python::{Edge, Heap, HeapError, Object, PythonReader};
+use memspy::target::{Addr, PageCache, Pause, Process};
+use serde_json::Value;
+use support::pythons;
+use support::target::Target;
+
+fn id(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+/// Looks at the heap while the target stands still.
+fn look<T>(target: &Target, at: impl FnOnce(&Heap<'_>) -> T) -> T {
+    let process = Process::open(target.pid()).unwrap();
+    let reader = PythonReader::attach_own(&process).unwrap();
+    let pause = Pause::of(&process).unwrap();
+    let memory = PageCache::new(Box::new(process.memory()));
+    let heap = reader.heap(&memory).unwrap();
+    let found = at(&heap);
+    drop(pause);
+    found
+}
+
+fn named(heap: &Heap<'_>, entries: Vec<(Addr, Addr)>) -> BTreeSet<(String, u64)> {
+    let key = |key: Addr| heap.text(key).unwrap_or_else(|| key.0.to_string());
+    entries.into_iter().map(|(k, v)| (key(k), v.0)).collect()
+}
+
+fn said(pairs: &Value) -> BTreeSet<(String, u64)> {
+    let key = |key: &Value| key.as_str().map_or_else(|| key.to_string(), str::to_owned);
+    pairs.as_array().unwrap().iter().map(|p| (key(&p[0]), id(&p[1]))).collect()
+}
+
+fn check_contents(heap: &Heap<'_>, truth: &Value, label: &str) {
+    for (name, at) in truth["containers"].as_object().unwrap() {
+        let at = Addr(id(at));
+        let expected = said(&truth["items"][name]);
+        let found = match heap.entries_if_dict(at) {
+            Some(entries) => named(heap, entries),
+            None if name == "set" => heap.items(at).iter().map(|v| (String::new(), v.0)).collect(),
+            None => {
+                (0..).zip(heap.items(at)).map(|(i, v): (u32, _)| (i.to_string(), v.0)).collect()
+            }
+        };
+        assert_eq!(found, expected, "{label}: {name}");
+    }
+    for (name, at) in truth["instances"].as_object().unwrap() {
+        let found: BTreeSet<_> =
+            heap.attributes(Addr(id(at))).into_iter().map(|(k, v)| (k, v.0)).collect();
+        assert_eq!(found, said(&truth["attributes"][name]), "{label}: {name}");
+    }
+}
+
+fn check_references(heap: &Heap<'_>, truth: &Value, label: &str) {
+    for (name, what) in truth["references"].as_object().unwrap() {
+        let at = Addr(id(&what[0]));
+        let object = Object { at, class: heap.class_of(at).unwrap() };
+        let mut found = BTreeSet::new();
+        heap.references(&object, &mut |edge, to| {
+            found.insert((format!("{edge:?}"), to.0));
+        });
+        for to in what[1].as_array().unwrap() {
+            assert!(found.iter().any(|f| f.1 == id(to)), "{label}: {name}: {found:?}");
+        }
+    }
+    let kept = truth["references"]["generator"][1][0].as_u64().unwrap();
+    let at = Addr(id(&truth["references"]["generator"][0]));
+    let object = Object { at, class: heap.class_of(at).unwrap() };
+    let mut local = None;
+    heap.references(&object, &mut |edge, to| {
+        if to.0 == kept {
+            local = Some(edge);
+        }
+    });
+    assert_eq!(local, Some(Edge::Local("kept".into())), "{label}");
+
+    let locals: BTreeMap<String, u64> = heap
+        .locals()
+        .into_iter()
+        .map(|l| (format!("{}.{}", l.function.rsplit('.').next().unwrap(), l.name), l.value.0))
+        .collect();
+    for (name, at) in truth["locals"].as_object().unwrap() {
+        assert_eq!(locals.get(name), Some(&id(at)), "{label}: {name}");
+    }
+    let modules = heap.modules();
+    let main = modules.iter().find(|(name, _)| name == "__main__").unwrap().1;
+    let globals: BTreeMap<_, _> = heap.named_entries(main).into_iter().collect();
+    for (name, at) in truth["globals"].as_object().unwrap() {
+        assert_eq!(globals.get(name).map(|a| a.0), Some(id(at)), "{label}: {name}");
+    }
+    let plain = heap.class_at(Addr(id(&truth["globals"]["Plain"]))).unwrap();
+    assert_eq!((&*plain.name, heap.module_of(&plain).as_deref()), ("Plain", Some("__main__")));
+}
+
+#[test]
+fn objects_are_what_python_says_they_are() {
+    for python in pythons::all() {
+        let label = &python.label;
+        let mut target = Target::start(python.target("heap_truth.py"));
+        let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
+        let found: HashSet<u64> = look(&target, |heap| {
+            check_contents(heap, &truth, label);
+            check_references(heap, &truth, label);
+            assert_eq!(heap.unreadable(), 0, "{label}");
+            heap.objects().iter().map(|object| object.at.0).collect()
+        });
+        target.say("list");
+        let tracked: HashSet<u64> =
+            target.read_until_ready().iter().map(|line| line.parse().unwrap()).collect();
+        // What came and went while the target read a line and made its list.
+        let missing: Vec<_> = tracked.difference(&found).collect();
+        let gone: Vec<_> = found.difference(&tracked).collect();
+        assert!(found.len() > 10_000, "{label}: {}", found.len());
+        assert!(missing.len() <= 2 && gone.len() <= 4, "{label}: {missing:x?} {gone:x?}");
+    }
+}
+
+#[test]
+fn a_large_heap_is_read_in_a_blink() {
+    let python = pythons::newest_here();
+    let mut command = python.target("heap_truth.py");
+    command.arg("250000");
+    let target = Target::start(command);
+    let process = Process::open(target.pid()).unwrap();
+    let reader = PythonReader::attach_own(&process).unwrap();
+    let memory = PageCache::new(Box::new(process.memory()));
+    let start = Instant::now();
+    let pause = Pause::of(&process).unwrap();
+    let count = reader.heap(&memory).unwrap().objects().len();
+    let took = pause.elapsed();
+    drop(pause);
+    assert!(count > 250_000);
+    eprintln!(
+        "{count} objects in {took:?} (pause and all {:?}), {} KiB copied",
+        start.elapsed(),
+        memory.copied() / 1024
+    );
+}
+
+#[test]
+fn a_target_that_runs_is_told_from_one_that_stands_still() {
+    let python = pythons::newest_here();
+    let mut command = python.command();
+    command.args([
+        "-c",
+        "print('READY', flush=True)\nkept = []\nwhile True:\n    kept = [[i] for i in range(3000)]",
+    ]);
+    let target = Target::start(command);
+    let process = Process::open(target.pid()).unwrap();
+    let reader = PythonReader::attach_own(&process).unwrap();
+    let mut changing = 0;
+    for _ in 0..50 {
+        let memory = PageCache::new(Box::new(process.memory()));
+        match reader.heap(&memory).map(|heap| heap.objects().len()) {
+            Ok(count) => assert!(count > 1000),
+            // Even the heads of the lists may be read torn.
+            Err(HeapError::Changing | HeapError::Collecting | HeapError::NoLists { .. }) => {
+                changing += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(changing > 0);
+    // Stopped, it is read at once, unless it stands in a collection.
+    let mut read = 0;
+    for _ in 0..50 {
+        let memory = PageCache::new(Box::new(process.memory()));
+        let pause = Pause::of(&process).unwrap();
+        match reader.heap(&memory).map(|heap| heap.objects().len()) {
+            Ok(_) => read += 1,
+            Err(HeapError::Collecting) => {}
+            Err(error) => panic!("{error}"),
+        }
+        drop(pause);
+    }
+    assert!(read > 0);
+}

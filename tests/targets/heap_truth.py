@@ -1,0 +1,182 @@
+"""Objects of every kind, and what Python itself says of them: ids of all that is tracked, contents, local variables.
+
+    python tests/targets/heap_truth.py [COUNT]      COUNT further small objects, for measuring
+"""
+import array
+import collections
+import functools
+import gc
+import sys
+import threading
+
+import handshake
+
+
+class Plain:
+    def __init__(self):
+        self.one = [1]
+        self.two = {"k": "v"}
+
+
+class Slotted:
+    __slots__ = ("left", "right", "unset")
+
+    def __init__(self):
+        self.left = (1, [2])
+        self.right = {3: [4]}
+
+
+class SlottedChild(Slotted):
+    def __init__(self):
+        super().__init__()
+        self.extra = ["e"]
+
+
+class MyDict(dict):
+    pass
+
+
+class MyTuple(tuple):
+    pass
+
+
+class Named(collections.namedtuple("Base", "a b")):
+    """A tuple with attributes: its dictionary is counted from its end."""
+
+
+def shared(value):
+    other = [value]
+
+    def inner(default=[5], *, keyword={"kw": [6]}):
+        return value, other
+
+    return inner
+
+
+def generate():
+    kept = ["in a generator"]
+    yield kept
+    yield kept
+
+
+def many_attributes():
+    plain = Plain()
+    for i in range(100):
+        setattr(plain, "a%d" % i, [i])
+    return plain
+
+
+def waits(started, until):
+    in_thread = ["thread"]
+    in_cell = ["cell"]
+
+    def use():
+        return in_cell
+
+    started.set()
+    until.wait()
+    return in_thread, use
+
+
+def items_of(samples):
+    """Contents by sample: a list of [how, id]."""
+    said = {}
+    for name, value in samples.items():
+        if isinstance(value, dict):
+            said[name] = [[key if isinstance(key, str) else id(key), id(v)] for key, v in value.items()]
+        elif isinstance(value, (list, tuple)):
+            said[name] = [[i, id(v)] for i, v in enumerate(value)]
+        elif isinstance(value, (set, frozenset)):
+            said[name] = sorted([["", id(v)] for v in value])
+    return said
+
+
+def attributes_of(samples):
+    said = {}
+    for name, value in samples.items():
+        found = {}
+        for slot in ("left", "right", "unset"):
+            if isinstance(value, Slotted) and hasattr(value, slot):
+                found[slot] = id(getattr(value, slot))
+        # Not vars(): it would make a dictionary out of values that are stored without one.
+        for attribute in getattr(value, "tested", None) or dir(value):
+            if attribute.startswith("__") or attribute in found or attribute in ("unset",):
+                continue
+            if attribute in type(value).__dict__ or any(attribute in b.__dict__ for b in type(value).__mro__):
+                continue
+            found[attribute] = id(getattr(value, attribute))
+        said[name] = sorted(found.items())
+    return said
+
+
+def main():
+    with_dict = Plain()
+    with_dict.__dict__
+    named = Named([1], [2])
+    named.more = ["m"]
+    deleted = {str(i): [i] for i in range(50)}
+    for i in range(0, 50, 3):
+        del deleted[str(i)]
+    containers = {
+        "dict": {"a": [1], "b": (2, [3])}, "mixed": {1: [1], "x": [2], (3,): [4]}, "deleted": deleted,
+        "default": collections.defaultdict(list, {"d": [1]}), "ordered": collections.OrderedDict(o=[1], p=[2]),
+        "mydict": MyDict(q=[1]), "list": [[i] for i in range(1000)], "tuple": ([1], "text", [2]),
+        "mytuple": MyTuple([[1], [2]]), "set": {(1,), (2,), frozenset([3])}, "large": {i: [i] for i in range(70000)},
+        "unicode": {"ключ": [1], "🚀": [2]}, "empty": {}, "emptylist": [],
+    }
+    instances = {
+        "plain": Plain(), "with_dict": with_dict, "many": many_attributes(), "slotted": Slotted(),
+        "child": SlottedChild(), "named": named, "second": Plain(),
+    }
+    function = shared(["closed over"])
+    generator = generate()
+    next(generator)
+    method = instances["plain"].__init__
+    partial = functools.partial(waits, 1)
+    references = {
+        "function": [id(function), [id(function.__defaults__), id(function.__kwdefaults__), id(function.__closure__)]],
+        "cell": [id(function.__closure__[0]), [id(function.__closure__[0].cell_contents)]],
+        "generator": [id(generator), [id(generator.gi_frame.f_locals["kept"])]],
+        "method": [id(method), [id(method.__self__), id(method.__func__)]],
+    }
+    started, until = threading.Event(), threading.Event()
+    thread = threading.Thread(target=waits, args=(started, until), daemon=True)
+    thread.start()
+    started.wait()
+    frame = sys._current_frames()[thread.ident]
+    while frame.f_code.co_name != "waits":
+        frame = frame.f_back
+    in_thread, in_cell = id(frame.f_locals["in_thread"]), id(frame.f_locals["in_cell"])
+    del frame
+    more = [[i] for i in range(int(sys.argv[1]))] if len(sys.argv) > 1 else []
+    truth = {
+        "containers": {name: id(value) for name, value in containers.items()},
+        "items": items_of(containers),
+        "instances": {name: id(value) for name, value in instances.items()},
+        "attributes": attributes_of(instances),
+        "references": references,
+        "locals": {"main.containers": id(containers), "main.more": id(more), "main.function": id(function),
+                   "waits.in_thread": in_thread, "waits.in_cell": in_cell, "main.partial": id(partial)},
+        "globals": {"Plain": id(Plain), "gc": id(gc)},
+    }
+    gc.collect()
+    gc.freeze()
+    thawed = [[i] for i in range(100)]
+    truth["locals"]["main.thawed"] = id(thawed)
+    gc.disable()
+    tracked = array.array("Q")
+    handshake.ready(truth)
+    handshake.hold()
+    # Frozen objects are in no generation: thawed for the list, and frozen again.
+    gc.unfreeze()
+    for thing in gc.get_objects():
+        tracked.append(id(thing))
+    gc.freeze()
+    for address in tracked:
+        sys.stdout.write("%d\n" % address)
+    handshake.ready()
+    handshake.hold()
+
+
+if __name__ == "__main__":
+    main()
