@@ -12,6 +12,7 @@ pub mod frame_walk;
 pub mod gpu;
 pub mod record;
 pub mod stack;
+pub mod tensors;
 
 pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
@@ -31,3 +32,4 @@ pub use stack::{
     Activity, Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable,
     Thread, ThreadId,
 };
+pub use tensors::{DType, Storage, TensorDevice, TensorInfo};

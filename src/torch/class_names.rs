@@ -24,9 +24,6 @@ pub struct ClassNames {
 impl ClassNames {
     /// The class of a node with this vtable pointer (`AddmmBackward0`); `python_type` is the type of its
     /// `THPFunction` object for a node written in Python, else 0. `None` when it cannot be read.
-    ///
-    /// Itanium C++ ABI: the word before the vtable's address point leads to the `type_info`, whose second
-    /// word is the mangled name.
     pub fn name(&mut self, memory: &dyn Memory, vtable: u64, python_type: u64) -> Option<Arc<str>> {
         if python_type != 0
             && let Some(name) = self.python_name(memory, python_type)
@@ -36,11 +33,7 @@ impl ClassNames {
         if let Some(known) = self.by_vtable.get(&vtable) {
             return known.clone();
         }
-        let mangled = (|| {
-            let info = memory.pointer(Addr(vtable) - 8).ok()?;
-            let name = memory.pointer(info + 8).ok()?;
-            memory.c_string(name, LONGEST).ok()
-        })();
+        let mangled = mangled(memory, vtable);
         if mangled.as_deref() == Some(PY_NODE) {
             self.py_node = Some(vtable);
         }
@@ -66,6 +59,23 @@ impl ClassNames {
         self.by_type.insert(class, (at, name.clone()));
         Some(name)
     }
+}
+
+/// The class that a vtable pointer belongs to, without namespaces.
+pub(super) fn class_of_vtable(memory: &dyn Memory, vtable: u64) -> Option<String> {
+    last_component(&mangled(memory, vtable)?).map(str::to_owned)
+}
+
+/// Itanium C++ ABI: the word before the vtable's address point leads to the `type_info`, whose second
+/// word is the mangled name.
+fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
+    let vtable = Addr(vtable);
+    if !vtable.is_plausible() || !vtable.0.is_multiple_of(8) {
+        return None;
+    }
+    let info = memory.pointer(vtable - 8).ok().filter(|info| info.is_plausible())?;
+    let name = memory.pointer(info + 8).ok().filter(|name| name.is_plausible())?;
+    memory.c_string(name, LONGEST).ok()
 }
 
 /// The last component of a nested name: `N5torch8autograd9generated14AddmmBackward0E` is `AddmmBackward0`.

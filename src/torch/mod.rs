@@ -1,9 +1,10 @@
-//! libtorch in the target: its CUDA caching allocator becomes counters, segments and blocks.
+//! libtorch in the target: its CUDA caching allocator becomes counters, segments and blocks; its objects tensors and nodes.
 //!
 //! Turns the memory of a process with `libc10_cuda` into [`AllocatorCounters`] and [`BlockMap`].
 //! May import `model` and `target`.
 //! Never runs code in the target, never stops it, and never returns what failed its self-check as the truth.
-//! Start reading at [`TorchReader`]; the recipe for finding things is in `discovery`.
+//! Start reading at [`TorchReader`]; the recipe for finding things is in `discovery`. Tensors and
+//! the autograd graph start at [`TensorReader`].
 //!
 //! [`AllocatorCounters`]: crate::model::AllocatorCounters
 //! [`BlockMap`]: crate::model::BlockMap
@@ -18,6 +19,7 @@ mod counters;
 mod discovery;
 mod error;
 mod layout;
+mod objects;
 mod private_pools;
 mod reader;
 mod version;
@@ -27,4 +29,5 @@ mod working_set;
 pub use backward::{BackwardError, backward_walk};
 pub use class_names::ClassNames;
 pub use error::TorchError;
+pub use objects::{Graph, Node, Saved, SavedIn, TensorReader, TensorTypes, Tensors};
 pub use reader::TorchReader;

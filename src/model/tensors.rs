@@ -1,0 +1,201 @@
+//! Tensors: what a `TensorImpl` says of itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Element type: the index of a `c10::ScalarType` (c10/core/ScalarType.h; indices never change).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DType(pub u16);
+
+/// Name and bytes of an element, by index.
+const DTYPES: [(&str, u8); 46] = [
+    ("uint8", 1),
+    ("int8", 1),
+    ("int16", 2),
+    ("int32", 4),
+    ("int64", 8),
+    ("float16", 2),
+    ("float32", 4),
+    ("float64", 8),
+    ("complex32", 4),
+    ("complex64", 8),
+    ("complex128", 16),
+    ("bool", 1),
+    ("qint8", 1),
+    ("quint8", 1),
+    ("qint32", 4),
+    ("bfloat16", 2),
+    ("quint4x2", 1),
+    ("quint2x4", 1),
+    ("bits1x8", 1),
+    ("bits2x4", 1),
+    ("bits4x2", 1),
+    ("bits8", 1),
+    ("bits16", 2),
+    ("float8_e5m2", 1),
+    ("float8_e4m3fn", 1),
+    ("float8_e5m2fnuz", 1),
+    ("float8_e4m3fnuz", 1),
+    ("uint16", 2),
+    ("uint32", 4),
+    ("uint64", 8),
+    ("uint1", 1),
+    ("uint2", 1),
+    ("uint3", 1),
+    ("uint4", 1),
+    ("uint5", 1),
+    ("uint6", 1),
+    ("uint7", 1),
+    ("int1", 1),
+    ("int2", 1),
+    ("int3", 1),
+    ("int4", 1),
+    ("int5", 1),
+    ("int6", 1),
+    ("int7", 1),
+    ("float8_e8m0fnu", 1),
+    ("float4_e2m1fn_x2", 1),
+];
+
+impl DType {
+    /// Bytes of an element; `None` for a type that is not known.
+    pub fn bytes(self) -> Option<u64> {
+        DTYPES.get(usize::from(self.0)).map(|(_, bytes)| u64::from(*bytes))
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match DTYPES.get(usize::from(self.0)) {
+            Some((name, _)) => f.write_str(name),
+            None => write!(f, "dtype {}", self.0),
+        }
+    }
+}
+
+/// Where a tensor lies: `c10::Device`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TensorDevice {
+    /// The index of a `c10::DeviceType` (torch/headeronly/core/DeviceType.h; indices never change).
+    pub kind: u8,
+    /// Which one; `None` where there is only one.
+    pub index: Option<u8>,
+}
+
+const DEVICES: [&str; 21] = [
+    "cpu",
+    "cuda",
+    "mkldnn",
+    "opengl",
+    "opencl",
+    "ideep",
+    "hip",
+    "fpga",
+    "maia",
+    "xla",
+    "vulkan",
+    "metal",
+    "xpu",
+    "mps",
+    "meta",
+    "hpu",
+    "ve",
+    "lazy",
+    "ipu",
+    "mtia",
+    "privateuseone",
+];
+
+impl TensorDevice {
+    /// Whether it is a CUDA device.
+    pub fn is_cuda(self) -> bool {
+        self.kind == 1
+    }
+
+    /// Whether tensors there have no memory at all.
+    pub fn is_meta(self) -> bool {
+        self.kind == 14
+    }
+}
+
+impl fmt::Display for TensorDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match DEVICES.get(usize::from(self.kind)) {
+            Some(name) => f.write_str(name)?,
+            None => write!(f, "device {}", self.kind)?,
+        }
+        match self.index {
+            Some(index) => write!(f, ":{index}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The memory under one or more tensors: `c10::StorageImpl`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Storage {
+    /// Its address in the process: tells storages apart.
+    pub at: u64,
+    /// Where the bytes are; 0 for none.
+    pub data: u64,
+    /// How many; `None` when the size is symbolic.
+    pub bytes: Option<u64>,
+}
+
+/// A tensor: `c10::TensorImpl` with its `AutogradMeta`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Address of the `TensorImpl`: tells tensors apart.
+    pub at: u64,
+    /// Class of the `TensorImpl`: `TensorImpl`, `SparseTensorImpl`, ….
+    pub class: Arc<str>,
+    /// Its memory; `None` for tensors made of others (sparse).
+    pub storage: Option<Storage>,
+    /// Sizes; `None` when they are symbolic.
+    pub shape: Option<Vec<i64>>,
+    /// Steps between elements, in elements; `None` when symbolic.
+    pub strides: Option<Vec<i64>>,
+    /// Number of elements.
+    pub numel: i64,
+    /// Element type.
+    pub dtype: DType,
+    /// Where it lies; `None` when it does not say.
+    pub device: Option<TensorDevice>,
+    /// First element in its storage, in elements.
+    pub offset: i64,
+    /// `_version`: how often it was changed in place; `None` for inference tensors.
+    pub version: Option<u32>,
+    /// Whether gradients flow to it.
+    pub requires_grad: bool,
+    /// The autograd node that made it; `None` for leaves.
+    pub grad_fn: Option<u64>,
+    /// The `TensorImpl` of its gradient.
+    pub grad: Option<u64>,
+    /// The `TensorImpl`s that it is made of: indices and values of sparse ones.
+    pub parts: Vec<u64>,
+}
+
+impl TensorInfo {
+    /// Bytes of its elements, as if they lay close together; `None` when the type is not known.
+    pub fn logical_bytes(&self) -> Option<u64> {
+        Some(u64::try_from(self.numel).ok()? * self.dtype.bytes()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_and_devices_are_named_as_torch_names_them() {
+        assert_eq!(DType(6).to_string(), "float32");
+        assert_eq!(
+            (DType(10).bytes(), DType(24).bytes(), DType(99).bytes()),
+            (Some(16), Some(1), None)
+        );
+        let cuda = TensorDevice { kind: 1, index: Some(3) };
+        assert_eq!(cuda.to_string(), "cuda:3");
+        assert_eq!(TensorDevice { kind: 0, index: None }.to_string(), "cpu");
+        assert!(TensorDevice { kind: 14, index: None }.is_meta());
+    }
+}

@@ -1,0 +1,62 @@
+//! C++ classes of objects, by the run-time type information that their vtables lead to.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::target::{Addr, Memory};
+use crate::torch::class_names::class_of_vtable;
+
+/// What kind of object a class makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CppKind {
+    /// A `TensorImpl` or derived from it.
+    Tensor,
+    /// The one `UndefinedTensorImpl`: no tensor.
+    Undefined,
+    /// `SavedVariableHooks` or derived from it.
+    Hooks,
+    Other,
+}
+
+/// Classes by vtable, each looked up once.
+#[derive(Debug, Default)]
+pub(super) struct CppClasses {
+    known: RefCell<FxHashMap<u64, Option<(Arc<str>, CppKind)>>>,
+}
+
+impl CppClasses {
+    /// Class and kind of the object at `at`; `None` when there is no vtable there.
+    pub(super) fn of(&self, memory: &dyn Memory, at: Addr) -> Option<(Arc<str>, CppKind)> {
+        if !at.is_plausible() || !at.0.is_multiple_of(8) {
+            return None;
+        }
+        let vtable = memory.u64(at).ok()?;
+        if let Some(known) = self.known.borrow().get(&vtable) {
+            return known.clone();
+        }
+        let found = class_of_vtable(memory, vtable).map(|name| {
+            let kind = kind(&name);
+            (Arc::from(name), kind)
+        });
+        self.known.borrow_mut().insert(vtable, found.clone());
+        found
+    }
+
+    pub(super) fn is_tensor(&self, memory: &dyn Memory, at: Addr) -> bool {
+        matches!(self.of(memory, at), Some((_, CppKind::Tensor)))
+    }
+}
+
+/// Every class derived from `TensorImpl` in PyTorch is named so (`SparseTensorImpl`, `OpaqueTensorImpl<…>`), but for
+/// the wrappers of functorch and functionalization.
+fn kind(name: &str) -> CppKind {
+    match name {
+        "UndefinedTensorImpl" => CppKind::Undefined,
+        "TensorWrapper" | "FunctionalTensorWrapper" => CppKind::Tensor,
+        _ if name.ends_with("TensorImpl") => CppKind::Tensor,
+        _ if name.ends_with("SavedVariableHooks") => CppKind::Hooks,
+        _ => CppKind::Other,
+    }
+}

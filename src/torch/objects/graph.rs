@@ -1,0 +1,257 @@
+//! The autograd graph: every node that can be reached, and the tensors it keeps for the backward pass.
+//!
+//! A node's own fields follow `Node` and differ between some 700 classes. Where they end is told by the size that malloc
+//! wrote before the node; within, a `SavedVariable` is told by its shape: a pointer to an object with the vtable of a
+//! `TensorImpl`, flags that are 0 or 1, small numbers. Vectors of them are told by their three pointers, which must fit the
+//! size of their own piece of memory. Nothing is unpacked: hooks (checkpointing, offload) are counted, not called.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use super::classes::CppKind;
+use super::layout::{FLAGS, IS_OUTPUT};
+use super::tensor::Tensors;
+use crate::target::{Addr, Field};
+
+/// More nodes than a graph has.
+const MOST_NODES: usize = 1 << 22;
+/// Bytes of the edges of one node.
+const MOST_EDGES: u64 = 1 << 20;
+/// Sizes of pieces of memory that a node may lie in.
+const CHUNKS: std::ops::Range<u64> = 16..65536;
+/// What is looked at of a node when nothing tells its size.
+const UNKNOWN_LEN: usize = 1536;
+/// Bytes of a vector of saved variables.
+const MOST_SAVED: u64 = 1 << 20;
+/// No counter of a saved variable is larger.
+const MOST_VERSION: u32 = 1 << 24;
+const MOST_OUTPUTS: u32 = 1 << 16;
+/// `PyObject_HEAD`, `PyTypeObject.tp_basicsize`.
+const OBJECT_HEAD: u64 = 16;
+const BASIC_SIZE: Field<u64> = Field::at(32);
+const TYPE_OF: Field<Addr> = Field::at(8);
+/// More than a `THPFunction` has.
+const MOST_FUNCTION: u64 = 4096;
+/// `PySavedVariableHooks.data_`: what the hook packed.
+const PACKED: Field<Addr> = Field::at(24);
+
+/// How a node keeps a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SavedIn {
+    /// In a field of its own (`_saved_self`).
+    Field,
+    /// In a vector (`_saved_tensors` of cat, stack, index).
+    Vector,
+    /// By `save_for_backward` of a function written in Python.
+    Function,
+}
+
+/// A tensor kept for the backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Saved {
+    /// Its `TensorImpl`.
+    pub tensor: Addr,
+    /// How it is kept.
+    pub by: SavedIn,
+    /// Whether it is an output of the node.
+    pub is_output: bool,
+}
+
+/// An autograd node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its address: tells nodes apart.
+    pub at: Addr,
+    /// Its class: `AddmmBackward0`; for functions written in Python that of its `THPFunction`, `PyNode` if unknown.
+    pub class: Arc<str>,
+    /// The nodes that come after it in the backward pass.
+    pub next: Vec<Addr>,
+    /// What it keeps.
+    pub saved: Vec<Saved>,
+    /// What hooks packed in place of tensors: Python objects.
+    pub packed: Vec<Addr>,
+    /// The `TensorImpl` of the leaf that it accumulates into.
+    pub variable: Option<Addr>,
+    /// The `THPFunction` of a function written in Python.
+    pub function: Option<Addr>,
+}
+
+/// All nodes that can be reached.
+#[derive(Debug, Clone, Default)]
+pub struct Graph {
+    /// In the order found.
+    pub nodes: Vec<Node>,
+    /// Nodes whose size is not known, which were looked at as far as any node goes.
+    pub unsized_nodes: u64,
+}
+
+impl Tensors<'_> {
+    /// The graph that can be reached from these nodes.
+    pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> Graph {
+        let mut graph = Graph::default();
+        let mut seen = FxHashSet::default();
+        let mut waiting: Vec<Addr> = roots.into_iter().collect();
+        while let Some(at) = waiting.pop() {
+            if seen.len() >= MOST_NODES || !seen.insert(at) {
+                continue;
+            }
+            let Some(node) = self.node(at, &mut graph.unsized_nodes) else { continue };
+            waiting.extend(&node.next);
+            graph.nodes.push(node);
+        }
+        graph
+    }
+
+    fn node(&self, at: Addr, unsized_nodes: &mut u64) -> Option<Node> {
+        let (class, CppKind::Other) = self.classes.of(self.memory, at)? else { return None };
+        let layout = &self.layout.node;
+        let head = self.memory.vec(at, layout.len).ok()?;
+        let mut node = Node {
+            at,
+            next: self.next(&head),
+            saved: Vec::new(),
+            packed: Vec::new(),
+            variable: None,
+            function: None,
+            class,
+        };
+        if &*node.class == "AccumulateGrad" {
+            let variable = self.memory.pointer(at + layout.len as u64).ok();
+            node.variable = variable.filter(|variable| self.is_tensor(*variable));
+            return Some(node);
+        }
+        let len = match self.chunk(at) {
+            Some(chunk) => (chunk as usize).checked_sub(layout.len).unwrap_or_default(),
+            None => {
+                *unsized_nodes += 1;
+                UNKNOWN_LEN
+            }
+        };
+        self.scan(at + layout.len as u64, len, SavedIn::Field, &mut node);
+        if &*node.class == "PyNode" {
+            self.function(at, &mut node);
+        }
+        Some(node)
+    }
+
+    fn next(&self, head: &[u8]) -> Vec<Addr> {
+        let layout = &self.layout.node;
+        let pointer = |n: usize| Field::<u64>::at(layout.next_edges + 8 * n).of(head).unwrap_or(0);
+        let (begin, end) = (pointer(0), pointer(1));
+        let len = end.wrapping_sub(begin);
+        if begin == 0 || len == 0 || len > MOST_EDGES || len % layout.edge_len as u64 != 0 {
+            return Vec::new();
+        }
+        let Ok(edges) = self.memory.vec(Addr(begin), len as usize) else { return Vec::new() };
+        let node = |edge: &[u8]| Field::<Addr>::at(0).of(edge).filter(|node| node.is_plausible());
+        edges.chunks_exact(layout.edge_len).filter_map(node).collect()
+    }
+
+    /// The bytes that malloc gave for the object at `at` (glibc: malloc/malloc.c, `struct malloc_chunk`).
+    fn chunk(&self, at: Addr) -> Option<u64> {
+        let header = self.memory.u64(at - 8).ok()?;
+        // The flags say that the piece before is in use, that it was mapped by itself (which small ones never are),
+        // and that another thread's arena has it.
+        let len = (header & !7).checked_sub(8)?;
+        let whole = header & 2 == 0 && (len + 8).is_multiple_of(16);
+        (whole && CHUNKS.contains(&len)).then_some(len)
+    }
+
+    /// Finds the saved variables in `len` bytes from `at` on.
+    fn scan(&self, at: Addr, len: usize, by: SavedIn, node: &mut Node) {
+        let Ok(bytes) = self.memory.vec(at, len & !7) else { return };
+        let saved_len = self.layout.saved.len;
+        let word = |offset: usize| Field::<u64>::at(offset).of(&bytes).unwrap_or_default();
+        let mut offset = 0;
+        while offset + 8 <= bytes.len() {
+            if let Some(one) = bytes.get(offset..offset + saved_len)
+                && self.saved(one, by, node)
+            {
+                offset += saved_len;
+                continue;
+            }
+            if by != SavedIn::Vector
+                && let Some(vector) =
+                    self.vector([word(offset), word(offset + 8), word(offset + 16)])
+            {
+                let by = if by == SavedIn::Function { by } else { SavedIn::Vector };
+                self.elements(Addr(word(offset)), vector, by, node);
+                offset += 24;
+                continue;
+            }
+            offset += 8;
+        }
+    }
+
+    /// Takes the saved variable in `bytes`, if there is one.
+    fn saved(&self, bytes: &[u8], by: SavedIn, node: &mut Node) -> bool {
+        let layout = &self.layout.saved;
+        let Some(tensor) = Field::<Addr>::at(0).of(bytes).filter(|at| at.is_plausible()) else {
+            return false;
+        };
+        let number = |at: usize| Field::<u32>::at(at).of(bytes).unwrap_or(u32::MAX);
+        let Some(flags) = bytes.get(layout.flags..layout.flags + FLAGS) else { return false };
+        let fits = flags.iter().all(|flag| *flag <= 1)
+            && flags[0] == 0
+            && number(layout.version) < MOST_VERSION
+            && number(layout.version + 4) < MOST_OUTPUTS;
+        if !fits {
+            return false;
+        }
+        let hooks = layout.hooks.of(bytes).unwrap_or_default();
+        match self.classes.of(self.memory, tensor) {
+            Some((_, CppKind::Tensor)) if hooks == Addr(0) => {
+                node.saved.push(Saved { tensor, by, is_output: flags[IS_OUTPUT] == 1 });
+                true
+            }
+            // What was packed stands in for the tensor.
+            Some((_, CppKind::Undefined)) => {
+                let is_packed =
+                    matches!(self.classes.of(self.memory, hooks), Some((_, CppKind::Hooks)));
+                if is_packed && let Ok(packed) = self.memory.pointer(PACKED.in_target(hooks)) {
+                    node.packed.push(packed);
+                }
+                is_packed
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether these are the three pointers of a `std::vector<SavedVariable>`; its bytes.
+    fn vector(&self, [begin, end, capacity]: [u64; 3]) -> Option<u64> {
+        let len = end.checked_sub(begin).filter(|len| (1..=MOST_SAVED).contains(len))?;
+        let room = capacity.checked_sub(begin).filter(|room| *room >= len)?;
+        if !Addr(begin).is_plausible()
+            || !begin.is_multiple_of(16)
+            || !len.is_multiple_of(self.layout.saved.len as u64)
+            || !room.is_multiple_of(self.layout.saved.len as u64)
+        {
+            return None;
+        }
+        let header = self.memory.u64(Addr(begin) - 8).ok()?;
+        let chunk = (header & !7).checked_sub(8)?;
+        // Without malloc's word the elements themselves have to fit, all of them.
+        (room..room + 24).contains(&chunk).then_some(len)
+    }
+
+    fn elements(&self, at: Addr, len: u64, by: SavedIn, node: &mut Node) {
+        let Ok(bytes) = self.memory.vec(at, len as usize) else { return };
+        for one in bytes.chunks_exact(self.layout.saved.len) {
+            self.saved(one, by, node);
+        }
+    }
+
+    /// A node whose function is written in Python: the class, and what its `THPFunction` keeps.
+    fn function(&self, at: Addr, node: &mut Node) -> Option<()> {
+        let function = self.memory.pointer(self.layout.node.python.in_target(at)).ok()?;
+        let class = self.memory.pointer(TYPE_OF.in_target(function)).ok()?;
+        let len = self.memory.u64(BASIC_SIZE.in_target(class)).ok()?.min(MOST_FUNCTION);
+        let name = self.memory.pointer(class + 24).ok()?;
+        node.class = self.memory.c_string(name, 256).ok()?.into();
+        node.function = Some(function);
+        let len = len.checked_sub(OBJECT_HEAD)? as usize;
+        self.scan(function + OBJECT_HEAD, len, SavedIn::Function, node);
+        Some(())
+    }
+}

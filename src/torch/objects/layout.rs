@@ -1,0 +1,207 @@
+//! Where tensors, storages and autograd nodes keep what is read of them: four families of PyTorch versions, and two C++ ABIs.
+//!
+//! Offsets compiled from the headers of the PyPI wheels of 2.1 to 2.15. Which family a process has is not taken from its
+//! version but found out: by tensors that must look like tensors (`verify`).
+
+use crate::target::{Addr, Field};
+
+/// `c10::TensorImpl`, `c10::StorageImpl`, `torch::autograd::Node` and what hangs on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ObjectsLayout {
+    /// First minor version of PyTorch 2 with it.
+    pub(super) since: u32,
+    /// `THPVariable.cdata`: the `TensorImpl`.
+    pub(super) python: Field<Addr>,
+    pub(super) tensor: TensorLayout,
+    pub(super) node: NodeLayout,
+    pub(super) saved: SavedLayout,
+}
+
+/// `c10::TensorImpl` (c10/core/TensorImpl.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TensorLayout {
+    /// `storage_`, which also tells the size of `intrusive_ptr_target`.
+    pub(super) storage: usize,
+    /// `sizes_and_strides_`.
+    pub(super) sizes: usize,
+}
+
+impl TensorLayout {
+    pub(super) const fn storage(self) -> Field<Addr> {
+        Field::at(self.storage)
+    }
+
+    pub(super) const fn autograd_meta(self) -> Field<Addr> {
+        Field::at(self.storage + 8)
+    }
+
+    /// `version_counter_`, a pointer.
+    pub(super) const fn version_counter(self) -> Field<Addr> {
+        Field::at(self.storage + 24)
+    }
+
+    /// The number in a `VersionCounter`, which is an `intrusive_ptr_target` too.
+    pub(super) const fn version(self) -> Field<u32> {
+        Field::at(self.storage)
+    }
+
+    pub(super) const fn dimensions(self) -> Field<u64> {
+        Field::at(self.sizes)
+    }
+
+    /// Inline sizes, or a pointer to sizes and strides of more than [`INLINE_DIMENSIONS`].
+    pub(super) const fn inline_sizes(self) -> usize {
+        self.sizes + 8
+    }
+
+    pub(super) const fn inline_strides(self) -> usize {
+        self.sizes + 8 + 8 * INLINE_DIMENSIONS
+    }
+
+    pub(super) const fn offset(self) -> Field<i64> {
+        Field::at(self.sizes + 88)
+    }
+
+    pub(super) const fn numel(self) -> Field<i64> {
+        Field::at(self.sizes + 96)
+    }
+
+    /// `data_type_`: a `ScalarType` index.
+    pub(super) const fn dtype(self) -> Field<u16> {
+        Field::at(self.sizes + 104)
+    }
+
+    /// `device_opt_`: kind, index, engaged.
+    pub(super) const fn device(self) -> usize {
+        self.sizes + 106
+    }
+
+    /// Where the fields of derived classes may begin.
+    pub(super) const fn derived(self) -> usize {
+        self.sizes + 120
+    }
+
+    /// Bytes to copy of any tensor.
+    pub(super) const fn len(self) -> usize {
+        self.sizes + 112
+    }
+
+    /// `StorageImpl`: `data_ptr_`, `size_bytes_`.
+    pub(super) const fn storage_data(self) -> Field<u64> {
+        Field::at(self.storage)
+    }
+
+    pub(super) const fn storage_bytes(self) -> Field<i64> {
+        Field::at(self.storage + 32)
+    }
+}
+
+/// Dimensions kept in a `TensorImpl` itself (`C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`).
+pub(super) const INLINE_DIMENSIONS: usize = 5;
+
+/// `torch::autograd::AutogradMeta`, whose first field is a `std::string`: 8 bytes before the C++11 ABI, 32 since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AutogradLayout {
+    pub(super) grad: Field<Addr>,
+    pub(super) grad_fn: Field<Addr>,
+    pub(super) requires_grad: Field<u8>,
+}
+
+/// Bytes to copy of an `AutogradMeta`.
+pub(super) const AUTOGRAD_LEN: usize = 152;
+/// Its `name_`: with the C++11 ABI the text of an empty one is its own buffer.
+pub(super) const AUTOGRAD_NAME: usize = 8;
+pub(super) const NAME_BUFFER: usize = 24;
+
+/// By whether the C++11 ABI is used.
+pub(super) fn autograd(layout: &ObjectsLayout, cxx11: bool) -> AutogradLayout {
+    let (grad, requires_grad) = match (cxx11, layout.node.edge_len) {
+        (false, _) => (16, 120),
+        (true, EDGE_OF_SHARED) => (40, 144),
+        (true, _) => (40, 128),
+    };
+    AutogradLayout {
+        grad: Field::at(grad),
+        grad_fn: Field::at(grad + 8),
+        requires_grad: Field::at(requires_grad),
+    }
+}
+
+/// `torch::autograd::Node` (torch/csrc/autograd/function.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NodeLayout {
+    /// `next_edges_`: a vector.
+    pub(super) next_edges: usize,
+    pub(super) edge_len: usize,
+    /// Where the fields of derived classes begin.
+    pub(super) len: usize,
+    /// `PyNode`: its `THPFunction` object.
+    pub(super) python: Field<Addr>,
+}
+
+/// `sizeof(Edge)` while it holds a `std::shared_ptr<Node>`.
+const EDGE_OF_SHARED: usize = 24;
+
+/// `torch::autograd::SavedVariable` (torch/csrc/autograd/saved_variable.h); `data_` comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SavedLayout {
+    pub(super) len: usize,
+    /// `saved_version_`, `output_nr_`: 4 bytes each.
+    pub(super) version: usize,
+    /// `was_default_constructed_` and four further flags.
+    pub(super) flags: usize,
+    pub(super) hooks: Field<Addr>,
+}
+
+pub(super) const FLAGS: usize = 5;
+/// `is_output_`, the last flag.
+pub(super) const IS_OUTPUT: usize = 4;
+
+const SHARED_NODE: NodeLayout =
+    NodeLayout { next_edges: 96, edge_len: EDGE_OF_SHARED, len: 472, python: Field::at(472) };
+const COUNTED_NODE: NodeLayout =
+    NodeLayout { next_edges: 88, edge_len: 16, len: 464, python: Field::at(112) };
+const LONG_SAVED: SavedLayout =
+    SavedLayout { len: 112, version: 48, flags: 56, hooks: Field::at(64) };
+const SAVED: SavedLayout = SavedLayout { len: 104, version: 40, flags: 48, hooks: Field::at(56) };
+const SHORT_SAVED: SavedLayout =
+    SavedLayout { len: 80, version: 32, flags: 40, hooks: Field::at(48) };
+
+/// All families, newest first: an unknown version is most like the newest.
+pub(super) const FAMILIES: [ObjectsLayout; 5] = [
+    ObjectsLayout {
+        since: 13,
+        python: Field::at(16),
+        tensor: TensorLayout { storage: 16, sizes: 56 },
+        node: COUNTED_NODE,
+        saved: SHORT_SAVED,
+    },
+    ObjectsLayout {
+        since: 10,
+        python: Field::at(16),
+        tensor: TensorLayout { storage: 16, sizes: 64 },
+        node: SHARED_NODE,
+        saved: SAVED,
+    },
+    ObjectsLayout {
+        since: 5,
+        python: Field::at(24),
+        tensor: TensorLayout { storage: 16, sizes: 64 },
+        node: SHARED_NODE,
+        saved: SAVED,
+    },
+    ObjectsLayout {
+        since: 3,
+        python: Field::at(24),
+        tensor: TensorLayout { storage: 16, sizes: 64 },
+        node: SHARED_NODE,
+        saved: LONG_SAVED,
+    },
+    ObjectsLayout {
+        since: 1,
+        python: Field::at(24),
+        tensor: TensorLayout { storage: 24, sizes: 72 },
+        node: SHARED_NODE,
+        saved: LONG_SAVED,
+    },
+];

@@ -1,0 +1,11 @@
+//! libtorch's objects: tensors, storages, autograd nodes.
+
+mod classes;
+mod graph;
+mod layout;
+mod reader;
+mod tensor;
+
+pub use graph::{Graph, Node, Saved, SavedIn};
+pub use reader::{TensorReader, TensorTypes};
+pub use tensor::Tensors;

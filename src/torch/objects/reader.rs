@@ -1,0 +1,105 @@
+//! The way to tensors: which Python types are theirs, and which layout this libtorch has.
+
+use crate::target::{Addr, LoadedObject, Memory, Process};
+use crate::torch::error::{TorchError, reading};
+use crate::torch::version;
+
+use super::classes::CppClasses;
+use super::layout::{FAMILIES, ObjectsLayout};
+use super::tensor::Tensors;
+
+/// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15.
+const TYPE_BASE: u64 = 256;
+/// Tensors that have to fit before a layout is believed, if there are so many.
+const VERIFIED_BY: usize = 64;
+
+/// The Python types of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorTypes {
+    /// `torch._C.TensorBase`, in the bases of every class of tensors.
+    pub base: Addr,
+    /// `torch.nn.Parameter`.
+    pub parameter: Addr,
+}
+
+/// Reads tensors and autograd nodes of a process with PyTorch, with or without CUDA.
+pub struct TensorReader {
+    version: Option<String>,
+    variable_class: Addr,
+    parameter_class: Addr,
+}
+
+impl TensorReader {
+    /// Attaches to `process`; `Ok(None)` when PyTorch is not loaded in it.
+    pub fn attach(process: &Process) -> Result<Option<TensorReader>, TorchError> {
+        let memory = process.memory();
+        let mappings = process.mappings()?;
+        let is_it = |name: &str| name.starts_with("libtorch_python") && name.contains(".so");
+        let Some(library) = LoadedObject::find(&memory, &mappings, is_it).transpose()? else {
+            return Ok(None);
+        };
+        let version = version::of(process, &library.path());
+        let symbol = |symbol: &'static str| match library.exported(&memory, symbol)? {
+            Some(at) => Ok(at),
+            None => Err(TorchError::NoAllocatorVariable {
+                library: library.path().display().to_string(),
+                version: version.clone().unwrap_or_else(|| "unknown".to_owned()),
+                symbol,
+            }),
+        };
+        let (variable_class, parameter_class) =
+            (symbol("THPVariableClass")?, symbol("ParameterClass")?);
+        Ok(Some(TensorReader { version, variable_class, parameter_class }))
+    }
+
+    /// The version of PyTorch; `None` where it could not be read.
+    pub fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
+    /// The types; `None` while PyTorch is being imported.
+    pub fn types(&self, memory: &dyn Memory) -> Result<Option<TensorTypes>, TorchError> {
+        let pointer = |at: Addr| memory.pointer(at).map_err(reading("a type of tensors", at));
+        let (variable, parameter) = (pointer(self.variable_class)?, pointer(self.parameter_class)?);
+        if variable == Addr(0) || parameter == Addr(0) {
+            return Ok(None);
+        }
+        let base = pointer(variable + TYPE_BASE)?;
+        Ok(Some(TensorTypes { base, parameter }))
+    }
+
+    /// What reads tensors out of `memory`, whose process has to stand still; `objects` are tensors of Python
+    /// (`THPVariable`), by which the layout is told.
+    ///
+    /// # Errors
+    /// [`TorchError::UnknownLayout`] when no known layout makes tensors of them.
+    pub fn tensors<'a>(
+        &self,
+        memory: &'a dyn Memory,
+        objects: &[Addr],
+    ) -> Result<Tensors<'a>, TorchError> {
+        let minor = self.version.as_deref().and_then(minor_version);
+        let mut families: Vec<&ObjectsLayout> = FAMILIES.iter().collect();
+        // The family of this version first; the others for builds that differ from the wheels.
+        families.sort_by_key(|family| minor.is_some_and(|minor| family.since > minor));
+        // Spread over all, for neighbours are alike.
+        let step = (objects.len() / VERIFIED_BY).max(1);
+        let samples: Vec<Addr> = objects.iter().copied().step_by(step).take(VERIFIED_BY).collect();
+        for family in families {
+            let tensors = Tensors::new(memory, *family, CppClasses::default());
+            if let Some(tensors) = tensors.verified_by(&samples) {
+                return Ok(tensors);
+            }
+        }
+        Err(TorchError::UnknownLayout {
+            version: self.version.clone().unwrap_or_else(|| "unknown".to_owned()),
+            what: "no known layout makes tensors of its tensors".to_owned(),
+        })
+    }
+}
+
+/// 11 of `2.11.0+cu130`.
+fn minor_version(version: &str) -> Option<u32> {
+    let mut numbers = version.split('.');
+    (numbers.next()? == "2").then(|| numbers.next()?.parse().ok())?
+}
