@@ -14,6 +14,7 @@
 //! | 2 | [`gpu`] | driver → device and per-process totals |
 //! | 2 | [`probe`] | uprobes, USDT → allocation events with stacks, losses counted |
 //! | 2 | [`render`] | answers → bytes on a `Write` |
+//! | 3 | [`holders`] | python + torch → which tensor, name and graph node holds each block |
 //! | 3 | [`sampler`] | readers → records in time order |
 //! | 4 | [`cli`] | words typed → rooms called |
 
@@ -33,6 +34,7 @@
 pub mod analysis;
 pub mod cli;
 pub mod gpu;
+pub mod holders;
 pub mod model;
 pub mod probe;
 pub mod python;

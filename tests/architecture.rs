@@ -36,7 +36,11 @@ fn rooms() -> BTreeMap<&'static str, Room> {
         ("gpu", room(&["model", "target"], &["nvml_wrapper"])),
         ("probe", room(&["model", "target"], &["aya", "aya_obj", "perf_event", "nix"])),
         ("render", room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv"])),
-        ("sampler", room(&["model", "target", "python", "torch", "gpu", "probe"], &["rustix"])),
+        ("holders", room(&["model", "target", "python", "torch"], &[])),
+        (
+            "sampler",
+            room(&["model", "target", "python", "torch", "gpu", "probe", "holders"], &["rustix"]),
+        ),
         (
             "cli",
             room(

@@ -30,6 +30,10 @@ pub enum Command {
     Lines(Lines),
     /// Look at a job once: its stacks, and where its GPU memory is
     Dump(Dump),
+    /// List the tensors of a job: name, shape, bytes, what for, who shares the memory
+    Tensors(Tensors),
+    /// Sum up what the autograd graph of a job keeps for the backward pass
+    Graph(Graph),
     /// Say what memspy can and cannot do with a job, and why
     Doctor(Doctor),
     /// Print completions for a shell
@@ -284,6 +288,47 @@ pub struct Dump {
     /// Never stop the job to read it: accepted for py-spy's users, memspy never does
     #[arg(long)]
     pub nonblocking: bool,
+}
+
+/// What all looks at tensors have in common.
+#[derive(Debug, Args)]
+pub struct Looking {
+    /// Process id of the job (decimal or 0x…)
+    #[arg(short, long, value_parser = pid)]
+    pub pid: u32,
+    /// Print JSON: all tensors and nodes with their addresses
+    #[arg(short, long)]
+    pub json: bool,
+    /// Do not stop the job for the look (some milliseconds): what it changes meanwhile may be torn
+    #[arg(long, visible_alias = "nonblocking")]
+    pub no_pause: bool,
+}
+
+/// `memspy tensors`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy tensors -p 12345               the largest storages on the GPUs, with all tensors that share them
+  memspy tensors -p 12345 --limit 0     all of them
+  memspy tensors -p 12345 --json        every field, with addresses")]
+pub struct Tensors {
+    #[command(flatten)]
+    pub looking: Looking,
+    /// Only this device, as the job numbers it
+    #[arg(long, value_name = "N")]
+    pub gpu: Option<u8>,
+    /// Tensors of the CPU and of other devices too [default: those on GPUs, if there are any]
+    #[arg(short, long, conflicts_with = "gpu")]
+    pub all_devices: bool,
+    /// List so many storages; 0 lists all
+    #[arg(short, long, default_value_t = 40, value_name = "N")]
+    pub limit: usize,
+}
+
+/// `memspy graph`.
+#[derive(Debug, Args)]
+pub struct Graph {
+    #[command(flatten)]
+    pub looking: Looking,
 }
 
 /// `memspy doctor`.

@@ -3,7 +3,7 @@
 use anyhow::{Error, anyhow};
 
 use crate::sampler::{AttachError, ProbeError};
-use crate::target::{Access, Process, ProcessError};
+use crate::target::{Access, PauseError, Process, ProcessError};
 
 /// The error of an attempt to attach to process `pid`, with what to do next.
 pub(super) fn attach(error: AttachError, pid: u32) -> Error {
@@ -44,6 +44,15 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
             "it needs Linux 6.6 or newer with BTF (/sys/kernel/btf/vmlinux); 'memspy doctor' says more; or record without --exact"
         }
         _ => "record without --exact",
+    }
+}
+
+/// What to do when the job could not be stopped for a look.
+pub(super) fn pause(error: &PauseError, pid: u32) -> String {
+    match error {
+        PauseError::Denied { .. } => denied(pid),
+        PauseError::Traced { .. } => "end that, or look with --no-pause".to_owned(),
+        _ => "try again, or look with --no-pause".to_owned(),
     }
 }
 

@@ -10,6 +10,7 @@ mod doctor;
 mod dump;
 mod flame;
 mod hints;
+mod holders;
 mod launch;
 mod lines;
 mod output;
@@ -39,6 +40,8 @@ pub fn run() -> ExitCode {
         Command::Flame(words) => flame::run(words).map(|()| ExitCode::SUCCESS),
         Command::Lines(words) => lines::run(words).map(|()| ExitCode::SUCCESS),
         Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
+        Command::Graph(words) => holders::graph(words).map(|()| ExitCode::SUCCESS),
         Command::Doctor(words) => doctor::run(words).map(|()| ExitCode::SUCCESS),
         Command::Completions(words) => {
             clap_complete::generate(

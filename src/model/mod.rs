@@ -10,6 +10,7 @@ pub mod blocks;
 pub mod events;
 pub mod frame_walk;
 pub mod gpu;
+pub mod holders;
 pub mod record;
 pub mod stack;
 pub mod tensors;
@@ -24,6 +25,7 @@ pub use events::{
 };
 pub use frame_walk::{BackwardWalk, FrameWalk, LevelsAt, ProbedFrame};
 pub use gpu::{CudaIndex, Device, DeviceUsage, ProcessUsage};
+pub use holders::{Category, GraphNode, HolderMap, SavedBy, SavedIn, TensorRow};
 pub use record::{
     End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
     Source, Start, ThreadSample, Totals,

@@ -1,14 +1,15 @@
 //! The sampler: readers looked at again and again become records in time order.
 //!
 //! Turns an attached target into [`Record`](crate::model::Record)s on a [`RecordSink`](crate::model::RecordSink).
-//! May import `model`, `target`, `python`, `torch`, `gpu`, `probe`; alone owns threads and sleeping.
-//! Never interprets what it sees (that is `analysis`), never stops the target, never prints.
+//! May import `model`, `target`, `python`, `torch`, `gpu`, `probe`, `holders`; alone owns threads and sleeping.
+//! Never interprets what it sees (that is `analysis`), stops the target only to look at holders, never prints.
 //! Start reading at [`Recorder`].
 
 mod attach;
 mod background;
 mod exact;
 mod gpu_watch;
+mod holders;
 mod losses;
 mod map_thread;
 mod order;
@@ -20,10 +21,12 @@ mod recorder;
 mod session;
 mod sources;
 
+pub use crate::holders::{HolderError, Pausing};
 pub use crate::probe::{Probe, ProbeError};
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
 pub use exact::{ExactOutlook, ExactRecorder, ExactWanted};
+pub use holders::{HolderLook, look_at_holders};
 pub use readers::{AttachError, Readers, Torch};
 pub use recorder::{Progress, Recorder, Wanted};
 pub use sources::WithSources;

@@ -29,5 +29,5 @@ mod working_set;
 pub use backward::{BackwardError, backward_walk};
 pub use class_names::ClassNames;
 pub use error::TorchError;
-pub use objects::{Graph, Node, Saved, SavedIn, TensorReader, TensorTypes, Tensors};
+pub use objects::{Graph, Node, Saved, TensorReader, TensorTypes, Tensors};
 pub use reader::TorchReader;

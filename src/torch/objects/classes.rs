@@ -20,15 +20,18 @@ pub(super) enum CppKind {
     Other,
 }
 
+/// A class: its name without namespaces, and its kind.
+type CppClass = (Arc<str>, CppKind);
+
 /// Classes by vtable, each looked up once.
 #[derive(Debug, Default)]
 pub(super) struct CppClasses {
-    known: RefCell<FxHashMap<u64, Option<(Arc<str>, CppKind)>>>,
+    known: RefCell<FxHashMap<u64, Option<CppClass>>>,
 }
 
 impl CppClasses {
     /// Class and kind of the object at `at`; `None` when there is no vtable there.
-    pub(super) fn of(&self, memory: &dyn Memory, at: Addr) -> Option<(Arc<str>, CppKind)> {
+    pub(super) fn of(&self, memory: &dyn Memory, at: Addr) -> Option<CppClass> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
         }

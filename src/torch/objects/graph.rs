@@ -12,6 +12,7 @@ use rustc_hash::FxHashSet;
 use super::classes::CppKind;
 use super::layout::{FLAGS, IS_OUTPUT};
 use super::tensor::Tensors;
+use crate::model::SavedIn;
 use crate::target::{Addr, Field};
 
 /// More nodes than a graph has.
@@ -35,17 +36,6 @@ const TYPE_OF: Field<Addr> = Field::at(8);
 const MOST_FUNCTION: u64 = 4096;
 /// `PySavedVariableHooks.data_`: what the hook packed.
 const PACKED: Field<Addr> = Field::at(24);
-
-/// How a node keeps a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SavedIn {
-    /// In a field of its own (`_saved_self`).
-    Field,
-    /// In a vector (`_saved_tensors` of cat, stack, index).
-    Vector,
-    /// By `save_for_backward` of a function written in Python.
-    Function,
-}
 
 /// A tensor kept for the backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +112,7 @@ impl Tensors<'_> {
             return Some(node);
         }
         let len = match self.chunk(at) {
-            Some(chunk) => (chunk as usize).checked_sub(layout.len).unwrap_or_default(),
+            Some(chunk) => (chunk as usize).saturating_sub(layout.len),
             None => {
                 *unsized_nodes += 1;
                 UNKNOWN_LEN

@@ -6,6 +6,6 @@ mod layout;
 mod reader;
 mod tensor;
 
-pub use graph::{Graph, Node, Saved, SavedIn};
+pub use graph::{Graph, Node, Saved};
 pub use reader::{TensorReader, TensorTypes};
 pub use tensor::Tensors;

@@ -1,0 +1,260 @@
+//! What a look at holders adds up to, device by device.
+//!
+//! Every allocated block of a device belongs to one category, or to no tensor. The tensors' bytes by category, what rounding
+//! adds to them, and the blocks of no tensor are together what the allocator counts as allocated.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{
+    Block, BlockMap, BlockState, Category, CudaIndex, HolderMap, Storage, TensorDevice, TensorRow,
+};
+
+/// Bytes and number of the storages of a category.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Bytes.
+    pub bytes: u64,
+    /// Storages.
+    pub storages: u64,
+}
+
+/// A device's memory by who holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceHoldings {
+    /// The tensors' bytes by category; a storage counts once, in the first of its categories.
+    pub by_category: BTreeMap<Category, Held>,
+    /// Bytes and storages among these without any name, and kept by no node.
+    pub unnamed: Held,
+    /// What the allocator added to the bytes asked for.
+    pub rounding: u64,
+    /// Allocated blocks that no tensor was found in: work spaces, tensors that only C++ holds.
+    pub without_tensor: Held,
+    /// Freed by the program, while another stream may still use them.
+    pub pending_free: Held,
+    /// Storages in no block: memory of other libraries, or shared by another process.
+    pub elsewhere: Held,
+    /// `allocated_bytes` by the blocks; `None` for devices without PyTorch's native CUDA allocator.
+    pub allocated: Option<u64>,
+}
+
+impl DeviceHoldings {
+    /// Bytes of all tensors.
+    pub fn in_tensors(&self) -> u64 {
+        self.by_category.values().map(|held| held.bytes).sum()
+    }
+
+    /// Storages of all tensors.
+    pub fn storages(&self) -> u64 {
+        self.by_category.values().map(|held| held.storages).sum()
+    }
+}
+
+/// One storage and the tensors on it.
+#[derive(Debug, Clone)]
+pub struct StorageGroup {
+    /// The storage.
+    pub storage: Storage,
+    /// Its device.
+    pub device: TensorDevice,
+    /// What it is for.
+    pub category: Category,
+    /// Indices of its tensors in [`HolderMap::tensors`], the best named first.
+    pub tensors: Vec<usize>,
+}
+
+/// The storages of a look, the largest first; those on the same bytes are one.
+pub fn storages(map: &HolderMap) -> Vec<StorageGroup> {
+    let mut groups: Vec<StorageGroup> = Vec::new();
+    let mut known: FxHashMap<(TensorDevice, u64), usize> = FxHashMap::default();
+    for (index, row) in map.tensors.iter().enumerate() {
+        let (Some(storage), Some(device)) = (row.tensor.storage, row.tensor.device) else {
+            continue;
+        };
+        // Detached copies share the storage, memory from elsewhere only the bytes; without bytes nothing is shared.
+        let key = if storage.data == 0 { storage.at } else { storage.data };
+        let group = *known.entry((device, key)).or_insert_with(|| {
+            let category = row.category;
+            groups.push(StorageGroup { storage, device, category, tensors: Vec::new() });
+            groups.len() - 1
+        });
+        let group = &mut groups[group];
+        group.category = group.category.min(row.category);
+        group.storage.bytes = group.storage.bytes.max(storage.bytes);
+        group.tensors.push(index);
+    }
+    for group in &mut groups {
+        group.tensors.sort_by_key(|&index| worth(&map.tensors[index], index));
+    }
+    groups.sort_by_key(|group| {
+        (std::cmp::Reverse(group.storage.bytes.unwrap_or(0)), group.tensors[0])
+    });
+    groups
+}
+
+/// What says most about a storage comes first: a name, an object, the whole of it.
+fn worth(row: &TensorRow, index: usize) -> impl Ord + use<> {
+    let whole = row.tensor.storage.and_then(|storage| storage.bytes) == row.tensor.logical_bytes();
+    (row.names.is_empty(), row.category, row.object.is_none(), !whole, index)
+}
+
+/// Sums by device; a device without tensors but with blocks is there too.
+pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
+    let mut devices: BTreeMap<TensorDevice, DeviceHoldings> = BTreeMap::new();
+    let mut blocks: BTreeMap<TensorDevice, Blocks> = BTreeMap::new();
+    for map in &map.blocks {
+        let device = cuda(map.device);
+        devices.entry(device).or_default().allocated = Some(map.allocated());
+        blocks.insert(device, Blocks::new(map));
+    }
+    for group in storages(map) {
+        let sums = devices.entry(group.device).or_default();
+        let bytes = group.storage.bytes.unwrap_or(0);
+        if bytes == 0 || group.device.is_meta() {
+            continue;
+        }
+        let held = match blocks.get_mut(&group.device) {
+            None => bytes,
+            Some(blocks) => match blocks.take(group.storage.data, bytes) {
+                Some(held) => held,
+                None => {
+                    sums.elsewhere.add(bytes);
+                    continue;
+                }
+            },
+        };
+        sums.by_category.entry(group.category).or_default().add(held);
+        let first = &map.tensors[group.tensors[0]];
+        if first.names.is_empty() && group.tensors.iter().all(|&t| map.tensors[t].saved.is_empty())
+        {
+            sums.unnamed.add(held);
+        }
+    }
+    for (device, blocks) in blocks {
+        let sums = devices.entry(device).or_default();
+        for (block, used) in blocks.blocks {
+            match (block.state, used) {
+                (BlockState::PendingFree, _) => sums.pending_free.add(block.size),
+                (_, 0) => sums.without_tensor.add(block.size),
+                (_, used) => sums.rounding += block.size - used,
+            }
+        }
+    }
+    devices
+}
+
+fn cuda(device: CudaIndex) -> TensorDevice {
+    TensorDevice { kind: 1, index: u8::try_from(device.0).ok() }
+}
+
+impl Held {
+    fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.storages += 1;
+    }
+}
+
+/// The blocks in use of a device, by address, and how much of each its tensors account for.
+struct Blocks {
+    blocks: Vec<(Block, u64)>,
+}
+
+impl Blocks {
+    fn new(map: &BlockMap) -> Blocks {
+        let in_use = map.blocks().filter(|(_, block)| block.state != BlockState::Inactive);
+        let mut blocks: Vec<(Block, u64)> = in_use.map(|(_, block)| (*block, 0)).collect();
+        blocks.sort_unstable_by_key(|(block, _)| block.address);
+        Blocks { blocks }
+    }
+
+    /// Gives a storage its bytes of the block it lies in; `None` when it lies in none.
+    fn take(&mut self, data: u64, bytes: u64) -> Option<u64> {
+        let after = self.blocks.partition_point(|(block, _)| block.address <= data);
+        let (block, used) = self.blocks.get_mut(after.checked_sub(1)?)?;
+        if data >= block.address + block.size || block.state != BlockState::Allocated {
+            return None;
+        }
+        let held = bytes.min(block.size - *used);
+        *used += held;
+        Some(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Consistency, DType, Nanos, PoolId, Segment, TensorInfo};
+
+    fn tensor(at: u64, data: u64, bytes: u64, category: Category, name: Option<&str>) -> TensorRow {
+        TensorRow {
+            tensor: TensorInfo {
+                at,
+                class: "TensorImpl".into(),
+                storage: Some(Storage { at: data + 1, data, bytes: Some(bytes) }),
+                shape: Some(vec![bytes as i64 / 4]),
+                strides: Some(vec![1]),
+                numel: bytes as i64 / 4,
+                dtype: DType(6),
+                device: Some(cuda(CudaIndex(0))),
+                offset: 0,
+                version: Some(0),
+                requires_grad: false,
+                grad_fn: None,
+                grad: None,
+                parts: Vec::new(),
+            },
+            object: None,
+            python_class: None,
+            category,
+            names: name.map(Into::into).into_iter().collect(),
+            saved: Vec::new(),
+            made_by: None,
+        }
+    }
+
+    #[test]
+    fn what_is_held_adds_up_to_what_is_allocated() {
+        let block = |address, size, state| Block { address, size, requested: size, state };
+        let map = HolderMap {
+            tensors: vec![
+                tensor(1, 0x1000, 1000, Category::Other, None),
+                tensor(2, 0x1000, 1000, Category::Parameter, Some("weight")),
+                tensor(3, 0x2000, 512, Category::Other, None),
+                // Foreign memory.
+                tensor(4, 0x9000, 64, Category::Other, Some("x")),
+            ],
+            blocks: vec![BlockMap {
+                time: Nanos(0),
+                device: CudaIndex(0),
+                retries: 0,
+                consistency: Consistency::Consistent,
+                segments: vec![Segment {
+                    address: 0x1000,
+                    size: 0x4000,
+                    stream: 0,
+                    small: true,
+                    expandable: false,
+                    pool: PoolId(0, 0),
+                    blocks: vec![
+                        block(0x1000, 1024, BlockState::Allocated),
+                        block(0x1400, 0xc00, BlockState::Inactive),
+                        block(0x2000, 512, BlockState::Allocated),
+                        block(0x2200, 2048, BlockState::Allocated),
+                        block(0x3000, 512, BlockState::PendingFree),
+                    ],
+                }],
+            }],
+            ..HolderMap::default()
+        };
+        let sums = &holdings(&map)[&cuda(CudaIndex(0))];
+        assert_eq!(sums.by_category[&Category::Parameter], Held { bytes: 1000, storages: 1 });
+        assert_eq!(sums.by_category[&Category::Other], Held { bytes: 512, storages: 1 });
+        assert_eq!(sums.unnamed, Held { bytes: 512, storages: 1 });
+        assert_eq!((sums.rounding, sums.without_tensor.bytes), (24, 2048));
+        assert_eq!((sums.pending_free.bytes, sums.elsewhere.bytes), (512, 64));
+        let all = sums.in_tensors() + sums.rounding + sums.without_tensor.bytes;
+        assert_eq!(Some(all), sums.allocated);
+        assert_eq!(storages(&map)[0].tensors, [1, 0]);
+    }
+}

@@ -1,0 +1,100 @@
+//! What the autograd graph keeps for the backward pass, by class of node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::holdings::storages;
+use crate::model::{Category, HolderMap, SavedIn};
+
+/// The nodes of one class.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeClass {
+    /// How many there are.
+    pub nodes: u64,
+    /// Bytes of the storages that they keep and that are held apart from parameters and buffers; a storage kept by several
+    /// nodes counts at the first.
+    pub bytes: u64,
+    /// How many storages that are.
+    pub storages: u64,
+    /// Tensors that hooks packed: checkpoints, offloaded ones. What they hold is not known.
+    pub packed: u64,
+}
+
+/// What the graph keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SavedSummary {
+    /// By class of node, the one that keeps most first.
+    pub classes: Vec<(Arc<str>, NodeClass)>,
+    /// Bytes of all distinct storages kept, whatever else holds them.
+    pub all: u64,
+    /// Of these: storages of parameters.
+    pub parameters: u64,
+    /// Of buffers.
+    pub buffers: u64,
+    /// Of leaves that Python holds and no node made: inputs.
+    pub inputs: u64,
+    /// All others: activations, which live because of the graph or of variables of the program.
+    pub activations: u64,
+    /// What trumpy's `memory_for_backward` reports of the same graph (tensors in fields only, parameters told by
+    /// object, logical bytes of the largest tensor of a storage), for comparison.
+    pub by_trumpys_rule: u64,
+}
+
+/// Sums up what the nodes of a look keep.
+pub fn saved(map: &HolderMap) -> SavedSummary {
+    let mut summary = SavedSummary { by_trumpys_rule: by_trumpys_rule(map), ..Default::default() };
+    let mut classes: BTreeMap<Arc<str>, NodeClass> = BTreeMap::new();
+    for node in &map.nodes {
+        let class = classes.entry(node.class.clone()).or_default();
+        class.nodes += 1;
+        class.packed += node.packed as u64;
+    }
+    for group in storages(map) {
+        let rows = || group.tensors.iter().map(|&index| &map.tensors[index]);
+        let first = rows().flat_map(|row| &row.saved).map(|saved| saved.node).min();
+        let (Some(first), Some(bytes)) = (first, group.storage.bytes) else { continue };
+        summary.all += bytes;
+        let is_input = rows().any(|row| row.object.is_some() && row.tensor.grad_fn.is_none())
+            && rows().all(|row| row.tensor.grad_fn.is_none())
+            && !rows().flat_map(|row| &row.saved).any(|saved| saved.is_output);
+        match group.category {
+            Category::Parameter => summary.parameters += bytes,
+            Category::Buffer => summary.buffers += bytes,
+            _ if is_input => summary.inputs += bytes,
+            _ => summary.activations += bytes,
+        }
+        if !matches!(group.category, Category::Parameter | Category::Buffer) {
+            let class = classes.entry(map.nodes[first].class.clone()).or_default();
+            class.bytes += bytes;
+            class.storages += 1;
+        }
+    }
+    summary.classes = classes.into_iter().collect();
+    summary.classes.sort_by_key(|(_, class)| std::cmp::Reverse(class.bytes));
+    summary
+}
+
+fn by_trumpys_rule(map: &HolderMap) -> u64 {
+    let parameters: FxHashSet<u64> = map
+        .tensors
+        .iter()
+        .filter(|row| row.object.is_some() && row.category == Category::Parameter)
+        .map(|row| row.tensor.at)
+        .collect();
+    let mut largest: FxHashMap<u64, (i64, u64)> = FxHashMap::default();
+    for row in &map.tensors {
+        let in_field = row.saved.iter().any(|saved| saved.by == SavedIn::Field);
+        let (Some(storage), Some(bytes)) = (row.tensor.storage, row.tensor.logical_bytes()) else {
+            continue;
+        };
+        if in_field && !parameters.contains(&row.tensor.at) {
+            let kept = largest.entry(storage.data).or_default();
+            if row.tensor.numel > kept.0 {
+                *kept = (row.tensor.numel, bytes);
+            }
+        }
+    }
+    largest.values().map(|(_, bytes)| bytes).sum()
+}

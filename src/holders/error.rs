@@ -1,0 +1,37 @@
+//! Why the holders could not be read.
+
+use crate::python::HeapError;
+use crate::target::PauseError;
+use crate::torch::TorchError;
+
+/// Why the holders could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum HolderError {
+    /// The process could not be stopped for a moment.
+    #[error(transparent)]
+    Pause(#[from] PauseError),
+    /// Python's objects could not be read.
+    #[error(transparent)]
+    Heap(#[from] HeapError),
+    /// PyTorch's objects could not be read.
+    #[error(transparent)]
+    Torch(#[from] TorchError),
+    /// PyTorch is not loaded, or being imported.
+    #[error("PyTorch is not loaded in it: there are no tensors")]
+    NoTorch,
+    /// The process stands in the middle of an allocation, or ran on and changed its blocks.
+    #[error("the allocator was at work when the process stood still")]
+    Allocating,
+}
+
+impl HolderError {
+    /// Whether another attempt a moment later may succeed.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            HolderError::Heap(error) => error.is_transient(),
+            HolderError::Torch(TorchError::Torn { .. }) | HolderError::Allocating => true,
+            HolderError::Pause(PauseError::Stubborn { .. }) => true,
+            _ => false,
+        }
+    }
+}

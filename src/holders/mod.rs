@@ -1,0 +1,15 @@
+//! Who holds the memory: every tensor of a process by name, category and autograd node.
+//!
+//! Turns the heap of `python` and the objects of `torch` into a [`HolderMap`](crate::model::HolderMap).
+//! May import `model`, `target`, `python` and `torch`.
+//! Never sleeps, never retries: what has to be tried again says so, and its caller waits.
+//! Start reading at [`HolderReader`]; where names come from is told in `names` and `paths`.
+
+mod error;
+mod names;
+mod paths;
+mod reader;
+mod rows;
+
+pub use error::HolderError;
+pub use reader::{HolderReader, Pausing};

@@ -1,0 +1,189 @@
+//! Names out of the module tree and the optimizers.
+//!
+//! A module's tensors are named by the path of modules to them (`layers.0.weight`), with the variable that holds the outermost
+//! one before it where there are several; a shared one has all its names. Optimizer state is named
+//! `AdamW.exp_avg[layers.0.weight]`.
+
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::reader::Found;
+use crate::model::Category;
+use crate::python::Heap;
+use crate::target::Addr;
+
+/// Modules within modules.
+const DEEPEST: usize = 64;
+/// Names that one tensor gets.
+const MOST_NAMES: usize = 8;
+
+/// What a name is worth: the least is shown first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    Module,
+    Optimizer,
+    Variable,
+    Library,
+}
+
+/// Names by Python object.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    names: FxHashMap<Addr, Vec<(Rank, Arc<str>)>>,
+    categories: FxHashMap<Addr, Category>,
+    /// Where paths found objects that are no tensors: outermost modules, optimizers.
+    pub(super) variables: FxHashMap<Addr, Arc<str>>,
+    /// The tensors of modules that nothing else contains, until the name of the module is known.
+    trees: Vec<Tree>,
+}
+
+/// An outermost module.
+#[derive(Debug)]
+struct Tree {
+    root: Addr,
+    class: Arc<str>,
+    tensors: Vec<(Addr, String)>,
+}
+
+impl Named {
+    pub(super) fn add(&mut self, object: Addr, rank: Rank, name: impl Into<Arc<str>>) {
+        let names = self.names.entry(object).or_default();
+        let name = name.into();
+        if names.len() < MOST_NAMES && !names.iter().any(|(_, known)| *known == name) {
+            names.push((rank, name));
+        }
+    }
+
+    fn set_category(&mut self, object: Addr, category: Category) {
+        let known = self.categories.entry(object).or_insert(category);
+        *known = (*known).min(category);
+    }
+
+    /// Whether a name for it is known.
+    pub(super) fn has(&self, object: Addr) -> bool {
+        self.names.contains_key(&object)
+    }
+
+    /// The names of an object, the best first.
+    pub(super) fn names(&self, object: Addr) -> Vec<Arc<str>> {
+        let Some(names) = self.names.get(&object) else { return Vec::new() };
+        let mut names: Vec<_> = names.iter().collect();
+        names.sort_by_key(|(rank, _)| *rank);
+        names.into_iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// What modules and optimizers have it for.
+    pub(super) fn category(&self, object: Addr) -> Option<Category> {
+        self.categories.get(&object).copied()
+    }
+}
+
+/// A module's own tensors and children.
+#[derive(Debug, Default)]
+struct Parts {
+    tensors: Vec<(String, Addr, Category)>,
+    children: Vec<(String, Addr)>,
+}
+
+/// Finds the tensors of all modules.
+pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
+    let is_tensor: FxHashSet<Addr> = found.tensors.iter().copied().collect();
+    let is_module: FxHashSet<Addr> = found.modules.iter().copied().collect();
+    let mut parts: FxHashMap<Addr, Parts> = FxHashMap::default();
+    let mut children: FxHashSet<Addr> = FxHashSet::default();
+    for module in &found.modules {
+        let mut own = Parts::default();
+        for (attribute, value) in heap.attributes(*module) {
+            let category = match attribute.as_str() {
+                "_parameters" => Category::Parameter,
+                "_buffers" => Category::Buffer,
+                "_modules" => {
+                    let entries = heap.named_entries(value).into_iter();
+                    own.children = entries.filter(|(_, at)| is_module.contains(at)).collect();
+                    children.extend(own.children.iter().map(|(_, child)| *child));
+                    continue;
+                }
+                _ => continue,
+            };
+            for (name, tensor) in heap.named_entries(value) {
+                if is_tensor.contains(&tensor) {
+                    named.set_category(tensor, category);
+                    own.tensors.push((name, tensor, category));
+                }
+            }
+        }
+        parts.insert(*module, own);
+    }
+    for root in found.modules.iter().filter(|module| !children.contains(module)) {
+        let mut tensors = Vec::new();
+        collect(*root, "", &parts, 0, &mut tensors);
+        if !tensors.is_empty() {
+            let class = heap.class_of(*root).map_or_else(|| "?".into(), |class| class.name.clone());
+            named.trees.push(Tree { root: *root, class, tensors });
+        }
+    }
+}
+
+fn collect(
+    module: Addr,
+    prefix: &str,
+    parts: &FxHashMap<Addr, Parts>,
+    depth: usize,
+    tensors: &mut Vec<(Addr, String)>,
+) {
+    let Some(own) = parts.get(&module).filter(|_| depth < DEEPEST) else { return };
+    for (name, tensor, _) in &own.tensors {
+        tensors.push((*tensor, format!("{prefix}{name}")));
+    }
+    for (name, child) in &own.children {
+        collect(*child, &format!("{prefix}{name}."), parts, depth + 1, tensors);
+    }
+}
+
+/// Names the tensors of modules and optimizers, once it is known which variables hold these.
+pub(super) fn finish(heap: &Heap<'_>, found: &Found, named: &mut Named) {
+    let trees = std::mem::take(&mut named.trees);
+    let one = trees.len() == 1;
+    for tree in trees {
+        let prefix = match named.variables.get(&tree.root) {
+            _ if one => String::new(),
+            Some(variable) => {
+                // The scope says little here: `main: model` is `model`.
+                let name = variable.rsplit_once(": ").map_or(&**variable, |(_, name)| name);
+                format!("{name}.")
+            }
+            None => format!("{}.", tree.class),
+        };
+        for (tensor, path) in tree.tensors {
+            named.add(tensor, Rank::Module, format!("{prefix}{path}"));
+        }
+    }
+    let is_tensor: FxHashSet<Addr> = found.tensors.iter().copied().collect();
+    for optimizer in &found.optimizers {
+        optimizer_state(heap, *optimizer, &is_tensor, named);
+    }
+}
+
+/// `optimizer.state`: a dictionary from parameters to dictionaries of what is kept for each.
+fn optimizer_state(
+    heap: &Heap<'_>,
+    optimizer: Addr,
+    is_tensor: &FxHashSet<Addr>,
+    named: &mut Named,
+) {
+    let Some(class) = heap.class_of(optimizer) else { return };
+    let Some(state) = heap.attribute(optimizer, "state") else { return };
+    for (parameter, kept) in heap.entries_if_dict(state).unwrap_or_default() {
+        let name = named.names(parameter).first().cloned().unwrap_or_else(|| "?".into());
+        let Some(kept) = heap.entries_if_dict(kept) else { continue };
+        for (key, value) in kept {
+            if is_tensor.contains(&value)
+                && let Some(key) = heap.text(key)
+            {
+                named.set_category(value, Category::OptimizerState);
+                named.add(value, Rank::Optimizer, format!("{}.{key}[{name}]", class.name));
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! One look at all holders, while the process stands still.
+
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use super::error::HolderError;
+use super::names::{self, Named};
+use super::paths;
+use super::rows::Rows;
+use crate::model::{AllocatorBackend, BlockMap, Consistency, HolderMap, Nanos};
+use crate::python::{Class, Heap, PythonReader};
+use crate::target::{Addr, PageCache, Pause, Process, ProcessError};
+use crate::torch::{TensorReader, TensorTypes, TorchReader};
+
+/// How long the blocks are read again when a process that runs on changes them.
+const RUNNING_PATIENCE: Duration = Duration::from_millis(20);
+
+/// Whether the process may be stopped for the look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pausing {
+    /// Stopped for some milliseconds: everything fits together.
+    #[default]
+    Stop,
+    /// Never stopped: what was read may be torn, and is checked as far as it can be.
+    Never,
+}
+
+/// Reads the holders of one process.
+pub struct HolderReader {
+    tensors: TensorReader,
+}
+
+/// What an object is to a look at holders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Tensor,
+    Module,
+    Optimizer,
+    Nothing,
+}
+
+/// The objects that matter, found in one pass over the heap.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) tensors: Vec<Addr>,
+    pub(super) modules: Vec<Addr>,
+    pub(super) optimizers: Vec<Addr>,
+}
+
+impl HolderReader {
+    /// Attaches to `process`; `Ok(None)` when PyTorch is not loaded in it.
+    pub fn attach(process: &Process) -> Result<Option<HolderReader>, HolderError> {
+        let tensors = TensorReader::attach(process)?;
+        Ok(tensors.map(|tensors| HolderReader { tensors }))
+    }
+
+    /// One look. The process goes on before this returns, in whatever way it returns.
+    ///
+    /// # Errors
+    /// Those for which [`HolderError::is_transient`] holds are worth another attempt.
+    pub fn look(
+        &self,
+        process: &Process,
+        python: &PythonReader,
+        torch: Option<&mut TorchReader>,
+        pausing: Pausing,
+    ) -> Result<HolderMap, HolderError> {
+        let memory = PageCache::new(Box::new(process.memory()));
+        let pause = match pausing {
+            Pausing::Stop => Some(Pause::of(process)?),
+            Pausing::Never => None,
+        };
+        let blocks = match torch {
+            Some(torch) => blocks(torch, pausing)?,
+            None => Vec::new(),
+        };
+        let heap = python.heap(&memory)?;
+        let types = self.tensors.types(&memory)?.ok_or(HolderError::NoTorch)?;
+        let found = find(&heap, types);
+        let tensors = self.tensors.tensors(&memory, &found.tensors)?;
+        let mut rows = Rows::new(&heap, &tensors, types, &found.tensors);
+        rows.follow_graph();
+        let mut named = Named::default();
+        names::modules(&heap, &found, &mut named);
+        let locals = heap.locals();
+        paths::of_variables(&heap, &found, &locals, &mut named);
+        names::finish(&heap, &found, &mut named);
+        let pause = pause.map(|pause| pause.elapsed());
+        // From here on nothing is read any more.
+        memory.close();
+        let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
+        let (tensors, nodes) = rows.finish(&named);
+        Ok(HolderMap { tensors, nodes, blocks, pause, objects, unreadable })
+    }
+}
+
+/// The blocks of all devices.
+fn blocks(torch: &mut TorchReader, pausing: Pausing) -> Result<Vec<BlockMap>, HolderError> {
+    // A process that uses no CUDA yet, or another allocator, has tensors all the same.
+    torch.refresh()?;
+    if *torch.backend() != AllocatorBackend::Native {
+        return Ok(Vec::new());
+    }
+    torch.set_patience(match pausing {
+        Pausing::Stop => Duration::ZERO,
+        Pausing::Never => RUNNING_PATIENCE,
+    });
+    let mut maps = Vec::new();
+    for device in torch.devices() {
+        let map = torch.blocks(device, Nanos(0))?;
+        if pausing == Pausing::Stop && map.consistency != Consistency::Consistent {
+            // It was stopped while it changed its lists.
+            return Err(HolderError::Allocating);
+        }
+        maps.push(map);
+    }
+    Ok(maps)
+}
+
+/// One pass over all objects.
+fn find(heap: &Heap<'_>, types: TensorTypes) -> Found {
+    let mut roles: FxHashMap<Addr, Role> = FxHashMap::default();
+    let mut found = Found::default();
+    for object in heap.objects() {
+        let class = &object.class;
+        let role = *roles.entry(class.at).or_insert_with(|| role(heap, class, types));
+        match role {
+            Role::Tensor => found.tensors.push(object.at),
+            Role::Module => found.modules.push(object.at),
+            Role::Optimizer => found.optimizers.push(object.at),
+            Role::Nothing => {}
+        }
+    }
+    found
+}
+
+fn role(heap: &Heap<'_>, class: &Class, types: TensorTypes) -> Role {
+    if class.is_a(types.base) {
+        return Role::Tensor;
+    }
+    for (name, module, role) in [
+        ("Module", "torch.nn.modules.module", Role::Module),
+        ("Optimizer", "torch.optim.optimizer", Role::Optimizer),
+    ] {
+        let is_base = |base: &Addr| {
+            heap.class_at(*base).is_some_and(|base| {
+                &*base.name == name && heap.module_of(&base).as_deref() == Some(module)
+            })
+        };
+        if class.bases.iter().any(is_base) {
+            return role;
+        }
+    }
+    Role::Nothing
+}
+
+impl From<ProcessError> for HolderError {
+    fn from(error: ProcessError) -> HolderError {
+        HolderError::Torch(error.into())
+    }
+}

@@ -1,0 +1,171 @@
+//! The rows of a look: one for each `TensorImpl`, whether Python knows it or not.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::names::Named;
+use crate::model::{Category, GraphNode, SavedBy, TensorInfo, TensorRow};
+use crate::python::Heap;
+use crate::target::Addr;
+use crate::torch::{Graph, TensorTypes, Tensors};
+
+/// Rows being gathered.
+pub(super) struct Rows<'h, 'a> {
+    tensors: &'h Tensors<'a>,
+    rows: Vec<TensorRow>,
+    by_impl: FxHashMap<u64, usize>,
+    graph: Graph,
+}
+
+impl<'h, 'a> Rows<'h, 'a> {
+    /// One row for each tensor that Python knows.
+    pub(super) fn new(
+        heap: &Heap<'_>,
+        tensors: &'h Tensors<'a>,
+        types: TensorTypes,
+        objects: &[Addr],
+    ) -> Rows<'h, 'a> {
+        let mut rows = Rows {
+            tensors,
+            rows: Vec::with_capacity(objects.len()),
+            by_impl: FxHashMap::default(),
+            graph: Graph::default(),
+        };
+        for object in objects {
+            let tensor = tensors.impl_of(*object).and_then(|at| tensors.tensor(at));
+            // One that is being made has no memory yet.
+            let Some(tensor) = tensor else { continue };
+            let class = heap.class_of(*object);
+            let is_parameter = class.as_ref().is_some_and(|class| class.is_a(types.parameter));
+            let index = rows.add(tensor);
+            let row = &mut rows.rows[index];
+            row.object = Some(object.0);
+            row.python_class = class.map(|class| class.name.clone());
+            if is_parameter {
+                row.category = Category::Parameter;
+            }
+        }
+        rows
+    }
+
+    fn add(&mut self, tensor: TensorInfo) -> usize {
+        if let Some(&known) = self.by_impl.get(&tensor.at) {
+            return known;
+        }
+        let index = self.rows.len();
+        self.by_impl.insert(tensor.at, index);
+        self.rows.push(TensorRow {
+            tensor,
+            object: None,
+            python_class: None,
+            category: Category::Other,
+            names: Vec::new(),
+            saved: Vec::new(),
+            made_by: None,
+        });
+        index
+    }
+
+    /// The row of the `TensorImpl` at `at`, made if there is none; `None` when it cannot be read.
+    fn row_of(&mut self, at: u64) -> Option<usize> {
+        match self.by_impl.get(&at) {
+            Some(&known) => Some(known),
+            None => self.tensors.tensor(Addr(at)).map(|tensor| self.add(tensor)),
+        }
+    }
+
+    /// Adds what only gradients, sparse tensors and the autograd graph hold.
+    pub(super) fn follow_graph(&mut self) {
+        let roots: Vec<Addr> =
+            self.rows.iter().filter_map(|row| row.tensor.grad_fn).map(Addr).collect();
+        self.graph = self.tensors.graph(roots);
+        let mut further: Vec<u64> = Vec::new();
+        for node in &self.graph.nodes {
+            further.extend(node.saved.iter().map(|saved| saved.tensor.0));
+            further.extend(node.variable.map(|variable| variable.0));
+        }
+        for at in further {
+            self.row_of(at);
+        }
+        // Gradients may have gradients, sparse ones parts.
+        let mut next = 0;
+        while next < self.rows.len() {
+            let tensor = &self.rows[next].tensor;
+            let held: Vec<u64> =
+                tensor.grad.into_iter().chain(tensor.parts.iter().copied()).collect();
+            for at in held {
+                self.row_of(at);
+            }
+            next += 1;
+        }
+    }
+
+    /// The rows with their names, and the graph.
+    pub(super) fn finish(mut self, named: &Named) -> (Vec<TensorRow>, Vec<GraphNode>) {
+        for row in &mut self.rows {
+            let Some(object) = row.object.map(Addr) else { continue };
+            row.names = named.names(object);
+            if let Some(category) = named.category(object) {
+                row.category = row.category.min(category);
+            }
+        }
+        self.name_held();
+        let classes: FxHashMap<u64, Arc<str>> =
+            self.graph.nodes.iter().map(|node| (node.at.0, node.class.clone())).collect();
+        for (index, node) in self.graph.nodes.iter().enumerate() {
+            for saved in &node.saved {
+                if let Some(&row) = self.by_impl.get(&saved.tensor.0) {
+                    let row = &mut self.rows[row];
+                    let (by, is_output) = (saved.by, saved.is_output);
+                    row.saved.push(SavedBy { node: index, by, is_output });
+                    row.category = row.category.min(Category::Saved);
+                }
+            }
+        }
+        for row in &mut self.rows {
+            row.made_by = row.tensor.grad_fn.and_then(|at| classes.get(&at)).cloned();
+        }
+        let node = |node: &crate::torch::Node| GraphNode {
+            at: node.at.0,
+            class: node.class.clone(),
+            next: node.next.iter().map(|next| next.0).collect(),
+            packed: node.packed.len(),
+            variable: node.variable.map(|variable| variable.0),
+        };
+        let nodes = self.graph.nodes.iter().map(node).collect();
+        (self.rows, nodes)
+    }
+
+    /// Gradients and parts are named by the tensor that has them.
+    fn name_held(&mut self) {
+        for index in 0..self.rows.len() {
+            let row = &self.rows[index];
+            let (grad, parts) = (row.tensor.grad, row.tensor.parts.clone());
+            let class = row.tensor.class.clone();
+            let names = row.names.clone();
+            if let Some(held) = grad.and_then(|at| self.by_impl.get(&at).copied()) {
+                self.rows[held].category = self.rows[held].category.min(Category::Gradient);
+                self.take_names(held, &names, ".grad");
+            }
+            let methods: &[&str] = match &*class {
+                "SparseTensorImpl" => &["._indices()", "._values()"],
+                _ => &[".crow_indices()", ".col_indices()", ".values()"],
+            };
+            let category = self.rows[index].category;
+            for (at, method) in parts.iter().zip(methods) {
+                if let Some(&held) = self.by_impl.get(at) {
+                    self.rows[held].category = self.rows[held].category.min(category);
+                    self.take_names(held, &names, method);
+                }
+            }
+        }
+    }
+
+    fn take_names(&mut self, held: usize, names: &[Arc<str>], what: &str) {
+        // The best name of the owner is enough, and better than a variable that also holds it.
+        if let Some(name) = names.first() {
+            self.rows[held].names.insert(0, format!("{name}{what}").into());
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Who holds memory: every tensor of a process at one moment, with its names, and the autograd nodes that keep some.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::blocks::BlockMap;
+use super::tensors::TensorInfo;
+
+/// What a tensor is for. Where one storage is several things, the first counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Category {
+    /// A parameter: of a module, or an `nn.Parameter`.
+    Parameter,
+    /// A buffer of a module.
+    Buffer,
+    /// The `.grad` of a tensor.
+    Gradient,
+    /// In the state of an optimizer.
+    OptimizerState,
+    /// Kept by an autograd node for the backward pass.
+    Saved,
+    /// Any other tensor.
+    Other,
+}
+
+impl Category {
+    /// All, in their order.
+    pub const ALL: [Category; 6] = [
+        Category::Parameter,
+        Category::Buffer,
+        Category::Gradient,
+        Category::OptimizerState,
+        Category::Saved,
+        Category::Other,
+    ];
+
+    /// In words, for tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Category::Parameter => "parameters",
+            Category::Buffer => "buffers",
+            Category::Gradient => "gradients",
+            Category::OptimizerState => "optimizer state",
+            Category::Saved => "saved for backward",
+            Category::Other => "other tensors",
+        }
+    }
+}
+
+/// How a node keeps a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SavedIn {
+    /// In a field of its own (`_saved_self`).
+    Field,
+    /// In a vector (`_saved_tensors` of cat, stack, index).
+    Vector,
+    /// By `save_for_backward` of a function written in Python.
+    Function,
+}
+
+/// That a node keeps a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SavedBy {
+    /// Index of the node in [`HolderMap::nodes`].
+    pub node: usize,
+    /// How it keeps it.
+    pub by: SavedIn,
+    /// Whether it is an output of the node.
+    pub is_output: bool,
+}
+
+/// A tensor and who holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorRow {
+    /// What it says of itself.
+    pub tensor: TensorInfo,
+    /// `id()` of its Python object; `None` for tensors that Python does not know.
+    pub object: Option<u64>,
+    /// The class of that object.
+    pub python_class: Option<Arc<str>>,
+    /// What it is for.
+    pub category: Category,
+    /// Names and paths that lead to it, the best first.
+    pub names: Vec<Arc<str>>,
+    /// The nodes that keep it.
+    pub saved: Vec<SavedBy>,
+    /// Class of the node that made it.
+    pub made_by: Option<Arc<str>>,
+}
+
+/// An autograd node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GraphNode {
+    /// Its address.
+    pub at: u64,
+    /// Its class: `AddmmBackward0`, or the class of a function written in Python.
+    pub class: Arc<str>,
+    /// Addresses of the nodes that come after it in the backward pass.
+    pub next: Vec<u64>,
+    /// How many tensors hooks packed (checkpointing, offload): what they hold is not unpacked.
+    pub packed: usize,
+    /// The `TensorImpl` of the leaf whose gradient it accumulates.
+    pub variable: Option<u64>,
+}
+
+/// All tensors of a process at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HolderMap {
+    /// Tensors, those with Python objects first.
+    pub tensors: Vec<TensorRow>,
+    /// The autograd graph.
+    pub nodes: Vec<GraphNode>,
+    /// The allocator's blocks at the same moment, by device.
+    pub blocks: Vec<BlockMap>,
+    /// For how long the process was stopped; `None` when it ran on, so that what was read may not fit together.
+    pub pause: Option<Duration>,
+    /// Python objects tracked by the garbage collector.
+    pub objects: u64,
+    /// Objects that could not be read.
+    pub unreadable: u64,
+}

@@ -1,0 +1,224 @@
+//! Who holds the memory, as tables.
+
+use std::io::Write;
+
+use super::RenderError;
+use super::label::one_line;
+use super::size::{bytes, count};
+use crate::analysis::{DeviceHoldings, StorageGroup, holdings, saved, storages};
+use crate::model::{Category, HolderMap, TensorDevice, TensorRow};
+
+/// Wider names are cut in the middle.
+const SHAPE: usize = 24;
+
+/// Which tensors a table lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TensorsWanted {
+    /// Only those of this CUDA device.
+    pub gpu: Option<u8>,
+    /// Those of the CPU too.
+    pub all_devices: bool,
+    /// At most so many storages.
+    pub most: usize,
+}
+
+impl TensorsWanted {
+    /// Whether a device is to be listed. Without a GPU in use the others are.
+    fn takes(self, device: TensorDevice, any_cuda: bool) -> bool {
+        match self.gpu {
+            Some(gpu) => device.is_cuda() && device.index == Some(gpu),
+            None => self.all_devices || device.is_cuda() || !any_cuda,
+        }
+    }
+}
+
+/// Writes a table of storages with their tensors, the largest first.
+pub fn tensors_text(
+    out: &mut dyn Write,
+    map: &HolderMap,
+    wanted: TensorsWanted,
+) -> Result<(), RenderError> {
+    let any_cuda =
+        map.tensors.iter().filter_map(|row| row.tensor.device).any(TensorDevice::is_cuda);
+    for (device, sums) in holdings(map) {
+        if wanted.takes(device, any_cuda) {
+            device_sums(out, device, &sums)?;
+        }
+    }
+    let listed: Vec<StorageGroup> =
+        storages(map).into_iter().filter(|group| wanted.takes(group.device, any_cuda)).collect();
+    writeln!(
+        out,
+        "{:>11}  {:<18}  {:<SHAPE$}  {:<9}  name",
+        "bytes", "category", "shape", "dtype"
+    )?;
+    for group in listed.iter().take(wanted.most) {
+        write_group(out, map, group)?;
+    }
+    if listed.len() > wanted.most {
+        let rest: u64 = listed[wanted.most..].iter().filter_map(|group| group.storage.bytes).sum();
+        let left = count((listed.len() - wanted.most) as u64);
+        writeln!(
+            out,
+            "{left} smaller storages ({}) are not listed: --limit 0 lists all",
+            bytes(rest)
+        )?;
+    }
+    footer(out, map)
+}
+
+fn write_group(
+    out: &mut dyn Write,
+    map: &HolderMap,
+    group: &StorageGroup,
+) -> Result<(), RenderError> {
+    let size = group.storage.bytes.map_or_else(|| "symbolic".to_owned(), bytes);
+    let mut tensors = group.tensors.iter().map(|&index| &map.tensors[index]);
+    let Some(first) = tensors.next() else { return Ok(()) };
+    let name = name(map, first);
+    row(out, &size, group.category.name(), first, &name)?;
+    // Further names of the same tensor, then the tensors that share its memory.
+    for other in first.names.iter().skip(1) {
+        row(out, "", "", first, &format!("= {}", one_line(other)))?;
+    }
+    let mut nameless = 0;
+    for sharing in tensors {
+        match sharing.names.first() {
+            Some(name) => row(out, "", "shares it", sharing, &one_line(name))?,
+            None => nameless += 1,
+        }
+    }
+    if nameless > 0 {
+        writeln!(out, "{:>11}  {:<18}  {nameless} more without a name share it", "", "")?;
+    }
+    Ok(())
+}
+
+fn row(
+    out: &mut dyn Write,
+    size: &str,
+    what: &str,
+    row: &TensorRow,
+    name: &str,
+) -> Result<(), RenderError> {
+    let shape = match &row.tensor.shape {
+        Some(shape) => format!("{shape:?}"),
+        None => "symbolic".to_owned(),
+    };
+    let dtype = row.tensor.dtype.to_string();
+    writeln!(out, "{size:>11}  {what:<18}  {shape:<SHAPE$}  {dtype:<9}  {name}")?;
+    Ok(())
+}
+
+/// The best that can be said of who holds a tensor.
+fn name(map: &HolderMap, row: &TensorRow) -> String {
+    if let Some(name) = row.names.first() {
+        return one_line(name);
+    }
+    if let Some(saved) = row.saved.first() {
+        return format!("[saved by {}]", map.nodes[saved.node].class);
+    }
+    match (&row.made_by, &row.python_class) {
+        (Some(node), _) => format!("[result of {node}]"),
+        (None, Some(class)) => format!("[a {class} without a name]"),
+        (None, None) => "[without a name]".to_owned(),
+    }
+}
+
+/// One device: what is held adds up to what is allocated.
+fn device_sums(
+    out: &mut dyn Write,
+    device: TensorDevice,
+    sums: &DeviceHoldings,
+) -> Result<(), RenderError> {
+    match sums.allocated {
+        Some(allocated) => writeln!(out, "{device}: {} allocated", bytes(allocated))?,
+        None => writeln!(out, "{device}: {} in tensors", bytes(sums.in_tensors()))?,
+    }
+    categories(out, sums)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// The categories of a device, a line each; those that are empty are left out.
+pub(super) fn categories(out: &mut dyn Write, sums: &DeviceHoldings) -> std::io::Result<()> {
+    let mut line = |name: &str, size: u64, what: String| {
+        if size > 0 { writeln!(out, "    {name:<35} {:>11}{what}", bytes(size)) } else { Ok(()) }
+    };
+    for category in Category::ALL {
+        let held = sums.by_category.get(&category).copied().unwrap_or_default();
+        let unnamed = match category {
+            Category::Other if sums.unnamed.bytes > 0 => {
+                format!(", {} of it without a name", bytes(sums.unnamed.bytes))
+            }
+            _ => String::new(),
+        };
+        let storages = count(held.storages);
+        line(category.name(), held.bytes, format!("  in {storages} storages{unnamed}"))?;
+    }
+    let blocks = |held: u64| format!("  in {} blocks", count(held));
+    line("rounding", sums.rounding, String::new())?;
+    let without = sums.without_tensor;
+    line("in no tensor (work spaces, C++)", without.bytes, blocks(without.storages))?;
+    let pending = sums.pending_free;
+    line("freed, used by other streams", pending.bytes, blocks(pending.storages))?;
+    let elsewhere = sums.elsewhere;
+    let what = format!("  in {} storages, not allocated through PyTorch", elsewhere.storages);
+    line("elsewhere", elsewhere.bytes, what)
+}
+
+/// Writes what the autograd graph keeps, by class of node.
+pub fn graph_text(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+    let summary = saved(map);
+    let nodes = count(map.nodes.len() as u64);
+    writeln!(out, "{nodes} autograd nodes keep {} for the backward pass", bytes(summary.all))?;
+    for (what, size) in [
+        ("activations", summary.activations),
+        ("inputs", summary.inputs),
+        ("parameters (held anyway)", summary.parameters),
+        ("buffers (held anyway)", summary.buffers),
+    ] {
+        writeln!(out, "    {what:<35} {:>11}", bytes(size))?;
+    }
+    writeln!(out, "    {:<35} {:>11}", "by trumpy's rule", bytes(summary.by_trumpys_rule))?;
+    writeln!(out)?;
+    writeln!(out, "{:>11}  {:>8}  {:>6}  node", "bytes", "storages", "nodes")?;
+    for (class, held) in &summary.classes {
+        let packed = match held.packed {
+            0 => String::new(),
+            packed => format!("  ({packed} packed by hooks: checkpointed or offloaded)"),
+        };
+        writeln!(
+            out,
+            "{:>11}  {:>8}  {:>6}  {}{packed}",
+            bytes(held.bytes),
+            held.storages,
+            held.nodes,
+            one_line(class)
+        )?;
+    }
+    footer(out, map)
+}
+
+fn footer(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+    writeln!(out)?;
+    writeln!(out, "{}", pause(map))?;
+    if map.unreadable > 0 {
+        writeln!(out, "{} objects could not be read: names may be missing", count(map.unreadable))?;
+    }
+    Ok(())
+}
+
+/// How long the process stood still for it, in a sentence.
+pub fn pause(map: &HolderMap) -> String {
+    let objects = count(map.objects);
+    match map.pause {
+        Some(pause) => format!(
+            "the process stood still for {:.1} ms while {objects} objects were read",
+            pause.as_secs_f64() * 1e3
+        ),
+        None => format!(
+            "the process ran on while {objects} objects were read: what was changed meanwhile may be torn"
+        ),
+    }
+}

@@ -1,0 +1,127 @@
+//! Who holds the memory, as JSON: sizes in bytes, unknown is `null`, with the addresses that tell things apart.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::RenderError;
+use crate::analysis::{DeviceHoldings, holdings, saved};
+use crate::model::{Category, HolderMap, SavedIn, TensorRow};
+
+/// Writes every tensor and every node of a look, and what they add up to.
+pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+    let devices: serde_json::Map<String, Value> = holdings(map)
+        .iter()
+        .map(|(device, sums)| (device.to_string(), device_sums(sums)))
+        .collect();
+    let nodes: Vec<Value> = map
+        .nodes
+        .iter()
+        .map(|node| {
+            json!({
+                "address": node.at,
+                "class": node.class,
+                "next": node.next,
+                "packed_by_hooks": node.packed,
+                "variable": node.variable,
+            })
+        })
+        .collect();
+    let summary = saved(map);
+    let classes: Vec<Value> = summary
+        .classes
+        .iter()
+        .map(|(class, held)| {
+            json!({
+                "class": class,
+                "nodes": held.nodes,
+                "bytes": held.bytes,
+                "storages": held.storages,
+                "packed_by_hooks": held.packed,
+            })
+        })
+        .collect();
+    let value = json!({
+        "pause_seconds": map.pause.map(|pause| pause.as_secs_f64()),
+        "objects": map.objects,
+        "unreadable": map.unreadable,
+        "devices": devices,
+        "tensors": map.tensors.iter().map(|row| tensor(map, row)).collect::<Vec<_>>(),
+        "nodes": nodes,
+        "saved_for_backward": {
+            "all": summary.all,
+            "activations": summary.activations,
+            "inputs": summary.inputs,
+            "parameters": summary.parameters,
+            "buffers": summary.buffers,
+            "by_trumpys_rule": summary.by_trumpys_rule,
+            "classes": classes,
+        },
+    });
+    serde_json::to_writer_pretty(&mut *out, &value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// The sums of a device.
+pub(super) fn device_sums(sums: &DeviceHoldings) -> Value {
+    let category = |category: Category| sums.by_category.get(&category).map_or(0, |h| h.bytes);
+    json!({
+        "allocated": sums.allocated,
+        "parameters": category(Category::Parameter),
+        "buffers": category(Category::Buffer),
+        "gradients": category(Category::Gradient),
+        "optimizer_state": category(Category::OptimizerState),
+        "saved_for_backward": category(Category::Saved),
+        "other_tensors": category(Category::Other),
+        "unnamed": sums.unnamed.bytes,
+        "rounding": sums.rounding,
+        "in_no_tensor": sums.without_tensor.bytes,
+        "pending_free": sums.pending_free.bytes,
+        "elsewhere": sums.elsewhere.bytes,
+        "storages": sums.storages(),
+    })
+}
+
+fn tensor(map: &HolderMap, row: &TensorRow) -> Value {
+    let tensor = &row.tensor;
+    let saved: Vec<Value> = row
+        .saved
+        .iter()
+        .map(|saved| {
+            let node = &map.nodes[saved.node];
+            let by = match saved.by {
+                SavedIn::Field => "field",
+                SavedIn::Vector => "vector",
+                SavedIn::Function => "function",
+            };
+            json!({"node": node.at, "class": node.class, "by": by, "is_output": saved.is_output})
+        })
+        .collect();
+    json!({
+        "names": row.names,
+        "category": row.category.name(),
+        "id": row.object,
+        "class": row.python_class,
+        "impl": tensor.at,
+        "impl_class": tensor.class,
+        "shape": tensor.shape,
+        "stride": tensor.strides,
+        "numel": tensor.numel,
+        "dtype": tensor.dtype.to_string(),
+        "device": tensor.device.map(|device| device.to_string()),
+        "bytes": tensor.logical_bytes(),
+        "storage": tensor.storage.map(|s| s.at),
+        "data_ptr": tensor.storage.map(|s| s.data),
+        "storage_bytes": tensor.storage.and_then(|s| s.bytes),
+        "storage_offset": tensor.offset,
+        "version": tensor.version,
+        "requires_grad": tensor.requires_grad,
+        "is_leaf": tensor.grad_fn.is_none(),
+        "grad_fn": tensor.grad_fn,
+        "made_by": row.made_by,
+        "grad": tensor.grad,
+        "parts": tensor.parts,
+        "saved_by": saved,
+    })
+}
