@@ -17,6 +17,8 @@ libraries=target/sim/$name
 # Everything `import torch`, the optimizers and torch.profiler need. The nvidia-* wheels stay out: torch's
 # libraries look for them through an RPATH, which would beat LD_LIBRARY_PATH and so the simulated device.
 packages=("torch==$torch_version" typing_extensions sympy mpmath filelock jinja2 markupsafe fsspec networkx numpy)
+# Older tools, whose reports from inside a process memspy is checked against from outside; with what they need.
+packages+=(trumpy==0.1.2 pytorch_memlab==0.3.0 calmsize "pandas<3" python-dateutil pytz tzdata six)
 
 mkdir -p target/envs target/sim
 exec 9>target/envs/.lock

@@ -248,7 +248,8 @@ fn look(process: ProcessUsage) -> Look {
 fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
     let text = |look: &Look| {
         let mut out = Vec::new();
-        render::dump_text(&mut out, look, None, false).unwrap();
+        let unknown = Err("PyTorch is not loaded".to_owned());
+        render::dump_text(&mut out, look, &unknown, None, false).unwrap();
         String::from_utf8(out).unwrap()
     };
     let known = text(&look(ProcessUsage::Bytes(2_000 * MIB)));
@@ -260,6 +261,7 @@ fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
         "    train<T> (train.py:13)\n    <module> (train.py:40)",
         "GPU 0 (nvidia-smi: 2), NVIDIA H200, 136.72 GiB",
         "allocated through PyTorch           300.00 MiB",
+        "who holds it is unknown: PyTorch is not loaded",
         "cached free (reserved - allocated)  652.00 MiB",
         "outside PyTorch (context, NCCL, ..) 1.02 GiB",
         "other processes                     2.93 GiB",
@@ -270,10 +272,11 @@ fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
     assert!(text(&unknown).contains("unknown: a pid namespace hides it"));
     assert!(text(&unknown).contains("other processes                     unknown"));
     let mut out = Vec::new();
-    render::dump_json(&mut out, &unknown, None).unwrap();
+    render::dump_json(&mut out, &unknown, &Ok(HolderMap::default()), None).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["devices"][0]["outside_pytorch"], serde_json::Value::Null);
     assert_eq!(json["devices"][0]["cached_free"], 652 * MIB);
+    assert_eq!(json["holders"]["pause_seconds"], serde_json::Value::Null);
     assert_eq!(json["threads"][0]["frames"][0]["line"], 13);
     assert!(text(&Look::new()).contains("No GPU memory is known."));
 }

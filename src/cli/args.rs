@@ -9,7 +9,8 @@ use crate::model::StatKey;
 /// What is holding this GPU memory, and which line put it there?
 ///
 /// memspy attaches to a Python job that is already running, with no change to its code, no restart and
-/// nothing injected, and records where its GPU memory comes from. It only reads; it never stops the job.
+/// nothing injected, and records where its GPU memory comes from. It only reads. To list tensors (tensors, graph,
+/// dump) it stops the job for some milliseconds, says for how many, and lets it go on in any case.
 #[derive(Debug, Parser)]
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
 pub struct Words {
@@ -285,9 +286,9 @@ pub struct Dump {
     /// Show whole file names
     #[arg(long)]
     pub full_filenames: bool,
-    /// Never stop the job to read it: accepted for py-spy's users, memspy never does
-    #[arg(long)]
-    pub nonblocking: bool,
+    /// Do not stop the job (for some milliseconds) to sort its memory by holder: what it changes meanwhile may be torn
+    #[arg(long, visible_alias = "nonblocking")]
+    pub no_pause: bool,
 }
 
 /// What all looks at tensors have in common.
@@ -311,6 +312,7 @@ pub struct Looking {
   memspy tensors -p 12345 --limit 0     all of them
   memspy tensors -p 12345 --json        every field, with addresses")]
 pub struct Tensors {
+    /// What is looked at, and how
     #[command(flatten)]
     pub looking: Looking,
     /// Only this device, as the job numbers it
@@ -327,6 +329,7 @@ pub struct Tensors {
 /// `memspy graph`.
 #[derive(Debug, Args)]
 pub struct Graph {
+    /// What is looked at, and how
     #[command(flatten)]
     pub looking: Looking,
 }

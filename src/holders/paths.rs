@@ -29,7 +29,13 @@ struct Visit {
 
 /// Names tensors, outermost modules and optimizers by the variables that lead to them: first those of the program's
 /// own functions, then globals of its main module, then those of libraries; the last only while something has no name.
-pub(super) fn of_variables(heap: &Heap<'_>, found: &Found, locals: &[Local], named: &mut Named) {
+pub(super) fn of_variables(
+    heap: &Heap<'_>,
+    found: &Found,
+    locals: &[Local],
+    named: &mut Named,
+    needs_name: &dyn Fn(Addr) -> bool,
+) {
     let mut wanted: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
@@ -56,7 +62,7 @@ pub(super) fn of_variables(heap: &Heap<'_>, found: &Found, locals: &[Local], nam
         search.from(of_module(name, *dict), Rank::Variable);
     }
     search.from(scoped(library), Rank::Library);
-    if found.tensors.iter().any(|tensor| !search.is_named(*tensor)) {
+    if found.tensors.iter().any(|tensor| !search.is_named(*tensor) && needs_name(*tensor)) {
         let roots = modules
             .iter()
             .filter(|(name, _)| name != "__main__")
@@ -75,7 +81,7 @@ struct Search<'h, 'a> {
 
 impl Search<'_, '_> {
     fn is_named(&self, object: Addr) -> bool {
-        self.named.has(object)
+        self.named.has(object) || self.named.category(object).is_some()
     }
 
     /// Goes from `roots` outwards, the nearest objects first.
@@ -95,17 +101,21 @@ impl Search<'_, '_> {
         while next < visits.len() && next < MOST_VISITS {
             let (at, depth) = (visits[next].at, visits[next].depth);
             if self.wanted.contains(&at) {
-                let path = path(&visits, &names, next);
+                let path = path(self.heap, &visits, &names, next);
                 self.name(at, rank, &path);
             }
             if depth < FARTHEST {
-                self.look_into(at, next, depth + 1, &mut visits);
+                self.look_into(at, next, depth + 1, rank, &mut visits);
             }
             next += 1;
         }
     }
 
     fn name(&mut self, at: Addr, rank: Rank, path: &str) {
+        // The same as the name that its module gives it, only longer.
+        if ["._parameters[", "._buffers["].iter().any(|dict| path.contains(dict)) {
+            return;
+        }
         self.named.variables.entry(at).or_insert_with(|| Arc::from(path));
         self.named.add(at, rank, path);
     }
@@ -115,20 +125,34 @@ impl Search<'_, '_> {
         at.is_plausible() && self.seen.insert(at)
     }
 
-    fn look_into(&mut self, at: Addr, from: usize, depth: u32, visits: &mut Vec<Visit>) {
-        let Some(class) = self.heap.class_of(at) else { return };
-        // Modules are roots themselves, and classes of libraries lead everywhere.
-        if matches!(class.kind, Kind::Module | Kind::Text) {
+    /// Whether an object refers to others.
+    fn leads_on(&self, at: Addr) -> bool {
+        self.heap.class_of(at).is_some_and(|class| !class.is_leaf()) || self.wanted.contains(&at)
+    }
+
+    fn look_into(
+        &mut self,
+        at: Addr,
+        from: usize,
+        depth: u32,
+        rank: Rank,
+        visits: &mut Vec<Visit>,
+    ) {
+        let heap = self.heap;
+        let Some(class) = heap.class_of(at) else { return };
+        let kind = class.kind;
+        // Modules are roots themselves; functions and classes of libraries lead everywhere.
+        if kind == Kind::Module
+            || rank == Rank::Library && matches!(kind, Kind::Type | Kind::Function)
+        {
             return;
         }
-        let kind = class.kind;
         let mut items = 0;
-        let heap = self.heap;
         heap.references(&Object { at, class }, &mut |edge, to| {
             items += 1;
             // A function's globals and code are not what it holds.
             let leads_away = kind == Kind::Function && edge == Edge::Part;
-            if items <= MOST_ITEMS && !leads_away && self.enters(to) {
+            if items <= MOST_ITEMS && !leads_away && self.leads_on(to) && self.enters(to) {
                 visits.push(Visit { at: to, from: Some(from), edge, depth });
             }
         });
@@ -136,7 +160,12 @@ impl Search<'_, '_> {
 }
 
 /// The way to a visit, as it would be written in Python.
-fn path(visits: &[Visit], names: &FxHashMap<usize, String>, visit: usize) -> String {
+fn path(
+    heap: &Heap<'_>,
+    visits: &[Visit],
+    names: &FxHashMap<usize, String>,
+    visit: usize,
+) -> String {
     let mut edges = Vec::new();
     let mut at = visit;
     while let Some(from) = visits[at].from {
@@ -145,20 +174,28 @@ fn path(visits: &[Visit], names: &FxHashMap<usize, String>, visit: usize) -> Str
     }
     let mut text = names.get(&at).cloned().unwrap_or_default();
     for edge in edges.into_iter().rev() {
-        match edge {
-            Edge::Attribute(name) => text.push_str(&format!(".{name}")),
-            Edge::Key(key) => text.push_str(&format!("[{key:?}]")),
-            Edge::Item(index) => text.push_str(&format!("[{index}]")),
-            Edge::Value => text.push_str("[…]"),
-            Edge::AsKey => text.push_str(".keys()"),
-            Edge::Member => text.push_str("{…}"),
-            Edge::Local(name) => text.push_str(&format!(".<locals>.{name}")),
-            Edge::Cell => text.push_str(".cell_contents"),
-            Edge::Default => text.push_str(".__defaults__"),
-            Edge::Closure => text.push_str(".__closure__"),
-            Edge::SelfOfMethod => text.push_str(".__self__"),
-            Edge::Part => text.push_str(".__dict__"),
-        }
+        text.push_str(&step(heap, edge));
     }
     text
+}
+
+fn step(heap: &Heap<'_>, edge: &Edge) -> String {
+    match edge {
+        Edge::Attribute(name) => format!(".{}", heap.text(*name).unwrap_or_default()),
+        Edge::Slot(name) => format!(".{name}"),
+        Edge::Key(key) => match (heap.text(*key), heap.integer(*key)) {
+            (Some(key), _) => format!("[{key:?}]"),
+            (None, Some(key)) => format!("[{key}]"),
+            (None, None) => "[…]".to_owned(),
+        },
+        Edge::Item(index) => format!("[{index}]"),
+        Edge::AsKey => ".keys()".to_owned(),
+        Edge::Member => "{…}".to_owned(),
+        Edge::Local(name) => format!(".<locals>.{name}"),
+        Edge::Cell => ".cell_contents".to_owned(),
+        Edge::Default => ".__defaults__".to_owned(),
+        Edge::Closure => ".__closure__".to_owned(),
+        Edge::SelfOfMethod => ".__self__".to_owned(),
+        Edge::Part => ".__dict__".to_owned(),
+    }
 }

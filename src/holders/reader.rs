@@ -84,7 +84,9 @@ impl HolderReader {
         let mut named = Named::default();
         names::modules(&heap, &found, &mut named);
         let locals = heap.locals();
-        paths::of_variables(&heap, &found, &locals, &mut named);
+        // What the graph keeps is explained by it.
+        let needs_name = |object: Addr| rows.needs_name(object);
+        paths::of_variables(&heap, &found, &locals, &mut named, &needs_name);
         names::finish(&heap, &found, &mut named);
         let pause = pause.map(|pause| pause.elapsed());
         // From here on nothing is read any more.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::names::Named;
 use crate::model::{Category, GraphNode, SavedBy, TensorInfo, TensorRow};
@@ -10,12 +10,17 @@ use crate::python::Heap;
 use crate::target::Addr;
 use crate::torch::{Graph, TensorTypes, Tensors};
 
+/// Libraries are searched for variables only for the sake of larger storages.
+const WORTH_A_NAME: u64 = 64 << 10;
+
 /// Rows being gathered.
 pub(super) struct Rows<'h, 'a> {
     tensors: &'h Tensors<'a>,
     rows: Vec<TensorRow>,
     by_impl: FxHashMap<u64, usize>,
     graph: Graph,
+    /// The tensors that nodes keep.
+    kept: FxHashSet<u64>,
 }
 
 impl<'h, 'a> Rows<'h, 'a> {
@@ -31,6 +36,7 @@ impl<'h, 'a> Rows<'h, 'a> {
             rows: Vec::with_capacity(objects.len()),
             by_impl: FxHashMap::default(),
             graph: Graph::default(),
+            kept: FxHashSet::default(),
         };
         for object in objects {
             let tensor = tensors.impl_of(*object).and_then(|at| tensors.tensor(at));
@@ -85,9 +91,10 @@ impl<'h, 'a> Rows<'h, 'a> {
             further.extend(node.saved.iter().map(|saved| saved.tensor.0));
             further.extend(node.variable.map(|variable| variable.0));
         }
-        for at in further {
+        for &at in &further {
             self.row_of(at);
         }
+        self.kept = further.into_iter().collect();
         // Gradients may have gradients, sparse ones parts.
         let mut next = 0;
         while next < self.rows.len() {
@@ -99,6 +106,18 @@ impl<'h, 'a> Rows<'h, 'a> {
             }
             next += 1;
         }
+    }
+
+    /// Whether a tensor of Python that no variable leads to would be left without an explanation: it has memory
+    /// worth asking for, and no node keeps it.
+    pub(super) fn needs_name(&self, object: Addr) -> bool {
+        let tensor = self.tensors.impl_of(object);
+        let Some(&row) = tensor.and_then(|at| self.by_impl.get(&at.0)) else { return false };
+        let row = &self.rows[row];
+        let bytes = row.tensor.storage.and_then(|storage| storage.bytes);
+        bytes.is_some_and(|bytes| bytes >= WORTH_A_NAME)
+            && !self.kept.contains(&row.tensor.at)
+            && row.tensor.grad_fn.is_none()
     }
 
     /// The rows with their names, and the graph.

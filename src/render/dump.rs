@@ -3,15 +3,20 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::holders::{categories, pause};
 use super::label::{Labels, one_line};
 use super::size::{bytes, optional_bytes};
-use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
-use crate::model::{Activity, AllocatorBackend, CudaIndex, MissedWhy, Runtime};
+use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch, holdings};
+use crate::model::{Activity, AllocatorBackend, CudaIndex, HolderMap, MissedWhy, Runtime};
+
+/// Who holds the memory, or why that is not known.
+pub type Holders = Result<HolderMap, String>;
 
 /// Writes the look as text; with `gpu`, of the devices only that one of the target.
 pub fn dump_text(
     out: &mut dyn Write,
     look: &Look,
+    holders: &Holders,
     gpu: Option<CudaIndex>,
     full_filenames: bool,
 ) -> Result<(), RenderError> {
@@ -36,6 +41,9 @@ pub fn dump_text(
     for device in &devices {
         writeln!(out)?;
         write_device(out, device)?;
+        if let Some(index) = device.cuda_index {
+            write_holders(out, holders, index)?;
+        }
     }
     if devices.is_empty() {
         writeln!(out, "\nNo GPU memory is known.")?;
@@ -49,6 +57,21 @@ pub fn dump_text(
         writeln!(out, "\nnot read: {:?}: {}", missed.reader, one_line(why))?;
     }
     Ok(())
+}
+
+/// What is allocated on a device by holder, as it was a moment before.
+fn write_holders(out: &mut dyn Write, holders: &Holders, device: CudaIndex) -> std::io::Result<()> {
+    let map = match holders {
+        Ok(map) => map,
+        Err(why) => return writeln!(out, "  who holds it is unknown: {}", one_line(why)),
+    };
+    let found = holdings(map)
+        .into_iter()
+        .find(|(at, _)| at.is_cuda() && at.index.map(u32::from) == Some(device.0));
+    let Some((_, sums)) = found else { return Ok(()) };
+    let Some(allocated) = sums.allocated else { return Ok(()) };
+    writeln!(out, "  of {} allocated, by holder ({}):", bytes(allocated), pause(map))?;
+    categories(out, &sums)
 }
 
 pub(super) fn labels(look: &Look, full_filenames: bool) -> Labels<'_> {

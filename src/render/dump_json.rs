@@ -5,10 +5,12 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
-use super::dump::{activity_text, allocator_text, labels};
-use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
+use super::dump::{Holders, activity_text, allocator_text, labels};
+use super::holders_json::device_sums;
+use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch, holdings};
 use crate::model::{
-    AllocatorCounters, Block, BlockMap, BlockState, Consistency, CudaIndex, Segment, StatKey,
+    AllocatorCounters, Block, BlockMap, BlockState, Consistency, CudaIndex, HolderMap, Segment,
+    StatKey,
 };
 
 /// Writes the look as one JSON object.
@@ -17,6 +19,7 @@ use crate::model::{
 pub fn dump_json(
     out: &mut dyn Write,
     look: &Look,
+    holders: &Holders,
     gpu: Option<CudaIndex>,
 ) -> Result<(), RenderError> {
     let start = look.start();
@@ -37,11 +40,22 @@ pub fn dump_json(
         "allocator": runtime.map(|r| allocator_text(&r.allocator)),
         "threads": threads,
         "devices": devices,
+        "holders": holders.as_ref().ok().map(by_holder),
+        "holders_unknown_because": holders.as_ref().err(),
         "not_read": missed,
     });
     serde_json::to_writer_pretty(&mut *out, &value)?;
     writeln!(out)?;
     Ok(())
+}
+
+/// What each device's memory is for, as it was a moment before.
+fn by_holder(map: &HolderMap) -> Value {
+    let devices: serde_json::Map<String, Value> = holdings(map)
+        .iter()
+        .map(|(device, sums)| (device.to_string(), device_sums(sums)))
+        .collect();
+    json!({"pause_seconds": map.pause.map(|pause| pause.as_secs_f64()), "devices": devices})
 }
 
 fn thread(look: &Look, thread: &LookThread) -> Value {

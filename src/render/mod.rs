@@ -20,7 +20,7 @@ mod size;
 mod summary;
 
 pub use collapsed::{NameStyle, collapsed};
-pub use dump::dump_text;
+pub use dump::{Holders, dump_text};
 pub use dump_json::dump_json;
 pub use exact::way;
 pub use flame::flame;

@@ -19,8 +19,9 @@ const MRO: Field<Addr> = Field::at(344);
 const LEN: usize = 352;
 /// Longer names are cut.
 const LONGEST_NAME: usize = 256;
-/// Flags (Include/object.h): made by a `class` statement or `PyType_FromSpec`; subclasses of builtins.
+/// Flags (Include/object.h): made by a `class` statement or `PyType_FromSpec`; with a `__dict__` (3.11+); subclasses of builtins.
 const HEAP_TYPE: u64 = 1 << 9;
+const MANAGED_DICT: u64 = 1 << 4;
 const LIST: u64 = 1 << 25;
 const TUPLE: u64 = 1 << 26;
 const TEXT: u64 = 1 << 28;
@@ -89,6 +90,15 @@ impl Class {
     /// Whether it is `base` or derived from it.
     pub fn is_a(&self, base: Addr) -> bool {
         self.bases.contains(&base)
+    }
+
+    /// Whether its instances refer to nothing that is known: numbers, texts, objects of C without attributes.
+    pub fn is_leaf(&self) -> bool {
+        match self.kind {
+            Kind::Text => true,
+            Kind::Other => self.dict_offset == 0 && self.flags & MANAGED_DICT == 0,
+            _ => false,
+        }
     }
 
     fn is_heap_type(&self) -> bool {

@@ -1,7 +1,9 @@
 //! What containers contain: dictionaries, lists, tuples, sets, instances.
 
+use std::sync::Arc;
+
 use super::super::dicts;
-use super::super::objects::text;
+use super::super::objects::{small_int, text};
 use super::{Class, Heap, Kind};
 use crate::target::{Addr, Field, Memory, MemoryError};
 
@@ -26,6 +28,14 @@ impl Heap<'_> {
             return None;
         }
         text(self.memory(), &self.layout.object, at).ok().map(|text| text.text)
+    }
+
+    /// The value of a small non-negative `int`; `None` for anything else.
+    pub fn integer(&self, at: Addr) -> Option<u64> {
+        if &*self.class_of(at)?.name != "int" {
+            return None;
+        }
+        small_int(self.memory(), &self.layout.object, at).ok()
     }
 
     /// Keys and values of a dictionary.
@@ -89,41 +99,39 @@ impl Heap<'_> {
         }
     }
 
-    /// The attributes of an object: its `__dict__` and its slots.
+    /// The attributes of an object: its slots and its `__dict__`.
     pub fn attributes(&self, at: Addr) -> Vec<(String, Addr)> {
         let Some(class) = self.class_of(at) else { return Vec::new() };
-        self.attributes_of(at, &class)
+        let slots = self.slots_of(at, &class).into_iter();
+        let mut attributes: Vec<_> = slots.map(|(name, to)| (name.to_string(), to)).collect();
+        let entries = self.instance_entries(at, &class).into_iter();
+        attributes.extend(entries.filter_map(|(key, value)| Some((self.text(key)?, value))));
+        attributes
     }
 
-    pub(super) fn attributes_of(&self, at: Addr, class: &Class) -> Vec<(String, Addr)> {
+    /// The slots that are set.
+    pub(super) fn slots_of(&self, at: Addr, class: &Class) -> Vec<(Arc<str>, Addr)> {
         let memory = self.memory();
-        let mut attributes = Vec::new();
-        for (name, offset) in self.slots(class) {
-            if let Ok(value) = memory.pointer(at + *offset)
-                && value != Addr(0)
-            {
-                attributes.push((name.to_string(), value));
-            }
-        }
-        let of_dict = dicts::instance_entries(
-            memory,
-            &self.layout,
-            at,
-            &dicts::InstanceClass {
-                at: class.at,
-                flags: class.flags,
-                dict_offset: class.dict_offset,
-                basic_size: class.basic_size,
-                item_size: class.item_size,
-            },
-        );
-        match of_dict {
-            Ok(entries) => attributes.extend(
-                entries.into_iter().filter_map(|(key, value)| Some((self.text(key)?, value))),
-            ),
-            Err(_) => self.missed(),
-        }
-        attributes
+        let set = |(name, offset): &(Arc<str>, u64)| {
+            let value = memory.pointer(at + *offset).ok().filter(|value| *value != Addr(0))?;
+            Some((name.clone(), value))
+        };
+        self.slots(class).iter().filter_map(set).collect()
+    }
+
+    /// Keys and values of the instance's `__dict__`.
+    pub(super) fn instance_entries(&self, at: Addr, class: &Class) -> Vec<(Addr, Addr)> {
+        let place = dicts::InstanceClass {
+            at: class.at,
+            flags: class.flags,
+            dict_offset: class.dict_offset,
+            basic_size: class.basic_size,
+            item_size: class.item_size,
+        };
+        dicts::instance_entries(self.memory(), &self.layout, at, &place).unwrap_or_else(|_| {
+            self.missed();
+            Vec::new()
+        })
     }
 
     /// The value of one attribute.

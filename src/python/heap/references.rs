@@ -1,5 +1,7 @@
 //! What an object refers to, and how.
 
+use std::sync::Arc;
+
 use super::super::dicts;
 use super::locals::CELL;
 use super::{Heap, Kind, Object};
@@ -9,16 +11,16 @@ use crate::target::{Addr, Field};
 const METHOD_FUNCTION: Field<Addr> = Field::at(16);
 const METHOD_SELF: Field<Addr> = Field::at(24);
 
-/// How one object refers to another.
+/// How one object refers to another. Keys are addresses of their objects: most are never looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edge {
-    /// An attribute, a slot, a module's variable.
-    Attribute(String),
-    /// The value of a key that is a string.
-    Key(String),
-    /// The value of another key.
-    Value,
-    /// The key itself.
+    /// An attribute.
+    Attribute(Addr),
+    /// An attribute in a slot.
+    Slot(Arc<str>),
+    /// The value of a key.
+    Key(Addr),
+    /// The key itself, if it is no string.
     AsKey,
     /// An item of a list or tuple.
     Item(usize),
@@ -49,12 +51,9 @@ impl Heap<'_> {
         match object.class.kind {
             Kind::Dict => {
                 for (key, value) in self.entries(at) {
-                    match self.text(key) {
-                        Some(name) => take(Edge::Key(name), value),
-                        None => {
-                            take(Edge::Value, value);
-                            take(Edge::AsKey, key);
-                        }
+                    take(Edge::Key(key), value);
+                    if self.class_of(key).is_some_and(|class| class.kind != Kind::Text) {
+                        take(Edge::AsKey, key);
                     }
                 }
             }
@@ -116,7 +115,10 @@ impl Heap<'_> {
                 take(Edge::Part, class.dict);
             }
         } else {
-            for (name, value) in self.attributes_of(at, &object.class) {
+            for (name, value) in self.slots_of(at, &object.class) {
+                take(Edge::Slot(name), value);
+            }
+            for (name, value) in self.instance_entries(at, &object.class) {
                 take(Edge::Attribute(name), value);
             }
         }

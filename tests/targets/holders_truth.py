@@ -1,0 +1,141 @@
+"""A training job with tensors in many places, and where each of them is; for tests of who holds memory.
+
+    python tests/targets/holders_truth.py [--device cuda|cpu]
+
+After READY: `more N` keeps N more tensors, `less` lets them go, `train N` trains N steps; each is answered by the bytes
+allocated.
+"""
+import argparse
+import dataclasses
+import gc
+import json
+
+import handshake
+import torch
+from torch import nn
+
+in_module = {}
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.inner = nn.Linear(width, width)
+        self.register_buffer("mask", torch.ones(width, width))
+        self.cache = None
+
+    def forward(self, x):
+        return self.inner(self.norm(x)).relu() @ self.mask
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.embed = nn.Linear(width, width, bias=False)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.head = nn.Linear(width, width, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+@dataclasses.dataclass
+class Batch:
+    inputs: torch.Tensor
+    labels: dict
+
+
+class Slots:
+    __slots__ = ("held",)
+    shared = None
+
+
+def closing_over(tensor):
+    def use(scale=tensor * 0):
+        return tensor * scale
+    return use
+
+
+def generating(tensor):
+    kept = tensor + 1
+    yield kept
+    yield tensor
+
+
+def step(model, optimizer, batch):
+    loss = model(batch.inputs).square().mean()
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    return model(batch.inputs).square().mean()
+
+
+def unique(tensors):
+    """Bytes of distinct storages."""
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    device = parser.parse_args().device
+    width = 64
+    model = Model(width).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = Batch(torch.randn(32, width, device=device), {"y": torch.zeros(32, device=device), 3: torch.ones(7, device=device)})
+    loss = step(model, optimizer, batch)
+    new = lambda n: torch.zeros(n, 1000, device=device)  # noqa: E731
+    in_list = [new(1), (new(2), [new(3)])]
+    slots = Slots()
+    slots.held = new(4)
+    Slots.shared = new(5)
+    closure = closing_over(new(6))
+    generator = generating(new(7))
+    next(generator)
+    in_module["x"] = new(8)
+    model.blocks[1].cache = new(9)
+    view = in_list[0][:, 10:20]
+    names = {
+        "embed.weight": model.embed.weight, "head.weight": model.embed.weight, "blocks.0.inner.bias": model.blocks[0].inner.bias,
+        "blocks.1.mask": model.blocks[1].mask, "blocks.0.norm.running_mean": model.blocks[0].norm.running_mean,
+        "AdamW.exp_avg[embed.weight]": optimizer.state[model.embed.weight]["exp_avg"],
+        "AdamW.exp_avg_sq[blocks.1.inner.weight]": optimizer.state[model.blocks[1].inner.weight]["exp_avg_sq"],
+        "embed.weight.grad": model.embed.weight.grad, "main: loss": loss, "main: view": view,
+        "main: batch.inputs": batch.inputs, 'main: batch.labels["y"]': batch.labels["y"], "main: batch.labels[3]": batch.labels[3],
+        "main: in_list[0]": in_list[0], "main: in_list[1][0]": in_list[1][0], "main: in_list[1][1][0]": in_list[1][1][0],
+        "main: slots.held": slots.held, "__main__.Slots.__dict__[\"shared\"]": Slots.shared,
+        "main: closure.__closure__[0].cell_contents": closure.__closure__[0].cell_contents,
+        "main: closure.__defaults__[0]": closure.__defaults__[0],
+        "main: generator.<locals>.kept": generator.gi_frame.f_locals["kept"],
+        '__main__.in_module["x"]': in_module["x"], "main: model._modules[\"blocks\"]._modules[\"1\"].cache": model.blocks[1].cache,
+    }
+    gc.collect()
+    parameters = list(model.parameters())
+    truth = {
+        "names": {name: id(tensor) for name, tensor in names.items()},
+        "parameters": unique(parameters), "buffers": unique(b for b in model.buffers() if b.device.type == device),
+        "gradients": unique(p.grad for p in parameters),
+        "optimizer_state": unique(v for s in optimizer.state.values() for v in s.values() if v.device.type == device),
+        "allocated": torch.cuda.memory_allocated() if device == "cuda" else None,
+    }
+    del names, parameters
+    handshake.ready(truth)
+    kept = []
+    for request, *argument in handshake.requests():
+        if request == "more":
+            kept += [torch.zeros(1000, 1000, device=device) for _ in range(int(argument[0]))]
+        elif request == "less":
+            kept.clear()
+        elif request == "train":
+            for _ in range(int(argument[0])):
+                loss = step(model, optimizer, batch)
+        print(json.dumps(torch.cuda.memory_allocated() if device == "cuda" else None), flush=True)
+
+
+if __name__ == "__main__":
+    main()
