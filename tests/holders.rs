@@ -5,7 +5,9 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 use serde_json::Value;
 use support::memspy::memspy_at;
@@ -150,6 +152,82 @@ fn what_memlabs_reporter_says_is_said_from_outside() {
         assert_eq!(storages.values().sum::<u64>(), memory, "{scene}");
         assert_eq!(look["devices"]["cuda:0"]["allocated"], truth["allocated"], "{scene}");
     }
+}
+
+/// The rows of gpu_mem_track's rule: type, size, how many of this size and type of element there are, MiB, type of element.
+fn tracked(look: &Value) -> BTreeSet<String> {
+    let all = by_id(look);
+    let rows: Vec<&&Value> =
+        all.values().filter(|row| row["device"].as_str().unwrap().starts_with("cuda")).collect();
+    let like = |a: &Value, b: &Value| a["shape"] == b["shape"] && a["dtype"] == b["dtype"];
+    let row = |row: &&&Value| {
+        let count = rows.iter().filter(|other| like(other, row)).count();
+        let mib = row["bytes"].as_u64().unwrap() as f64 / 1_048_576.0;
+        let dtype = format!("torch.{}", row["dtype"].as_str().unwrap());
+        serde_json::json!([row["class"], row["shape"], count, mib, dtype]).to_string()
+    };
+    rows.iter().map(row).collect()
+}
+
+#[test]
+fn what_gpu_mem_track_logs_is_seen_from_outside_line_by_line() {
+    let (mut target, mut truth) = start("memtrack.py", &[]);
+    let mut last = BTreeSet::new();
+    let mut points = 0;
+    while truth["last"].is_null() {
+        let look = tensors(&target, &[]);
+        let now = tracked(&look);
+        let lines = |rows: &Value| -> BTreeSet<String> {
+            rows.as_array().unwrap().iter().map(ToString::to_string).collect()
+        };
+        let difference = |a: &BTreeSet<String>, b: &BTreeSet<String>| {
+            a.difference(b).cloned().collect::<BTreeSet<_>>()
+        };
+        assert_eq!(difference(&now, &last), lines(&truth["came"]), "point {points}");
+        assert_eq!(difference(&last, &now), lines(&truth["went"]), "point {points}");
+        let cuda = |row: &&&Value| row["device"].as_str().unwrap().starts_with("cuda");
+        let used: u64 =
+            by_id(&look).values().filter(cuda).map(|r| r["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(used, truth["used"].as_u64().unwrap());
+        if points > 0 {
+            assert_eq!(look["devices"]["cuda:0"]["allocated"], truth["allocated"]);
+        }
+        last = now;
+        points += 1;
+        target.say("go");
+        truth = serde_json::from_str(target.read_until_ready().last().unwrap()).unwrap();
+    }
+    assert_eq!(points, 5);
+}
+
+#[test]
+fn what_comes_and_goes_is_listed_with_the_line_the_job_is_at() {
+    let (mut target, _) = start("holders_truth.py", &[]);
+    let mut command = support::memspy::command(Some(target.pid()));
+    command.args(["tensors", "--every", "0.3", "--limit", "5", "-p", &target.pid().to_string()]);
+    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(watch.stdout.take().unwrap());
+    let mut until = |text: &str| loop {
+        let mut line = String::new();
+        assert!(said.read_line(&mut line).unwrap() > 0, "no '{text}'");
+        if line.contains(text) {
+            return line;
+        }
+    };
+    until("the process stood still for");
+    target.say("more 3");
+    target.line();
+    let came = until("+ 3 x 3.81 MiB");
+    assert!(came.contains("other tensors") && came.contains("[1000, 1000]"), "{came}");
+    assert!(came.contains("main: kept[0]"), "{came}");
+    target.say("less");
+    target.line();
+    let place = until("at ");
+    assert!(place.contains("handshake.py"), "{place}");
+    until("- 3 x 3.81 MiB");
+    // With the job the watch ends, and well.
+    drop(target);
+    assert!(watch.wait().unwrap().success());
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 mod autograd;
 mod births;
+mod changes;
 mod charge;
 mod device;
 mod exact;
@@ -23,6 +24,7 @@ mod saved;
 mod tick;
 mod timeline;
 
+pub use changes::{Change, changes};
 pub use device::{Moment, Snapshot};
 pub use exact::{Agreement, ExactProfile, MemoryKind, Refused};
 pub use fold::{FoldError, FoldOptions, Folded, FoldedStack, Label, Mark, Resolution};

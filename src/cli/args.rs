@@ -310,6 +310,7 @@ pub struct Looking {
 #[command(after_help = "Examples:
   memspy tensors -p 12345               the largest storages on the GPUs, with all tensors that share them
   memspy tensors -p 12345 --limit 0     all of them
+  memspy tensors -p 12345 --every 10    what came and went, every 10 seconds
   memspy tensors -p 12345 --json        every field, with addresses")]
 pub struct Tensors {
     /// What is looked at, and how
@@ -324,6 +325,9 @@ pub struct Tensors {
     /// List so many storages; 0 lists all
     #[arg(short, long, default_value_t = 40, value_name = "N")]
     pub limit: usize,
+    /// Look again every so many seconds, and list what came (+) and went (-) since, until Ctrl-C
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    pub every: Option<f64>,
 }
 
 /// `memspy graph`.

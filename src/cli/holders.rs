@@ -2,16 +2,20 @@
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 
-use crate::model::HolderMap;
+use crate::model::{HolderMap, StackTable};
 use crate::render::{self, RenderError, TensorsWanted};
-use crate::sampler::{HolderError, Pausing, Readers, attach, look_at_holders};
+use crate::sampler::{
+    HolderError, HolderLook, Pausing, Readers, attach, look_at_holders, watch_holders,
+};
 
 use super::args::{Graph, Looking, Tensors};
 use super::flame::into_io;
+use super::signals::Signals;
 use super::{hints, output, say};
 
 /// Runs `memspy tensors`.
@@ -22,8 +26,63 @@ pub(super) fn tensors(words: &Tensors) -> Result<()> {
         most: if words.limit == 0 { usize::MAX } else { words.limit },
     };
     let mut readers = attached(&words.looking)?;
+    if let Some(every) = words.every {
+        return watch(&mut readers, words, Duration::from_secs_f64(every), wanted);
+    }
     let map = look(&mut readers, &words.looking)?;
     show(&words.looking, &map, &|out, map| render::tensors_text(out, map, wanted))
+}
+
+/// Looks again and again: first all, then what changed; as JSON each look whole, in a line of its own.
+fn watch(
+    readers: &mut Readers,
+    words: &Tensors,
+    every: Duration,
+    wanted: TensorsWanted,
+) -> Result<()> {
+    let stop = Signals::watch()?.stop;
+    let pid = words.looking.pid;
+    let mut before: Option<HolderMap> = None;
+    let mut refusal = None;
+    let mut take = |look: Result<HolderLook, HolderError>, stacks: &StackTable, samples: &[_]| {
+        let map = match look {
+            Ok(look) => look.map,
+            // One that came at a bad moment is made up for by the next.
+            Err(error) if error.is_transient() && before.is_some() => {
+                say(&format!("a look was left out: {error}"));
+                return Ok(());
+            }
+            Err(error) => {
+                refusal = Some(error);
+                stop.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
+        };
+        let mut out = io::stdout().lock();
+        match (&before, words.looking.json) {
+            (_, true) => render::holders_json_line(&mut out, &map),
+            (None, false) => render::tensors_text(&mut out, &map, wanted),
+            (Some(before), false) => {
+                let place = render::place(stacks, samples);
+                render::changes_text(&mut out, before, &map, &place, wanted)
+            }
+        }
+        .map_err(into_io)?;
+        out.flush()?;
+        before = Some(map);
+        Ok(())
+    };
+    let watched = watch_holders(readers, words.looking.pausing(), every, &stop, &mut take);
+    match (watched, refusal) {
+        // The job's end is what a watch ends with.
+        (Ok(()), Some(error)) if before.is_none() || readers.process.is_alive() => {
+            Err(refused(error, pid))
+        }
+        (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Runs `memspy graph`.
@@ -33,14 +92,20 @@ pub(super) fn graph(words: &Graph) -> Result<()> {
     show(&words.looking, &map, &|out, map| render::graph_text(out, map))
 }
 
+impl Looking {
+    fn pausing(&self) -> Pausing {
+        if self.no_pause { Pausing::Never } else { Pausing::Stop }
+    }
+}
+
 fn attached(words: &Looking) -> Result<Readers> {
     attach(words.pid, &AtomicBool::new(false)).map_err(|error| hints::attach(error, words.pid))
 }
 
 /// One look; how long it stopped the job goes to standard error when the output is for programs.
 fn look(readers: &mut Readers, words: &Looking) -> Result<HolderMap> {
-    let pausing = if words.no_pause { Pausing::Never } else { Pausing::Stop };
-    let look = look_at_holders(readers, pausing).map_err(|error| refused(error, words.pid))?;
+    let look =
+        look_at_holders(readers, words.pausing()).map_err(|error| refused(error, words.pid))?;
     if words.json {
         say(&render::pause(&look.map));
     }

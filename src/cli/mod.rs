@@ -16,6 +16,7 @@ mod lines;
 mod output;
 mod record;
 mod replay;
+mod signals;
 
 use std::io;
 use std::process::ExitCode;

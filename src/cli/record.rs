@@ -21,6 +21,7 @@ use crate::trace;
 
 use super::args::{FlameFormat, FreesWord, MomentWord, ProbesWord, Record as Words, RecordFormat};
 use super::launch::Launched;
+use super::signals::Signals;
 use super::{charging, flame, hints, in_one_line, output, say};
 
 /// Runs it.
@@ -227,35 +228,6 @@ impl RecordSink for Sinks {
             writer.record(record)?;
         }
         self.profile.record(record)
-    }
-}
-
-/// What signals ask of memspy; the second one ends it at once.
-struct Signals {
-    /// SIGINT, SIGTERM, SIGHUP: the recording is to end.
-    stop: Arc<AtomicBool>,
-    /// SIGTERM, SIGHUP, which a program that memspy started has not received as Ctrl-C is: memspy is
-    /// to end without waiting for it.
-    leave: Arc<AtomicBool>,
-}
-
-impl Signals {
-    fn watch() -> Result<Signals> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        use signal_hook::flag::{register, register_conditional_default};
-        let signals = Signals { stop: Arc::default(), leave: Arc::default() };
-        let watch = || -> io::Result<()> {
-            for signal in [SIGINT, SIGTERM, SIGHUP] {
-                register_conditional_default(signal, Arc::clone(&signals.stop))?;
-                register(signal, Arc::clone(&signals.stop))?;
-            }
-            for signal in [SIGTERM, SIGHUP] {
-                register(signal, Arc::clone(&signals.leave))?;
-            }
-            Ok(())
-        };
-        watch().context("cannot watch for Ctrl-C")?;
-        Ok(signals)
     }
 }
 

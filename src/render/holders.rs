@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use super::RenderError;
-use super::label::one_line;
+use super::label::{one_line, short_file};
 use super::size::{bytes, count};
-use crate::analysis::{DeviceHoldings, StorageGroup, holdings, saved, storages};
-use crate::model::{Category, HolderMap, TensorDevice, TensorRow};
+use crate::analysis::{Change, DeviceHoldings, StorageGroup, changes, holdings, saved, storages};
+use crate::model::{Category, Frame, HolderMap, StackTable, TensorDevice, TensorRow, ThreadSample};
 
 /// Wider names are cut in the middle.
 const SHAPE: usize = 24;
@@ -165,6 +165,66 @@ pub(super) fn categories(out: &mut dyn Write, sums: &DeviceHoldings) -> std::io:
     let elsewhere = sums.elsewhere;
     let what = format!("  in {} storages, not allocated through PyTorch", elsewhere.storages);
     line("elsewhere", elsewhere.bytes, what)
+}
+
+/// Writes what came and went between two looks, `most` lines of it; `place` is where the program stood.
+pub fn changes_text(
+    out: &mut dyn Write,
+    before: &HolderMap,
+    now: &HolderMap,
+    place: &str,
+    wanted: TensorsWanted,
+) -> Result<(), RenderError> {
+    let any_cuda =
+        now.tensors.iter().filter_map(|row| row.tensor.device).any(TensorDevice::is_cuda);
+    for (device, sums) in holdings(now) {
+        if wanted.takes(device, any_cuda) {
+            let size = sums.allocated.unwrap_or(sums.in_tensors());
+            let tensors = count(sums.storages());
+            writeln!(out, "{device}: {} in use, {tensors} storages  at {place}", bytes(size))?;
+        }
+    }
+    let listed: Vec<Change> = changes(before, now)
+        .into_iter()
+        .filter(|change| wanted.takes(change.device, any_cuda))
+        .collect();
+    for change in listed.iter().take(wanted.most) {
+        let map = if change.came { now } else { before };
+        let sign = if change.came { '+' } else { '-' };
+        let each = bytes(change.bytes / change.count);
+        let what = format!("{sign} {} x {each}", count(change.count));
+        row(out, &what, change.category.name(), &map.tensors[change.tensor], &{
+            name(map, &map.tensors[change.tensor])
+        })?;
+    }
+    if listed.len() > wanted.most {
+        writeln!(out, "{} smaller changes are not listed", listed.len() - wanted.most)?;
+    }
+    Ok(())
+}
+
+/// Where a program stands, for a look: the innermost frame of its main thread that is not a library's.
+pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> String {
+    let main = samples.iter().find(|s| stacks.get_thread(s.thread).is_some_and(|t| t.main));
+    let Some(sample) = main else { return "an unknown line".to_owned() };
+    let known = |frame: Frame| {
+        let function = stacks.get_function(frame.function)?;
+        Some((frame.line, function))
+    };
+    let frames: Vec<_> = stacks.frames(sample.stack).filter_map(known).collect();
+    let own = frames.iter().find(|(_, function)| !is_library(&function.file));
+    match own.or(frames.first()) {
+        Some((line, function)) => {
+            format!("{}:{line} in {}", short_file(&function.file, None), one_line(&function.name))
+        }
+        None => "an unknown line".to_owned(),
+    }
+}
+
+fn is_library(file: &str) -> bool {
+    ["/site-packages/", "/dist-packages/", "/lib/python3", "<frozen "]
+        .iter()
+        .any(|p| file.contains(p))
 }
 
 /// Writes what the autograd graph keeps, by class of node.

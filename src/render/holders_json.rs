@@ -10,6 +10,19 @@ use crate::model::{Category, HolderMap, SavedIn, TensorRow};
 
 /// Writes every tensor and every node of a look, and what they add up to.
 pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+    serde_json::to_writer_pretty(&mut *out, &value(map))?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// The same in one line, for looks one after the other.
+pub fn holders_json_line(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+    serde_json::to_writer(&mut *out, &value(map))?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn value(map: &HolderMap) -> Value {
     let devices: serde_json::Map<String, Value> = holdings(map)
         .iter()
         .map(|(device, sums)| (device.to_string(), device_sums(sums)))
@@ -41,7 +54,7 @@ pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderEr
             })
         })
         .collect();
-    let value = json!({
+    json!({
         "pause_seconds": map.pause.map(|pause| pause.as_secs_f64()),
         "objects": map.objects,
         "unreadable": map.unreadable,
@@ -57,10 +70,7 @@ pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderEr
             "by_trumpys_rule": summary.by_trumpys_rule,
             "classes": classes,
         },
-    });
-    serde_json::to_writer_pretty(&mut *out, &value)?;
-    writeln!(out)?;
-    Ok(())
+    })
 }
 
 /// The sums of a device.

@@ -1,10 +1,12 @@
 //! Looks at holders, tried again until the process stands in a place where they can be read.
 
-use std::time::Duration;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::readers::{Readers, Torch};
 use crate::holders::{HolderError, HolderReader, Pausing};
-use crate::model::HolderMap;
+use crate::model::{HolderMap, StackTable, ThreadSample};
 
 /// Attempts; garbage collections and allocations take microseconds to some milliseconds.
 const MOST_ATTEMPTS: u32 = 50;
@@ -48,4 +50,40 @@ pub fn look_at_holders(readers: &mut Readers, pausing: Pausing) -> Result<Holder
             Err(error) => return Err(error),
         }
     }
+}
+
+/// How long a wait goes on before it looks whether it is to end.
+const NOTICE_EVERY: Duration = Duration::from_millis(50);
+
+/// Looks again and again, `every` so often, until `stop` is set or the process has ended; each look with the stacks of its
+/// moment. The error of a look that could not be made at all is for `take` to judge.
+pub fn watch_holders(
+    readers: &mut Readers,
+    pausing: Pausing,
+    every: Duration,
+    stop: &AtomicBool,
+    take: &mut dyn FnMut(
+        Result<HolderLook, HolderError>,
+        &StackTable,
+        &[ThreadSample],
+    ) -> io::Result<()>,
+) -> io::Result<()> {
+    let (mut table, mut samples) = (StackTable::new(), Vec::new());
+    let mut next = Instant::now();
+    while !stop.load(Ordering::Relaxed) && readers.process.is_alive() {
+        let now = Instant::now();
+        if now < next {
+            std::thread::sleep(NOTICE_EVERY.min(next - now));
+            continue;
+        }
+        // Never faster than asked, also when a look takes longer than that.
+        next = now + every;
+        if let Some(python) = &mut readers.python
+            && python.sample(&mut table, &mut samples).is_err()
+        {
+            samples.clear();
+        }
+        take(look_at_holders(readers, pausing), &table, &samples)?;
+    }
+    Ok(())
 }
