@@ -88,3 +88,15 @@ fn formats_threads_and_names() {
     assert_eq!(work.unwrap()["lines"][0]["source"], Value::Null);
     target.finish();
 }
+
+#[test]
+fn the_source_of_a_notebooks_cell_comes_from_memory() {
+    let mut target = sim::start("notebook.py", &[]);
+    let mut recording = Recording::start(target.pid(), &["-r", "1000"]);
+    target.say("go");
+    assert_eq!(target.line(), "DONE");
+    recording.interrupt();
+    let text = memspy(&["lines", recording.trace().to_str().unwrap()]).ok().out;
+    assert!(text.contains("kept.append(torch.zeros"), "{text}");
+    assert!(text.contains("2718281828.py"), "{text}");
+}

@@ -91,6 +91,7 @@ fn record(
     let duration = words.duration.map(Duration::from_secs_f64);
     let wanted = Wanted { rate: words.rate, duration };
     let process = readers.process.clone();
+    let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
     // Before the file is made: probes that are refused leave nothing behind.
     let recorder = recorder(words, wanted, readers)?;
     let to_trace = words.format == RecordFormat::Trace;
@@ -104,7 +105,7 @@ fn record(
     let (sinks, result) = if words.no_source {
         drive(recorder, sink, host, stop, &mut observe, |s| s)?
     } else {
-        let sink = WithSources::new(sink, Arc::clone(&process));
+        let sink = WithSources::new(sink, Arc::clone(&process), line_cache);
         drive(recorder, sink, host, stop, &mut observe, WithSources::into_inner)?
     };
     bar.finish_and_clear();

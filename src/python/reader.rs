@@ -5,6 +5,7 @@ use super::fallback::PySpyReader;
 use super::heap::{Heap, HeapError};
 use super::interpreter;
 use super::layout::LayoutSource;
+use super::line_cache::LineCache;
 use super::own::{OwnReader, SampleStats};
 use super::probed::ProbedStacks;
 use crate::model::{FrameWalk, StackTable, ThreadId, ThreadSample};
@@ -128,6 +129,17 @@ impl PythonReader {
         match &self.reader {
             Reader::Own(own) => {
                 Some(ProbedStacks::new(Box::new(process.memory()), own.interpreter()))
+            }
+            Reader::PySpy(_) => None,
+        }
+    }
+
+    /// What reads source text that is in no file out of `process`, the one attached to; `None` when py-spy reads the stacks.
+    pub fn line_cache(&self, process: &Process) -> Option<LineCache> {
+        match &self.reader {
+            Reader::Own(own) => {
+                let process = Process::open(process.pid()).ok()?;
+                Some(LineCache::new(process, own.interpreter().clone()))
             }
             Reader::PySpy(_) => None,
         }

@@ -1,4 +1,4 @@
-//! The source text of functions, read from the target's files while they are what the target runs.
+//! The source text of functions, read from the target's files while they are what the target runs, or from its memory.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::model::{Definition, Function, FunctionId, Record, RecordSink, Source};
+use crate::python::LineCache;
 use crate::target::Process;
 
 /// Larger files are not read: no source file is that large, and a recording must not be either.
@@ -19,13 +20,15 @@ const FILES_KEPT: usize = 16;
 pub struct WithSources<S> {
     inner: S,
     process: Arc<Process>,
+    /// What has the source of code that is in no file.
+    line_cache: Option<LineCache>,
     files: VecDeque<(Arc<str>, Option<Arc<str>>)>,
 }
 
 impl<S: RecordSink> WithSources<S> {
     /// Adds sources to what goes to `inner`.
-    pub fn new(inner: S, process: Arc<Process>) -> Self {
-        WithSources { inner, process, files: VecDeque::new() }
+    pub fn new(inner: S, process: Arc<Process>, line_cache: Option<LineCache>) -> Self {
+        WithSources { inner, process, line_cache, files: VecDeque::new() }
     }
 
     /// The sink within.
@@ -34,7 +37,7 @@ impl<S: RecordSink> WithSources<S> {
     }
 
     fn source(&mut self, id: FunctionId, function: &Function) -> Option<Source> {
-        if function.first_line == 0 || function.file.starts_with('<') {
+        if function.first_line == 0 {
             return None;
         }
         let text = self.file(&function.file)?;
@@ -57,7 +60,11 @@ impl<S: RecordSink> WithSources<S> {
         if let Some((_, text)) = self.files.iter().find(|(known, _)| known == name) {
             return text.clone();
         }
-        let text = read(&self.process, Path::new(&**name)).ok();
+        let in_file = match name.starts_with('<') {
+            true => None,
+            false => read(&self.process, Path::new(&**name)).ok(),
+        };
+        let text = in_file.or_else(|| self.line_cache.as_ref()?.text(name).map(Arc::from));
         if self.files.len() == FILES_KEPT {
             self.files.pop_front();
         }
@@ -96,7 +103,7 @@ mod tests {
 
     fn sources_of(function: Function) -> Vec<Record> {
         let own = Arc::new(Process::open(std::process::id()).unwrap());
-        let mut sink = WithSources::new(Vec::new(), own);
+        let mut sink = WithSources::new(Vec::new(), own, None);
         sink.record(&Record::Definition(Definition::Function(FunctionId(0), function))).unwrap();
         sink.into_inner().into_iter().skip(1).collect()
     }

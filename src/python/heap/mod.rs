@@ -91,14 +91,7 @@ impl<'a> Heap<'a> {
         memory: &'a PageCache,
         interpreter: &Interpreter,
     ) -> Result<Heap<'a>, HeapError> {
-        let mut heap = Heap {
-            memory,
-            layout: interpreter.layout,
-            runtime: interpreter.runtime,
-            objects: Vec::new(),
-            classes: RefCell::default(),
-            unreadable: Cell::new(0),
-        };
+        let mut heap = Heap::unlisted(memory, interpreter);
         let tracked = lists::tracked(memory, interpreter)?;
         heap.objects.reserve(tracked.len());
         for (at, class) in tracked {
@@ -108,6 +101,18 @@ impl<'a> Heap<'a> {
             }
         }
         Ok(heap)
+    }
+
+    /// The heap without the list of its objects: for following references from known places.
+    pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> Heap<'a> {
+        Heap {
+            memory,
+            layout: interpreter.layout,
+            runtime: interpreter.runtime,
+            objects: Vec::new(),
+            classes: RefCell::default(),
+            unreadable: Cell::new(0),
+        }
     }
 
     /// Everything tracked, as `gc.get_objects()` lists it, and what `gc.freeze()` took out of that.

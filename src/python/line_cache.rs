@@ -1,0 +1,40 @@
+//! Source text that is in no file: cells of notebooks and executed code, as the target's `linecache` has it.
+
+use super::heap::Heap;
+use super::interpreter::Interpreter;
+use crate::target::{Memory, PageCache, Process};
+
+/// More lines than a cell has.
+const MOST_LINES: usize = 65_536;
+
+/// Reads `linecache.cache` of a process, which runs on: what does not look right is not taken.
+pub struct LineCache {
+    process: Process,
+    interpreter: Interpreter,
+}
+
+impl LineCache {
+    pub(super) fn new(process: Process, interpreter: Interpreter) -> LineCache {
+        LineCache { process, interpreter }
+    }
+
+    /// The lines of the file that the target knows by this name, each with its line end; `None` when it has none.
+    ///
+    /// `linecache.cache` (Lib/linecache.py): name to `(size, mtime, lines, fullname)`; entries of one item are files not read yet.
+    pub fn text(&self, name: &str) -> Option<String> {
+        let memory: Box<dyn Memory> = Box::new(self.process.memory());
+        let memory = PageCache::new(memory);
+        let heap = Heap::unlisted(&memory, &self.interpreter);
+        let (_, module) = heap.modules().into_iter().find(|(name, _)| name == "linecache")?;
+        let (_, cache) =
+            heap.named_entries(module).into_iter().find(|(name, _)| name == "cache")?;
+        let (_, entry) = heap.named_entries(cache).into_iter().find(|(known, _)| known == name)?;
+        let parts = heap.items(entry);
+        let [_, _, lines, _] = parts[..] else { return None };
+        let lines = heap.items(lines);
+        if lines.is_empty() || lines.len() > MOST_LINES {
+            return None;
+        }
+        lines.into_iter().map(|line| heap.text(line)).collect()
+    }
+}
