@@ -3,11 +3,11 @@
 mod trace_support;
 
 use memspy::model::{
-    Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Consistency,
-    CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, FrameId, Function,
-    FunctionId, Metric, Missed, MissedWhy, Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record,
-    Runtime, Sample, Segment, Source, StackId, StackNode, Start, Stat, Thread, ThreadId,
-    ThreadSample, Totals,
+    Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Category,
+    Consistency, CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, FrameId,
+    Function, FunctionId, HeldOnDevice, HeldStorages, HolderSnapshot, Metric, Missed, MissedWhy,
+    Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, Runtime, Sample, Segment, Source,
+    StackId, StackNode, Start, Stat, Thread, ThreadId, ThreadSample, Totals,
 };
 use trace_support::by_hand::{crc32c, file, reads_as_ever};
 use trace_support::read;
@@ -52,6 +52,9 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             // A map of device 0 at 115 ns, never retried, consistent: one new segment of 3 units at unit
             // 8, stream 5, pool (1, 2), small; its blocks: 2 units, 1000 B requested; 1 unit, inactive.
             &[13, 19, 0, 0, 0, 0, 6, 1, 8, 3, 5, 1, 2, 10, 0, 2, 48, 10, 1, 0, 0],
+            // A look at holders at 115 ns, in a pause of 7 ns: on device 0 200 bytes, 3 by rounding, 4 in no
+            // tensor; the parameter w has 193 in 2 storages.
+            &[21, 14, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2],
         ],
     ]);
     let (records, summary) = read(&bytes);
@@ -90,6 +93,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
         sample(110, vec![entry(0, 0, false, Activity::Idle)]),
         Record::Counters { time: Nanos(115), device: CudaIndex(1), counters: Box::new(counters) },
         map(Consistency::Consistent),
+        holders(),
     ];
     assert_eq!(records, expected);
     assert_eq!(summary.unknown_tags, 1);
@@ -121,6 +125,20 @@ fn thread(
 ) -> Record {
     let thread = Thread { os_id, python_id, name: name.map(Into::into), main };
     Record::Definition(Definition::Thread(ThreadId(number), thread))
+}
+
+fn holders() -> Record {
+    let weight =
+        HeldStorages { category: Category::Parameter, holder: "w".into(), bytes: 193, count: 2 };
+    let device = HeldOnDevice {
+        device: CudaIndex(0),
+        allocated: 200,
+        rounding: 3,
+        without_tensor: 4,
+        held: vec![weight],
+    };
+    let pause = Some(Nanos(7));
+    Record::Holders(HolderSnapshot { time: Nanos(115), pause, devices: vec![device] })
 }
 
 fn map(consistency: Consistency) -> Record {

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::holdings::{StorageGroup, storages};
+use crate::model::holdings::{StorageGroup, storages};
 use crate::model::{Category, DType, HolderMap, TensorDevice};
 
 /// Storages that came, or went, and are alike.

@@ -239,6 +239,7 @@ impl RecordSink for Look {
             | Record::Exact(_)
             | Record::Events(_)
             | Record::Reconciled(_)
+            | Record::Holders(_)
             | Record::End(_) => {}
         }
         Ok(())

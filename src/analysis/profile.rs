@@ -11,6 +11,7 @@ use super::autograd::EngineFrames;
 use super::device::{DeviceProfile, Moment, Seen, Snapshot};
 use super::exact::ExactProfile;
 use super::high_water::{HighWater, Reached};
+use super::holders::{HolderLooks, HolderStacks};
 use super::line_bounds::BoundsByStack;
 use super::losses::Losses;
 use super::tick::{ThreadChoice, Tick};
@@ -53,6 +54,7 @@ pub struct Profile {
     choice: ThreadChoice,
     exact: Option<Box<ExactProfile>>,
     least_life: u64,
+    holders: HolderLooks,
     stacks: StackTable,
     engine: EngineFrames,
     depths: Vec<u32>,
@@ -103,6 +105,12 @@ impl Profile {
     /// What exact events tell; `None` in a recording without them.
     pub fn exact(&self) -> Option<&ExactProfile> {
         self.exact.as_deref()
+    }
+
+    /// The memory of a device by holder, at the recorded look with most of it or at the last one; `None` when the
+    /// recording has none.
+    pub fn holders(&self, device: CudaIndex, moment: Moment) -> Option<HolderStacks> {
+        self.holders.stacks(device, moment)
     }
 
     /// Takes the tick being collected into account. Called by the record of the end; call it yourself when a

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::holdings::storages;
+use crate::model::holdings::storages;
 use crate::model::{Category, HolderMap, SavedIn};
 
 /// The nodes of one class.

@@ -24,7 +24,8 @@ pub(super) fn run(words: &Words) -> Result<()> {
         Err(error) => Err(error.to_string()),
     };
     let mut look = Look::new();
-    Recorder::new(readers, Wanted { rate: 1, duration: None }).look(output::host(), &mut look)?;
+    Recorder::new(readers, Wanted { rate: 1, duration: None, holders: None })
+        .look(output::host(), &mut look)?;
     let gpu = words.gpu.map(CudaIndex);
     output::write(Path::new("-"), false, |out| {
         match words.json {

@@ -9,7 +9,7 @@ use crate::analysis::{FoldOptions, MemoryKind, Moment, Profile};
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
 use crate::render::{self, NameStyle, RenderError};
 
-use super::args::{Flame as Words, FlameFormat, MemoryWord, MomentWord, Stacks};
+use super::args::{ByWord, Flame as Words, FlameFormat, MemoryWord, MomentWord, Stacks};
 use super::{charging, output, replay, say};
 
 /// Runs it.
@@ -25,6 +25,9 @@ pub(super) fn run(words: &Words) -> Result<()> {
     if words.min_lifetime.is_some() && profile.exact().is_none() {
         bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
     }
+    if words.by == ByWord::Holder {
+        return by_holder(words, &profile, &path);
+    }
     let drawing = Drawing {
         format: words.format,
         gpu: words.gpu,
@@ -38,6 +41,29 @@ pub(super) fn run(words: &Words) -> Result<()> {
         say(&format!("warning: {warning}"));
     }
     drawing.draw(&profile, &path, words.force)
+}
+
+/// Draws who held the memory at the recorded look with most of it, or at the last one.
+fn by_holder(words: &Words, profile: &Profile, path: &Path) -> Result<()> {
+    let device = device(profile, words.gpu)?;
+    let moment = match words.at {
+        MomentWord::Peak => Moment::Peak,
+        MomentWord::End => Moment::End,
+    };
+    let Some(stacks) = profile.holders(device, moment) else {
+        bail!("the recording has no looks at holders of GPU {}: record with --holders", device.0);
+    };
+    output::write(path, words.force, |out: &mut dyn Write| {
+        match words.format {
+            FlameFormat::Flamegraph => render::holders_flame(out, &stacks, device, moment),
+            FlameFormat::Collapsed => render::holders_collapsed(out, &stacks),
+        }
+        .map_err(into_io)
+    })?;
+    if path.as_os_str() != "-" {
+        say(&format!("wrote {}", path.display()));
+    }
+    Ok(())
 }
 
 /// What to draw of a profile.

@@ -89,7 +89,8 @@ fn record(
     output::check(&path, words.force)?;
     announce(&readers);
     let duration = words.duration.map(Duration::from_secs_f64);
-    let wanted = Wanted { rate: words.rate, duration };
+    let holders = words.holders.map(|percent| percent / 100.0);
+    let wanted = Wanted { rate: words.rate, duration, holders };
     let process = readers.process.clone();
     let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
     // Before the file is made: probes that are refused leave nothing behind.
@@ -173,6 +174,7 @@ fn recorder(words: &Words, wanted: Wanted, readers: Readers) -> Result<Any> {
         stacks_from: words.stacks_from,
         stacks_every: words.stacks_every,
         backward_lines: words.backward_lines,
+        holders: wanted.holders,
     };
     let mut recorder = ExactRecorder::new(readers, wanted);
     let began = Instant::now();

@@ -11,6 +11,7 @@ pub mod events;
 pub mod frame_walk;
 pub mod gpu;
 pub mod holders;
+pub mod holdings;
 pub mod record;
 pub mod stack;
 pub mod tensors;
@@ -26,6 +27,9 @@ pub use events::{
 pub use frame_walk::{BackwardWalk, FrameWalk, LevelsAt, ProbedFrame};
 pub use gpu::{CudaIndex, Device, DeviceUsage, ProcessUsage};
 pub use holders::{Category, GraphNode, HolderMap, SavedBy, SavedIn, TensorRow};
+pub use holdings::{
+    DeviceHoldings, Held, HeldOnDevice, HeldStorages, HolderSnapshot, StorageGroup,
+};
 pub use record::{
     End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
     Source, Start, ThreadSample, Totals,

@@ -7,6 +7,7 @@ use super::allocator::{AllocatorBackend, AllocatorCounters};
 use super::blocks::BlockMap;
 use super::events::{EventTotals, Events, Exact, Reconciled};
 use super::gpu::{CudaIndex, Device, DeviceUsage};
+use super::holdings::HolderSnapshot;
 use super::stack::{Activity, Definition, FunctionId, StackId, ThreadId};
 
 /// Nanoseconds since the recording began, on a monotonic clock.
@@ -60,6 +61,8 @@ pub enum Record {
     Events(Events),
     /// How the events compare with the allocator's counters.
     Reconciled(Reconciled),
+    /// Who held the memory at one moment.
+    Holders(HolderSnapshot),
     /// The recording's end. Always last; its absence means that the recording ended abruptly.
     End(End),
 }
@@ -72,6 +75,7 @@ impl Record {
                 None
             }
             Record::Runtime(r) => Some(r.time),
+            Record::Holders(h) => Some(h.time),
             Record::Sample(s) => Some(s.time),
             Record::Counters { time, .. } => Some(*time),
             Record::Blocks(b) => Some(b.time),
@@ -163,6 +167,8 @@ pub enum ReaderKind {
     Gpu,
     /// Probes: exact events.
     Events,
+    /// Tensors and who holds them.
+    Holders,
 }
 
 /// Why something was missed.

@@ -6,7 +6,8 @@ use super::RenderError;
 use super::holders::{categories, pause};
 use super::label::{Labels, one_line};
 use super::size::{bytes, optional_bytes};
-use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch, holdings};
+use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
+use crate::model::holdings::holdings;
 use crate::model::{Activity, AllocatorBackend, CudaIndex, HolderMap, MissedWhy, Runtime};
 
 /// Who holds the memory, or why that is not known.

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::RenderError;
 use super::dump::{Holders, activity_text, allocator_text, labels};
 use super::holders_json::device_sums;
-use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch, holdings};
+use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
+use crate::model::holdings::holdings;
 use crate::model::{
     AllocatorCounters, Block, BlockMap, BlockState, Consistency, CudaIndex, HolderMap, Segment,
     StatKey,

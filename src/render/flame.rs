@@ -8,9 +8,10 @@ use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 use super::RenderError;
 use super::collapsed::{NameStyle, stacks};
 use super::exact;
+use super::label::one_line;
 use super::size::{bytes, count, percent};
-use crate::analysis::{Folded, MemoryKind, Moment, Profile};
-use crate::model::Consistency;
+use crate::analysis::{Folded, HolderStacks, MemoryKind, Moment, Profile};
+use crate::model::{Consistency, CudaIndex};
 
 /// Draws the bytes of a moment.
 pub fn flame(
@@ -24,14 +25,62 @@ pub fn flame(
         .filter(|(_, bytes)| *bytes > 0)
         .map(|(stack, bytes)| format!("{stack} {bytes}"))
         .collect();
+    draw(out, &lines, title(folded), subtitle(folded), "Line:")
+}
+
+/// Draws who holds the bytes of a moment.
+pub fn holders_flame(
+    out: &mut dyn Write,
+    stacks: &HolderStacks,
+    device: CudaIndex,
+    moment: Moment,
+) -> Result<(), RenderError> {
+    let lines: Vec<String> = holder_lines(stacks).collect();
+    let which = match moment {
+        Moment::Peak => "at the recorded look with most of it",
+        Moment::End => "at the last recorded look",
+    };
+    let size = bytes(stacks.allocated);
+    let title = format!("GPU memory by holder, {which}: {size} on GPU {}", device.0);
+    let pause = stacks.pause.map_or_else(
+        || "the process ran on".to_owned(),
+        |pause| format!("the process stood still for {:.1} ms", pause.0 as f64 / 1e6),
+    );
+    let looks = count(stacks.looks);
+    let subtitle = format!("at {:.3} s, {pause}; {looks} looks recorded", stacks.time.seconds());
+    draw(out, &lines, title, subtitle, "Holder:")
+}
+
+/// Writes who holds the bytes of a moment in the folded format.
+pub fn holders_collapsed(out: &mut dyn Write, stacks: &HolderStacks) -> Result<(), RenderError> {
+    for line in holder_lines(stacks) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+fn holder_lines(stacks: &HolderStacks) -> impl Iterator<Item = String> {
+    stacks.paths.iter().map(|(path, bytes)| {
+        let path: Vec<String> = path.iter().map(|part| one_line(part).replace(';', ":")).collect();
+        format!("{} {bytes}", path.join(";"))
+    })
+}
+
+fn draw(
+    out: &mut dyn Write,
+    lines: &[String],
+    title: String,
+    subtitle: String,
+    name_type: &str,
+) -> Result<(), RenderError> {
     if lines.is_empty() {
         return Err(RenderError::Empty);
     }
     let mut options = Options::default();
-    options.title = title(folded);
-    options.subtitle = Some(subtitle(folded));
+    options.title = title;
+    options.subtitle = Some(subtitle);
     options.count_name = "bytes".to_owned();
-    options.name_type = "Line:".to_owned();
+    options.name_type = name_type.to_owned();
     options.colors = Palette::Basic(BasicPalette::Mem);
     // The same recording gives the same picture.
     options.deterministic = true;

@@ -5,8 +5,12 @@ use std::io::Write;
 use super::RenderError;
 use super::label::{one_line, short_file};
 use super::size::{bytes, count};
-use crate::analysis::{Change, DeviceHoldings, StorageGroup, changes, holdings, saved, storages};
-use crate::model::{Category, Frame, HolderMap, StackTable, TensorDevice, TensorRow, ThreadSample};
+use crate::analysis::{Change, changes, saved};
+use crate::model::holdings::{holder, holdings, storages};
+use crate::model::{
+    Category, DeviceHoldings, Frame, HolderMap, StackTable, StorageGroup, TensorDevice, TensorRow,
+    ThreadSample,
+};
 
 /// Wider names are cut in the middle.
 const SHAPE: usize = 24;
@@ -112,17 +116,7 @@ fn row(
 
 /// The best that can be said of who holds a tensor.
 fn name(map: &HolderMap, row: &TensorRow) -> String {
-    if let Some(name) = row.names.first() {
-        return one_line(name);
-    }
-    if let Some(saved) = row.saved.first() {
-        return format!("[saved by {}]", map.nodes[saved.node].class);
-    }
-    match (&row.made_by, &row.python_class) {
-        (Some(node), _) => format!("[result of {node}]"),
-        (None, Some(class)) => format!("[a {class} without a name]"),
-        (None, None) => "[without a name]".to_owned(),
-    }
+    one_line(&holder(map, row))
 }
 
 /// One device: what is held adds up to what is allocated.

@@ -5,8 +5,9 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
-use crate::analysis::{DeviceHoldings, holdings, saved};
-use crate::model::{Category, HolderMap, SavedIn, TensorRow};
+use crate::analysis::saved;
+use crate::model::holdings::holdings;
+use crate::model::{Category, DeviceHoldings, HolderMap, SavedIn, TensorRow};
 
 /// Writes every tensor and every node of a look, and what they add up to.
 pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {

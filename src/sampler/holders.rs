@@ -55,6 +55,13 @@ pub fn look_at_holders(readers: &mut Readers, pausing: Pausing) -> Result<Holder
 /// How long a wait goes on before it looks whether it is to end.
 const NOTICE_EVERY: Duration = Duration::from_millis(50);
 
+/// Takes a look, with the stacks of its moment.
+pub type TakeLook<'a> = &'a mut dyn FnMut(
+    Result<HolderLook, HolderError>,
+    &StackTable,
+    &[ThreadSample],
+) -> io::Result<()>;
+
 /// Looks again and again, `every` so often, until `stop` is set or the process has ended; each look with the stacks of its
 /// moment. The error of a look that could not be made at all is for `take` to judge.
 pub fn watch_holders(
@@ -62,11 +69,7 @@ pub fn watch_holders(
     pausing: Pausing,
     every: Duration,
     stop: &AtomicBool,
-    take: &mut dyn FnMut(
-        Result<HolderLook, HolderError>,
-        &StackTable,
-        &[ThreadSample],
-    ) -> io::Result<()>,
+    take: TakeLook<'_>,
 ) -> io::Result<()> {
     let (mut table, mut samples) = (StackTable::new(), Vec::new());
     let mut next = Instant::now();

@@ -43,6 +43,8 @@ pub struct Wanted {
     pub rate: u32,
     /// How long; `None` for until stopped.
     pub duration: Option<Duration>,
+    /// Part of the time that the target may stand still for looks at holders; `None` for no looks.
+    pub holders: Option<f64>,
 }
 
 /// How far a recording is, for showing.
@@ -168,6 +170,7 @@ impl Recorder {
         observe: &mut dyn FnMut(&Progress),
     ) -> io::Result<EndReason> {
         self.session.watch_gpu();
+        self.session.watch_holders(self.wanted.holders);
         self.start_maps(PATIENCE);
         // Last, because threads inherit it.
         serve_early();
@@ -196,7 +199,7 @@ impl Recorder {
                 if let Some(reason) = self.session.is_over() {
                     return Ok(reason);
                 }
-                self.session.record_usage(sink)?;
+                self.session.record_watched(sink)?;
             }
             if now.saturating_sub(refreshed) >= REFRESH_EVERY {
                 refreshed = now;

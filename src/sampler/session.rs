@@ -4,10 +4,12 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    EndReason, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, StackTable, Start, Totals,
+    EndReason, HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime,
+    StackTable, Start, Totals,
 };
 
 use super::gpu_watch::GpuWatch;
+use super::holder_thread::HolderThread;
 use super::losses::Losses;
 use super::readers::Readers;
 
@@ -20,6 +22,7 @@ pub(super) struct Session {
     pub(super) losses: Losses,
     pub(super) totals: Totals,
     gpu: Option<GpuWatch>,
+    holders: Option<HolderThread>,
 }
 
 impl Session {
@@ -32,6 +35,7 @@ impl Session {
             losses: Losses::default(),
             totals: Totals::default(),
             gpu: None,
+            holders: None,
         }
     }
 
@@ -64,8 +68,27 @@ impl Session {
         }
     }
 
-    /// Records what was seen of the devices.
-    pub(super) fn record_usage(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    /// Begins to look at holders now and then; the target stands still for at most `budget` of the time.
+    pub(super) fn watch_holders(&mut self, budget: Option<f64>) {
+        let Some(budget) = budget else { return };
+        match HolderThread::start(self.readers.process.pid(), budget, self.start) {
+            Ok(thread) => self.holders = Some(thread),
+            Err(e) => self.losses.add(ReaderKind::Holders, MissedWhy::Failed(e.to_string()), 1),
+        }
+    }
+
+    /// Records what was seen of devices and holders.
+    pub(super) fn record_watched(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        while let Some(look) = self.holders.as_ref().and_then(HolderThread::take) {
+            match look {
+                // Now, not some milliseconds ago: other records of that time have gone on already.
+                Ok(snapshot) => {
+                    let snapshot = HolderSnapshot { time: self.now(), ..snapshot };
+                    sink.record(&Record::Holders(snapshot))?;
+                }
+                Err(why) => self.losses.add(ReaderKind::Holders, MissedWhy::Failed(why), 1),
+            }
+        }
         while let Some(look) = self.gpu.as_ref().and_then(GpuWatch::take) {
             match look {
                 Ok(mut usage) => {

@@ -51,12 +51,13 @@
 //! | 12 | counters | time, device, presence, masks, differences (below) |
 //! | 13 | block map | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
 //! | 14 | usage | time, NVML index, total, used, free, opt reserved, process (enum: bytes, unknown + text) |
-//! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events), why (enum: torn, late, failed + text), count |
+//! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events, holders), why (enum: torn, late, failed + text), count |
 //! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python); earlier files end before the last |
 //! | 17 | site | site, thread, opt stack, source (one byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack |
 //! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered |
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
+//! | 21 | holders | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), holder, bytes, count |
 //!
 //! Functions, frames and stacks are numbered in the order of their records, from what the head of the
 //! block says; each uses numbers smaller than its own only. A thread's number is written: the next one

@@ -13,6 +13,7 @@ use memspy::model::{
 };
 
 use super::any_exact;
+use super::any_holders;
 
 pub fn number() -> impl Strategy<Value = u64> + Clone {
     (any::<u64>(), 0..64u32).prop_map(|(v, shift)| v >> shift)
@@ -79,16 +80,16 @@ fn usage() -> impl Strategy<Value = Record> {
 }
 
 fn missed() -> impl Strategy<Value = Record> {
-    use ReaderKind::{Blocks, Counters, Events, Gpu, Stacks};
+    use ReaderKind::{Blocks, Counters, Events, Gpu, Holders, Stacks};
     let why = prop_oneof![
         Just(MissedWhy::Torn),
         Just(MissedWhy::Late),
         text().prop_map(MissedWhy::Failed)
     ];
-    (number(), 0..5usize, why, number()).prop_map(|(time, reader, why, count)| {
+    (number(), 0..6usize, why, number()).prop_map(|(time, reader, why, count)| {
         Record::Missed(Missed {
             time: Nanos(time),
-            reader: [Stacks, Counters, Blocks, Gpu, Events][reader],
+            reader: [Stacks, Counters, Blocks, Gpu, Events, Holders][reader],
             why,
             count,
         })
@@ -246,6 +247,7 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
         6 => sample(),
         1 => any_exact::exact(),
         1 => any_exact::reconciled(),
+        1 => any_holders::holders(),
         6 => any_exact::events(),
     ];
     (vec(any_record, 0..60), option::of(end())).prop_map(|(mut records, end)| {

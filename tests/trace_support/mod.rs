@@ -12,6 +12,7 @@ use memspy::trace::{Reader, Summary, Writer};
 
 pub mod allocations;
 pub mod any_exact;
+pub mod any_holders;
 pub mod any_record;
 pub mod by_hand;
 

@@ -276,6 +276,10 @@ impl RecordSink for Profile {
                     exact.take_reconciled(reconciled);
                 }
             }
+            Record::Holders(snapshot) => {
+                self.last_time = self.last_time.max(snapshot.time);
+                self.holders.take(snapshot);
+            }
             Record::Blocks(map) if self.exact.is_some() => {
                 self.last_time = self.last_time.max(map.time);
                 if let Some(exact) = &mut self.exact {

@@ -54,6 +54,8 @@ pub struct ExactWanted {
     pub stacks_every: u64,
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,
+    /// Part of the time that the target may stand still for looks at holders; `None` for no looks.
+    pub holders: Option<f64>,
 }
 
 /// Records one target exactly.
@@ -125,6 +127,7 @@ impl ExactRecorder {
     ) -> io::Result<End> {
         self.session.record_start(host, 0, sink)?;
         self.session.watch_gpu();
+        self.session.watch_holders(self.wanted.holders);
         serve_early();
         if self.probe.is_some() {
             self.record_placed(sink)?;
@@ -161,7 +164,7 @@ impl ExactRecorder {
                 if let Some(reason) = self.session.is_over() {
                     return Ok(reason);
                 }
-                self.session.record_usage(sink)?;
+                self.session.record_watched(sink)?;
             }
             if now.saturating_sub(refreshed) >= REFRESH_EVERY {
                 refreshed = now;

@@ -6,6 +6,7 @@ use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
+use super::holders;
 use super::rare::{self, Head};
 use super::sample::SampleState;
 use super::varint::Cursor;
@@ -177,6 +178,10 @@ impl Decoder {
             tag::RECONCILED => {
                 let time = self.time(from)?;
                 Some(Record::Reconciled(structure::<exact::Reconciled>(from)?.at(time)))
+            }
+            tag::HOLDERS => {
+                let time = self.time(from)?;
+                Some(Record::Holders(structure::<holders::Holders<'_>>(from)?.at(time)?))
             }
             tag::END => {
                 let time = self.time(from)?;

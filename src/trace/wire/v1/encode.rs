@@ -6,6 +6,7 @@ use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
+use super::holders;
 use super::rare::{self, Head};
 use super::sample::SampleState;
 use super::varint::put;
@@ -229,6 +230,10 @@ impl Encoder {
             Record::Reconciled(reconciled) => {
                 put_struct(exact::Reconciled::from(reconciled), out)?;
                 tag::RECONCILED
+            }
+            Record::Holders(snapshot) => {
+                put_struct(holders::Holders::from(snapshot), out)?;
+                tag::HOLDERS
             }
             Record::End(end) => {
                 put_struct(rare::End::from(end), out)?;

@@ -8,6 +8,7 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod events;
 pub(crate) mod exact;
+pub(crate) mod holders;
 pub(crate) mod rare;
 pub(crate) mod sample;
 pub(crate) mod varint;
@@ -38,6 +39,7 @@ pub(crate) mod tag {
     pub(crate) const EXACT: u8 = 18;
     pub(crate) const EVENTS: u8 = 19;
     pub(crate) const RECONCILED: u8 = 20;
+    pub(crate) const HOLDERS: u8 = 21;
 }
 
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.

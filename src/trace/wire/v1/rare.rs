@@ -244,6 +244,7 @@ enum Reader {
     Blocks,
     Gpu,
     Events,
+    Holders,
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -269,6 +270,7 @@ impl<'a> From<&'a model::Missed> for Missed<'a> {
                 model::ReaderKind::Blocks => Reader::Blocks,
                 model::ReaderKind::Gpu => Reader::Gpu,
                 model::ReaderKind::Events => Reader::Events,
+                model::ReaderKind::Holders => Reader::Holders,
             },
             why: match &missed.why {
                 model::MissedWhy::Torn => Why::Torn,
@@ -291,6 +293,7 @@ impl Missed<'_> {
                 Reader::Blocks => model::ReaderKind::Blocks,
                 Reader::Gpu => model::ReaderKind::Gpu,
                 Reader::Events => model::ReaderKind::Events,
+                Reader::Holders => model::ReaderKind::Holders,
             },
             why: match self.why {
                 Why::Torn => model::MissedWhy::Torn,

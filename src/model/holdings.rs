@@ -4,12 +4,15 @@
 //! adds to them, and the blocks of no tensor are together what the allocator counts as allocated.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{
-    Block, BlockMap, BlockState, Category, CudaIndex, HolderMap, Storage, TensorDevice, TensorRow,
-};
+use super::blocks::{Block, BlockMap, BlockState};
+use super::gpu::CudaIndex;
+use super::holders::{Category, HolderMap, TensorRow};
+use super::record::Nanos;
+use super::tensors::{Storage, TensorDevice};
 
 /// Bytes and number of the storages of a category.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,6 +65,107 @@ pub struct StorageGroup {
     pub category: Category,
     /// Indices of its tensors in [`HolderMap::tensors`], the best named first.
     pub tensors: Vec<usize>,
+}
+
+/// Storages with the same holder, or the memory of a cause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldStorages {
+    /// What they are for.
+    pub category: Category,
+    /// Who holds them: the best name, or the node that keeps them.
+    pub holder: Arc<str>,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// A device's memory by holder at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldOnDevice {
+    /// The device, as the target numbers it.
+    pub device: CudaIndex,
+    /// `allocated_bytes` by the blocks.
+    pub allocated: u64,
+    /// What the allocator added to the bytes asked for.
+    pub rounding: u64,
+    /// Allocated blocks that no tensor was found in.
+    pub without_tensor: u64,
+    /// The tensors' storages.
+    pub held: Vec<HeldStorages>,
+}
+
+/// The CUDA memory of a process by holder at one moment: what a recording keeps of a look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HolderSnapshot {
+    /// When the process stood still.
+    pub time: Nanos,
+    /// For how long; `None` when it ran on.
+    pub pause: Option<Nanos>,
+    /// Its devices.
+    pub devices: Vec<HeldOnDevice>,
+}
+
+/// What a recording keeps of a look at `time`.
+pub fn snapshot(map: &HolderMap, time: Nanos) -> HolderSnapshot {
+    let mut devices: BTreeMap<TensorDevice, (HeldOnDevice, Blocks)> = BTreeMap::new();
+    for blocks in &map.blocks {
+        let on_device = HeldOnDevice {
+            device: blocks.device,
+            allocated: blocks.allocated(),
+            rounding: 0,
+            without_tensor: 0,
+            held: Vec::new(),
+        };
+        devices.insert(cuda(blocks.device), (on_device, Blocks::new(blocks)));
+    }
+    let mut known: FxHashMap<(TensorDevice, Category, Arc<str>), usize> = FxHashMap::default();
+    for group in storages(map) {
+        let Some((on_device, blocks)) = devices.get_mut(&group.device) else { continue };
+        let bytes = group.storage.bytes.unwrap_or(0);
+        let Some(bytes) = blocks.take(group.storage.data, bytes).filter(|bytes| *bytes > 0) else {
+            continue;
+        };
+        let holder: Arc<str> = holder(map, &map.tensors[group.tensors[0]]).into();
+        let held = &mut on_device.held;
+        let key = (group.device, group.category, holder.clone());
+        let index = *known.entry(key).or_insert_with(|| {
+            held.push(HeldStorages { category: group.category, holder, bytes: 0, count: 0 });
+            held.len() - 1
+        });
+        held[index].bytes += bytes;
+        held[index].count += 1;
+    }
+    let finished = devices.into_values().map(|(mut on_device, blocks)| {
+        for (block, used) in blocks.blocks {
+            match (block.state, used) {
+                (BlockState::PendingFree, _) => {}
+                (_, 0) => on_device.without_tensor += block.size,
+                (_, used) => on_device.rounding += block.size - used,
+            }
+        }
+        on_device
+    });
+    HolderSnapshot {
+        time,
+        pause: map.pause.map(|pause| Nanos(pause.as_nanos() as u64)),
+        devices: finished.collect(),
+    }
+}
+
+/// The best that can be said of who holds a tensor.
+pub fn holder(map: &HolderMap, row: &TensorRow) -> String {
+    if let Some(name) = row.names.first() {
+        return name.to_string();
+    }
+    if let Some(saved) = row.saved.first() {
+        return format!("[saved by {}]", map.nodes[saved.node].class);
+    }
+    match (&row.made_by, &row.python_class) {
+        (Some(node), _) => format!("[result of {node}]"),
+        (None, Some(class)) => format!("[a {class} without a name]"),
+        (None, None) => "[without a name]".to_owned(),
+    }
 }
 
 /// The storages of a look, the largest first; those on the same bytes are one.
@@ -256,5 +360,11 @@ mod tests {
         let all = sums.in_tensors() + sums.rounding + sums.without_tensor.bytes;
         assert_eq!(Some(all), sums.allocated);
         assert_eq!(storages(&map)[0].tensors, [1, 0]);
+
+        let kept = &snapshot(&map, Nanos(7)).devices[0];
+        assert_eq!((kept.allocated, kept.rounding, kept.without_tensor), (all, 24, 2048));
+        let held: Vec<_> = kept.held.iter().map(|h| (h.category, &*h.holder, h.bytes)).collect();
+        let parameter = (Category::Parameter, "weight", 1000);
+        assert_eq!(held, [parameter, (Category::Other, "[without a name]", 512)]);
     }
 }

@@ -1,0 +1,80 @@
+//! The record of who held the memory at one moment.
+
+use bincode::{BorrowDecode, Encode};
+
+use super::Malformed;
+use crate::model;
+
+#[derive(Encode, BorrowDecode)]
+struct Held<'a> {
+    category: u8,
+    holder: &'a str,
+    bytes: u64,
+    count: u64,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct Device<'a> {
+    device: u32,
+    allocated: u64,
+    rounding: u64,
+    without_tensor: u64,
+    held: Vec<Held<'a>>,
+}
+
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct Holders<'a> {
+    pause: Option<u64>,
+    devices: Vec<Device<'a>>,
+}
+
+impl<'a> From<&'a model::HolderSnapshot> for Holders<'a> {
+    fn from(snapshot: &'a model::HolderSnapshot) -> Self {
+        let held = |held: &'a model::HeldStorages| Held {
+            category: held.category as u8,
+            holder: &held.holder,
+            bytes: held.bytes,
+            count: held.count,
+        };
+        let device = |device: &'a model::HeldOnDevice| Device {
+            device: device.device.0,
+            allocated: device.allocated,
+            rounding: device.rounding,
+            without_tensor: device.without_tensor,
+            held: device.held.iter().map(held).collect(),
+        };
+        Holders {
+            pause: snapshot.pause.map(|pause| pause.0),
+            devices: snapshot.devices.iter().map(device).collect(),
+        }
+    }
+}
+
+impl Holders<'_> {
+    /// The record this stands for.
+    pub(crate) fn at(self, time: model::Nanos) -> Result<model::HolderSnapshot, Malformed> {
+        let held = |held: Held<'_>| {
+            let category = model::Category::ALL.get(usize::from(held.category));
+            Ok(model::HeldStorages {
+                category: *category.ok_or(Malformed("a category of holders is unknown"))?,
+                holder: held.holder.into(),
+                bytes: held.bytes,
+                count: held.count,
+            })
+        };
+        let device = |device: Device<'_>| {
+            Ok(model::HeldOnDevice {
+                device: model::CudaIndex(device.device),
+                allocated: device.allocated,
+                rounding: device.rounding,
+                without_tensor: device.without_tensor,
+                held: device.held.into_iter().map(held).collect::<Result<_, _>>()?,
+            })
+        };
+        Ok(model::HolderSnapshot {
+            time,
+            pause: self.pause.map(model::Nanos),
+            devices: self.devices.into_iter().map(device).collect::<Result<_, _>>()?,
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! Recordings with looks at who holds the memory.
+
+#![allow(unreachable_pub, reason = "support is a module of each test binary")]
+
+mod support;
+
+use memspy::model::{Category, Record};
+use memspy::trace::Reader;
+use support::memspy::{Recording, collapsed, memspy, total, wait_until};
+use support::sim;
+
+fn records(recording: &Recording) -> Vec<Record> {
+    let mut records: Vec<Record> = Vec::new();
+    let _ = Reader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
+    records
+}
+
+fn looks(recording: &Recording) -> usize {
+    records(recording).iter().filter(|record| matches!(record, Record::Holders(_))).count()
+}
+
+#[test]
+fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
+    for exact in [false, true] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        let words: &[&str] = if exact { &["--exact", "--holders=50"] } else { &["--holders=50"] };
+        let mut recording = Recording::start(target.pid(), words);
+        target.say("more 5");
+        let most: u64 = target.line().parse().unwrap();
+        wait_until("two looks", || looks(&recording) >= 2);
+        target.say("less");
+        let least: u64 = target.line().parse().unwrap();
+        let before = looks(&recording);
+        wait_until("another look", || looks(&recording) >= before + 2);
+        let done = recording.interrupt();
+        assert!(!done.err.contains("warning"), "{}", done.err);
+
+        // The sums of a look are what the allocator counts.
+        let (mut paused, mut last) = (0, 0);
+        for record in records(&recording) {
+            let Record::Holders(snapshot) = record else { continue };
+            let device = &snapshot.devices[0];
+            let held: u64 = device.held.iter().map(|held| held.bytes).sum();
+            assert_eq!(held + device.rounding + device.without_tensor, device.allocated);
+            let weight = |held: &&memspy::model::HeldStorages| &*held.holder == "embed.weight";
+            assert_eq!(device.held.iter().find(weight).unwrap().category, Category::Parameter);
+            paused += snapshot.pause.unwrap().0;
+            last = snapshot.time.0;
+        }
+        // Half of the time, and the look that the recording ended in.
+        assert!(paused < last / 2 + 1_000_000_000, "{paused} of {last}");
+
+        let peak = collapsed(recording.trace(), &["--by", "holder"]);
+        assert_eq!(total(&peak), most);
+        let of = |text: &str| peak.iter().find(|(path, _)| path == text).map(|(_, bytes)| *bytes);
+        assert_eq!(of("parameters;embed;weight"), Some(64 * 64 * 4));
+        assert_eq!(of("optimizer state;AdamW.exp_avg;blocks;0;inner;bias"), Some(64 * 4));
+        assert!(peak.iter().any(|(path, _)| path.starts_with("saved for backward;[saved by ")));
+        assert!(peak.iter().any(|(path, _)| path.starts_with("other tensors;main: kept[")));
+        let end = collapsed(recording.trace(), &["--by", "holder", "--at", "end"]);
+        assert_eq!(total(&end), least);
+
+        let svg = recording.trace().with_extension("svg");
+        let trace = recording.trace().to_str().unwrap();
+        memspy(&["flame", "--by", "holder", trace, "-o", svg.to_str().unwrap()]).ok();
+        let svg = std::fs::read_to_string(svg).unwrap();
+        for text in ["GPU memory by holder", "the process stood still for", "optimizer state"] {
+            assert!(svg.contains(text), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_recording_without_looks_says_how_to_have_them() {
+    let target = sim::start("holders_truth.py", &[]);
+    let mut recording = Recording::start(target.pid(), &["-d", "1"]);
+    recording.wait().ok();
+    let trace = recording.trace().to_str().unwrap();
+    memspy(&["flame", "--by", "holder", trace]).refused(&["no looks at holders", "--holders"]);
+}

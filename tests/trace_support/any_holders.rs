@@ -1,0 +1,29 @@
+//! Any looks at holders.
+
+use memspy::model::{
+    Category, CudaIndex, HeldOnDevice, HeldStorages, HolderSnapshot, Nanos, Record,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::any_record::{number, text};
+
+pub fn holders() -> impl Strategy<Value = Record> {
+    let held =
+        (0..6usize, text(), number(), number()).prop_map(|(category, holder, bytes, count)| {
+            HeldStorages { category: Category::ALL[category], holder: holder.into(), bytes, count }
+        });
+    let device = (any::<u32>(), number(), number(), number(), vec(held, 0..5)).prop_map(
+        |(device, allocated, rounding, without_tensor, held)| HeldOnDevice {
+            device: CudaIndex(device),
+            allocated,
+            rounding,
+            without_tensor,
+            held,
+        },
+    );
+    (number(), option::of(number()), vec(device, 0..3)).prop_map(|(time, pause, devices)| {
+        Record::Holders(HolderSnapshot { time: Nanos(time), pause: pause.map(Nanos), devices })
+    })
+}
