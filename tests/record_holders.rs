@@ -71,10 +71,50 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
 }
 
 #[test]
+fn iterations_have_the_peaks_that_the_job_saw() {
+    let mut target = sim::start("holders_truth.py", &[]);
+    let mut recording = Recording::start(target.pid(), &["--holders=50", "-r", "1000"]);
+    wait_until("a look", || looks(&recording) >= 1);
+    target.say("iterate 12");
+    let truth: Vec<(u64, i64)> = serde_json::from_str(&target.line()).unwrap();
+    let before = looks(&recording);
+    wait_until("another look", || looks(&recording) > before);
+    recording.interrupt();
+    let trace = recording.trace().to_str().unwrap();
+    let done = memspy(&["iterations", "--json", trace]).ok();
+    let report: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    let rows = report["iterations"].as_array().unwrap();
+    // The counter was known before the first step.
+    let steps: Vec<u64> = rows.iter().map(|row| row["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, truth.iter().map(|(step, _)| *step).collect::<Vec<_>>());
+    let mut exact = 0;
+    for (row, (_, peak)) in rows.iter().zip(&truth) {
+        let seen = row["peak_allocated"].as_i64().unwrap();
+        if row["peak_is_exact"] == true {
+            assert_eq!(seen, *peak, "{row}");
+            exact += 1;
+        } else {
+            assert!(seen <= *peak, "{row}");
+        }
+        assert_eq!(row["steps"], 1);
+    }
+    assert!(exact >= 10, "{exact} of 12: {rows:?}");
+    let said: serde_json::Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    let held = |row: &serde_json::Value| row["held"]["parameters"] == said["parameters"];
+    assert!(rows.iter().any(held), "{rows:?}");
+
+    let text = memspy(&["iterations", trace]).ok().out;
+    assert!(text.contains("12 steps in") && text.contains("optimizer state"), "{text}");
+    let csv = memspy(&["iterations", "--format", "csv", trace]).ok().out;
+    assert_eq!(csv.lines().count(), 13);
+}
+
+#[test]
 fn a_recording_without_looks_says_how_to_have_them() {
     let target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start(target.pid(), &["-d", "1"]);
     recording.wait().ok();
     let trace = recording.trace().to_str().unwrap();
     memspy(&["flame", "--by", "holder", trace]).refused(&["no looks at holders", "--holders"]);
+    memspy(&["iterations", trace]).refused(&["no whole training iteration", "--holders"]);
 }

@@ -240,6 +240,7 @@ impl RecordSink for Look {
             | Record::Events(_)
             | Record::Reconciled(_)
             | Record::Holders(_)
+            | Record::Step(_)
             | Record::End(_) => {}
         }
         Ok(())

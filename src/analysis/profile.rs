@@ -12,6 +12,7 @@ use super::device::{DeviceProfile, Moment, Seen, Snapshot};
 use super::exact::ExactProfile;
 use super::high_water::{HighWater, Reached};
 use super::holders::{HolderLooks, HolderStacks};
+use super::iterations::{Iteration, Iterations};
 use super::line_bounds::BoundsByStack;
 use super::losses::Losses;
 use super::tick::{ThreadChoice, Tick};
@@ -55,6 +56,7 @@ pub struct Profile {
     exact: Option<Box<ExactProfile>>,
     least_life: u64,
     holders: HolderLooks,
+    iterations: Iterations,
     stacks: StackTable,
     engine: EngineFrames,
     depths: Vec<u32>,
@@ -111,6 +113,11 @@ impl Profile {
     /// recording has none.
     pub fn holders(&self, device: CudaIndex, moment: Moment) -> Option<HolderStacks> {
         self.holders.stacks(device, moment)
+    }
+
+    /// The whole iterations of training that were recorded, and how many more there were than are kept.
+    pub fn iterations(&self) -> (&[Iteration], u64) {
+        (self.iterations.done(), self.iterations.left_out())
     }
 
     /// Takes the tick being collected into account. Called by the record of the end; call it yourself when a

@@ -29,6 +29,8 @@ pub enum Command {
     Flame(Flame),
     /// Print a trace as a table of the peak memory of every line
     Lines(Lines),
+    /// Print a recording with --holders as a table of training iterations
+    Iterations(Iterations),
     /// Look at a job once: its stacks, and where its GPU memory is
     Dump(Dump),
     /// List the tensors of a job: name, shape, bytes, what for, who shares the memory
@@ -285,6 +287,34 @@ pub enum LinesFormat {
     Csv,
     /// JSON, in bytes
     Json,
+}
+
+/// `memspy iterations`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy record --holders -p 12345 -d 60 -o held.bin ; memspy iterations held.bin
+  memspy iterations held.bin --format csv -o iterations.csv")]
+pub struct Iterations {
+    /// Trace to read, recorded with --holders
+    pub trace: PathBuf,
+    /// File to write; %p becomes the pid, %h the host name [default: standard output]
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
+    /// What to write
+    #[arg(short, long, value_enum, default_value_t = LinesFormat::Text)]
+    pub format: LinesFormat,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// Only this device, as the job numbers it [default: the one with the highest peak]
+    #[arg(long, value_name = "N")]
+    pub gpu: Option<u32>,
+    /// List so many of the last iterations as text; 0 lists all
+    #[arg(short, long, default_value_t = 40, value_name = "N")]
+    pub limit: usize,
+    /// Overwrite the output file
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// `memspy dump`.

@@ -11,6 +11,7 @@ mod dump;
 mod flame;
 mod hints;
 mod holders;
+mod iterations;
 mod launch;
 mod lines;
 mod output;
@@ -40,6 +41,7 @@ pub fn run() -> ExitCode {
         Command::Record(words) => record::run(words),
         Command::Flame(words) => flame::run(words).map(|()| ExitCode::SUCCESS),
         Command::Lines(words) => lines::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Iterations(words) => iterations::run(words).map(|()| ExitCode::SUCCESS),
         Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
         Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
         Command::Graph(words) => holders::graph(words).map(|()| ExitCode::SUCCESS),

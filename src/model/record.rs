@@ -63,6 +63,8 @@ pub enum Record {
     Reconciled(Reconciled),
     /// Who held the memory at one moment.
     Holders(HolderSnapshot),
+    /// How many steps training has made: when that is first known, and whenever it changes.
+    Step(Step),
     /// The recording's end. Always last; its absence means that the recording ended abruptly.
     End(End),
 }
@@ -76,6 +78,7 @@ impl Record {
             }
             Record::Runtime(r) => Some(r.time),
             Record::Holders(h) => Some(h.time),
+            Record::Step(s) => Some(s.time),
             Record::Sample(s) => Some(s.time),
             Record::Counters { time, .. } => Some(*time),
             Record::Blocks(b) => Some(b.time),
@@ -152,6 +155,15 @@ pub struct ThreadSample {
     pub gil: bool,
     /// Whether it was doing anything.
     pub activity: Activity,
+}
+
+/// The step counter of an optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// When it was seen.
+    pub time: Nanos,
+    /// Steps made.
+    pub step: u64,
 }
 
 /// Which reader missed something.

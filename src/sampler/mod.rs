@@ -21,6 +21,7 @@ mod readers;
 mod recorder;
 mod session;
 mod sources;
+mod step_clock;
 
 pub use crate::holders::{HolderError, Pausing};
 pub use crate::probe::{Probe, ProbeError};

@@ -223,6 +223,7 @@ impl Recorder {
         }
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
+        self.session.record_step(sink)?;
         Ok(Next::GoOn)
     }
 

@@ -5,13 +5,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
     EndReason, HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime,
-    StackTable, Start, Totals,
+    StackTable, Start, Step, Totals,
 };
 
 use super::gpu_watch::GpuWatch;
 use super::holder_thread::HolderThread;
 use super::losses::Losses;
 use super::readers::Readers;
+use super::step_clock::StepClock;
 
 /// A recording under way.
 pub(super) struct Session {
@@ -23,6 +24,9 @@ pub(super) struct Session {
     pub(super) totals: Totals,
     gpu: Option<GpuWatch>,
     holders: Option<HolderThread>,
+    clock: Option<StepClock>,
+    /// The steps last recorded.
+    step: Option<u64>,
 }
 
 impl Session {
@@ -36,6 +40,8 @@ impl Session {
             totals: Totals::default(),
             gpu: None,
             holders: None,
+            clock: None,
+            step: None,
         }
     }
 
@@ -82,7 +88,8 @@ impl Session {
         while let Some(look) = self.holders.as_ref().and_then(HolderThread::take) {
             match look {
                 // Now, not some milliseconds ago: other records of that time have gone on already.
-                Ok(snapshot) => {
+                Ok((snapshot, clock)) => {
+                    self.clock = clock;
                     let snapshot = HolderSnapshot { time: self.now(), ..snapshot };
                     sink.record(&Record::Holders(snapshot))?;
                 }
@@ -96,6 +103,25 @@ impl Session {
                     sink.record(&Record::Usage(usage))?;
                 }
                 Err(why) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(why), 1),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the steps that training has made, when they change.
+    pub(super) fn record_step(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let Some(clock) = self.clock else { return Ok(()) };
+        let step = clock.read(&self.readers.process);
+        match (step, self.step) {
+            // What is no counter any more is looked for by the next look at holders.
+            (None, _) => self.clock = None,
+            (Some(now), Some(last)) if now == last => {}
+            (Some(now), last) => {
+                self.step = Some(now);
+                // One that begins anew is another optimizer's, or none at all.
+                if last.is_none_or(|last| last < now) {
+                    sink.record(&Record::Step(Step { time: self.now(), step: now }))?;
+                }
             }
         }
         Ok(())

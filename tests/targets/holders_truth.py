@@ -3,12 +3,13 @@
     python tests/targets/holders_truth.py [--device cuda|cpu]
 
 After READY: `more N` keeps N more tensors, `less` lets them go, `train N` trains N steps; each is answered by the bytes
-allocated.
+allocated. `iterate N` trains N slow steps and answers with the optimizer's step and the peak of each.
 """
 import argparse
 import dataclasses
 import gc
 import json
+import time
 
 import handshake
 import torch
@@ -75,6 +76,23 @@ def step(model, optimizer, batch):
     return model(batch.inputs).square().mean()
 
 
+def iterate(model, optimizer, batch, count):
+    """Each iteration works on a larger batch than the one before, or on a smaller one."""
+    found = []
+    for i in range(count):
+        torch.cuda.reset_peak_memory_stats()
+        inputs = batch.inputs.repeat(100 * (i % 5 + 1), 1)
+        model(inputs).square().mean().backward()
+        time.sleep(0.04)  # Peaks are long past when the counter rises.
+        del inputs
+        peak = torch.cuda.max_memory_allocated()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        found.append([int(optimizer.state[model.embed.weight]["step"].item()), peak])
+        time.sleep(0.04)
+    return found
+
+
 def unique(tensors):
     """Bytes of distinct storages."""
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
@@ -131,6 +149,9 @@ def main():
             kept += [torch.zeros(1000, 1000, device=device) for _ in range(int(argument[0]))]
         elif request == "less":
             kept.clear()
+        elif request == "iterate":
+            print(json.dumps(iterate(model, optimizer, batch, int(argument[0]))), flush=True)
+            continue
         elif request == "train":
             for _ in range(int(argument[0])):
                 loss = step(model, optimizer, batch)

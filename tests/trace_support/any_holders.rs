@@ -1,7 +1,7 @@
 //! Any looks at holders.
 
 use memspy::model::{
-    Category, CudaIndex, HeldOnDevice, HeldStorages, HolderSnapshot, Nanos, Record,
+    Category, CudaIndex, HeldOnDevice, HeldStorages, HolderSnapshot, Nanos, Record, Step,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -26,4 +26,8 @@ pub fn holders() -> impl Strategy<Value = Record> {
     (number(), option::of(number()), vec(device, 0..3)).prop_map(|(time, pause, devices)| {
         Record::Holders(HolderSnapshot { time: Nanos(time), pause: pause.map(Nanos), devices })
     })
+}
+
+pub fn step() -> impl Strategy<Value = Record> {
+    (number(), number()).prop_map(|(time, step)| Record::Step(Step { time: Nanos(time), step }))
 }

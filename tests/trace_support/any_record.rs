@@ -248,6 +248,7 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
         1 => any_exact::exact(),
         1 => any_exact::reconciled(),
         1 => any_holders::holders(),
+        1 => any_holders::step(),
         6 => any_exact::events(),
     ];
     (vec(any_record, 0..60), option::of(end())).prop_map(|(mut records, end)| {

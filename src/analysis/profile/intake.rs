@@ -8,8 +8,8 @@ use super::super::exact::ExactProfile;
 use super::super::line_bounds::{Around, Step};
 use super::{CounterLook, Profile, UsagePeak};
 use crate::model::{
-    AllocatorCounters, CudaIndex, Definition, DeviceUsage, Nanos, ProcessUsage, Record, RecordSink,
-    Sample, StackId, StackTable, ThreadSample,
+    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Nanos, ProcessUsage,
+    Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
@@ -256,6 +256,7 @@ impl RecordSink for Profile {
                 if let Some(exact) = &mut self.exact {
                     exact.take_counters(*device, counters);
                 }
+                self.iterations.take_counters(*device, counters);
                 self.take_counters(*time, *device, counters);
             }
             Record::Exact(exact) => match &mut self.exact {
@@ -269,6 +270,14 @@ impl RecordSink for Profile {
                 if let Some(exact) = &mut self.exact {
                     exact.take_events(&batch.events, &self.stacks);
                 }
+                for event in &batch.events {
+                    if let Change::Allocated { arena: Arena::Torch(device), levels, .. } =
+                        event.change
+                        && let Some(levels) = levels
+                    {
+                        self.iterations.take_levels(device, levels);
+                    }
+                }
                 self.last_time = self.last_time.max(record.time().unwrap_or_default());
             }
             Record::Reconciled(reconciled) => {
@@ -279,6 +288,11 @@ impl RecordSink for Profile {
             Record::Holders(snapshot) => {
                 self.last_time = self.last_time.max(snapshot.time);
                 self.holders.take(snapshot);
+                self.iterations.take_holders(snapshot);
+            }
+            Record::Step(step) => {
+                self.last_time = self.last_time.max(step.time);
+                self.iterations.take_step(*step);
             }
             Record::Blocks(map) if self.exact.is_some() => {
                 self.last_time = self.last_time.max(map.time);

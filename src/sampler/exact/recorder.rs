@@ -146,6 +146,8 @@ impl ExactRecorder {
         stop: &AtomicBool,
         observe: &mut dyn FnMut(&Progress),
     ) -> io::Result<EndReason> {
+        // Placing probes takes its time, which is not the recording's.
+        let began = self.session.start.elapsed();
         let (mut alive, mut refreshed, mut checked) =
             (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         loop {
@@ -153,12 +155,13 @@ impl ExactRecorder {
                 return Ok(EndReason::Interrupted);
             }
             let now = self.session.start.elapsed();
-            if self.wanted.duration.is_some_and(|duration| now >= duration) {
+            if self.wanted.duration.is_some_and(|duration| now - began >= duration) {
                 return Ok(EndReason::Duration);
             }
             self.empty_ring();
             self.record_events(sink)?;
             self.compare_counters(sink)?;
+            self.session.record_step(sink)?;
             if now.saturating_sub(alive) >= CHECK_ALIVE_EVERY {
                 alive = now;
                 if let Some(reason) = self.session.is_over() {

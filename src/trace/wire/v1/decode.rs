@@ -14,7 +14,7 @@ use super::{Clock, Malformed, tag};
 use crate::model::{
     AllocatorCounters, BlockMap, Consistency, CudaIndex, Definition, End, Events, Frame, FrameId,
     Function, FunctionId, Nanos, Record, RecordSink, Sample, SiteId, Source, StackId, StackNode,
-    Thread, ThreadId, ThreadSample,
+    Step, Thread, ThreadId, ThreadSample,
 };
 use crate::trace::envelope::MAX_PAYLOAD;
 use crate::trace::renumber::Numbering;
@@ -182,6 +182,10 @@ impl Decoder {
             tag::HOLDERS => {
                 let time = self.time(from)?;
                 Some(Record::Holders(structure::<holders::Holders<'_>>(from)?.at(time)?))
+            }
+            tag::STEP => {
+                let time = self.time(from)?;
+                Some(Record::Step(Step { time, step: structure(from)? }))
             }
             tag::END => {
                 let time = self.time(from)?;

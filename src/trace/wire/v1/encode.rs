@@ -235,6 +235,10 @@ impl Encoder {
                 put_struct(holders::Holders::from(snapshot), out)?;
                 tag::HOLDERS
             }
+            Record::Step(step) => {
+                put(out, step.step);
+                tag::STEP
+            }
             Record::End(end) => {
                 put_struct(rare::End::from(end), out)?;
                 put_struct(end.totals.exact.as_ref().map(exact::EventTotals::from), out)?;

@@ -40,6 +40,7 @@ pub(crate) mod tag {
     pub(crate) const EVENTS: u8 = 19;
     pub(crate) const RECONCILED: u8 = 20;
     pub(crate) const HOLDERS: u8 = 21;
+    pub(crate) const STEP: u8 = 22;
 }
 
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.
