@@ -87,6 +87,37 @@ fn every_tensor_has_its_names_and_the_categories_add_up() {
 }
 
 #[test]
+fn what_a_collection_would_free_and_the_cache_return_is_told() {
+    let (mut target, _) = start("holders_truth.py", &[]);
+    let before = &tensors(&target, &[])["devices"]["cuda:0"];
+    assert_eq!(before["garbage"], 0);
+    target.say("more 40");
+    target.line();
+    target.say("less");
+    target.line();
+    target.say("leak");
+    target.line();
+    let look = tensors(&target, &[]);
+    let sums = &look["devices"]["cuda:0"];
+    let dump = memspy_at(target.pid(), &["dump"]).ok().out;
+    target.say("collect");
+    let freed: Vec<u64> = serde_json::from_str(&target.line()).unwrap();
+    // What is freed are blocks, with their rounding.
+    let garbage = sums["garbage"].as_u64().unwrap();
+    assert!(garbage > 2_000_000 && garbage <= freed[0], "{garbage} of {freed:?}");
+    assert!(freed[0] - garbage < 64 * 512, "{garbage} of {freed:?}");
+    // Segments that a collection frees whole come on top.
+    let releasable = sums["releasable"].as_u64().unwrap();
+    assert!(releasable > 0 && releasable <= freed[1], "{releasable} {freed:?}");
+    for said in ["gc.collect() would free", "empty_cache() would return"] {
+        assert!(dump.contains(said), "{said}: {dump}");
+    }
+    let after = tensors(&target, &[]);
+    assert_eq!(after["devices"]["cuda:0"]["garbage"], 0);
+    assert_eq!(after["devices"]["cuda:0"]["releasable"], 0);
+}
+
+#[test]
 fn a_job_in_full_run_is_looked_at_again_and_again_and_goes_on() {
     let (mut target, _) = start("holders_truth.py", &[]);
     let pid = target.pid();

@@ -63,7 +63,7 @@ fn check_contents(heap: &Heap<'_>, truth: &Value, label: &str) {
 fn check_references(heap: &Heap<'_>, truth: &Value, label: &str) {
     for (name, what) in truth["references"].as_object().unwrap() {
         let at = Addr(id(&what[0]));
-        let object = Object { at, class: heap.class_of(at).unwrap() };
+        let object = Object { at, class: heap.class_of(at).unwrap(), references: 1 };
         let mut found = BTreeSet::new();
         heap.references(&object, &mut |edge, to| {
             found.insert((format!("{edge:?}"), to.0));
@@ -74,7 +74,7 @@ fn check_references(heap: &Heap<'_>, truth: &Value, label: &str) {
     }
     let kept = truth["references"]["generator"][1][0].as_u64().unwrap();
     let at = Addr(id(&truth["references"]["generator"][0]));
-    let object = Object { at, class: heap.class_of(at).unwrap() };
+    let object = Object { at, class: heap.class_of(at).unwrap(), references: 1 };
     let mut local = None;
     heap.references(&object, &mut |edge, to| {
         if to.0 == kept {
@@ -183,4 +183,31 @@ fn a_target_that_runs_is_told_from_one_that_stands_still() {
         drop(pause);
     }
     assert!(read > 0);
+}
+
+#[test]
+fn garbage_is_what_the_collector_finds() {
+    for python in pythons::all() {
+        let label = &python.label;
+        let mut target = Target::start(python.target("heap_garbage.py"));
+        let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
+        let ids = |what: &str| -> BTreeSet<u64> {
+            truth[what].as_array().unwrap().iter().map(id).collect()
+        };
+        let found: BTreeMap<u64, String> = look(&target, |heap| {
+            let garbage = heap.garbage().unwrap_or_else(|| panic!("{label}: counts do not fit"));
+            let class =
+                |at: Addr| heap.class_of(at).map_or_else(String::new, |c| c.name.to_string());
+            garbage.into_iter().map(|at| (at.0, class(at))).collect()
+        });
+        target.say("collect");
+        let collected: BTreeSet<u64> =
+            target.read_until_ready().iter().map(|line| line.parse().unwrap()).collect();
+        let wrong: Vec<_> = found.iter().filter(|(at, _)| !collected.contains(at)).collect();
+        assert!(wrong.is_empty(), "{label}: {} called garbage are none: {wrong:x?}", wrong.len());
+        let missed: Vec<_> =
+            ids("garbage").into_iter().filter(|at| !found.contains_key(at)).collect();
+        assert!(missed.is_empty(), "{label}: not found: {missed:x?} of {}", ids("garbage").len());
+        assert!(ids("alive").iter().all(|at| !found.contains_key(at)), "{label}");
+    }
 }

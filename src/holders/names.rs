@@ -60,11 +60,6 @@ impl Named {
         *known = (*known).min(category);
     }
 
-    /// Whether a name for it is known.
-    pub(super) fn has(&self, object: Addr) -> bool {
-        self.names.contains_key(&object)
-    }
-
     /// The names of an object, the best first.
     pub(super) fn names(&self, object: Addr) -> Vec<Arc<str>> {
         let Some(names) = self.names.get(&object) else { return Vec::new() };

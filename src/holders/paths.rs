@@ -28,14 +28,15 @@ struct Visit {
 }
 
 /// Names tensors, outermost modules and optimizers by the variables that lead to them: first those of the program's
-/// own functions, then globals of its main module, then those of libraries; the last only while something has no name.
+/// own functions, then globals of its main module, then those of libraries; the last only while something is not reached.
+/// Returns what is worth a name and was not reached by any variable.
 pub(super) fn of_variables(
     heap: &Heap<'_>,
     found: &Found,
     locals: &[Local],
     named: &mut Named,
     needs_name: &dyn Fn(Addr) -> bool,
-) {
+) -> Vec<Addr> {
     let mut wanted: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
@@ -62,7 +63,11 @@ pub(super) fn of_variables(
         search.from(of_module(name, *dict), Rank::Variable);
     }
     search.from(scoped(library), Rank::Library);
-    if found.tensors.iter().any(|tensor| !search.is_named(*tensor) && needs_name(*tensor)) {
+    let unreached = |search: &Search<'_, '_>| -> Vec<Addr> {
+        let tensors = found.tensors.iter().copied();
+        tensors.filter(|at| !search.seen.contains(at) && needs_name(*at)).collect()
+    };
+    if !unreached(&search).is_empty() {
         let roots = modules
             .iter()
             .filter(|(name, _)| name != "__main__")
@@ -70,6 +75,7 @@ pub(super) fn of_variables(
             .collect();
         search.from(roots, Rank::Library);
     }
+    unreached(&search)
 }
 
 struct Search<'h, 'a> {
@@ -80,10 +86,6 @@ struct Search<'h, 'a> {
 }
 
 impl Search<'_, '_> {
-    fn is_named(&self, object: Addr) -> bool {
-        self.named.has(object) || self.named.category(object).is_some()
-    }
-
     /// Goes from `roots` outwards, the nearest objects first.
     fn from(&mut self, roots: Vec<(String, Addr)>, rank: Rank) {
         let mut visits: Vec<Visit> = Vec::new();
@@ -148,7 +150,7 @@ impl Search<'_, '_> {
             return;
         }
         let mut items = 0;
-        heap.references(&Object { at, class }, &mut |edge, to| {
+        heap.references(&Object { at, class, references: 0 }, &mut |edge, to| {
             items += 1;
             // A function's globals and code are not what it holds.
             let leads_away = kind == Kind::Function && edge == Edge::Part;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::error::HolderError;
 use super::names::{self, Named};
@@ -86,13 +86,18 @@ impl HolderReader {
         let locals = heap.locals();
         // What the graph keeps is explained by it.
         let needs_name = |object: Addr| rows.needs_name(object);
-        paths::of_variables(&heap, &found, &locals, &mut named, &needs_name);
+        let unreached = paths::of_variables(&heap, &found, &locals, &mut named, &needs_name);
+        // All objects are looked into for it: only where something may be found.
+        let garbage = match rows.may_be_much(&unreached) {
+            true => heap.garbage().unwrap_or_default(),
+            false => FxHashSet::default(),
+        };
         names::finish(&heap, &found, &mut named);
         let pause = pause.map(|pause| pause.elapsed());
         // From here on nothing is read any more.
         memory.close();
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
-        let (tensors, nodes) = rows.finish(&named);
+        let (tensors, nodes) = rows.finish(&named, &garbage);
         Ok(HolderMap { tensors, nodes, blocks, pause, objects, unreadable })
     }
 }

@@ -13,6 +13,9 @@ use crate::torch::{Graph, TensorTypes, Tensors};
 /// Libraries are searched for variables only for the sake of larger storages.
 const WORTH_A_NAME: u64 = 64 << 10;
 
+/// The least that garbage is searched for.
+const WORTH_A_SEARCH: u64 = 1 << 20;
+
 /// Rows being gathered.
 pub(super) struct Rows<'h, 'a> {
     tensors: &'h Tensors<'a>,
@@ -69,6 +72,7 @@ impl<'h, 'a> Rows<'h, 'a> {
             names: Vec::new(),
             saved: Vec::new(),
             made_by: None,
+            garbage: false,
         });
         index
     }
@@ -120,11 +124,30 @@ impl<'h, 'a> Rows<'h, 'a> {
             && row.tensor.grad_fn.is_none()
     }
 
+    /// Whether these tensors of Python are so large a part of all that it is worth the time to ask if they are garbage:
+    /// a job at work always has some that are on the way from one function to another.
+    pub(super) fn may_be_much(&self, objects: &[Addr]) -> bool {
+        let bytes =
+            |row: &TensorRow| row.tensor.storage.and_then(|storage| storage.bytes).unwrap_or(0);
+        let row = |object: &Addr| {
+            let row = self.by_impl.get(&self.tensors.impl_of(*object)?.0)?;
+            self.rows.get(*row)
+        };
+        let some: u64 = objects.iter().filter_map(row).map(bytes).sum();
+        let all: u64 = self.rows.iter().map(bytes).sum();
+        some >= WORTH_A_SEARCH && some >= all / 50
+    }
+
     /// The rows with their names, and the graph.
-    pub(super) fn finish(mut self, named: &Named) -> (Vec<TensorRow>, Vec<GraphNode>) {
+    pub(super) fn finish(
+        mut self,
+        named: &Named,
+        garbage: &FxHashSet<Addr>,
+    ) -> (Vec<TensorRow>, Vec<GraphNode>) {
         for row in &mut self.rows {
             let Some(object) = row.object.map(Addr) else { continue };
             row.names = named.names(object);
+            row.garbage = garbage.contains(&object);
             if let Some(category) = named.category(object) {
                 row.category = row.category.min(category);
             }

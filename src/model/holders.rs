@@ -86,6 +86,8 @@ pub struct TensorRow {
     pub saved: Vec<SavedBy>,
     /// Class of the node that made it.
     pub made_by: Option<Arc<str>>,
+    /// Whether its Python object is garbage: kept alive by a cycle of objects only.
+    pub garbage: bool,
 }
 
 /// An autograd node.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::blocks::{Block, BlockMap, BlockState};
+use super::blocks::{Block, BlockMap, BlockState, PoolId};
 use super::gpu::CudaIndex;
 use super::holders::{Category, HolderMap, TensorRow};
 use super::record::Nanos;
@@ -30,6 +30,11 @@ pub struct DeviceHoldings {
     pub by_category: BTreeMap<Category, Held>,
     /// Bytes and storages among these without any name, and kept by no node.
     pub unnamed: Held,
+    /// Storages among these that only garbage holds: `gc.collect()` would free them.
+    pub garbage: Held,
+    /// Bytes of segments without any block in use: `torch.cuda.empty_cache()` would return them. Segments that
+    /// expand and private pools, of which it returns parts, are left out.
+    pub releasable: u64,
     /// What the allocator added to the bytes asked for.
     pub rounding: u64,
     /// Allocated blocks that no tensor was found in: work spaces, tensors that only C++ holds.
@@ -209,7 +214,9 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
     let mut blocks: BTreeMap<TensorDevice, Blocks> = BTreeMap::new();
     for map in &map.blocks {
         let device = cuda(map.device);
-        devices.entry(device).or_default().allocated = Some(map.allocated());
+        let sums = devices.entry(device).or_default();
+        sums.allocated = Some(map.allocated());
+        sums.releasable = releasable(map);
         blocks.insert(device, Blocks::new(map));
     }
     for group in storages(map) {
@@ -234,6 +241,11 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
         {
             sums.unnamed.add(held);
         }
+        let kept = |row: &TensorRow| !row.saved.is_empty() || row.object.is_some() && !row.garbage;
+        let mut rows = group.tensors.iter().map(|&tensor| &map.tensors[tensor]);
+        if rows.clone().any(|row| row.garbage) && !rows.any(kept) {
+            sums.garbage.add(held);
+        }
     }
     for (device, blocks) in blocks {
         let sums = devices.entry(device).or_default();
@@ -246,6 +258,15 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
         }
     }
     devices
+}
+
+fn releasable(map: &BlockMap) -> u64 {
+    let whole = map.segments.iter().filter(|segment| {
+        segment.pool == PoolId::default()
+            && !segment.expandable
+            && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
+    });
+    whole.map(|segment| segment.size).sum()
 }
 
 fn cuda(device: CudaIndex) -> TensorDevice {
@@ -288,7 +309,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Consistency, DType, Nanos, PoolId, Segment, TensorInfo};
+    use crate::model::{Consistency, DType, Nanos, Segment, TensorInfo};
 
     fn tensor(at: u64, data: u64, bytes: u64, category: Category, name: Option<&str>) -> TensorRow {
         TensorRow {
@@ -314,6 +335,7 @@ mod tests {
             names: name.map(Into::into).into_iter().collect(),
             saved: Vec::new(),
             made_by: None,
+            garbage: false,
         }
     }
 

@@ -15,7 +15,8 @@ const VAR_SIZE: Field<u64> = Field::at(16);
 /// `Py_TPFLAGS_MANAGED_DICT` (3.11+), `Py_TPFLAGS_INLINE_VALUES` (3.13+).
 const MANAGED_DICT: u64 = 1 << 4;
 const INLINE_VALUES: u64 = 1 << 2;
-/// `valid` in `PyDictValues` (3.13+).
+/// `embedded` and `valid` in `PyDictValues` (3.13+).
+const VALUES_EMBEDDED: u64 = 2;
 const VALUES_VALID: u64 = 3;
 
 /// The dictionary of a module's variables.
@@ -136,50 +137,112 @@ pub(super) fn instance_entries(
     at: Addr,
     class: &InstanceClass,
 ) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
-    let instance = &layout.instance;
-    let before = |offset: i64| memory.pointer(Addr(at.0.wrapping_add_signed(offset)));
-    let cached = || memory.pointer(instance.cached_keys.in_target(class.at));
-    let start = layout.dict.values_start as u64;
-    let dict = match instance.attributes {
-        Attributes::Split { dict, values } if class.flags & MANAGED_DICT != 0 => {
-            match (before(dict)?, before(values)?) {
-                (Addr(0), Addr(0)) => return Ok(Vec::new()),
-                (Addr(0), values) => {
-                    return keyed(memory, layout, cached()?, Some(values + start));
-                }
-                (dict, _) => dict,
-            }
+    let places = places(memory, layout, at, class)?;
+    match (places.dict, places.values) {
+        (Some(dict), _) => entries(memory, layout, dict),
+        (None, Some(values)) => {
+            let cached = memory.pointer(layout.instance.cached_keys.in_target(class.at))?;
+            keyed(memory, layout, cached, Some(values))
         }
-        Attributes::Tagged { word } if class.flags & MANAGED_DICT != 0 => match before(word)? {
+        (None, None) => Ok(Vec::new()),
+    }
+}
+
+/// Where an instance keeps its attributes: in a dictionary, in an array of values, or (3.13+) in a dictionary whose
+/// values are the instance's own array.
+#[derive(Debug, Clone, Copy, Default)]
+struct Places {
+    dict: Option<Addr>,
+    /// The first value of the array.
+    values: Option<Addr>,
+}
+
+fn places(
+    memory: &dyn Memory,
+    layout: &Layout,
+    at: Addr,
+    class: &InstanceClass,
+) -> Result<Places, ObjectFault> {
+    let some = |at: Addr| (at != Addr(0)).then_some(at);
+    let before = |offset: i64| memory.pointer(Addr(at.0.wrapping_add_signed(offset)));
+    let start = layout.dict.values_start as u64;
+    let managed = class.flags & MANAGED_DICT != 0;
+    Ok(match layout.instance.attributes {
+        Attributes::Split { dict, values } if managed => Places {
+            dict: some(before(dict)?),
+            values: some(before(values)?).map(|values| values + start),
+        },
+        Attributes::Tagged { word } if managed => match before(word)? {
             Addr(values) if values & 1 == 1 => {
-                return keyed(memory, layout, cached()?, Some(Addr(values + 1 + start)));
+                Places { dict: None, values: Some(Addr(values + 1 + start)) }
             }
-            dict => dict,
+            dict => Places { dict: some(dict), values: None },
         },
-        Attributes::Inline { dict } if class.flags & MANAGED_DICT != 0 => match before(dict)? {
-            Addr(0) if class.flags & INLINE_VALUES != 0 => {
-                let values = at + class.basic_size;
-                let [valid] = memory.bytes(values + VALUES_VALID)?;
-                if valid == 0 {
-                    return Ok(Vec::new());
-                }
-                return keyed(memory, layout, cached()?, Some(values + start));
-            }
-            dict => dict,
-        },
+        Attributes::Inline { dict } if managed => {
+            let own = at + class.basic_size;
+            let valid =
+                class.flags & INLINE_VALUES != 0 && memory.bytes::<1>(own + VALUES_VALID)?[0] != 0;
+            Places { dict: some(before(dict)?), values: valid.then_some(own + start) }
+        }
         _ => match class.dict_offset {
-            0 => return Ok(Vec::new()),
-            offset @ 1.. => before(offset)?,
+            0 => Places::default(),
+            offset @ 1.. => Places { dict: some(before(offset)?), values: None },
             // Counted from the end of an object with items (_PyObject_GetDictPtr).
             offset => {
                 let count = (memory.u64(VAR_SIZE.in_target(at))? as i64).unsigned_abs();
                 let items = count.min(MOST_ENTRIES).saturating_mul(class.item_size);
                 let size = class.basic_size.saturating_add(items).next_multiple_of(8);
-                before((size as i64).saturating_add(offset))?
+                Places { dict: some(before((size as i64).saturating_add(offset))?), values: None }
             }
         },
+    })
+}
+
+/// What an instance owns of its attributes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Owned {
+    pub(super) dict: Option<Addr>,
+    pub(super) values: Vec<Addr>,
+}
+
+/// What the object at `at` owns: the dictionary, or the values, or both (3.13+: Objects/dictobject.c,
+/// `PyObject_VisitManagedDict`).
+pub(super) fn owned_by_instance(
+    memory: &dyn Memory,
+    layout: &Layout,
+    at: Addr,
+    class: &InstanceClass,
+) -> Result<Owned, ObjectFault> {
+    let places = places(memory, layout, at, class)?;
+    let values = match (places.dict, places.values, layout.instance.attributes) {
+        // Before, a dictionary that is made takes the values over.
+        (Some(_), _, Attributes::Split { .. } | Attributes::Tagged { .. }) => None,
+        (_, values, _) => values,
     };
-    if dict == Addr(0) { Ok(Vec::new()) } else { entries(memory, layout, dict) }
+    let values = match values {
+        Some(values) => {
+            let cached = memory.pointer(layout.instance.cached_keys.in_target(class.at))?;
+            let entries = keyed(memory, layout, cached, Some(values))?;
+            entries.into_iter().map(|(_, value)| value).collect()
+        }
+        None => Vec::new(),
+    };
+    Ok(Owned { dict: places.dict, values })
+}
+
+/// Keys and values that the dictionary at `dict` owns: not those of an instance's own array.
+pub(super) fn owned_entries(
+    memory: &dyn Memory,
+    layout: &Layout,
+    dict: Addr,
+) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
+    if matches!(layout.instance.attributes, Attributes::Inline { .. }) {
+        let values = memory.pointer(layout.dict.values.in_target(plausible(dict)?))?;
+        if values != Addr(0) && memory.bytes::<1>(values + VALUES_EMBEDDED)?[0] != 0 {
+            return Ok(Vec::new());
+        }
+    }
+    entries(memory, layout, dict)
 }
 
 fn plausible(at: Addr) -> Result<Addr, ObjectFault> {

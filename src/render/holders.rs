@@ -137,7 +137,7 @@ fn device_sums(
 /// The categories of a device, a line each; those that are empty are left out.
 pub(super) fn categories(out: &mut dyn Write, sums: &DeviceHoldings) -> std::io::Result<()> {
     let mut line = |name: &str, size: u64, what: String| {
-        if size > 0 { writeln!(out, "    {name:<35} {:>11}{what}", bytes(size)) } else { Ok(()) }
+        if size > 0 { writeln!(out, "    {name:<35} {}{what}", bytes(size)) } else { Ok(()) }
     };
     for category in Category::ALL {
         let held = sums.by_category.get(&category).copied().unwrap_or_default();
@@ -148,17 +148,21 @@ pub(super) fn categories(out: &mut dyn Write, sums: &DeviceHoldings) -> std::io:
             _ => String::new(),
         };
         let storages = count(held.storages);
-        line(category.name(), held.bytes, format!("  in {storages} storages{unnamed}"))?;
+        line(category.name(), held.bytes, format!(" in {storages} storages{unnamed}"))?;
     }
-    let blocks = |held: u64| format!("  in {} blocks", count(held));
+    let blocks = |held: u64| format!(" in {} blocks", count(held));
     line("rounding", sums.rounding, String::new())?;
     let without = sums.without_tensor;
     line("in no tensor (work spaces, C++)", without.bytes, blocks(without.storages))?;
     let pending = sums.pending_free;
     line("freed, used by other streams", pending.bytes, blocks(pending.storages))?;
     let elsewhere = sums.elsewhere;
-    let what = format!("  in {} storages, not allocated through PyTorch", elsewhere.storages);
-    line("elsewhere", elsewhere.bytes, what)
+    let what = format!(" in {} storages, not allocated through PyTorch", elsewhere.storages);
+    line("elsewhere", elsewhere.bytes, what)?;
+    let garbage = sums.garbage;
+    let what = format!(" in {} storages, held by cycles of garbage only", garbage.storages);
+    line("gc.collect() would free", garbage.bytes, what)?;
+    line("empty_cache() would return", sums.releasable, " of what is cached".to_owned())
 }
 
 /// Writes what came and went between two looks, `most` lines of it; `place` is where the program stood.
@@ -232,9 +236,9 @@ pub fn graph_text(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderErro
         ("parameters (held anyway)", summary.parameters),
         ("buffers (held anyway)", summary.buffers),
     ] {
-        writeln!(out, "    {what:<35} {:>11}", bytes(size))?;
+        writeln!(out, "    {what:<35} {}", bytes(size))?;
     }
-    writeln!(out, "    {:<35} {:>11}", "by trumpy's rule", bytes(summary.by_trumpys_rule))?;
+    writeln!(out, "    {:<35} {}", "by trumpy's rule", bytes(summary.by_trumpys_rule))?;
     writeln!(out)?;
     writeln!(out, "{:>11}  {:>8}  {:>6}  node", "bytes", "storages", "nodes")?;
     for (class, held) in &summary.classes {

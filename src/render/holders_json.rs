@@ -90,6 +90,8 @@ pub(super) fn device_sums(sums: &DeviceHoldings) -> Value {
         "in_no_tensor": sums.without_tensor.bytes,
         "pending_free": sums.pending_free.bytes,
         "elsewhere": sums.elsewhere.bytes,
+        "garbage": sums.garbage.bytes,
+        "releasable": sums.releasable,
         "storages": sums.storages(),
     })
 }
@@ -131,6 +133,7 @@ fn tensor(map: &HolderMap, row: &TensorRow) -> Value {
         "is_leaf": tensor.grad_fn.is_none(),
         "grad_fn": tensor.grad_fn,
         "made_by": row.made_by,
+        "garbage": row.garbage,
         "grad": tensor.grad,
         "parts": tensor.parts,
         "saved_by": saved,

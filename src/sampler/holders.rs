@@ -86,7 +86,15 @@ pub fn watch_holders(
         {
             samples.clear();
         }
-        take(look_at_holders(readers, pausing), &table, &samples)?;
+        let look = look_at_holders(readers, pausing);
+        if look.is_err() {
+            // A process that is ending cannot be read any more a little before it is gone.
+            std::thread::sleep(NOTICE_EVERY);
+            if !readers.process.is_alive() {
+                break;
+            }
+        }
+        take(look, &table, &samples)?;
     }
     Ok(())
 }

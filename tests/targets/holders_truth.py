@@ -152,6 +152,23 @@ def main():
         elif request == "iterate":
             print(json.dumps(iterate(model, optimizer, batch, int(argument[0]))), flush=True)
             continue
+        elif request == "leak":
+            # A model and a tensor that only cycles hold, beside what is alive.
+            gc.disable()
+            gone = Model(width).to(device)
+            gone.itself = gone
+            cycle = {"big": torch.zeros(500, 1000, device=device)}
+            cycle["self"] = cycle
+            held = torch.cuda.memory_allocated()
+            del gone, cycle
+        elif request == "collect":
+            gc.collect()
+            torch.cuda.synchronize()
+            reserved = torch.cuda.memory_reserved()
+            allocated = torch.cuda.memory_allocated()
+            torch.cuda.empty_cache()
+            print(json.dumps([held - allocated, reserved - torch.cuda.memory_reserved()]), flush=True)
+            continue
         elif request == "train":
             for _ in range(int(argument[0])):
                 loss = step(model, optimizer, batch)

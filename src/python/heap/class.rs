@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::super::dicts::InstanceClass;
 use super::Heap;
 use crate::target::{Addr, Field, Memory};
 
@@ -101,7 +102,18 @@ impl Class {
         }
     }
 
-    fn is_heap_type(&self) -> bool {
+    /// What tells where its instances keep their attributes.
+    pub(super) fn place(&self) -> InstanceClass {
+        InstanceClass {
+            at: self.at,
+            flags: self.flags,
+            dict_offset: self.dict_offset,
+            basic_size: self.basic_size,
+            item_size: self.item_size,
+        }
+    }
+
+    pub(super) fn is_heap_type(&self) -> bool {
         self.flags & HEAP_TYPE != 0
     }
 }

@@ -121,17 +121,12 @@ impl Heap<'_> {
 
     /// Keys and values of the instance's `__dict__`.
     pub(super) fn instance_entries(&self, at: Addr, class: &Class) -> Vec<(Addr, Addr)> {
-        let place = dicts::InstanceClass {
-            at: class.at,
-            flags: class.flags,
-            dict_offset: class.dict_offset,
-            basic_size: class.basic_size,
-            item_size: class.item_size,
-        };
-        dicts::instance_entries(self.memory(), &self.layout, at, &place).unwrap_or_else(|_| {
-            self.missed();
-            Vec::new()
-        })
+        dicts::instance_entries(self.memory(), &self.layout, at, &class.place()).unwrap_or_else(
+            |_| {
+                self.missed();
+                Vec::new()
+            },
+        )
     }
 
     /// The value of one attribute.

@@ -26,11 +26,20 @@ const HEADER: u64 = 16;
 /// The low bits of both pointers are flags.
 const FLAGS: u64 = 3;
 
-/// Address and class of every object tracked.
+/// An object tracked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tracked {
+    pub(super) at: Addr,
+    pub(super) class: Addr,
+    /// The lower half of `ob_refcnt`; negative for immortal objects since 3.12 (Include/refcount.h).
+    pub(super) references: i32,
+}
+
+/// Every object tracked.
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
-) -> Result<Vec<(Addr, Addr)>, HeapError> {
+) -> Result<Vec<Tracked>, HeapError> {
     let layout = &interpreter.layout;
     let mut look = memory.look();
     let mut objects = Vec::new();
@@ -58,7 +67,7 @@ fn read_state(
     look: &mut Look<'_>,
     interpreter: &Interpreter,
     at: Addr,
-    objects: &mut Vec<(Addr, Addr)>,
+    objects: &mut Vec<Tracked>,
 ) -> Result<(), HeapError> {
     let mut state = [0; STATE];
     look.read(at, &mut state).map_err(HeapError::unreadable("the collector's state", at))?;
@@ -106,7 +115,7 @@ fn is_list(look: &mut Look<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
 }
 
 /// Adds the objects of the list with this head.
-fn walk(look: &mut Look<'_>, head: Addr, objects: &mut Vec<(Addr, Addr)>) -> Result<(), HeapError> {
+fn walk(look: &mut Look<'_>, head: Addr, objects: &mut Vec<Tracked>) -> Result<(), HeapError> {
     // A list that leads anywhere else is one that is being changed.
     let changing = |error: MemoryError| match error {
         MemoryError::Fault { .. } => HeapError::Changing,
@@ -124,7 +133,8 @@ fn walk(look: &mut Look<'_>, head: Addr, objects: &mut Vec<(Addr, Addr)>) -> Res
         if word(1) & !FLAGS != before.0 {
             return Err(HeapError::Changing);
         }
-        objects.push((at + HEADER, Addr(word(3))));
+        let (at_object, class) = (at + HEADER, Addr(word(3)));
+        objects.push(Tracked { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(0) & !FLAGS));
     }
     Ok(())

@@ -5,6 +5,7 @@
 
 mod class;
 mod contents;
+mod garbage;
 mod lists;
 mod locals;
 mod references;
@@ -15,6 +16,7 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 
 pub use class::{Class, Kind};
+use lists::Tracked;
 pub use locals::Local;
 pub use references::Edge;
 
@@ -73,6 +75,8 @@ pub struct Object {
     pub at: Addr,
     /// Its class.
     pub class: Rc<Class>,
+    /// Its reference count; negative for immortal objects (3.12+).
+    pub references: i32,
 }
 
 /// The heap of one CPython at one moment.
@@ -94,9 +98,9 @@ impl<'a> Heap<'a> {
         let mut heap = Heap::unlisted(memory, interpreter);
         let tracked = lists::tracked(memory, interpreter)?;
         heap.objects.reserve(tracked.len());
-        for (at, class) in tracked {
+        for Tracked { at, class, references } in tracked {
             match heap.class_at(class) {
-                Some(class) => heap.objects.push(Object { at, class }),
+                Some(class) => heap.objects.push(Object { at, class, references }),
                 None => heap.missed(),
             }
         }

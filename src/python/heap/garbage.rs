@@ -1,0 +1,117 @@
+//! What the garbage collector would free: objects that only each other keep alive.
+//!
+//! The collector's own way (Python/gc.c, `deduce_unreachable`): of each object's reference count those are taken off that
+//! come from other tracked objects. What is left over comes from outside (a variable of C, a frame, an object of unknown
+//! kind) and keeps the object alive, and all that it refers to. Objects of unknown kinds are taken to refer to nothing: what
+//! they keep has references left over and counts as alive. So everything found is garbage, but not all garbage is found.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::super::dicts::{self, Owned};
+use super::locals::CELL;
+use super::{Heap, Kind, Object};
+use crate::target::{Addr, Field};
+
+const METHOD_FUNCTION: Field<Addr> = Field::at(16);
+const METHOD_SELF: Field<Addr> = Field::at(24);
+
+impl Heap<'_> {
+    /// The tracked objects that only tracked objects keep, in cycles; `None` when the counts do not fit together.
+    pub fn garbage(&self) -> Option<FxHashSet<Addr>> {
+        let objects = self.objects();
+        let index: FxHashMap<Addr, u32> =
+            objects.iter().zip(0..).map(|(object, index)| (object.at, index)).collect();
+        let mut left: Vec<i64> =
+            objects.iter().map(|object| i64::from(object.references)).collect();
+        // By object, where its references begin in `to`.
+        let mut starts = Vec::with_capacity(objects.len() + 1);
+        let mut to: Vec<u32> = Vec::new();
+        for object in objects {
+            starts.push(to.len());
+            self.owned(object, &mut |owned| {
+                if let Some(&index) = index.get(&owned) {
+                    to.push(index);
+                    left[index as usize] -= 1;
+                }
+            });
+        }
+        starts.push(to.len());
+        let immortal = |object: &Object| object.references < 0;
+        let mut alive = vec![false; objects.len()];
+        let mut waiting: Vec<u32> = Vec::new();
+        for (number, (object, left)) in (0u32..).zip(objects.iter().zip(&left)) {
+            if immortal(object) || *left > 0 {
+                alive[number as usize] = true;
+                waiting.push(number);
+            } else if *left < 0 {
+                // More references than were counted: something was taken for what it is not.
+                return None;
+            }
+        }
+        while let Some(number) = waiting.pop() {
+            let number = number as usize;
+            for &next in &to[starts[number]..starts[number + 1]] {
+                if !std::mem::replace(&mut alive[next as usize], true) {
+                    waiting.push(next);
+                }
+            }
+        }
+        let dead = objects.iter().zip(alive).filter(|(_, alive)| !alive);
+        Some(dead.map(|(object, _)| object.at).collect())
+    }
+
+    /// Passes on each reference that `object` owns, once for each that its target counts.
+    fn owned(&self, object: &Object, take: &mut dyn FnMut(Addr)) {
+        let memory = self.memory();
+        let at = object.at;
+        let heap = &self.layout.heap;
+        let pointer = |field: Field<Addr>| {
+            memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
+        };
+        match object.class.kind {
+            Kind::Dict => {
+                if let Ok(entries) = dicts::owned_entries(memory, &self.layout, at) {
+                    for (key, value) in entries {
+                        take(key);
+                        take(value);
+                    }
+                }
+            }
+            Kind::List | Kind::Tuple | Kind::Set => self.items(at).into_iter().for_each(&mut *take),
+            Kind::Cell => pointer(CELL).into_iter().for_each(&mut *take),
+            Kind::Function => {
+                let parts = [
+                    heap.function_globals,
+                    heap.function_defaults,
+                    heap.function_kwdefaults,
+                    heap.function_closure,
+                    heap.function_dict,
+                ];
+                parts.into_iter().filter_map(pointer).for_each(&mut *take);
+            }
+            Kind::Method => {
+                let parts = [METHOD_FUNCTION, METHOD_SELF];
+                parts.into_iter().filter_map(pointer).for_each(&mut *take);
+            }
+            Kind::Module => {
+                dicts::of_module(memory, at).into_iter().for_each(&mut *take);
+                return;
+            }
+            Kind::Instance => {}
+            Kind::Text | Kind::Generator | Kind::Frame | Kind::Type | Kind::Other => return,
+        }
+        if !object.class.is_heap_type() {
+            return;
+        }
+        for (_, value) in self.slots_of(at, &object.class) {
+            take(value);
+        }
+        match dicts::owned_by_instance(memory, &self.layout, at, &object.class.place()) {
+            Ok(Owned { dict, values }) => {
+                dict.into_iter().for_each(&mut *take);
+                values.into_iter().for_each(take);
+            }
+            Err(_) => self.missed(),
+        }
+    }
+}
