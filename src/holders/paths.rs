@@ -28,7 +28,7 @@ struct Visit {
 }
 
 /// Names tensors, outermost modules and optimizers by the variables that lead to them: first those of the program's
-/// own functions, then globals of its main module, then those of libraries; the last only while something is not reached.
+/// own functions, then globals of its own modules, then those of libraries; the last only while something is not reached.
 /// Returns what is worth a name and was not reached by any variable.
 pub(super) fn of_variables(
     heap: &Heap<'_>,
@@ -59,8 +59,17 @@ pub(super) fn of_variables(
         let own = entries.filter(|(name, _)| !name.starts_with("__"));
         own.map(|(name, value)| (format!("{module}.{name}"), value)).collect()
     };
-    for (name, dict) in modules.iter().filter(|(name, _)| name == "__main__") {
-        search.from(of_module(name, *dict), Rank::Variable);
+    // A module that is built in or frozen has no file.
+    let is_own = |name: &str, dict: Addr| {
+        let file = || heap.named_entries(dict).into_iter().find(|(name, _)| name == "__file__");
+        name == "__main__"
+            || file().and_then(|(_, file)| heap.text(file)).is_some_and(|file| !of_library(&file))
+    };
+    let (mut own, others): (Vec<_>, Vec<_>) =
+        modules.into_iter().partition(|(name, dict)| is_own(name, *dict));
+    own.sort_by_key(|(name, _)| name != "__main__");
+    for (name, dict) in own {
+        search.from(of_module(&name, dict), Rank::Variable);
     }
     search.from(scoped(library), Rank::Library);
     let unreached = |search: &Search<'_, '_>| -> Vec<Addr> {
@@ -68,11 +77,7 @@ pub(super) fn of_variables(
         tensors.filter(|at| !search.seen.contains(at) && needs_name(*at)).collect()
     };
     if !unreached(&search).is_empty() {
-        let roots = modules
-            .iter()
-            .filter(|(name, _)| name != "__main__")
-            .flat_map(|(name, dict)| of_module(name, *dict))
-            .collect();
+        let roots = others.iter().flat_map(|(name, dict)| of_module(name, *dict)).collect();
         search.from(roots, Rank::Library);
     }
     unreached(&search)
@@ -196,6 +201,7 @@ fn step(heap: &Heap<'_>, edge: &Edge) -> String {
         Edge::Local(name) => format!(".<locals>.{name}"),
         Edge::Cell => ".cell_contents".to_owned(),
         Edge::Default => ".__defaults__".to_owned(),
+        Edge::KeywordDefault => ".__kwdefaults__".to_owned(),
         Edge::Closure => ".__closure__".to_owned(),
         Edge::SelfOfMethod => ".__self__".to_owned(),
         Edge::Part => ".__dict__".to_owned(),

@@ -84,7 +84,7 @@ def items_of(samples):
     for name, value in samples.items():
         if isinstance(value, dict):
             said[name] = [[key if isinstance(key, str) else id(key), id(v)] for key, v in value.items()]
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple, collections.deque)):
             said[name] = [[i, id(v)] for i, v in enumerate(value)]
         elif isinstance(value, (set, frozenset)):
             said[name] = sorted([["", id(v)] for v in value])
@@ -114,6 +114,10 @@ def main():
     with_dict.__dict__
     named = Named([1], [2])
     named.more = ["m"]
+    deque = collections.deque([i] for i in range(200))
+    for i in range(70):
+        deque.popleft()
+        deque.append([i])
     deleted = {str(i): [i] for i in range(50)}
     for i in range(0, 50, 3):
         del deleted[str(i)]
@@ -122,7 +126,7 @@ def main():
         "default": collections.defaultdict(list, {"d": [1]}), "ordered": collections.OrderedDict(o=[1], p=[2]),
         "mydict": MyDict(q=[1]), "list": [[i] for i in range(1000)], "tuple": ([1], "text", [2]),
         "mytuple": MyTuple([[1], [2]]), "set": {(1,), (2,), frozenset([3])}, "large": {i: [i] for i in range(70000)},
-        "unicode": {"ключ": [1], "🚀": [2]}, "empty": {}, "emptylist": [],
+        "deque": deque, "unicode": {"ключ": [1], "🚀": [2]}, "empty": {}, "emptylist": [],
     }
     instances = {
         "plain": Plain(), "with_dict": with_dict, "many": many_attributes(), "slotted": Slotted(),

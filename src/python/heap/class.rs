@@ -47,6 +47,8 @@ pub enum Kind {
     Text,
     /// `set`, `frozenset`.
     Set,
+    /// `collections.deque`.
+    Deque,
     /// A variable that a closure shares.
     Cell,
     /// A Python function.
@@ -129,6 +131,10 @@ fn kind(name: &str, flags: u64) -> Kind {
         if flags & flag != 0 {
             return kind;
         }
+    }
+    // Made like a class of Python's since 3.12, and named as before.
+    if name == "collections.deque" {
+        return Kind::Deque;
     }
     if flags & HEAP_TYPE != 0 {
         return Kind::Instance;

@@ -14,6 +14,10 @@ const SIZE: Field<u64> = Field::at(16);
 const LIST_ITEMS: Field<Addr> = Field::at(24);
 const SET_MASK: Field<u64> = Field::at(32);
 const SET_TABLE: Field<Addr> = Field::at(40);
+/// `dequeobject`: `leftblock`, `leftindex`; a block is a link, its items, a link.
+const DEQUE_BLOCK: Field<Addr> = Field::at(24);
+const DEQUE_INDEX: Field<u64> = Field::at(40);
+const DEQUE_BLOCK_ITEMS: u64 = 64;
 /// `setentry`: key, hash.
 const SET_ENTRY: usize = 16;
 
@@ -57,7 +61,7 @@ impl Heap<'_> {
         self.entries(dict).into_iter().filter_map(named).collect()
     }
 
-    /// The items of a list, a tuple or a set; nothing for anything else.
+    /// The items of a list, a tuple, a deque or a set; nothing for anything else.
     pub fn items(&self, at: Addr) -> Vec<Addr> {
         let Some(class) = self.class_of(at) else { return Vec::new() };
         self.items_at(at, class.kind).unwrap_or_else(|_| {
@@ -95,8 +99,26 @@ impl Heap<'_> {
                 };
                 Ok(bytes.chunks_exact(SET_ENTRY).filter_map(key).collect())
             }
+            Kind::Deque => self.items_of_deque(at),
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// Modules/_collectionsmodule.c: a chain of blocks, of which the first and the last are filled in part.
+    fn items_of_deque(&self, at: Addr) -> Result<Vec<Addr>, MemoryError> {
+        let memory = self.memory();
+        let count = memory.u64(SIZE.in_target(at))?.min(MOST_ITEMS) as usize;
+        let mut block = memory.pointer(DEQUE_BLOCK.in_target(at))?;
+        let mut index = memory.u64(DEQUE_INDEX.in_target(at))?;
+        let mut items = Vec::new();
+        while items.len() < count && block.is_plausible() && index < DEQUE_BLOCK_ITEMS {
+            let here = (DEQUE_BLOCK_ITEMS - index).min((count - items.len()) as u64);
+            let bytes = memory.vec(block + 8 + 8 * index, 8 * here as usize)?;
+            items.extend(bytes.chunks_exact(8).filter_map(|item| Field::<Addr>::at(0).of(item)));
+            block = memory.pointer(block + 8 + 8 * DEQUE_BLOCK_ITEMS)?;
+            index = 0;
+        }
+        Ok(items)
     }
 
     /// The attributes of an object: its slots and its `__dict__`.

@@ -77,7 +77,9 @@ impl Heap<'_> {
                     }
                 }
             }
-            Kind::List | Kind::Tuple | Kind::Set => self.items(at).into_iter().for_each(&mut *take),
+            Kind::List | Kind::Tuple | Kind::Set | Kind::Deque => {
+                self.items(at).into_iter().for_each(&mut *take)
+            }
             Kind::Cell => pointer(CELL).into_iter().for_each(&mut *take),
             Kind::Function => {
                 let parts = [

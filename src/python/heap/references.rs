@@ -22,7 +22,7 @@ pub enum Edge {
     Key(Addr),
     /// The key itself, if it is no string.
     AsKey,
-    /// An item of a list or tuple.
+    /// An item of a list, tuple or deque.
     Item(usize),
     /// A member of a set.
     Member,
@@ -30,8 +30,10 @@ pub enum Edge {
     Local(String),
     /// What a cell shares.
     Cell,
-    /// A default value of a function.
+    /// The default values of a function.
     Default,
+    /// Those of parameters that are given by name.
+    KeywordDefault,
     /// A variable of a function's closure.
     Closure,
     /// What a method is bound to.
@@ -57,7 +59,7 @@ impl Heap<'_> {
                     }
                 }
             }
-            Kind::List | Kind::Tuple => {
+            Kind::List | Kind::Tuple | Kind::Deque => {
                 for (index, item) in self.items(at).into_iter().enumerate() {
                     take(Edge::Item(index), item);
                 }
@@ -134,7 +136,7 @@ impl Heap<'_> {
             take(Edge::Default, defaults);
         }
         if let Some(defaults) = pointer(heap.function_kwdefaults) {
-            take(Edge::Default, defaults);
+            take(Edge::KeywordDefault, defaults);
         }
         if let Some(closure) = pointer(heap.function_closure) {
             take(Edge::Closure, closure);
