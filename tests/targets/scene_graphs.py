@@ -1,0 +1,114 @@
+"""Walks an autograd graph from within: its nodes, and everything that they keep.
+
+The walk makes Python objects for nodes and saved tensors; see `scene_truth.py` for how it is kept from the
+process that is looked at.
+"""
+import torch
+
+LOOKING = False
+
+
+class Packed(Exception):
+    """Raised instead of unpacking: a hook keeps the value, and unpacking it may run a forward pass."""
+
+
+class Hooks:
+    """Counts what saved-tensor hooks pack, and lets the walk see that a value is packed without unpacking it.
+
+    Hooks made within `with Hooks() as hooks` are watched; it has to stay there while the graph is built."""
+
+    def __enter__(self):
+        self.packed = 0
+        self.original = torch.autograd.graph.saved_tensors_hooks.__init__
+        hooks = self
+
+        def watched(which, pack, unpack):
+            def counted(tensor):
+                hooks.packed += 1
+                return pack(tensor)
+
+            def refused(value):
+                if LOOKING:
+                    raise Packed
+                return unpack(value)
+
+            hooks.original(which, counted, refused)
+
+        torch.autograd.graph.saved_tensors_hooks.__init__ = watched
+        return self
+
+    def __exit__(self, *_):
+        torch.autograd.graph.saved_tensors_hooks.__init__ = self.original
+
+
+def nodes_from(roots):
+    """Every node, kept so that its Python object, by which it is told from others, stays."""
+    found, waiting = {}, list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node is not None and id(node) not in found:
+            found[id(node)] = node
+            waiting.extend(after for after, _ in node.next_functions)
+    return list(found.values())
+
+
+def class_of(node):
+    return node.name().rsplit("::", 1)[-1]
+
+
+def looked_up(node):
+    """(attribute, how it is kept, value) of what a node keeps; the value is an exception where it cannot be had."""
+    names = [(name, "field") for name in dir(node) if name.startswith("_saved_")]
+    if hasattr(type(node), "saved_tensors"):
+        names.append(("saved_tensors", "function"))
+    for name, how in names:
+        try:
+            value = getattr(node, name)
+        except (Packed, RuntimeError) as error:
+            yield name, how, error
+            continue
+        several = isinstance(value, (tuple, list))
+        for one in value if several else [value]:
+            if isinstance(one, torch.Tensor):
+                yield name, "vector" if several and how == "field" else how, one
+
+
+def why(error):
+    """RuntimeErrors of `torch/csrc/autograd/saved_variable.cpp` by what they mean."""
+    if isinstance(error, Packed):
+        return "packed"
+    text = str(error)
+    if "have already been freed" in text:
+        return "freed"
+    return "modified" if "modified by an inplace operation" in text else text
+
+
+def of(roots):
+    """The nodes that `roots` lead to, by class; what they keep, each entry and as distinct storages; and how many
+    of the attributes could not be had: packed by a hook, freed, or modified in place since."""
+    global LOOKING
+    LOOKING = True
+    nodes = nodes_from(roots)
+    classes, saved, absent, variables = {}, [], {}, []
+    for node in nodes:
+        name = class_of(node)
+        classes[name] = classes.get(name, 0) + 1
+        if name == "AccumulateGrad":
+            variables.append(id(node.variable))
+            continue
+        for attribute, how, value in looked_up(node):
+            if isinstance(value, Exception):
+                absent[why(value)] = absent.get(why(value), 0) + 1
+                continue
+            try:
+                whole = value.untyped_storage()
+            except (NotImplementedError, RuntimeError):
+                continue  # sparse: its parts are tensors of their own
+            saved.append({"class": name, "attribute": attribute, "how": how, "device": str(value.device),
+                          "data_ptr": whole.data_ptr(), "storage_bytes": whole.nbytes(),
+                          "tensor_bytes": value.numel() * value.element_size(), "shape": list(value.shape)})
+    LOOKING = False
+    storages = {entry["data_ptr"]: entry["storage_bytes"] for entry in saved}
+    return {"nodes": len(nodes), "edges": sum(after is not None for node in nodes for after, _ in node.next_functions),
+            "classes": classes, "saved": saved, "storages": sorted(storages.items()), "bytes": sum(storages.values()),
+            "absent": absent, "variables": variables}
