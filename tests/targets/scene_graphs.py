@@ -3,6 +3,9 @@
 The walk makes Python objects for nodes and saved tensors; see `scene_truth.py` for how it is kept from the
 process that is looked at.
 """
+import gc
+import re
+
 import torch
 
 LOOKING = False
@@ -65,12 +68,41 @@ def looked_up(node):
         try:
             value = getattr(node, name)
         except (Packed, RuntimeError) as error:
-            yield name, how, error
-            continue
+            value = as_it_was(node, name, error)
+            if value is None:
+                yield name, how, error
+                continue
         several = isinstance(value, (tuple, list))
         for one in value if several else [value]:
             if isinstance(one, torch.Tensor):
                 yield name, "vector" if several and how == "field" else how, one
+
+
+def as_it_was(node, name, error):
+    """A value that is refused because it was modified in place since; `None` when it is refused for another reason.
+    Autograd compares versions, so each tensor of the version that it complains of gets the expected one for a moment."""
+    versions = re.search(r"is at version (\d+); expected version (\d+)", str(error))
+    if versions is None:
+        return None
+    now, expected = map(int, versions.groups())
+    for tensor in [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]:
+        if not tensor.is_inference() and tensor._version == now:
+            set_version(tensor, expected)
+            try:
+                return getattr(node, name)
+            except RuntimeError:
+                continue
+            finally:
+                set_version(tensor, now)
+    return None
+
+
+def set_version(tensor, version):
+    setter = torch._C._autograd._unsafe_set_version_counter
+    try:
+        setter((tensor,), (version,))
+    except TypeError:  # up to torch 2.5
+        setter(tensor, version)
 
 
 def why(error):
@@ -84,18 +116,21 @@ def why(error):
 
 
 def of(roots):
-    """The nodes that `roots` lead to, by class; what they keep, each entry and as distinct storages; and how many
-    of the attributes could not be had: packed by a hook, freed, or modified in place since."""
+    """The nodes that `roots` lead to, by class; what they keep, each entry and as distinct storages; how many of the
+    attributes could not be had, because a hook packed them or a backward pass freed them; the leaves; and what
+    functions written in Python keep as attributes of their context, which is not counted as saved."""
     global LOOKING
     LOOKING = True
     nodes = nodes_from(roots)
-    classes, saved, absent, variables = {}, [], {}, []
+    classes, saved, absent, variables, attributes = {}, [], {}, [], []
     for node in nodes:
         name = class_of(node)
         classes[name] = classes.get(name, 0) + 1
         if name == "AccumulateGrad":
             variables.append(id(node.variable))
             continue
+        attributes += [{"class": name, "attribute": attribute, "id": id(value)}
+                       for attribute, value in getattr(node, "__dict__", {}).items() if isinstance(value, torch.Tensor)]
         for attribute, how, value in looked_up(node):
             if isinstance(value, Exception):
                 absent[why(value)] = absent.get(why(value), 0) + 1
@@ -111,4 +146,4 @@ def of(roots):
     storages = {entry["data_ptr"]: entry["storage_bytes"] for entry in saved}
     return {"nodes": len(nodes), "edges": sum(after is not None for node in nodes for after, _ in node.next_functions),
             "classes": classes, "saved": saved, "storages": sorted(storages.items()), "bytes": sum(storages.values()),
-            "absent": absent, "variables": variables}
+            "absent": absent, "variables": sorted(variables), "attributes": attributes}

@@ -18,16 +18,24 @@ CATEGORIES = ("parameters", "buffers", "gradients", "optimizer_state", "saved_fo
 
 
 def of(frame, expressions, **more):
-    """One dictionary about this process. `expressions` are names in `frame`, or paths written in Python that
-    lead to tensors, modules and optimizers; those that start with `__main__.` are of the main module."""
+    """One dictionary about this process. `expressions` are variables of `frame`, or paths written in Python that
+    lead to tensors, modules and optimizers; one that starts with the name of a module is of its globals."""
     truth = {"pid": os.getpid(), "torch": torch.__version__, "cuda": cuda()}
+    truth.update(in_child(seen_from_inside, frame, expressions))
+    truth["garbage"] = in_child(garbage)
+    truth.update(more)
+    return truth
+
+
+def in_child(look, *arguments):
+    """What `look` returns in a fork of this process, which ends without running anything else."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.close(reading)
-            answer = json.dumps(seen_from_inside(frame, expressions))
+            answer = json.dumps(look(*arguments))
             with os.fdopen(writing, "w") as pipe:
                 pipe.write(answer)
             code = 0
@@ -40,9 +48,7 @@ def of(frame, expressions, **more):
         answer = pipe.read()
     if os.waitpid(child, 0)[1] != 0:
         raise RuntimeError("the child that looks for the truth failed")
-    truth.update(json.loads(answer))
-    truth.update(more)
-    return truth
+    return json.loads(answer)
 
 
 def cuda():
@@ -68,6 +74,7 @@ def cuda():
 
 
 def seen_from_inside(frame, expressions):
+    gc.unfreeze()  # get_objects() leaves out what gc.freeze() set aside
     tensors = all_of(torch.Tensor)
     modules = all_of(torch.nn.Module)
     optimizers = all_of(torch.optim.Optimizer)
@@ -77,7 +84,7 @@ def seen_from_inside(frame, expressions):
     outermost = outermost_of(modules)
     for expression, thing in shown.items():
         if isinstance(thing, torch.Tensor):
-            names.append({"kind": "variable", "name": said(frame, expression), "expression": expression, "id": id(thing)})
+            names += names_of_variable(frame, expression, thing)
             if thing.grad_fn is not None:
                 graphs[expression] = scene_graphs.of([thing.grad_fn])
         elif isinstance(thing, torch.nn.Module):
@@ -85,9 +92,9 @@ def seen_from_inside(frame, expressions):
     for expression, thing in shown.items():
         if isinstance(thing, torch.optim.Optimizer):
             names += names_of_optimizer(expression, thing, names)
-    rows = [row(tensor) for tensor in tensors]
+    rows = sorted((row(tensor) for tensor in tensors), key=lambda tensor: tensor["id"])
     sums = by_category(tensors, modules, optimizers, graphs["all"])
-    return {"tensors": rows, "names": names, "graphs": graphs, "by_category": sums, "garbage": garbage()}
+    return {"tensors": rows, "names": names, "graphs": graphs, "by_category": sums}
 
 
 def all_of(kind):
@@ -95,17 +102,33 @@ def all_of(kind):
     return [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
 
 
+def is_global(frame, expression):
+    """Whether it starts with the name of a module, not with a variable of the frame."""
+    module = expression.partition(".")[0]
+    return module in sys.modules and module not in frame.f_code.co_varnames
+
+
 def evaluate(frame, expression):
-    main = vars(sys.modules["__main__"])
-    if expression.startswith("__main__."):
-        return eval(expression.removeprefix("__main__."), main)
-    return eval(expression, main, dict(frame.f_locals))
+    if is_global(frame, expression):
+        module, _, path = expression.partition(".")
+        return eval(path, vars(sys.modules[module]))
+    return eval(expression, frame.f_globals, dict(frame.f_locals))
 
 
 def said(frame, expression):
     """As memspy writes it: locals after the name of their function, a generator's variables as `.<locals>.x`."""
-    expression = re.sub(r"\.(gi|ag|cr)_frame\.f_locals\[.(\w+).\]", r".<locals>.\2", expression)
-    return expression if expression.startswith("__main__.") else f"{frame.f_code.co_name}: {expression}"
+    name = re.sub(r"\.(gi|ag|cr)_frame\.f_locals\[.(\w+).\]", r".<locals>.\2", expression)
+    name = re.sub(r"^next\(iter\((.*)\)\)$", r"\1.keys()", name)
+    return name if is_global(frame, expression) else f"{frame.f_code.co_name}: {name}"
+
+
+def names_of_variable(frame, expression, tensor):
+    name = said(frame, expression)
+    kind = "global" if is_global(frame, expression) else "variable"
+    yield {"kind": kind, "name": name, "expression": expression, "id": id(tensor)}
+    if gradient(tensor) is not None:
+        yield {"kind": "gradient", "name": f"{name}.grad", "expression": f"{expression}.grad", "id": None,
+               "storage": storage(tensor.grad)}
 
 
 def storage(tensor):
@@ -126,9 +149,13 @@ def parts(tensor):
     return []
 
 
+def gradient(tensor):
+    return tensor.grad if tensor.is_leaf or tensor.retains_grad else None  # else asking warns
+
+
 def row(tensor):
     strided = tensor.layout == torch.strided
-    grad = tensor.grad if tensor.is_leaf else None
+    grad = gradient(tensor)
     at, nbytes = storage(tensor) or (None, None)
     return {
         "id": id(tensor), "type": type(tensor).__name__, "shape": list(tensor.shape),
@@ -174,7 +201,7 @@ def names_of_module(expression, module, alone, outermost):
 def names_of_optimizer(expression, optimizer, names):
     of_parameters = {}
     for name in names:
-        if name["kind"] == "parameter":
+        if name["kind"] in ("parameter", "variable"):
             of_parameters.setdefault(name["id"], name)
     for parameter, state in optimizer.state.items():
         of = of_parameters.get(id(parameter), {})
@@ -196,8 +223,8 @@ def by_category(tensors, modules, optimizers, graph):
 
     for tensor in tensors:
         add("parameters" if isinstance(tensor, torch.nn.Parameter) else "other_tensors", tensor)
-        if tensor.is_leaf and tensor.grad is not None:
-            add("gradients", tensor.grad)
+        if gradient(tensor) is not None:
+            add("gradients", gradient(tensor))
     for module in modules:
         for held, category in ((module._parameters, "parameters"), (module._buffers, "buffers")):
             for tensor in held.values():

@@ -124,11 +124,11 @@ def closures(device, show):
     use_captured = lambda: captured  # noqa: E731  (makes `captured` a cell of this very function)
     new = None
     show("in_list[0]", "in_list[1][0]", "in_list[1][1][0]", 'in_list[1][2]["deep"]["deeper"]', "by_number[3]", "in_deque[1]",
-         "pair.right", "batch.inputs", 'batch.labels["y"]', "slotted.inputs", "slots.held", '__main__.scenes_python.Slots.shared',
+         "pair[1]", "batch.inputs", 'batch.labels["y"]', "slotted.inputs", "slots.held", 'scenes_python.Slots.__dict__["shared"]',
          'keeper.cache["steps"][0]', "space.x", "closure.__closure__[0].cell_contents", "closure.__defaults__[0]",
          'closure.__kwdefaults__["offset"]', 'generator.gi_frame.f_locals["kept"]', 'generator.gi_frame.f_locals["tensor"]',
          'coroutine.cr_frame.f_locals["inner"]', 'bound.__self__.cache["steps"][0]', "partial.args[0]", 'partial.keywords["other"]',
-         '__main__.scenes_python.in_module["x"]', "extras", "extras.note", "next(iter(by_tensor))", "captured")
+         'scenes_python.in_module["x"]', "extras", "extras.note", "next(iter(by_tensor))", "captured")
     coroutine.close()
     del weak, use_captured
 
@@ -144,16 +144,16 @@ def garbage(device, show):
     gc.collect()
     gc.disable()
     alive = Node(torch.zeros(3 * KILO, device=device))
+    set_aside = torch.zeros(700, device=device)
+    gc.freeze()  # what lives by now is in no generation any more
     for size in (KILO, 2 * KILO, MEGA):
         Node(torch.zeros(size, device=device))
     pair = [torch.zeros(500, device=device), torch.ones(300, device=device)[10:]]
     pair.append({"back": pair})
-    frozen_out = torch.zeros(700, device=device)
-    gc.freeze()  # what lives now is in no generation any more
     large = [torch.zeros(30 * MEGA, dtype=torch.uint8, device=device) for _ in range(3)]
     kept = large[1]
     del large, pair
-    show("alive.tensor", "kept", "frozen_out")
+    show("alive.tensor", "kept", "set_aside")
 
 
 CELL = """\
@@ -163,20 +163,20 @@ history = []
 def accumulate(n):
     for i in range(n):
         history.append(weights[i] * 2)
-    show("__main__.weights", "__main__.history[2]", notebook=cell_files)
-accumulate(3)
+    show("__main__.weights", "__main__.history[2]", cells=cells)
+enter(3)
 """
 
 
 def notebook(device, show):
     """Cells as IPython runs them: compiled under a name that is no file, its lines in `linecache`, run in `__main__`.
     The name is `<ipython-input-N-HASH>` up to IPython 7, and a file of ipykernel's that does not exist since."""
-    main = sys.modules["__main__"].__dict__
-    names = ["<ipython-input-1-0123456789ab>", f"/tmp/ipykernel_{os.getpid()}/1234567890.py"]
-    main.update(device=device, show=show, cell_files={name: text.splitlines() for name, text in zip(names, ("device = device\n", CELL))})
-    for name, text in zip(names, ("device = device\n", CELL)):
+    cells = {"<ipython-input-1-0123456789ab>": "def enter(n):\n    accumulate(n)\n",
+             f"/tmp/ipykernel_{os.getpid()}/1234567890.py": CELL}
+    vars(sys.modules["__main__"]).update(device=device, show=show, cells=cells)
+    for name, text in cells.items():
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-        exec(compile(text, name, "exec"), main)
+        exec(compile(text, name, "exec"), vars(sys.modules["__main__"]))
 
 
 SCENES = (views, sparse, closures, garbage, notebook)
