@@ -211,6 +211,13 @@ def names_of_optimizer(expression, optimizer, names):
                        "name": f"{type(optimizer).__name__}.{key}[{of.get('name') or '?'}]", "id": id(value)}
 
 
+def categories():
+    """`by_category` of all that is there; to be called in a child."""
+    tensors = all_of(torch.Tensor)
+    graph = scene_graphs.of([tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None])
+    return by_category(tensors, all_of(torch.nn.Module), all_of(torch.optim.Optimizer), graph)
+
+
 def by_category(tensors, modules, optimizers, graph):
     """Bytes of distinct storages by device and category; one that is several things counts for the first."""
     found = {name: {} for name in CATEGORIES}
