@@ -51,11 +51,12 @@ class MemTracker:
         del tensors
         came, went, self.last = rows - self.last, self.last - rows, rows
         allocated = torch.cuda.memory_allocated() if self.device == "cuda" else None
+        totals = (f"At {where:<50} Total Tensor Used Memory:{used:<7.1f}Mb "
+                  f"Total Allocated Memory:{(allocated or 0) / 1024 ** 2:<7.1f}Mb")
         handshake.ready({
             "point": self.point, "where": where, "used": used, "allocated": allocated,
             "came": sorted(map(plain, came)), "went": sorted(map(plain, went)),
-            "lines": [line("+", row) for row in came] + [line("-", row) for row in went] + [
-                f"At {where:<50} Total Tensor Used Memory:{used:<7.1f}Mb Total Allocated Memory:{(allocated or 0) / 1024 ** 2:<7.1f}Mb"]})
+            "lines": [line("+", row) for row in came] + [line("-", row) for row in went] + [totals]})
         self.point += 1
         handshake.hold()
 

@@ -65,7 +65,8 @@ def complete(net, loss):
     at = lambda tensors: {t.untyped_storage().data_ptr() for t in tensors}  # noqa: E731
     without = lambda known: sum(size for place, size in graph["storages"] if place not in known)  # noqa: E731
     parameters, buffers = at(net.parameters()), at(net.buffers())
-    return {"graph": graph, "excluding": {"parameters": without(parameters), "parameters_and_buffers": without(parameters | buffers)}}
+    return {"graph": graph, "excluding": {"parameters": without(parameters),
+                                          "parameters_and_buffers": without(parameters | buffers)}}
 
 
 def main():

@@ -117,18 +117,21 @@ def why(error):
 
 def of(roots):
     """The nodes that `roots` lead to, by class; what they keep, each entry and as distinct storages; how many of the
-    attributes could not be had, because a hook packed them or a backward pass freed them; the leaves; and what
-    functions written in Python keep as attributes of their context, which is not counted as saved."""
+    attributes could not be had, because a hook packed them or a backward pass freed them; the leaves; what
+    functions written in Python keep as attributes of their context, which is not counted as saved; and the shapes of
+    what each node's operation returned."""
     global LOOKING
     LOOKING = True
     nodes = nodes_from(roots)
-    classes, saved, absent, variables, attributes = {}, [], {}, [], []
+    classes, saved, absent, variables, attributes, outputs = {}, [], {}, [], [], []
     for node in nodes:
         name = class_of(node)
         classes[name] = classes.get(name, 0) + 1
         if name == "AccumulateGrad":
             variables.append(id(node.variable))
             continue
+        # What the node's operation returned, which backward is given the gradients of; since torch 2.1.
+        outputs.append([name, [list(output.shape) for output in getattr(node, "_input_metadata", ())]])
         attributes += [{"class": name, "attribute": attribute, "id": id(value)}
                        for attribute, value in getattr(node, "__dict__", {}).items() if isinstance(value, torch.Tensor)]
         for attribute, how, value in looked_up(node):
@@ -143,7 +146,11 @@ def of(roots):
                           "data_ptr": whole.data_ptr(), "storage_bytes": whole.nbytes(),
                           "tensor_bytes": value.numel() * value.element_size(), "shape": list(value.shape)})
     LOOKING = False
+    # Roots come in the order in which the collector has tensors, which a collection changes.
+    saved.sort(key=lambda entry: (entry["class"], entry["attribute"], entry["data_ptr"], entry["shape"]))
+    outputs.sort()
+    attributes.sort(key=lambda entry: entry["id"])
     storages = {entry["data_ptr"]: entry["storage_bytes"] for entry in saved}
     return {"nodes": len(nodes), "edges": sum(after is not None for node in nodes for after, _ in node.next_functions),
             "classes": classes, "saved": saved, "storages": sorted(storages.items()), "bytes": sum(storages.values()),
-            "absent": absent, "variables": sorted(variables), "attributes": attributes}
+            "absent": absent, "variables": sorted(variables), "attributes": attributes, "outputs": outputs}

@@ -94,7 +94,16 @@ def seen_from_inside(frame, expressions):
             names += names_of_optimizer(expression, thing, names)
     rows = sorted((row(tensor) for tensor in tensors), key=lambda tensor: tensor["id"])
     sums = by_category(tensors, modules, optimizers, graphs["all"])
-    return {"tensors": rows, "names": names, "graphs": graphs, "by_category": sums}
+    return {"tensors": rows, "names": names, "graphs": graphs, "by_category": sums, "stack": stack(frame)}
+
+
+def stack(frame):
+    """(file, function, line) from the frame that shows outwards."""
+    frames = []
+    while frame is not None:
+        frames.append([frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno])
+        frame = frame.f_back
+    return frames
 
 
 def all_of(kind):
@@ -173,7 +182,7 @@ def row(tensor):
 def outermost_of(modules):
     """Modules with tensors that no other module has as a child."""
     children = {id(child) for module in modules for child in module._modules.values()}
-    return {id(m) for m in modules if id(m) not in children and (any(True for _ in m.parameters()) or any(True for _ in m.buffers()))}
+    return {id(module) for module in modules if id(module) not in children and any(paths_of(module))}
 
 
 def paths_of(module):
@@ -195,7 +204,8 @@ def names_of_module(expression, module, alone, outermost):
         yield {"kind": kind, **about, "id": id(tensor)}
         if tensor.grad is not None:
             whole = f"{name}.grad" if name else None
-            yield {"kind": "gradient", **about, "path": f"{path}.grad", "name": whole, "id": None, "storage": storage(tensor.grad)}
+            yield {"kind": "gradient", **about, "path": f"{path}.grad", "name": whole, "id": None,
+                   "storage": storage(tensor.grad)}
 
 
 def names_of_optimizer(expression, optimizer, names):

@@ -3,9 +3,6 @@
 Each is a function that builds its state in local variables and calls `show` while they are alive; the names after
 `device` in that call are what the scene is about.
 """
-import os
-import tempfile
-
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -144,8 +141,7 @@ def ddp(device, show, views=False):
     """One process of a group of one. The reducer's buckets are tensors that no Python object knows; with `views`
     the gradients lie in them."""
     import torch.distributed as dist
-    meeting = tempfile.mkstemp(prefix="memspy-ddp-")[1]
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = nn.Sequential(nn.Linear(30, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 3)).to(device)
     wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=views)
     optimizer = torch.optim.AdamW(wrapped.parameters())
@@ -154,7 +150,6 @@ def ddp(device, show, views=False):
     loss = wrapped(batch).sum()
     show("wrapped", "model", "optimizer", "batch", "loss")
     dist.destroy_process_group()
-    os.unlink(meeting)
 
 
 def ddp_views(device, show):
