@@ -292,3 +292,44 @@ fn what_cannot_be_looked_at_is_refused_in_one_line() {
     let dump = memspy_at(target.pid(), &["dump"]).ok();
     assert!(dump.out.contains("No GPU memory is known"), "{}", dump.out);
 }
+
+#[test]
+fn what_modelsize_estimates_is_in_the_graph() {
+    for device in ["cpu", "cuda"] {
+        let (target, truth) = start("oracle_modelsize.py", &["--device", device]);
+        let text = memspy_at(target.pid(), &["graph"]).ok().out;
+        // The figures of its README.
+        let figures =
+            "parameters 0.450304 M, intermediate variables 336.0896 M, with backward 672.1792 M";
+        assert!(text.contains(figures), "{text}");
+        assert_eq!(truth["estimate"]["params"], 0.450304);
+    }
+}
+
+#[test]
+fn what_tbds_profiler_looks_for_is_seen_at_every_iteration() {
+    let (mut target, mut truth) = start("oracle_tbd.py", &[]);
+    let mut records = 0;
+    while truth["point"] != "last" {
+        let look = tensors(&target, &[]);
+        if truth["point"] == "forward" {
+            // What it calls feature maps: all that the graph keeps.
+            assert_eq!(look["saved_for_backward"]["all"], truth["graph"]["bytes"]);
+        } else {
+            for (category, bytes) in truth["true"]["cuda:0"].as_object().unwrap() {
+                assert_eq!(&look["devices"]["cuda:0"][category], bytes, "{category}");
+            }
+            // The gradients, which it does not find on PyTorch 2.
+            for (parameter, bytes) in truth["true_gradients"].as_object().unwrap() {
+                let name = serde_json::json!(format!("{parameter}.grad"));
+                let rows = look["tensors"].as_array().unwrap();
+                let row = rows.iter().find(|r| r["names"].as_array().unwrap().contains(&name));
+                assert_eq!(&row.unwrap()["storage_bytes"], bytes, "{parameter}");
+            }
+            records += 1;
+        }
+        target.say("go");
+        truth = serde_json::from_str(target.read_until_ready().last().unwrap()).unwrap();
+    }
+    assert_eq!(records, 4);
+}

@@ -159,8 +159,8 @@ impl<'h, 'a> Rows<'h, 'a> {
             for saved in &node.saved {
                 if let Some(&row) = self.by_impl.get(&saved.tensor.0) {
                     let row = &mut self.rows[row];
-                    let (by, is_output) = (saved.by, saved.is_output);
-                    row.saved.push(SavedBy { node: index, by, is_output });
+                    let (by, is_output, version) = (saved.by, saved.is_output, saved.version);
+                    row.saved.push(SavedBy { node: index, by, is_output, version });
                     row.category = row.category.min(Category::Saved);
                 }
             }
@@ -172,6 +172,7 @@ impl<'h, 'a> Rows<'h, 'a> {
             at: node.at.0,
             class: node.class.clone(),
             next: node.next.iter().map(|next| next.0).collect(),
+            outputs: node.outputs.clone(),
             packed: node.packed.len(),
             variable: node.variable.map(|variable| variable.0),
         };

@@ -67,6 +67,8 @@ pub struct SavedBy {
     pub by: SavedIn,
     /// Whether it is an output of the node.
     pub is_output: bool,
+    /// How often it had been changed in place when it was saved.
+    pub version: u32,
 }
 
 /// A tensor and who holds it.
@@ -99,6 +101,8 @@ pub struct GraphNode {
     pub class: Arc<str>,
     /// Addresses of the nodes that come after it in the backward pass.
     pub next: Vec<u64>,
+    /// Elements of each result of its operation; `None` where the shape is not known.
+    pub outputs: Vec<Option<u64>>,
     /// How many tensors hooks packed (checkpointing, offload): what they hold is not unpacked.
     pub packed: usize,
     /// The `TensorImpl` of the leaf whose gradient it accumulates.

@@ -69,6 +69,8 @@ fn value(map: &HolderMap) -> Value {
             "parameters": summary.parameters,
             "buffers": summary.buffers,
             "by_trumpys_rule": summary.by_trumpys_rule,
+            "intermediate_elements": summary.intermediates,
+            "parameter_elements": summary.parameter_elements,
             "classes": classes,
         },
     })

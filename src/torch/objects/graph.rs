@@ -11,6 +11,7 @@ use rustc_hash::FxHashSet;
 
 use super::classes::CppKind;
 use super::layout::{FLAGS, IS_OUTPUT};
+use super::outputs;
 use super::tensor::Tensors;
 use crate::model::SavedIn;
 use crate::target::{Addr, Field};
@@ -46,6 +47,8 @@ pub struct Saved {
     pub by: SavedIn,
     /// Whether it is an output of the node.
     pub is_output: bool,
+    /// How often it had been changed in place when it was saved.
+    pub version: u32,
 }
 
 /// An autograd node.
@@ -63,6 +66,8 @@ pub struct Node {
     pub packed: Vec<Addr>,
     /// The `TensorImpl` of the leaf that it accumulates into.
     pub variable: Option<Addr>,
+    /// Elements of each result of its operation; `None` where the shape is not known.
+    pub outputs: Vec<Option<u64>>,
     /// The `THPFunction` of a function written in Python.
     pub function: Option<Addr>,
 }
@@ -103,6 +108,10 @@ impl Tensors<'_> {
             saved: Vec::new(),
             packed: Vec::new(),
             variable: None,
+            outputs: head
+                .get(layout.inputs..)
+                .and_then(|vector| outputs::elements(self.memory, vector))
+                .unwrap_or_default(),
             function: None,
             class,
         };
@@ -192,7 +201,8 @@ impl Tensors<'_> {
         let hooks = layout.hooks.of(bytes).unwrap_or_default();
         match self.classes.of(self.memory, tensor) {
             Some((_, CppKind::Tensor)) if hooks == Addr(0) => {
-                node.saved.push(Saved { tensor, by, is_output: flags[IS_OUTPUT] == 1 });
+                let (is_output, version) = (flags[IS_OUTPUT] == 1, number(layout.version));
+                node.saved.push(Saved { tensor, by, is_output, version });
                 true
             }
             // What was packed stands in for the tensor.

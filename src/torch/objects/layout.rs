@@ -133,6 +133,8 @@ pub(super) struct NodeLayout {
     /// `next_edges_`: a vector.
     pub(super) next_edges: usize,
     pub(super) edge_len: usize,
+    /// `input_metadata_`: a small vector.
+    pub(super) inputs: usize,
     /// Where the fields of derived classes begin.
     pub(super) len: usize,
     /// `PyNode`: its `THPFunction` object.
@@ -157,10 +159,15 @@ pub(super) const FLAGS: usize = 5;
 /// `is_output_`, the last flag.
 pub(super) const IS_OUTPUT: usize = 4;
 
-const SHARED_NODE: NodeLayout =
-    NodeLayout { next_edges: 96, edge_len: EDGE_OF_SHARED, len: 472, python: Field::at(472) };
+const SHARED_NODE: NodeLayout = NodeLayout {
+    next_edges: 96,
+    edge_len: EDGE_OF_SHARED,
+    inputs: 264,
+    len: 472,
+    python: Field::at(472),
+};
 const COUNTED_NODE: NodeLayout =
-    NodeLayout { next_edges: 88, edge_len: 16, len: 464, python: Field::at(112) };
+    NodeLayout { next_edges: 88, edge_len: 16, inputs: 256, len: 464, python: Field::at(112) };
 const LONG_SAVED: SavedLayout =
     SavedLayout { len: 112, version: 48, flags: 56, hooks: Field::at(64) };
 const SAVED: SavedLayout = SavedLayout { len: 104, version: 40, flags: 48, hooks: Field::at(56) };

@@ -3,6 +3,7 @@
 mod classes;
 mod graph;
 mod layout;
+mod outputs;
 mod reader;
 mod tensor;
 

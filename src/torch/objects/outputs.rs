@@ -1,0 +1,50 @@
+//! What the operation of a node resulted in: `Node::input_metadata_`, which says how the gradients that come in look.
+
+use crate::target::{Addr, Field, Memory};
+
+/// `c10::SmallVector` (c10/util/SmallVector.h): where the elements are, how many, room for how many.
+const ELEMENTS: Field<Addr> = Field::at(0);
+const COUNT: Field<u32> = Field::at(8);
+const ROOM: Field<u32> = Field::at(12);
+const SMALL_VECTOR: usize = 16;
+/// `InputMetadata` (torch/csrc/autograd/input_metadata.h, PyTorch 2.1 to 2.15).
+const METADATA: usize = 96;
+/// Bits of `TensorOptions`, of which the fourth says that there is a type.
+const HAS: Field<u8> = Field::at(6);
+const HAS_DTYPE: u8 = 1 << 3;
+/// The shape: a small vector of sizes or, for a nested tensor, a tensor; and which of the two (`std::variant`).
+const SHAPE: usize = 8;
+const WHICH: Field<u8> = Field::at(64);
+const SIZES: u8 = 0;
+/// No operation has more results, no tensor more dimensions.
+const MOST_OUTPUTS: u32 = 1 << 16;
+const MOST_DIMENSIONS: u32 = 64;
+
+/// Elements of each result of the node whose `input_metadata_` begins `vector`: `None` for one of unknown (symbolic, nested)
+/// shape; those that take no part in the graph are left out.
+pub(super) fn elements(memory: &dyn Memory, vector: &[u8]) -> Option<Vec<Option<u64>>> {
+    let (at, count) = head(vector, MOST_OUTPUTS)?;
+    let bytes = memory.vec(at, METADATA * count).ok()?;
+    let in_graph =
+        bytes.chunks_exact(METADATA).filter(|one| HAS.of(one).unwrap_or(0) & HAS_DTYPE != 0);
+    Some(in_graph.map(|one| product(memory, one)).collect())
+}
+
+/// Where the elements of a small vector are and how many; `None` when it contradicts itself.
+fn head(vector: &[u8], most: u32) -> Option<(Addr, usize)> {
+    let (elements, count) = (ELEMENTS.of(vector)?, COUNT.of(vector)?);
+    let sound = count <= ROOM.of(vector)? && count <= most && elements.is_plausible();
+    sound.then_some((elements, count as usize))
+}
+
+fn product(memory: &dyn Memory, metadata: &[u8]) -> Option<u64> {
+    if WHICH.of(metadata)? != SIZES {
+        return None;
+    }
+    let (sizes, count) = head(metadata.get(SHAPE..SHAPE + SMALL_VECTOR)?, MOST_DIMENSIONS)?;
+    let words = memory.vec(sizes, 8 * count).ok()?;
+    // A symbolic size is a tagged pointer, and negative.
+    words.chunks_exact(8).try_fold(1u64, |product, word| {
+        product.checked_mul(u64::try_from(Field::<i64>::at(0).of(word)?).ok()?)
+    })
+}
