@@ -40,7 +40,11 @@ pub fn look_at_holders(readers: &mut Readers, pausing: Pausing) -> Result<Holder
             Torch::Attached(torch) => Some(&mut **torch),
             _ => None,
         };
-        match reader.look(&readers.process, python, torch, pausing) {
+        // On a thread of its own: when that ends, however, the kernel lets go of all that it holds.
+        let process = &readers.process;
+        let look = || reader.look(process, python, torch, pausing);
+        let looked = std::thread::scope(|scope| scope.spawn(look).join());
+        match looked.unwrap_or(Err(HolderError::Allocating)) {
             Ok(map) => return Ok(HolderLook { map, attempts }),
             Err(error) if error.is_transient() && attempts < most => {
                 if pausing == Pausing::Stop {

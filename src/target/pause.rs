@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use rustc_hash::FxHashMap;
 
@@ -63,7 +63,8 @@ pub enum PauseError {
     },
 }
 
-/// All threads of a process, stopped; dropped, they go on. Belongs to the thread of memspy that made it, as the kernel has it.
+/// All threads of a process, stopped; dropped, they go on. Belongs to the thread of memspy that made it, as the kernel
+/// has it, and whose end lets go of whatever is still held: make that thread one that ends soon.
 pub struct Pause {
     pid: u32,
     /// Each thread and the signal it was about to receive.
@@ -119,6 +120,8 @@ impl Pause {
                     seized.push(id);
                 }
                 Err(Errno::ESRCH) => continue, // It has ended.
+                // It is ending: others could be seized. The next round shows whether it is gone.
+                Err(Errno::EPERM) if !self.threads.is_empty() => continue,
                 Err(errno) => return Err(self.refused(errno)),
             }
             match ptrace::interrupt(thread) {
@@ -134,9 +137,8 @@ impl Pause {
 
     fn wait_for(&mut self, id: i32) -> Result<(), PauseError> {
         let until = Instant::now() + PATIENCE;
-        let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
         loop {
-            match waitpid(Pid::from_raw(id), Some(flags)) {
+            match self.status(Pid::from_raw(id)) {
                 Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => {
                     if Instant::now() >= until {
                         return Err(PauseError::Stubborn { pid: self.pid, thread: id as u32 });
@@ -160,6 +162,19 @@ impl Pause {
         }
     }
 
+    /// What has become of a thread. The end of the process itself is left for its parent to learn of, which may be memspy.
+    fn status(&self, thread: Pid) -> nix::Result<WaitStatus> {
+        let now = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
+        if thread.as_raw() == self.pid as i32 {
+            let look = now | WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT;
+            let status = waitid(Id::Pid(thread), look)?;
+            if matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..)) {
+                return Ok(status);
+            }
+        }
+        waitpid(thread, Some(now))
+    }
+
     fn refused(&self, errno: Errno) -> PauseError {
         let pid = self.pid;
         let tracer =
@@ -177,10 +192,27 @@ impl Pause {
 
 impl Drop for Pause {
     fn drop(&mut self) {
-        for (&id, &signal) in &self.threads {
-            // One that is not stopped cannot be detached; it is when memspy's thread ends. That happens only after an
-            // error, or for a thread that was killed.
-            let _ = ptrace::detach(Pid::from_raw(id), signal);
+        let until = Instant::now() + PATIENCE;
+        let mut left: Vec<(Pid, Option<Signal>)> =
+            self.threads.iter().map(|(&id, &signal)| (Pid::from_raw(id), signal)).collect();
+        while !left.is_empty() && Instant::now() < until {
+            left.retain_mut(|(thread, signal)| {
+                if ptrace::detach(*thread, *signal).is_ok() {
+                    return false;
+                }
+                // Not stopped yet, after an error; or killed, and then it waits for its tracer to take note.
+                match self.status(*thread) {
+                    Ok(WaitStatus::Stopped(_, now)) => *signal = Some(now),
+                    Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => return false,
+                    Err(Errno::ECHILD) => return false,
+                    _ => {}
+                }
+                true
+            });
+            if !left.is_empty() {
+                std::thread::yield_now();
+            }
         }
+        // What is left sits in the kernel. It is let go when this thread of memspy ends.
     }
 }
