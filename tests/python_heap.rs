@@ -211,3 +211,51 @@ fn garbage_is_what_the_collector_finds() {
         assert!(ids("alive").iter().all(|at| !found.contains_key(at)), "{label}");
     }
 }
+
+#[test]
+fn integer_variables_are_read_wherever_they_are() {
+    for python in pythons::all() {
+        let mut target = Target::start(python.target("counters.py"));
+        let process = Process::open(target.pid()).unwrap();
+        let reader = PythonReader::attach_own(&process).unwrap();
+        let variable = |name: &str| reader.integer_variable(&process, name).unwrap();
+        let label = &python.label;
+        let (mut epoch, mut step) = (variable("epoch"), variable("train:step"));
+        let mut absent = variable("in_closure:step");
+        let next = |target: &mut Target| {
+            target.say("");
+            target.read_until_ready()
+        };
+        let mut said = target.said.clone();
+        for _ in 0..12 {
+            let truth: [u64; 2] = serde_json::from_str(said.last().unwrap()).unwrap();
+            assert_eq!([epoch.read(), step.read()], truth.map(Some), "{label}");
+            assert_eq!(absent.read(), None, "{label}");
+            // `deep` stops at READY once more.
+            next(&mut target);
+            assert_eq!([epoch.read(), step.read()], truth.map(Some), "{label}: deep");
+            said = next(&mut target);
+        }
+        // What has returned has no variables.
+        assert_eq!([epoch.read(), step.read()], [None, None], "{label}");
+        let (mut batch, mut text) = (variable("fit:batch"), variable("text"));
+        let mut negative = variable("negative");
+        for n in 0..3 {
+            assert_eq!(batch.read(), Some(n), "{label}");
+            assert_eq!([text.read(), negative.read()], [None, None], "{label}");
+            said = next(&mut target);
+        }
+        let mut captured = variable("captured");
+        for value in [1, 1 << 29, 1 << 31, 1 << 45] {
+            assert_eq!(captured.read(), Some(value), "{label}: {said:?}");
+            said = next(&mut target);
+        }
+        let mut in_module = variable("in_module");
+        for n in 0..3 {
+            assert_eq!(in_module.read(), Some(n), "{label}");
+            if n < 2 {
+                next(&mut target);
+            }
+        }
+    }
+}

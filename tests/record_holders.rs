@@ -110,6 +110,71 @@ fn iterations_have_the_peaks_that_the_job_saw() {
 }
 
 #[test]
+fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iterations() {
+    let source = std::fs::read_to_string("tests/targets/holders_truth.py").unwrap();
+    let line =
+        1 + source.lines().position(|l| l.contains("# The line that a test looks for")).unwrap();
+    for exact in [false, true] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        let rate: &[&str] = if exact { &["--exact"] } else { &["-r", "1000"] };
+        let words = ["--iter-var", "steady:i", "--epoch-var", "epoch"];
+        let mut recording = Recording::start(target.pid(), &[rate, &words[..]].concat());
+        let begun = |record: &Record| matches!(record, Record::Counters { .. });
+        wait_until("the counters", || records(&recording).iter().any(begun));
+        target.say("steady 3 12");
+        let (made, peaks): (Vec<i64>, Vec<i64>) = serde_json::from_str(&target.line()).unwrap();
+        recording.interrupt();
+        let trace = recording.trace().to_str().unwrap();
+        let iterations = |words: &[&str]| {
+            let words = [&["iterations", "--json", trace], words].concat();
+            let report = memspy(&words).ok().out;
+            let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+            report["iterations"].as_array().unwrap().clone()
+        };
+        // The first step has no peak that is known to be its own, and the last has no end.
+        let rows = iterations(&[]);
+        let named: Vec<(u64, u64)> = rows
+            .iter()
+            .map(|row| (row["epoch"].as_u64().unwrap(), row["step"].as_u64().unwrap()))
+            .collect();
+        let all: Vec<(u64, u64)> = (0..36).map(|n| (n / 12, n % 12)).collect();
+        // A variable that is not there is looked for now and then.
+        let first = all.iter().position(|step| *step == named[0]).unwrap();
+        assert!(first <= 3, "{first}");
+        assert_eq!(named, all[first..35]);
+        let mut known = 0;
+        for (row, peak) in rows.iter().zip(&peaks[first..]) {
+            let seen = row["peak_allocated"].as_i64().unwrap();
+            match row["peak_is_exact"].as_bool().unwrap() {
+                true => assert_eq!(seen, *peak, "exact {exact}: {row}"),
+                false => assert!(seen <= *peak, "{row} of {peak}"),
+            }
+            known += usize::from(row["peak_is_exact"] == true);
+        }
+        // But for the first, whose begin was not seen.
+        assert!(known >= if exact { rows.len() - 1 } else { 10 }, "{known}");
+        assert!(memspy(&["iterations", trace]).ok().out.contains("loop's variable changes"));
+
+        let marker = format!("targets/holders_truth.py:{line}");
+        // An exact recording sees only the lines that allocate.
+        let marker =
+            if exact { marker.replace(&line.to_string(), &(line - 1).to_string()) } else { marker };
+        let rows = iterations(&["--marker", &marker]);
+        assert!((34..=35).contains(&rows.len()), "{} by {marker}", rows.len());
+        memspy(&["iterations", trace, "--marker", "nowhere.py:1"])
+            .refused(&["nowhere.py:1", "memspy lines"]);
+
+        // Steps after the first make the same allocations.
+        assert!(made[1..].iter().all(|n| *n == made[1]), "{made:?}");
+        let rows = iterations(&["--period"]);
+        let text = memspy(&["iterations", trace, "--period"]).ok().out;
+        assert!(text.contains(&format!("{} allocations are made", made[1])), "{made:?}: {text}");
+        assert!((32..=35).contains(&rows.len()), "{}", rows.len());
+        assert!(rows.iter().any(|row| row["peak_allocated"] == peaks[20]), "{rows:?}");
+    }
+}
+
+#[test]
 fn a_recording_without_looks_says_how_to_have_them() {
     let target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start(target.pid(), &["-d", "1"]);

@@ -7,7 +7,7 @@ use memspy::model::{
     Consistency, CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, FrameId,
     Function, FunctionId, HeldOnDevice, HeldStorages, HolderSnapshot, Metric, Missed, MissedWhy,
     Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, Runtime, Sample, Segment, Source,
-    StackId, StackNode, Start, Stat, Step, Thread, ThreadId, ThreadSample, Totals,
+    StackId, StackNode, Start, Stat, Step, StepClock, Thread, ThreadId, ThreadSample, Totals,
 };
 use trace_support::by_hand::{crc32c, file, reads_as_ever};
 use trace_support::read;
@@ -55,8 +55,10 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             // A look at holders at 115 ns, in a pause of 7 ns: on device 0 200 bytes, 3 by rounding, 4 in no
             // tensor; the parameter w has 193 in 2 storages.
             &[21, 14, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2],
-            // At 116 ns training had made 99 steps.
+            // At 116 ns training had made 99 steps; so written by the first memspy that did.
             &[22, 2, 2, 99],
+            // And at 117 ns, by a variable, it was at step 5 of epoch 3.
+            &[22, 5, 2, 5, 1, 3, 1],
         ],
     ]);
     let (records, summary) = read(&bytes);
@@ -96,7 +98,13 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
         Record::Counters { time: Nanos(115), device: CudaIndex(1), counters: Box::new(counters) },
         map(Consistency::Consistent),
         holders(),
-        Record::Step(Step { time: Nanos(116), step: 99 }),
+        Record::Step(Step { time: Nanos(116), step: 99, ..Step::default() }),
+        Record::Step(Step {
+            time: Nanos(117),
+            step: 5,
+            epoch: Some(3),
+            clock: StepClock::Variable,
+        }),
     ];
     assert_eq!(records, expected);
     assert_eq!(summary.unknown_tags, 1);

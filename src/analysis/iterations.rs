@@ -1,13 +1,16 @@
 //! Training iterations: what the memory reached in each, and what held it.
 //!
-//! An iteration ends when the step counter of an optimizer rises. The level at its begin, all levels seen in it, and the
-//! allocator's own high-water mark where that rose in it bound its peak from below; where the mark rose, that is its peak.
-//! The counter is looked at when a sample is taken, so ends are known to within the time between two samples.
+//! An iteration ends when its [clock](super::IterationClock) says so. The level at its begin, all levels seen in it, and the
+//! allocator's own high-water mark where that rose in it bound its peak from below; where the mark rose, that is its peak
+//! ([`OpenLevels`] tells when).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::iteration_peak::OpenLevels;
 use crate::model::{
     AllocatorCounters, Category, CudaIndex, HolderSnapshot, Levels, Metric, Nanos, Pool, Step,
+    StepClock,
 };
 
 /// Iterations kept; those after are left out, and counted.
@@ -31,8 +34,10 @@ pub struct IterationLevels {
 /// An iteration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Iteration {
-    /// The optimizer's step that it ended with.
+    /// The optimizer's step that it ended with, the value that the loop's variable had in it, else its number.
     pub step: u64,
+    /// The value that the epoch's variable had in it.
+    pub epoch: Option<u64>,
     /// How many steps it stands for: more than one where several fell between two samples.
     pub steps: u64,
     /// Its begin.
@@ -42,7 +47,27 @@ pub struct Iteration {
     /// By device.
     pub levels: BTreeMap<CudaIndex, IterationLevels>,
     /// The bytes by category of the last look at holders in it, by device.
-    pub held: BTreeMap<CudaIndex, BTreeMap<Category, u64>>,
+    pub held: BTreeMap<CudaIndex, HeldInIteration>,
+}
+
+/// What the last look at holders in an iteration saw on a device, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HeldInIteration {
+    /// By category; those missing hold nothing.
+    pub categories: BTreeMap<Category, u64>,
+    /// Blocks in no tensor that Python or the graph knows: gradients on their way through the backward pass, work spaces.
+    pub in_no_tensor: u64,
+    /// The bytes of each parameter and of its gradient, by the parameter's name; only if they were asked for.
+    pub parameters: BTreeMap<Arc<str>, ParameterBytes>,
+}
+
+/// A parameter in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ParameterBytes {
+    /// Its own.
+    pub weight: u64,
+    /// Those of its gradient; 0 when it has none.
+    pub gradient: u64,
 }
 
 /// Iterations being gathered.
@@ -50,25 +75,46 @@ pub struct Iteration {
 pub(crate) struct Iterations {
     done: Vec<Iteration>,
     left_out: u64,
-    /// The last step counted, and when it was seen.
-    last: Option<(u64, Nanos)>,
-    open: BTreeMap<CudaIndex, IterationLevels>,
-    held: BTreeMap<CudaIndex, BTreeMap<Category, u64>>,
-    /// The allocator's high-water mark as last seen.
-    marks: BTreeMap<CudaIndex, i64>,
+    /// The last step.
+    last: Option<Step>,
+    open: BTreeMap<CudaIndex, OpenLevels>,
+    held: BTreeMap<CudaIndex, HeldInIteration>,
+    /// Whether parameters are kept one by one.
+    pub(crate) by_parameter: bool,
 }
 
+/// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
+pub(super) const TAKEN_TOGETHER: u64 = 20_000_000;
+
 impl Iterations {
-    pub(crate) fn take_step(&mut self, step: Step) {
-        if let Some((last, from)) = self.last
-            && step.step > last
-        {
+    /// Takes a step that was made after `from`.
+    pub(crate) fn take_step(&mut self, step: Step, from: Nanos) {
+        if self.last.is_some_and(|last| (last.step, last.epoch) == (step.step, step.epoch)) {
+            return;
+        }
+        // A variable has the number of the step under way, and may begin anew with the next epoch.
+        let ended = self.last.and_then(|last| match step.clock {
+            StepClock::Optimizer if step.step > last.step => {
+                Some((last, step, step.step - last.step))
+            }
+            StepClock::Optimizer => None,
+            StepClock::Variable if step.epoch == last.epoch && step.step > last.step => {
+                Some((last, last, step.step - last.step))
+            }
+            StepClock::Variable => Some((last, last, 1)),
+        });
+        if let Some((last, named, steps)) = ended {
             let iteration = Iteration {
-                step: step.step,
-                steps: step.step - last,
-                from,
+                step: named.step,
+                epoch: named.epoch,
+                steps,
+                from: last.time,
                 to: step.time,
-                levels: self.open.clone(),
+                levels: self
+                    .open
+                    .iter_mut()
+                    .map(|(device, open)| (*device, open.end(from)))
+                    .collect(),
                 held: std::mem::take(&mut self.held),
             };
             if self.done.len() < MOST {
@@ -78,50 +124,66 @@ impl Iterations {
             }
         }
         self.held.clear();
-        self.last = Some((step.step, step.time));
-        for levels in self.open.values_mut() {
-            levels.peak_allocated = levels.allocated;
-            levels.peak_reserved = levels.reserved;
-            levels.exact = false;
+        if self.last.replace(step).is_none() || ended.is_none() {
+            for open in self.open.values_mut() {
+                open.end(from);
+                open.began_unseen();
+            }
         }
     }
 
-    pub(crate) fn take_counters(&mut self, device: CudaIndex, counters: &AllocatorCounters) {
-        let stat = |metric: Metric| counters.stat(metric, Pool::All);
-        let (allocated, reserved) = (stat(Metric::AllocatedBytes), stat(Metric::ReservedBytes));
-        let levels = self.open.entry(device).or_default();
-        levels.allocated = allocated.current;
-        levels.reserved = reserved.current;
-        levels.peak_reserved = levels.peak_reserved.max(reserved.current);
-        let mark = self.marks.insert(device, allocated.peak);
-        // It rose since the last look: what it rose to was reached in between.
-        if mark.is_some_and(|mark| mark < allocated.peak) {
-            levels.peak_allocated = allocated.peak;
-            levels.exact = true;
-        } else if levels.peak_allocated < allocated.current {
-            levels.peak_allocated = allocated.current;
-            levels.exact = false;
+    /// A look at the target begins: what was seen before it is of the iteration under way.
+    pub(crate) fn take_tick(&mut self, time: Nanos) {
+        for open in self.open.values_mut() {
+            open.settle(time);
         }
+    }
+
+    pub(crate) fn take_counters(
+        &mut self,
+        time: Nanos,
+        device: CudaIndex,
+        counters: &AllocatorCounters,
+    ) {
+        let stat = |metric: Metric| counters.stat(metric, Pool::All);
+        let open = self.open.entry(device).or_default();
+        open.look(time, stat(Metric::AllocatedBytes), stat(Metric::ReservedBytes));
     }
 
     /// The levels after an allocation: nothing higher comes unseen.
-    pub(crate) fn take_levels(&mut self, device: CudaIndex, now: Levels) {
-        let levels = self.open.entry(device).or_default();
-        levels.allocated = now.allocated;
-        levels.reserved = now.reserved;
-        levels.peak_allocated = levels.peak_allocated.max(now.allocated);
-        levels.peak_reserved = levels.peak_reserved.max(now.reserved);
-        levels.exact = true;
+    pub(crate) fn take_levels(&mut self, time: Nanos, device: CudaIndex, now: Levels) {
+        let open = self.open.entry(device).or_default();
+        open.settle(Nanos(time.0.saturating_sub(TAKEN_TOGETHER)));
+        open.allocated(time, now);
     }
 
     pub(crate) fn take_holders(&mut self, snapshot: &HolderSnapshot) {
         for device in &snapshot.devices {
-            let held = self.held.entry(device.device).or_default();
-            held.clear();
+            let mut held =
+                HeldInIteration { in_no_tensor: device.without_tensor, ..Default::default() };
             for storages in &device.held {
-                *held.entry(storages.category).or_default() += storages.bytes;
+                *held.categories.entry(storages.category).or_default() += storages.bytes;
+                if !self.by_parameter {
+                    continue;
+                }
+                let parameters = &mut held.parameters;
+                match (storages.category, storages.holder.strip_suffix(".grad")) {
+                    (Category::Parameter, _) => {
+                        let name = Arc::clone(&storages.holder);
+                        parameters.entry(name).or_default().weight += storages.bytes;
+                    }
+                    (Category::Gradient, Some(name)) => {
+                        parameters.entry(name.into()).or_default().gradient += storages.bytes;
+                    }
+                    _ => {}
+                }
             }
+            self.held.insert(device.device, held);
         }
+    }
+
+    pub(crate) fn by_variable(&self) -> bool {
+        self.last.is_some_and(|last| last.clock == StepClock::Variable)
     }
 
     pub(crate) fn done(&self) -> &[Iteration] {
@@ -137,41 +199,30 @@ impl Iterations {
 mod tests {
     use super::*;
 
-    fn counters(current: i64, peak: i64) -> AllocatorCounters {
-        let mut counters = AllocatorCounters::default();
-        let stat = &mut counters.stats[Metric::AllocatedBytes as usize][Pool::All as usize];
-        (stat.current, stat.peak) = (current, peak);
-        counters
-    }
-
-    fn step(time: u64, step: u64) -> Step {
-        Step { time: Nanos(time), step }
+    #[test]
+    fn a_variable_has_the_number_of_the_step_under_way() {
+        let mut iterations = Iterations::default();
+        for (time, epoch, step) in
+            [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)]
+        {
+            let clock = StepClock::Variable;
+            let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock };
+            iterations.take_step(step, Nanos(time));
+        }
+        let of = |i: &Iteration| (i.epoch, i.step, i.steps, i.from.0, i.to.0);
+        let seen: Vec<_> = iterations.done().iter().map(of).collect();
+        let expected = [(0, 7, 1, 1, 2), (0, 8, 2, 2, 5), (0, 10, 1, 5, 6), (1, 0, 1, 6, 7)];
+        assert_eq!(seen, expected.map(|(e, s, n, from, to)| (Some(e), s, n, from, to)));
     }
 
     #[test]
-    fn an_iterations_peak_is_exact_where_the_mark_rose_in_it() {
-        let device = CudaIndex(0);
+    fn a_counter_that_begins_anew_ends_no_iteration() {
         let mut iterations = Iterations::default();
-        iterations.take_counters(device, &counters(10, 100));
-        iterations.take_step(step(5, 3)); // What was before is no whole iteration.
-        iterations.take_counters(device, &counters(40, 100));
-        iterations.take_counters(device, &counters(20, 100));
-        iterations.take_step(step(10, 4));
-        iterations.take_counters(device, &counters(30, 150));
-        iterations.take_step(step(20, 6));
-        iterations.take_step(step(30, 7));
-        let done = iterations.done();
-        let of = |i: usize| {
-            let levels = done[i].levels[&device];
-            (done[i].step, done[i].steps, levels.peak_allocated, levels.exact, levels.allocated)
-        };
-        assert_eq!(of(0), (4, 1, 40, false, 20));
-        assert_eq!(of(1), (6, 2, 150, true, 30));
-        // Nothing happened: the level it began with.
-        assert_eq!(of(2), (7, 1, 30, false, 30));
-        assert_eq!((done[1].from, done[1].to), (Nanos(10), Nanos(20)));
-        // A counter that begins anew begins no iteration.
-        iterations.take_step(step(40, 1));
-        assert_eq!(iterations.done().len(), 3);
+        for (time, step) in [(1, 3), (2, 4), (3, 6), (4, 1), (5, 2)] {
+            iterations.take_step(Step { time: Nanos(time), step, ..Step::default() }, Nanos(time));
+        }
+        let of = |i: &Iteration| (i.step, i.steps, i.from.0, i.to.0);
+        let seen: Vec<_> = iterations.done().iter().map(of).collect();
+        assert_eq!(seen, [(4, 1, 1, 2), (6, 2, 2, 3), (2, 1, 4, 5)]);
     }
 }

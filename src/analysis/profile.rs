@@ -12,6 +12,7 @@ use super::device::{DeviceProfile, Moment, Seen, Snapshot};
 use super::exact::ExactProfile;
 use super::high_water::{HighWater, Reached};
 use super::holders::{HolderLooks, HolderStacks};
+use super::iteration_clock::{IterationClock, RunningClock};
 use super::iterations::{Iteration, Iterations};
 use super::line_bounds::BoundsByStack;
 use super::losses::Losses;
@@ -57,6 +58,7 @@ pub struct Profile {
     least_life: u64,
     holders: HolderLooks,
     iterations: Iterations,
+    clock: RunningClock,
     stacks: StackTable,
     engine: EngineFrames,
     depths: Vec<u32>,
@@ -102,6 +104,23 @@ impl Profile {
     pub fn with_least_life(mut self, least_life: Nanos) -> Profile {
         self.least_life = least_life.0;
         self
+    }
+
+    /// Lets `clock` tell where iterations end, with the bytes of each parameter if `by_parameter`; before the records.
+    pub fn with_iterations(mut self, clock: IterationClock, by_parameter: bool) -> Profile {
+        self.clock = RunningClock::new(clock);
+        self.iterations.by_parameter = by_parameter;
+        self
+    }
+
+    /// What tells where iterations end.
+    pub fn iteration_clock(&self) -> &IterationClock {
+        self.clock.clock()
+    }
+
+    /// Whether a variable of the program counted the steps.
+    pub fn steps_by_variable(&self) -> bool {
+        self.iterations.by_variable()
     }
 
     /// What exact events tell; `None` in a recording without them.

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::analysis::Look;
 use crate::model::CudaIndex;
 use crate::render;
-use crate::sampler::{Pausing, Recorder, Wanted, attach, look_at_holders};
+use crate::sampler::{AlsoWanted, Pausing, Recorder, Wanted, attach, look_at_holders};
 
 use super::args::Dump as Words;
 use super::flame::into_io;
@@ -24,7 +24,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
         Err(error) => Err(error.to_string()),
     };
     let mut look = Look::new();
-    Recorder::new(readers, Wanted { rate: 1, duration: None, holders: None })
+    Recorder::new(readers, Wanted { rate: 1, duration: None, also: AlsoWanted::default() })
         .look(output::host(), &mut look)?;
     let gpu = words.gpu.map(CudaIndex);
     output::write(Path::new("-"), false, |out| {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::analysis::Profile;
+use crate::analysis::{IterationClock, MarkerLine, PeriodFinder, Profile};
 use crate::render;
 
 use super::args::{Iterations as Words, LinesFormat};
@@ -13,19 +13,8 @@ use super::{output, replay, say};
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
-    let (profile, path) = replay::for_report(
-        &words.trace,
-        Profile::new(),
-        words.output.as_deref(),
-        PathBuf::from("-"),
-    )?;
+    let (profile, path) = profile(words)?;
     let device = device(&profile, words.gpu)?;
-    if profile.iterations().0.is_empty() {
-        bail!(
-            "the recording has no whole training iteration: record with --holders a job whose optimizer counts its \
-             steps in its own memory (Adam, AdamW and others, not fused or capturable), for two steps or more"
-        );
-    }
     let format = if words.json { LinesFormat::Json } else { words.format };
     output::write(&path, words.force, |out| {
         match format {
@@ -39,4 +28,47 @@ pub(super) fn run(words: &Words) -> Result<()> {
         say(&format!("wrote {}", path.display()));
     }
     Ok(())
+}
+
+/// The recording by the clock asked for, else by the first that it has: steps, then the period of its counters.
+fn profile(words: &Words) -> Result<(Profile, PathBuf)> {
+    let read = |clock: IterationClock| {
+        replay::for_report(
+            &words.trace,
+            Profile::new().with_iterations(clock, words.parameters),
+            words.output.as_deref(),
+            PathBuf::from("-"),
+        )
+    };
+    if let Some(marker) = &words.marker {
+        let read = read(IterationClock::Marker(marker.clone()))?;
+        if read.0.iterations().0.is_empty() {
+            let MarkerLine { file, line } = marker;
+            bail!(
+                "no thread was seen to come to {file}:{line} twice: name a line that calls something slower than the time \
+                 between two samples, as 'memspy lines' lists them, or record with a higher rate (-r)"
+            );
+        }
+        return Ok(read);
+    }
+    if !words.period {
+        let read = read(IterationClock::Steps)?;
+        if !read.0.iterations().0.is_empty() {
+            return Ok(read);
+        }
+    }
+    let mut finder = PeriodFinder::default();
+    replay::records(&words.trace, &mut finder)?;
+    let read = match finder.period() {
+        Some(period) => Some(read(IterationClock::Period(period))?),
+        None => None,
+    };
+    match read {
+        Some(read) if !read.0.iterations().0.is_empty() => Ok(read),
+        _ => bail!(
+            "the recording has no whole training iteration: nothing counts its steps, and its counters do not repeat \
+             themselves. Record two steps or more with --iter-var NAME (the loop's variable) or with --holders (the step \
+             counter of Adam, AdamW and others, not fused or capturable), or name a line with --marker FILE:LINE"
+        ),
+    }
 }

@@ -18,6 +18,7 @@ mod output;
 mod record;
 mod replay;
 mod signals;
+mod values;
 
 use std::io;
 use std::process::ExitCode;

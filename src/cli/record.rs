@@ -14,8 +14,8 @@ use crate::analysis::Profile;
 use crate::model::{AllocatorBackend, ExactWay, Frees, Record, RecordSink};
 use crate::render;
 use crate::sampler::{
-    BackgroundSink, ExactRecorder, ExactWanted, Progress, Readers, Recorder, Torch, Wanted,
-    WithSources, attach, attach_when_python,
+    AlsoWanted, BackgroundSink, ExactRecorder, ExactWanted, Progress, Readers, Recorder, Torch,
+    Wanted, WithSources, attach, attach_when_python,
 };
 use crate::trace;
 
@@ -89,8 +89,12 @@ fn record(
     output::check(&path, words.force)?;
     announce(&readers);
     let duration = words.duration.map(Duration::from_secs_f64);
-    let holders = words.holders.map(|percent| percent / 100.0);
-    let wanted = Wanted { rate: words.rate, duration, holders };
+    let also = AlsoWanted {
+        holders: words.holders.map(|percent| percent / 100.0),
+        step_variable: words.iter_var.clone(),
+        epoch_variable: words.epoch_var.clone(),
+    };
+    let wanted = Wanted { rate: words.rate, duration, also };
     let process = readers.process.clone();
     let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
     // Before the file is made: probes that are refused leave nothing behind.
@@ -174,7 +178,7 @@ fn recorder(words: &Words, wanted: Wanted, readers: Readers) -> Result<Any> {
         stacks_from: words.stacks_from,
         stacks_every: words.stacks_every,
         backward_lines: words.backward_lines,
-        holders: wanted.holders,
+        also: wanted.also,
     };
     let mut recorder = ExactRecorder::new(readers, wanted);
     let began = Instant::now();

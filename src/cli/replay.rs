@@ -8,6 +8,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::analysis::Profile;
+use crate::model::RecordSink;
 use crate::trace::{Reader, Summary};
 
 use super::output;
@@ -35,24 +36,30 @@ pub(super) fn for_report(
 
 /// Reads the trace at `path` into `profile`.
 fn read(path: &Path, profile: &mut Profile) -> Result<()> {
-    let mut reader = Reader::open(path)?;
-    let bar = bar(reader.length().unwrap_or(0));
-    let summary = reader.replay_with(profile, &mut |progress| {
-        bar.set_position(progress.bytes);
-        ControlFlow::Continue(())
-    })?;
-    bar.finish_and_clear();
+    let summary = records(path, profile)?;
     profile.finish();
     for warning in warnings(&summary) {
         profile.warn(warning);
     }
+    Ok(())
+}
+
+/// Passes the records of the trace at `path` to `sink`, with progress on a terminal.
+pub(super) fn records(path: &Path, sink: &mut dyn RecordSink) -> Result<Summary> {
+    let mut reader = Reader::open(path)?;
+    let bar = bar(reader.length().unwrap_or(0));
+    let summary = reader.replay_with(sink, &mut |progress| {
+        bar.set_position(progress.bytes);
+        ControlFlow::Continue(())
+    })?;
+    bar.finish_and_clear();
     if summary.records == 0 {
         anyhow::bail!(
             "{} has no whole block: the recording ended before its first second was written",
             path.display()
         );
     }
-    Ok(())
+    Ok(summary)
 }
 
 /// What a report has to say about the state of its trace.

@@ -32,7 +32,7 @@ pub use holdings::{
 };
 pub use record::{
     End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
-    Source, Start, Step, ThreadSample, Totals,
+    Source, Start, Step, StepClock, ThreadSample, Totals,
 };
 pub use stack::{
     Activity, Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable,

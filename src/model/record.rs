@@ -157,13 +157,27 @@ pub struct ThreadSample {
     pub activity: Activity,
 }
 
-/// The step counter of an optimizer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What counts the steps of training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StepClock {
+    /// An optimizer's counter of the steps it has made.
+    #[default]
+    Optimizer,
+    /// A variable of the program: the number of the step under way.
+    Variable,
+}
+
+/// The step counter of an optimizer, or a variable of the program that counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Step {
     /// When it was seen.
     pub time: Nanos,
-    /// Steps made.
+    /// Steps made, or the variable's value.
     pub step: u64,
+    /// The value of the variable that counts epochs; `None` where none was named or seen.
+    pub epoch: Option<u64>,
+    /// What counts.
+    pub clock: StepClock,
 }
 
 /// Which reader missed something.

@@ -26,6 +26,7 @@ mod probed;
 mod reader;
 mod rows;
 mod thread;
+mod variables;
 pub mod walk;
 mod windows;
 
@@ -36,3 +37,4 @@ pub use line_cache::LineCache;
 pub use own::SampleStats;
 pub use probed::ProbedStacks;
 pub use reader::{Coverage, PythonReader};
+pub use variables::IntegerVariable;

@@ -101,11 +101,16 @@ pub(super) fn small_int(
         return Err(ObjectFault::Odd);
     }
     let bytes = memory.vec(at, layout.int_digits + 8)?;
+    // Since 3.12 the number of digits is kept with the sign, 2 for less than zero; before, it is negative itself.
+    let tag = layout.int_len.of(&bytes).ok_or(ObjectFault::Odd)?;
+    if layout.int_len_bit > 0 && tag & 3 == 2 {
+        return Err(ObjectFault::Odd);
+    }
     let digit = |n: usize| Field::<u32>::at(layout.int_digits + 4 * n).of(&bytes).map(u64::from);
-    match (layout.int_len.of(&bytes).map(|len| len >> layout.int_len_bit), digit(0), digit(1)) {
-        (Some(0), _, _) => Ok(0),
-        (Some(1), Some(low), _) => Ok(low),
-        (Some(2), Some(low), Some(high)) => Ok(high << 30 | low),
+    match (tag >> layout.int_len_bit, digit(0), digit(1)) {
+        (0, _, _) => Ok(0),
+        (1, Some(low), _) => Ok(low),
+        (2, Some(low), Some(high)) => Ok(high << 30 | low),
         _ => Err(ObjectFault::Odd),
     }
 }

@@ -8,6 +8,7 @@ use super::layout::LayoutSource;
 use super::line_cache::LineCache;
 use super::own::{OwnReader, SampleStats};
 use super::probed::ProbedStacks;
+use super::variables::IntegerVariable;
 use crate::model::{FrameWalk, StackTable, ThreadId, ThreadSample};
 use crate::target::{PageCache, Process};
 
@@ -140,6 +141,18 @@ impl PythonReader {
             Reader::Own(own) => {
                 let process = Process::open(process.pid()).ok()?;
                 Some(LineCache::new(process, own.interpreter().clone()))
+            }
+            Reader::PySpy(_) => None,
+        }
+    }
+
+    /// What reads the integer variable `name` (`i`, or `function:i`) of `process`, the one attached to; `None` when py-spy
+    /// reads the stacks.
+    pub fn integer_variable(&self, process: &Process, name: &str) -> Option<IntegerVariable> {
+        match &self.reader {
+            Reader::Own(own) => {
+                let process = Process::open(process.pid()).ok()?;
+                Some(IntegerVariable::new(process, own.interpreter().clone(), name))
             }
             Reader::PySpy(_) => None,
         }

@@ -1,5 +1,6 @@
 //! Training iterations as a table, CSV and JSON.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use super::RenderError;
 use super::header::header;
 use super::size::{count, signed_bytes};
-use crate::analysis::{Iteration, IterationLevels, Profile};
+use crate::analysis::{HeldInIteration, Iteration, IterationClock, IterationLevels, Profile};
 use crate::model::{Category, CudaIndex};
 
 /// Writes the last `limit` iterations (0: all), and the one with the highest peak.
@@ -35,13 +36,20 @@ pub fn iterations_text(
     )?;
     if let Some(highest) = all.iter().max_by_key(|i| levels(i, device).peak_allocated) {
         let peak = size(levels(highest, device).peak_allocated, levels(highest, device).exact);
-        writeln!(out, "highest peak: {peak} in step {}", highest.step)?;
+        writeln!(out, "highest peak: {peak} in step {}", named(highest))?;
     }
     writeln!(out)?;
+    let has_epochs = all.iter().any(|iteration| iteration.epoch.is_some());
     writeln!(
         out,
         "{:>8} {:>9} {:>8} {:>12} {:>11} {:>11} {:>11}  held by (last look in it)",
-        "step", "at (s)", "seconds", "peak", "at its end", "peak cached", "cached"
+        if has_epochs { "epoch:step" } else { "step" },
+        "at (s)",
+        "seconds",
+        "peak",
+        "at its end",
+        "peak cached",
+        "cached"
     )?;
     let from = match limit {
         0 => 0,
@@ -49,16 +57,19 @@ pub fn iterations_text(
     };
     for iteration in &all[from..] {
         let reached = levels(iteration, device);
+        let loose = iteration.held.get(&device).map(|held| ("in no tensor", held.in_no_tensor));
         let held: Vec<String> = iteration
             .held
             .get(&device)
             .into_iter()
-            .flatten()
-            .map(|(category, bytes)| format!("{} {}", category.name(), signed_bytes(*bytes as i64)))
+            .flat_map(|held| &held.categories)
+            .map(|(category, bytes)| (category.name(), *bytes))
+            .chain(loose)
+            .map(|(name, bytes)| format!("{name} {}", signed_bytes(bytes as i64)))
             .collect();
         let row = format!(
             "{:>8} {:>9.3} {:>8.4} {:>12} {:>11} {:>11} {:>11}  {}",
-            iteration.step,
+            named(iteration),
             iteration.to.seconds(),
             duration(iteration),
             size(reached.peak_allocated, reached.exact),
@@ -71,11 +82,50 @@ pub fn iterations_text(
     }
     writeln!(out)?;
     writeln!(out, "~: at least that; without: the allocator's own peak rose to it in this step.")?;
+    let clock = match (profile.iteration_clock(), has_epochs || profile.steps_by_variable()) {
+        (IterationClock::Steps, false) => "the optimizer's step counter rises".to_owned(),
+        (IterationClock::Steps, true) => "the loop's variable changes".to_owned(),
+        (IterationClock::Marker(marker), _) => {
+            format!("a thread comes to {}:{}", marker.file, marker.line)
+        }
+        (IterationClock::Period(period), _) => format!(
+            "{} allocations are made: after so many the same levels come again ({} of {} looks that far apart agree)",
+            period.allocations, period.equal, period.compared
+        ),
+    };
+    writeln!(out, "An iteration ends when {clock}; seen within the time between two samples.")?;
+    parameters(out, all, device)
+}
+
+/// Writes the last parameters and gradients seen, if they were asked for.
+fn parameters(
+    out: &mut dyn Write,
+    all: &[Iteration],
+    device: CudaIndex,
+) -> Result<(), RenderError> {
+    let seen = |i: &'_ &Iteration| i.held.get(&device).is_some_and(|h| !h.parameters.is_empty());
+    let Some(last) = all.iter().rev().find(seen) else { return Ok(()) };
+    writeln!(out)?;
     writeln!(
         out,
-        "An iteration ends when the optimizer's step counter rises; seen within the time between two samples."
+        "{:>11} {:>11}  parameter (as seen in step {})",
+        "weight",
+        "gradient",
+        named(last)
     )?;
+    for (name, bytes) in last.held.get(&device).iter().flat_map(|held| &held.parameters) {
+        let (weight, gradient) =
+            (signed_bytes(bytes.weight as i64), signed_bytes(bytes.gradient as i64));
+        writeln!(out, "{weight:>11} {gradient:>11}  {name}")?;
+    }
     Ok(())
+}
+
+fn named(iteration: &Iteration) -> String {
+    match iteration.epoch {
+        Some(epoch) => format!("{epoch}:{}", iteration.step),
+        None => iteration.step.to_string(),
+    }
 }
 
 fn size(value: i64, exact: bool) -> String {
@@ -99,6 +149,7 @@ pub fn iterations_csv(
 ) -> Result<(), RenderError> {
     let mut csv = csv::Writer::from_writer(out);
     let fixed = [
+        "epoch",
         "step",
         "steps",
         "from_seconds",
@@ -110,10 +161,22 @@ pub fn iterations_csv(
         "reserved",
     ];
     let categories = Category::ALL.map(Category::name);
-    csv.write_record(fixed.iter().chain(&categories))?;
+    let parameters: BTreeSet<&str> = profile
+        .iterations()
+        .0
+        .iter()
+        .filter_map(|iteration| iteration.held.get(&device))
+        .flat_map(|held| held.parameters.keys().map(|name| &**name))
+        .collect();
+    let gradients: Vec<String> = parameters.iter().map(|name| format!("{name}.grad")).collect();
+    let head = fixed.iter().chain(&categories).chain(&["in no tensor"]).copied();
+    csv.write_record(
+        head.chain(parameters.iter().copied()).chain(gradients.iter().map(|name| &**name)),
+    )?;
     for iteration in profile.iterations().0 {
         let reached = levels(iteration, device);
         let mut row = vec![
+            iteration.epoch.map_or_else(String::new, |epoch| epoch.to_string()),
             iteration.step.to_string(),
             iteration.steps.to_string(),
             iteration.from.seconds().to_string(),
@@ -125,11 +188,18 @@ pub fn iterations_csv(
             reached.reserved.to_string(),
         ];
         let held = iteration.held.get(&device);
+        let bytes = |of: &dyn Fn(&HeldInIteration) -> u64| {
+            held.map_or_else(String::new, |held| of(held).to_string())
+        };
         row.extend(Category::ALL.map(|category| {
-            held.map_or_else(String::new, |held| {
-                held.get(&category).copied().unwrap_or_default().to_string()
-            })
+            bytes(&|held| held.categories.get(&category).copied().unwrap_or_default())
         }));
+        row.push(bytes(&|held| held.in_no_tensor));
+        let of = |name: &str, held: &HeldInIteration| {
+            held.parameters.get(name).copied().unwrap_or_default()
+        };
+        row.extend(parameters.iter().map(|name| bytes(&|held| of(name, held).weight)));
+        row.extend(parameters.iter().map(|name| bytes(&|held| of(name, held).gradient)));
         csv.write_record(&row)?;
     }
     csv.flush()?;
@@ -148,11 +218,26 @@ pub fn iterations_json(
         .map(|iteration| {
             let reached = levels(iteration, device);
             let held = iteration.held.get(&device).map(|held| {
-                let bytes = |category: Category| held.get(&category).copied().unwrap_or_default();
+                let bytes = |category: Category| {
+                    held.categories.get(&category).copied().unwrap_or_default()
+                };
                 let pairs = Category::ALL.map(|c| (c.name().to_owned(), json!(bytes(c))));
-                Value::Object(pairs.into_iter().collect())
+                let mut pairs: serde_json::Map<String, Value> = pairs.into_iter().collect();
+                pairs.insert("in no tensor".to_owned(), json!(held.in_no_tensor));
+                Value::Object(pairs)
             });
+            let parameters: Option<serde_json::Map<String, Value>> =
+                iteration.held.get(&device).map(|held| {
+                    let pairs = held.parameters.iter().map(|(name, bytes)| {
+                        (
+                            name.to_string(),
+                            json!({"weight": bytes.weight, "gradient": bytes.gradient}),
+                        )
+                    });
+                    pairs.collect()
+                });
             json!({
+                "epoch": iteration.epoch,
                 "step": iteration.step,
                 "steps": iteration.steps,
                 "from_seconds": iteration.from.seconds(),
@@ -163,6 +248,7 @@ pub fn iterations_json(
                 "peak_reserved": reached.peak_reserved,
                 "reserved": reached.reserved,
                 "held": held,
+                "parameters": parameters,
             })
         })
         .collect();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::holders::look_at_holders;
 use super::readers::Readers;
-use super::step_clock::StepClock;
+use super::steps::OptimizerCounter;
 use crate::holders::Pausing;
 use crate::model::holdings::snapshot;
 use crate::model::{HolderSnapshot, Nanos};
@@ -20,7 +20,7 @@ const LEAST_REST: Duration = Duration::from_millis(250);
 const NOTICE_EVERY: Duration = Duration::from_millis(20);
 
 /// A look and where training counts its steps, or why there is none.
-pub(super) type Looked = Result<(HolderSnapshot, Option<StepClock>), String>;
+pub(super) type Looked = Result<(HolderSnapshot, Option<OptimizerCounter>), String>;
 
 /// The thread.
 pub(super) struct HolderThread {
@@ -72,7 +72,7 @@ fn look(readers: &mut Readers, start: Instant) -> (Looked, Option<Duration>) {
         Ok(look) => {
             let pause = look.map.pause.unwrap_or_default();
             let time = Nanos(start.elapsed().saturating_sub(pause).as_nanos() as u64);
-            let clock = StepClock::find(&look.map);
+            let clock = OptimizerCounter::find(&look.map);
             (Ok((snapshot(&look.map, time), clock)), Some(pause * look.attempts))
         }
         Err(error) => (Err(error.to_string()), None),

@@ -21,7 +21,7 @@ mod readers;
 mod recorder;
 mod session;
 mod sources;
-mod step_clock;
+mod steps;
 
 pub use crate::holders::{HolderError, Pausing};
 pub use crate::probe::{Probe, ProbeError};
@@ -31,4 +31,5 @@ pub use exact::{ExactOutlook, ExactRecorder, ExactWanted};
 pub use holders::{HolderLook, TakeLook, look_at_holders, watch_holders};
 pub use readers::{AttachError, Readers, Torch};
 pub use recorder::{Progress, Recorder, Wanted};
+pub use session::AlsoWanted;
 pub use sources::WithSources;

@@ -19,7 +19,7 @@ use super::pace::Pace;
 use super::policy::MapPolicy;
 use super::priority::serve_early;
 use super::readers::{Readers, Torch};
-use super::session::Session;
+use super::session::{AlsoWanted, Session};
 
 /// Between two checks that the target is still the process and the program it was.
 const CHECK_ALIVE_EVERY: Duration = Duration::from_millis(100);
@@ -43,8 +43,8 @@ pub struct Wanted {
     pub rate: u32,
     /// How long; `None` for until stopped.
     pub duration: Option<Duration>,
-    /// Part of the time that the target may stand still for looks at holders; `None` for no looks.
-    pub holders: Option<f64>,
+    /// What else.
+    pub also: AlsoWanted,
 }
 
 /// How far a recording is, for showing.
@@ -170,7 +170,7 @@ impl Recorder {
         observe: &mut dyn FnMut(&Progress),
     ) -> io::Result<EndReason> {
         self.session.watch_gpu();
-        self.session.watch_holders(self.wanted.holders);
+        self.session.watch_also(&self.wanted.also);
         self.start_maps(PATIENCE);
         // Last, because threads inherit it.
         serve_early();

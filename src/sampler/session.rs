@@ -5,14 +5,25 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
     EndReason, HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime,
-    StackTable, Start, Step, Totals,
+    StackTable, Start, Totals,
 };
 
 use super::gpu_watch::GpuWatch;
 use super::holder_thread::HolderThread;
 use super::losses::Losses;
 use super::readers::Readers;
-use super::step_clock::StepClock;
+use super::steps::{LoopVariables, Steps};
+
+/// What is wanted beside stacks and memory, in every kind of recording.
+#[derive(Debug, Clone, Default)]
+pub struct AlsoWanted {
+    /// Part of the time that the target may stand still for looks at holders; `None` for no looks.
+    pub holders: Option<f64>,
+    /// An integer variable of the program that counts the steps of training: `i`, or `function:i`.
+    pub step_variable: Option<String>,
+    /// One that counts epochs.
+    pub epoch_variable: Option<String>,
+}
 
 /// A recording under way.
 pub(super) struct Session {
@@ -24,9 +35,7 @@ pub(super) struct Session {
     pub(super) totals: Totals,
     gpu: Option<GpuWatch>,
     holders: Option<HolderThread>,
-    clock: Option<StepClock>,
-    /// The steps last recorded.
-    step: Option<u64>,
+    steps: Steps,
 }
 
 impl Session {
@@ -40,8 +49,7 @@ impl Session {
             totals: Totals::default(),
             gpu: None,
             holders: None,
-            clock: None,
-            step: None,
+            steps: Steps::default(),
         }
     }
 
@@ -74,10 +82,17 @@ impl Session {
         }
     }
 
-    /// Begins to look at holders now and then; the target stands still for at most `budget` of the time.
-    pub(super) fn watch_holders(&mut self, budget: Option<f64>) {
-        let Some(budget) = budget else { return };
-        match HolderThread::start(self.readers.process.pid(), budget, self.start) {
+    /// Begins what else is wanted.
+    pub(super) fn watch_also(&mut self, wanted: &AlsoWanted) {
+        let process = &self.readers.process;
+        self.steps.follow(LoopVariables::find(
+            self.readers.python.as_ref(),
+            process,
+            wanted.step_variable.as_deref(),
+            wanted.epoch_variable.as_deref(),
+        ));
+        let Some(budget) = wanted.holders else { return };
+        match HolderThread::start(process.pid(), budget, self.start) {
             Ok(thread) => self.holders = Some(thread),
             Err(e) => self.losses.add(ReaderKind::Holders, MissedWhy::Failed(e.to_string()), 1),
         }
@@ -88,8 +103,8 @@ impl Session {
         while let Some(look) = self.holders.as_ref().and_then(HolderThread::take) {
             match look {
                 // Now, not some milliseconds ago: other records of that time have gone on already.
-                Ok((snapshot, clock)) => {
-                    self.clock = clock;
+                Ok((snapshot, counter)) => {
+                    self.steps.found(counter);
                     let snapshot = HolderSnapshot { time: self.now(), ..snapshot };
                     sink.record(&Record::Holders(snapshot))?;
                 }
@@ -110,21 +125,11 @@ impl Session {
 
     /// Records the steps that training has made, when they change.
     pub(super) fn record_step(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let Some(clock) = self.clock else { return Ok(()) };
-        let step = clock.read(&self.readers.process);
-        match (step, self.step) {
-            // What is no counter any more is looked for by the next look at holders.
-            (None, _) => self.clock = None,
-            (Some(now), Some(last)) if now == last => {}
-            (Some(now), last) => {
-                self.step = Some(now);
-                // One that begins anew is another optimizer's, or none at all.
-                if last.is_none_or(|last| last < now) {
-                    sink.record(&Record::Step(Step { time: self.now(), step: now }))?;
-                }
-            }
+        let time = self.now();
+        match self.steps.next(&self.readers.process, time) {
+            Some(step) => sink.record(&Record::Step(step)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Records what is recorded; `rate` is the number of samples a second, 0 for none.

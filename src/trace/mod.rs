@@ -58,7 +58,7 @@
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
 //! | 21 | holders | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), holder, bytes, count |
-//! | 22 | step | time, steps of training made |
+//! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable); earlier files end before these two |
 //!
 //! Functions, frames and stacks are numbered in the order of their records, from what the head of the
 //! block says; each uses numbers smaller than its own only. A thread's number is written: the next one

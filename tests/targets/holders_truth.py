@@ -93,6 +93,28 @@ def iterate(model, optimizer, batch, count):
     return found
 
 
+def steady(model, optimizer, batch, epochs, steps):
+    """All iterations are alike. How many allocations each makes, and the peak of each."""
+    made, peaks = [], []
+    for epoch in range(epochs):
+        for i in range(steps):
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_stats()["allocation.all.allocated"]
+            inputs = batch.inputs.repeat(100, 1)
+            time.sleep(0.005)
+            loss = model(inputs).square().mean()
+            time.sleep(0.005)
+            loss.backward()
+            time.sleep(0.02)  # The line that a test looks for.
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            del inputs, loss
+            made.append(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
+            peaks.append(torch.cuda.max_memory_allocated())
+            time.sleep(0.01)
+    return made, peaks
+
+
 def unique(tensors):
     """Bytes of distinct storages."""
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
@@ -151,6 +173,9 @@ def main():
             kept.clear()
         elif request == "iterate":
             print(json.dumps(iterate(model, optimizer, batch, int(argument[0]))), flush=True)
+            continue
+        elif request == "steady":
+            print(json.dumps(steady(model, optimizer, batch, *map(int, argument))), flush=True)
             continue
         elif request == "leak":
             # A model and a tensor that only cycles hold, beside what is alive.

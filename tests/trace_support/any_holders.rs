@@ -1,7 +1,7 @@
 //! Any looks at holders.
 
 use memspy::model::{
-    Category, CudaIndex, HeldOnDevice, HeldStorages, HolderSnapshot, Nanos, Record, Step,
+    Category, CudaIndex, HeldOnDevice, HeldStorages, HolderSnapshot, Nanos, Record, Step, StepClock,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -29,5 +29,8 @@ pub fn holders() -> impl Strategy<Value = Record> {
 }
 
 pub fn step() -> impl Strategy<Value = Record> {
-    (number(), number()).prop_map(|(time, step)| Record::Step(Step { time: Nanos(time), step }))
+    let clock = prop_oneof![Just(StepClock::Optimizer), Just(StepClock::Variable)];
+    (number(), number(), option::of(number()), clock).prop_map(|(time, step, epoch, clock)| {
+        Record::Step(Step { time: Nanos(time), step, epoch, clock })
+    })
 }

@@ -251,12 +251,23 @@ fn common_stack(table: &StackTable, depths: &[u32], a: StackId, b: StackId) -> O
 impl RecordSink for Profile {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         match record {
-            Record::Sample(sample) => self.take_sample(sample),
+            Record::Sample(sample) => {
+                if let Some((step, from)) = self.clock.take_sample(sample, &self.stacks) {
+                    self.iterations.take_step(step, from);
+                }
+                if self.clock.settles() {
+                    self.iterations.take_tick(sample.time);
+                }
+                self.take_sample(sample);
+            }
             Record::Counters { time, device, counters } => {
                 if let Some(exact) = &mut self.exact {
                     exact.take_counters(*device, counters);
                 }
-                self.iterations.take_counters(*device, counters);
+                self.iterations.take_counters(*time, *device, counters);
+                if let Some((step, from)) = self.clock.take_counters(*time, *device, counters) {
+                    self.iterations.take_step(step, from);
+                }
                 self.take_counters(*time, *device, counters);
             }
             Record::Exact(exact) => match &mut self.exact {
@@ -271,11 +282,14 @@ impl RecordSink for Profile {
                     exact.take_events(&batch.events, &self.stacks);
                 }
                 for event in &batch.events {
+                    if let Some((step, from)) = self.clock.take_event(event, &self.stacks) {
+                        self.iterations.take_step(step, from);
+                    }
                     if let Change::Allocated { arena: Arena::Torch(device), levels, .. } =
                         event.change
                         && let Some(levels) = levels
                     {
-                        self.iterations.take_levels(device, levels);
+                        self.iterations.take_levels(event.time, device, levels);
                     }
                 }
                 self.last_time = self.last_time.max(record.time().unwrap_or_default());
@@ -292,7 +306,9 @@ impl RecordSink for Profile {
             }
             Record::Step(step) => {
                 self.last_time = self.last_time.max(step.time);
-                self.iterations.take_step(*step);
+                if let Some((step, from)) = self.clock.take_step(*step) {
+                    self.iterations.take_step(step, from);
+                }
             }
             Record::Blocks(map) if self.exact.is_some() => {
                 self.last_time = self.last_time.max(map.time);

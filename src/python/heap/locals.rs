@@ -1,9 +1,10 @@
 //! Local variables of the frames that run, and of generators that wait.
 
-use super::super::layout::{Entry, GeneratorFrame, LocalNames};
+use super::super::layout::{Entry, GeneratorFrame, Layout, LocalNames};
 use super::super::objects::bytes;
+use super::class::NAME;
 use super::{Heap, Kind};
-use crate::target::{Addr, Field};
+use crate::target::{Addr, Field, Memory};
 
 /// More than any program has.
 const MOST_INTERPRETERS: usize = 256;
@@ -12,7 +13,7 @@ const MOST_FRAMES: usize = 100_000;
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
 const IN_CELL: u8 = 0x40 | 0x80;
 /// Low bits of a reference in a frame are a tag since 3.14 (`_PyStackRef`).
-const TAG: u64 = 3;
+pub(in crate::python) const TAG: u64 = 3;
 /// `PyCellObject.ob_ref`, the same from 3.8 to 3.15.
 pub(super) const CELL: Field<Addr> = Field::at(16);
 
@@ -27,6 +28,26 @@ pub struct Local {
     pub name: String,
     /// What it refers to.
     pub value: Addr,
+    /// The `PyThreadState` of its frame; null for the frame of a generator that waits.
+    pub(in crate::python) thread: Addr,
+    /// Its frame.
+    pub(in crate::python) frame: Addr,
+    /// Where in the frame the reference lies.
+    pub(in crate::python) slot: Addr,
+}
+
+/// The object that a slot of a frame refers to, through a cell where it holds one.
+pub(in crate::python) fn in_cell(memory: &dyn Memory, layout: &Layout, slot: Addr) -> Addr {
+    let value = Addr(slot.0 & !TAG);
+    let is_cell = || {
+        let class = memory.pointer(layout.object.type_of.in_target(value)).ok()?;
+        let name = memory.pointer(NAME.in_target(class)).ok()?;
+        Some(memory.bytes::<5>(name).ok()? == *b"cell\0")
+    };
+    match is_cell() {
+        Some(true) => memory.pointer(CELL.in_target(value)).unwrap_or_default(),
+        _ => value,
+    }
 }
 
 impl Heap<'_> {
@@ -67,7 +88,7 @@ impl Heap<'_> {
             if !frame.is_plausible() {
                 break;
             }
-            self.locals_of_frame(frame, &mut |local| found.push(local));
+            self.locals_of_frame(frame, &mut |local| found.push(Local { thread, ..local }));
             frame = pointer(layout.frame.previous, frame);
         }
     }
@@ -107,8 +128,12 @@ impl Heap<'_> {
                 ([variables, cells, free].concat(), kinds)
             }
         };
-        let values = memory.vec(frame + layout.heap.frame_locals as u64, 8 * names.len()).ok()?;
-        for ((name, kind), value) in names.iter().zip(kinds).zip(values.chunks_exact(8)) {
+        let slots = frame + layout.heap.frame_locals as u64;
+        let values = memory.vec(slots, 8 * names.len()).ok()?;
+        let slots = (0..).map(|n| slots + 8 * n);
+        for (((name, kind), value), slot) in
+            names.iter().zip(kinds).zip(values.chunks_exact(8)).zip(slots)
+        {
             let mut value = Addr(Field::<u64>::at(0).of(value)? & !TAG);
             if value == Addr(0) {
                 continue; // Not assigned yet, or deleted.
@@ -119,7 +144,8 @@ impl Heap<'_> {
             if value.is_plausible()
                 && let Some(name) = self.text(*name)
             {
-                take(Local { function: function.clone(), file: file.clone(), name, value });
+                let (function, file) = (function.clone(), file.clone());
+                take(Local { function, file, name, value, thread: Addr(0), frame, slot });
             }
         }
         Some(())

@@ -19,7 +19,7 @@ use crate::probe::{Plan, Probe, ProbeCounts, ProbeError, RawEvent};
 use crate::sampler::priority::serve_early;
 use crate::sampler::readers::{Readers, Torch};
 use crate::sampler::recorder::Progress;
-use crate::sampler::session::Session;
+use crate::sampler::session::{AlsoWanted, Session};
 use crate::torch::{ClassNames, TorchError};
 
 /// Between two looks into the ring: a fraction of what it holds at 600,000 events a second.
@@ -54,8 +54,8 @@ pub struct ExactWanted {
     pub stacks_every: u64,
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,
-    /// Part of the time that the target may stand still for looks at holders; `None` for no looks.
-    pub holders: Option<f64>,
+    /// What else.
+    pub also: AlsoWanted,
 }
 
 /// Records one target exactly.
@@ -127,7 +127,7 @@ impl ExactRecorder {
     ) -> io::Result<End> {
         self.session.record_start(host, 0, sink)?;
         self.session.watch_gpu();
-        self.session.watch_holders(self.wanted.holders);
+        self.session.watch_also(&self.wanted.also);
         serve_early();
         if self.probe.is_some() {
             self.record_placed(sink)?;

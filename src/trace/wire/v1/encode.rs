@@ -237,6 +237,7 @@ impl Encoder {
             }
             Record::Step(step) => {
                 put(out, step.step);
+                put_struct(rare::CountedBy::from(*step), out)?;
                 tag::STEP
             }
             Record::End(end) => {

@@ -369,3 +369,37 @@ impl End<'_> {
         }
     }
 }
+
+/// What follows the steps of a [`model::Step`]; files older than it end there.
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct CountedBy {
+    epoch: Option<u64>,
+    clock: Clock,
+}
+
+#[derive(Encode, BorrowDecode)]
+enum Clock {
+    Optimizer,
+    Variable,
+}
+
+impl From<model::Step> for CountedBy {
+    fn from(step: model::Step) -> Self {
+        let clock = match step.clock {
+            model::StepClock::Optimizer => Clock::Optimizer,
+            model::StepClock::Variable => Clock::Variable,
+        };
+        CountedBy { epoch: step.epoch, clock }
+    }
+}
+
+impl CountedBy {
+    /// The record this stands for.
+    pub(crate) fn at(self, time: model::Nanos, step: u64) -> model::Step {
+        let clock = match self.clock {
+            Clock::Optimizer => model::StepClock::Optimizer,
+            Clock::Variable => model::StepClock::Variable,
+        };
+        model::Step { time, step, epoch: self.epoch, clock }
+    }
+}

@@ -1,0 +1,156 @@
+//! The period of training, found in the allocator's counters: after how many allocations the same levels come again.
+//!
+//! A steady training loop makes the same allocations in every iteration. So what the counters say after so many
+//! allocations, they say again one period of allocations later, to the byte; and no shorter distance does that.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{Arena, Change, CudaIndex, Metric, Nanos, Pool, Record, RecordSink, Step};
+
+/// Looks kept: the first so many.
+const MOST_LOOKS: usize = 1 << 19;
+/// Distances that are tried.
+const MOST_TRIED: usize = 64;
+/// Equal levels are compared with so many that came after.
+const NEIGHBOURS: usize = 8;
+/// Comparisons that a period has to rest on, and the part of them that has to hold.
+const LEAST_COMPARED: usize = 16;
+const LEAST_EQUAL: f64 = 0.9;
+/// Periods that have to be seen.
+const LEAST_PERIODS: i64 = 3;
+
+/// A number of allocations after which everything begins anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Period {
+    /// The device whose allocations are counted.
+    pub device: CudaIndex,
+    /// The number.
+    pub allocations: i64,
+    /// A count of allocations at which an iteration begins: where least was allocated.
+    pub from: i64,
+    /// Whether allocations are counted one by one (exact recordings), and not by the allocator's counter.
+    pub by_event: bool,
+    /// How many pairs of looks a period apart were compared, and in how many the levels were equal.
+    pub compared: usize,
+    /// See `compared`.
+    pub equal: usize,
+}
+
+impl Period {
+    /// The step under way after `allocations`; `None` before the first that was seen to begin.
+    pub(crate) fn step(&self, allocations: i64, time: Nanos) -> Option<Step> {
+        let step = u64::try_from(allocations - self.from).ok()? / self.allocations.unsigned_abs();
+        Some(Step { time, step, ..Step::default() })
+    }
+}
+
+/// What the counters said after a number of allocations: bytes allocated, blocks or bytes active.
+type Looks = BTreeMap<i64, (i64, i64)>;
+
+/// Takes records and finds the period of the device that allocates most.
+#[derive(Debug, Default)]
+pub struct PeriodFinder {
+    counters: BTreeMap<CudaIndex, Looks>,
+    events: BTreeMap<CudaIndex, (i64, Looks)>,
+}
+
+impl PeriodFinder {
+    /// The shortest period there is; `None` when nothing repeats itself.
+    pub fn period(&self) -> Option<Period> {
+        let by_event = self.events.iter().map(|(device, (_, looks))| (*device, looks, true));
+        let by_counter = self.counters.iter().map(|(device, looks)| (*device, looks, false));
+        let length = |looks: &Looks| match (looks.first_key_value(), looks.last_key_value()) {
+            (Some((first, _)), Some((last, _))) => last - first,
+            _ => 0,
+        };
+        let (device, looks, by_event) = by_event
+            .chain(by_counter)
+            .max_by_key(|(_, looks, by_event)| (*by_event, length(looks)))?;
+        let found = shortest(looks)?;
+        Some(Period { device, by_event, ..found })
+    }
+}
+
+fn shortest(looks: &Looks) -> Option<Period> {
+    let mut at: FxHashMap<(i64, i64), Vec<i64>> = FxHashMap::default();
+    for (allocations, levels) in looks {
+        at.entry(*levels).or_default().push(*allocations);
+    }
+    let mut votes: FxHashMap<i64, u32> = FxHashMap::default();
+    for same in at.values() {
+        for (n, from) in same.iter().enumerate() {
+            for to in same[n + 1..].iter().take(NEIGHBOURS) {
+                *votes.entry(to - from).or_default() += 1;
+            }
+        }
+    }
+    let mut votes: Vec<(i64, u32)> = votes.into_iter().collect();
+    votes.sort_by_key(|&(distance, votes)| (std::cmp::Reverse(votes), distance));
+    let (first, last) = (*looks.first_key_value()?.0, *looks.last_key_value()?.0);
+    let mut tried: Vec<i64> = votes.into_iter().take(MOST_TRIED).map(|(d, _)| d).collect();
+    tried.sort_unstable();
+    tried.into_iter().filter(|d| *d > 1 && (last - first) / d >= LEAST_PERIODS).find_map(|d| {
+        let (mut compared, mut equal) = (0, 0);
+        for (allocations, levels) in looks {
+            if let Some(before) = looks.get(&(allocations - d)) {
+                compared += 1;
+                equal += usize::from(before == levels);
+            }
+        }
+        if compared < LEAST_COMPARED || (equal as f64) < LEAST_EQUAL * compared as f64 {
+            return None;
+        }
+        // Levels that never change repeat after any distance.
+        let range = looks.range(last - d..);
+        let (low, high) = (range.clone().map(|(_, l)| l.0).min()?, range.map(|(_, l)| l.0).max()?);
+        if low == high {
+            return None;
+        }
+        // The last look of the lowest level: what follows is another iteration.
+        let lowest = looks.range(first..first + 2 * d).min_by_key(|(n, l)| (l.0, **n))?;
+        Some(Period {
+            device: CudaIndex(0),
+            allocations: d,
+            from: *lowest.0,
+            by_event: false,
+            compared,
+            equal,
+        })
+    })
+}
+
+impl RecordSink for PeriodFinder {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            Record::Counters { device, counters, .. } => {
+                let looks = self.counters.entry(*device).or_default();
+                if looks.len() < MOST_LOOKS {
+                    let stat = |metric: Metric| counters.stat(metric, Pool::All);
+                    let made = stat(Metric::Allocation).allocated;
+                    let active = stat(Metric::Active).current;
+                    looks.insert(made, (stat(Metric::AllocatedBytes).current, active));
+                }
+            }
+            Record::Events(batch) => {
+                for event in &batch.events {
+                    if let Change::Allocated { arena: Arena::Torch(device), levels, .. } =
+                        event.change
+                    {
+                        let (made, looks) = self.events.entry(device).or_default();
+                        *made += 1;
+                        if let Some(levels) = levels
+                            && looks.len() < MOST_LOOKS
+                        {
+                            looks.insert(*made, (levels.allocated, levels.active));
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! What the values of options have to look like.
+
+use crate::analysis::MarkerLine;
+
+/// A process id.
+pub(super) fn pid(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    match parsed {
+        Ok(pid) if (1..=i32::MAX as u32).contains(&pid) => Ok(pid),
+        _ => Err("a process id is a number from 1 on, decimal or 0x…".to_owned()),
+    }
+}
+
+/// A number of bytes: `512`, `64K`, `2M`, `1G`, in powers of 1024.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let unit = unit.trim().trim_end_matches("iB").trim_end_matches('B');
+    let shift = match unit.to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err("expected a number of bytes such as 512, 64K or 2M".to_owned()),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| "expected a number of bytes such as 512".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is more than any GPU has".to_owned())
+}
+
+/// A part of the time, in per cent.
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent),
+        _ => Err("a number of per cent greater than 0, at most 50".to_owned()),
+    }
+}
+
+/// A time in seconds.
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds < 1e9 => Ok(seconds),
+        _ => Err("a number of seconds greater than 0".to_owned()),
+    }
+}
+
+/// A line of a file.
+pub(super) fn marker(text: &str) -> Result<MarkerLine, String> {
+    let parsed = text.rsplit_once(':').and_then(|(file, line)| {
+        let line = line.parse().ok().filter(|line| *line > 0)?;
+        (!file.is_empty()).then(|| MarkerLine { file: file.to_owned(), line })
+    });
+    parsed.ok_or_else(|| "a file and the number of a line in it, such as train.py:42".to_owned())
+}

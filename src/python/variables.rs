@@ -1,0 +1,164 @@
+//! One integer variable of the running program, read again and again: a loop's counter.
+
+use std::time::{Duration, Instant};
+
+use super::dicts;
+use super::heap::{Heap, TAG, in_cell};
+use super::interpreter::Interpreter;
+use super::objects::small_int;
+use crate::target::{Addr, Memory, PageCache, Process};
+
+/// Between two searches for a variable that is not there.
+const SEARCH_EVERY: Duration = Duration::from_millis(50);
+/// The list of frames is short of some while a call begins or ends.
+const ATTEMPTS: u32 = 3;
+/// Deeper stacks are not followed.
+const MOST_FRAMES: usize = 4096;
+
+/// A variable by its name, in the outermost function that has it, else among the variables of the program's main module.
+///
+/// Its value is read while the program runs: it is that of some moment of the call, or none.
+pub struct IntegerVariable {
+    process: Process,
+    interpreter: Interpreter,
+    name: String,
+    place: Option<Place>,
+    searched: Option<Instant>,
+    /// The class `int`, once one was met.
+    integer: Option<Addr>,
+    /// The dictionary of the main module, once it has been found: there are thousands of modules.
+    main: Option<Addr>,
+}
+
+/// Where it was found.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// In a frame of a thread.
+    Local { thread: Addr, frame: Addr, code: Addr, slot: Addr },
+    /// The value of a key of a module's dictionary.
+    Global { dict: Addr, key: Addr },
+}
+
+impl IntegerVariable {
+    pub(super) fn new(process: Process, interpreter: Interpreter, name: &str) -> IntegerVariable {
+        IntegerVariable {
+            process,
+            interpreter,
+            name: name.to_owned(),
+            place: None,
+            searched: None,
+            integer: None,
+            main: None,
+        }
+    }
+
+    /// Its value; `None` while no running function has it, or where it is no integer from 0 to 2⁶⁰.
+    pub fn read(&mut self) -> Option<u64> {
+        for _ in 0..ATTEMPTS {
+            if let Some(value) = self.place.and_then(|place| self.value(place)) {
+                return Some(value);
+            }
+        }
+        self.place = None;
+        let now = Instant::now();
+        if self.searched.is_some_and(|searched| now - searched < SEARCH_EVERY) {
+            return None;
+        }
+        self.searched = Some(now);
+        self.place = self.search();
+        self.value(self.place?)
+    }
+
+    /// Lets the next read search for it, if need be, however short ago that was done.
+    pub fn hurry(&mut self) {
+        self.searched = None;
+    }
+
+    fn value(&self, place: Place) -> Option<u64> {
+        let memory = self.process.memory();
+        let memory: &dyn Memory = &memory;
+        let layout = &self.interpreter.layout;
+        let reference = || match place {
+            Place::Local { thread, frame, code, slot } => {
+                // A frame that has ended keeps its last values until another takes its place.
+                self.runs(memory, thread, frame).then_some(())?;
+                (self.code(memory, frame)? == code).then_some(())?;
+                Some(in_cell(memory, layout, memory.pointer(slot).ok()?))
+            }
+            Place::Global { dict, key } => {
+                let entries = dicts::entries(memory, layout, dict).ok()?;
+                entries.into_iter().find(|(known, _)| *known == key).map(|(_, value)| value)
+            }
+        };
+        let before = reference()?;
+        let class = memory.pointer(layout.object.type_of.in_target(before)).ok()?;
+        (Some(class) == self.integer).then_some(())?;
+        let value = small_int(memory, &layout.object, before).ok()?;
+        // The object may have died meanwhile, and be another number's by now.
+        (reference()? == before).then_some(value)
+    }
+
+    fn code(&self, memory: &dyn Memory, frame: Addr) -> Option<Addr> {
+        let code = memory.pointer(self.interpreter.layout.frame.code.in_target(frame)).ok()?;
+        Some(Addr(code.0 & !TAG))
+    }
+
+    fn runs(&self, memory: &dyn Memory, thread: Addr, frame: Addr) -> bool {
+        let layout = &self.interpreter.layout;
+        let pointer = |at: Addr| memory.pointer(at).ok().filter(|at| at.is_plausible());
+        let mut at = pointer(layout.thread.head.in_target(thread));
+        if let Some(through) = layout.thread.head_through {
+            at = at.and_then(|at| pointer(through.in_target(at)));
+        }
+        for _ in 0..MOST_FRAMES {
+            match at {
+                Some(here) if here == frame => return true,
+                Some(here) => at = pointer(layout.frame.previous.in_target(here)),
+                None => return false,
+            }
+        }
+        false
+    }
+
+    fn search(&mut self) -> Option<Place> {
+        let copy = PageCache::new(Box::new(self.process.memory()));
+        let heap = Heap::unlisted(&copy, &self.interpreter);
+        let (wanted, function) = match self.name.rsplit_once(':') {
+            Some((function, name)) => (name, Some(function)),
+            None => (&*self.name, None),
+        };
+        let layout = &self.interpreter.layout;
+        let memory: &dyn Memory = &copy;
+        let is_integer = |value: Addr| {
+            heap.class_of(value).is_some_and(|class| &*class.name == "int")
+                && small_int(memory, &layout.object, value).is_ok()
+        };
+        let class_of = |value: Addr| memory.pointer(layout.object.type_of.in_target(value)).ok();
+        let local = heap.locals().into_iter().rev().find(|local| {
+            let function_fits = function.is_none_or(|wanted| {
+                local.function == wanted || local.function.ends_with(&format!(".{wanted}"))
+            });
+            local.name == wanted && function_fits && is_integer(local.value)
+        });
+        if let Some(local) = local {
+            self.integer = class_of(local.value);
+            let (thread, frame, slot) = (local.thread, local.frame, local.slot);
+            let code = self.code(memory, frame)?;
+            return Some(Place::Local { thread, frame, code, slot });
+        }
+        if function.is_some() {
+            return None;
+        }
+        if self.main.is_none() {
+            let found = heap.modules().into_iter().find(|(name, _)| name == "__main__");
+            self.main = found.map(|(_, dict)| dict);
+        }
+        let dict = self.main?;
+        let entries = dicts::entries(memory, layout, dict).ok()?;
+        let named = |key: Addr| heap.text(key).is_some_and(|text| text == wanted);
+        let (key, value) =
+            entries.into_iter().find(|&(key, value)| named(key) && is_integer(value))?;
+        self.integer = class_of(value);
+        Some(Place::Global { dict, key })
+    }
+}
