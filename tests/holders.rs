@@ -349,3 +349,57 @@ fn what_tbds_profiler_looks_for_is_seen_at_every_iteration() {
     }
     assert_eq!(records, 4);
 }
+
+#[test]
+fn what_refers_to_a_tensor_is_what_the_collector_says() {
+    let (target, truth) = start("holders_truth.py", &[]);
+    for name in [
+        "embed.weight",
+        "AdamW.exp_avg[embed.weight]",
+        "main: loss",
+        "main: in_list[1][1][0]",
+        "main: closure.__closure__[0].cell_contents",
+        "main: generator.<locals>.kept",
+        "main: model._modules[\"blocks\"]._modules[\"1\"].cache",
+    ] {
+        let referrers = &truth["referrers"][name];
+        let said = memspy_at(target.pid(), &["referrers", name, "--json"]).ok().out;
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let [found] = &said["referrers"].as_array().unwrap()[..] else { panic!("{name}: {said}") };
+        assert_eq!(found["object"], truth["names"][name], "{name}");
+        let ids = |all: &mut dyn Iterator<Item = &Value>| {
+            all.filter_map(Value::as_u64).collect::<BTreeSet<u64>>()
+        };
+        let referrers = ids(&mut referrers.as_array().unwrap().iter());
+        let all = found["referrers"].as_array().unwrap();
+        let seen = ids(&mut all.iter().map(|referrer| &referrer["address"]));
+        assert_eq!(seen, referrers, "{name}: {all:?}");
+        // Each is counted; what C++ holds is more.
+        let count = found["reference_count"].as_u64().unwrap();
+        assert!(count >= all.len() as u64, "{name}: {count}: {all:?}");
+    }
+    let said = |name: &str| memspy_at(target.pid(), &["referrers", name]).ok().out;
+    let text = said("main: in_list[1][0]");
+    assert!(text.contains("  tuple          main: in_list[1][0]\n"), "{text}");
+    let text = said("main: loss");
+    assert!(text.contains("  local variable main: loss\n"), "{text}");
+    let text = said("embed.weight.grad");
+    assert!(text.contains("  C++            .grad of embed.weight\n"), "{text}");
+    memspy_at(target.pid(), &["referrers", "nobody"]).refused(&["no tensor called 'nobody'"]);
+}
+
+#[test]
+fn what_a_node_keeps_is_alive_by_the_result_it_made() {
+    let (target, _) = start("trumpy_scenes.py", &["mlp"]);
+    let look: Value =
+        serde_json::from_str(&memspy_at(target.pid(), &["graph", "--json"]).ok().out).unwrap();
+    let rows = look["tensors"].as_array().unwrap();
+    let saved = |row: &&Value| {
+        let is_saved = row["saved_by"].as_array().is_some_and(|saved| !saved.is_empty());
+        is_saved && !row["id"].is_null()
+    };
+    let row = rows.iter().find(saved).unwrap();
+    let address = format!("{:#x}", row["id"].as_u64().unwrap());
+    let text = memspy_at(target.pid(), &["referrers", &address]).ok().out;
+    assert!(text.contains("  autograd       ") && text.contains(", alive by "), "{text}");
+}

@@ -37,6 +37,8 @@ pub enum Command {
     Dump(Dump),
     /// List the tensors of a job: name, shape, bytes, what for, who shares the memory
     Tensors(Tensors),
+    /// Say what refers to one tensor: why it is still there
+    Referrers(Referrers),
     /// Sum up what the autograd graph of a job keeps for the backward pass
     Graph(Graph),
     /// Say what memspy can and cannot do with a job, and why
@@ -395,6 +397,19 @@ pub struct Tensors {
     /// Look again every so many seconds, and list what came (+) and went (-) since, until Ctrl-C
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     pub every: Option<f64>,
+}
+
+/// `memspy referrers`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy referrers -p 12345 'train: losses[0]'     a name as 'memspy tensors' prints it
+  memspy referrers -p 12345 0x7f30c4a01d30         or an address out of 'memspy tensors --json'")]
+pub struct Referrers {
+    /// What is looked at, and how
+    #[command(flatten)]
+    pub looking: Looking,
+    /// Name of a tensor, or the address of its Python object, of itself or of its memory
+    pub tensor: String,
 }
 
 /// `memspy graph`.

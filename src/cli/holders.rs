@@ -5,15 +5,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::model::{HolderMap, StackTable};
 use crate::render::{self, RenderError, TensorsWanted};
 use crate::sampler::{
-    HolderError, HolderLook, Pausing, Readers, attach, look_at_holders, watch_holders,
+    HolderError, HolderLook, Pausing, Readers, attach, look_at_holders, look_at_referrers,
+    watch_holders,
 };
 
-use super::args::{Graph, Looking, Tensors};
+use super::args::{Graph, Looking, Referrers, Tensors};
 use super::flame::into_io;
 use super::signals::Signals;
 use super::{hints, output, say};
@@ -90,6 +91,27 @@ pub(super) fn graph(words: &Graph) -> Result<()> {
     let mut readers = attached(&words.looking)?;
     let map = look(&mut readers, &words.looking)?;
     show(&words.looking, &map, &|out, map| render::graph_text(out, map))
+}
+
+/// Runs `memspy referrers`.
+pub(super) fn referrers(words: &Referrers) -> Result<()> {
+    let pid = words.looking.pid;
+    let mut readers = attached(&words.looking)?;
+    let map = look_at_referrers(&mut readers, words.looking.pausing(), &words.tensor)
+        .map_err(|error| refused(error, pid))?
+        .map;
+    if words.looking.json {
+        say(&render::pause(&map));
+        return show(&words.looking, &map, &|_, _| Ok(()));
+    }
+    let mut text = Vec::new();
+    if !render::referrers_text(&mut text, &map, &words.tensor)? {
+        bail!(
+            "process {pid} has no tensor called '{}': 'memspy tensors -p {pid} --limit 0 --all-devices' lists their names",
+            words.tensor
+        );
+    }
+    output::write(Path::new("-"), false, |out| out.write_all(&text))
 }
 
 impl Looking {

@@ -45,6 +45,7 @@ pub fn run() -> ExitCode {
         Command::Iterations(words) => iterations::run(words).map(|()| ExitCode::SUCCESS),
         Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
         Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
+        Command::Referrers(words) => holders::referrers(words).map(|()| ExitCode::SUCCESS),
         Command::Graph(words) => holders::graph(words).map(|()| ExitCode::SUCCESS),
         Command::Doctor(words) => doctor::run(words).map(|()| ExitCode::SUCCESS),
         Command::Completions(words) => {

@@ -9,6 +9,7 @@ mod error;
 mod names;
 mod paths;
 mod reader;
+mod referrers;
 mod rows;
 
 pub use error::HolderError;

@@ -41,46 +41,26 @@ pub(super) fn of_variables(
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
     let mut search = Search { heap, named, wanted, seen: FxHashSet::default() };
-    let of_library = |file: &str| LIBRARIES.iter().any(|part| file.contains(part));
-    let (library, own): (Vec<&Local>, Vec<&Local>) =
-        locals.iter().partition(|local| of_library(&local.file));
-    let scoped = |locals: Vec<&Local>| -> Vec<(String, Addr)> {
-        let text = |local: &&Local| {
-            let function = local.function.rsplit('.').next().unwrap_or_default();
-            // At the top of a module the local variables are its globals, which come next.
-            (function != "<module>").then(|| (format!("{function}: {}", local.name), local.value))
-        };
-        locals.iter().filter_map(text).collect()
-    };
-    search.from(scoped(own), Rank::Variable);
-    let modules = heap.modules();
-    let of_module = |module: &str, dict: Addr| -> Vec<(String, Addr)> {
-        let entries = heap.named_entries(dict).into_iter();
-        let own = entries.filter(|(name, _)| !name.starts_with("__"));
-        own.map(|(name, value)| (format!("{module}.{name}"), value)).collect()
-    };
-    // A module that is built in or frozen has no file.
-    let is_own = |name: &str, dict: Addr| {
-        let file = || heap.named_entries(dict).into_iter().find(|(name, _)| name == "__file__");
-        name == "__main__"
-            || file().and_then(|(_, file)| heap.text(file)).is_some_and(|file| !of_library(&file))
-    };
-    let (mut own, others): (Vec<_>, Vec<_>) =
-        modules.into_iter().partition(|(name, dict)| is_own(name, *dict));
-    own.sort_by_key(|(name, _)| name != "__main__");
-    for (name, dict) in own {
-        search.from(of_module(&name, dict), Rank::Variable);
-    }
-    search.from(scoped(library), Rank::Library);
     let unreached = |search: &Search<'_, '_>| -> Vec<Addr> {
         let tensors = found.tensors.iter().copied();
         tensors.filter(|at| !search.seen.contains(at) && needs_name(*at)).collect()
     };
-    if !unreached(&search).is_empty() {
-        let roots = others.iter().flat_map(|(name, dict)| of_module(name, *dict)).collect();
-        search.from(roots, Rank::Library);
-    }
+    search.everywhere(locals, &|search| !unreached(search).is_empty());
     unreached(&search)
+}
+
+/// The shortest ways to objects, from the variables of the program as far as these lead there.
+pub(super) fn to_objects(
+    heap: &Heap<'_>,
+    locals: &[Local],
+    objects: FxHashSet<Addr>,
+) -> FxHashMap<Addr, Arc<str>> {
+    let mut named = Named::default();
+    let all = objects.len();
+    let mut search =
+        Search { heap, named: &mut named, wanted: objects, seen: FxHashSet::default() };
+    search.everywhere(locals, &|search| search.named.variables.len() < all);
+    named.variables
 }
 
 struct Search<'h, 'a> {
@@ -91,6 +71,50 @@ struct Search<'h, 'a> {
 }
 
 impl Search<'_, '_> {
+    /// From the variables of the program's own functions, then the globals of its own modules, then those of libraries; the
+    /// last only if there is `more` to find.
+    fn everywhere(&mut self, locals: &[Local], more: &dyn Fn(&Self) -> bool) {
+        let heap = self.heap;
+        let of_library = |file: &str| LIBRARIES.iter().any(|part| file.contains(part));
+        let (library, own): (Vec<&Local>, Vec<&Local>) =
+            locals.iter().partition(|local| of_library(&local.file));
+        let scoped = |locals: Vec<&Local>| -> Vec<(String, Addr)> {
+            let text = |local: &&Local| {
+                let function = local.function.rsplit('.').next().unwrap_or_default();
+                // At the top of a module the local variables are its globals, which come next.
+                (function != "<module>")
+                    .then(|| (format!("{function}: {}", local.name), local.value))
+            };
+            locals.iter().filter_map(text).collect()
+        };
+        self.from(scoped(own), Rank::Variable);
+        let modules = heap.modules();
+        let of_module = |module: &str, dict: Addr| -> Vec<(String, Addr)> {
+            let entries = heap.named_entries(dict).into_iter();
+            let own = entries.filter(|(name, _)| !name.starts_with("__"));
+            own.map(|(name, value)| (format!("{module}.{name}"), value)).collect()
+        };
+        // A module that is built in or frozen has no file.
+        let is_own = |name: &str, dict: Addr| {
+            let file = || heap.named_entries(dict).into_iter().find(|(name, _)| name == "__file__");
+            name == "__main__"
+                || file()
+                    .and_then(|(_, file)| heap.text(file))
+                    .is_some_and(|file| !of_library(&file))
+        };
+        let (mut own, others): (Vec<_>, Vec<_>) =
+            modules.into_iter().partition(|(name, dict)| is_own(name, *dict));
+        own.sort_by_key(|(name, _)| name != "__main__");
+        for (name, dict) in own {
+            self.from(of_module(&name, dict), Rank::Variable);
+        }
+        self.from(scoped(library), Rank::Library);
+        if more(self) {
+            let roots = others.iter().flat_map(|(name, dict)| of_module(name, *dict)).collect();
+            self.from(roots, Rank::Library);
+        }
+    }
+
     /// Goes from `roots` outwards, the nearest objects first.
     fn from(&mut self, roots: Vec<(String, Addr)>, rank: Rank) {
         let mut visits: Vec<Visit> = Vec::new();
@@ -186,7 +210,8 @@ fn path(
     text
 }
 
-fn step(heap: &Heap<'_>, edge: &Edge) -> String {
+/// One step of a way, as it would be written in Python.
+pub(super) fn step(heap: &Heap<'_>, edge: &Edge) -> String {
     match edge {
         Edge::Attribute(name) => format!(".{}", heap.text(*name).unwrap_or_default()),
         Edge::Slot(name) => format!(".{name}"),

@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::error::HolderError;
 use super::names::{self, Named};
 use super::paths;
+use super::referrers;
 use super::rows::Rows;
 use crate::model::{AllocatorBackend, BlockMap, Consistency, HolderMap, Nanos};
 use crate::python::{Class, Heap, PythonReader};
@@ -55,7 +56,8 @@ impl HolderReader {
         Ok(tensors.map(|tensors| HolderReader { tensors }))
     }
 
-    /// One look. The process goes on before this returns, in whatever way it returns.
+    /// One look; what refers to the tensors that are called `asked`, or are at that address (`0x…`), is looked for too, which
+    /// takes as long again. The process goes on before this returns, in whatever way it returns.
     ///
     /// # Errors
     /// Those for which [`HolderError::is_transient`] holds are worth another attempt.
@@ -65,6 +67,7 @@ impl HolderReader {
         python: &PythonReader,
         torch: Option<&mut TorchReader>,
         pausing: Pausing,
+        asked: Option<&str>,
     ) -> Result<HolderMap, HolderError> {
         let memory = PageCache::new(Box::new(process.memory()));
         let pause = match pausing {
@@ -93,12 +96,25 @@ impl HolderReader {
             false => FxHashSet::default(),
         };
         names::finish(&heap, &found, &mut named);
-        let pause = pause.map(|pause| pause.elapsed());
-        // From here on nothing is read any more.
-        memory.close();
+        // From then on nothing is read any more.
+        let go_on = || {
+            let pause = pause.map(|pause| pause.elapsed());
+            memory.close();
+            pause
+        };
+        let ((tensors, nodes), referrers, pause) = match asked {
+            Some(name) => {
+                let rows = rows.finish(&named, &garbage);
+                let asked = referrers::asked(name, &rows.0);
+                (rows, referrers::find(&heap, &locals, &asked), go_on())
+            }
+            None => {
+                let pause = go_on();
+                (rows.finish(&named, &garbage), Vec::new(), pause)
+            }
+        };
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
-        let (tensors, nodes) = rows.finish(&named, &garbage);
-        Ok(HolderMap { tensors, nodes, blocks, pause, objects, unreadable })
+        Ok(HolderMap { tensors, nodes, blocks, pause, objects, unreadable, referrers })
     }
 }
 

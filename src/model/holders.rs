@@ -124,4 +124,30 @@ pub struct HolderMap {
     pub objects: u64,
     /// Objects that could not be read.
     pub unreadable: u64,
+    /// What refers to the tensors that were asked about.
+    pub referrers: Vec<Referrers>,
+}
+
+/// What refers to the Python object of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referrers {
+    /// `id()` of the object.
+    pub object: u64,
+    /// Its reference count, `None` when it is not tracked; negative when it is immortal.
+    pub count: Option<i32>,
+    /// The references that were found; C and C++ may hold more.
+    pub referrers: Vec<Referrer>,
+}
+
+/// A reference to an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referrer {
+    /// `id()` of the object that refers; `None` for a variable of a function that runs.
+    pub at: Option<u64>,
+    /// Its class.
+    pub class: Arc<str>,
+    /// How the program comes to it from a variable; `None` where no way was found.
+    pub name: Option<String>,
+    /// What follows for the tensor: `[0]`, `.inputs`.
+    pub step: String,
 }

@@ -115,7 +115,7 @@ fn row(
 }
 
 /// The best that can be said of who holds a tensor.
-fn name(map: &HolderMap, row: &TensorRow) -> String {
+pub(super) fn name(map: &HolderMap, row: &TensorRow) -> String {
     one_line(&holder(map, row))
 }
 
@@ -270,7 +270,7 @@ pub fn graph_text(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderErro
     footer(out, map)
 }
 
-fn footer(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+pub(super) fn footer(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
     writeln!(out)?;
     writeln!(out, "{}", pause(map))?;
     if map.unreadable > 0 {

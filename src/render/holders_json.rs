@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::RenderError;
 use crate::analysis::saved;
 use crate::model::holdings::holdings;
-use crate::model::{Category, DeviceHoldings, HolderMap, SavedIn, TensorRow};
+use crate::model::{Category, DeviceHoldings, HolderMap, Referrers, SavedIn, TensorRow};
 
 /// Writes every tensor and every node of a look, and what they add up to.
 pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
@@ -55,7 +55,9 @@ fn value(map: &HolderMap) -> Value {
             })
         })
         .collect();
+    let referrers: Vec<Value> = map.referrers.iter().map(referrers).collect();
     json!({
+        "referrers": referrers,
         "pause_seconds": map.pause.map(|pause| pause.as_secs_f64()),
         "objects": map.objects,
         "unreadable": map.unreadable,
@@ -73,6 +75,22 @@ fn value(map: &HolderMap) -> Value {
             "parameter_elements": summary.parameter_elements,
             "classes": classes,
         },
+    })
+}
+
+fn referrers(referrers: &Referrers) -> Value {
+    let all = referrers.referrers.iter().map(|referrer| {
+        json!({
+            "address": referrer.at,
+            "class": referrer.class,
+            "name": referrer.name,
+            "step": referrer.step,
+        })
+    });
+    json!({
+        "object": referrers.object,
+        "reference_count": referrers.count,
+        "referrers": all.collect::<Vec<_>>(),
     })
 }
 

@@ -17,6 +17,7 @@ mod iterations;
 mod label;
 mod lines;
 mod lines_export;
+mod referrers;
 mod size;
 mod summary;
 
@@ -32,6 +33,7 @@ pub use iterations::{iterations_csv, iterations_json, iterations_text};
 pub use label::short_file;
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
+pub use referrers::referrers_text;
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;
 

@@ -26,6 +26,23 @@ pub struct HolderLook {
 
 /// Looks at the holders of the process that `readers` read.
 pub fn look_at_holders(readers: &mut Readers, pausing: Pausing) -> Result<HolderLook, HolderError> {
+    look_for(readers, pausing, None)
+}
+
+/// As [`look_at_holders`], and looks for what refers to the tensors called `asked` (or at that address, `0x…`).
+pub fn look_at_referrers(
+    readers: &mut Readers,
+    pausing: Pausing,
+    asked: &str,
+) -> Result<HolderLook, HolderError> {
+    look_for(readers, pausing, Some(asked))
+}
+
+fn look_for(
+    readers: &mut Readers,
+    pausing: Pausing,
+    asked: Option<&str>,
+) -> Result<HolderLook, HolderError> {
     readers.refresh();
     let reader = HolderReader::attach(&readers.process)?.ok_or(HolderError::NoTorch)?;
     let Some(python) = &readers.python else { return Err(HolderError::NoTorch) };
@@ -42,7 +59,7 @@ pub fn look_at_holders(readers: &mut Readers, pausing: Pausing) -> Result<Holder
         };
         // On a thread of its own: when that ends, however, the kernel lets go of all that it holds.
         let process = &readers.process;
-        let look = || reader.look(process, python, torch, pausing);
+        let look = || reader.look(process, python, torch, pausing, asked);
         let looked = std::thread::scope(|scope| scope.spawn(look).join());
         match looked.unwrap_or(Err(HolderError::Allocating)) {
             Ok(map) => return Ok(HolderLook { map, attempts }),

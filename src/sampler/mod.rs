@@ -28,7 +28,7 @@ pub use crate::probe::{Probe, ProbeError};
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
 pub use exact::{ExactOutlook, ExactRecorder, ExactWanted};
-pub use holders::{HolderLook, TakeLook, look_at_holders, watch_holders};
+pub use holders::{HolderLook, TakeLook, look_at_holders, look_at_referrers, watch_holders};
 pub use readers::{AttachError, Readers, Torch};
 pub use recorder::{Progress, Recorder, Wanted};
 pub use session::AlsoWanted;

@@ -8,6 +8,7 @@ allocated. `iterate N` trains N slow steps and answers with the optimizer's step
 import argparse
 import dataclasses
 import gc
+import inspect
 import json
 import time
 
@@ -120,6 +121,14 @@ def unique(tensors):
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
+def owner(holder):
+    """The instance of which a dictionary is the `__dict__`, else the holder itself."""
+    if type(holder) is not dict:
+        return holder
+    owners = (o for o in gc.get_referrers(holder) if isinstance(o, (torch.nn.Module, Batch)) and vars(o) is holder)
+    return next(owners, holder)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -162,6 +171,10 @@ def main():
         "gradients": unique(p.grad for p in parameters),
         "optimizer_state": unique(v for s in optimizer.state.values() for v in s.values() if v.device.type == device),
         "allocated": torch.cuda.memory_allocated() if device == "cuda" else None,
+    }
+    truth["referrers"] = {
+        name: [id(owner(r)) for r in gc.get_referrers(tensor) if not inspect.isframe(r) and r is not names and r is not parameters and not (type(r) is tuple and r[0] == name)]
+        for name, tensor in names.items()
     }
     del names, parameters
     handshake.ready(truth)

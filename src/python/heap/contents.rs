@@ -151,6 +151,11 @@ impl Heap<'_> {
         )
     }
 
+    /// The dictionary that is the instance's `__dict__`; `None` where it has none yet.
+    pub fn dict_of_instance(&self, at: Addr, class: &Class) -> Option<Addr> {
+        dicts::owned_by_instance(self.memory(), &self.layout, at, &class.place()).ok()?.dict
+    }
+
     /// The value of one attribute.
     pub fn attribute(&self, at: Addr, name: &str) -> Option<Addr> {
         self.attributes(at).into_iter().find(|(known, _)| known == name).map(|(_, value)| value)

@@ -1,0 +1,79 @@
+//! What refers to one tensor, object by object: why it is still there.
+
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::paths;
+use crate::model::{Referrer, Referrers, TensorRow};
+use crate::python::{Edge, Heap, Kind, Local};
+use crate::target::Addr;
+
+/// Objects of one name that are asked about.
+const MOST_ASKED: usize = 16;
+/// Referrers kept for one of them.
+const MOST_REFERRERS: usize = 256;
+
+/// The Python objects of tensors that are called `name`, or are at the address that it says.
+pub(super) fn asked(name: &str, rows: &[TensorRow]) -> Vec<Addr> {
+    let address = name.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    let is_asked = |row: &&TensorRow| {
+        let own = [row.object, Some(row.tensor.at), row.tensor.storage.map(|storage| storage.data)];
+        row.names.iter().any(|known| **known == *name)
+            || address.is_some_and(|address| own.contains(&Some(address)))
+    };
+    let objects = rows.iter().filter(is_asked).filter_map(|row| row.object.map(Addr));
+    objects.take(MOST_ASKED).collect()
+}
+
+/// What refers to each of `objects`: tracked objects, and variables of functions that run.
+pub(super) fn find(heap: &Heap<'_>, locals: &[Local], objects: &[Addr]) -> Vec<Referrers> {
+    let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
+    let mut counts: FxHashMap<Addr, i32> = FxHashMap::default();
+    let asked: FxHashSet<Addr> = objects.iter().copied().collect();
+    // The `__dict__`s of instances that refer: one reference, told by the instance.
+    let mut of_instances: FxHashSet<Addr> = FxHashSet::default();
+    for object in heap.objects() {
+        if asked.contains(&object.at) {
+            counts.insert(object.at, object.references);
+        }
+        // What runs is told by its variables; those of frames that wait belong to generators.
+        if object.class.kind == Kind::Frame {
+            continue;
+        }
+        heap.references(object, &mut |edge, to| {
+            if asked.contains(&to) {
+                if let Edge::Attribute(_) = edge {
+                    of_instances.extend(heap.dict_of_instance(object.at, &object.class));
+                }
+                let step = paths::step(heap, &edge);
+                found.entry(to).or_default().push((object.at, object.class.name.clone(), step));
+            }
+        });
+    }
+    for referrers in found.values_mut() {
+        referrers.retain(|(at, _, _)| !of_instances.contains(at));
+    }
+    let containers = found.values().flatten().map(|(at, _, _)| *at).collect();
+    let ways = paths::to_objects(heap, locals, containers);
+    let of_object = |&object: &Addr| {
+        let variables = locals.iter().filter(|local| local.value == object).map(|local| Referrer {
+            at: None,
+            class: "local variable".into(),
+            name: Some(format!("{}: {}", local.function, local.name)),
+            step: String::new(),
+        });
+        let objects = found.get(&object).into_iter().flatten().map(|(at, class, step)| Referrer {
+            at: Some(at.0),
+            class: class.clone(),
+            name: ways.get(at).map(|way| way.to_string()),
+            step: step.clone(),
+        });
+        Referrers {
+            object: object.0,
+            count: counts.get(&object).copied(),
+            referrers: variables.chain(objects).take(MOST_REFERRERS).collect(),
+        }
+    };
+    objects.iter().map(of_object).collect()
+}

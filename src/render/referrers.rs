@@ -1,0 +1,101 @@
+//! Who keeps one tensor alive, as text.
+
+use std::io::Write;
+
+use super::RenderError;
+use super::holders::{footer, name};
+use super::label::one_line;
+use super::size::bytes;
+use crate::analysis::results;
+use crate::model::holdings::storages;
+use crate::model::{HolderMap, Referrer, Referrers, SavedIn, TensorRow};
+
+/// Writes what refers to the tensors that were asked about; `false` when there is none of that name.
+pub fn referrers_text(
+    out: &mut dyn Write,
+    map: &HolderMap,
+    asked: &str,
+) -> Result<bool, RenderError> {
+    let groups = storages(map);
+    let results = results(&map.tensors, &map.nodes);
+    let mut found = false;
+    for (index, row) in map.tensors.iter().enumerate() {
+        let referrers = map.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
+        // Those that Python does not know have names too: of what has them.
+        if referrers.is_none() && !row.names.iter().any(|name| **name == *asked) {
+            continue;
+        }
+        found = true;
+        write_tensor(out, map, row)?;
+        match referrers {
+            Some(referrers) => write_referrers(out, referrers)?,
+            None => writeln!(out, "  no Python object refers to it")?,
+        }
+        for (other, node) in map.tensors.iter().filter_map(|other| {
+            let node = map.nodes.iter().find(|node| Some(node.at) == other.tensor.grad_fn);
+            (other.tensor.grad == Some(row.tensor.at)).then_some((other, node))
+        }) {
+            let of = node.map_or_else(|| name(map, other), |node| node.class.to_string());
+            writeln!(out, "  C++            .grad of {of}")?;
+        }
+        for saved in &row.saved {
+            let node = &map.nodes[saved.node];
+            let how = match saved.by {
+                SavedIn::Field => "in a field",
+                SavedIn::Vector => "in a list",
+                SavedIn::Function => "by save_for_backward",
+            };
+            let alive = match results[saved.node] {
+                Some(result) => format!(", alive by {}", name(map, &map.tensors[result])),
+                None => String::new(),
+            };
+            writeln!(out, "  autograd       {} keeps it {how}{alive}", node.class)?;
+        }
+        for group in groups.iter().filter(|group| group.tensors.contains(&index)) {
+            for other in group.tensors.iter().filter(|&&other| other != index) {
+                let other = &map.tensors[*other];
+                writeln!(out, "  its memory     is shared by {}", name(map, other))?;
+            }
+        }
+    }
+    if found {
+        footer(out, map)?;
+    }
+    Ok(found)
+}
+
+fn write_tensor(out: &mut dyn Write, map: &HolderMap, row: &TensorRow) -> Result<(), RenderError> {
+    let size = row.tensor.storage.and_then(|storage| storage.bytes);
+    let size = size.map_or_else(|| "of unknown size".to_owned(), bytes);
+    let shape = row.tensor.shape.as_ref().map_or("symbolic".to_owned(), |s| format!("{s:?}"));
+    let device = row.tensor.device.map_or("no device".to_owned(), |device| device.to_string());
+    let (dtype, category) = (row.tensor.dtype, row.category.name());
+    let garbage = if row.garbage { ", only cycles of garbage hold it" } else { "" };
+    let name = name(map, row);
+    writeln!(out, "{name}: {size}, {dtype} {shape} on {device}, {category}{garbage}")?;
+    Ok(())
+}
+
+fn write_referrers(out: &mut dyn Write, referrers: &Referrers) -> Result<(), RenderError> {
+    for Referrer { at, class, name, step } in &referrers.referrers {
+        let way = match (name, at) {
+            (Some(name), _) => one_line(&format!("{name}{step}")),
+            (None, Some(at)) => {
+                one_line(&format!("<{class} at {at:#x}>{step}, no variable leads to it"))
+            }
+            (None, None) => one_line(step),
+        };
+        writeln!(out, "  {class:<14} {way}")?;
+    }
+    let seen = referrers.referrers.len();
+    match referrers.count {
+        Some(count) if count >= 0 && count as usize > seen => writeln!(
+            out,
+            "  {} more of its {count} references: values that functions work with, C and C++",
+            count as usize - seen
+        )?,
+        _ if seen == 0 => writeln!(out, "  nothing was found that refers to it")?,
+        _ => {}
+    }
+    Ok(())
+}
