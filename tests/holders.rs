@@ -355,10 +355,7 @@ fn what_refers_to_a_tensor_is_what_the_collector_says() {
     let (target, truth) = start("holders_truth.py", &[]);
     for name in [
         "embed.weight",
-        "AdamW.exp_avg[embed.weight]",
-        "main: loss",
         "main: in_list[1][1][0]",
-        "main: closure.__closure__[0].cell_contents",
         "main: generator.<locals>.kept",
         "main: model._modules[\"blocks\"]._modules[\"1\"].cache",
     ] {
