@@ -84,6 +84,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             directory: None,
             unix_nanos: 0,
             rate: 100,
+            rank: None,
         }),
         function(0, "f", 3, 300),
         frame(0, 0, 4),
@@ -224,6 +225,7 @@ fn golden() -> Vec<Record> {
             directory: Some("/tmp".into()),
             unix_nanos: 1_763_000_000_000_000_000,
             rate: 200,
+            rank: None,
         }),
         Record::Device(Device {
             cuda_index: Some(CudaIndex(1)),

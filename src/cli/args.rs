@@ -48,7 +48,7 @@ pub enum Command {
 }
 
 /// `memspy record`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   memspy record -p 12345 -o trace.bin           until Ctrl-C, or until the job ends
   memspy record -p 12345 -d 20 -o trace.bin     for 20 seconds
@@ -58,7 +58,7 @@ pub struct Record {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, required_unless_present = "program", conflicts_with = "program")]
     pub pid: Option<u32>,
-    /// File to write; %p becomes the pid, %h the host name [default: memspy-%p.bin, or .svg, .txt]
+    /// File to write; %p becomes the pid, %h the host name, %r the rank [default: memspy-%p.bin, or .svg, .txt; with -s memspy-rank-%r.bin]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
     /// What to write
@@ -70,7 +70,8 @@ pub struct Record {
     /// Samples a second
     #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
-    /// Follow child processes too (not built yet: refused)
+    /// Record the process's descendants too, also those that start later: each that uses CUDA into a file of its own (%r in
+    /// its name becomes the rank). For torchrun and other launchers
     #[arg(short, long)]
     pub subprocesses: bool,
     /// Overwrite the output file
@@ -177,8 +178,12 @@ pub struct Stacks {
 /// `memspy flame`.
 #[derive(Debug, Args)]
 pub struct Flame {
-    /// Trace to read
-    pub trace: PathBuf,
+    /// Trace to read; several, of the ranks of one job, become one picture with each at its own peak
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Of several traces, only the one with the highest peak
+    #[arg(long)]
+    pub highest: bool,
     /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE.svg]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
@@ -261,8 +266,12 @@ pub enum MemoryWord {
 /// `memspy lines`.
 #[derive(Debug, Args)]
 pub struct Lines {
-    /// Trace to read
-    pub trace: PathBuf,
+    /// Trace to read; of several, each gets its table
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Of several traces, only the one with the highest peak
+    #[arg(long)]
+    pub highest: bool,
     /// File to write; %p becomes the pid, %h the host name [default: standard output]
     #[arg(short, long)]
     pub output: Option<PathBuf>,

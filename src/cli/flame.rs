@@ -3,30 +3,48 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use crate::analysis::{FoldOptions, MemoryKind, Moment, Profile};
+use crate::analysis::{FoldOptions, Folded, MemoryKind, Moment, Profile};
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
-use crate::render::{self, NameStyle, RenderError};
+use crate::render::{self, NameStyle, RankMemory, RenderError};
 
 use super::args::{ByWord, Flame as Words, FlameFormat, MemoryWord, MomentWord, Stacks};
-use super::{charging, output, replay, say};
+use super::ranks::{self, Rank};
+use super::{charging, output, say};
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
-    let default = words.trace.with_extension(match words.format {
+    let extension = match words.format {
         FlameFormat::Flamegraph => "svg",
         FlameFormat::Collapsed => "txt",
-    });
-    let empty = charging(&words.stacks)
-        .with_least_life(Nanos((words.min_lifetime.unwrap_or(0.0) * 1e9) as u64));
-    let (profile, path) =
-        replay::for_report(&words.trace, empty, words.output.as_deref(), default)?;
-    if words.min_lifetime.is_some() && profile.exact().is_none() {
+    };
+    let empty = || {
+        charging(&words.stacks)
+            .with_least_life(Nanos((words.min_lifetime.unwrap_or(0.0) * 1e9) as u64))
+    };
+    let mut ranks = ranks::read(&words.traces, &empty)?;
+    if words.highest && ranks.len() > 1 {
+        let highest = ranks::highest(ranks, words.gpu)?;
+        say(&format!("the highest peak is that of {}", highest.label));
+        ranks = vec![highest];
+    }
+    let default = match &ranks[..] {
+        [one] => one.trace.with_extension(extension),
+        _ => ranks::default_output(&words.traces, extension),
+    };
+    let path = match &words.output {
+        Some(path) => {
+            output::expand(path, ranks.first().and_then(|rank| rank.profile.start()).into())?
+        }
+        None => default,
+    };
+    let is_exact = |rank: &Rank| rank.profile.exact().is_some();
+    if words.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
         bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
     }
     if words.by == ByWord::Holder {
-        return by_holder(words, &profile, &path);
+        return by_holder(words, &ranks, &path);
     }
     let drawing = Drawing {
         format: words.format,
@@ -37,14 +55,23 @@ pub(super) fn run(words: &Words) -> Result<()> {
         memory: words.memory,
         stacks: words.stacks.clone(),
     };
-    for warning in profile.warnings() {
-        say(&format!("warning: {warning}"));
+    for rank in &ranks {
+        let of = if ranks.len() > 1 { format!("{}: ", rank.label) } else { String::new() };
+        for warning in rank.profile.warnings() {
+            say(&format!("warning: {of}{warning}"));
+        }
     }
-    drawing.draw(&profile, &path, words.force)
+    match &ranks[..] {
+        [one] => drawing.draw(&one.profile, &path, words.force),
+        _ => drawing.draw_all(&ranks, &path, words.force),
+    }
 }
 
 /// Draws who held the memory at the recorded look with most of it, or at the last one.
-fn by_holder(words: &Words, profile: &Profile, path: &Path) -> Result<()> {
+fn by_holder(words: &Words, ranks: &[Rank], path: &Path) -> Result<()> {
+    let [Rank { profile, .. }] = ranks else {
+        bail!("who held the memory is drawn for one rank: name one trace, or use --highest");
+    };
     let device = device(profile, words.gpu)?;
     let moment = match words.at {
         MomentWord::Peak => Moment::Peak,
@@ -97,8 +124,7 @@ impl From<MemoryWord> for MemoryKind {
 }
 
 impl Drawing {
-    /// Draws it into the file at `path`.
-    pub(super) fn draw(&self, profile: &Profile, path: &Path, force: bool) -> Result<()> {
+    fn fold(&self, profile: &Profile) -> Result<Folded> {
         let device = device(profile, self.gpu)?;
         let moment = match self.moment {
             MomentWord::Peak => Moment::Peak,
@@ -109,9 +135,39 @@ impl Drawing {
             churn: self.churn,
             memory: self.memory.map(MemoryKind::from),
         };
-        let folded = profile.fold(device, moment, options)?;
-        let style =
-            NameStyle { full_filenames: self.stacks.full_filenames, functions_only: self.function };
+        Ok(profile.fold(device, moment, options)?)
+    }
+
+    fn style(&self) -> NameStyle {
+        NameStyle { full_filenames: self.stacks.full_filenames, functions_only: self.function }
+    }
+
+    /// Draws several profiles side by side.
+    fn draw_all(&self, ranks: &[Rank], path: &Path, force: bool) -> Result<()> {
+        let folded = ranks.iter().map(|rank| self.fold(&rank.profile).context(rank.label.clone()));
+        let folded: Vec<Folded> = folded.collect::<Result<_>>()?;
+        let parts: Vec<RankMemory<'_>> = ranks
+            .iter()
+            .zip(&folded)
+            .map(|(rank, folded)| RankMemory { label: &rank.label, profile: &rank.profile, folded })
+            .collect();
+        output::write(path, force, |out: &mut dyn Write| {
+            match self.format {
+                FlameFormat::Flamegraph => render::flame_of_ranks(out, &parts, self.style()),
+                FlameFormat::Collapsed => render::collapsed_of_ranks(out, &parts, self.style()),
+            }
+            .map_err(into_io)
+        })?;
+        if path.as_os_str() != "-" {
+            say(&format!("wrote {}", path.display()));
+        }
+        Ok(())
+    }
+
+    /// Draws it into the file at `path`.
+    pub(super) fn draw(&self, profile: &Profile, path: &Path, force: bool) -> Result<()> {
+        let folded = self.fold(profile)?;
+        let style = self.style();
         output::write(path, force, |out: &mut dyn Write| {
             match self.format {
                 FlameFormat::Flamegraph => render::flame(out, profile, &folded, style),

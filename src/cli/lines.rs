@@ -2,36 +2,56 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use crate::analysis::{LineTable, Profile};
 use crate::render::{self, LinesOptions};
 
 use super::args::{Lines as Words, LinesFormat};
 use super::flame::{device, into_io};
-use super::{charging, output, replay, say};
+use super::ranks::{self, Rank};
+use super::{charging, output, say};
 
 /// Width of the table where the terminal's is not known.
 const WIDTH: usize = 120;
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
-    let default = PathBuf::from("-");
-    let (profile, path) = replay::for_report(
-        &words.trace,
-        charging(&words.stacks),
-        words.output.as_deref(),
-        default,
-    )?;
+    let mut ranks = ranks::read(&words.traces, &|| charging(&words.stacks))?;
+    if words.highest && ranks.len() > 1 {
+        ranks = vec![ranks::highest(ranks, words.gpu)?];
+    }
+    let path = match &words.output {
+        Some(path) => {
+            output::expand(path, ranks.first().and_then(|rank| rank.profile.start()).into())?
+        }
+        None => PathBuf::from("-"),
+    };
     let columns = match words.columns.is_empty() {
         true => Profile::default_columns(),
         false => words.columns.clone(),
     };
-    let table = profile.lines(device(&profile, words.gpu)?, &columns)?;
     let options = options(words, &path);
     let format = if words.json { LinesFormat::Json } else { words.format };
+    if ranks.len() > 1 && format != LinesFormat::Text {
+        bail!("CSV and JSON are of one rank: name one trace, or use --highest");
+    }
+    let mut tables = Vec::new();
+    for Rank { label, profile, .. } in &ranks {
+        let table = device(profile, words.gpu).and_then(|gpu| Ok(profile.lines(gpu, &columns)?));
+        tables.push(if ranks.len() > 1 { table.with_context(|| label.clone())? } else { table? });
+    }
     output::write(&path, words.force, |out| {
-        write(format, out, &profile, &table, &options).map_err(into_io)
+        for (rank, table) in ranks.iter().zip(&tables) {
+            if ranks.len() > 1 {
+                writeln!(out, "== {} ==", rank.label)?;
+            }
+            write(format, out, &rank.profile, table, &options).map_err(into_io)?;
+            if ranks.len() > 1 {
+                writeln!(out)?;
+            }
+        }
+        Ok(())
     })?;
     if path.as_os_str() != "-" {
         say(&format!("wrote {}", path.display()));

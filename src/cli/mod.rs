@@ -8,6 +8,7 @@
 pub mod args;
 mod doctor;
 mod dump;
+mod family;
 mod flame;
 mod hints;
 mod holders;
@@ -15,11 +16,13 @@ mod iterations;
 mod launch;
 mod lines;
 mod output;
+mod ranks;
 mod record;
 mod replay;
 mod signals;
 mod values;
 
+use std::cell::RefCell;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -85,8 +88,19 @@ fn in_one_line(error: &anyhow::Error) -> String {
     text
 }
 
+thread_local! {
+    /// What this thread of memspy speaks of.
+    static SUBJECT: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Lets all that this thread says begin with what it is about.
+fn speak_as(subject: &str) {
+    SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
+}
+
 /// Prints one line to standard error. A closed standard error is nothing to fail for.
 fn say(line: &str) {
     use io::Write;
-    let _ = writeln!(io::stderr(), "memspy: {line}");
+    let subject = SUBJECT.with(|of| of.borrow().clone());
+    let _ = writeln!(io::stderr(), "memspy: {subject}{line}");
 }

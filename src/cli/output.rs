@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::model::Start;
+
 /// The host's name; `unknown-host` when the kernel does not say.
 pub(super) fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -15,8 +17,31 @@ pub(super) fn host() -> String {
         .unwrap_or_else(|| "unknown-host".to_owned())
 }
 
-/// `path` with `%p` replaced by the pid, `%h` by the host's name and `%%` by `%`.
-pub(super) fn expand(path: &Path, pid: u32, host: &str) -> Result<PathBuf> {
+/// What the name of a file may tell.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Naming<'a> {
+    /// The target's pid.
+    pub(super) pid: u32,
+    /// The host it runs on.
+    pub(super) host: &'a str,
+    /// Its rank in a distributed job.
+    pub(super) rank: Option<u32>,
+}
+
+impl<'a> From<Option<&'a Start>> for Naming<'a> {
+    fn from(start: Option<&'a Start>) -> Self {
+        start.map_or(Naming::default(), |start| Naming {
+            pid: start.pid,
+            host: &start.host,
+            rank: start.rank,
+        })
+    }
+}
+
+/// `path` with `%p` replaced by the pid, `%h` by the host's name, `%r` by the rank (or the pid, where there is none) and
+/// `%%` by `%`.
+pub(super) fn expand(path: &Path, naming: Naming<'_>) -> Result<PathBuf> {
+    let Naming { pid, host, rank } = naming;
     let Some(text) = path.to_str() else { return Ok(path.to_owned()) };
     let mut expanded = String::new();
     let mut rest = text.chars();
@@ -28,9 +53,13 @@ pub(super) fn expand(path: &Path, pid: u32, host: &str) -> Result<PathBuf> {
         match rest.next() {
             Some('p') => expanded.push_str(&pid.to_string()),
             Some('h') => expanded.push_str(host),
+            Some('r') => match rank {
+                Some(rank) => expanded.push_str(&rank.to_string()),
+                None => expanded.push_str(&format!("p{pid}")),
+            },
             Some('%') => expanded.push('%'),
             other => bail!(
-                "the output name {text} has %{}: memspy knows %p (pid), %h (host) and %%",
+                "the output name {text} has %{}: memspy knows %p (pid), %h (host), %r (rank) and %%",
                 other.map(String::from).unwrap_or_default()
             ),
         }
@@ -106,8 +135,12 @@ mod tests {
 
     #[test]
     fn percent_letters_are_replaced() {
-        let expand = |name: &str| expand(Path::new(name), 42, "box");
+        let naming = Naming { pid: 42, host: "box", rank: None };
+        let expand = |name: &str| expand(Path::new(name), naming);
         assert_eq!(expand("a-%p-%h-%%.bin").unwrap(), PathBuf::from("a-42-box-%.bin"));
+        assert_eq!(expand("a-%r").unwrap(), PathBuf::from("a-p42"));
+        let of_rank = super::expand(Path::new("a-%r"), Naming { rank: Some(3), ..naming });
+        assert_eq!(of_rank.unwrap(), PathBuf::from("a-3"));
         assert!(expand("a-%x").unwrap_err().to_string().contains("%x"));
         assert!(expand("a-%").is_err());
     }

@@ -15,22 +15,20 @@ use crate::model::{AllocatorBackend, ExactWay, Frees, Record, RecordSink};
 use crate::render;
 use crate::sampler::{
     AlsoWanted, BackgroundSink, ExactRecorder, ExactWanted, Progress, Readers, Recorder, Torch,
-    Wanted, WithSources, attach, attach_when_python,
+    Wanted, WithSources, attach, attach_when_python, rank_of,
 };
 use crate::trace;
 
 use super::args::{FlameFormat, FreesWord, MomentWord, ProbesWord, Record as Words, RecordFormat};
 use super::launch::Launched;
+use super::output::Naming;
 use super::signals::Signals;
-use super::{charging, flame, hints, in_one_line, output, say};
+use super::{charging, family, flame, hints, in_one_line, output, say};
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<ExitCode> {
     if words.subprocesses {
-        bail!(
-            "--subprocesses is not built yet: memspy records one process; attach to each one with \
-             its own 'memspy record -p PID -o trace-%p.bin'"
-        );
+        family::check(words)?;
     }
     // The name with %p in it cannot be checked before the program runs; all others are, before it starts.
     let host = output::host();
@@ -40,9 +38,14 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
             RecordFormat::Flamegraph => "memspy-%p.svg",
             RecordFormat::Collapsed => "memspy-%p.txt",
         });
-        output::expand(words.output.as_ref().unwrap_or(&default), pid, &host)
+        let rank = rank_of(pid);
+        let path = words.output.as_ref().unwrap_or(&default);
+        output::expand(path, Naming { pid, host: &host, rank })
     };
-    output::check(&named(words.pid.unwrap_or(0))?, words.force)?;
+    let first = named(words.pid.unwrap_or(0))?;
+    if !words.subprocesses {
+        output::check(&first, words.force)?;
+    }
     if words.format == RecordFormat::Trace
         && words.output.as_ref().is_some_and(|o| o.as_os_str() == "-")
     {
@@ -52,6 +55,10 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
     let Signals { stop, leave } = Signals::watch()?;
     let mut launched = words.pid.is_none().then(|| Launched::start(&words.program)).transpose()?;
     let pid = launched.as_ref().map(Launched::pid).or(words.pid).unwrap_or_default();
+    if words.subprocesses {
+        let recorded = family::record(&Arc::new(words.clone()), pid, &mut launched, &host, &stop);
+        return ended(launched, recorded, &leave);
+    }
     let attached = match &launched {
         Some(_) => attach_when_python(pid, &stop),
         // Exact events need no Python: a C program has them too.
@@ -65,6 +72,11 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
         }
         Err(error) => Err(hints::attach(error, pid)),
     };
+    ended(launched, recorded, &leave)
+}
+
+/// Waits for a program that memspy started, and passes on its exit code.
+fn ended(launched: Option<Launched>, recorded: Result<()>, leave: &AtomicBool) -> Result<ExitCode> {
     match launched {
         None => recorded.map(|()| ExitCode::SUCCESS),
         Some(program) => {
@@ -72,14 +84,15 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
             if let Err(error) = &recorded {
                 say(&format!("error: {}", in_one_line(error)));
             }
-            let code = program.wait(&leave)?;
+            let code = program.wait(leave)?;
             // A program's own failure says more than memspy's.
             Ok(if recorded.is_err() && code == 0 { ExitCode::FAILURE } else { code.into() })
         }
     }
 }
 
-fn record(
+/// Records one process into the file at `path`.
+pub(super) fn record(
     words: &Words,
     readers: Readers,
     path: PathBuf,
@@ -105,7 +118,7 @@ fn record(
         .transpose()
         .context("nothing was recorded")?;
     let sink = Sinks { writer, profile: charging(&words.stacks) };
-    let bar = progress_bar(duration);
+    let bar = progress_bar(words, duration);
     let mut observe = |progress: &Progress| show(&bar, progress);
     let (sinks, result) = if words.no_source {
         drive(recorder, sink, host, stop, &mut observe, |s| s)?
@@ -274,8 +287,9 @@ fn announce(readers: &Readers) {
     }
 }
 
-fn progress_bar(duration: Option<Duration>) -> ProgressBar {
-    if !io::stderr().is_terminal() {
+fn progress_bar(words: &Words, duration: Option<Duration>) -> ProgressBar {
+    // Several recordings at once would write over each other's.
+    if !io::stderr().is_terminal() || words.subprocesses {
         return ProgressBar::hidden();
     }
     match duration {

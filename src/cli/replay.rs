@@ -25,10 +25,8 @@ pub(super) fn for_report(
     default: PathBuf,
 ) -> Result<(Profile, PathBuf)> {
     read(trace, &mut profile)?;
-    let start = profile.start();
-    let (pid, host) = start.map_or((0, ""), |s| (s.pid, &*s.host));
     let path = match output {
-        Some(path) => output::expand(path, pid, host)?,
+        Some(path) => output::expand(path, profile.start().into())?,
         None => default,
     };
     Ok((profile, path))

@@ -109,6 +109,8 @@ pub struct Start {
     pub unix_nanos: u64,
     /// Samples wanted per second.
     pub rate: u32,
+    /// Which rank of a distributed job the target is: `RANK` of its environment; `None` when it has none.
+    pub rank: Option<u32>,
 }
 
 /// What runs in the target.

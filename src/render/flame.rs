@@ -28,6 +28,58 @@ pub fn flame(
     draw(out, &lines, title(folded), subtitle(folded), "Line:")
 }
 
+/// The memory of one of several ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct RankMemory<'a> {
+    /// What to call it.
+    pub label: &'a str,
+    /// Its recording.
+    pub profile: &'a Profile,
+    /// Its memory at a moment of its own.
+    pub folded: &'a Folded,
+}
+
+/// Draws the bytes of several ranks, each at its own moment.
+pub fn flame_of_ranks(
+    out: &mut dyn Write,
+    ranks: &[RankMemory<'_>],
+    style: NameStyle,
+) -> Result<(), RenderError> {
+    let Some(first) = ranks.first() else { return Err(RenderError::Empty) };
+    let total: u64 = ranks.iter().map(|rank| rank.folded.total).sum();
+    let moment = match (first.folded.allocations, first.folded.moment) {
+        (Some(_), _) => "all that each allocated",
+        (None, Moment::Peak) => "each at its own peak",
+        (None, Moment::End) => "each at the end of its recording",
+    };
+    let title = format!("GPU memory of {} ranks, {moment}: {} in all", ranks.len(), bytes(total));
+    let sizes = ranks.iter().map(|rank| format!("{} {}", rank.label, bytes(rank.folded.total)));
+    let lines: Vec<String> = rank_lines(ranks, style).collect();
+    draw(out, &lines, title, sizes.collect::<Vec<_>>().join(", "), "Line:")
+}
+
+/// Writes the bytes of several ranks in the folded format.
+pub fn collapsed_of_ranks(
+    out: &mut dyn Write,
+    ranks: &[RankMemory<'_>],
+    style: NameStyle,
+) -> Result<(), RenderError> {
+    for line in rank_lines(ranks, style) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+fn rank_lines(ranks: &[RankMemory<'_>], style: NameStyle) -> impl Iterator<Item = String> {
+    ranks.iter().flat_map(move |rank| {
+        let label = rank.label.replace(';', ":");
+        stacks(rank.profile, rank.folded, style)
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(move |(stack, bytes)| format!("{label};{stack} {bytes}"))
+    })
+}
+
 /// Draws who holds the bytes of a moment.
 pub fn holders_flame(
     out: &mut dyn Write,

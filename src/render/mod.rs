@@ -25,7 +25,9 @@ pub use collapsed::{NameStyle, collapsed};
 pub use dump::{Holders, dump_text};
 pub use dump_json::dump_json;
 pub use exact::way;
-pub use flame::{flame, holders_collapsed, holders_flame};
+pub use flame::{
+    RankMemory, collapsed_of_ranks, flame, flame_of_ranks, holders_collapsed, holders_flame,
+};
 pub use header::header;
 pub use holders::{TensorsWanted, changes_text, graph_text, pause, place, tensors_text};
 pub use holders_json::{holders_json, holders_json_line};

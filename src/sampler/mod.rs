@@ -8,6 +8,7 @@
 mod attach;
 mod background;
 mod exact;
+mod family;
 mod gpu_watch;
 mod holder_thread;
 mod holders;
@@ -28,6 +29,7 @@ pub use crate::probe::{Probe, ProbeError};
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
 pub use exact::{ExactOutlook, ExactRecorder, ExactWanted};
+pub use family::{Family, Member, rank_of};
 pub use holders::{HolderLook, TakeLook, look_at_holders, look_at_referrers, watch_holders};
 pub use readers::{AttachError, Readers, Torch};
 pub use recorder::{Progress, Recorder, Wanted};

@@ -8,6 +8,7 @@ use crate::model::{
     StackTable, Start, Totals,
 };
 
+use super::family::rank;
 use super::gpu_watch::GpuWatch;
 use super::holder_thread::HolderThread;
 use super::losses::Losses;
@@ -150,6 +151,7 @@ impl Session {
             directory: process.directory().map(|d| d.to_string_lossy().into_owned()),
             unix_nanos,
             rate,
+            rank: rank(process),
         }))?;
         self.record_runtime(sink)
     }

@@ -1,5 +1,6 @@
 //! A process, named by its pid and the moment it started, so that a reused pid is noticed.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -201,6 +202,34 @@ impl Process {
             .collect();
         children.sort();
         children
+    }
+
+    /// Its child processes, theirs, and so on: pids in order. Those that end meanwhile may be missing.
+    pub fn descendants(&self) -> Vec<u32> {
+        let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+        for process in procfs::process::all_processes().into_iter().flatten().flatten() {
+            if let Ok(stat) = process.stat() {
+                children.entry(stat.ppid).or_default().push(stat.pid);
+            }
+        }
+        let mut found = Vec::new();
+        let mut waiting = vec![self.pid as i32];
+        while let Some(parent) = waiting.pop() {
+            // Taken out, so that a tree that changes while it is read cannot go round.
+            let here = children.remove(&parent).unwrap_or_default();
+            found.extend(here.iter().map(|pid| *pid as u32));
+            waiting.extend(here);
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// Whether `other` was forked from this process, or from one that this one was forked from, without an `exec` since: the
+    /// kernel gives each program it starts an auxiliary vector with addresses of its own.
+    pub fn shares_program_start(&self, other: &Process) -> bool {
+        let vector = |pid: u32| std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+        let own = vector(self.pid);
+        !own.is_empty() && own == vector(other.pid)
     }
 
     /// Its threads, in order of their ids. Threads that end meanwhile are left out.

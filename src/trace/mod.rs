@@ -37,7 +37,7 @@
 //! | tag | record | fields |
 //! |---|---|---|
 //! | 0 | head, first in every block | block number from 0, records in all earlier blocks, last time before, period (ns between samples; 0 unknown), functions, frames, stacks defined before |
-//! | 1 | start | memspy version, pid, host, list of command words, opt directory, unix nanoseconds, rate |
+//! | 1 | start | memspy version, pid, host, list of command words, opt directory, unix nanoseconds, rate, opt rank; earlier files end before the last |
 //! | 2 | runtime | time, opt python, opt torch, allocator (enum: not loaded, not initialised, native, cudaMallocAsync, pluggable + name, unknown + text) |
 //! | 3 | function | name, file, first line, last line |
 //! | 4 | frame | function, line |

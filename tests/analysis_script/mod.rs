@@ -77,6 +77,7 @@ impl Script {
             directory: Some("/home/me/job".into()),
             unix_nanos: 0,
             rate,
+            rank: None,
         }));
         script
     }

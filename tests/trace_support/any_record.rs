@@ -24,9 +24,16 @@ pub fn text() -> impl Strategy<Value = String> + Clone {
 }
 
 fn start() -> impl Strategy<Value = Record> {
-    (text(), any::<u32>(), text(), vec(text(), 0..4), option::of(text()), (number(), any::<u32>()))
-        .prop_map(|(memspy, pid, host, command, directory, (unix_nanos, rate))| {
-            Record::Start(Start { memspy, pid, host, command, directory, unix_nanos, rate })
+    (
+        text(),
+        any::<u32>(),
+        text(),
+        vec(text(), 0..4),
+        option::of(text()),
+        (number(), any::<u32>(), option::of(any::<u32>())),
+    )
+        .prop_map(|(memspy, pid, host, command, directory, (unix_nanos, rate, rank))| {
+            Record::Start(Start { memspy, pid, host, command, directory, unix_nanos, rate, rank })
         })
 }
 

@@ -71,6 +71,7 @@ impl Loop {
             directory: Some("/home/someone/project".into()),
             unix_nanos: 1_763_000_000_000_000_000,
             rate: 200,
+            rank: None,
         })
     }
 

@@ -153,7 +153,12 @@ impl Decoder {
             _ => {}
         }
         let record = match tag {
-            tag::START => Some(Record::Start(structure::<rare::Start<'_>>(from)?.into())),
+            tag::START => {
+                let start = structure::<rare::Start<'_>>(from)?;
+                // Files older than ranks end here.
+                let rank = if from.is_empty() { None } else { structure(from)? };
+                Some(Record::Start(start.of_rank(rank)))
+            }
             tag::RUNTIME => {
                 let time = self.time(from)?;
                 Some(Record::Runtime(structure::<rare::Runtime<'_>>(from)?.at(time)))

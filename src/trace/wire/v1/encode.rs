@@ -176,6 +176,7 @@ impl Encoder {
             Record::Start(start) => {
                 self.head.period = 1_000_000_000u64.checked_div(start.rate.into()).unwrap_or(0);
                 put_struct(rare::Start::from(start), out)?;
+                put_struct(start.rank, out)?;
                 tag::START
             }
             Record::Runtime(runtime) => {

@@ -44,8 +44,10 @@ impl<'a> From<&'a model::Start> for Start<'a> {
     }
 }
 
-impl From<Start<'_>> for model::Start {
-    fn from(start: Start<'_>) -> Self {
+impl Start<'_> {
+    /// The record this stands for; the rank follows it, in files that have one.
+    pub(crate) fn of_rank(self, rank: Option<u32>) -> model::Start {
+        let start = self;
         model::Start {
             memspy: start.memspy.to_owned(),
             pid: start.pid,
@@ -54,6 +56,7 @@ impl From<Start<'_>> for model::Start {
             directory: start.directory.map(str::to_owned),
             unix_nanos: start.unix_nanos,
             rate: start.rate,
+            rank,
         }
     }
 }

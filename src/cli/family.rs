@@ -1,0 +1,144 @@
+//! `memspy record -s`: every process of a job that uses CUDA, each into a trace of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::sampler::{Family, Member};
+
+use super::args::{Record as Words, RecordFormat};
+use super::launch::Launched;
+use super::output::Naming;
+use super::{hints, in_one_line, output, say, speak_as};
+
+/// Between two looks for further members.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// A recording under way.
+struct Recording {
+    label: String,
+    thread: JoinHandle<Result<()>>,
+}
+
+/// Refuses words that cannot work for several processes, before any work is done.
+pub(super) fn check(words: &Words) -> Result<()> {
+    let Some(output) = &words.output else { return Ok(()) };
+    let text = output.to_string_lossy();
+    if !text.contains("%r") && !text.contains("%p") {
+        bail!(
+            "with --subprocesses each process has a file of its own: put %r (its rank) or %p (its pid) into the name \
+             {text}, as in -o rank-%r.bin"
+        );
+    }
+    Ok(())
+}
+
+/// Records the members of the family of process `pid` until all have ended, `stop` is set or the time is over.
+pub(super) fn record(
+    words: &Arc<Words>,
+    pid: u32,
+    launched: &mut Option<Launched>,
+    host: &str,
+    stop: &Arc<AtomicBool>,
+) -> Result<()> {
+    let mut family = Family::of(pid, words.exact)
+        .map_err(|error| hints::attach(crate::sampler::AttachError::Process(error), pid))?;
+    say(&format!(
+        "following process {pid} and its descendants; each that uses CUDA is recorded; Ctrl-C ends the recording"
+    ));
+    let begin = Instant::now();
+    let (mut running, mut failed, mut recorded): (Vec<Recording>, Vec<String>, u32) =
+        (Vec::new(), Vec::new(), 0);
+    loop {
+        let left = words.duration.map(|whole| whole - begin.elapsed().as_secs_f64());
+        let over = stop.load(Ordering::Relaxed) || left.is_some_and(|left| left <= 0.0);
+        if !over {
+            for member in family.look() {
+                let label = label(&member);
+                match start(words, member, label.clone(), left, host, stop) {
+                    Ok(recording) => {
+                        recorded += 1;
+                        running.push(recording);
+                    }
+                    Err(error) => failed.push(format!("{label}: {}", in_one_line(&error))),
+                }
+            }
+        }
+        let (ended, on): (Vec<Recording>, Vec<Recording>) =
+            running.into_iter().partition(|recording| recording.thread.is_finished());
+        running = on;
+        for Recording { label, thread } in ended {
+            let result = thread.join().unwrap_or_else(|_| Err(anyhow!("its recording broke off")));
+            if let Err(error) = result {
+                let error = in_one_line(&error);
+                say(&format!("{label}: error: {error}"));
+                failed.push(format!("{label}: {error}"));
+            }
+        }
+        // A root that memspy started stays a zombie until it is asked.
+        let has_ended = launched.as_mut().is_some_and(Launched::has_ended);
+        let gone = has_ended || !family.root_is_alive();
+        if running.is_empty() && (over || gone) {
+            break;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    match (&failed[..], recorded) {
+        ([], 0) => bail!(
+            "no process among {pid} and its descendants used CUDA in {:.0} s: nothing was recorded",
+            begin.elapsed().as_secs_f64()
+        ),
+        ([], _) => Ok(()),
+        (failed, _) => bail!("{} of the recordings failed: {}", failed.len(), failed.join("; ")),
+    }
+}
+
+fn label(member: &Member) -> String {
+    match member.rank {
+        Some(rank) => format!("rank {rank} (process {})", member.readers.process.pid()),
+        None => format!("process {}", member.readers.process.pid()),
+    }
+}
+
+/// Starts the recording of one member, which may go on for `left` seconds.
+fn start(
+    words: &Arc<Words>,
+    member: Member,
+    label: String,
+    left: Option<f64>,
+    host: &str,
+    stop: &Arc<AtomicBool>,
+) -> Result<Recording> {
+    let naming = Naming { pid: member.readers.process.pid(), host, rank: member.rank };
+    let default = match (words.format, member.rank) {
+        (RecordFormat::Trace, Some(_)) => "memspy-rank-%r.bin",
+        (RecordFormat::Trace, None) => "memspy-%p.bin",
+        (RecordFormat::Flamegraph, _) => "memspy-%p.svg",
+        (RecordFormat::Collapsed, _) => "memspy-%p.txt",
+    };
+    let path = output::expand(words.output.as_deref().unwrap_or(Path::new(default)), naming)?;
+    let path: PathBuf = match path.exists() && !words.force {
+        // A rank that was started again keeps what the one before it left.
+        true if member.rank.is_some() => {
+            let mut text = path.into_os_string();
+            text.push(format!(".{}", naming.pid));
+            text.into()
+        }
+        _ => path,
+    };
+    let mut words = Words::clone(words);
+    words.duration = left;
+    let (host, stop, name) = (host.to_owned(), Arc::clone(stop), label.clone());
+    let thread = std::thread::Builder::new()
+        .name(format!("memspy-{}", naming.pid))
+        .spawn(move || {
+            speak_as(&name);
+            super::record::record(&words, member.readers, path, host, &stop)
+        })
+        .context("cannot start a thread for it")?;
+    Ok(Recording { label, thread })
+}

@@ -1,0 +1,62 @@
+//! Several traces read together: those of the ranks of one job.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::analysis::Profile;
+
+use super::flame::device;
+use super::replay;
+
+/// A trace among others.
+pub(super) struct Rank {
+    /// `rank 3`, or `process 1234` where it has no rank.
+    pub(super) label: String,
+    /// Its file.
+    pub(super) trace: PathBuf,
+    /// What it tells.
+    pub(super) profile: Profile,
+}
+
+/// Reads traces, each into a profile made by `empty`; in the order of their ranks.
+pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<Rank>> {
+    let mut ranks = Vec::new();
+    for trace in traces {
+        let (profile, _) = replay::for_report(trace, empty(), None, PathBuf::new())?;
+        let (rank, pid) = profile.start().map_or((None, 0), |start| (start.rank, start.pid));
+        let label = match rank {
+            Some(rank) => format!("rank {rank}"),
+            None => format!("process {pid}"),
+        };
+        ranks.push((rank.unwrap_or(u32::MAX), pid, Rank { label, trace: trace.clone(), profile }));
+    }
+    ranks.sort_by_key(|(rank, pid, _)| (*rank, *pid));
+    let mut ranks: Vec<Rank> = ranks.into_iter().map(|(_, _, rank)| rank).collect();
+    // Two of one name are told apart by their files.
+    let labels: Vec<String> = ranks.iter().map(|rank| rank.label.clone()).collect();
+    for rank in &mut ranks {
+        if labels.iter().filter(|label| **label == rank.label).count() > 1 {
+            rank.label = format!("{} ({})", rank.label, rank.trace.display());
+        }
+    }
+    Ok(ranks)
+}
+
+/// The one with the highest peak of memory on one device.
+pub(super) fn highest(ranks: Vec<Rank>, gpu: Option<u32>) -> Result<Rank> {
+    let peak = |rank: &Rank| {
+        let device = device(&rank.profile, gpu).ok()?;
+        Some(rank.profile.peak_allocated(device)?.bytes)
+    };
+    match ranks.into_iter().max_by_key(peak) {
+        Some(rank) if peak(&rank).is_some() => Ok(rank),
+        _ => bail!("none of the recordings has GPU memory of PyTorch"),
+    }
+}
+
+/// Where a picture of several traces goes when no name was given.
+pub(super) fn default_output(traces: &[PathBuf], extension: &str) -> PathBuf {
+    let folder = traces.first().and_then(|trace| trace.parent()).unwrap_or(Path::new(""));
+    folder.join(format!("ranks.{extension}"))
+}

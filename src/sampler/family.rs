@@ -1,0 +1,205 @@
+//! A process and all that descend from it: which of them use CUDA and are worth a recording.
+//!
+//! `torchrun` and other launchers start ranks, ranks start workers. Recorded is who uses CUDA: a rank (it has `RANK` in its
+//! environment) as soon as it has loaded CUDA's libraries, so that its first allocations are seen; any other process once
+//! CUDA is initialised in it. A process that was forked from one that uses CUDA carries a dead copy of its allocator, as
+//! workers of a `DataLoader` do: it is left out, unless the driver says that it has memory of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::readers::{Readers, Torch};
+use crate::model::{AllocatorBackend, ProcessUsage};
+use crate::target::{Process, ProcessError, environment};
+
+/// A process that was left out is asked about again so often.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// What a process that may use CUDA has loaded.
+const CUDA: [&str; 2] = ["libcuda.so", "libc10_cuda.so"];
+/// How Python's `multiprocessing` names what it starts anew (Lib/multiprocessing/spawn.py).
+const SPAWNED: &str = "--multiprocessing-fork";
+
+/// A process of the family that is to be recorded.
+pub struct Member {
+    /// It, attached to.
+    pub readers: Readers,
+    /// `RANK` of its environment.
+    pub rank: Option<u32>,
+}
+
+/// A process and its descendants.
+pub struct Family {
+    root: Arc<Process>,
+    /// Also those that are not Python.
+    any: bool,
+    known: HashMap<u32, Known>,
+}
+
+/// What is known of a process.
+struct Known {
+    process: Arc<Process>,
+    standing: Standing,
+}
+
+enum Standing {
+    /// Nothing says that it uses CUDA, yet.
+    Idle,
+    /// It may use CUDA some day.
+    Waiting(Box<Readers>),
+    /// It was forked from a process that does; asked about then.
+    Copy(Instant),
+    /// It was passed on.
+    Taken,
+}
+
+impl Family {
+    /// The family of process `pid`; with `any`, members need not be Python.
+    pub fn of(pid: u32, any: bool) -> Result<Family, ProcessError> {
+        let root = Arc::new(Process::open(pid)?);
+        Ok(Family { root, any, known: HashMap::new() })
+    }
+
+    /// Whether the process itself still runs.
+    pub fn root_is_alive(&self) -> bool {
+        self.root.is_alive()
+    }
+
+    /// The members that were not worth a recording before and are now. Descendants of a root that has ended are found as
+    /// long as they were seen before.
+    pub fn look(&mut self) -> Vec<Member> {
+        let mut pids = vec![self.root.pid()];
+        pids.extend(self.root.descendants());
+        let orphans: Vec<u32> =
+            self.known.keys().copied().filter(|pid| !pids.contains(pid)).collect();
+        for pid in orphans {
+            let Some(known) = self.known.get(&pid) else { continue };
+            if !known.process.is_alive() {
+                self.known.remove(&pid);
+                continue;
+            }
+            pids.push(pid);
+            pids.extend(known.process.descendants());
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        pids.into_iter().filter_map(|pid| self.look_at(pid)).collect()
+    }
+
+    fn look_at(&mut self, pid: u32) -> Option<Member> {
+        if self.known.get(&pid).is_none_or(|known| !known.process.is_alive()) {
+            let process = Arc::new(Process::open(pid).ok()?);
+            self.known.insert(pid, Known { process, standing: Standing::Idle });
+        }
+        let known = self.known.get_mut(&pid)?;
+        let process = Arc::clone(&known.process);
+        let readers = match std::mem::replace(&mut known.standing, Standing::Idle) {
+            Standing::Taken => {
+                known.standing = Standing::Taken;
+                return None;
+            }
+            Standing::Copy(asked) if asked.elapsed() < ASK_AGAIN => {
+                known.standing = Standing::Copy(asked);
+                return None;
+            }
+            Standing::Idle | Standing::Copy(_) => {
+                let mappings = process.mappings().ok()?;
+                let is_cuda = |name: &str| CUDA.iter().any(|library| name.starts_with(library));
+                mappings.object(is_cuda)?;
+                let attached = match self.any {
+                    true => Readers::attach_any(pid),
+                    false => Readers::attach(pid),
+                };
+                Box::new(attached.ok()?)
+            }
+            Standing::Waiting(mut readers) => {
+                readers.refresh();
+                readers
+            }
+        };
+        let holds = holds_memory(&readers);
+        let standing = if self.is_copy(&process) && holds != Some(true) {
+            Standing::Copy(Instant::now())
+        } else if is_rank(&process) || holds == Some(true) || uses_cuda(&readers) {
+            let rank = rank(&process);
+            self.stand(pid, Standing::Taken);
+            return Some(Member { readers: *readers, rank });
+        } else {
+            Standing::Waiting(readers)
+        };
+        self.stand(pid, standing);
+        None
+    }
+
+    fn stand(&mut self, pid: u32, standing: Standing) {
+        if let Some(known) = self.known.get_mut(&pid) {
+            known.standing = standing;
+        }
+    }
+
+    /// Whether a process was forked from one that is recorded.
+    fn is_copy(&self, process: &Process) -> bool {
+        let mut parent = process.parent();
+        while let Some(known) = parent.and_then(|pid| self.known.get(&pid)) {
+            if matches!(known.standing, Standing::Taken)
+                && known.process.shares_program_start(process)
+            {
+                return true;
+            }
+            parent = known.process.parent();
+        }
+        false
+    }
+}
+
+/// Whether the driver accounts memory to it; `None` when it cannot be asked.
+fn holds_memory(readers: &Readers) -> Option<bool> {
+    let gpu = readers.gpu.as_ref().ok()?;
+    let mut known = None;
+    for device in readers.devices().iter().filter_map(|device| device.nvml_index) {
+        let usage = gpu.usage(device, crate::model::Nanos(0)).ok()?;
+        match usage.process {
+            ProcessUsage::Bytes(bytes) if bytes > 0 => return Some(true),
+            ProcessUsage::Bytes(_) => known = Some(false),
+            ProcessUsage::Unknown(_) => {}
+        }
+    }
+    known
+}
+
+/// Whether PyTorch has initialised CUDA in it, or something else than PyTorch has loaded the driver.
+fn uses_cuda(readers: &Readers) -> bool {
+    match readers.allocator() {
+        // Of a process that ends, nothing can be known any more.
+        AllocatorBackend::NotInitialized | AllocatorBackend::Unknown(_) => false,
+        AllocatorBackend::NotLoaded => matches!(readers.torch, Torch::NotLoaded),
+        AllocatorBackend::Native
+        | AllocatorBackend::CudaMallocAsync
+        | AllocatorBackend::Pluggable(_) => true,
+    }
+}
+
+/// Whether a launcher started it as a rank. What a rank starts anew inherits its environment.
+fn is_rank(process: &Process) -> bool {
+    let spawned = process.command().is_ok_and(|words| words.iter().any(|word| word == SPAWNED));
+    !spawned && variable(process, "RANK").is_some()
+}
+
+/// `RANK` in the environment of process `pid`; `None` also when there is no such process.
+pub fn rank_of(pid: u32) -> Option<u32> {
+    rank(&Process::open(pid).ok()?)
+}
+
+/// `RANK` of its environment.
+pub(super) fn rank(process: &Process) -> Option<u32> {
+    variable(process, "RANK")?.parse().ok()
+}
+
+/// A variable of its environment as it is now.
+fn variable(process: &Process, name: &str) -> Option<String> {
+    let mappings = process.mappings().ok()?;
+    match environment::read(&process.memory(), &mappings) {
+        Some(variables) => environment::variable(&variables, name),
+        None => process.environment(name).ok().flatten(),
+    }
+}
