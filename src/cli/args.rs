@@ -1,16 +1,25 @@
 //! The words of the command line.
 
+mod checkpoint;
+mod devices;
+mod values;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::model::StatKey;
 
+pub use checkpoint::{Pause, Resume};
+pub use devices::{Devices, DevicesFormat};
+use values::{bytes, percent, pid, seconds};
+
 /// What is holding this GPU memory, and which line put it there?
 ///
 /// memspy attaches to a Python job that is already running, with no change to its code, no restart and
 /// nothing injected, and records where its GPU memory comes from. It only reads. To list tensors (tensors, graph,
-/// dump) it stops the job for some milliseconds, says for how many, and lets it go on in any case.
+/// dump) it stops the job for some milliseconds, says for how many, and lets it go on in any case. Only pause and
+/// resume change a job: they move its GPU memory to the host and back.
 #[derive(Debug, Parser)]
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
 pub struct Words {
@@ -37,6 +46,12 @@ pub enum Command {
     Tensors(Tensors),
     /// Sum up what the autograd graph of a job keeps for the backward pass
     Graph(Graph),
+    /// Print the GPUs of this machine, who uses them, and what a job has on them
+    Devices(Devices),
+    /// Give a job's GPU memory away: it moves to the host, and the job waits (this changes the job)
+    Pause(Pause),
+    /// Take a paused job's GPU memory back: the job goes on
+    Resume(Resume),
     /// Say what memspy can and cannot do with a job, and why
     Doctor(Doctor),
     /// Print completions for a shell
@@ -397,51 +412,6 @@ pub struct Doctor {
 pub struct Completions {
     /// The shell
     pub shell: clap_complete::Shell,
-}
-
-fn pid(text: &str) -> Result<u32, String> {
-    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) => u32::from_str_radix(hex, 16),
-        None => text.parse(),
-    };
-    match parsed {
-        Ok(pid) if (1..=i32::MAX as u32).contains(&pid) => Ok(pid),
-        _ => Err("a process id is a number from 1 on, decimal or 0x…".to_owned()),
-    }
-}
-
-/// A number of bytes: `512`, `64K`, `2M`, `1G`, in powers of 1024.
-fn bytes(text: &str) -> Result<u64, String> {
-    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
-        Some(at) => text.split_at(at),
-        None => (text, ""),
-    };
-    let unit = unit.trim().trim_end_matches("iB").trim_end_matches('B');
-    let shift = match unit.to_ascii_uppercase().as_str() {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        _ => return Err("expected a number of bytes such as 512, 64K or 2M".to_owned()),
-    };
-    let number: u64 =
-        number.parse().map_err(|_| "expected a number of bytes such as 512".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than any GPU has".to_owned())
-}
-
-/// A part of the time, in per cent.
-fn percent(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent),
-        _ => Err("a number of per cent greater than 0, at most 50".to_owned()),
-    }
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds < 1e9 => Ok(seconds),
-        _ => Err("a number of seconds greater than 0".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! Start reading at [`args`] and [`run`].
 
 pub mod args;
+mod checkpoint;
+mod devices;
 mod doctor;
 mod dump;
 mod flame;
@@ -45,6 +47,9 @@ pub fn run() -> ExitCode {
         Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
         Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
         Command::Graph(words) => holders::graph(words).map(|()| ExitCode::SUCCESS),
+        Command::Devices(words) => devices::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Pause(words) => checkpoint::pause(words).map(|()| ExitCode::SUCCESS),
+        Command::Resume(words) => checkpoint::resume(words).map(|()| ExitCode::SUCCESS),
         Command::Doctor(words) => doctor::run(words).map(|()| ExitCode::SUCCESS),
         Command::Completions(words) => {
             clap_complete::generate(

@@ -3,7 +3,7 @@
 use nvml_wrapper::enum_wrappers::device::{PerformanceState, TemperatureSensor};
 use nvml_wrapper::{Device as NvmlDevice, Nvml};
 
-use crate::model::{Device, DeviceMemory, DeviceStatus, MigDevice};
+use crate::model::{Device, DeviceMemory, DeviceStatus, DeviceUsage, MigDevice, Nanos};
 use crate::target::HostPids;
 
 use super::nvml::{GpuError, load, query};
@@ -32,6 +32,20 @@ impl MachineReader {
             all.push(self.status(index, &device, driver_version.clone()));
         }
         Ok(all)
+    }
+
+    /// What process `pid` uses of a device by this look; `None` when its memory is not known.
+    pub fn usage(&self, status: &DeviceStatus, pid: u32, time: Nanos) -> Option<DeviceUsage> {
+        let memory = status.memory?;
+        Some(DeviceUsage {
+            time,
+            nvml_index: status.device.nvml_index?,
+            total: memory.total,
+            used: memory.used,
+            free: memory.free,
+            reserved: Some(memory.reserved),
+            process: processes::usage_of(pid, &status.processes, self.pids),
+        })
     }
 
     fn status(

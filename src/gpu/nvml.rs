@@ -3,7 +3,7 @@
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use crate::model::{Device, DeviceUsage, Nanos, ProcessUsage};
+use crate::model::{Device, DeviceUsage, Nanos};
 use crate::target::{HostPids, Process};
 
 use super::processes;
@@ -74,28 +74,8 @@ impl GpuReader {
             used: memory.used,
             free: memory.free,
             reserved: Some(memory.reserved),
-            process: self.process_usage(&device),
+            process: processes::usage_of(self.pid, &processes::on(&device, self.pids), self.pids),
         })
-    }
-
-    fn process_usage(&self, device: &nvml_wrapper::Device<'_>) -> ProcessUsage {
-        let unknown = |why: &str| ProcessUsage::Unknown(why.to_owned());
-        let listed = match processes::on(device, self.pids) {
-            Ok(listed) => listed,
-            Err(why) => return ProcessUsage::Unknown(why),
-        };
-        let on_host = self.pids.is_on_host();
-        match listed.iter().find(|process| process.pid == Some(self.pid)) {
-            Some(process) => match process.bytes {
-                Some(bytes) => ProcessUsage::Bytes(bytes),
-                None => unknown("the driver does not account it"),
-            },
-            None if on_host => unknown("the driver does not list this process"),
-            None if listed.iter().any(|process| process.pid.is_none()) => {
-                unknown("the driver lists host pids, which this pid namespace hides")
-            }
-            None => unknown("the driver does not list this process in this pid namespace"),
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
-use crate::model::{DeviceProcess, DeviceProcesses};
+use crate::model::{DeviceProcess, DeviceProcesses, ProcessUsage};
 use crate::target::HostPids;
 
 /// The processes on `device`, each once. An error is the sentence that says why they are not known.
@@ -36,6 +36,26 @@ pub(super) fn on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
         process.command = found.command;
     }
     Ok(all)
+}
+
+/// What process `pid` uses by such a list.
+pub(super) fn usage_of(pid: u32, listed: &DeviceProcesses, pids: HostPids) -> ProcessUsage {
+    let unknown = |why: &str| ProcessUsage::Unknown(why.to_owned());
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(why) => return unknown(why),
+    };
+    match listed.iter().find(|process| process.pid == Some(pid)) {
+        Some(process) => match process.bytes {
+            Some(bytes) => ProcessUsage::Bytes(bytes),
+            None => unknown("the driver does not account it"),
+        },
+        None if pids.is_on_host() => unknown("the driver does not list this process"),
+        None if listed.iter().any(|process| process.pid.is_none()) => {
+            unknown("the driver lists host pids, which this pid namespace hides")
+        }
+        None => unknown("the driver does not list this process in this pid namespace"),
+    }
 }
 
 fn or_older(

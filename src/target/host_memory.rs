@@ -1,5 +1,6 @@
 //! How much host memory a process may still take: of the machine, and of its control groups.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,15 @@ pub enum MemoryLimit {
     Machine,
     /// The limit of this control group (a container, a service, a batch job).
     Group(PathBuf),
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MemoryLimit::Machine => f.write_str("MemAvailable of the machine"),
+            MemoryLimit::Group(path) => write!(f, "the limit of control group {}", path.display()),
+        }
+    }
 }
 
 /// Host memory that a process may still take.
