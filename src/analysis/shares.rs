@@ -20,11 +20,14 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Those of process `pid`, which `device` was looked at for; `listed` are the processes on it.
-    pub fn of(device: &LookDevice, listed: &DeviceProcesses, pid: u32) -> Shares {
-        let outside = match device.outside {
-            OutsideTorch::Bytes(bytes) => Some(bytes),
-            OutsideTorch::Unknown(_) => None,
+    /// Those of process `pid`, which `device` was looked at for; `listed` are the processes on it. `paused`:
+    /// memspy has moved its memory to the host.
+    pub fn of(device: &LookDevice, listed: &DeviceProcesses, pid: u32, paused: bool) -> Shares {
+        let (torch, outside) = match device.outside {
+            OutsideTorch::Bytes(bytes) => (device.reserved, Some(bytes)),
+            // What the driver does not list any more is on the host.
+            OutsideTorch::Unknown(_) if paused => (Some(0), Some(0)),
+            OutsideTorch::Unknown(_) => (device.reserved, None),
         };
         let others = listed.as_ref().ok().map(|listed| {
             let others: Vec<_> = listed.iter().filter(|p| p.pid != Some(pid)).collect();
@@ -33,10 +36,10 @@ impl Shares {
         // A process that is not among those listed may be any of the others.
         let others = others.filter(|_| outside.is_some());
         let (other_processes, others) = (others.map(|o| o.0), others.and_then(|o| o.1));
-        let own = outside.map(|outside| outside + device.reserved.unwrap_or(0));
+        let own = outside.map(|outside| outside + torch.unwrap_or(0));
         let known = own.zip(others).map(|(own, others)| own + others);
         Shares {
-            torch: device.reserved,
+            torch,
             outside,
             others,
             other_processes,
@@ -89,25 +92,34 @@ mod tests {
             process(Some(8), Some(100)),
             process(None, Some(250)),
         ]);
-        let shares = Shares::of(&device(OutsideTorch::Bytes(200)), &listed, 7);
+        let shares = Shares::of(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
         assert_eq!((shares.torch, shares.outside), (Some(300), Some(200)));
         assert_eq!((shares.others, shares.other_processes), (Some(350), Some(2)));
         assert_eq!(shares.unlisted, Some(50));
     }
 
     #[test]
+    fn a_paused_process_has_nothing_on_the_device() {
+        let listed = Ok(vec![process(Some(8), Some(850))]);
+        let unknown = device(OutsideTorch::Unknown("not listed".into()));
+        let shares = Shares::of(&unknown, &listed, 7, true);
+        assert_eq!((shares.torch, shares.outside), (Some(0), Some(0)));
+        assert_eq!((shares.others, shares.unlisted), (Some(850), Some(50)));
+    }
+
+    #[test]
     fn what_is_not_told_stays_unknown() {
         let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), None)]);
-        let shares = Shares::of(&device(OutsideTorch::Bytes(200)), &listed, 7);
+        let shares = Shares::of(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
         assert_eq!((shares.others, shares.unlisted, shares.other_processes), (None, None, Some(1)));
 
         let hidden = Ok(vec![process(None, Some(500))]);
         let unknown = device(OutsideTorch::Unknown("hidden".into()));
-        let shares = Shares::of(&unknown, &hidden, 7);
+        let shares = Shares::of(&unknown, &hidden, 7, false);
         let nothing = (shares.outside, shares.others, shares.other_processes, shares.unlisted);
         assert_eq!(nothing, (None, None, None, None));
         assert_eq!(shares.torch, Some(300));
-        let shares = Shares::of(&device(OutsideTorch::Bytes(1)), &Err("no".into()), 7);
+        let shares = Shares::of(&device(OutsideTorch::Bytes(1)), &Err("no".into()), 7, false);
         assert_eq!((shares.others, shares.unlisted), (None, None));
     }
 }

@@ -136,7 +136,8 @@ fn with_figures(error: &MoveError) -> String {
             render::bytes(*free)
         ),
         MoveError::Paused { since: Some(since), .. } => {
-            format!("{error}, since {} s", since.as_secs())
+            let then = chrono::Local::now() - *since;
+            format!("{error}, since {}", then.format("%Y/%m/%d %H:%M:%S"))
         }
         MoveError::Paused { since: None, .. } => {
             format!("{error}, since when is unknown (another program may have done it)")

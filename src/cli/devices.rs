@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::Look;
 use crate::model::{DeviceStatus, RecordSink};
-use crate::render::{self, DevicesView};
+use crate::render::{self, DevicesTarget, DevicesView};
 use crate::sampler::{DeviceWatch, Readers};
 
 use super::args::{Devices as Words, DevicesFormat};
@@ -73,7 +73,7 @@ struct Seen {
     /// When, as nvidia-smi writes it.
     timestamp: String,
     devices: Vec<DeviceStatus>,
-    targets: Vec<(u32, Look)>,
+    targets: Vec<DevicesTarget>,
 }
 
 impl Looks {
@@ -89,7 +89,7 @@ impl Looks {
             for record in &target.records {
                 look.record(record)?;
             }
-            targets.push((target.pid, look));
+            targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look });
         }
         Ok(Seen { timestamp, devices: seen.devices, targets })
     }

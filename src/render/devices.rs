@@ -1,6 +1,7 @@
 //! The machine's GPUs, who uses them, and what a process has on them, as text.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use super::RenderError;
 use super::dump::allocator_text;
@@ -17,21 +18,28 @@ pub struct DevicesView<'a> {
     /// All GPUs.
     pub devices: &'a [DeviceStatus],
     /// What was seen of each process asked for.
-    pub targets: &'a [(u32, Look)],
+    pub targets: &'a [DevicesTarget],
+}
+
+/// A process asked for.
+pub struct DevicesTarget {
+    /// Its pid.
+    pub pid: u32,
+    /// Whether memspy has paused it, and for how long, where that is known.
+    pub paused: Option<Option<Duration>>,
+    /// What was seen of it.
+    pub look: Look,
 }
 
 impl DevicesView<'_> {
     /// The devices that a process uses, with what the driver says of each and where their memory is.
-    pub(super) fn used<'a>(
-        &'a self,
-        pid: u32,
-        look: &Look,
-    ) -> Vec<(&'a DeviceStatus, LookDevice, Shares)> {
+    pub(super) fn used(&self, target: &DevicesTarget) -> Vec<(&DeviceStatus, LookDevice, Shares)> {
+        let (pid, paused) = (target.pid, target.paused.is_some());
         let status =
             |n: u32| self.devices.iter().find(move |status| status.device.nvml_index == Some(n));
-        let with_status = look.devices().into_iter().filter_map(|device| {
+        let with_status = target.look.devices().into_iter().filter_map(|device| {
             let status = status(device.nvml_index?)?;
-            let shares = Shares::of(&device, &status.processes, pid);
+            let shares = Shares::of(&device, &status.processes, pid, paused);
             Some((status, device, shares))
         });
         with_status.filter(|(status, device, _)| is_used(pid, &status.processes, device)).collect()
@@ -60,16 +68,14 @@ pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), R
     }
     write_mig(out, view.devices)?;
     write_processes(out, view.devices)?;
-    for (pid, look) in view.targets {
-        write_target(out, view, *pid, look)?;
+    for target in view.targets {
+        write_target(out, view, target)?;
     }
     Ok(())
 }
 
-const HEAD: [&str; 12] = [
-    "GPU", "name", "bus id", "state", "PCIe", "of", "temp", "GPU", "memory", "total", "used",
-    "free",
-];
+const HEAD: [&str; 11] =
+    ["GPU", "name", "bus id", "state", "PCIe", "temp", "util", "mem util", "total", "used", "free"];
 
 fn row(status: &DeviceStatus) -> Vec<String> {
     let text =
@@ -83,8 +89,7 @@ fn row(status: &DeviceStatus) -> Vec<String> {
         text(&status.device.name),
         text(&status.device.pci_bus_id),
         status.performance_state.map_or_else(|| "unknown".to_owned(), |state| format!("P{state}")),
-        number(status.pcie_gen_current, ""),
-        number(status.pcie_gen_max, ""),
+        format!("{} of {}", number(status.pcie_gen_current, ""), number(status.pcie_gen_max, "")),
         number(status.temperature, " °C"),
         number(status.utilization_gpu, " %"),
         number(status.utilization_memory, " %"),
@@ -97,7 +102,9 @@ fn row(status: &DeviceStatus) -> Vec<String> {
 /// Columns as wide as their widest cell; text columns are flush left, all others right.
 fn write_table(out: &mut dyn Write, rows: &[Vec<String>], left: &[usize]) -> io::Result<()> {
     let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
     let widths: Vec<usize> = (0..columns).filter_map(width).collect();
     for row in rows {
         let mut line = String::new();
@@ -198,9 +205,9 @@ fn short(command: &str) -> String {
 fn write_target(
     out: &mut dyn Write,
     view: &DevicesView<'_>,
-    pid: u32,
-    look: &Look,
+    target: &DevicesTarget,
 ) -> io::Result<()> {
+    let (pid, look) = (target.pid, &target.look);
     let command = look.start().map(|s| s.command.join(" ")).unwrap_or_default();
     let torch = look.runtime().map(|runtime| {
         let version = runtime.torch.as_deref();
@@ -208,7 +215,11 @@ fn write_target(
         format!(" ({version}, {})", allocator_text(&runtime.allocator))
     });
     writeln!(out, "\nProcess {pid}: {}{}", short(&command), torch.unwrap_or_default())?;
-    let used = view.used(pid, look);
+    if let Some(age) = target.paused {
+        let age = age.map_or_else(String::new, |age| format!(" for {} s", age.as_secs()));
+        writeln!(out, "  paused{age}: its GPU memory is on the host; memspy resume -p {pid}")?;
+    }
+    let used = view.used(target);
     if used.is_empty() {
         writeln!(out, "  has no memory on any GPU")?;
     }
@@ -244,7 +255,7 @@ fn write_shares(out: &mut dyn Write, device: &LookDevice, shares: &Shares) -> io
     row("  of no process that the driver lists", optional_bytes(shares.unlisted))?;
     row("kept by the driver, beside what is in use", optional_bytes(device.driver_reserved))?;
     row("free on the device", optional_bytes(device.free))?;
-    if let OutsideTorch::Unknown(why) = &device.outside {
+    if let (OutsideTorch::Unknown(why), None) = (&device.outside, shares.outside) {
         writeln!(out, "    what this process uses is unknown: {}", one_line(why))?;
     }
     match &device.fragmentation {

@@ -5,9 +5,9 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
-use super::devices::DevicesView;
+use super::devices::{DevicesTarget, DevicesView};
 use super::fragmentation::fragmentation_json;
-use crate::analysis::{Look, LookDevice, OutsideTorch, Shares};
+use crate::analysis::{LookDevice, OutsideTorch, Shares};
 use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus};
 
 /// Columns of every row: query keys of nvidia-smi.
@@ -66,10 +66,10 @@ pub fn devices_csv(
             csv.write_record(cells(view.timestamp, status))?;
         }
     }
-    for (pid, look) in view.targets {
-        for (status, device, shares) in view.used(*pid, look) {
+    for target in view.targets {
+        for (status, device, shares) in view.used(target) {
             let mut row = cells(view.timestamp, status);
-            row.extend(process_cells(*pid, &device, &shares));
+            row.extend(process_cells(target.pid, &device, &shares));
             csv.write_record(row)?;
         }
     }
@@ -106,7 +106,7 @@ fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 15]
         cell(device.nvml_index),
         pid.to_string(),
         cell(device.cuda_index.map(|c| c.0)),
-        cell(shares.torch),
+        cell(device.reserved),
         cell(device.allocated),
         cell(device.cached),
         cell(shares.outside),
@@ -124,8 +124,7 @@ fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 15]
 /// The look as JSON, without a line end.
 pub fn devices_json(view: &DevicesView<'_>) -> Value {
     let devices: Vec<Value> = view.devices.iter().map(status).collect();
-    let processes: Vec<Value> =
-        view.targets.iter().map(|(pid, look)| target(view, *pid, look)).collect();
+    let processes: Vec<Value> = view.targets.iter().map(|of| target(view, of)).collect();
     json!({"timestamp": view.timestamp, "devices": devices, "processes": processes})
 }
 
@@ -184,9 +183,10 @@ fn status(status: &DeviceStatus) -> Value {
     })
 }
 
-fn target(view: &DevicesView<'_>, pid: u32, look: &Look) -> Value {
+fn target(view: &DevicesView<'_>, target: &DevicesTarget) -> Value {
+    let look = &target.look;
     let devices: Vec<Value> = view
-        .used(pid, look)
+        .used(target)
         .iter()
         .map(|(_, device, shares)| {
             let why = match &device.outside {
@@ -200,7 +200,8 @@ fn target(view: &DevicesView<'_>, pid: u32, look: &Look) -> Value {
                 "used": device.used,
                 "free": device.free,
                 "driver_reserved": device.driver_reserved,
-                "reserved": shares.torch,
+                "reserved": device.reserved,
+                "reserved_on_device": shares.torch,
                 "allocated": device.allocated,
                 "cached_free": device.cached,
                 "outside_pytorch": shares.outside,
@@ -217,7 +218,9 @@ fn target(view: &DevicesView<'_>, pid: u32, look: &Look) -> Value {
         .map(|m| json!({"reader": format!("{:?}", m.reader), "why": format!("{:?}", m.why)}))
         .collect();
     json!({
-        "pid": pid,
+        "pid": target.pid,
+        "paused": target.paused.is_some(),
+        "paused_seconds": target.paused.flatten().map(|age| age.as_secs()),
         "command": look.start().map(|s| &s.command),
         "devices": devices,
         "not_read": not_read,

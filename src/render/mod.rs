@@ -25,7 +25,7 @@ mod size;
 mod summary;
 
 pub use collapsed::{NameStyle, collapsed};
-pub use devices::{DevicesView, devices_text};
+pub use devices::{DevicesTarget, DevicesView, devices_text};
 pub use devices_export::{devices_csv, devices_csv_head, devices_json};
 pub use dump::{Holders, dump_text};
 pub use dump_json::dump_json;

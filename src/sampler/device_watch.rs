@@ -8,6 +8,7 @@ use crate::model::{
     ReaderKind, Record, RecordSink,
 };
 
+use super::move_note::MoveNote;
 use super::readers::{Readers, Torch};
 use super::session::Session;
 
@@ -30,6 +31,8 @@ pub struct MachineLook {
 pub struct TargetLook {
     /// Its pid.
     pub pid: u32,
+    /// Whether memspy has paused it, and for how long (`None` inside: the clock has been set back).
+    pub paused: Option<Option<Duration>>,
     /// What was seen: start, runtime, devices, usage, counters, block maps, what was missed.
     pub records: Vec<Record>,
 }
@@ -116,7 +119,8 @@ fn look_at(
     let usage = devices.iter().filter_map(|status| machine.usage(status, pid, time));
     records.extend(usage.map(Record::Usage));
     look_at_allocator(session, &mut records);
-    TargetLook { pid, records }
+    let paused = MoveNote::read(&session.readers.process).map(|note| note.age());
+    TargetLook { pid, paused, records }
 }
 
 fn look_at_allocator(session: &mut Session, records: &mut Vec<Record>) {

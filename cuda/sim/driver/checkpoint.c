@@ -2,21 +2,22 @@
  *
  * The states and their order are those of the real driver (570 and newer). Nothing has to be copied, since device
  * memory lies in the job's own address space anyway: what moves are the bytes that the card counts. */
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "device.h"
 
 typedef struct { unsigned timeout_ms, reserved0; uint64_t reserved1[7]; } LockArgs; /* CUcheckpointLockArgs */
 
-/* SIM_CUDA_CHECKPOINT_FAIL names a step of the caller that fails: lock, checkpoint, restore, unlock; with "-broken"
- * after it the process is beyond repair from then on. */
+/* SIM_CUDA_CHECKPOINT_FAIL names steps of the caller that fail, with commas between them: lock, checkpoint, restore,
+ * unlock; with "-broken" after it the process is beyond repair from then on. */
 static int fails(struct Slot *slot, const char *step) {
   const char *wanted = getenv("SIM_CUDA_CHECKPOINT_FAIL");
-  size_t length = strlen(step);
-  if (!wanted || strncmp(wanted, step, length) || (wanted[length] && strcmp(wanted + length, "-broken"))) return 0;
-  if (wanted[length]) card_set_state(slot, STATE_FAILED);
+  char broken[32];
+  snprintf(broken, sizeof broken, "%s-broken", step);
+  if (sim_is_listed(wanted, broken)) card_set_state(slot, STATE_FAILED);
+  else if (!sim_is_listed(wanted, step)) return 0;
   return 1;
 }
 

@@ -22,6 +22,7 @@ struct SimConfig {
   int trace;
   const char *driver;      /* its version as NVML tells it */
   const char *nvml_absent; /* names of NVML calls that are "not supported", with commas between them */
+  int nvml_pid_offset;     /* added to the pids that NVML lists, as if they were another namespace's */
   int mig;                 /* MIG devices on each card; 0: MIG is off */
   enum SimValues values;
 };
@@ -29,6 +30,7 @@ struct SimConfig {
 /* config.c */
 const struct SimConfig *sim_config(void); /* also brings the whole model up, once */
 int sim_unsupported(const char *name, int code);
+int sim_is_listed(const char *words, const char *word); /* among words with commas between them; NULL has none */
 #define SIM_TRACE(...) \
   do { if (sim_config()->trace > 1) sim_trace(__VA_ARGS__); } while (0)
 void sim_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -17,13 +17,8 @@ static int valid(nvmlDevice_t device) {
   return index_of(device) >= 0 && index_of(device) < sim_config()->device_count && mig_of(device) <= sim_config()->mig;
 }
 
-/* Whether SIM_NVML_ABSENT names the call: cards of other kinds do not answer all of them. */
-static int absent(const char *call) {
-  size_t length = strlen(call);
-  for (const char *at = sim_config()->nvml_absent; (at = strstr(at, call)); at += length)
-    if (at[length] == 0 || at[length] == ',') return 1;
-  return 0;
-}
+/* Cards of other kinds do not answer all calls. */
+static int absent(const char *call) { return sim_is_listed(sim_config()->nvml_absent, call); }
 #define REQUIRE(device) do { \
   if (!valid(device)) return NVML_INVALID_ARGUMENT; \
   if (absent(__func__)) return NVML_NOT_SUPPORTED; \
@@ -222,6 +217,7 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, struct Proce
   *count = found;
   if (found > room || (found && !out1 && !out)) return NVML_INSUFFICIENT_SIZE;
   for (unsigned i = 0; i < found; i++) {
+    pids[i] += sim_config()->nvml_pid_offset;
     if (out1) out1[i] = (struct Process1){(unsigned)pids[i], used[i]};
     else out[i] = (struct Process){(unsigned)pids[i], used[i], NO_INSTANCE, NO_INSTANCE};
   }
