@@ -171,6 +171,28 @@ fn what_two_jobs_use_of_a_card_adds_up() {
 }
 
 #[test]
+fn the_parts_belong_to_one_moment_also_of_a_job_at_work() {
+    let mut target = sim::start("allocator_load.py", &[]);
+    for request in ["hold 10", "churn 4 1500"] {
+        target.say(request);
+        target.read_until_ready();
+    }
+    let mut reserved = Vec::new();
+    for _ in 0..15 {
+        let look = look(&target);
+        let device = &look["processes"][0]["devices"][0];
+        let part = |key: &str| device[key].as_u64().unwrap();
+        let parts = ["reserved_on_device", "outside_pytorch", "other_processes", "no_process"];
+        assert_eq!(parts.map(part).iter().sum::<u64>(), part("used"));
+        // The context; had the job taken memory between two readings, it would be more or less.
+        assert_eq!(part("outside_pytorch"), 552_402_944);
+        reserved.push(part("reserved"));
+    }
+    assert!(reserved.iter().max() > reserved.iter().min(), "it was at work: {reserved:?}");
+    target.read_until_ready();
+}
+
+#[test]
 fn a_process_without_gpu_memory_is_said_so() {
     let target = sim::start("allocator_truth.py", &["none"]);
     let text = devices(&target, &["-p", &target.pid().to_string()]).out;

@@ -28,11 +28,11 @@ pub(super) fn pause(words: &Pause) -> Result<()> {
     say(&format!(
         "this changes process {pid}: its CUDA calls will wait, its GPU memory moves to the host"
     ));
-    let begun = Instant::now();
     let moved = mover
         .away(words.lock_timeout, words.keep_free, &stop)
         .map_err(|error| refused("pause", pid, error))?;
     let what = format!("paused process {pid}: {}", command(&mover));
+    let paused = Instant::now();
     let printed = print(pid, &what, "paused", &moved, words.json);
     let Some(time) = words.time else {
         say(&format!("it waits in its next CUDA call; to let it go on: memspy resume -p {pid}"));
@@ -42,8 +42,8 @@ pub(super) fn pause(words: &Pause) -> Result<()> {
     say(&format!("resuming it after {} s, or on Ctrl-C; {way_back}", time.as_secs_f64()));
     // A closed standard output is no reason to leave the job paused, but to end.
     let mut checked = Instant::now();
-    while printed.is_ok() && begun.elapsed() < time && !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(SLICE.min(time.saturating_sub(begun.elapsed())));
+    while printed.is_ok() && paused.elapsed() < time && !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(SLICE.min(time.saturating_sub(paused.elapsed())));
         if checked.elapsed() >= CHECK_EVERY {
             checked = Instant::now();
             if !mover.is_away() {

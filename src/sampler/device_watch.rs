@@ -15,7 +15,7 @@ use super::session::Session;
 /// How long a block map is tried for until the target keeps still.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the driver is asked again because a target's allocator took or gave memory meanwhile.
-const LOOKS: u32 = 20;
+const LOOKS: u32 = 10;
 
 /// One look: the devices, and for each target what it has on them.
 pub struct MachineLook {
@@ -71,22 +71,19 @@ impl DeviceWatch {
         }
         // The driver's figures and the allocators' are to be of one instant: what a process uses outside
         // PyTorch is their difference.
-        let mut devices = Vec::new();
         let mut counters = self.counters();
-        for _ in 0..LOOKS {
-            devices = self.machine.look()?;
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            let devices = self.machine.look()?;
+            let machine = &self.machine;
+            let sessions = self.targets.iter_mut();
+            let targets = sessions.map(|target| look_at(target, machine, &devices, host)).collect();
             let before = std::mem::replace(&mut counters, self.counters());
-            if before.iter().flatten().eq(counters.iter().flatten()) {
-                break;
+            if looks == LOOKS || before == counters {
+                return Ok(MachineLook { devices, targets, ended });
             }
         }
-        let machine = &self.machine;
-        let targets = self
-            .targets
-            .iter_mut()
-            .map(|target| look_at(target, machine, &devices, host))
-            .collect();
-        Ok(MachineLook { devices, targets, ended })
     }
 
     /// Bytes that each target's allocator has of each device.
