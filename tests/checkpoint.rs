@@ -102,7 +102,7 @@ impl Running {
 }
 
 impl Done {
-    /// Panics unless it refused with exit code 1, and its last line contains every part.
+    /// Panics unless it failed half-way with exit code 1, and its last line contains every part.
     #[track_caller]
     fn failed(self, parts: &[&str]) {
         assert_eq!(self.status.code(), Some(1), "{}{}", self.out, self.err);
@@ -186,7 +186,7 @@ fn a_killed_memspy_leaves_a_paused_job_that_can_be_resumed() {
     running.signal(Signal::SIGKILL);
     running.wait();
     assert!(job.is_paused());
-    job.memspy(&["pause"]).failed(&["paused already, since 20", "memspy resume -p"]);
+    job.memspy(&["pause"]).refused(&["paused already, since 20", "memspy resume -p"]);
     let text = job.memspy(&["devices"]).ok().out;
     assert!(text.contains("paused for ") && text.contains("memspy resume -p"), "{text}");
     job.memspy(&["resume"]).ok();
@@ -231,7 +231,7 @@ fn ctrl_c_before_the_move_lets_the_job_go_on() {
 #[test]
 fn a_host_with_too_little_memory_is_found_before_anything_is_done() {
     let mut job = Job::start(&[]);
-    job.memspy(&["pause", "--keep-free", "100000G"]).failed(&[
+    job.memspy(&["pause", "--keep-free", "100000G"]).refused(&[
         "the host has too little memory",
         "would move",
         "have to be available",
@@ -255,7 +255,7 @@ fn steps_that_fail_are_taken_back() {
         "the job waits in its next CUDA call, with its memory on the GPU",
         "memspy resume -p",
     ]);
-    job.memspy(&["pause"]).failed(&["locked already", "memspy resume -p"]);
+    job.memspy(&["pause"]).refused(&["locked already", "memspy resume -p"]);
     job.failing(&["resume"], "unlock").failed(&["cannot unlock", "memspy resume -p"]);
     job.memspy(&["resume"]).ok();
     job.goes_on();
@@ -273,7 +273,7 @@ fn steps_that_fail_are_taken_back() {
 
     job.failing(&["pause"], "checkpoint-broken").failed(&["given up", "its own checkpoint"]);
     for command in ["pause", "resume"] {
-        job.memspy(&[command]).failed(&["marked", "as failed", "its own checkpoint"]);
+        job.memspy(&[command]).refused(&["marked", "as failed", "its own checkpoint"]);
     }
 }
 
@@ -287,14 +287,14 @@ fn a_gpu_that_was_filled_meanwhile_keeps_the_job_paused_until_there_is_room() {
     second.env("SIM_CUDA_STATE", String::from_utf8(state.unwrap().to_vec()).unwrap());
     let second = Target::start(second);
     let parts = ["GPU 0 has too little memory free", "stays paused", "memspy devices"];
-    job.memspy(&["resume"]).failed(&parts);
+    job.memspy(&["resume"]).refused(&parts);
     // Without memspy's note the driver itself finds out.
     let elsewhere = tempfile::tempdir().unwrap();
     let elsewhere = elsewhere.path().to_str().unwrap();
     let mut resume = job.command(&["resume"], &[("XDG_RUNTIME_DIR", elsewhere)]);
     run(&mut resume).failed(&["CUDA_ERROR_OUT_OF_MEMORY", "free GPU memory", "memspy resume -p"]);
     let mut again = job.command(&["pause"], &[("XDG_RUNTIME_DIR", elsewhere)]);
-    run(&mut again).failed(&["paused already, since when is unknown"]);
+    run(&mut again).refused(&["paused already, since when is unknown"]);
     drop(second);
     job.memspy(&["resume"]).ok();
     job.goes_on();
@@ -303,18 +303,18 @@ fn a_gpu_that_was_filled_meanwhile_keeps_the_job_paused_until_there_is_room() {
 #[test]
 fn what_cannot_be_paused_is_said_in_one_line() {
     let mut job = Job::start(&[]);
-    job.memspy(&["resume"]).failed(&["is not paused", "nothing to do"]);
+    job.memspy(&["resume"]).refused(&["is not paused", "nothing to do"]);
     let old = [("SIM_CUDA_DRIVER", "550.54.14")];
-    run(&mut job.command(&["pause"], &old)).failed(&["driver 550.54.14", "570 or newer"]);
+    run(&mut job.command(&["pause"], &old)).refused(&["driver 550.54.14", "570 or newer"]);
     job.goes_on();
 
     let pid = job.target.pid();
     let missing = ["pause", "-p", "2147483000"];
-    run(command(Some(pid)).args(missing)).failed(&["no process with pid 2147483000"]);
+    run(command(Some(pid)).args(missing)).refused(&["no process with pid 2147483000"]);
     let own = std::process::id().to_string();
-    run(command(Some(pid)).args(["pause", "-p", &own])).failed(&["does not use CUDA"]);
+    run(command(Some(pid)).args(["pause", "-p", &own])).refused(&["does not use CUDA"]);
     let without = sim::start("allocator_truth.py", &["none"]);
     let pid = without.pid().to_string();
-    run(command(Some(without.pid())).args(["pause", "-p", &pid])).failed(&["does not use CUDA"]);
+    run(command(Some(without.pid())).args(["pause", "-p", &pid])).refused(&["does not use CUDA"]);
     wait_until("the job", || !job.is_paused());
 }

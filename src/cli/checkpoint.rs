@@ -25,11 +25,13 @@ pub(super) fn pause(words: &Pause) -> Result<()> {
     // From here on Ctrl-C only asks: between two steps of the driver memspy may not just end.
     let stop = watch()?;
     let mover = Mover::of(pid).map_err(|error| refused("pause", pid, error))?;
-    say(&format!(
-        "this changes process {pid}: its CUDA calls will wait, its GPU memory moves to the host"
-    ));
+    let begin = || {
+        say(&format!(
+            "this changes process {pid}: its CUDA calls will wait, its GPU memory moves to the host"
+        ));
+    };
     let moved = mover
-        .away(words.lock_timeout, words.keep_free, &stop)
+        .away(words.lock_timeout, words.keep_free, &stop, begin)
         .map_err(|error| refused("pause", pid, error))?;
     let what = format!("paused process {pid}: {}", command(&mover));
     let paused = Instant::now();
@@ -184,7 +186,7 @@ fn advice(action: &str, pid: u32, error: &MoveError) -> String {
             format!("free GPU memory ('memspy devices' tells who uses it), then: memspy resume -p {pid}")
         }
         MoveError::Step { outcome, .. } | MoveError::Interrupted { outcome } => match outcome {
-            Outcome::Runs if action == "pause" => {
+            Outcome::Runs if matches!(error, MoveError::Step { .. }) => {
                 "pause it at another time, or with a longer --lock-timeout".to_owned()
             }
             Outcome::Runs | Outcome::Ended => "there is nothing left to do".to_owned(),

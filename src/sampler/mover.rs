@@ -223,13 +223,14 @@ impl Mover {
     }
 
     /// Moves the job's GPU memory to the host: waits at most `patience` for its kernels to end; the host
-    /// has to have `keep_free` bytes available afterwards. When a step fails, or `stop` is set meanwhile,
-    /// the job is let go on.
+    /// has to have `keep_free` bytes available afterwards. `begin` is called once nothing speaks against
+    /// it, before the job is touched. When a step fails, or `stop` is set meanwhile, the job is let go on.
     pub fn away(
         &self,
         patience: Duration,
         keep_free: u64,
         stop: &AtomicBool,
+        begin: impl FnOnce(),
     ) -> Result<Moved, MoveError> {
         let pid = self.pid();
         match self.state()? {
@@ -251,6 +252,7 @@ impl Mover {
                 false => Ok(()),
             }
         };
+        begin();
         let start = Instant::now();
         step(self.calls.lock(pid, patience))?;
         let lock = start.elapsed();
