@@ -253,6 +253,28 @@ fn pids_of_another_namespace_are_never_taken_for_processes_here() {
 }
 
 #[test]
+fn what_a_job_has_on_a_gpu_that_cannot_be_identified_is_still_told() {
+    let mut job = sim::command("allocator_truth.py", &["plain"]);
+    job.env("CUDA_VISIBLE_DEVICES", "MIG-of-another-machine");
+    let target = Target::start(job);
+    let look = look(&target);
+    let devices_seen = look["processes"][0]["devices"].as_array().unwrap();
+    let device = devices_seen.iter().find(|d| d["cuda_index"] == 0).unwrap();
+    assert_eq!((&device["index"], &device["used"]), (&Value::Null, &Value::Null));
+    let stats = &truth(&target)["devices"][0]["stats"];
+    assert_eq!(device["reserved"], stats["reserved_bytes.all.current"]);
+    assert!(device["fragmentation"]["free_blocks"].as_u64().unwrap() > 0);
+    // The driver's side of it is there as well, not joined to it by guessing.
+    let other = devices_seen.iter().find(|d| d["index"] == 0).unwrap();
+    assert_eq!((&other["cuda_index"], &other["reserved"]), (&Value::Null, &Value::Null));
+    let pid = target.pid().to_string();
+    let rows = rows(&devices(&target, &["--format", "csv", "-p", &pid]).out);
+    let row = rows.iter().find(|row| row["cuda_index"] == "0").unwrap();
+    assert_eq!((&*row["memory.used"], &*row["name"]), ("", ""));
+    assert_eq!(row["reserved"], device["reserved"].to_string());
+}
+
+#[test]
 fn mig_devices_are_listed_below_their_gpu() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let with = |words: &[&str]| {

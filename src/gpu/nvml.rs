@@ -74,7 +74,11 @@ impl GpuReader {
             used: memory.used,
             free: memory.free,
             reserved: Some(memory.reserved),
-            process: processes::usage_of(self.pid, &processes::on(&device, self.pids), self.pids),
+            process: processes::usage_of(
+                self.pid,
+                &processes::computing_on(&device, self.pids),
+                self.pids,
+            ),
         })
     }
 }

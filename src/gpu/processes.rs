@@ -10,13 +10,7 @@ use crate::target::HostPids;
 
 /// The processes on `device`, each once. An error is the sentence that says why they are not known.
 pub(super) fn on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
-    let mut all: Vec<DeviceProcess> = Vec::new();
-    let compute =
-        or_older(device.running_compute_processes(), || device.running_compute_processes_v2())
-            .map_err(|e| format!("NVML does not list processes: {e}"))?;
-    for listed in compute {
-        add(&mut all, &listed, true);
-    }
+    let mut all = computing(device)?;
     // Devices for computing only do not know this list.
     let graphics =
         or_older(device.running_graphics_processes(), || device.running_graphics_processes_v2())
@@ -28,6 +22,27 @@ pub(super) fn on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
             None => add(&mut all, &listed, false),
         }
     }
+    Ok(identified(all, pids))
+}
+
+/// Only those that compute: each list holds a lock of the driver.
+pub(super) fn computing_on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
+    Ok(identified(computing(device)?, pids))
+}
+
+fn computing(device: &Device<'_>) -> DeviceProcesses {
+    let listed =
+        or_older(device.running_compute_processes(), || device.running_compute_processes_v2())
+            .map_err(|e| format!("NVML does not list processes: {e}"))?;
+    let mut all = Vec::new();
+    for listed in listed {
+        add(&mut all, &listed, true);
+    }
+    Ok(all)
+}
+
+/// With the pids and commands of those that can be found.
+fn identified(mut all: Vec<DeviceProcess>, pids: HostPids) -> Vec<DeviceProcess> {
     let numbers: Vec<u32> = all.iter().map(|p| p.listed).collect();
     for (process, found) in all.iter_mut().zip(pids.find(&numbers)) {
         let Some(found) = found else { continue };
@@ -35,7 +50,7 @@ pub(super) fn on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
         process.pid_inside = found.pid_inside;
         process.command = found.command;
     }
-    Ok(all)
+    all
 }
 
 /// What process `pid` uses by such a list.

@@ -32,17 +32,29 @@ pub struct DevicesTarget {
 }
 
 impl DevicesView<'_> {
-    /// The devices that a process uses, with what the driver says of each and where their memory is.
-    pub(super) fn used(&self, target: &DevicesTarget) -> Vec<(&DeviceStatus, LookDevice, Shares)> {
+    /// The devices that a process uses, with where their memory is and what the driver says of each; `None`
+    /// when it is not known which of the machine's devices it is.
+    pub(super) fn used(
+        &self,
+        target: &DevicesTarget,
+    ) -> Vec<(Option<&DeviceStatus>, LookDevice, Shares)> {
         let (pid, paused) = (target.pid, target.paused.is_some());
-        let status =
-            |n: u32| self.devices.iter().find(move |status| status.device.nvml_index == Some(n));
-        let with_status = target.look.devices().into_iter().filter_map(|device| {
-            let status = status(device.nvml_index?)?;
-            let shares = Shares::of(&device, &status.processes, pid, paused);
-            Some((status, device, shares))
-        });
-        with_status.filter(|(status, device, _)| is_used(pid, &status.processes, device)).collect()
+        let unknown: DeviceProcesses = Err("which GPU it is is not known".to_owned());
+        let mut used = Vec::new();
+        for device in target.look.devices() {
+            let status = self.devices.iter().find(|status| {
+                device.nvml_index.is_some() && status.device.nvml_index == device.nvml_index
+            });
+            let listed = status.map_or(&unknown, |status| &status.processes);
+            if status.is_none() && device.reserved == Some(0) {
+                continue;
+            }
+            if is_used(pid, listed, &device) {
+                let shares = Shares::of(&device, listed, pid, paused);
+                used.push((status, device, shares));
+            }
+        }
+        used
     }
 }
 

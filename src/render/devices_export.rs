@@ -68,7 +68,13 @@ pub fn devices_csv(
     }
     for target in view.targets {
         for (status, device, shares) in view.used(target) {
-            let mut row = cells(view.timestamp, status);
+            let mut row = match status {
+                Some(status) => cells(view.timestamp, status),
+                None => {
+                    let time = [view.timestamp.to_owned()];
+                    time.into_iter().chain((1..KEYS.len()).map(|_| String::new())).collect()
+                }
+            };
             row.extend(process_cells(target.pid, &device, &shares));
             csv.write_record(row)?;
         }

@@ -7,13 +7,16 @@ use serde_json::{Value, json};
 use super::size::{bytes, count, percent};
 use crate::analysis::{Fragmentation, SegmentSum};
 
-/// Writes the lines, each after `indent`.
+/// Writes the lines, each after `indent`; none for a cache that has no memory.
 pub(super) fn fragmentation_text(
     out: &mut dyn Write,
     sums: &Fragmentation,
     indent: &str,
 ) -> io::Result<()> {
     let Fragmentation { all, .. } = sums;
+    if all.segments == 0 {
+        return Ok(());
+    }
     writeln!(
         out,
         "{indent}cached free: {} in {}, the largest {}; {}",

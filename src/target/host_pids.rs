@@ -46,10 +46,9 @@ impl HostPids {
 
     /// The processes with the numbers `listed` by the driver; `None` for what cannot be told apart or is hidden.
     pub fn find(self, listed: &[u32]) -> Vec<Option<FoundProcess>> {
-        let exists = |pid: &u32| Process::new(*pid as i32).is_ok();
-        // Below the host numbers count only when all of them are processes here, or when /proc is the
-        // host's and itself tells the numbers of both.
-        if self.initial || self.depth > 0 || listed.iter().all(exists) {
+        // Below the host numbers count only when all of them are processes here that can use a GPU, or
+        // when /proc is the host's and itself tells the numbers of both.
+        if self.initial || self.depth > 0 || listed.iter().all(|pid| may_use_gpu(*pid)) {
             listed.iter().map(|pid| self.found(*pid)).collect()
         } else {
             vec![None; listed.len()]
@@ -69,6 +68,16 @@ impl HostPids {
     }
 }
 
+/// Whether process `pid` has anything of the driver mapped; one that may not be looked at has.
+fn may_use_gpu(pid: u32) -> bool {
+    match std::fs::read(format!("/proc/{pid}/maps")) {
+        Ok(maps) => [&b"nvidia"[..], b"libcuda"]
+            .iter()
+            .any(|name| maps.windows(name.len()).any(|window| window == *name)),
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,11 +93,10 @@ mod tests {
     }
 
     #[test]
-    fn below_the_host_one_number_from_elsewhere_makes_all_of_them_unknown() {
+    fn below_the_host_a_number_of_a_process_without_the_driver_is_another_ones() {
         let below = HostPids { initial: false, depth: 0 };
-        let own = std::process::id();
-        assert!(below.find(&[own])[0].is_some());
-        assert_eq!(below.find(&[own, 0x3fff_fff0]), [None, None]);
+        assert_eq!(below.find(&[std::process::id()]), [None]);
+        assert_eq!(below.find(&[0x3fff_fff0]), [None]);
     }
 
     #[test]
