@@ -108,6 +108,11 @@ class Job:
     def losses(self):
         return [line.split()[0] for line in self.lines() if not line.startswith("weights")]
 
+    def step_seconds(self):
+        """Median time of a step; pauses are too few to show in it."""
+        times = [float(line.split()[1]) for line in self.lines() if not line.startswith("weights") and " " in line]
+        return statistics.median(b - a for a, b in zip(times, times[1:]))
+
     def last(self):
         return [line for line in self.lines() if line.startswith("weights")]
 
@@ -155,7 +160,7 @@ def check_devices(args, checks):
             elif key == "timestamp":
                 same = len(mine) == len(smis) and mine[:16] <= smis[:16]
             elif key == "temperature.gpu":
-                same = abs(int(mine) - int(smis)) <= 3
+                same = mine.isdigit() and abs(int(mine) - int(smis)) <= 3
             elif key in ("utilization.gpu", "utilization.memory", "pstate", "pcie.link.gen.current"):
                 same = mine == smis or bool(mine)  # these change from one moment to the next
             else:
@@ -169,17 +174,31 @@ def check_devices(args, checks):
     reserved, allocated, free, total, properties = map(int, job.answer().split())
     done, took = run(args.memspy, "devices", "--json", "-p", job.pid)
     look = json.loads(done.stdout)
-    device = next(d for d in look["processes"][0]["devices"] if d["cuda_index"] == 0)
+    all_devices = look["processes"][0]["devices"]
+    device = next((d for d in all_devices if d["cuda_index"] == 0), all_devices[0])
     parts = {key: device[key] for key in ("reserved_on_device", "outside_pytorch", "other_processes", "no_process")}
     checks.that("reserved", device["reserved"] == reserved, (device["reserved"], reserved))
     checks.that("allocated", device["allocated"] == allocated, (device["allocated"], allocated))
-    known = all(value is not None for value in parts.values())
-    checks.that("parts are known", known, device["outside_pytorch_unknown_because"])
-    if known:
-        off = sum(parts.values()) - device["used"]
-        checks.that("parts add up to used within 1 %", abs(off) <= device["used"] / 100, f"{parts}, used {device['used']}, off {off}")
+    smi = subprocess.run(["nvidia-smi", "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True).stdout
+    smi_used = dict(tuple(int(cell) for cell in line.split(",")) for line in smi.splitlines())
+    apps = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"], capture_output=True, text=True).stdout
+    checks.report["nvidia_smi_compute_apps"] = apps.splitlines()
+    checks.report["listed_processes"] = look["devices"][device["index"] or 0]["processes"]
+    checks.report["job_pid"] = job.pid
+    if all(value is not None for value in parts.values()):
+        total_of_parts = sum(parts.values())
+        off = total_of_parts - device["used"]
+        checks.that("parts add up to NVML's used within 1 %", abs(off) <= device["used"] / 100, f"{parts}, used {device['used']}, off {off}")
+        smis = smi_used[device["index"]] * MIB
+        checks.that("parts add up to nvidia-smi's used within 1 %", abs(total_of_parts - smis) <= smis / 100, (total_of_parts, smis))
         # What the driver uses without a process is small; if it is not, a process is missing.
         checks.that("of no process: below 1 % of used", parts["no_process"] <= device["used"] / 100, parts["no_process"])
+    else:
+        # Where a pid namespace hides the job from the driver's list, memspy has to say so.
+        why = device["outside_pytorch_unknown_because"]
+        checks.report["parts_unknown_because"] = why
+        checks.that("parts are unknown, and the reason is told", bool(why), why)
+        checks.that("reserved is at most what is in use", device["reserved"] <= device["used"], (device["reserved"], device["used"]))
     checks.report["process"] = {**{k: v for k, v in device.items() if k != "fragmentation"}, "seconds": took}
     checks.report["total_memory"] = {
         "nvml_total": device["total"], "nvml_reserved": device["driver_reserved"], "cudaMemGetInfo_total": total, "cudaMemGetInfo_free": free,
@@ -203,6 +222,7 @@ def check_pause(args, checks):
     checks.that("undisturbed run", undisturbed.answer() == "DONE")
     checks.report["undisturbed_seconds"] = time.perf_counter() - started
     expected, expected_end = undisturbed.losses(), undisturbed.last()
+    checks.report["median step seconds, undisturbed"] = undisturbed.step_seconds()
     undisturbed.end()
 
     job = Job(args)
@@ -249,6 +269,7 @@ def check_pause(args, checks):
     checks.that(f"{len(expected)} losses are bit-identical", job.losses() == expected,
                 [i for i, pair in enumerate(zip(job.losses(), expected)) if pair[0] != pair[1]][:5])
     checks.that("weights and ballast are bit-identical", job.last() == expected_end, (job.last(), expected_end))
+    checks.report["median step seconds, paused in between"] = job.step_seconds()
     checks.report["losses"] = {"first": float.fromhex(expected[0]), "last": float.fromhex(expected[-1]), "count": len(expected)}
     job.end()
     check_failures(args, checks)
