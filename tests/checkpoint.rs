@@ -22,7 +22,11 @@ struct Job {
 
 impl Job {
     fn start(variables: &[(&str, &str)]) -> Job {
-        let mut command = sim::command("allocator_truth.py", &["plain"]);
+        Job::start_in("plain", variables)
+    }
+
+    fn start_in(mode: &str, variables: &[(&str, &str)]) -> Job {
+        let mut command = sim::command("allocator_truth.py", &[mode]);
         command.envs(variables.iter().copied());
         Job { target: Target::start(command), notes: tempfile::tempdir().unwrap() }
     }
@@ -158,6 +162,24 @@ fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
     let text = job.memspy(&["resume"]).ok().out;
     assert!(text.starts_with("resumed process") && text.contains("unlock "), "{text}");
     job.goes_on();
+}
+
+#[test]
+fn all_gpus_of_a_job_and_memory_of_every_kind_go_and_come_back() {
+    for mode in ["two_devices", "expandable", "graph_pool", "async_backend"] {
+        let mut job = Job::start_in(mode, &[]);
+        let count = if mode == "two_devices" { 2 } else { 1 };
+        let (paused, resumed) = (job.json(&["pause"]), job.json(&["resume"]));
+        let devices = |moved: &Value, key: &str| -> Vec<u64> {
+            let all = moved["devices"].as_array().unwrap();
+            all.iter().map(|device| device[key].as_u64().unwrap()).collect()
+        };
+        assert_eq!(devices(&paused, "used_after"), vec![0; count], "{mode}");
+        let before = devices(&paused, "used_before");
+        assert!(before.iter().all(|used| *used > 1 << 29), "{mode}: {before:?}");
+        assert_eq!(devices(&resumed, "used_after"), before, "{mode}");
+        job.goes_on();
+    }
 }
 
 #[test]

@@ -201,6 +201,31 @@ fn a_process_without_gpu_memory_is_said_so() {
 }
 
 #[test]
+fn a_process_without_pytorch_has_its_memory_outside_of_it() {
+    let program = "import ctypes, sys\n\
+                   cuda, at = ctypes.CDLL('libcuda.so.1'), ctypes.c_uint64()\n\
+                   cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(300 << 20))\n\
+                   print('READY', flush=True)\n\
+                   sys.stdin.readline()";
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut job = std::process::Command::new(root.join("scripts/with-sim"));
+    job.args(["python", "-c", program]);
+    let target = Target::start(job);
+    let bytes = 552_402_944 + (300 << 20);
+    let device = &look(&target)["processes"][0]["devices"][0];
+    assert_eq!((&device["process"], &device["outside_pytorch"]), (&bytes.into(), &bytes.into()));
+    assert_eq!((&device["reserved"], &device["reserved_on_device"]), (&Value::Null, &0.into()));
+    let pid = target.pid().to_string();
+    let text = devices(&target, &["-p", &pid]).out;
+    assert!(text.contains("no PyTorch") && !text.contains("unknown"), "{text}");
+    for command_word in ["pause", "resume"] {
+        let mut memspy = command(Some(target.pid()));
+        run(memspy.args([command_word, "-p", &pid])).ok();
+    }
+    assert_eq!(look(&target)["processes"][0]["devices"][0]["process"], bytes);
+}
+
+#[test]
 fn what_the_driver_does_not_answer_is_unknown_and_not_0() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let absent = "nvmlDeviceGetTemperature,nvmlDeviceGetUtilizationRates,nvmlDeviceGetMemoryInfo_v2,\
@@ -241,7 +266,7 @@ fn pids_of_another_namespace_are_never_taken_for_processes_here() {
     let text = with(&["-p", &pid.to_string()]);
     assert!(text.contains(&format!("[{}]", pid + 1_000_000_000)), "{text}");
     assert!(text.contains("hides these processes"), "{text}");
-    assert!(text.contains("what this process uses is unknown"), "{text}");
+    assert!(text.contains("what it uses outside PyTorch is unknown"), "{text}");
     let json: Value = serde_json::from_str(&with(&["--json", "-p", &pid.to_string()])).unwrap();
     let listed = &json["devices"][0]["processes"][0];
     assert_eq!((&listed["pid"], &listed["command"]), (&Value::Null, &Value::Null));

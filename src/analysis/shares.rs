@@ -7,9 +7,11 @@ use super::look::{LookDevice, OutsideTorch};
 /// The parts of a device's memory in use. Bytes; `None` is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
-    /// Reserved by the process's PyTorch.
+    /// All of the process, as the driver tells.
+    pub process: Option<u64>,
+    /// Of that, reserved by PyTorch.
     pub torch: Option<u64>,
-    /// Of the process beside PyTorch: context, kernels, NCCL; without PyTorch all of it.
+    /// Of that, the rest: context, kernels, NCCL; without PyTorch all of it.
     pub outside: Option<u64>,
     /// Of the other processes that the driver lists.
     pub others: Option<u64>,
@@ -23,26 +25,38 @@ impl Shares {
     /// Those of process `pid`, which `device` was looked at for; `listed` are the processes on it. `paused`:
     /// memspy has moved its memory to the host.
     pub fn of(device: &LookDevice, listed: &DeviceProcesses, pid: u32, paused: bool) -> Shares {
-        let (torch, outside) = match device.outside {
-            OutsideTorch::Bytes(bytes) => (device.reserved, Some(bytes)),
-            // What the driver does not list any more is on the host.
-            OutsideTorch::Unknown(_) if paused => (Some(0), Some(0)),
-            OutsideTorch::Unknown(_) => (device.reserved, None),
+        let outside = match device.outside {
+            OutsideTorch::Bytes(bytes) => Some(bytes),
+            OutsideTorch::Unknown(_) => None,
         };
-        let others = listed.as_ref().ok().map(|listed| {
-            let others: Vec<_> = listed.iter().filter(|p| p.pid != Some(pid)).collect();
-            (others.len(), others.iter().map(|p| p.bytes).sum::<Option<u64>>())
-        });
-        // A process that is not among those listed may be any of the others.
-        let others = others.filter(|_| outside.is_some());
-        let (other_processes, others) = (others.map(|o| o.0), others.and_then(|o| o.1));
-        let own = outside.map(|outside| outside + torch.unwrap_or(0));
-        let known = own.zip(others).map(|(own, others)| own + others);
-        Shares {
+        // What is outside is known without counters only where there is no PyTorch.
+        let torch = device.reserved.or(outside.map(|_| 0));
+        let unknown = Shares {
+            process: None,
             torch,
             outside,
-            others,
-            other_processes,
+            others: None,
+            other_processes: None,
+            unlisted: None,
+        };
+        let Ok(listed) = listed else { return unknown };
+        let own = listed.iter().find(|p| p.pid == Some(pid));
+        let (process, torch, outside) = match own {
+            Some(own) => (own.bytes, torch, outside),
+            // What the driver does not list any more is on the host.
+            None if paused => (Some(0), Some(0), Some(0)),
+            // A process that is not among those listed may be any of the others.
+            None => return unknown,
+        };
+        let others: Vec<_> = listed.iter().filter(|p| p.pid != Some(pid)).collect();
+        let bytes = others.iter().map(|p| p.bytes).sum::<Option<u64>>();
+        let known = process.zip(bytes).map(|(process, others)| process + others);
+        Shares {
+            process,
+            torch,
+            outside,
+            others: bytes,
+            other_processes: Some(others.len()),
             unlisted: device.used.zip(known).map(|(used, known)| used.saturating_sub(known)),
         }
     }
@@ -94,6 +108,7 @@ mod tests {
         ]);
         let shares = Shares::of(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
         assert_eq!((shares.torch, shares.outside), (Some(300), Some(200)));
+        assert_eq!(shares.process, Some(500));
         assert_eq!((shares.others, shares.other_processes), (Some(350), Some(2)));
         assert_eq!(shares.unlisted, Some(50));
     }
@@ -112,6 +127,14 @@ mod tests {
         let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), None)]);
         let shares = Shares::of(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
         assert_eq!((shares.others, shares.unlisted, shares.other_processes), (None, None, Some(1)));
+
+        // PyTorch could not be read: the process as a whole is known all the same.
+        let unreadable =
+            LookDevice { reserved: None, ..device(OutsideTorch::Unknown("rights".into())) };
+        let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), Some(100))]);
+        let shares = Shares::of(&unreadable, &listed, 7, false);
+        assert_eq!((shares.process, shares.torch, shares.outside), (Some(500), None, None));
+        assert_eq!((shares.others, shares.unlisted), (Some(100), Some(300)));
 
         let hidden = Ok(vec![process(None, Some(500))]);
         let unknown = device(OutsideTorch::Unknown("hidden".into()));

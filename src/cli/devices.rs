@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::analysis::Look;
 use crate::model::{DeviceStatus, RecordSink};
 use crate::render::{self, DevicesTarget, DevicesView};
-use crate::sampler::{DeviceWatch, Readers};
+use crate::sampler::{DeviceWatch, Readers, Torch};
 
 use super::args::{Devices as Words, DevicesFormat};
 use super::flame::into_io;
@@ -24,7 +24,14 @@ const SLICE: Duration = Duration::from_millis(50);
 pub(super) fn run(words: &Words) -> Result<()> {
     let mut readers = Vec::new();
     for &pid in &words.pids {
-        readers.push(Readers::attach_devices(pid).map_err(|error| hints::attach(error, pid))?);
+        let attached = Readers::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
+        // The driver's figures need no rights.
+        if let Torch::Refused(error) = &attached.torch
+            && error.is_denied()
+        {
+            say(&format!("{error}; {}", hints::denied(pid)));
+        }
+        readers.push(attached);
     }
     let watch = DeviceWatch::open(readers).map_err(|error| {
         anyhow!("cannot look at the GPUs: {error}; 'nvidia-smi' tells whether a driver is loaded")

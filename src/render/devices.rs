@@ -252,12 +252,16 @@ fn write_shares(out: &mut dyn Write, device: &LookDevice, shares: &Shares) -> io
     writeln!(out, "  GPU {cuda} of the process, {} of nvidia-smi", number(device.nvml_index))?;
     let mut row = |name: &str, value: String| writeln!(out, "    {name:<44} {value:>12}");
     row("t  total", optional_bytes(device.total))?;
-    row("c  reserved by PyTorch", optional_bytes(device.reserved))?;
-    row("a  allocated", optional_bytes(device.allocated))?;
-    row("f  = c - a, free in PyTorch's cache", optional_bytes(device.cached))?;
+    // Without PyTorch nothing of it is unknown.
+    if device.reserved.is_some() || shares.torch.is_none() {
+        row("c  reserved by PyTorch", optional_bytes(device.reserved))?;
+        row("a  allocated", optional_bytes(device.allocated))?;
+        row("f  = c - a, free in PyTorch's cache", optional_bytes(device.cached))?;
+    }
     row("in use on the device (nvidia-smi: used)", optional_bytes(device.used))?;
-    row("  reserved by PyTorch", optional_bytes(shares.torch))?;
-    row("  this process outside PyTorch", optional_bytes(shares.outside))?;
+    row("  this process", optional_bytes(shares.process))?;
+    row("    reserved by PyTorch", optional_bytes(shares.torch))?;
+    row("    outside PyTorch (context, NCCL, ..)", optional_bytes(shares.outside))?;
     let others = match shares.other_processes {
         Some(1) => "  1 other process".to_owned(),
         Some(n) => format!("  {n} other processes"),
@@ -268,7 +272,7 @@ fn write_shares(out: &mut dyn Write, device: &LookDevice, shares: &Shares) -> io
     row("kept by the driver, beside what is in use", optional_bytes(device.driver_reserved))?;
     row("free on the device", optional_bytes(device.free))?;
     if let (OutsideTorch::Unknown(why), None) = (&device.outside, shares.outside) {
-        writeln!(out, "    what this process uses is unknown: {}", one_line(why))?;
+        writeln!(out, "    what it uses outside PyTorch is unknown: {}", one_line(why))?;
     }
     match &device.fragmentation {
         Some(sums) => fragmentation_text(out, sums, "    "),

@@ -27,13 +27,14 @@ const KEYS: [&str; 13] = [
     "memory.used",
 ];
 /// Further columns when processes were asked for; `index` is nvidia-smi's too.
-const PROCESS_KEYS: [&str; 15] = [
+const PROCESS_KEYS: [&str; 16] = [
     "index",
     "pid",
     "cuda_index",
     "reserved",
     "allocated",
     "cached_free",
+    "process",
     "outside_pytorch",
     "other_processes",
     "no_process",
@@ -106,7 +107,7 @@ fn cells(timestamp: &str, status: &DeviceStatus) -> Vec<String> {
     ]
 }
 
-fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 15] {
+fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 16] {
     let cut = device.fragmentation.as_ref();
     [
         cell(device.nvml_index),
@@ -115,6 +116,7 @@ fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 15]
         cell(device.reserved),
         cell(device.allocated),
         cell(device.cached),
+        cell(shares.process),
         cell(shares.outside),
         cell(shares.others),
         cell(shares.unlisted),
@@ -210,6 +212,7 @@ fn target(view: &DevicesView<'_>, target: &DevicesTarget) -> Value {
                 "reserved_on_device": shares.torch,
                 "allocated": device.allocated,
                 "cached_free": device.cached,
+                "process": shares.process,
                 "outside_pytorch": shares.outside,
                 "outside_pytorch_unknown_because": why,
                 "other_processes": shares.others,
