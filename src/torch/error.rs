@@ -70,7 +70,7 @@ impl TorchError {
         matches!(
             self,
             TorchError::Process(ProcessError::Denied { .. })
-                | TorchError::Memory { source: MemoryError::Denied { .. }, .. }
+                | TorchError::Memory { source: MemoryError::Denied, .. }
         )
     }
 }
