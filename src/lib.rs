@@ -11,7 +11,7 @@
 //! | 1 | [`analysis`] | records → answers |
 //! | 2 | [`python`] | CPython → thread stacks |
 //! | 2 | [`torch`] | libtorch → allocator counters, segments, blocks |
-//! | 2 | [`gpu`] | driver → device and per-process totals |
+//! | 2 | [`gpu`] | driver → device and per-process totals; checkpoints |
 //! | 2 | [`probe`] | uprobes, USDT → allocation events with stacks, losses counted |
 //! | 2 | [`render`] | answers → bytes on a `Write` |
 //! | 3 | [`holders`] | python + torch → which tensor, name and graph node holds each block |

@@ -18,10 +18,11 @@ const MOST_LINES: usize = 560;
 
 /// Files in which `unsafe` may stand, each for one stated reason.
 const UNSAFE: &[&str] = &[
-    "src/target/elf.rs",    // maps files of the target
-    "src/target/usdt.rs",   // maps files of the target
-    "src/trace/window.rs",  // maps the trace
-    "src/probe/syscall.rs", // bpf(2)
+    "src/target/elf.rs",     // maps files of the target
+    "src/target/usdt.rs",    // maps files of the target
+    "src/trace/window.rs",   // maps the trace
+    "src/probe/syscall.rs",  // bpf(2)
+    "src/gpu/checkpoint.rs", // calls the driver's library
 ];
 
 fn rooms() -> BTreeMap<&'static str, Room> {
@@ -33,7 +34,7 @@ fn rooms() -> BTreeMap<&'static str, Room> {
         ("analysis", room(&["model"], &[])),
         ("python", room(&["model", "target"], &["py_spy", "remoteprocess"])),
         ("torch", room(&["model", "target"], &[])),
-        ("gpu", room(&["model", "target"], &["nvml_wrapper"])),
+        ("gpu", room(&["model", "target"], &["nvml_wrapper", "cudarc", "libloading"])),
         ("probe", room(&["model", "target"], &["aya", "aya_obj", "perf_event", "nix"])),
         ("render", room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv"])),
         ("holders", room(&["model", "target", "python", "torch"], &[])),
@@ -49,6 +50,7 @@ fn rooms() -> BTreeMap<&'static str, Room> {
                     "clap",
                     "clap_complete",
                     "anyhow",
+                    "chrono",
                     "indicatif",
                     "signal_hook",
                     "terminal_size",

@@ -77,11 +77,6 @@ fn a_launcher_whose_child_is_python() {
 }
 
 #[test]
-fn subprocesses_are_refused_clearly() {
-    refused(&["record", "-s", "-p", "1"], &["--subprocesses", "not built yet", "memspy record -p"]);
-}
-
-#[test]
 fn outputs_that_may_not_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().join("there.bin");

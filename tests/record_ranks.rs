@@ -165,7 +165,9 @@ fn one_name_for_several_files_is_refused() {
     let idle = Target::start(support::pythons::newest_here().target("counters.py"));
     let pid = idle.pid().to_string();
     memspy(&["record", "-s", "-p", &pid, "-o", "one.bin"]).refused(&["%r", "one.bin"]);
-    let words = ["record", "-s", "-d", "0.5", "-p", &pid, "-o", "x-%p.bin"];
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("x-%p.bin");
+    let words = ["record", "-s", "-d", "0.5", "-p", &pid, "-o", name.to_str().unwrap()];
     let done = memspy(&words);
     assert_eq!(done.status.code(), Some(1));
     assert!(

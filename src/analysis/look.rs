@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use super::fragmentation::Fragmentation;
 use crate::model::{
-    Activity, AllocatorBackend, AllocatorCounters, BlockMap, BlockState, Consistency, CudaIndex,
-    Device, DeviceUsage, Missed, MissedWhy, ProcessUsage, ReaderKind, Record, RecordSink, Runtime,
-    StackId, StackTable, Start, ThreadId,
+    Activity, AllocatorBackend, AllocatorCounters, BlockMap, Consistency, CudaIndex, Device,
+    DeviceUsage, Missed, MissedWhy, ProcessUsage, ReaderKind, Record, RecordSink, Runtime, StackId,
+    StackTable, Start, ThreadId,
 };
 
 /// A thread at the moment of the look.
@@ -47,14 +48,16 @@ pub struct LookDevice {
     pub used: Option<u64>,
     /// Free on the device.
     pub free: Option<u64>,
+    /// Kept by driver and firmware.
+    pub driver_reserved: Option<u64>,
     /// Allocated by the program through PyTorch.
     pub allocated: Option<u64>,
     /// Obtained from the driver by PyTorch's allocator.
     pub reserved: Option<u64>,
     /// In the allocator's cache: reserved and not allocated.
     pub cached: Option<u64>,
-    /// The largest free block of the cache; `None` without a block map.
-    pub largest_free: Option<u64>,
+    /// How the cache is cut up; `None` without a block map.
+    pub fragmentation: Option<Fragmentation>,
     /// Used by the target beside PyTorch's allocator.
     pub outside: OutsideTorch,
     /// Used by other processes.
@@ -160,10 +163,11 @@ impl Look {
             total: usage.map(|u| u.total).or(device.and_then(|d| d.total)),
             used: usage.map(|u| u.used),
             free: usage.map(|u| u.free),
+            driver_reserved: usage.and_then(|u| u.reserved),
             allocated,
             reserved,
             cached: reserved.zip(allocated).map(|(r, a)| r.saturating_sub(a)),
-            largest_free: map.map(|map| largest_free(map)),
+            fragmentation: map.map(|map| Fragmentation::of(map)),
             outside: self.outside(usage, reserved),
             others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
             map: map.cloned(),
@@ -195,12 +199,6 @@ impl Look {
         let allocator = self.runtime.as_ref().map(|r| &r.allocator);
         matches!(allocator, Some(CudaMallocAsync | Native | Pluggable(_) | Unknown(_)))
     }
-}
-
-/// The largest block in the cache, in bytes; 0 when there is none.
-fn largest_free(map: &BlockMap) -> u64 {
-    let free = map.blocks().filter(|(_, b)| b.state == BlockState::Inactive);
-    free.map(|(_, b)| b.size).max().unwrap_or(0)
 }
 
 impl RecordSink for Look {

@@ -1,18 +1,26 @@
 //! The words of the command line.
 
+mod checkpoint;
+mod devices;
+mod values;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::values::{bytes, marker, percent, pid, seconds};
 use crate::analysis::MarkerLine;
 use crate::model::StatKey;
+
+pub use checkpoint::{Pause, Resume};
+pub use devices::{Devices, DevicesFormat};
+use values::{bytes, marker, percent, pid, seconds};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
 /// memspy attaches to a Python job that is already running, with no change to its code, no restart and
 /// nothing injected, and records where its GPU memory comes from. It only reads. To list tensors (tensors, graph,
-/// dump) it stops the job for some milliseconds, says for how many, and lets it go on in any case.
+/// dump) it stops the job for some milliseconds, says for how many, and lets it go on in any case. Only pause and
+/// resume change a job: they move its GPU memory to the host and back.
 #[derive(Debug, Parser)]
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
 pub struct Words {
@@ -41,6 +49,12 @@ pub enum Command {
     Referrers(Referrers),
     /// Sum up what the autograd graph of a job keeps for the backward pass
     Graph(Graph),
+    /// Print the GPUs of this machine, who uses them, and what a job has on them
+    Devices(Devices),
+    /// Give a job's GPU memory away: it moves to the host, and the job waits (this changes the job)
+    Pause(Pause),
+    /// Take a paused job's GPU memory back: the job goes on
+    Resume(Resume),
     /// Say what memspy can and cannot do with a job, and why
     Doctor(Doctor),
     /// Print completions for a shell

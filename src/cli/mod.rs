@@ -6,6 +6,8 @@
 //! Start reading at [`args`] and [`run`].
 
 pub mod args;
+mod checkpoint;
+mod devices;
 mod doctor;
 mod dump;
 mod family;
@@ -20,7 +22,6 @@ mod ranks;
 mod record;
 mod replay;
 mod signals;
-mod values;
 
 use std::cell::RefCell;
 use std::io;
@@ -50,6 +51,9 @@ pub fn run() -> ExitCode {
         Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
         Command::Referrers(words) => holders::referrers(words).map(|()| ExitCode::SUCCESS),
         Command::Graph(words) => holders::graph(words).map(|()| ExitCode::SUCCESS),
+        Command::Devices(words) => devices::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Pause(words) => checkpoint::pause(words).map(|()| ExitCode::SUCCESS),
+        Command::Resume(words) => checkpoint::resume(words).map(|()| ExitCode::SUCCESS),
         Command::Doctor(words) => doctor::run(words).map(|()| ExitCode::SUCCESS),
         Command::Completions(words) => {
             clap_complete::generate(

@@ -1,12 +1,18 @@
-//! The driver's view: memory of each device and of the target on it, and which device is which.
+//! The driver's view: memory of each device and of the target on it, which device is which; and its checkpoints.
 //!
-//! Turns NVML into [`Device`](crate::model::Device) and [`DeviceUsage`](crate::model::DeviceUsage) values.
-//! May import `model`, `target`, and alone knows nvml-wrapper.
-//! Never creates a CUDA context, never changes a device's settings, never guesses a number the driver does not give.
+//! Turns NVML into [`DeviceUsage`](crate::model::DeviceUsage) and [`DeviceStatus`](crate::model::DeviceStatus) values.
+//! May import `model`, `target`, and alone knows nvml-wrapper, cudarc and libloading.
+//! Never creates a CUDA context, never changes a device's settings, never guesses a number the driver does not give;
+//! changes a target only by the calls of [`Checkpoint`].
 //! Start reading at [`GpuReader`].
 
+mod checkpoint;
+mod machine;
 mod nvml;
+mod processes;
 mod visible;
 
+pub use checkpoint::{Checkpoint, CheckpointError, CudaState};
+pub use machine::MachineReader;
 pub use nvml::{GpuError, GpuReader};
 pub use visible::{CudaVisibility, DeviceOrder};

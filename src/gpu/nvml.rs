@@ -1,16 +1,13 @@
 //! Reading NVML: the devices, their memory, and the target's share.
 
 use nvml_wrapper::Nvml;
-use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
-use crate::model::{Device, DeviceUsage, Nanos, ProcessUsage};
-use crate::target::Process;
+use crate::model::{Device, DeviceUsage, Nanos};
+use crate::target::{HostPids, Process};
 
+use super::processes;
 use super::visible::CudaVisibility;
-
-/// Inode of the first pid namespace (include/linux/proc_ns.h, `PROC_PID_INIT_INO`).
-const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Why the driver could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -32,21 +29,13 @@ pub enum GpuError {
 pub struct GpuReader {
     nvml: Nvml,
     pid: u32,
-    sees_host_pids: bool,
+    pids: HostPids,
 }
 
 impl GpuReader {
     /// Loads NVML. Creates no CUDA context and changes nothing.
     pub fn open(process: &Process) -> Result<Self, GpuError> {
-        // The name with its version first: the bare one comes with development packages only.
-        let nvml = Nvml::builder()
-            .lib_path("libnvidia-ml.so.1".as_ref())
-            .init()
-            .or_else(|_| Nvml::init())
-            .map_err(GpuError::NoNvml)?;
-        let namespace = std::fs::read_link("/proc/self/ns/pid");
-        let sees_host_pids = namespace.is_ok_and(|n| n.as_os_str() == INITIAL_PID_NAMESPACE);
-        Ok(GpuReader { nvml, pid: process.pid(), sees_host_pids })
+        Ok(GpuReader { nvml: load()?, pid: process.pid(), pids: HostPids::look() })
     }
 
     /// The driver's version, `580.159.04`.
@@ -85,43 +74,25 @@ impl GpuReader {
             used: memory.used,
             free: memory.free,
             reserved: Some(memory.reserved),
-            process: self.process_usage(&device),
+            process: processes::usage_of(
+                self.pid,
+                &processes::computing_on(&device, self.pids),
+                self.pids,
+            ),
         })
-    }
-
-    fn process_usage(&self, device: &nvml_wrapper::Device<'_>) -> ProcessUsage {
-        let unknown = |why: &str| ProcessUsage::Unknown(why.to_owned());
-        let listed = match device.running_compute_processes() {
-            Err(NvmlError::FailedToLoadSymbol(_)) => device.running_compute_processes_v2(),
-            other => other,
-        };
-        let listed = match listed {
-            Ok(listed) => listed,
-            Err(e) => return ProcessUsage::Unknown(format!("NVML does not list processes: {e}")),
-        };
-        // The driver knows processes by their pid on the host. Seen from inside a container such a
-        // number may by chance be another process's, so it counts only if all numbers are ours.
-        if !self.sees_host_pids {
-            let ours = |pid: u32| std::fs::exists(format!("/proc/{pid}")).unwrap_or(false);
-            if !listed.iter().all(|p| ours(p.pid)) {
-                return unknown("the driver lists host pids, which this pid namespace hides");
-            }
-        }
-        let mut bytes = None;
-        for process in listed.iter().filter(|p| p.pid == self.pid) {
-            match process.used_gpu_memory {
-                UsedGpuMemory::Used(used) => bytes = Some(bytes.unwrap_or(0) + used),
-                UsedGpuMemory::Unavailable => return unknown("the driver does not account it"),
-            }
-        }
-        match bytes {
-            Some(bytes) => ProcessUsage::Bytes(bytes),
-            None if self.sees_host_pids => unknown("the driver does not list this process"),
-            None => unknown("the driver does not list this process in this pid namespace"),
-        }
     }
 }
 
-fn query(action: &'static str) -> impl FnOnce(NvmlError) -> GpuError {
+/// Loads NVML.
+pub(super) fn load() -> Result<Nvml, GpuError> {
+    // The name with its version first: the bare one comes with development packages only.
+    Nvml::builder()
+        .lib_path("libnvidia-ml.so.1".as_ref())
+        .init()
+        .or_else(|_| Nvml::init())
+        .map_err(GpuError::NoNvml)
+}
+
+pub(super) fn query(action: &'static str) -> impl FnOnce(NvmlError) -> GpuError {
     move |source| GpuError::Query { action, source }
 }

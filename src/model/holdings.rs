@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::blocks::{Block, BlockMap, BlockState, PoolId};
+use super::blocks::{Block, BlockMap, BlockState, PoolId, Segment};
 use super::gpu::CudaIndex;
 use super::holders::{Category, HolderMap, TensorRow};
 use super::record::Nanos;
@@ -32,8 +32,7 @@ pub struct DeviceHoldings {
     pub unnamed: Held,
     /// Storages among these that only garbage holds: `gc.collect()` would free them.
     pub garbage: Held,
-    /// Bytes of segments without any block in use: `torch.cuda.empty_cache()` would return them. Segments that
-    /// expand and private pools, of which it returns parts, are left out.
+    /// Bytes of the segments that `torch.cuda.empty_cache()` would return: see [`releasable`].
     pub releasable: u64,
     /// What the allocator added to the bytes asked for.
     pub rounding: u64,
@@ -216,7 +215,7 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
         let device = cuda(map.device);
         let sums = devices.entry(device).or_default();
         sums.allocated = Some(map.allocated());
-        sums.releasable = releasable(map);
+        sums.releasable = releasable(map).map(|segment| segment.size).sum();
         blocks.insert(device, Blocks::new(map));
     }
     for group in storages(map) {
@@ -260,13 +259,14 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
     devices
 }
 
-fn releasable(map: &BlockMap) -> u64 {
-    let whole = map.segments.iter().filter(|segment| {
+/// The segments without any block in use: `torch.cuda.empty_cache()` would return them. Segments that expand
+/// and private pools, of which it returns parts, are left out.
+pub fn releasable(map: &BlockMap) -> impl Iterator<Item = &Segment> {
+    map.segments.iter().filter(|segment| {
         segment.pool == PoolId::default()
             && !segment.expandable
             && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
-    });
-    whole.map(|segment| segment.size).sum()
+    })
 }
 
 fn cuda(device: CudaIndex) -> TensorDevice {
@@ -309,7 +309,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Consistency, DType, Nanos, Segment, TensorInfo};
+    use crate::model::{Consistency, DType, Nanos, TensorInfo};
 
     fn tensor(at: u64, data: u64, bytes: u64, category: Category, name: Option<&str>) -> TensorRow {
         TensorRow {

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::fragmentation::fragmentation_text;
 use super::holders::{categories, pause};
 use super::label::{Labels, one_line};
 use super::size::{bytes, optional_bytes};
@@ -142,7 +143,9 @@ fn write_device(out: &mut dyn Write, device: &LookDevice) -> std::io::Result<()>
     if device.cuda_index.is_some() {
         row("allocated through PyTorch", optional_bytes(device.allocated))?;
         row("cached free (reserved - allocated)", optional_bytes(device.cached))?;
-        row("  largest free block", optional_bytes(device.largest_free))?;
+        if device.fragmentation.is_none() {
+            row("  largest free block", optional_bytes(None))?;
+        }
         let outside = match &device.outside {
             OutsideTorch::Bytes(size) => bytes(*size),
             OutsideTorch::Unknown(why) => format!("unknown: {}", one_line(why)),
@@ -150,5 +153,9 @@ fn write_device(out: &mut dyn Write, device: &LookDevice) -> std::io::Result<()>
         row("outside PyTorch (context, NCCL, ..)", outside)?;
     }
     row("other processes", optional_bytes(device.others))?;
-    row("free on the device", optional_bytes(device.free))
+    row("free on the device", optional_bytes(device.free))?;
+    match &device.fragmentation {
+        Some(sums) => fragmentation_text(out, sums, "    "),
+        None => Ok(()),
+    }
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::RenderError;
 use super::dump::{Holders, activity_text, allocator_text, labels};
+use super::fragmentation::fragmentation_json;
 use super::holders_json::device_sums;
 use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
 use crate::model::holdings::holdings;
@@ -99,7 +100,8 @@ fn device(device: &LookDevice) -> Value {
         "allocated": device.allocated,
         "reserved": device.reserved,
         "cached_free": device.cached,
-        "largest_free_block": device.largest_free,
+        "largest_free_block": device.fragmentation.as_ref().map(|f| f.largest_free),
+        "fragmentation": device.fragmentation.as_ref().map(fragmentation_json),
         "outside_pytorch": outside,
         "outside_pytorch_unknown_because": why,
         "other_processes": device.others,

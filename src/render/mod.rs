@@ -6,10 +6,13 @@
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
 mod collapsed;
+mod devices;
+mod devices_export;
 mod dump;
 mod dump_json;
 mod exact;
 mod flame;
+mod fragmentation;
 mod header;
 mod holders;
 mod holders_json;
@@ -17,11 +20,14 @@ mod iterations;
 mod label;
 mod lines;
 mod lines_export;
+mod moved;
 mod referrers;
 mod size;
 mod summary;
 
 pub use collapsed::{NameStyle, collapsed};
+pub use devices::{DevicesTarget, DevicesView, devices_text};
+pub use devices_export::{devices_csv, devices_csv_head, devices_json};
 pub use dump::{Holders, dump_text};
 pub use dump_json::dump_json;
 pub use exact::way;
@@ -35,6 +41,7 @@ pub use iterations::{iterations_csv, iterations_json, iterations_text};
 pub use label::short_file;
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
+pub use moved::{MoveReport, move_json, move_text};
 pub use referrers::referrers_text;
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;

@@ -77,7 +77,7 @@ pub enum Torch {
 pub struct Readers {
     /// The process.
     pub process: Arc<Process>,
-    /// Its Python; `None` in a process that has none, which only exact recordings attach to.
+    /// Its Python; `None` in a process that has none, or when it is of no interest.
     pub python: Option<PythonReader>,
     /// Its PyTorch.
     pub torch: Torch,
@@ -110,6 +110,12 @@ impl Readers {
             Err(source) => return Err(AttachError::Python { pid, source }),
         };
         Ok(Self::around(process, python, start))
+    }
+
+    /// As [`Self::attach`], but leaves Python alone: enough for all that concerns devices.
+    pub fn attach_devices(pid: u32) -> Result<Self, AttachError> {
+        let start = Instant::now();
+        Ok(Self::around(Arc::new(Process::open(pid)?), None, start))
     }
 
     fn around(process: Arc<Process>, python: Option<PythonReader>, start: Instant) -> Self {
@@ -181,7 +187,7 @@ impl Readers {
 }
 
 /// What the target's environment says about devices: as it is now, else as it was at its start.
-fn visibility(process: &Process) -> CudaVisibility {
+pub(super) fn visibility(process: &Process) -> CudaVisibility {
     let memory = process.memory();
     let live = process.mappings().ok().and_then(|maps| environment::read(&memory, &maps));
     let variable = |name: &str| match &live {

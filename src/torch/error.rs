@@ -64,6 +64,17 @@ pub enum TorchError {
     },
 }
 
+impl TorchError {
+    /// Whether the kernel refused to let memspy look.
+    pub fn is_denied(&self) -> bool {
+        matches!(
+            self,
+            TorchError::Process(ProcessError::Denied { .. })
+                | TorchError::Memory { source: MemoryError::Denied, .. }
+        )
+    }
+}
+
 /// Names what was being read, for `map_err`.
 pub(super) fn reading(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> TorchError {
     move |source| TorchError::Memory { what, at, source }

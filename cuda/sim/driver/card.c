@@ -12,17 +12,21 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "device.h"
 
 #define SLOTS 256
-#define MAGIC 0x31444d4953594d53ull /* "SMYSIMD1" */
+#define MAGIC 0x32444d4953594d53ull /* "SMYSIMD2" */
 
 struct Slot {
-  int32_t pid; /* 0 = free */
-  int32_t reserved;
+  int32_t pid;   /* 0 = free */
+  int32_t state; /* enum SimState; set by whoever checkpoints the process */
+  int32_t inside;    /* calls of the process that are under way */
+  uint32_t drain_ms; /* how long its queued work keeps a lock waiting (SIM_CUDA_DRAIN_MS) */
   uint64_t used[SIM_MAX_DEVICES];
+  uint64_t parked[SIM_MAX_DEVICES]; /* bytes taken off the card by a checkpoint */
 };
 
 struct Card {
@@ -62,8 +66,10 @@ static struct Slot *claim(void) {
   pthread_mutex_lock(&claiming);
   for (int i = 0; i < SLOTS && !mine; i++) {
     if (state_fd >= 0 && slot_lock(i, F_SETLK, F_WRLCK) < 0) continue;
-    memset(card->slots[i].used, 0, sizeof card->slots[i].used);
-    mine = &card->slots[i];
+    struct Slot *slot = &card->slots[i];
+    memset(slot, 0, sizeof *slot);
+    slot->drain_ms = (uint32_t)sim_config()->drain_ms;
+    mine = slot;
     __atomic_store_n(&mine->pid, getpid(), __ATOMIC_RELEASE);
     static int registered;
     if (!registered++) atexit(leave);
@@ -144,3 +150,45 @@ API int card_processes(int device, int *pids, uint64_t *used, int capacity) {
 }
 
 void card_forget_process(void) { mine = NULL; }
+
+/* ---- checkpoints: a process is locked, taken off the card, put back and unlocked, from outside ---- */
+
+struct Slot *card_slot(int pid) {
+  sim_config();
+  for (int i = 0; i < SLOTS; i++)
+    if (card->slots[i].pid == pid && slot_alive(i)) return &card->slots[i];
+  return NULL;
+}
+int card_state(struct Slot *slot) { return __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE); }
+void card_set_state(struct Slot *slot, int state) { __atomic_store_n(&slot->state, state, __ATOMIC_SEQ_CST); }
+int card_is_drained(struct Slot *slot, unsigned waited_ms) {
+  return waited_ms >= slot->drain_ms && !__atomic_load_n(&slot->inside, __ATOMIC_SEQ_CST);
+}
+
+void card_park(struct Slot *slot) {
+  for (int i = 0; i < SIM_MAX_DEVICES; i++) slot->parked[i] = __atomic_exchange_n(&slot->used[i], 0, __ATOMIC_SEQ_CST);
+}
+
+int card_unpark(struct Slot *slot) {
+  for (int i = 0; i < SIM_MAX_DEVICES; i++)
+    if (slot->parked[i] && card_used(i) + slot->parked[i] > card->total_bytes) return SIM_OUT_OF_MEMORY;
+  for (int i = 0; i < SIM_MAX_DEVICES; i++)
+    __atomic_fetch_add(&slot->used[i], __atomic_exchange_n(&slot->parked[i], 0, __ATOMIC_SEQ_CST), __ATOMIC_SEQ_CST);
+  return SIM_OK;
+}
+
+/* Calls of the process wait here while it is not running. One call may make another: only the outer one counts. */
+static __thread int depth;
+
+API int sim_enter(void) {
+  if (depth++ || !mine) return 0;
+  for (struct timespec pause = {.tv_nsec = 1000000};; nanosleep(&pause, NULL)) {
+    __atomic_fetch_add(&mine->inside, 1, __ATOMIC_SEQ_CST);
+    if (card_state(mine) == STATE_RUNNING) return 1;
+    __atomic_fetch_sub(&mine->inside, 1, __ATOMIC_SEQ_CST);
+  }
+}
+API void sim_leave(int *entered) {
+  depth--;
+  if (*entered && mine) __atomic_fetch_sub(&mine->inside, 1, __ATOMIC_SEQ_CST);
+}

@@ -25,6 +25,11 @@ static uint64_t bytes_from(const char *name, uint64_t otherwise) {
   return end == text || value < 0 ? otherwise : (uint64_t)value;
 }
 
+static const char *text_from(const char *name, const char *otherwise) {
+  const char *text = getenv(name);
+  return text && *text ? text : otherwise;
+}
+
 static enum SimValues values_from(const char *text) {
   if (!text || !*text || !strcmp(text, "fresh")) return VALUES_FRESH;
   if (!strcmp(text, "zero")) return VALUES_ZERO;
@@ -48,6 +53,11 @@ static void bring_up(void) {
   config.code_bytes = bytes_from("SIM_CUDA_CODE_BYTES", 224ull << 20);
   config.copy_max = bytes_from("SIM_CUDA_COPY_MAX", 64ull << 20);
   config.fail_alloc_n = bytes_from("SIM_CUDA_FAIL_ALLOC_N", 0);
+  config.drain_ms = (int)bytes_from("SIM_CUDA_DRAIN_MS", 0);
+  config.mig = (int)bytes_from("SIM_CUDA_MIG", 0);
+  config.nvml_pid_offset = (int)bytes_from("SIM_NVML_PID_OFFSET", 0);
+  config.driver = text_from("SIM_CUDA_DRIVER", "580.00.00");
+  config.nvml_absent = text_from("SIM_NVML_ABSENT", "");
   config.busy_queries = (int)bytes_from("SIM_CUDA_BUSY_QUERIES", 0);
   config.trace = (int)bytes_from("SIM_CUDA_TRACE", 0);
   config.values = values_from(getenv("SIM_CUDA_VALUES"));
@@ -65,6 +75,13 @@ API const struct SimConfig *sim_config(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, bring_up);
   return &config;
+}
+
+API int sim_is_listed(const char *words, const char *word) {
+  size_t length = strlen(word);
+  for (const char *at = words ? words : ""; *at; at += strcspn(at, ","), at += *at == ',')
+    if (strcspn(at, ",") == length && !strncmp(at, word, length)) return 1;
+  return 0;
 }
 
 API void sim_trace(const char *format, ...) {

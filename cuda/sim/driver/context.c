@@ -22,6 +22,7 @@ API int sim_set_current_device(int device) {
 }
 
 API int sim_context(int device) {
+  SIM_CALL;
   const struct SimConfig *config = sim_config();
   if (device < 0 || device >= config->device_count) return SIM_INVALID_DEVICE;
   if (__atomic_load_n(&active[device], __ATOMIC_ACQUIRE)) return SIM_OK;
@@ -183,6 +184,7 @@ static const struct { int code; const char *name, *text; } errors[] = {
   {SIM_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
   {SIM_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
   {SIM_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+  {SIM_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
   {SIM_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
   {SIM_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
   {SIM_PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},

@@ -4,7 +4,6 @@
 
 #define SIM_MAX_DEVICES 16
 #define SIM_NAME "NVIDIA H100 80GB HBM3 (simulated)"
-#define SIM_DRIVER_TEXT "580.00.00"
 
 /* What device memory reads as when it is copied back to the host. */
 enum SimValues {
@@ -17,15 +16,21 @@ struct SimConfig {
   int device_count;
   uint64_t total_bytes, context_bytes, code_bytes, copy_max;
   uint64_t fail_alloc_n; /* the n-th device allocation of the process fails once; 0 = never */
+  int drain_ms;          /* how long queued work keeps a checkpoint's lock waiting */
   int busy_queries;      /* how often an event or stream says "not ready" after work was queued */
   int cc_major, cc_minor;
   int trace;
+  const char *driver;      /* its version as NVML tells it */
+  const char *nvml_absent; /* names of NVML calls that are "not supported", with commas between them */
+  int nvml_pid_offset;     /* added to the pids that NVML lists, as if they were another namespace's */
+  int mig;                 /* MIG devices on each card; 0: MIG is off */
   enum SimValues values;
 };
 
 /* config.c */
 const struct SimConfig *sim_config(void); /* also brings the whole model up, once */
 int sim_unsupported(const char *name, int code);
+int sim_is_listed(const char *words, const char *word); /* among words with commas between them; NULL has none */
 #define SIM_TRACE(...) \
   do { if (sim_config()->trace > 1) sim_trace(__VA_ARGS__); } while (0)
 void sim_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -37,6 +42,19 @@ void card_uncharge(int device, uint64_t bytes);
 uint64_t card_used(int device);
 int card_processes(int device, int *pids, uint64_t *used, int capacity);
 void card_forget_process(void); /* in a forked child: the parent's bytes are not ours */
+/* What a checkpoint does to a process of the card, from any process on it; CUprocessState. */
+enum SimState { STATE_RUNNING, STATE_LOCKED, STATE_CHECKPOINTED, STATE_FAILED };
+struct Slot;
+struct Slot *card_slot(int pid); /* NULL when it holds nothing of the card */
+int card_state(struct Slot *slot);
+void card_set_state(struct Slot *slot, int state);
+int card_is_drained(struct Slot *slot, unsigned waited_ms); /* no call and no queued work under way */
+void card_park(struct Slot *slot);  /* its bytes leave the card */
+int card_unpark(struct Slot *slot); /* and come back: SIM_OK or SIM_OUT_OF_MEMORY */
+/* Opens a function that a locked process may not get into. */
+#define SIM_CALL __attribute__((cleanup(sim_leave), unused)) int sim_entered = sim_enter()
+int sim_enter(void);
+void sim_leave(int *entered);
 
 /* context.c */
 int sim_current_device(void);

@@ -70,6 +70,7 @@ API CUresult cuMemAddressFree(CUdeviceptr start, size_t bytes) {
 }
 
 API CUresult cuMemCreate(CUmemHandle *out, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags) {
+  SIM_CALL;
   (void)flags;
   int device = prop->location.id;
   if (prop->location.type != LOCATION_DEVICE || !bytes || bytes % SIM_PAGE) return SIM_INVALID_VALUE;
@@ -98,6 +99,7 @@ API CUresult cuMemCreate(CUmemHandle *out, size_t bytes, const CUmemAllocationPr
 }
 
 API CUresult cuMemRelease(CUmemHandle handle) {
+  SIM_CALL;
   space_lock();
   CUresult error = physical_of(handle) ? SIM_OK : SIM_INVALID_VALUE;
   drop_reference(handle);
@@ -126,6 +128,7 @@ API CUresult cuMemMap(CUdeviceptr start, size_t bytes, size_t offset, CUmemHandl
 }
 
 API CUresult cuMemUnmap(CUdeviceptr start, size_t bytes) {
+  SIM_CALL;
   int unmapped = 0;
   space_lock();
   for (struct Range range; (range = space_take_inside(start, bytes, RANGE_MAPPING)).kind == RANGE_MAPPING;) {

@@ -24,6 +24,7 @@ static int reserve(int device, uint64_t target) {
 }
 
 API int sim_pool_allocate(int device, size_t bytes, void **out) {
+  SIM_CALL;
   int error = sim_allocate(device, bytes, RANGE_POOLED, out);
   if (error) return error;
   space_lock();
@@ -43,6 +44,7 @@ API int sim_pool_allocate(int device, size_t bytes, void **out) {
 
 /* Answers SIM_NOT_FOUND for memory of another kind: cudaFreeAsync accepts cudaMalloc's as well. */
 API int sim_pool_release(void *start) {
+  SIM_CALL;
   space_lock();
   struct Range range = space_take((uintptr_t)start, RANGE_POOLED);
   if (range.kind == RANGE_POOLED) {
@@ -58,6 +60,7 @@ API int sim_pool_release(void *start) {
 }
 
 API int sim_pool_trim(int device, uint64_t keep) {
+  SIM_CALL;
   space_lock();
   struct Pool *pool = &pools[device];
   uint64_t target = ROUND_UP(pool->used > keep ? pool->used : keep, POOL_STEP);

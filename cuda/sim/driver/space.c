@@ -116,6 +116,7 @@ API int sim_is_device_address(const void *address) {
 
 /* Device memory of one kind. Pooled memory is charged by its pool, not here. */
 API int sim_allocate(int device, size_t bytes, enum RangeKind kind, void **out) {
+  SIM_CALL;
   const struct SimConfig *config = sim_config();
   int error = sim_context(device);
   if (error) return error;
@@ -155,6 +156,7 @@ API int sim_host_allocate(size_t bytes, void **out) {
 
 /* Frees what sim_allocate or sim_host_allocate gave; pooled memory goes through sim_pool_release. */
 API int sim_release(void *start) {
+  SIM_CALL;
   if (!start) return SIM_OK;
   space_lock();
   struct Range range = space_take((uintptr_t)start, RANGE_ALLOCATION);

@@ -16,6 +16,7 @@ static uint64_t launches;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 API void sim_kernel_ran(void) {
+  SIM_CALL;
   sim_context_load_code();
   __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
 }
@@ -40,6 +41,7 @@ static int is_fresh(const char *start, size_t bytes) {
 }
 
 API void sim_copy(void *to, const void *from, size_t bytes) {
+  SIM_CALL;
   const struct SimConfig *config = sim_config();
   int to_device = sim_is_device_address(to), from_device = sim_is_device_address(from);
   if (!to_device && !from_device) {
@@ -63,6 +65,7 @@ API void sim_copy(void *to, const void *from, size_t bytes) {
 }
 
 API void sim_set(void *to, int value, size_t bytes) {
+  SIM_CALL;
   const struct SimConfig *config = sim_config();
   if (!sim_is_device_address(to)) {
     memset(to, value, bytes);

@@ -9,11 +9,22 @@ enum { NVML_OK = 0, NVML_INVALID_ARGUMENT = 2, NVML_NOT_SUPPORTED = 3, NVML_NOT_
 #define NO_INSTANCE (~0u) /* no MIG instance */
 
 typedef int nvmlReturn_t;
-typedef void *nvmlDevice_t; /* device index + 1, so that none is NULL */
+typedef void *nvmlDevice_t; /* device index + 1, so that none is NULL; of a MIG device also its number + 1, 8 bits higher */
 
-static int index_of(nvmlDevice_t device) { return (int)(size_t)device - 1; }
-static int valid(nvmlDevice_t device) { return index_of(device) >= 0 && index_of(device) < sim_config()->device_count; }
-#define REQUIRE(device) do { if (!valid(device)) return NVML_INVALID_ARGUMENT; } while (0)
+static int index_of(nvmlDevice_t device) { return (int)((size_t)device & 0xff) - 1; }
+static int mig_of(nvmlDevice_t device) { return (int)((size_t)device >> 8); } /* 0: the whole card */
+static int valid(nvmlDevice_t device) {
+  return index_of(device) >= 0 && index_of(device) < sim_config()->device_count && mig_of(device) <= sim_config()->mig;
+}
+
+/* Cards of other kinds do not answer all calls. */
+static int absent(const char *call) { return sim_is_listed(sim_config()->nvml_absent, call); }
+#define REQUIRE(device) do { \
+  if (!valid(device)) return NVML_INVALID_ARGUMENT; \
+  if (absent(__func__)) return NVML_NOT_SUPPORTED; \
+} while (0)
+/* What only a whole card has. */
+#define REQUIRE_CARD(device) do { REQUIRE(device); if (mig_of(device)) return NVML_NOT_SUPPORTED; } while (0)
 
 static nvmlReturn_t text(char *out, unsigned length, const char *value) {
   if (strlen(value) + 1 > length) return NVML_INSUFFICIENT_SIZE;
@@ -41,14 +52,18 @@ API const char *nvmlErrorString(nvmlReturn_t code) {
   }
 }
 
-API nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned length) { return text(out, length, SIM_DRIVER_TEXT); }
-API nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned length) { return text(out, length, "13." SIM_DRIVER_TEXT); }
+API nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned length) { return text(out, length, sim_config()->driver); }
+API nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned length) {
+  char version[80];
+  snprintf(version, sizeof version, "13.%s", sim_config()->driver);
+  return text(out, length, version);
+}
 API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) { return *version = 13000, NVML_OK; }
 API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) { return *version = 13000, NVML_OK; }
 
 /* ---- finding a device ---- */
 
-static void uuid_of(int index, char out[41]) { snprintf(out, 41, "GPU-51515151-5151-5151-5151-5151515151%02x", index & 0xff); }
+static void uuid_of(int index, char out[80]) { snprintf(out, 80, "GPU-51515151-5151-5151-5151-5151515151%02x", index & 0xff); }
 
 API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) { return number(count, (unsigned)sim_config()->device_count); }
 API nvmlReturn_t nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
@@ -66,7 +81,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *
   return nvmlDeviceGetHandleByIndex_v2(bus - 1, out) ? NVML_NOT_FOUND : NVML_OK;
 }
 API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *out) {
-  char candidate[41];
+  char candidate[80];
   for (unsigned i = 0; i < (unsigned)sim_config()->device_count; i++) {
     uuid_of((int)i, candidate);
     if (!strcmp(candidate, uuid)) return nvmlDeviceGetHandleByIndex_v2(i, out);
@@ -83,12 +98,16 @@ API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *out) {
 API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *out) { return nvmlDeviceGetIndex(device, out); }
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *out, unsigned length) {
   REQUIRE(device);
-  return text(out, length, SIM_NAME);
+  return text(out, length, mig_of(device) ? SIM_NAME " MIG" : SIM_NAME);
 }
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned length) {
   REQUIRE(device);
-  char uuid[41];
+  char uuid[80];
   uuid_of(index_of(device), uuid);
+  if (mig_of(device)) { /* a MIG device has a UUID of its own */
+    memcpy(uuid, "MIG-", 4);
+    uuid[4] = (char)('0' + mig_of(device));
+  }
   return text(out, length, uuid);
 }
 struct PciInfo {
@@ -113,30 +132,60 @@ API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *ma
 }
 struct Utilization { unsigned gpu, memory; };
 API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, struct Utilization *out) {
-  REQUIRE(device);
+  REQUIRE_CARD(device);
   *out = (struct Utilization){0, 0}; /* nothing is ever computed */
   return NVML_OK;
 }
 API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *celsius) {
-  REQUIRE(device);
+  REQUIRE_CARD(device);
   return (void)sensor, number(celsius, 30);
 }
 API nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, int *state) {
-  REQUIRE(device);
+  REQUIRE_CARD(device);
   return *state = 0, NVML_OK;
 }
-API nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned *out) { REQUIRE(device); return number(out, 5); }
-API nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned *out) { REQUIRE(device); return number(out, 5); }
-API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned *out) { REQUIRE(device); return number(out, 16); }
-API nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned *out) { REQUIRE(device); return number(out, 16); }
+API nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned *out) { REQUIRE_CARD(device); return number(out, 5); }
+API nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned *out) { REQUIRE_CARD(device); return number(out, 5); }
+API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned *out) { REQUIRE_CARD(device); return number(out, 16); }
+API nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned *out) { REQUIRE_CARD(device); return number(out, 16); }
+
+/* ---- MIG: the card cut into equal parts ---- */
+
+API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
+  REQUIRE_CARD(device);
+  if (!sim_config()->mig) return NVML_NOT_SUPPORTED;
+  *pending = 1;
+  return number(current, 1);
+}
+API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count) {
+  REQUIRE_CARD(device);
+  return number(count, sim_config()->mig ? 7 : 0);
+}
+API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *out) {
+  REQUIRE_CARD(device);
+  if (index >= (unsigned)sim_config()->mig) return NVML_NOT_FOUND;
+  *out = (nvmlDevice_t)((size_t)device | (size_t)(index + 1) << 8);
+  return NVML_OK;
+}
+API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t device, nvmlDevice_t *out) {
+  REQUIRE(device);
+  *out = (nvmlDevice_t)((size_t)device & 0xff);
+  return mig_of(device) ? NVML_OK : NVML_INVALID_ARGUMENT;
+}
+API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig) {
+  REQUIRE(device);
+  return number(is_mig, mig_of(device) != 0);
+}
 
 /* ---- memory, whole and per process ---- */
 
 struct Memory { unsigned long long total, free, used; };
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, struct Memory *out) {
   REQUIRE(device);
-  out->total = sim_config()->total_bytes;
-  out->used = card_used(index_of(device));
+  /* Of several MIG devices a process sees one only: here the first, always. */
+  int mig = mig_of(device);
+  out->total = mig ? sim_config()->total_bytes / (unsigned)sim_config()->mig : sim_config()->total_bytes;
+  out->used = mig > 1 ? 0 : card_used(index_of(device));
   out->free = out->total > out->used ? out->total - out->used : 0;
   return NVML_OK;
 }
@@ -159,6 +208,8 @@ struct Process { unsigned pid; unsigned long long used; unsigned gpu_instance, c
 /* Asks with too little room learn how much is needed; `out` may be NULL for that. */
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, struct Process1 *out1, struct Process *out) {
   REQUIRE(device);
+  if (absent("nvmlDeviceGetComputeRunningProcesses")) return NVML_NOT_SUPPORTED;
+  if (mig_of(device) > 1) return number(count, 0);
   int pids[MAX_PROCESSES];
   uint64_t used[MAX_PROCESSES];
   unsigned found = (unsigned)card_processes(index_of(device), pids, used, MAX_PROCESSES);
@@ -166,6 +217,7 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, struct Proce
   *count = found;
   if (found > room || (found && !out1 && !out)) return NVML_INSUFFICIENT_SIZE;
   for (unsigned i = 0; i < found; i++) {
+    pids[i] += sim_config()->nvml_pid_offset;
     if (out1) out1[i] = (struct Process1){(unsigned)pids[i], used[i]};
     else out[i] = (struct Process){(unsigned)pids[i], used[i], NO_INSTANCE, NO_INSTANCE};
   }
@@ -199,7 +251,6 @@ API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsign
   API nvmlReturn_t name(void) { return sim_unsupported(#name, NVML_NOT_SUPPORTED); }
 ABSENT(nvmlDeviceGetNvLinkRemoteDeviceType)
 ABSENT(nvmlDeviceGetNvLinkRemotePciInfo_v2)
-ABSENT(nvmlDeviceGetMigMode)
 ABSENT(nvmlDeviceGetProcessUtilization)
 ABSENT(nvmlDeviceGetAccountingStats)
 ABSENT(nvmlDeviceGetPowerUsage)

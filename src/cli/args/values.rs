@@ -1,8 +1,10 @@
-//! What the values of options have to look like.
+//! Values of the command line: pids, sizes, times.
+
+use std::time::Duration;
 
 use crate::analysis::MarkerLine;
 
-/// A process id.
+/// A process id, decimal or hexadecimal.
 pub(super) fn pid(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u32::from_str_radix(hex, 16),
@@ -41,12 +43,25 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A time in seconds.
+/// A number of seconds.
 pub(super) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds < 1e9 => Ok(seconds),
         _ => Err("a number of seconds greater than 0".to_owned()),
     }
+}
+
+/// A time: seconds, or a number with `s`, `m` or `h` after it.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let (number, factor) = match text.char_indices().last() {
+        Some((at, 's')) => (&text[..at], 1.0),
+        Some((at, 'm')) => (&text[..at], 60.0),
+        Some((at, 'h')) => (&text[..at], 3600.0),
+        _ => (text, 1.0),
+    };
+    let wrong = || "a time such as 30s, 10m or 1h".to_owned();
+    let seconds = seconds(number).map_err(|_| wrong())? * factor;
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
 /// A line of a file.
@@ -56,4 +71,19 @@ pub(super) fn marker(text: &str) -> Result<MarkerLine, String> {
         (!file.is_empty()).then(|| MarkerLine { file: file.to_owned(), line })
     });
     parsed.ok_or_else(|| "a file and the number of a line in it, such as train.py:42".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, expected) in [("90", 90.0), ("2.5s", 2.5), ("10m", 600.0), ("1h", 3600.0)] {
+            assert_eq!(duration(text).unwrap().as_secs_f64(), expected, "{text}");
+        }
+        for wrong in ["", "m", "0", "-1s", "1d", "1e300h", "10 m", "NaN"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,0 +1,157 @@
+//! How PyTorch's cache is cut up: what is free in it, in which pieces, and what of it could be given back.
+
+use std::collections::BTreeMap;
+
+use crate::model::holdings::releasable;
+use crate::model::{BlockMap, BlockState, PoolId, Segment};
+
+/// Free blocks of a size from `from` to twice that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeClass {
+    /// Smallest size in bytes, a power of two.
+    pub from: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Segments of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SegmentSum {
+    /// Segments.
+    pub segments: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes in them that the program holds.
+    pub allocated: u64,
+    /// Free bytes in them.
+    pub free: u64,
+}
+
+impl SegmentSum {
+    fn add(&mut self, segment: &Segment) {
+        let of = |state| -> u64 {
+            segment.blocks.iter().filter(|b| b.state == state).map(|b| b.size).sum()
+        };
+        self.segments += 1;
+        self.bytes += segment.size;
+        self.allocated += of(BlockState::Allocated);
+        self.free += of(BlockState::Inactive);
+    }
+}
+
+/// How the cache of one device is cut up. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fragmentation {
+    /// All segments.
+    pub all: SegmentSum,
+    /// Freed by the program, while another stream may still use it: not free yet.
+    pub pending_free: u64,
+    /// Free blocks.
+    pub free_blocks: u64,
+    /// The largest free block; 0 when there is none.
+    pub largest_free: u64,
+    /// The free blocks by size, smallest first; classes without blocks are left out.
+    pub by_size: Vec<SizeClass>,
+    /// Segments with nothing in use, which `torch.cuda.empty_cache()` would return: those of the default
+    /// pool that do not expand.
+    pub wholly_free: SegmentSum,
+    /// The private pools (CUDA graphs, `torch.cuda.MemPool`): what is free there serves only them.
+    pub private_pools: BTreeMap<PoolId, SegmentSum>,
+    /// Segments that expand, of the default pool and of others.
+    pub expandable: SegmentSum,
+}
+
+impl Fragmentation {
+    /// That of a map.
+    pub fn of(map: &BlockMap) -> Fragmentation {
+        let mut sums = Fragmentation::default();
+        let mut by_size: BTreeMap<u64, SizeClass> = BTreeMap::new();
+        for segment in &map.segments {
+            sums.all.add(segment);
+            if segment.pool != PoolId::default() {
+                sums.private_pools.entry(segment.pool).or_default().add(segment);
+            }
+            if segment.expandable {
+                sums.expandable.add(segment);
+            }
+        }
+        for segment in releasable(map) {
+            sums.wholly_free.add(segment);
+        }
+        for (_, block) in map.blocks() {
+            match block.state {
+                BlockState::Allocated => {}
+                BlockState::PendingFree => sums.pending_free += block.size,
+                BlockState::Inactive => {
+                    let from = 1u64 << block.size.max(1).ilog2();
+                    let empty = SizeClass { from, blocks: 0, bytes: 0 };
+                    let class = by_size.entry(from).or_insert(empty);
+                    class.blocks += 1;
+                    class.bytes += block.size;
+                    sums.free_blocks += 1;
+                    sums.largest_free = sums.largest_free.max(block.size);
+                }
+            }
+        }
+        sums.by_size = by_size.into_values().collect();
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Block, Consistency, CudaIndex, Nanos};
+
+    fn segment(address: u64, pool: PoolId, expandable: bool, blocks: &[(u64, bool)]) -> Segment {
+        let mut at = address;
+        let block = |&(size, used): &(u64, bool)| {
+            at += size;
+            let state = if used { BlockState::Allocated } else { BlockState::Inactive };
+            Block { address: at - size, size, requested: 0, state }
+        };
+        let blocks: Vec<Block> = blocks.iter().map(block).collect();
+        let size = blocks.iter().map(|b| b.size).sum();
+        Segment { address, size, stream: 0, small: false, expandable, pool, blocks }
+    }
+
+    fn map(segments: Vec<Segment>) -> BlockMap {
+        BlockMap {
+            time: Nanos(0),
+            device: CudaIndex(0),
+            retries: 0,
+            consistency: Consistency::Consistent,
+            segments,
+        }
+    }
+
+    #[test]
+    fn free_blocks_are_sorted_by_powers_of_two() {
+        let whole = segment(0, PoolId(0, 0), false, &[(512, true), (1023, false), (1024, false)]);
+        let empty = segment(1 << 20, PoolId(0, 0), false, &[(2047, false)]);
+        let found = Fragmentation::of(&map(vec![whole, empty]));
+        let class = |from, blocks, bytes| SizeClass { from, blocks, bytes };
+        assert_eq!(found.by_size, [class(512, 1, 1023), class(1024, 2, 3071)]);
+        assert_eq!((found.free_blocks, found.largest_free), (3, 2047));
+        assert_eq!(found.by_size.iter().map(|c| c.bytes).sum::<u64>(), found.all.free);
+        assert_eq!(
+            found.wholly_free,
+            SegmentSum { segments: 1, bytes: 2047, allocated: 0, free: 2047 }
+        );
+    }
+
+    #[test]
+    fn pools_and_expanding_segments_are_told_apart() {
+        let private = segment(0, PoolId(0, 1), false, &[(4096, false)]);
+        let expands = segment(1 << 20, PoolId(0, 0), true, &[(100, true), (200, false)]);
+        let found = Fragmentation::of(&map(vec![private, expands]));
+        let pool = SegmentSum { segments: 1, bytes: 4096, allocated: 0, free: 4096 };
+        assert_eq!(found.private_pools, [(PoolId(0, 1), pool)].into());
+        let expanding = SegmentSum { segments: 1, bytes: 300, allocated: 100, free: 200 };
+        assert_eq!(found.expandable, expanding);
+        assert_eq!(found.wholly_free, SegmentSum::default());
+        assert_eq!(Fragmentation::of(&map(Vec::new())), Fragmentation::default());
+    }
+}

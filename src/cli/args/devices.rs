@@ -1,0 +1,38 @@
+//! The words of `memspy devices`.
+
+use clap::{Args, ValueEnum};
+
+use super::values::{pid, seconds};
+
+/// `memspy devices`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy devices                                  every GPU, and the processes on it
+  memspy devices -p 12345                         and where the memory of this job is
+  memspy devices --format csv --every 5 > log.csv a row per GPU every 5 seconds, with nvidia-smi's names
+  memspy devices -p 12345 -p 12346 --json")]
+pub struct Devices {
+    /// Process id of a job to look into (again for more)
+    #[arg(short, long = "pid", value_name = "PID", value_parser = pid)]
+    pub pids: Vec<u32>,
+    /// What to print
+    #[arg(short, long, value_enum, default_value_t = DevicesFormat::Text)]
+    pub format: DevicesFormat,
+    /// The same as --format json
+    #[arg(short, long, conflicts_with = "format")]
+    pub json: bool,
+    /// Look again every so many seconds, until Ctrl-C or until the jobs have ended
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    pub every: Option<f64>,
+}
+
+/// What `devices` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DevicesFormat {
+    /// Tables
+    Text,
+    /// Comma-separated values with the query keys of nvidia-smi, in bytes; with -p a row for each GPU of each job
+    Csv,
+    /// JSON, in bytes; with --every one line a look
+    Json,
+}

@@ -1,0 +1,142 @@
+//! `memspy devices`: the GPUs of the machine, and what some jobs have on them.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::analysis::Look;
+use crate::model::{DeviceStatus, RecordSink};
+use crate::render::{self, DevicesTarget, DevicesView};
+use crate::sampler::{DeviceWatch, Readers, Torch};
+
+use super::args::{Devices as Words, DevicesFormat};
+use super::flame::into_io;
+use super::signals::Signals;
+use super::{hints, output, say};
+
+/// Longest sleep without looking whether to end.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Runs it.
+pub(super) fn run(words: &Words) -> Result<()> {
+    let mut readers = Vec::new();
+    for &pid in &words.pids {
+        let attached = Readers::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
+        // The driver's figures need no rights.
+        if let Torch::Refused(error) = &attached.torch
+            && error.is_denied()
+        {
+            say(&format!("{error}; {}", hints::denied(pid)));
+        }
+        readers.push(attached);
+    }
+    let watch = DeviceWatch::open(readers).map_err(|error| {
+        anyhow!("cannot look at the GPUs: {error}; 'nvidia-smi' tells whether a driver is loaded")
+    })?;
+    let format = if words.json { DevicesFormat::Json } else { words.format };
+    let jobs = words.pids.len();
+    let mut looks = Looks { watch, format, jobs, again: words.every.is_some(), first: true };
+    let Some(every) = words.every else {
+        let seen = looks.take()?;
+        return output::write(Path::new("-"), false, |out| looks.print(&seen, out));
+    };
+    let stop = Signals::watch()?.stop;
+    let every = Duration::from_secs_f64(every);
+    loop {
+        let begun = Instant::now();
+        let seen = looks.take()?;
+        // What is left to say when all jobs have ended has been said.
+        if looks.watch.has_lost_all(jobs) {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        match looks.print(&seen, &mut out).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            other => other.context("cannot write to standard output")?,
+        }
+        drop(out);
+        if !sleep_until(begun + every, &stop) {
+            return Ok(());
+        }
+    }
+}
+
+/// Look after look, printed one after the other.
+struct Looks {
+    watch: DeviceWatch,
+    format: DevicesFormat,
+    /// How many jobs were asked for.
+    jobs: usize,
+    /// Whether further looks follow.
+    again: bool,
+    first: bool,
+}
+
+/// One look, ready to print.
+struct Seen {
+    /// When, as nvidia-smi writes it.
+    timestamp: String,
+    devices: Vec<DeviceStatus>,
+    targets: Vec<DevicesTarget>,
+}
+
+impl Looks {
+    fn take(&mut self) -> Result<Seen> {
+        let timestamp = chrono::Local::now().format("%Y/%m/%d %H:%M:%S%.3f").to_string();
+        let seen = self.watch.look(&output::host()).context("cannot look at the GPUs")?;
+        for pid in &seen.ended {
+            say(&format!("process {pid} has ended"));
+        }
+        let mut targets = Vec::new();
+        for target in &seen.targets {
+            let mut look = Look::new();
+            for record in &target.records {
+                look.record(record)?;
+            }
+            targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look });
+        }
+        Ok(Seen { timestamp, devices: seen.devices, targets })
+    }
+
+    fn print(&mut self, seen: &Seen, out: &mut dyn Write) -> io::Result<()> {
+        let first = std::mem::replace(&mut self.first, false);
+        let view = DevicesView {
+            timestamp: &seen.timestamp,
+            devices: &seen.devices,
+            targets: &seen.targets,
+        };
+        match self.format {
+            DevicesFormat::Text => {
+                if !first {
+                    writeln!(out)?;
+                }
+                render::devices_text(out, &view).map_err(into_io)
+            }
+            DevicesFormat::Csv => {
+                if first {
+                    render::devices_csv_head(out, self.jobs > 0).map_err(into_io)?;
+                }
+                render::devices_csv(out, &view, self.jobs > 0).map_err(into_io)
+            }
+            DevicesFormat::Json if self.again => writeln!(out, "{}", render::devices_json(&view)),
+            DevicesFormat::Json => writeln!(out, "{:#}", render::devices_json(&view)),
+        }
+    }
+}
+
+/// Sleeps; `false` when `stop` was set meanwhile.
+fn sleep_until(end: Instant, stop: &AtomicBool) -> bool {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(SLICE));
+    }
+}

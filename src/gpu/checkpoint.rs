@@ -1,0 +1,233 @@
+//! The driver's checkpoint calls: a process's CUDA calls are locked, its device memory is moved to the host and back.
+//!
+//! CUDA driver API, group "CUDA Checkpointing" (driver 570 and newer). cudarc has its types, not its calls; and cudarc
+//! looks for `libcuda.so` first, which may be the stub of a toolkit, so all calls come from the driver's own library.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::time::Duration;
+
+use cudarc::driver::sys::{CUcheckpointLockArgs, CUprocessState, CUresult};
+use libloading::Library;
+
+/// The driver's library, by the name that only the driver has.
+const LIBRARY: &str = "libcuda.so.1";
+
+/// What a process's CUDA is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CudaState {
+    /// Its calls run.
+    Running,
+    /// Its calls wait; its memory is on the devices.
+    Locked,
+    /// Its calls wait; its memory is on the host.
+    Checkpointed,
+    /// A checkpoint or a restore failed in a way that the driver cannot mend.
+    Failed,
+    /// On the way from one of these to another (newer drivers), or unknown to memspy: the driver's number.
+    Other(u32),
+}
+
+/// Why a checkpoint call was not made, or not obeyed.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// There is no CUDA driver.
+    #[error("the CUDA driver ({LIBRARY}) cannot be loaded: {why}")]
+    NoDriver {
+        /// What the loader says.
+        why: String,
+    },
+    /// The driver has no such calls.
+    #[error("the CUDA driver has no {call}: it is older than 570")]
+    TooOld {
+        /// The first call that is missing.
+        call: &'static str,
+    },
+    /// The process's calls and kernels under way did not end in time. The driver lets it run on.
+    #[error("the CUDA work of process {pid} did not come to a rest within {} s", after.as_secs_f64())]
+    TimedOut {
+        /// The pid.
+        pid: u32,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The driver refused.
+    #[error("the CUDA driver cannot {action} process {pid}: {name} ({code})")]
+    Refused {
+        /// What was asked for.
+        action: &'static str,
+        /// The pid.
+        pid: u32,
+        /// Its error code.
+        code: u32,
+        /// The name of the code.
+        name: String,
+    },
+}
+
+impl CheckpointError {
+    fn is(&self, results: &[CUresult]) -> bool {
+        let of = |code: u32| results.iter().any(|result| *result as u32 == code);
+        matches!(self, CheckpointError::Refused { code, .. } if of(*code))
+    }
+
+    /// Whether the user's rights do not suffice.
+    pub fn is_denied(&self) -> bool {
+        self.is(&[
+            CUresult::CUDA_ERROR_NOT_PERMITTED,
+            CUresult::CUDA_ERROR_OPERATING_SYSTEM,
+            CUresult::CUDA_ERROR_SYSTEM_NOT_READY,
+        ])
+    }
+
+    /// Whether the driver cannot checkpoint a process like this.
+    pub fn is_unsupported(&self) -> bool {
+        self.is(&[CUresult::CUDA_ERROR_NOT_SUPPORTED])
+    }
+
+    /// Whether memory was too little.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.is(&[CUresult::CUDA_ERROR_OUT_OF_MEMORY])
+    }
+
+    /// Whether the driver knows no CUDA in the process.
+    pub fn is_no_cuda(&self) -> bool {
+        self.is(&[
+            CUresult::CUDA_ERROR_INVALID_VALUE,
+            CUresult::CUDA_ERROR_INVALID_CONTEXT,
+            CUresult::CUDA_ERROR_NOT_FOUND,
+        ])
+    }
+}
+
+type Init = unsafe extern "C" fn(flags: c_uint) -> c_uint;
+type ErrorName = unsafe extern "C" fn(code: c_uint, name: *mut *const c_char) -> c_uint;
+type GetState = unsafe extern "C" fn(pid: c_int, state: *mut c_uint) -> c_uint;
+type Step = unsafe extern "C" fn(pid: c_int, args: *mut c_void) -> c_uint;
+
+/// The driver's checkpoint calls. Nothing here creates a CUDA context.
+pub struct Checkpoint {
+    error_name: ErrorName,
+    get_state: GetState,
+    lock: Step,
+    checkpoint: Step,
+    restore: Step,
+    unlock: Step,
+    /// Keeps the calls above valid.
+    _library: Library,
+}
+
+impl Checkpoint {
+    /// Loads the driver and initialises it in memspy's process, which takes up to seconds on a machine
+    /// whose GPUs sleep. Fails without a driver, or with one older than 570.
+    pub fn load() -> Result<Checkpoint, CheckpointError> {
+        // Safety: the driver's library may be loaded into any process.
+        let library = unsafe { Library::new(LIBRARY) }
+            .map_err(|e| CheckpointError::NoDriver { why: e.to_string() })?;
+        // Safety: the types are those of cuda.h; cudarc has the same layouts of their arguments.
+        let (init, calls) = unsafe {
+            let init: Init = call(&library, "cuInit")?;
+            let calls = Checkpoint {
+                error_name: call(&library, "cuGetErrorName")?,
+                get_state: call(&library, "cuCheckpointProcessGetState")?,
+                lock: call(&library, "cuCheckpointProcessLock")?,
+                checkpoint: call(&library, "cuCheckpointProcessCheckpoint")?,
+                restore: call(&library, "cuCheckpointProcessRestore")?,
+                unlock: call(&library, "cuCheckpointProcessUnlock")?,
+                _library: library,
+            };
+            (init, calls)
+        };
+        // Safety: cuInit(0) may be called at any time.
+        let code = unsafe { init(0) };
+        if code != CUresult::CUDA_SUCCESS as u32 {
+            let why = format!("cuInit says {}", calls.name(code));
+            return Err(CheckpointError::NoDriver { why });
+        }
+        Ok(calls)
+    }
+
+    /// What the CUDA of process `pid` is doing.
+    pub fn state(&self, pid: u32) -> Result<CudaState, CheckpointError> {
+        let mut state = u32::MAX;
+        // Safety: the driver writes one enumeration value of 4 bytes.
+        let code = unsafe { (self.get_state)(pid as c_int, &mut state) };
+        self.result("tell the state of", pid, code)?;
+        let is = |known: CUprocessState| state == known as u32;
+        Ok(if is(CUprocessState::CU_PROCESS_STATE_RUNNING) {
+            CudaState::Running
+        } else if is(CUprocessState::CU_PROCESS_STATE_LOCKED) {
+            CudaState::Locked
+        } else if is(CUprocessState::CU_PROCESS_STATE_CHECKPOINTED) {
+            CudaState::Checkpointed
+        } else if is(CUprocessState::CU_PROCESS_STATE_FAILED) {
+            CudaState::Failed
+        } else {
+            CudaState::Other(state)
+        })
+    }
+
+    /// Running → locked: new CUDA calls of the process wait, those under way and its kernels end first.
+    /// `TimedOut` when they do not within `timeout` (whole milliseconds, at least one): it then runs on.
+    pub fn lock(&self, pid: u32, timeout: Duration) -> Result<(), CheckpointError> {
+        let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
+        let mut args =
+            CUcheckpointLockArgs { timeoutMs: milliseconds, reserved0: 0, reserved1: [0; 7] };
+        // Safety: the arguments outlive the call.
+        let code = unsafe { (self.lock)(pid as c_int, (&raw mut args).cast()) };
+        if code == CUresult::CUDA_ERROR_NOT_READY as u32
+            || code == CUresult::CUDA_ERROR_TIMEOUT as u32
+        {
+            return Err(CheckpointError::TimedOut { pid, after: timeout });
+        }
+        self.result("lock", pid, code)
+    }
+
+    /// Locked → checkpointed: its device memory moves to the host, its devices are given back.
+    pub fn checkpoint(&self, pid: u32) -> Result<(), CheckpointError> {
+        self.step(self.checkpoint, "move to the host the device memory of", pid)
+    }
+
+    /// Checkpointed → locked: its memory moves back, to the same devices and addresses.
+    pub fn restore(&self, pid: u32) -> Result<(), CheckpointError> {
+        self.step(self.restore, "move back the device memory of", pid)
+    }
+
+    /// Locked → running: its CUDA calls go on.
+    pub fn unlock(&self, pid: u32) -> Result<(), CheckpointError> {
+        self.step(self.unlock, "unlock", pid)
+    }
+
+    fn step(&self, call: Step, action: &'static str, pid: u32) -> Result<(), CheckpointError> {
+        // Safety: all arguments are optional, and their layout differs between CUDA versions.
+        let code = unsafe { call(pid as c_int, std::ptr::null_mut()) };
+        self.result(action, pid, code)
+    }
+
+    fn result(&self, action: &'static str, pid: u32, code: u32) -> Result<(), CheckpointError> {
+        if code == CUresult::CUDA_SUCCESS as u32 {
+            return Ok(());
+        }
+        Err(CheckpointError::Refused { action, pid, code, name: self.name(code) })
+    }
+
+    /// The driver's name of an error code.
+    fn name(&self, code: u32) -> String {
+        let mut name = std::ptr::null();
+        // Safety: the driver writes a pointer to text that it keeps, or leaves NULL.
+        let text = unsafe {
+            (self.error_name)(code, &mut name);
+            (!name.is_null()).then(|| CStr::from_ptr(name))
+        };
+        text.map_or_else(|| format!("error {code}"), |text| text.to_string_lossy().into_owned())
+    }
+}
+
+/// A function of the library.
+///
+/// # Safety
+/// `F` has to be its type.
+unsafe fn call<F: Copy>(library: &Library, name: &'static str) -> Result<F, CheckpointError> {
+    // Safety: the caller's promise.
+    let symbol = unsafe { library.get::<F>(name.as_bytes()) };
+    symbol.map(|symbol| *symbol).map_err(|_| CheckpointError::TooOld { call: name })
+}

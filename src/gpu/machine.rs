@@ -1,0 +1,115 @@
+//! All GPUs of the machine at one moment, as nvidia-smi tells of them.
+
+use nvml_wrapper::enum_wrappers::device::{PerformanceState, TemperatureSensor};
+use nvml_wrapper::{Device as NvmlDevice, Nvml};
+
+use crate::model::{Device, DeviceMemory, DeviceStatus, DeviceUsage, MigDevice, Nanos};
+use crate::target::HostPids;
+
+use super::nvml::{GpuError, load, query};
+use super::processes;
+
+/// NVML, asked about the whole machine.
+pub struct MachineReader {
+    nvml: Nvml,
+    pids: HostPids,
+}
+
+impl MachineReader {
+    /// Loads NVML. Creates no CUDA context and changes nothing.
+    pub fn open() -> Result<MachineReader, GpuError> {
+        Ok(MachineReader { nvml: load()?, pids: HostPids::look() })
+    }
+
+    /// One look at every device, in NVML's order. A device that cannot be asked at all is an error; a
+    /// question that it does not answer is `None`.
+    pub fn look(&self) -> Result<Vec<DeviceStatus>, GpuError> {
+        let count = self.nvml.device_count().map_err(query("count the devices"))?;
+        let driver_version = self.nvml.sys_driver_version().ok();
+        let mut all = Vec::new();
+        for index in 0..count {
+            let device = self.nvml.device_by_index(index).map_err(query("open a device"))?;
+            all.push(self.status(index, &device, driver_version.clone()));
+        }
+        Ok(all)
+    }
+
+    /// What process `pid` uses of a device by this look; `None` when its memory is not known.
+    pub fn usage(&self, status: &DeviceStatus, pid: u32, time: Nanos) -> Option<DeviceUsage> {
+        let memory = status.memory?;
+        Some(DeviceUsage {
+            time,
+            nvml_index: status.device.nvml_index?,
+            total: memory.total,
+            used: memory.used,
+            free: memory.free,
+            reserved: Some(memory.reserved),
+            process: processes::usage_of(pid, &status.processes, self.pids),
+        })
+    }
+
+    fn status(
+        &self,
+        index: u32,
+        device: &NvmlDevice<'_>,
+        driver_version: Option<String>,
+    ) -> DeviceStatus {
+        let memory = memory(device);
+        let utilization = device.utilization_rates().ok();
+        DeviceStatus {
+            device: Device {
+                cuda_index: None,
+                nvml_index: Some(index),
+                uuid: device.uuid().ok(),
+                pci_bus_id: device.pci_info().ok().map(|pci| pci.bus_id),
+                name: device.name().ok(),
+                total: memory.map(|m| m.total),
+            },
+            driver_version,
+            performance_state: device.performance_state().ok().and_then(number_of),
+            pcie_gen_max: device.max_pcie_link_gen().ok(),
+            pcie_gen_current: device.current_pcie_link_gen().ok(),
+            temperature: device.temperature(TemperatureSensor::Gpu).ok(),
+            utilization_gpu: utilization.as_ref().map(|u| u.gpu),
+            utilization_memory: utilization.as_ref().map(|u| u.memory),
+            memory,
+            processes: processes::on(device, self.pids),
+            mig: self.mig(device),
+        }
+    }
+
+    /// The MIG devices of a GPU; none where MIG is off or unknown to the driver.
+    fn mig(&self, device: &NvmlDevice<'_>) -> Vec<MigDevice> {
+        if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+            return Vec::new();
+        }
+        // The most there can be; places may be empty.
+        (0..device.mig_device_count().unwrap_or(0))
+            .filter_map(|index| {
+                let mig = device.mig_device_by_index(index).ok()?;
+                Some(MigDevice {
+                    index,
+                    uuid: mig.uuid().ok(),
+                    name: mig.name().ok(),
+                    memory: memory(&mig),
+                    processes: processes::on(&mig, self.pids),
+                })
+            })
+            .collect()
+    }
+}
+
+fn memory(device: &NvmlDevice<'_>) -> Option<DeviceMemory> {
+    let memory = device.memory_info().ok()?;
+    Some(DeviceMemory {
+        total: memory.total,
+        free: memory.free,
+        used: memory.used,
+        reserved: memory.reserved,
+    })
+}
+
+/// NVML's own number of a performance state; `None` for "unknown".
+fn number_of(state: PerformanceState) -> Option<u32> {
+    (state != PerformanceState::Unknown).then(|| state.as_c())
+}

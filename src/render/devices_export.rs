@@ -1,0 +1,237 @@
+//! The machine's GPUs as CSV with nvidia-smi's names, and as JSON. Sizes in bytes; unknown is empty, or `null`.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::RenderError;
+use super::devices::{DevicesTarget, DevicesView};
+use super::fragmentation::fragmentation_json;
+use crate::analysis::{LookDevice, OutsideTorch, Shares};
+use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus};
+
+/// Columns of every row: query keys of nvidia-smi.
+const KEYS: [&str; 13] = [
+    "timestamp",
+    "name",
+    "pci.bus_id",
+    "driver_version",
+    "pstate",
+    "pcie.link.gen.max",
+    "pcie.link.gen.current",
+    "temperature.gpu",
+    "utilization.gpu",
+    "utilization.memory",
+    "memory.total",
+    "memory.free",
+    "memory.used",
+];
+/// Further columns when processes were asked for; `index` is nvidia-smi's too.
+const PROCESS_KEYS: [&str; 16] = [
+    "index",
+    "pid",
+    "cuda_index",
+    "reserved",
+    "allocated",
+    "cached_free",
+    "process",
+    "outside_pytorch",
+    "other_processes",
+    "no_process",
+    "driver_reserved",
+    "largest_free_block",
+    "free_blocks",
+    "wholly_free_segments",
+    "wholly_free_bytes",
+    "expandable_bytes",
+];
+
+/// Writes the head of the table; `processes` when rows will tell of processes.
+pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), RenderError> {
+    let mut csv = csv::Writer::from_writer(out);
+    let more: &[&str] = if processes { &PROCESS_KEYS } else { &[] };
+    csv.write_record(KEYS.iter().chain(more))?;
+    csv.flush()?;
+    Ok(())
+}
+
+/// Writes one row per GPU; with `processes`, one for each GPU of each process asked for.
+pub fn devices_csv(
+    out: &mut dyn Write,
+    view: &DevicesView<'_>,
+    processes: bool,
+) -> Result<(), RenderError> {
+    let mut csv = csv::Writer::from_writer(out);
+    if !processes {
+        for status in view.devices {
+            csv.write_record(cells(view.timestamp, status))?;
+        }
+    }
+    for target in view.targets {
+        for (status, device, shares) in view.used(target) {
+            let mut row = match status {
+                Some(status) => cells(view.timestamp, status),
+                None => {
+                    let time = [view.timestamp.to_owned()];
+                    time.into_iter().chain((1..KEYS.len()).map(|_| String::new())).collect()
+                }
+            };
+            row.extend(process_cells(target.pid, &device, &shares));
+            csv.write_record(row)?;
+        }
+    }
+    csv.flush()?;
+    Ok(())
+}
+
+fn cell(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
+fn cells(timestamp: &str, status: &DeviceStatus) -> Vec<String> {
+    let memory = status.memory.as_ref();
+    vec![
+        timestamp.to_owned(),
+        cell(status.device.name.as_ref()),
+        cell(status.device.pci_bus_id.as_ref()),
+        cell(status.driver_version.as_ref()),
+        cell(status.performance_state.map(|state| format!("P{state}"))),
+        cell(status.pcie_gen_max),
+        cell(status.pcie_gen_current),
+        cell(status.temperature),
+        cell(status.utilization_gpu),
+        cell(status.utilization_memory),
+        cell(memory.map(|m| m.total)),
+        cell(memory.map(|m| m.free)),
+        cell(memory.map(|m| m.used)),
+    ]
+}
+
+fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 16] {
+    let cut = device.fragmentation.as_ref();
+    [
+        cell(device.nvml_index),
+        pid.to_string(),
+        cell(device.cuda_index.map(|c| c.0)),
+        cell(device.reserved),
+        cell(device.allocated),
+        cell(device.cached),
+        cell(shares.process),
+        cell(shares.outside),
+        cell(shares.others),
+        cell(shares.unlisted),
+        cell(device.driver_reserved),
+        cell(cut.map(|f| f.largest_free)),
+        cell(cut.map(|f| f.free_blocks)),
+        cell(cut.map(|f| f.wholly_free.segments)),
+        cell(cut.map(|f| f.wholly_free.bytes)),
+        cell(cut.map(|f| f.expandable.bytes)),
+    ]
+}
+
+/// The look as JSON, without a line end.
+pub fn devices_json(view: &DevicesView<'_>) -> Value {
+    let devices: Vec<Value> = view.devices.iter().map(status).collect();
+    let processes: Vec<Value> = view.targets.iter().map(|of| target(view, of)).collect();
+    json!({"timestamp": view.timestamp, "devices": devices, "processes": processes})
+}
+
+fn memory(memory: Option<&DeviceMemory>) -> Value {
+    json!(memory.map(|m| json!({
+        "total": m.total, "free": m.free, "used": m.used, "reserved": m.reserved,
+    })))
+}
+
+fn listed(processes: &DeviceProcesses) -> Value {
+    let process = |p: &DeviceProcess| {
+        json!({
+            "listed_pid": p.listed,
+            "pid": p.pid,
+            "pid_inside": p.pid_inside,
+            "command": p.command,
+            "compute": p.compute,
+            "graphics": p.graphics,
+            "bytes": p.bytes,
+        })
+    };
+    json!(processes.as_ref().ok().map(|all| all.iter().map(process).collect::<Vec<_>>()))
+}
+
+fn status(status: &DeviceStatus) -> Value {
+    let mig: Vec<Value> = status
+        .mig
+        .iter()
+        .map(|mig| {
+            json!({
+                "index": mig.index,
+                "uuid": mig.uuid,
+                "name": mig.name,
+                "memory": memory(mig.memory.as_ref()),
+                "processes": listed(&mig.processes),
+                "processes_unknown_because": mig.processes.as_ref().err(),
+            })
+        })
+        .collect();
+    json!({
+        "index": status.device.nvml_index,
+        "uuid": status.device.uuid,
+        "name": status.device.name,
+        "pci.bus_id": status.device.pci_bus_id,
+        "driver_version": status.driver_version,
+        "pstate": status.performance_state.map(|state| format!("P{state}")),
+        "pcie.link.gen.max": status.pcie_gen_max,
+        "pcie.link.gen.current": status.pcie_gen_current,
+        "temperature.gpu": status.temperature,
+        "utilization.gpu": status.utilization_gpu,
+        "utilization.memory": status.utilization_memory,
+        "memory": memory(status.memory.as_ref()),
+        "processes": listed(&status.processes),
+        "processes_unknown_because": status.processes.as_ref().err(),
+        "mig": mig,
+    })
+}
+
+fn target(view: &DevicesView<'_>, target: &DevicesTarget) -> Value {
+    let look = &target.look;
+    let devices: Vec<Value> = view
+        .used(target)
+        .iter()
+        .map(|(_, device, shares)| {
+            let why = match &device.outside {
+                OutsideTorch::Bytes(_) => None,
+                OutsideTorch::Unknown(why) => Some(why),
+            };
+            json!({
+                "index": device.nvml_index,
+                "cuda_index": device.cuda_index.map(|c| c.0),
+                "total": device.total,
+                "used": device.used,
+                "free": device.free,
+                "driver_reserved": device.driver_reserved,
+                "reserved": device.reserved,
+                "reserved_on_device": shares.torch,
+                "allocated": device.allocated,
+                "cached_free": device.cached,
+                "process": shares.process,
+                "outside_pytorch": shares.outside,
+                "outside_pytorch_unknown_because": why,
+                "other_processes": shares.others,
+                "no_process": shares.unlisted,
+                "fragmentation": device.fragmentation.as_ref().map(fragmentation_json),
+            })
+        })
+        .collect();
+    let not_read: Vec<Value> = look
+        .missed()
+        .iter()
+        .map(|m| json!({"reader": format!("{:?}", m.reader), "why": format!("{:?}", m.why)}))
+        .collect();
+    json!({
+        "pid": target.pid,
+        "paused": target.paused.is_some(),
+        "paused_seconds": target.paused.flatten().map(|age| age.as_secs()),
+        "command": look.start().map(|s| &s.command),
+        "devices": devices,
+        "not_read": not_read,
+    })
+}

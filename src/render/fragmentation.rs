@@ -1,0 +1,104 @@
+//! How PyTorch's cache is cut up, as text and as JSON.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::size::{bytes, count, percent};
+use crate::analysis::{Fragmentation, SegmentSum};
+
+/// Writes the lines, each after `indent`; none for a cache that has no memory.
+pub(super) fn fragmentation_text(
+    out: &mut dyn Write,
+    sums: &Fragmentation,
+    indent: &str,
+) -> io::Result<()> {
+    let Fragmentation { all, .. } = sums;
+    if all.segments == 0 {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{indent}cached free: {} in {}, the largest {}; {}",
+        bytes(all.free),
+        number(sums.free_blocks, "block"),
+        bytes(sums.largest_free),
+        number(all.segments, "segment"),
+    )?;
+    for class in &sums.by_size {
+        // The last class of a u64 has no upper end.
+        let to = class.from.checked_mul(2).map_or_else(String::new, bytes);
+        writeln!(
+            out,
+            "{indent}  {:>10} to {to:<10} {:>9} {:>12} {:6.1} %",
+            bytes(class.from),
+            count(class.blocks),
+            bytes(class.bytes),
+            percent(class.bytes, all.free),
+        )?;
+    }
+    if sums.pending_free > 0 {
+        let size = bytes(sums.pending_free);
+        writeln!(out, "{indent}freed, but in use on another stream: {size}")?;
+    }
+    let whole = &sums.wholly_free;
+    writeln!(
+        out,
+        "{indent}wholly free: {}, {} (empty_cache() would return them)",
+        number(whole.segments, "segment"),
+        bytes(whole.bytes)
+    )?;
+    for (pool, sum) in &sums.private_pools {
+        writeln!(out, "{indent}private pool ({}, {}): {}", pool.0, pool.1, segments(sum))?;
+    }
+    if sums.expandable.segments > 0 {
+        writeln!(out, "{indent}expandable: {}", segments(&sums.expandable))?;
+    }
+    Ok(())
+}
+
+fn segments(sum: &SegmentSum) -> String {
+    format!(
+        "{}, {}: {} allocated, {} free",
+        number(sum.segments, "segment"),
+        bytes(sum.bytes),
+        bytes(sum.allocated),
+        bytes(sum.free)
+    )
+}
+
+fn number(value: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
+}
+
+/// The same in bytes.
+pub(super) fn fragmentation_json(sums: &Fragmentation) -> Value {
+    let segments = |sum: &SegmentSum| {
+        json!({
+            "segments": sum.segments,
+            "bytes": sum.bytes,
+            "allocated": sum.allocated,
+            "free": sum.free,
+        })
+    };
+    let by_size: Vec<Value> = sums
+        .by_size
+        .iter()
+        .map(|c| json!({"from": c.from, "blocks": c.blocks, "bytes": c.bytes}))
+        .collect();
+    let pools: Vec<Value> = sums
+        .private_pools
+        .iter()
+        .map(|(pool, sum)| json!({"pool": [pool.0, pool.1], "sums": segments(sum)}))
+        .collect();
+    json!({
+        "all": segments(&sums.all),
+        "pending_free": sums.pending_free,
+        "free_blocks": sums.free_blocks,
+        "largest_free": sums.largest_free,
+        "free_by_size": by_size,
+        "wholly_free": segments(&sums.wholly_free),
+        "private_pools": pools,
+        "expandable": segments(&sums.expandable),
+    })
+}

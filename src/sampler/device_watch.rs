@@ -1,0 +1,151 @@
+//! The GPUs of the machine, and what some processes have on them, looked at as often as asked.
+
+use std::time::Duration;
+
+use crate::gpu::{GpuError, MachineReader};
+use crate::model::{
+    AllocatorBackend, AllocatorCounters, Consistency, CudaIndex, DeviceStatus, Missed, MissedWhy,
+    ReaderKind, Record, RecordSink,
+};
+
+use super::move_note::MoveNote;
+use super::readers::{Readers, Torch};
+use super::session::Session;
+
+/// How long a block map is tried for until the target keeps still.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often the driver is asked again because a target's allocator took or gave memory meanwhile.
+const LOOKS: u32 = 10;
+
+/// One look: the devices, and for each target what it has on them.
+pub struct MachineLook {
+    /// All devices, in NVML's order.
+    pub devices: Vec<DeviceStatus>,
+    /// The targets that still run.
+    pub targets: Vec<TargetLook>,
+    /// The pids of targets that have ended since the last look.
+    pub ended: Vec<u32>,
+}
+
+/// A target's part of a look.
+pub struct TargetLook {
+    /// Its pid.
+    pub pid: u32,
+    /// Whether memspy has paused it, and for how long (`None` inside: the clock has been set back).
+    pub paused: Option<Option<Duration>>,
+    /// What was seen: start, runtime, devices, usage, counters, block maps, what was missed.
+    pub records: Vec<Record>,
+}
+
+/// The readers of the machine and of the targets.
+pub struct DeviceWatch {
+    machine: MachineReader,
+    targets: Vec<Session>,
+}
+
+impl DeviceWatch {
+    /// Loads NVML; without it there is nothing to tell.
+    pub fn open(targets: Vec<Readers>) -> Result<DeviceWatch, GpuError> {
+        let machine = MachineReader::open()?;
+        let targets = targets.into_iter().map(Session::new).collect();
+        Ok(DeviceWatch { machine, targets })
+    }
+
+    /// Whether targets were given and all have ended.
+    pub fn has_lost_all(&self, given: usize) -> bool {
+        given > 0 && self.targets.is_empty()
+    }
+
+    /// Looks once.
+    pub fn look(&mut self, host: &str) -> Result<MachineLook, GpuError> {
+        let mut ended = Vec::new();
+        self.targets.retain(|target| {
+            let over = target.is_over().is_some();
+            if over {
+                ended.push(target.readers.process.pid());
+            }
+            !over
+        });
+        for target in &mut self.targets {
+            target.readers.refresh();
+        }
+        // The driver's figures and the allocators' are to be of one instant: what a process uses outside
+        // PyTorch is their difference.
+        let mut counters = self.counters();
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            let devices = self.machine.look()?;
+            let machine = &self.machine;
+            let sessions = self.targets.iter_mut();
+            let targets = sessions.map(|target| look_at(target, machine, &devices, host)).collect();
+            let before = std::mem::replace(&mut counters, self.counters());
+            if looks == LOOKS || before == counters {
+                return Ok(MachineLook { devices, targets, ended });
+            }
+        }
+    }
+
+    /// Bytes that each target's allocator has of each device.
+    fn counters(&mut self) -> Vec<Vec<(CudaIndex, i64)>> {
+        let mut read = Vec::new();
+        let reserved = |target: &mut Session| {
+            let Torch::Attached(torch) = &mut target.readers.torch else { return Vec::new() };
+            if torch.counters(&mut read).is_err() {
+                read.clear();
+            }
+            read.iter()
+                .map(|(device, c): &(_, AllocatorCounters)| (*device, c.reserved()))
+                .collect()
+        };
+        self.targets.iter_mut().map(reserved).collect()
+    }
+}
+
+fn look_at(
+    session: &mut Session,
+    machine: &MachineReader,
+    devices: &[DeviceStatus],
+    host: &str,
+) -> TargetLook {
+    let pid = session.readers.process.pid();
+    let mut records: Vec<Record> = Vec::new();
+    // Memory takes every record.
+    let _ = session.record_start(host.to_owned(), 0, &mut records);
+    let time = session.now();
+    let usage = devices.iter().filter_map(|status| machine.usage(status, pid, time));
+    records.extend(usage.map(Record::Usage));
+    look_at_allocator(session, &mut records);
+    let paused = MoveNote::read(&session.readers.process).map(|note| note.age());
+    TargetLook { pid, paused, records }
+}
+
+fn look_at_allocator(session: &mut Session, records: &mut Vec<Record>) {
+    let time = session.now();
+    let Torch::Attached(torch) = &mut session.readers.torch else { return };
+    if *torch.backend() != AllocatorBackend::Native {
+        return;
+    }
+    let missed = |reader, why: String| {
+        Record::Missed(Missed { time, reader, why: MissedWhy::Failed(why), count: 1 })
+    };
+    torch.set_patience(PATIENCE);
+    let mut counters = Vec::new();
+    let read = torch.counters(&mut counters);
+    if let Err(error) = read {
+        records.push(missed(ReaderKind::Counters, error.to_string()));
+    }
+    for (device, counters) in counters {
+        records.push(Record::Counters { time, device, counters: Box::new(counters) });
+        match torch.blocks(device, time) {
+            Ok(map) => {
+                if let Consistency::Degraded { .. } = map.consistency {
+                    let why = format!("GPU {} was changed during every attempt", device.0);
+                    records.push(missed(ReaderKind::Blocks, why));
+                }
+                let _ = records.record(&Record::Blocks(map));
+            }
+            Err(error) => records.push(missed(ReaderKind::Blocks, error.to_string())),
+        }
+    }
+}

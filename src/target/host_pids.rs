@@ -1,0 +1,109 @@
+//! Processes by the pids that the GPU driver gives them, which need not be those of memspy's pid namespace.
+
+use procfs::process::Process;
+
+/// Inode of the first pid namespace (include/linux/proc_ns.h, `PROC_PID_INIT_INO`).
+const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// A process found by the driver's number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundProcess {
+    /// Its pid in memspy's pid namespace.
+    pub pid: u32,
+    /// Its pid in the innermost namespace it lives in, where that is another number.
+    pub pid_inside: Option<u32>,
+    /// Its command line, else its name in brackets; `None` when it has just ended.
+    pub command: Option<String>,
+}
+
+/// How the driver's numbers relate to the processes that memspy sees.
+///
+/// The driver numbers processes as the host does; newer ones as whoever asks does. Inside a container
+/// such a number may by chance be another process's.
+#[derive(Debug, Clone, Copy)]
+pub struct HostPids {
+    /// memspy lives in the host's pid namespace.
+    initial: bool,
+    /// How many namespaces memspy lives below the one that /proc shows.
+    depth: usize,
+}
+
+impl HostPids {
+    /// Looks where memspy itself lives.
+    pub fn look() -> HostPids {
+        let namespace = std::fs::read_link("/proc/self/ns/pid");
+        let own = Process::myself().and_then(|own| own.status()).ok().and_then(|s| s.nspid);
+        HostPids {
+            initial: namespace.is_ok_and(|n| n.as_os_str() == INITIAL_PID_NAMESPACE),
+            depth: own.map_or(0, |ids| ids.len().saturating_sub(1)),
+        }
+    }
+
+    /// Whether the driver's numbers are certainly those of memspy's namespace.
+    pub fn is_on_host(self) -> bool {
+        self.initial
+    }
+
+    /// The processes with the numbers `listed` by the driver; `None` for what cannot be told apart or is hidden.
+    pub fn find(self, listed: &[u32]) -> Vec<Option<FoundProcess>> {
+        // Below the host numbers count only when all of them are processes here that can use a GPU, or
+        // when /proc is the host's and itself tells the numbers of both.
+        if self.initial || self.depth > 0 || listed.iter().all(|pid| may_use_gpu(*pid)) {
+            listed.iter().map(|pid| self.found(*pid)).collect()
+        } else {
+            vec![None; listed.len()]
+        }
+    }
+
+    fn found(self, listed: u32) -> Option<FoundProcess> {
+        let process = Process::new(i32::try_from(listed).ok()?).ok()?;
+        let ids = process.status().ok().and_then(|s| s.nspid).unwrap_or_default();
+        let id = |at: usize| ids.get(at).map(|id| *id as u32);
+        let pid = if self.depth == 0 { listed } else { id(self.depth)? };
+        let pid_inside = ids.last().map(|id| *id as u32).filter(|inside| *inside != pid);
+        let words = process.cmdline().unwrap_or_default();
+        let name = || process.stat().ok().map(|stat| format!("[{}]", stat.comm));
+        let command = if words.is_empty() { name() } else { Some(words.join(" ")) };
+        Some(FoundProcess { pid, pid_inside, command })
+    }
+}
+
+/// Whether process `pid` has anything of the driver mapped; one that may not be looked at has.
+fn may_use_gpu(pid: u32) -> bool {
+    match std::fs::read(format!("/proc/{pid}/maps")) {
+        Ok(maps) => [&b"nvidia"[..], b"libcuda"]
+            .iter()
+            .any(|name| maps.windows(name.len()).any(|window| window == *name)),
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memspy_finds_itself_with_its_command() {
+        let own = std::process::id();
+        let found = HostPids { initial: true, depth: 0 }.find(&[own, 0x3fff_fff0]);
+        let process = found[0].as_ref().unwrap();
+        assert_eq!(process.pid, own);
+        assert!(process.command.as_ref().unwrap().contains("memspy"), "{process:?}");
+        assert_eq!(found[1], None);
+    }
+
+    #[test]
+    fn below_the_host_a_number_of_a_process_without_the_driver_is_another_ones() {
+        let below = HostPids { initial: false, depth: 0 };
+        assert_eq!(below.find(&[std::process::id()]), [None]);
+        assert_eq!(below.find(&[0x3fff_fff0]), [None]);
+    }
+
+    #[test]
+    fn numbers_of_an_outer_proc_are_translated_only_as_far_as_it_tells() {
+        // This /proc tells of no deeper namespace: there is no number to translate to.
+        let own = Process::myself().unwrap().status().unwrap().nspid.unwrap();
+        let below = HostPids { initial: false, depth: own.len() };
+        assert_eq!(below.find(&[std::process::id()]), [None]);
+    }
+}
