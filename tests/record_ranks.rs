@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use memspy::model::{EndReason, Metric, Pool, Record};
 use memspy::trace::Reader;
 use serde_json::Value;
-use support::memspy::{Done, command, memspy, run, stacks_of, total};
+use support::memspy::{Done, command, memspy, memspy_at, run, stacks_of, total, wait_until};
 use support::target::Target;
 
 const TORCHRUN: [&str; 6] =
@@ -117,6 +117,11 @@ fn a_rank_that_starts_later_is_found_and_recorded_exactly() {
     memspy.arg(folder.join("rank-%r.bin")).stderr(Stdio::piped());
     let memspy = memspy.spawn().unwrap();
     target.say("go");
+    wait_until("a look at both ranks", || {
+        let done = memspy_at(target.pid(), &["dump", "-s", "--no-pause"]);
+        let heads = ["== rank 0 (process ", "== rank 1 (process ", "allocated"];
+        heads.iter().all(|head| done.out.contains(head))
+    });
     assert!(target.wait().success());
     let done = memspy.wait_with_output().unwrap();
     let said = String::from_utf8(done.stderr).unwrap();

@@ -369,7 +369,10 @@ pub struct Dump {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// Print JSON
+    /// Look at every process of the job that uses CUDA: it and its descendants, one after the other
+    #[arg(short, long)]
+    pub subprocesses: bool,
+    /// Print JSON; with --subprocesses one document after the other
     #[arg(short, long)]
     pub json: bool,
     /// Only this device, as the job numbers it

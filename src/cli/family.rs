@@ -58,7 +58,7 @@ pub(super) fn record(
         let over = stop.load(Ordering::Relaxed) || left.is_some_and(|left| left <= 0.0);
         if !over {
             for member in family.look() {
-                let label = label(&member);
+                let label = member.label();
                 match start(words, member, label.clone(), left, host, stop) {
                     Ok(recording) => {
                         recorded += 1;
@@ -94,13 +94,6 @@ pub(super) fn record(
         ),
         ([], _) => Ok(()),
         (failed, _) => bail!("{} of the recordings failed: {}", failed.len(), failed.join("; ")),
-    }
-}
-
-fn label(member: &Member) -> String {
-    match member.rank {
-        Some(rank) => format!("rank {rank} (process {})", member.readers.process.pid()),
-        None => format!("process {}", member.readers.process.pid()),
     }
 }
 

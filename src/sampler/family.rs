@@ -28,6 +28,17 @@ pub struct Member {
     pub rank: Option<u32>,
 }
 
+impl Member {
+    /// What to call it: `rank 3 (process 1234)`.
+    pub fn label(&self) -> String {
+        let pid = self.readers.process.pid();
+        match self.rank {
+            Some(rank) => format!("rank {rank} (process {pid})"),
+            None => format!("process {pid}"),
+        }
+    }
+}
+
 /// A process and its descendants.
 pub struct Family {
     root: Arc<Process>,
