@@ -1,10 +1,14 @@
 //! The words of the command line.
 
+mod top;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::model::StatKey;
+
+pub use top::Top;
 
 /// What is holding this GPU memory, and which line put it there?
 ///
@@ -31,6 +35,8 @@ pub enum Command {
     Lines(Lines),
     /// Print a recording with --holders as a table of training iterations
     Iterations(Iterations),
+    /// Watch a job: where its GPU memory is now, live in the terminal
+    Top(Top),
     /// Look at a job once: its stacks, and where its GPU memory is
     Dump(Dump),
     /// List the tensors of a job: name, shape, bytes, what for, who shares the memory

@@ -18,6 +18,7 @@ mod output;
 mod record;
 mod replay;
 mod signals;
+mod top;
 
 use std::io;
 use std::process::ExitCode;
@@ -43,6 +44,7 @@ pub fn run() -> ExitCode {
         Command::Lines(words) => lines::run(words).map(|()| ExitCode::SUCCESS),
         Command::Iterations(words) => iterations::run(words).map(|()| ExitCode::SUCCESS),
         Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Top(words) => top::run(words).map(|()| ExitCode::SUCCESS),
         Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
         Command::Graph(words) => holders::graph(words).map(|()| ExitCode::SUCCESS),
         Command::Doctor(words) => doctor::run(words).map(|()| ExitCode::SUCCESS),

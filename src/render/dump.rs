@@ -83,7 +83,8 @@ pub(super) fn labels(look: &Look, full_filenames: bool) -> Labels<'_> {
     }
 }
 
-fn runtime_text(runtime: &Runtime) -> String {
+/// What runs in the process, in a line: versions and allocator.
+pub fn runtime_text(runtime: &Runtime) -> String {
     let version = |name: &str, version: &Option<String>| match version {
         Some(version) => format!("{name} {version}"),
         None => format!("no {name}"),
@@ -96,7 +97,8 @@ fn runtime_text(runtime: &Runtime) -> String {
     )
 }
 
-pub(super) fn allocator_text(allocator: &AllocatorBackend) -> String {
+/// The allocator, in words.
+pub fn allocator_text(allocator: &AllocatorBackend) -> String {
     match allocator {
         AllocatorBackend::NotLoaded => "no CUDA allocator".to_owned(),
         AllocatorBackend::NotInitialized => "CUDA not initialised yet".to_owned(),

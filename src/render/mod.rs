@@ -21,7 +21,7 @@ mod size;
 mod summary;
 
 pub use collapsed::{NameStyle, collapsed};
-pub use dump::{Holders, dump_text};
+pub use dump::{Holders, allocator_text, dump_text, runtime_text};
 pub use dump_json::dump_json;
 pub use exact::way;
 pub use flame::{flame, holders_collapsed, holders_flame};
@@ -29,7 +29,7 @@ pub use header::header;
 pub use holders::{TensorsWanted, changes_text, graph_text, pause, place, tensors_text};
 pub use holders_json::{holders_json, holders_json_line};
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
-pub use label::short_file;
+pub use label::{Labels, is_library, one_line, short_file};
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use size::{bytes, count, optional_bytes, signed_bytes};

@@ -1,0 +1,151 @@
+//! The view from beginning to end: keys and time go in, pictures come out.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{Event, poll, read};
+
+use super::draw::draw;
+use super::looking::Looking;
+use super::palette::Palette;
+use super::picture::Picture;
+use super::recording::{Attach, Recorded};
+use super::screen::Screen;
+use super::state::{Asked, State};
+use crate::analysis::ThreadChoice;
+use crate::model::CudaIndex;
+use crate::sampler::Pausing;
+
+/// Any error, of those who attach.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// How long the view may take to notice that it is to end.
+const NOTICE: Duration = Duration::from_millis(100);
+/// Making pictures takes at most one part in this many of the time.
+const SHARE: u32 = 10;
+
+/// What is wanted of the view.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The process, for looks at holders.
+    pub pid: u32,
+    /// Whether it may be stopped for these.
+    pub pausing: Pausing,
+    /// The device shown first; `None` for the one with the highest peak.
+    pub gpu: Option<CudaIndex>,
+    /// Between two pictures.
+    pub interval: Duration,
+    /// Whether file names are shown with their full path.
+    pub full_filenames: bool,
+    /// Which threads memory is charged to.
+    pub choice: ThreadChoice,
+    /// What the terminal can show.
+    pub palette: Palette,
+    /// Name of this machine.
+    pub host: String,
+}
+
+/// Why the view ended before it was left.
+#[derive(Debug, thiserror::Error)]
+pub enum TopError {
+    /// The job could not be attached to.
+    #[error(transparent)]
+    Attach(BoxError),
+    /// The terminal failed.
+    #[error("the terminal cannot be used: {0}")]
+    Terminal(#[from] io::Error),
+    /// A part of memspy failed; what it said is on the terminal.
+    #[error("memspy failed while it recorded; what it printed above belongs into a report of the bug")]
+    Panicked,
+}
+
+/// Shows the job until the user quits or `stop` is set. The terminal is taken once the job is attached to, and given back
+/// in any case.
+pub fn run(attach: Attach, options: &Options, stop: &AtomicBool) -> Result<(), TopError> {
+    let recorded = Recorded::start(attach, options.choice, options.host.clone())
+        .map_err(TopError::Attach)?;
+    let mut looking = Looking::at(options.pid, options.pausing);
+    let mut screen = Screen::take()?;
+    let lost = Arc::clone(&screen.lost);
+    let shown = show(&recorded, &mut looking, &mut screen, options, stop);
+    // Before the threads are waited for: the user has the terminal back at once.
+    drop(screen);
+    if lost.load(Ordering::Relaxed) {
+        return Err(TopError::Panicked);
+    }
+    Ok(shown?)
+}
+
+fn show(
+    recorded: &Recorded,
+    looking: &mut Looking,
+    screen: &mut Screen,
+    options: &Options,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    let mut state = State::new(options.gpu, options.interval);
+    let take = |state: &mut State, whole: bool| {
+        // Asked first: what is then in the profile is all that will come.
+        let ended = recorded.ended();
+        let mut picture = Picture::of(&recorded.live(), state, options.full_filenames, whole);
+        if let Some(how) = ended {
+            picture.end(how);
+        }
+        picture
+    };
+    let mut picture = take(&mut state, false);
+    let mut next = Instant::now();
+    let mut redraw = true;
+    while !stop.load(Ordering::Relaxed) && !screen.lost.load(Ordering::Relaxed) {
+        redraw |= looking.take();
+        let now = Instant::now();
+        if now >= next {
+            if !state.frozen {
+                picture = take(&mut state, false);
+            }
+            // The age of what is shown grows in any case.
+            redraw = true;
+            let cost = now.elapsed();
+            next = now + state.interval.max(cost * SHARE);
+        }
+        if redraw {
+            let holders = looking.holders();
+            screen.draw(|frame| draw(frame, &picture, &holders, &mut state, options.palette))?;
+            redraw = false;
+        }
+        let wait = next.saturating_duration_since(Instant::now()).min(NOTICE);
+        if !poll(wait)? {
+            continue;
+        }
+        let was_frozen = state.frozen;
+        // All that is there, so that a key held down does not draw a picture each.
+        loop {
+            match read()? {
+                Event::Key(key) => match state.key(key) {
+                    Asked::Quit => return Ok(()),
+                    Asked::LookAtHolders => {
+                        if picture.ended.is_none() {
+                            looking.ask();
+                        }
+                    }
+                    Asked::Nothing => {}
+                },
+                Event::Resize(..) => {}
+                _ => {}
+            }
+            if !poll(Duration::ZERO)? {
+                break;
+            }
+        }
+        if !state.frozen || !was_frozen {
+            // A frozen picture has all that may be asked of it.
+            let whole = state.frozen;
+            picture = take(&mut state, whole);
+        }
+        redraw = true;
+    }
+    Ok(())
+}

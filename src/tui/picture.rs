@@ -1,0 +1,352 @@
+//! What is drawn: taken out of the live profile in one go, so that a frozen picture stays what it was.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::analysis::{IsLibrary, Label, Live, LiveCounts, LookDevice, Reach, Recent};
+use crate::model::{AllocatorBackend, Category, CudaIndex, Frame, HolderSnapshot, Nanos};
+use crate::render::{self, Labels};
+
+use super::state::{State, View};
+use super::table::{Cell, Column, Name, Row, Table};
+
+const OWN: Column = Column { name: "OWN", width: 11 };
+const TOTAL: Column = Column { name: "TOTAL", width: 11 };
+const AT_PEAK: Column = Column { name: "AT PEAK", width: 11 };
+const LINE_PEAK: Column = Column { name: "LINE PEAK", width: 12 };
+const NOW: Column = Column { name: "NOW", width: 11 };
+const SHARE: Column = Column { name: "SHARE", width: 9 };
+const BYTES: Column = Column { name: "BYTES", width: 11 };
+const STORAGES: Column = Column { name: "STORAGES", width: 10 };
+
+/// What a picture is of, besides its tables.
+#[derive(Debug, Clone)]
+pub(super) struct Head {
+    pub(super) pid: u32,
+    pub(super) command: String,
+    pub(super) runtime: String,
+    /// Samples wanted a second; 0 in an exact recording.
+    pub(super) rate: u32,
+    pub(super) elapsed: Nanos,
+    pub(super) counts: LiveCounts,
+    /// What keeps the picture from being whole.
+    pub(super) notes: Vec<String>,
+}
+
+/// One device.
+#[derive(Debug, Clone)]
+pub(super) struct OfGpu {
+    pub(super) recent: Recent,
+    pub(super) marks: Option<Reach>,
+    /// What each view lists; those not asked for are missing.
+    tables: BTreeMap<(usize, bool), Result<Table, String>>,
+}
+
+/// The state of the job at one moment.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    pub(super) head: Head,
+    pub(super) devices: Vec<LookDevice>,
+    gpus: BTreeMap<CudaIndex, OfGpu>,
+    /// How the recording ended; `None` while it goes on.
+    pub(super) ended: Option<String>,
+}
+
+/// What is known of holders.
+#[derive(Debug, Clone, Default)]
+pub enum Holders {
+    /// Nobody has looked yet.
+    #[default]
+    Never,
+    /// Somebody is looking just now.
+    Looking,
+    /// The last look: what was seen, how long ago, and how often it was tried.
+    Seen(HolderSnapshot, Duration, u32),
+    /// Why the last look saw nothing.
+    Failed(String),
+}
+
+impl Picture {
+    /// The picture that `state` asks for; `whole` takes all that it may ask for later, of all devices.
+    pub fn of(live: &Live, state: &mut State, full_filenames: bool, whole: bool) -> Picture {
+        let profile = live.profile();
+        let labels = Labels {
+            stacks: profile.stacks(),
+            directory: profile.start().and_then(|s| s.directory.as_deref()),
+            full_filenames,
+        };
+        let devices = live.devices();
+        state.gpus = profile.gpus().collect();
+        state.shown = state.gpu.or(state.shown).or_else(|| profile.main_gpu());
+        let mut gpus = BTreeMap::new();
+        for &gpu in &state.gpus {
+            let is_shown = state.shown == Some(gpu);
+            let mut tables = BTreeMap::new();
+            for view in [View::Lines, View::Stacks] {
+                for all in [false, true] {
+                    let all_wanted = all == state.all_lines || view == View::Stacks;
+                    if whole || is_shown && view == state.view && all_wanted {
+                        let table = match view {
+                            View::Lines => lines(live, gpu, labels, all),
+                            _ => stacks(live, gpu, labels),
+                        };
+                        tables.insert((view as usize, all), table);
+                    }
+                }
+            }
+            let recent = live.recent(gpu).cloned().unwrap_or_default();
+            gpus.insert(gpu, OfGpu { recent, marks: live.marks(gpu), tables });
+        }
+        Picture { head: head(live, &devices), devices, gpus, ended: None }
+    }
+
+    /// Says how the recording ended.
+    pub fn end(&mut self, how: String) {
+        self.ended = Some(how);
+    }
+
+    pub(super) fn gpu(&self, gpu: Option<CudaIndex>) -> Option<&OfGpu> {
+        self.gpus.get(&gpu?)
+    }
+
+    /// The table that `state` asks for, or why there is none.
+    pub(super) fn table(&self, state: &State, holders: &Holders) -> Result<Table, String> {
+        if state.view == View::Holders {
+            return match (holders, &self.ended) {
+                (Holders::Never, Some(_)) => Err("nobody looked who held the memory".to_owned()),
+                _ => holders_table(holders, state.shown),
+            };
+        }
+        let Some(gpu) = self.gpu(state.shown) else {
+            return Err("nothing is known of PyTorch's memory on a GPU yet".to_owned());
+        };
+        let all = state.all_lines && state.view == View::Lines;
+        match gpu.tables.get(&(state.view as usize, all)) {
+            Some(table) => table.clone(),
+            None => Err("not in this picture yet".to_owned()),
+        }
+    }
+}
+
+fn head(live: &Live, devices: &[LookDevice]) -> Head {
+    let profile = live.profile();
+    let (start, runtime) = (profile.start(), profile.runtime());
+    let mut notes = Vec::new();
+    match runtime.map(|r| &r.allocator) {
+        Some(AllocatorBackend::NotLoaded) => {
+            notes.push("PyTorch's CUDA part is not loaded in it; waiting for it".to_owned());
+        }
+        Some(AllocatorBackend::NotInitialized) => {
+            notes.push("PyTorch has not used CUDA in it yet; waiting for it".to_owned());
+        }
+        Some(AllocatorBackend::Native) | None => {}
+        Some(other) => {
+            let what = render::allocator_text(other);
+            notes.push(format!("{what}: it keeps no counters and blocks that could be read"));
+        }
+    }
+    let unknown = devices.iter().find_map(|device| match &device.outside {
+        crate::analysis::OutsideTorch::Unknown(why) => Some(why),
+        crate::analysis::OutsideTorch::Bytes(_) => None,
+    });
+    // NVML is asked twice a second.
+    let unknown = unknown.filter(|_| live.elapsed() > Nanos(2_000_000_000));
+    notes.extend(unknown.map(|why| format!("outside PyTorch is unknown: {why}")));
+    if live.renewed() > 0 {
+        notes.push(format!(
+            "began anew {} times: the job has more different stacks than can be kept",
+            live.renewed()
+        ));
+    }
+    Head {
+        pid: start.map_or(0, |s| s.pid),
+        command: render::one_line(&start.map_or(String::new(), |s| s.command.join(" "))),
+        runtime: runtime.map_or(String::new(), render::runtime_text),
+        rate: start.map_or(0, |s| s.rate),
+        elapsed: live.elapsed(),
+        counts: live.counts(),
+        notes: notes.iter().map(|note| render::one_line(note)).collect(),
+    }
+}
+
+/// How long ago, in words.
+fn ago(time: Duration) -> String {
+    match time.as_secs() {
+        0..=9 => format!("{:.1} s ago", time.as_secs_f64()),
+        10..=119 => format!("{} s ago", time.as_secs()),
+        _ => format!("{} min ago", time.as_secs() / 60),
+    }
+}
+
+/// Of which moment rows are.
+fn moment(live: &Live, time: Nanos, allocated: u64, consistent: bool) -> String {
+    let age = Duration::from_nanos(live.elapsed().0.saturating_sub(time.0));
+    let torn = if consistent { "" } else { ", read while it changed" };
+    let bytes = render::bytes(allocated);
+    if live.profile().exact().is_some() {
+        format!("{bytes} live by exact events")
+    } else {
+        format!("{bytes} in blocks {}{torn}", ago(age))
+    }
+}
+
+fn lines(live: &Live, gpu: CudaIndex, labels: Labels<'_>, all: bool) -> Result<Table, String> {
+    let is_library = |function| {
+        labels.stacks.get_function(function).is_some_and(|f| render::is_library(&f.file))
+    };
+    let is_library: Option<IsLibrary<'_>> = if all { None } else { Some(&is_library) };
+    let found = live.lines(gpu, is_library).map_err(|e| e.to_string())?;
+    let row = |line: crate::analysis::LiveLine| {
+        let cells = vec![
+            Cell::Bytes(line.own),
+            Cell::Bytes(line.total),
+            Cell::Bytes(line.at_peak),
+            line.peak.map_or(Cell::Unknown, Cell::Bounded),
+        ];
+        let full = Labels { full_filenames: true, ..labels };
+        let bounds = line.peak.map(|peak| match (peak.exact, peak.upper) {
+            (true, _) => render::signed_bytes(peak.value),
+            (false, Some(upper)) => format!(
+                "at least {}, at most {}",
+                render::signed_bytes(peak.value),
+                render::signed_bytes(upper)
+            ),
+            (false, None) => format!("at least {}", render::signed_bytes(peak.value)),
+        });
+        let own = if all { "allocated by this line itself" } else { "allocated by this line or by library code it called" };
+        let detail = vec![
+            full.label(line.place, true),
+            String::new(),
+            format!("own        {}  live now, {own}", render::bytes(line.own)),
+            format!("total      {}  live now, allocated while the line was on the stack", render::bytes(line.total)),
+            format!("at peak    {}  the same when most was allocated", render::bytes(line.at_peak)),
+            format!(
+                "line peak  {}  allocated in the whole job while the line was on a stack",
+                bounds.unwrap_or_else(|| "unknown".to_owned())
+            ),
+        ];
+        Row { cells, name: name(line.place, labels), detail, group: 0, is_head: false }
+    };
+    let whose = if all { "all lines" } else { "the program's own lines" };
+    let taken = moment(live, found.time, found.allocated, found.consistent);
+    Ok(Table {
+        title: format!("By line ({whose}): {taken}"),
+        columns: vec![OWN, TOTAL, AT_PEAK, LINE_PEAK],
+        names: "LINE",
+        rows: found.rows.into_iter().map(row).collect(),
+    })
+}
+
+fn stacks(live: &Live, gpu: CudaIndex, labels: Labels<'_>) -> Result<Table, String> {
+    let found = live.stacks(gpu).map_err(|e| e.to_string())?;
+    let allocated = found.allocated;
+    let row = |stack: crate::analysis::LiveStack| {
+        let share = stack.bytes as f64 * 100.0 / allocated.max(1) as f64;
+        let mut from_inside = stack.path.iter().rev().map(|label| name(*label, labels));
+        let mut first = from_inside.next().unwrap_or_default();
+        first.callers = from_inside.map(|caller| (caller.text, caller.place)).collect();
+        let full = Labels { full_filenames: true, ..labels };
+        let mut detail = vec![
+            format!("{} now, {} at the peak; innermost first:", render::bytes(stack.bytes), render::bytes(stack.at_peak)),
+            String::new(),
+        ];
+        detail.extend(stack.path.iter().rev().map(|label| full.label(*label, true)));
+        let cells = vec![Cell::Bytes(stack.bytes), Cell::Share(share), Cell::Bytes(stack.at_peak)];
+        Row { cells, name: first, detail, group: 0, is_head: false }
+    };
+    let taken = moment(live, found.time, allocated, found.consistent);
+    Ok(Table {
+        title: format!("By stack: {taken}"),
+        columns: vec![NOW, SHARE, AT_PEAK],
+        names: "STACK",
+        rows: found.rows.into_iter().map(row).collect(),
+    })
+}
+
+/// A step of a stack, in parts that can be shortened one by one.
+fn name(label: Label, labels: Labels<'_>) -> Name {
+    let Label::Frame(Frame { function, line }) = label else {
+        return Name { text: labels.label(label, true), ..Name::default() };
+    };
+    let Some(known) = labels.stacks.get_function(function) else {
+        return Name { text: labels.label(label, true), ..Name::default() };
+    };
+    let file = if labels.full_filenames {
+        &known.file
+    } else {
+        render::short_file(&known.file, labels.directory)
+    };
+    Name {
+        text: render::one_line(&known.name),
+        place: Some((render::one_line(file), line)),
+        callers: Vec::new(),
+    }
+}
+
+fn holders_table(holders: &Holders, gpu: Option<CudaIndex>) -> Result<Table, String> {
+    let (snapshot, age, attempts) = match holders {
+        Holders::Never => return Err("h looks who holds the memory".to_owned()),
+        Holders::Looking => return Err("looking who holds the memory ...".to_owned()),
+        Holders::Failed(why) => return Err(format!("cannot tell who holds the memory: {why}")),
+        Holders::Seen(snapshot, age, attempts) => (snapshot, *age, *attempts),
+    };
+    let pause = match snapshot.pause {
+        Some(pause) => {
+            let tried =
+                if attempts > 1 { format!(" ({attempts} attempts)") } else { String::new() };
+            format!("the job stood still for {:.1} ms{tried}", pause.seconds() * 1e3)
+        }
+        None => "the job ran on: what changed meanwhile may be torn".to_owned(),
+    };
+    let Some(device) = snapshot.devices.iter().find(|d| Some(d.device) == gpu) else {
+        return Err(format!("the look found no PyTorch memory on this GPU; {pause}"));
+    };
+    let allocated = device.allocated;
+    let share = |bytes: u64| Cell::Share(bytes as f64 * 100.0 / allocated.max(1) as f64);
+    let mut rows = Vec::new();
+    for (group, category) in Category::ALL.into_iter().enumerate() {
+        let held: Vec<_> = device.held.iter().filter(|h| h.category == category).collect();
+        if held.is_empty() {
+            continue;
+        }
+        let sum: u64 = held.iter().map(|h| h.bytes).sum();
+        let count: u64 = held.iter().map(|h| h.count).sum();
+        let mut push = |bytes: u64, count: u64, text: String, is_head: bool| {
+            let plural = if count == 1 { "" } else { "s" };
+            let detail = vec![
+                text.trim_start().to_owned(),
+                String::new(),
+                format!("{}, {}", category.name(), render::bytes(bytes)),
+                format!("{} storage{plural}", render::count(count)),
+            ];
+            let cells = vec![Cell::Bytes(bytes), share(bytes), Cell::Count(count)];
+            let name = Name { text, ..Name::default() };
+            rows.push(Row { cells, name, detail, group, is_head });
+        };
+        push(sum, count, category.name().to_owned(), true);
+        for held in held {
+            push(held.bytes, held.count, format!("  {}", render::one_line(&held.holder)), false);
+        }
+    }
+    let rest = [
+        ("[rounding]", device.rounding, "what the allocator adds to the bytes asked for"),
+        ("[in no tensor]", device.without_tensor, "blocks in which no tensor lies: work spaces, tensors that only C++ holds"),
+    ];
+    for (i, (text, bytes, what)) in rest.into_iter().enumerate() {
+        if bytes > 0 {
+            rows.push(Row {
+                cells: vec![Cell::Bytes(bytes), share(bytes), Cell::Unknown],
+                name: Name { text: text.to_owned(), ..Name::default() },
+                detail: vec![text.to_owned(), String::new(), what.to_owned(), render::bytes(bytes)],
+                group: Category::ALL.len() + i,
+                is_head: true,
+            });
+        }
+    }
+    Ok(Table {
+        title: format!("By holder: {} {}; {pause}", render::bytes(allocated), ago(age)),
+        columns: vec![BYTES, SHARE, STORAGES],
+        names: "HOLDER",
+        rows,
+    })
+}
