@@ -83,8 +83,7 @@ pub(super) fn labels(look: &Look, full_filenames: bool) -> Labels<'_> {
     }
 }
 
-/// What runs in the process, in a line: versions and allocator.
-pub fn runtime_text(runtime: &Runtime) -> String {
+fn runtime_text(runtime: &Runtime) -> String {
     let version = |name: &str, version: &Option<String>| match version {
         Some(version) => format!("{name} {version}"),
         None => format!("no {name}"),

@@ -21,7 +21,7 @@ mod size;
 mod summary;
 
 pub use collapsed::{NameStyle, collapsed};
-pub use dump::{Holders, allocator_text, dump_text, runtime_text};
+pub use dump::{Holders, allocator_text, dump_text};
 pub use dump_json::dump_json;
 pub use exact::way;
 pub use flame::{flame, holders_collapsed, holders_flame};

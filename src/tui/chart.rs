@@ -43,12 +43,12 @@ pub(super) fn chart(buffer: &mut Buffer, area: Rect, gpu: &OfGpu, now: Nanos, pa
                 (palette.eighth(allocated), palette.of(Part::Allocated))
             } else if allocated >= 4 {
                 (palette.eighth(allocated), palette.of(Part::Allocated))
+            } else if mark_row == Some(row) {
+                (palette.mark(), Style::new())
             } else if reserved >= 4 {
                 (palette.glyph(Part::Cached), palette.of(Part::Cached))
             } else if allocated > 0 {
                 (palette.eighth(allocated), palette.of(Part::Allocated))
-            } else if mark_row == Some(row) {
-                (palette.mark(), Style::new())
             } else {
                 continue;
             };
@@ -60,10 +60,8 @@ pub(super) fn chart(buffer: &mut Buffer, area: Rect, gpu: &OfGpu, now: Nanos, pa
         buffer.set_string(area.x, area.y + row, text, style);
     };
     label(rows - 1, 0, Style::new());
-    if mark_row != Some(0) {
-        label(0, scale, Style::new());
-    }
-    if let Some(row) = mark_row.filter(|row| *row != rows - 1) {
+    label(0, scale, Style::new());
+    if let Some(row) = mark_row.filter(|row| *row > 0 && *row < rows - 1) {
         label(row, mark, Style::new().add_modifier(Modifier::BOLD));
     }
     axis(buffer, area, gpu, column, palette);

@@ -195,7 +195,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
     }
     let seconds = state.interval.as_secs_f64();
     let interval = format!("{seconds} s");
-    let all = if state.all_lines { "own lines" } else { "all lines" };
+    let all = if state.all_lines { "own" } else { "all" };
     let mut words = vec![("q", "quit"), ("?", "help"), ("l", "lines"), ("s", "stacks"), ("h", "holders")];
     if state.view == View::Lines {
         words.push(("a", all));
@@ -203,14 +203,14 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
     if state.gpus.len() > 1 {
         words.push(("g", "GPU"));
     }
-    words.extend([("<>", "sort"), ("r", "reverse"), ("spc", "freeze"), ("+-", &interval)]);
+    words.extend([("<>", "sort"), ("r", "reverse"), ("spc", "freeze"), ("+-", &*interval)]);
     let chosen = |key: &str| {
         matches!((key, state.view), ("l", View::Lines) | ("s", View::Stacks) | ("h", View::Holders))
     };
     let mut x = 0;
     for (key, word) in words {
-        let length = (key.len() + word.len() + 2) as u16;
-        if x + length > area.width + 1 {
+        let length = (key.len() + 1 + word.len()) as u16;
+        if x + length > area.width {
             break;
         }
         let key_style = Style::new().add_modifier(Modifier::REVERSED);

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::picture::Holders;
+use super::picture::{Holders, Seen};
 use crate::model::holdings::snapshot;
 use crate::model::{HolderSnapshot, Nanos};
 use crate::sampler::{Pausing, Readers, look_at_holders};
@@ -18,7 +18,7 @@ pub(super) struct Looking {
     pausing: Pausing,
     thread: Option<Thread>,
     is_looking: bool,
-    last: Option<(Result<(HolderSnapshot, u32), String>, Instant)>,
+    last: Option<(Looked, Instant)>,
 }
 
 struct Thread {
@@ -69,14 +69,15 @@ impl Looking {
 
     /// What is known.
     pub(super) fn holders(&self) -> Holders {
-        match &self.last {
-            _ if self.is_looking => Holders::Looking,
-            None => Holders::Never,
-            Some((Ok((snapshot, attempts)), at)) => {
-                Holders::Seen(snapshot.clone(), at.elapsed(), *attempts)
-            }
-            Some((Err(why), _)) => Holders::Failed(why.clone()),
-        }
+        let seen = |(look, at): &(Looked, Instant)| match look {
+            Ok((snapshot, attempts)) => Ok(Seen {
+                snapshot: snapshot.clone(),
+                age: at.elapsed(),
+                attempts: *attempts,
+            }),
+            Err(why) => Err(why.clone()),
+        };
+        Holders { looking: self.is_looking, last: self.last.as_ref().map(seen) }
     }
 }
 

@@ -21,6 +21,6 @@ mod table;
 pub use app::{BoxError, Options, TopError, run};
 pub use draw::draw;
 pub use palette::Palette;
-pub use picture::{Holders, Picture};
+pub use picture::{Holders, Picture, Seen};
 pub use recording::{Attach, Recording};
 pub use state::{Asked, State, View};

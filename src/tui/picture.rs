@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::analysis::{IsLibrary, Label, Live, LiveCounts, LookDevice, Reach, Recent};
-use crate::model::{AllocatorBackend, Category, CudaIndex, Frame, HolderSnapshot, Nanos};
+use crate::model::{AllocatorBackend, Category, CudaIndex, Frame, HolderSnapshot, Nanos, Runtime};
 use crate::render::{self, Labels};
 
 use super::state::{State, View};
@@ -54,16 +54,22 @@ pub struct Picture {
 
 /// What is known of holders.
 #[derive(Debug, Clone, Default)]
-pub enum Holders {
-    /// Nobody has looked yet.
-    #[default]
-    Never,
-    /// Somebody is looking just now.
-    Looking,
-    /// The last look: what was seen, how long ago, and how often it was tried.
-    Seen(HolderSnapshot, Duration, u32),
-    /// Why the last look saw nothing.
-    Failed(String),
+pub struct Holders {
+    /// Whether somebody is looking just now.
+    pub looking: bool,
+    /// The last look, or why it saw nothing; `None` when nobody has looked yet.
+    pub last: Option<Result<Seen, String>>,
+}
+
+/// A look at holders.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// What was seen.
+    pub snapshot: HolderSnapshot,
+    /// How long ago.
+    pub age: Duration,
+    /// How often it was tried.
+    pub attempts: u32,
 }
 
 impl Picture {
@@ -112,9 +118,12 @@ impl Picture {
     /// The table that `state` asks for, or why there is none.
     pub(super) fn table(&self, state: &State, holders: &Holders) -> Result<Table, String> {
         if state.view == View::Holders {
-            return match (holders, &self.ended) {
-                (Holders::Never, Some(_)) => Err("nobody looked who held the memory".to_owned()),
-                _ => holders_table(holders, state.shown),
+            return match (&holders.last, &self.ended) {
+                (Some(Ok(seen)), _) => holders_table(seen, holders.looking, state.shown),
+                _ if holders.looking => Err("looking who holds the memory ...".to_owned()),
+                (Some(Err(why)), _) => Err(format!("cannot tell who holds the memory: {why}")),
+                (None, Some(_)) => Err("nobody looked who held the memory".to_owned()),
+                (None, None) => Err("h looks who holds the memory".to_owned()),
             };
         }
         let Some(gpu) = self.gpu(state.shown) else {
@@ -161,12 +170,20 @@ fn head(live: &Live, devices: &[LookDevice]) -> Head {
     Head {
         pid: start.map_or(0, |s| s.pid),
         command: render::one_line(&start.map_or(String::new(), |s| s.command.join(" "))),
-        runtime: runtime.map_or(String::new(), render::runtime_text),
+        runtime: runtime.map_or(String::new(), versions),
         rate: start.map_or(0, |s| s.rate),
         elapsed: live.elapsed(),
         counts: live.counts(),
         notes: notes.iter().map(|note| render::one_line(note)).collect(),
     }
+}
+
+fn versions(runtime: &Runtime) -> String {
+    let version = |name: &str, version: &Option<String>| match version {
+        Some(version) => format!("{name} {}", render::one_line(version)),
+        None => format!("no {name}"),
+    };
+    format!("{}, {}", version("Python", &runtime.python), version("PyTorch", &runtime.torch))
 }
 
 /// How long ago, in words.
@@ -283,17 +300,12 @@ fn name(label: Label, labels: Labels<'_>) -> Name {
     }
 }
 
-fn holders_table(holders: &Holders, gpu: Option<CudaIndex>) -> Result<Table, String> {
-    let (snapshot, age, attempts) = match holders {
-        Holders::Never => return Err("h looks who holds the memory".to_owned()),
-        Holders::Looking => return Err("looking who holds the memory ...".to_owned()),
-        Holders::Failed(why) => return Err(format!("cannot tell who holds the memory: {why}")),
-        Holders::Seen(snapshot, age, attempts) => (snapshot, *age, *attempts),
-    };
+fn holders_table(seen: &Seen, looking: bool, gpu: Option<CudaIndex>) -> Result<Table, String> {
+    let Seen { snapshot, age, attempts } = seen;
     let pause = match snapshot.pause {
         Some(pause) => {
             let tried =
-                if attempts > 1 { format!(" ({attempts} attempts)") } else { String::new() };
+                if *attempts > 1 { format!(" ({attempts} attempts)") } else { String::new() };
             format!("the job stood still for {:.1} ms{tried}", pause.seconds() * 1e3)
         }
         None => "the job ran on: what changed meanwhile may be torn".to_owned(),
@@ -302,6 +314,7 @@ fn holders_table(holders: &Holders, gpu: Option<CudaIndex>) -> Result<Table, Str
         return Err(format!("the look found no PyTorch memory on this GPU; {pause}"));
     };
     let allocated = device.allocated;
+    let age = if looking { "looking again ..".to_owned() } else { ago(*age) };
     let share = |bytes: u64| Cell::Share(bytes as f64 * 100.0 / allocated.max(1) as f64);
     let mut rows = Vec::new();
     for (group, category) in Category::ALL.into_iter().enumerate() {
@@ -344,7 +357,7 @@ fn holders_table(holders: &Holders, gpu: Option<CudaIndex>) -> Result<Table, Str
         }
     }
     Ok(Table {
-        title: format!("By holder: {} {}; {pause}", render::bytes(allocated), ago(age)),
+        title: format!("By holder: {} {age}; {pause}", render::bytes(allocated)),
         columns: vec![BYTES, SHARE, STORAGES],
         names: "HOLDER",
         rows,

@@ -128,10 +128,15 @@ impl Table {
                 (Some(a), Some(b)) => b.total_cmp(&a),
                 _ => Ordering::Equal,
             };
+            // Equals by what else they have.
+            let rest = || {
+                let pairs = a.cells.iter().zip(&b.cells);
+                pairs.map(|(a, b)| b.key().total_cmp(&a.key())).find(|o| o.is_ne())
+            };
             let names = || (&a.name.text, &a.name.place).cmp(&(&b.name.text, &b.name.place));
             match (sort.column < self.columns.len(), sort.reversed) {
-                (true, false) => natural.then_with(names),
-                (true, true) => natural.reverse().then_with(names),
+                (true, false) => natural.then_with(|| rest().unwrap_or_else(names)),
+                (true, true) => natural.reverse().then_with(|| rest().unwrap_or_else(names)),
                 (false, false) => names(),
                 (false, true) => names().reverse(),
             }
