@@ -4,9 +4,10 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{Event, poll, read};
+use ratatui::crossterm::event::{Event, read};
 
 use super::draw::draw;
 use super::looking::Looking;
@@ -58,19 +59,22 @@ pub enum TopError {
     #[error("the terminal cannot be used: {0}")]
     Terminal(#[from] io::Error),
     /// A part of memspy failed; what it said is on the terminal.
-    #[error("memspy failed while it recorded; what it printed above belongs into a report of the bug")]
+    #[error(
+        "memspy failed while it recorded; what it printed above belongs into a report of the bug"
+    )]
     Panicked,
 }
 
 /// Shows the job until the user quits or `stop` is set. The terminal is taken once the job is attached to, and given back
 /// in any case.
 pub fn run(attach: Attach, options: &Options, stop: &AtomicBool) -> Result<(), TopError> {
-    let recorded = Recorded::start(attach, options.choice, options.host.clone())
-        .map_err(TopError::Attach)?;
+    let recorded =
+        Recorded::start(attach, options.choice, options.host.clone()).map_err(TopError::Attach)?;
     let mut looking = Looking::at(options.pid, options.pausing);
     let mut screen = Screen::take()?;
+    let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
-    let shown = show(&recorded, &mut looking, &mut screen, options, stop);
+    let shown = show(&recorded, &mut looking, &mut screen, &keys, options, stop);
     // Before the threads are waited for: the user has the terminal back at once.
     drop(screen);
     if lost.load(Ordering::Relaxed) {
@@ -79,10 +83,26 @@ pub fn run(attach: Attach, options: &Options, stop: &AtomicBool) -> Result<(), T
     Ok(shown?)
 }
 
+/// What is typed. Read on a thread that nobody waits for: of a terminal that is gone the reader of events never returns.
+fn keys() -> io::Result<Receiver<io::Result<Event>>> {
+    let (sender, keys) = channel();
+    std::thread::Builder::new().name("memspy-keys".to_owned()).spawn(move || {
+        loop {
+            let event = read();
+            let failed = event.is_err();
+            if sender.send(event).is_err() || failed {
+                return;
+            }
+        }
+    })?;
+    Ok(keys)
+}
+
 fn show(
     recorded: &Recorded,
     looking: &mut Looking,
     screen: &mut Screen,
+    keys: &Receiver<io::Result<Event>>,
     options: &Options,
     stop: &AtomicBool,
 ) -> io::Result<()> {
@@ -117,28 +137,25 @@ fn show(
             redraw = false;
         }
         let wait = next.saturating_duration_since(Instant::now()).min(NOTICE);
-        if !poll(wait)? {
-            continue;
-        }
+        let first = match keys.recv_timeout(wait) {
+            Ok(event) => event?,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("it can no longer be read"));
+            }
+        };
         let was_frozen = state.frozen;
         // All that is there, so that a key held down does not draw a picture each.
-        loop {
-            match read()? {
-                Event::Key(key) => match state.key(key) {
+        let mut event = Some(first);
+        while let Some(now) = event {
+            if let Event::Key(key) = now {
+                match state.key(key) {
                     Asked::Quit => return Ok(()),
-                    Asked::LookAtHolders => {
-                        if picture.ended.is_none() {
-                            looking.ask();
-                        }
-                    }
-                    Asked::Nothing => {}
-                },
-                Event::Resize(..) => {}
-                _ => {}
+                    Asked::LookAtHolders if picture.ended.is_none() => looking.ask(),
+                    Asked::LookAtHolders | Asked::Nothing => {}
+                }
             }
-            if !poll(Duration::ZERO)? {
-                break;
-            }
+            event = keys.try_recv().ok().transpose()?;
         }
         if !state.frozen || !was_frozen {
             // A frozen picture has all that may be asked of it.

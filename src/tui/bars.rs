@@ -38,8 +38,7 @@ pub(super) fn bar(
         (None, Some(nvml)) => format!("nvidia-smi {nvml}"),
         (None, None) => "GPU".to_owned(),
     };
-    let style =
-        if chosen { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() };
+    let style = if chosen { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() };
     let mut spans = vec![Span::styled(format!("{name} "), style)];
     let Some(total) = device.total.filter(|total| *total > 0) else {
         spans.push(Span::raw("size of its memory unknown"));
@@ -83,10 +82,14 @@ pub(super) fn bar(
     Line::from(spans)
 }
 
-/// The parts in numbers, as many as fit into `width` characters.
-pub(super) fn legend(device: &LookDevice, width: usize, palette: Palette) -> Line<'static> {
+/// The parts in numbers, in at most `lines` lines of `width` characters; what does not fit is left out, the least first.
+pub(super) fn legend(
+    device: &LookDevice,
+    width: usize,
+    lines: usize,
+    palette: Palette,
+) -> Vec<Line<'static>> {
     let parts = parts(device);
-    let forms: [(bool, bool); 3] = [(true, true), (true, false), (false, false)];
     let items = |(long, exact): (bool, bool)| -> Vec<(Part, String)> {
         let item = |(part, name, short, bytes): &(Part, &str, &str, Option<u64>)| {
             let size = match (bytes, exact) {
@@ -98,25 +101,44 @@ pub(super) fn legend(device: &LookDevice, width: usize, palette: Palette) -> Lin
         };
         parts.iter().map(item).collect()
     };
-    // Glyph and space before each, two spaces between two.
-    let length = |items: &[(Part, String)]| -> usize {
-        items.iter().map(|(_, text)| text.chars().count() + 2).sum::<usize>() + 2 * (items.len() - 1)
-    };
-    let fitting = forms.into_iter().map(items).find(|items| length(items) <= width);
-    let mut chosen = fitting.unwrap_or_else(|| items(forms[2]));
+    let forms = [(true, true), (true, false), (false, false)];
+    if let Some(fitting) = forms.into_iter().map(items).find(|items| length(items) <= width) {
+        return vec![spans(&fitting, palette)];
+    }
+    let mut items = items((false, false));
+    if device.others == Some(0) {
+        items.retain(|(part, _)| *part != Part::Others);
+    }
+    if length(&items) > width && lines > 1 {
+        let last = items.iter().rposition(|(part, _)| *part == Part::Outside).unwrap_or(1);
+        let rest = items.split_off(last);
+        return vec![spans(&items, palette), spans(&rest, palette)];
+    }
     for least in [Part::Others, Part::Outside, Part::Free, Part::Cached] {
-        if length(&chosen) > width {
-            chosen.retain(|(part, _)| *part != least);
+        if length(&items) > width {
+            items.retain(|(part, _)| *part != least);
         }
     }
+    vec![spans(&items, palette)]
+}
+
+/// A glyph and a space before each, two spaces between two.
+fn length(items: &[(Part, String)]) -> usize {
+    items.iter().map(|(_, text)| text.chars().count() + 4).sum::<usize>().saturating_sub(2)
+}
+
+fn spans(items: &[(Part, String)], palette: Palette) -> Line<'static> {
     let mut spans = Vec::new();
-    for (i, (part, text)) in chosen.into_iter().enumerate() {
+    for (i, (part, text)) in items.iter().enumerate() {
         if i > 0 {
             spans.push(Span::raw("  "));
         }
-        let glyph = if part == Part::Free { "·" } else { palette.glyph(part) };
-        let glyph = if palette.unicode || part != Part::Free { glyph } else { "." };
-        spans.push(Span::styled(glyph.to_owned(), palette.of(part)));
+        let glyph = match (part, palette.unicode) {
+            (Part::Free, true) => "·",
+            (Part::Free, false) => ".",
+            _ => palette.glyph(*part),
+        };
+        spans.push(Span::styled(glyph, palette.of(*part)));
         spans.push(Span::raw(format!(" {text}")));
     }
     Line::from(spans)

@@ -39,9 +39,7 @@ pub(super) fn chart(buffer: &mut Buffer, area: Rect, gpu: &OfGpu, now: Nanos, pa
             let (allocated, reserved) = filled.unwrap_or((0, 0));
             let (allocated, reserved) =
                 (allocated.saturating_sub(below).min(8), reserved.saturating_sub(below).min(8));
-            let (glyph, style) = if allocated == 8 || allocated > 0 && reserved <= allocated {
-                (palette.eighth(allocated), palette.of(Part::Allocated))
-            } else if allocated >= 4 {
+            let (glyph, style) = if allocated >= 4 || allocated > 0 && reserved <= allocated {
                 (palette.eighth(allocated), palette.of(Part::Allocated))
             } else if mark_row == Some(row) {
                 (palette.mark(), Style::new())

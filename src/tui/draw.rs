@@ -45,7 +45,12 @@ pub fn draw(
     let area = frame.area();
     let buffer = frame.buffer_mut();
     if area.width < 10 || area.height < 2 {
-        buffer.set_string(area.x, area.y, cut("memspy", area.width as usize, palette), Style::new());
+        buffer.set_string(
+            area.x,
+            area.y,
+            cut("memspy", area.width as usize, palette),
+            Style::new(),
+        );
         return;
     }
     let mut rest = area;
@@ -63,7 +68,13 @@ pub fn draw(
     notes(buffer, status, picture, state, palette);
     keys(buffer, footer, state);
     if state.help {
-        window(buffer, area, palette, "memspy top", &HELP.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
+        window(
+            buffer,
+            area,
+            palette,
+            "memspy top",
+            &HELP.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>(),
+        );
     } else if state.detail
         && let Ok(table) = &table
         && let Some(row) =
@@ -163,9 +174,11 @@ fn devices(
         let row = take(rest, 1);
         buffer.set_line(row.x, row.y, &bars::bar(device, width, shown && many, palette), row.width);
         if shown && area.height >= 7 {
-            let row = take(rest, 1);
-            let legend = bars::legend(device, width.saturating_sub(2), palette);
-            buffer.set_line(row.x + 2, row.y, &legend, row.width.saturating_sub(2));
+            let lines = if area.height >= 20 { 2 } else { 1 };
+            for line in bars::legend(device, width.saturating_sub(2), lines, palette) {
+                let row = take(rest, 1);
+                buffer.set_line(row.x + 2, row.y, &line, row.width.saturating_sub(2));
+            }
         } else if !shown {
             others -= 1;
         }
@@ -196,7 +209,8 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
     let seconds = state.interval.as_secs_f64();
     let interval = format!("{seconds} s");
     let all = if state.all_lines { "own" } else { "all" };
-    let mut words = vec![("q", "quit"), ("?", "help"), ("l", "lines"), ("s", "stacks"), ("h", "holders")];
+    let mut words =
+        vec![("q", "quit"), ("?", "help"), ("l", "lines"), ("s", "stacks"), ("h", "holders")];
     if state.view == View::Lines {
         words.push(("a", all));
     }

@@ -70,11 +70,9 @@ impl Looking {
     /// What is known.
     pub(super) fn holders(&self) -> Holders {
         let seen = |(look, at): &(Looked, Instant)| match look {
-            Ok((snapshot, attempts)) => Ok(Seen {
-                snapshot: snapshot.clone(),
-                age: at.elapsed(),
-                attempts: *attempts,
-            }),
+            Ok((snapshot, attempts)) => {
+                Ok(Seen { snapshot: snapshot.clone(), age: at.elapsed(), attempts: *attempts })
+            }
             Err(why) => Err(why.clone()),
         };
         Holders { looking: self.is_looking, last: self.last.as_ref().map(seen) }

@@ -213,6 +213,7 @@ fn lines(live: &Live, gpu: CudaIndex, labels: Labels<'_>, all: bool) -> Result<T
     };
     let is_library: Option<IsLibrary<'_>> = if all { None } else { Some(&is_library) };
     let found = live.lines(gpu, is_library).map_err(|e| e.to_string())?;
+    let full = Labels { full_filenames: true, ..labels };
     let row = |line: crate::analysis::LiveLine| {
         let cells = vec![
             Cell::Bytes(line.own),
@@ -220,28 +221,23 @@ fn lines(live: &Live, gpu: CudaIndex, labels: Labels<'_>, all: bool) -> Result<T
             Cell::Bytes(line.at_peak),
             line.peak.map_or(Cell::Unknown, Cell::Bounded),
         ];
-        let full = Labels { full_filenames: true, ..labels };
-        let bounds = line.peak.map(|peak| match (peak.exact, peak.upper) {
-            (true, _) => render::signed_bytes(peak.value),
-            (false, Some(upper)) => format!(
-                "at least {}, at most {}",
-                render::signed_bytes(peak.value),
-                render::signed_bytes(upper)
-            ),
-            (false, None) => format!("at least {}", render::signed_bytes(peak.value)),
-        });
-        let own = if all { "allocated by this line itself" } else { "allocated by this line or by library code it called" };
-        let detail = vec![
+        let by =
+            if all { "by this line itself" } else { "by this line, or by library code it called" };
+        let mut detail = vec![
             full.label(line.place, true),
             String::new(),
-            format!("own        {}  live now, {own}", render::bytes(line.own)),
-            format!("total      {}  live now, allocated while the line was on the stack", render::bytes(line.total)),
-            format!("at peak    {}  the same when most was allocated", render::bytes(line.at_peak)),
-            format!(
-                "line peak  {}  allocated in the whole job while the line was on a stack",
-                bounds.unwrap_or_else(|| "unknown".to_owned())
-            ),
+            told(&cells[0], &format!("own: live now, allocated {by}")),
+            told(&cells[1], "total: live now, allocated while the line was on the stack"),
+            told(&cells[2], "at peak: the total when the recorded peak was reached"),
+            told(&cells[3], "line peak: what all had allocated while the line was on a stack"),
         ];
+        if let Some(peak) = line.peak.filter(|peak| !peak.exact) {
+            let least = render::signed_bytes(peak.value);
+            let most = peak.upper.map_or(String::new(), |upper| {
+                format!(", at most {}", render::signed_bytes(upper))
+            });
+            detail.push(format!("{:>11}  (at least {least}{most})", ""));
+        }
         Row { cells, name: name(line.place, labels), detail, group: 0, is_head: false }
     };
     let whose = if all { "all lines" } else { "the program's own lines" };
@@ -254,6 +250,11 @@ fn lines(live: &Live, gpu: CudaIndex, labels: Labels<'_>, all: bool) -> Result<T
     })
 }
 
+/// A value and what it is, for the window of a row.
+fn told(cell: &Cell, what: &str) -> String {
+    format!("{:>11}  {what}", cell.text())
+}
+
 fn stacks(live: &Live, gpu: CudaIndex, labels: Labels<'_>) -> Result<Table, String> {
     let found = live.stacks(gpu).map_err(|e| e.to_string())?;
     let allocated = found.allocated;
@@ -264,7 +265,11 @@ fn stacks(live: &Live, gpu: CudaIndex, labels: Labels<'_>) -> Result<Table, Stri
         first.callers = from_inside.map(|caller| (caller.text, caller.place)).collect();
         let full = Labels { full_filenames: true, ..labels };
         let mut detail = vec![
-            format!("{} now, {} at the peak; innermost first:", render::bytes(stack.bytes), render::bytes(stack.at_peak)),
+            format!(
+                "{} now, {} at the peak; innermost first:",
+                render::bytes(stack.bytes),
+                render::bytes(stack.at_peak)
+            ),
             String::new(),
         ];
         detail.extend(stack.path.iter().rev().map(|label| full.label(*label, true)));
@@ -343,7 +348,11 @@ fn holders_table(seen: &Seen, looking: bool, gpu: Option<CudaIndex>) -> Result<T
     }
     let rest = [
         ("[rounding]", device.rounding, "what the allocator adds to the bytes asked for"),
-        ("[in no tensor]", device.without_tensor, "blocks in which no tensor lies: work spaces, tensors that only C++ holds"),
+        (
+            "[in no tensor]",
+            device.without_tensor,
+            "blocks in which no tensor lies: work spaces, tensors that only C++ holds",
+        ),
     ];
     for (i, (text, bytes, what)) in rest.into_iter().enumerate() {
         if bytes > 0 {

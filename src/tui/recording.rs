@@ -149,9 +149,7 @@ impl Keeper {
         };
         let (host, stop) = (self.host.clone(), &*self.stop);
         let end = match recorder {
-            Recording::Samples(recorder) => {
-                recorder.run(host, &mut background, stop, &mut observe)
-            }
+            Recording::Samples(recorder) => recorder.run(host, &mut background, stop, &mut observe),
             Recording::Exact(recorder) => recorder.run(host, &mut background, stop, &mut observe),
         };
         let (_, written) = background.finish();
