@@ -6,6 +6,7 @@ use std::io;
 use rustc_hash::FxHashMap;
 
 use super::device::Moment;
+use super::exact::MemoryKind;
 use super::fold::{FoldError, FoldOptions, Folded, Label, Mark};
 use super::line_bounds::BoundsByStack;
 use super::lines::Bounded;
@@ -76,6 +77,8 @@ pub struct LiveRows<R> {
     pub allocated: u64,
     /// Whether it is one instant's truth.
     pub consistent: bool,
+    /// The kind of memory in an exact recording; `None` in a sampled one.
+    pub memory: Option<MemoryKind>,
     /// In no order.
     pub rows: Vec<R>,
 }
@@ -147,6 +150,21 @@ impl Live {
         self.time_before = self.elapsed();
         self.renewed += 1;
         self.profile = Profile::charging(self.choice);
+    }
+
+    /// The devices that there are lists of. Exact events of other memory than PyTorch's are those of all devices; they
+    /// stand under the first.
+    pub fn gpus(&self) -> Vec<CudaIndex> {
+        let gpus: Vec<CudaIndex> = self.profile.gpus().collect();
+        let other = self.profile.exact().is_some_and(|exact| {
+            !exact.has_torch() && exact.other(exact.default_memory()).is_some()
+        });
+        if gpus.is_empty() && other { vec![CudaIndex(0)] } else { gpus }
+    }
+
+    /// What an exact recording did not see.
+    pub fn warnings(&self) -> Vec<String> {
+        self.profile.exact().map(|exact| exact.warnings()).unwrap_or_default()
     }
 
     /// Sums over all recordings.
@@ -241,21 +259,17 @@ impl Live {
         };
         let mut rows: FxHashMap<Label, LiveLine> = FxHashMap::default();
         for stack in &now.stacks {
-            let lines = python_lines(&stack.path);
-            let own = lines.iter().rev().find(|line| !in_library(line)).or(lines.last());
-            match own {
-                Some(own) => row(&mut rows, Label::Frame(*own)).own += stack.bytes,
-                None => {
-                    let row = row(&mut rows, stand_in(&stack.path));
-                    row.own += stack.bytes;
-                    row.total += stack.bytes;
-                }
+            let places = places(&stack.path);
+            let in_program = |place: &&Label| match place {
+                Label::Frame(frame) => !in_library(frame),
+                _ => true,
+            };
+            let own = places.iter().rev().find(in_program).or(places.last());
+            if let Some(own) = own {
+                row(&mut rows, *own).own += stack.bytes;
             }
-            for (i, line) in lines.iter().enumerate() {
-                // A recursion counts once.
-                if !lines[..i].contains(line) {
-                    row(&mut rows, Label::Frame(*line)).total += stack.bytes;
-                }
+            for place in places {
+                row(&mut rows, place).total += stack.bytes;
             }
         }
         // Without counters there is no table: then what is known is what is alive.
@@ -264,15 +278,14 @@ impl Live {
                 for line in &function.rows {
                     let frame = Frame { function: function.function, line: line.line };
                     let row = row(&mut rows, Label::Frame(frame));
-                    row.at_peak = line.live;
                     let seen = |value: &Bounded| value.upper.is_some() || value.value > 0;
                     row.peak = line.cells.first().map(|cell| cell.value).filter(seen);
                 }
             }
         }
-        for stack in self.at_peak(gpu).iter().flat_map(|peak| &peak.stacks) {
-            if python_lines(&stack.path).is_empty() {
-                row(&mut rows, stand_in(&stack.path)).at_peak += stack.bytes;
+        for stack in self.at_peak(gpu).into_iter().flat_map(|peak| peak.stacks) {
+            for place in places(&stack.path) {
+                row(&mut rows, place).at_peak += stack.bytes;
             }
         }
         if now.left_out > 0 {
@@ -319,6 +332,7 @@ impl Live {
             time: self.since_first(now.snapshot.time),
             allocated: now.total + now.left_out,
             consistent: now.snapshot.consistency == Consistency::Consistent,
+            memory: now.memory,
             rows,
         }
     }
@@ -330,17 +344,19 @@ impl Live {
     }
 }
 
-/// The lines of Python that were executing when the memory was allocated: of backward work those of its own stack.
-fn python_lines(path: &[Label]) -> Vec<Frame> {
-    path.iter()
-        .take_while(|label| **label != Label::Mark(Mark::BackwardOf))
-        .filter_map(|label| if let Label::Frame(frame) = label { Some(*frame) } else { None })
-        .collect()
-}
-
-/// What a stack without a line of Python is called.
-fn stand_in(path: &[Label]) -> Label {
-    path.first().copied().unwrap_or(Label::Mark(Mark::NoPythonStack))
+/// The lines of Python that were executing when the memory was allocated, a recursive one once: of backward work those of
+/// its own stack. A stack without any is what it is called itself.
+fn places(path: &[Label]) -> Vec<Label> {
+    let mut places: Vec<Label> = Vec::with_capacity(path.len());
+    for label in path.iter().take_while(|label| **label != Label::Mark(Mark::BackwardOf)) {
+        if matches!(label, Label::Frame(_)) && !places.contains(label) {
+            places.push(*label);
+        }
+    }
+    if places.is_empty() {
+        places.push(path.first().copied().unwrap_or(Label::Mark(Mark::NoPythonStack)));
+    }
+    places
 }
 
 fn row(rows: &mut FxHashMap<Label, LiveLine>, place: Label) -> &mut LiveLine {

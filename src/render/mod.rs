@@ -23,7 +23,7 @@ mod summary;
 pub use collapsed::{NameStyle, collapsed};
 pub use dump::{Holders, allocator_text, dump_text};
 pub use dump_json::dump_json;
-pub use exact::way;
+pub use exact::{kind as memory_name, way};
 pub use flame::{flame, holders_collapsed, holders_flame};
 pub use header::header;
 pub use holders::{TensorsWanted, changes_text, graph_text, pause, place, tensors_text};

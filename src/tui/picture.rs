@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::analysis::{IsLibrary, Label, Live, LiveCounts, LookDevice, Reach, Recent};
+use crate::analysis::{
+    IsLibrary, Label, Live, LiveCounts, LiveRows, LookDevice, MemoryKind, Reach, Recent,
+};
 use crate::model::{AllocatorBackend, Category, CudaIndex, Frame, HolderSnapshot, Nanos, Runtime};
 use crate::render::{self, Labels};
 
@@ -82,8 +84,12 @@ impl Picture {
             full_filenames,
         };
         let devices = live.devices();
-        state.gpus = profile.gpus().collect();
-        state.shown = state.gpu.or(state.shown).or_else(|| profile.main_gpu());
+        state.gpus = live.gpus();
+        state.shown = state
+            .gpu
+            .or(state.shown)
+            .or_else(|| profile.main_gpu())
+            .or(state.gpus.first().copied());
         let mut gpus = BTreeMap::new();
         for &gpu in &state.gpus {
             let is_shown = state.shown == Some(gpu);
@@ -161,6 +167,7 @@ fn head(live: &Live, devices: &[LookDevice]) -> Head {
     // NVML is asked twice a second.
     let unknown = unknown.filter(|_| live.elapsed() > Nanos(2_000_000_000));
     notes.extend(unknown.map(|why| format!("outside PyTorch is unknown: {why}")));
+    notes.extend(live.warnings());
     if live.renewed() > 0 {
         notes.push(format!(
             "began anew {} times: the job has more different stacks than can be kept",
@@ -195,15 +202,17 @@ fn ago(time: Duration) -> String {
     }
 }
 
-/// Of which moment rows are.
-fn moment(live: &Live, time: Nanos, allocated: u64, consistent: bool) -> String {
-    let age = Duration::from_nanos(live.elapsed().0.saturating_sub(time.0));
-    let torn = if consistent { "" } else { ", read while it changed" };
-    let bytes = render::bytes(allocated);
-    if live.profile().exact().is_some() {
-        format!("{bytes} live by exact events")
-    } else {
-        format!("{bytes} in blocks {}{torn}", ago(age))
+/// Of which moment rows are, and of what memory.
+fn moment<R>(live: &Live, rows: &LiveRows<R>) -> String {
+    let bytes = render::bytes(rows.allocated);
+    match rows.memory {
+        Some(MemoryKind::Torch) => format!("{bytes} live by exact events"),
+        Some(other) => format!("{bytes} live, {}", render::memory_name(other)),
+        None => {
+            let age = Duration::from_nanos(live.elapsed().0.saturating_sub(rows.time.0));
+            let torn = if rows.consistent { "" } else { ", read while it changed" };
+            format!("{bytes} in blocks {}{torn}", ago(age))
+        }
     }
 }
 
@@ -241,7 +250,7 @@ fn lines(live: &Live, gpu: CudaIndex, labels: Labels<'_>, all: bool) -> Result<T
         Row { cells, name: name(line.place, labels), detail, group: 0, is_head: false }
     };
     let whose = if all { "all lines" } else { "the program's own lines" };
-    let taken = moment(live, found.time, found.allocated, found.consistent);
+    let taken = moment(live, &found);
     Ok(Table {
         title: format!("By line ({whose}): {taken}"),
         columns: vec![OWN, TOTAL, AT_PEAK, LINE_PEAK],
@@ -276,7 +285,7 @@ fn stacks(live: &Live, gpu: CudaIndex, labels: Labels<'_>) -> Result<Table, Stri
         let cells = vec![Cell::Bytes(stack.bytes), Cell::Share(share), Cell::Bytes(stack.at_peak)];
         Row { cells, name: first, detail, group: 0, is_head: false }
     };
-    let taken = moment(live, found.time, allocated, found.consistent);
+    let taken = moment(live, &found);
     Ok(Table {
         title: format!("By stack: {taken}"),
         columns: vec![NOW, SHARE, AT_PEAK],
