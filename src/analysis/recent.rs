@@ -61,6 +61,11 @@ impl Recent {
         }
     }
 
+    /// Whether nothing is known yet.
+    pub fn is_empty(&self) -> bool {
+        self.stretches.is_empty()
+    }
+
     /// The time up to `now` in at most `count` columns, the last one at the end, and how long each is. A column is `None` before
     /// the first value. Columns begin at fixed times: what was drawn once moves, but does not change.
     pub fn columns(&self, now: Nanos, count: usize) -> (Nanos, Vec<Option<Reach>>) {

@@ -10,7 +10,8 @@ use ratatui::widgets::{Block, Clear, Widget};
 use super::list::{cut, list, wrapped};
 use super::palette::Palette;
 use super::picture::{Holders, Picture};
-use super::state::{State, View};
+use super::state::{Detail, State, View};
+use super::table::Table;
 use super::{bars, chart};
 use crate::model::Nanos;
 use crate::render;
@@ -58,7 +59,7 @@ pub fn draw(
     let footer = bottom(&mut rest, u16::from(area.height >= 6));
     let status = bottom(&mut rest, u16::from(area.height >= 8));
     devices(buffer, &mut rest, area, picture, state, palette);
-    if let Some(gpu) = picture.gpu(state.shown) {
+    if let Some(gpu) = picture.gpu(state.shown).filter(|gpu| !gpu.recent.is_empty()) {
         let height = if rest.height >= 13 { (rest.height * 3 / 8).clamp(5, 14) } else { 0 };
         let area = take(&mut rest, height);
         chart::chart(buffer, area, gpu, picture.head.elapsed, palette);
@@ -75,13 +76,23 @@ pub fn draw(
             "memspy top",
             &HELP.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>(),
         );
-    } else if state.detail
-        && let Ok(table) = &table
-        && let Some(row) =
-            table.sorted(state.sort[state.view as usize]).get(state.chosen[state.view as usize])
-    {
-        window(buffer, area, palette, "Esc closes", &row.detail);
+    } else if let Ok(table) = &table {
+        detail(buffer, area, palette, table, state);
     }
+}
+
+/// The window of a row.
+fn detail(buffer: &mut Buffer, area: Rect, palette: Palette, table: &Table, state: &mut State) {
+    let view = state.view as usize;
+    if state.detail == Detail::Opening
+        && let Some(row) = table.sorted(state.sort[view]).get(state.chosen[view])
+    {
+        state.detail = Detail::Of(row.key);
+    }
+    let Detail::Of(key) = state.detail else { return };
+    let row = table.rows.iter().find(|row| row.key == key);
+    let gone = ["not listed any more".to_owned()];
+    window(buffer, area, palette, "Esc closes", row.map_or(&gone, |row| &row.detail));
 }
 
 /// Takes `height` rows from the top.

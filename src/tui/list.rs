@@ -1,5 +1,7 @@
 //! The table of a view: its title, its columns, and the rows that fit.
 
+use std::borrow::Cow;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -16,7 +18,7 @@ const LEAST_NAME: u16 = 28;
 pub(super) fn list(
     buffer: &mut Buffer,
     area: Rect,
-    table: &Result<Table, String>,
+    table: &Result<Cow<'_, Table>, String>,
     state: &mut State,
     palette: Palette,
 ) {
@@ -210,7 +212,7 @@ mod tests {
         );
         assert_eq!(fitted(60), "_engine_run_backward (torch/autograd/graph.py:824) ← train …");
         assert_eq!(fitted(40), "_engine_run_backward (graph.py:824)");
-        assert_eq!(fitted(30), "_engine_run_b… (graph.py:824)".to_owned());
+        assert_eq!(fitted(30), "_engine_run_ba… (graph.py:824)");
         assert_eq!(fitted(12), "_engine_run…");
         for width in 0..80 {
             assert!(width_of(&fitted(width)) <= width, "{width}");

@@ -1,16 +1,24 @@
 //! What is drawn: taken out of the live profile in one go, so that a frozen picture stays what it was.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 use std::time::Duration;
 
+use rustc_hash::FxBuildHasher;
+
 use crate::analysis::{
-    IsLibrary, Label, Live, LiveCounts, LiveRows, LookDevice, MemoryKind, Reach, Recent,
+    IsLibrary, Label, Live, LiveCounts, LiveLine, LiveRows, LiveStack, LookDevice, MemoryKind,
+    OutsideTorch, Reach, Recent,
 };
 use crate::model::{AllocatorBackend, Category, CudaIndex, Frame, HolderSnapshot, Nanos, Runtime};
 use crate::render::{self, Labels};
 
-use super::state::{State, View};
+use super::state::{Detail, State, View};
 use super::table::{Cell, Column, Name, Row, Table};
+
+/// Callers that a row may have room for.
+const MOST_CALLERS: usize = 16;
 
 const OWN: Column = Column { name: "OWN", width: 11 };
 const TOTAL: Column = Column { name: "TOTAL", width: 11 };
@@ -83,6 +91,8 @@ impl Picture {
             directory: profile.start().and_then(|s| s.directory.as_deref()),
             full_filenames,
         };
+        // They are made only for a window that is open, or may be opened.
+        let details = whole || state.detail != Detail::Closed;
         let devices = live.devices();
         state.gpus = live.gpus();
         state.shown = state
@@ -99,8 +109,8 @@ impl Picture {
                     let all_wanted = all == state.all_lines || view == View::Stacks;
                     if whole || is_shown && view == state.view && all_wanted {
                         let table = match view {
-                            View::Lines => lines(live, gpu, labels, all),
-                            _ => stacks(live, gpu, labels),
+                            View::Lines => lines(live, gpu, labels, all, details),
+                            _ => stacks(live, gpu, labels, details),
                         };
                         tables.insert((view as usize, all), table);
                     }
@@ -122,10 +132,12 @@ impl Picture {
     }
 
     /// The table that `state` asks for, or why there is none.
-    pub(super) fn table(&self, state: &State, holders: &Holders) -> Result<Table, String> {
+    pub(super) fn table(&self, state: &State, holders: &Holders) -> Result<Cow<'_, Table>, String> {
         if state.view == View::Holders {
             return match (&holders.last, &self.ended) {
-                (Some(Ok(seen)), _) => holders_table(seen, holders.looking, state.shown),
+                (Some(Ok(seen)), _) => {
+                    holders_table(seen, holders.looking, state.shown).map(Cow::Owned)
+                }
                 _ if holders.looking => Err("looking who holds the memory ...".to_owned()),
                 (Some(Err(why)), _) => Err(format!("cannot tell who holds the memory: {why}")),
                 (None, Some(_)) => Err("nobody looked who held the memory".to_owned()),
@@ -137,7 +149,8 @@ impl Picture {
         };
         let all = state.all_lines && state.view == View::Lines;
         match gpu.tables.get(&(state.view as usize, all)) {
-            Some(table) => table.clone(),
+            Some(Ok(table)) => Ok(Cow::Borrowed(table)),
+            Some(Err(why)) => Err(why.clone()),
             None => Err("not in this picture yet".to_owned()),
         }
     }
@@ -147,7 +160,10 @@ fn head(live: &Live, devices: &[LookDevice]) -> Head {
     let profile = live.profile();
     let (start, runtime) = (profile.start(), profile.runtime());
     let mut notes = Vec::new();
+    let has_events = live.counts().events.is_some_and(|events| events > 0);
     match runtime.map(|r| &r.allocator) {
+        // Exact events need no PyTorch.
+        Some(AllocatorBackend::NotLoaded) if has_events => {}
         Some(AllocatorBackend::NotLoaded) => {
             notes.push("PyTorch's CUDA part is not loaded in it; waiting for it".to_owned());
         }
@@ -161,8 +177,8 @@ fn head(live: &Live, devices: &[LookDevice]) -> Head {
         }
     }
     let unknown = devices.iter().find_map(|device| match &device.outside {
-        crate::analysis::OutsideTorch::Unknown(why) => Some(why),
-        crate::analysis::OutsideTorch::Bytes(_) => None,
+        OutsideTorch::Unknown(why) => Some(why),
+        OutsideTorch::Bytes(_) => None,
     });
     // NVML is asked twice a second.
     let unknown = unknown.filter(|_| live.elapsed() > Nanos(2_000_000_000));
@@ -216,38 +232,28 @@ fn moment<R>(live: &Live, rows: &LiveRows<R>) -> String {
     }
 }
 
-fn lines(live: &Live, gpu: CudaIndex, labels: Labels<'_>, all: bool) -> Result<Table, String> {
+fn lines(
+    live: &Live,
+    gpu: CudaIndex,
+    labels: Labels<'_>,
+    all: bool,
+    details: bool,
+) -> Result<Table, String> {
     let is_library = |function| {
         labels.stacks.get_function(function).is_some_and(|f| render::is_library(&f.file))
     };
     let is_library: Option<IsLibrary<'_>> = if all { None } else { Some(&is_library) };
     let found = live.lines(gpu, is_library).map_err(|e| e.to_string())?;
-    let full = Labels { full_filenames: true, ..labels };
-    let row = |line: crate::analysis::LiveLine| {
+    let row = |line: &LiveLine| {
         let cells = vec![
             Cell::Bytes(line.own),
             Cell::Bytes(line.total),
             Cell::Bytes(line.at_peak),
             line.peak.map_or(Cell::Unknown, Cell::Bounded),
         ];
-        let by =
-            if all { "by this line itself" } else { "by this line, or by library code it called" };
-        let mut detail = vec![
-            full.label(line.place, true),
-            String::new(),
-            told(&cells[0], &format!("own: live now, allocated {by}")),
-            told(&cells[1], "total: live now, allocated while the line was on the stack"),
-            told(&cells[2], "at peak: the total when the recorded peak was reached"),
-            told(&cells[3], "line peak: what all had allocated while the line was on a stack"),
-        ];
-        if let Some(peak) = line.peak.filter(|peak| !peak.exact) {
-            let least = render::signed_bytes(peak.value);
-            let most = peak.upper.map_or(String::new(), |upper| {
-                format!(", at most {}", render::signed_bytes(upper))
-            });
-            detail.push(format!("{:>11}  (at least {least}{most})", ""));
-        }
-        Row { cells, name: name(line.place, labels), detail, group: 0, is_head: false }
+        let detail = if details { line_detail(line, &cells, labels, all) } else { Vec::new() };
+        let key = FxBuildHasher.hash_one(line.place);
+        Row { cells, name: name(line.place, labels), detail, key, group: 0, is_head: false }
     };
     let whose = if all { "all lines" } else { "the program's own lines" };
     let taken = moment(live, &found);
@@ -255,42 +261,60 @@ fn lines(live: &Live, gpu: CudaIndex, labels: Labels<'_>, all: bool) -> Result<T
         title: format!("By line ({whose}): {taken}"),
         columns: vec![OWN, TOTAL, AT_PEAK, LINE_PEAK],
         names: "LINE",
-        rows: found.rows.into_iter().map(row).collect(),
+        rows: found.rows.iter().map(row).collect(),
     })
 }
 
-/// A value and what it is, for the window of a row.
-fn told(cell: &Cell, what: &str) -> String {
-    format!("{:>11}  {what}", cell.text())
+fn line_detail(line: &LiveLine, cells: &[Cell], labels: Labels<'_>, all: bool) -> Vec<String> {
+    let full = Labels { full_filenames: true, ..labels };
+    let by = if all { "by this line itself" } else { "by this line, or by library code it called" };
+    let own = format!("own: live now, allocated {by}");
+    let what = [
+        &*own,
+        "total: live now, allocated while the line was on the stack",
+        "at peak: the total when the recorded peak was reached",
+        "line peak: what all had allocated while the line was on a stack",
+    ];
+    let mut detail = vec![full.label(line.place, true), String::new()];
+    detail
+        .extend(cells.iter().zip(what).map(|(cell, what)| format!("{:>11}  {what}", cell.text())));
+    if let Some(peak) = line.peak.filter(|peak| !peak.exact) {
+        let least = render::signed_bytes(peak.value);
+        let most = peak
+            .upper
+            .map_or(String::new(), |upper| format!(", at most {}", render::signed_bytes(upper)));
+        detail.push(format!("{:>11}  (at least {least}{most})", ""));
+    }
+    detail
 }
 
-fn stacks(live: &Live, gpu: CudaIndex, labels: Labels<'_>) -> Result<Table, String> {
+fn stacks(live: &Live, gpu: CudaIndex, labels: Labels<'_>, details: bool) -> Result<Table, String> {
     let found = live.stacks(gpu).map_err(|e| e.to_string())?;
     let allocated = found.allocated;
-    let row = |stack: crate::analysis::LiveStack| {
+    let full = Labels { full_filenames: true, ..labels };
+    let row = |stack: &LiveStack| {
         let share = stack.bytes as f64 * 100.0 / allocated.max(1) as f64;
         let mut from_inside = stack.path.iter().rev().map(|label| name(*label, labels));
         let mut first = from_inside.next().unwrap_or_default();
-        first.callers = from_inside.map(|caller| (caller.text, caller.place)).collect();
-        let full = Labels { full_filenames: true, ..labels };
-        let mut detail = vec![
-            format!(
-                "{} now, {} at the peak; innermost first:",
-                render::bytes(stack.bytes),
-                render::bytes(stack.at_peak)
-            ),
-            String::new(),
-        ];
-        detail.extend(stack.path.iter().rev().map(|label| full.label(*label, true)));
+        let callers = from_inside.take(MOST_CALLERS);
+        first.callers = callers.map(|caller| (caller.text, caller.place)).collect();
+        let mut detail = Vec::new();
+        if details {
+            let sizes = [stack.bytes, stack.at_peak].map(render::bytes);
+            let title = format!("{} now, {} at the peak; innermost first:", sizes[0], sizes[1]);
+            detail.extend([title, String::new()]);
+            detail.extend(stack.path.iter().rev().map(|label| full.label(*label, true)));
+        }
         let cells = vec![Cell::Bytes(stack.bytes), Cell::Share(share), Cell::Bytes(stack.at_peak)];
-        Row { cells, name: first, detail, group: 0, is_head: false }
+        let key = FxBuildHasher.hash_one(&stack.path);
+        Row { cells, name: first, detail, key, group: 0, is_head: false }
     };
     let taken = moment(live, &found);
     Ok(Table {
         title: format!("By stack: {taken}"),
         columns: vec![NOW, SHARE, AT_PEAK],
         names: "STACK",
-        rows: found.rows.into_iter().map(row).collect(),
+        rows: found.rows.iter().map(row).collect(),
     })
 }
 
@@ -348,7 +372,8 @@ fn holders_table(seen: &Seen, looking: bool, gpu: Option<CudaIndex>) -> Result<T
             ];
             let cells = vec![Cell::Bytes(bytes), share(bytes), Cell::Count(count)];
             let name = Name { text, ..Name::default() };
-            rows.push(Row { cells, name, detail, group, is_head });
+            let key = FxBuildHasher.hash_one((category, &name.text));
+            rows.push(Row { cells, name, detail, key, group, is_head });
         };
         push(sum, count, category.name().to_owned(), true);
         for held in held {
@@ -369,6 +394,7 @@ fn holders_table(seen: &Seen, looking: bool, gpu: Option<CudaIndex>) -> Result<T
                 cells: vec![Cell::Bytes(bytes), share(bytes), Cell::Unknown],
                 name: Name { text: text.to_owned(), ..Name::default() },
                 detail: vec![text.to_owned(), String::new(), what.to_owned(), render::bytes(bytes)],
+                key: i as u64,
                 group: Category::ALL.len() + i,
                 is_head: true,
             });

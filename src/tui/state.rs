@@ -37,6 +37,16 @@ pub enum Asked {
 /// Intervals between two pictures that can be chosen, in milliseconds.
 const INTERVALS: [u64; 8] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000];
 
+/// The window that shows a row in full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detail {
+    Closed,
+    /// Of the row that is chosen in the next picture.
+    Opening,
+    /// Of the row with this key, wherever it is listed.
+    Of(u64),
+}
+
 /// The user's choices.
 #[derive(Debug, Clone)]
 pub struct State {
@@ -51,7 +61,7 @@ pub struct State {
     /// Between two pictures.
     pub interval: Duration,
     pub(super) help: bool,
-    pub(super) detail: bool,
+    pub(super) detail: Detail,
     pub(super) sort: [Sort; 3],
     /// The row chosen in each view, and the first row shown.
     pub(super) chosen: [usize; 3],
@@ -75,7 +85,7 @@ impl State {
             frozen: false,
             interval,
             help: false,
-            detail: false,
+            detail: Detail::Closed,
             sort: [Sort { column: 0, reversed: false }; 3],
             chosen: [0; 3],
             first: [0; 3],
@@ -102,9 +112,17 @@ impl State {
         if std::mem::take(&mut self.help) {
             return if key.code == KeyCode::Char('q') { Asked::Quit } else { Asked::Nothing };
         }
-        if self.detail && matches!(key.code, KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q')) {
-            self.detail = false;
+        if self.detail != Detail::Closed
+            && matches!(key.code, KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q'))
+        {
+            self.detail = Detail::Closed;
             return Asked::Nothing;
+        }
+        if self.detail != Detail::Closed
+            && !matches!(key.code, KeyCode::Char(' ' | 'p' | '+' | '-'))
+        {
+            // It goes along to the row chosen next.
+            self.detail = Detail::Opening;
         }
         let view = self.view as usize;
         let last = self.rows.saturating_sub(1);
@@ -146,7 +164,7 @@ impl State {
             KeyCode::PageDown => self.chosen[view] = (chosen + page).min(last),
             KeyCode::Home => self.chosen[view] = 0,
             KeyCode::End => self.chosen[view] = last,
-            KeyCode::Enter => self.detail = self.rows > 0,
+            KeyCode::Enter if self.rows > 0 => self.detail = Detail::Opening,
             _ => {}
         }
         Asked::Nothing

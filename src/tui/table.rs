@@ -87,8 +87,10 @@ pub(super) struct Name {
 pub(super) struct Row {
     pub(super) cells: Vec<Cell>,
     pub(super) name: Name,
-    /// The row in full, for a window of its own.
+    /// The row in full, for a window of its own; empty while none is open.
     pub(super) detail: Vec<String>,
+    /// What tells it from others, also in another picture.
+    pub(super) key: u64,
     /// The group that it belongs to, and whether it is the group's head.
     pub(super) group: usize,
     pub(super) is_head: bool,
@@ -163,6 +165,7 @@ mod tests {
             cells: vec![Cell::Bytes(bytes)],
             name: Name { text: name.into(), ..Name::default() },
             detail: Vec::new(),
+            key: 0,
             group,
             is_head,
         }
