@@ -265,6 +265,56 @@ fn exact_events_are_shown_as_they_come() {
     target.finish();
 }
 
+/// What memspy writes, on a terminal that answers no question (a slow line, a recording of a terminal).
+#[test]
+fn a_picture_is_written_once_and_then_what_changed() {
+    let mut target = sim::start("allocator_truth.py", &["plain"]);
+    let pid = target.pid();
+    let memspy = command(Some(pid));
+    let program = memspy.get_program().to_str().unwrap().to_owned();
+    let words: Vec<&str> = memspy.get_args().map(|word| word.to_str().unwrap()).collect();
+    let line = format!(
+        "stty rows 24 cols 80; exec {program} {} top --refresh 0.1 -p {pid}",
+        words.join(" ")
+    );
+    let mut script = Command::new("script")
+        .args(["-qefc", &line, "/dev/null"])
+        .envs([("TERM", "xterm"), ("LC_ALL", "C.UTF-8"), ("NO_COLOR", "1"), ("SHELL", "/bin/sh")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = script.stdout.take().unwrap();
+    let (sender, written) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = std::io::Read::read(&mut output, &mut bytes) {
+            sender.send(bytes[..count].to_vec()).unwrap();
+        }
+    });
+    let mut all = Vec::new();
+    let begin = b"\x1b[?2026h";
+    let count = |all: &[u8], what: &[u8]| all.windows(what.len()).filter(|at| *at == what).count();
+    wait_until("20 pictures", || {
+        all.extend(written.try_iter().flatten());
+        count(&all, begin) >= 20
+    });
+    std::io::Write::write_all(script.stdin.as_mut().unwrap(), b"q").unwrap();
+    assert!(script.wait().unwrap().success());
+    all.extend(written.iter().flatten());
+    let text = String::from_utf8_lossy(&all);
+    assert_eq!(count(&all, begin) + 1, count(&all, b"\x1b[?2026l"), "each update has its end");
+    assert_eq!(count(&all, b"\x1b[2J"), 1, "cleared once, not for each picture: {text}");
+    assert_eq!(count(&all, b"before recording"), 1, "what stays is not written again: {text}");
+    let styles = text.split("\x1b[").filter_map(|part| part.split_once('m'));
+    let mut numbers =
+        styles.flat_map(|(numbers, _)| numbers.split(';')).filter_map(|n| n.parse().ok());
+    assert!(!numbers.any(|n: u32| n >= 30), "NO_COLOR is set: {text}");
+    assert_eq!((count(&all, b"\x1b[?1049h"), count(&all, b"\x1b[?1049l")), (1, 1));
+    assert!(text.contains("\x1b[?25h"), "the cursor is shown again: {text}");
+    target.kill();
+}
+
 #[test]
 fn without_a_terminal_it_says_what_to_use_instead() {
     let mut target = sim::start("allocator_truth.py", &["plain"]);

@@ -15,8 +15,8 @@ use super::profile::Profile;
 use super::recent::{Reach, Recent};
 use super::tick::ThreadChoice;
 use crate::model::{
-    Arena, Change, CudaIndex, Device, Frame, FunctionId, MissedWhy, Nanos, ReaderKind, Record,
-    RecordSink,
+    Arena, Change, Consistency, CudaIndex, Device, Frame, FunctionId, MissedWhy, Nanos, ReaderKind,
+    Record, RecordSink,
 };
 
 /// What a profile may take of memory before it has to begin anew, in bytes. A training job stays below a tenth of it; a
@@ -77,6 +77,8 @@ pub struct LiveRows<R> {
     pub allocated: u64,
     /// Whether it is one instant's truth.
     pub consistent: bool,
+    /// Whether nothing was allocated or freed since.
+    pub is_now: bool,
     /// The kind of memory in an exact recording; `None` in a sampled one.
     pub memory: Option<MemoryKind>,
     /// In no order.
@@ -93,6 +95,8 @@ pub struct Live {
     choice: ThreadChoice,
     levels: BTreeMap<CudaIndex, Reach>,
     recent: BTreeMap<CudaIndex, Recent>,
+    /// When the counters last changed.
+    changed: BTreeMap<CudaIndex, Nanos>,
     /// By NVML's number: what PyTorch had reserved when the driver was asked.
     reserved_then: BTreeMap<u32, u64>,
     /// Of the recordings before this one.
@@ -327,11 +331,12 @@ impl Live {
     }
 
     fn taken<R>(&self, now: &Folded, rows: Vec<R>) -> LiveRows<R> {
-        use crate::model::Consistency;
+        let time = self.since_first(now.snapshot.time);
         LiveRows {
-            time: self.since_first(now.snapshot.time),
+            time,
             allocated: now.total + now.left_out,
             consistent: now.snapshot.consistency == Consistency::Consistent,
+            is_now: self.changed.get(&now.device).is_none_or(|changed| *changed <= time),
             memory: now.memory,
             rows,
         }
@@ -340,6 +345,7 @@ impl Live {
     fn level(&mut self, time: Nanos, gpu: CudaIndex, level: Reach) {
         let time = self.since_first(time);
         self.levels.insert(gpu, level);
+        self.changed.insert(gpu, time);
         self.recent.entry(gpu).or_default().add(time, level);
     }
 }

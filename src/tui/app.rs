@@ -25,6 +25,8 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// How long the view may take to notice that it is to end.
 const NOTICE: Duration = Duration::from_millis(100);
+/// How long the first picture waits for the first records.
+const FIRST: Duration = Duration::from_secs(1);
 /// Making pictures takes at most one part in this many of the time.
 const SHARE: u32 = 10;
 
@@ -116,6 +118,15 @@ fn show(
         }
         picture
     };
+    // The first records come in a moment: better nothing than a picture without them.
+    let began = Instant::now();
+    while recorded.live().profile().ticks() == 0
+        && recorded.ended().is_none()
+        && began.elapsed() < FIRST
+        && !stop.load(Ordering::Relaxed)
+    {
+        std::thread::sleep(FIRST / 100);
+    }
     let mut picture = take(&mut state, false);
     let mut next = Instant::now();
     let mut redraw = true;

@@ -126,7 +126,10 @@ fn head(buffer: &mut Buffer, area: Rect, picture: &Picture, state: &State, palet
     };
     let right = format!(" {how}{}", clock(head.elapsed));
     let room = width.saturating_sub(right.len());
-    let left = format!("memspy top  pid {}  {}", head.pid, head.command);
+    let left = match head.pid {
+        Some(pid) => format!("memspy top  pid {pid}  {}", head.command),
+        None => "memspy top  starting".to_owned(),
+    };
     let bold = Style::new().add_modifier(Modifier::BOLD);
     buffer.set_string(area.x, area.y, cut(&left, room, palette), bold);
     let style = if how.is_empty() { Style::new() } else { palette.warning() };

@@ -179,12 +179,13 @@ fn base(file: &str) -> &str {
 /// Lines of at most `width` characters, broken between words.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    let mut line = String::new();
-    for word in text.split(' ') {
-        if !line.is_empty() && width_of(&line) + 1 + width_of(word) > width {
+    let words = text.trim_start_matches(' ');
+    let mut line = " ".repeat(text.len() - words.len());
+    for word in words.split(' ') {
+        if !line.trim().is_empty() && width_of(&line) + 1 + width_of(word) > width {
             lines.push(std::mem::take(&mut line));
         }
-        if !line.is_empty() {
+        if !line.trim().is_empty() {
             line.push(' ');
         }
         line.push_str(word);

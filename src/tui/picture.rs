@@ -32,7 +32,8 @@ const STORAGES: Column = Column { name: "STORAGES", width: 10 };
 /// What a picture is of, besides its tables.
 #[derive(Debug, Clone)]
 pub(super) struct Head {
-    pub(super) pid: u32,
+    /// `None` before anything was recorded.
+    pub(super) pid: Option<u32>,
     pub(super) command: String,
     pub(super) runtime: String,
     /// Samples wanted a second; 0 in an exact recording.
@@ -191,7 +192,7 @@ fn head(live: &Live, devices: &[LookDevice]) -> Head {
         ));
     }
     Head {
-        pid: start.map_or(0, |s| s.pid),
+        pid: start.map(|s| s.pid),
         command: render::one_line(&start.map_or(String::new(), |s| s.command.join(" "))),
         runtime: runtime.map_or(String::new(), versions),
         rate: start.map_or(0, |s| s.rate),
@@ -227,7 +228,8 @@ fn moment<R>(live: &Live, rows: &LiveRows<R>) -> String {
         None => {
             let age = Duration::from_nanos(live.elapsed().0.saturating_sub(rows.time.0));
             let torn = if rows.consistent { "" } else { ", read while it changed" };
-            format!("{bytes} in blocks {}{torn}", ago(age))
+            let when = if rows.is_now { "now".to_owned() } else { ago(age) };
+            format!("{bytes} in blocks {when}{torn}")
         }
     }
 }
@@ -267,10 +269,12 @@ fn lines(
 
 fn line_detail(line: &LiveLine, cells: &[Cell], labels: Labels<'_>, all: bool) -> Vec<String> {
     let full = Labels { full_filenames: true, ..labels };
-    let by = if all { "by this line itself" } else { "by this line, or by library code it called" };
-    let own = format!("own: live now, allocated {by}");
     let what = [
-        &*own,
+        if all {
+            "own: live now, allocated by this line itself"
+        } else {
+            "own: live now, by this line or by library code it called"
+        },
         "total: live now, allocated while the line was on the stack",
         "at peak: the total when the recorded peak was reached",
         "line peak: what all had allocated while the line was on a stack",

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::terminal::{
-    BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
-    disable_raw_mode, enable_raw_mode,
+    BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
+    LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::crossterm::{execute, queue};
 use ratatui::{Frame, Terminal};
@@ -41,11 +41,10 @@ impl Screen {
             before(panic);
         }));
         let opened = || -> io::Result<_> {
-            execute!(stdout(), EnterAlternateScreen)?;
+            // Not Terminal::clear, which asks where the cursor is: some terminals never answer.
+            execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
             let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, stdout()));
-            let mut terminal = Terminal::new(backend)?;
-            terminal.clear()?;
-            Ok(terminal)
+            Terminal::new(backend)
         };
         match opened() {
             Ok(terminal) => Ok(Screen { terminal, lost, hook }),
