@@ -337,6 +337,34 @@ fn the_list_scrolls_to_its_ends_and_no_further() {
 }
 
 #[test]
+fn windows_scroll_where_they_do_not_fit() {
+    let live = live(&job());
+    let mut state = state();
+    press(&mut state, KeyCode::Char('?'));
+    let top = at(&live, &mut state, (80, 10));
+    assert!(top[0].contains("memspy top (1-8 of 16)"), "{}", top[0]);
+    press(&mut state, KeyCode::End);
+    let end = at(&live, &mut state, (80, 10));
+    assert!(end[0].contains("(9-16 of 16)"), "{}", end[0]);
+    assert!(end[8].contains("~ at least"), "{}", end[8]);
+    press(&mut state, KeyCode::Up);
+    assert!(at(&live, &mut state, (80, 10))[0].contains("(8-15 of 16)"));
+    press(&mut state, KeyCode::Char('x'));
+    press(&mut state, KeyCode::Char('s'));
+    at(&live, &mut state, (80, 24));
+    press(&mut state, KeyCode::Enter);
+    let window = at(&live, &mut state, (80, 24)).join("\n");
+    assert!(window.contains("innermost first:"), "{window}");
+    press(&mut state, KeyCode::Down);
+    press(&mut state, KeyCode::Char('r'));
+    let again = at(&live, &mut state, (80, 24)).join("\n");
+    assert!(
+        again.contains("300.00 MiB now"),
+        "it stays with its row when the order changes: {again}"
+    );
+}
+
+#[test]
 fn a_frozen_picture_stays_whatever_is_asked_of_it() {
     let mut script = job();
     let mut live = live(&script);

@@ -23,7 +23,7 @@ const HELP: &[&str] = &[
     "a  all lines, or the program's own, with library code they call",
     "g  next GPU               Enter  the chosen row in full",
     "1 2 ..  < >  sort by a column, r or the same digit again: reversed",
-    "arrows, PgUp, PgDn, Home, End, j, k  move",
+    "arrows, PgUp, PgDn, Home, End, j, k  move, in windows like this too",
     "space or p  freeze the picture; the recording goes on",
     "+ -  longer or shorter between two pictures",
     "q, Esc, Ctrl-C  quit: the job is left as it was",
@@ -69,13 +69,8 @@ pub fn draw(
     notes(buffer, status, picture, state, palette);
     keys(buffer, footer, state);
     if state.help {
-        window(
-            buffer,
-            area,
-            palette,
-            "memspy top",
-            &HELP.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>(),
-        );
+        let text: Vec<String> = HELP.iter().map(|line| (*line).to_owned()).collect();
+        state.scroll = window(buffer, area, palette, "memspy top", &text, state.scroll);
     } else if let Ok(table) = &table {
         detail(buffer, area, palette, table, state);
     }
@@ -92,7 +87,8 @@ fn detail(buffer: &mut Buffer, area: Rect, palette: Palette, table: &Table, stat
     let Detail::Of(key) = state.detail else { return };
     let row = table.rows.iter().find(|row| row.key == key);
     let gone = ["not listed any more".to_owned()];
-    window(buffer, area, palette, "Esc closes", row.map_or(&gone, |row| &row.detail));
+    let text = row.map_or(&gone[..], |row| &row.detail);
+    state.scroll = window(buffer, area, palette, "Esc closes", text, state.scroll);
 }
 
 /// Takes `height` rows from the top.
@@ -250,13 +246,26 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
     }
 }
 
-/// Text in a window over the middle of the picture.
-fn window(buffer: &mut Buffer, area: Rect, palette: Palette, title: &str, text: &[String]) {
+/// Text in a window over the middle of the picture, from line `first` on; returns the one that it could begin with.
+fn window(
+    buffer: &mut Buffer,
+    area: Rect,
+    palette: Palette,
+    title: &str,
+    text: &[String],
+    first: usize,
+) -> usize {
     let most = (area.width as usize).saturating_sub(4);
     let lines: Vec<String> = text.iter().flat_map(|line| folded(line, most)).collect();
     let longest = lines.iter().map(|line| Line::raw(line.as_str()).width()).max().unwrap_or(0);
-    let width = (longest.max(title.len()) as u16 + 4).min(area.width);
-    let height = (lines.len() as u16 + 2).min(area.height);
+    let height = (lines.len() + 2).min(area.height as usize) as u16;
+    let fitting = usize::from(height).saturating_sub(2);
+    let first = first.min(lines.len() - fitting.min(lines.len()));
+    let mut title = format!(" {title} ");
+    if fitting < lines.len() {
+        title = format!("{title}({}-{} of {}) ", first + 1, first + fitting, lines.len());
+    }
+    let width = (longest.max(title.len()) + 4).min(area.width as usize) as u16;
     let window = Rect {
         x: area.x + (area.width - width) / 2,
         y: area.y + (area.height - height) / 2,
@@ -264,13 +273,14 @@ fn window(buffer: &mut Buffer, area: Rect, palette: Palette, title: &str, text: 
         height,
     };
     Clear.render(window, buffer);
-    let block = Block::bordered().border_set(palette.border()).title(format!(" {title} "));
+    let block = Block::bordered().border_set(palette.border()).title(title);
     let inside = block.inner(window);
     block.render(window, buffer);
-    for (i, line) in lines.iter().take(inside.height as usize).enumerate() {
+    for (i, line) in lines.iter().skip(first).take(inside.height as usize).enumerate() {
         let room = (inside.width as usize).saturating_sub(1);
         buffer.set_stringn(inside.x + 1, inside.y + i as u16, line, room, Style::new());
     }
+    first
 }
 
 /// A line in pieces of at most `width`, broken between words, and within one that is longer.

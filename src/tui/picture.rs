@@ -186,8 +186,9 @@ fn head(live: &Live, devices: &[LookDevice]) -> Head {
     notes.extend(unknown.map(|why| format!("outside PyTorch is unknown: {why}")));
     notes.extend(live.warnings());
     if live.renewed() > 0 {
+        let times = if live.renewed() == 1 { "time" } else { "times" };
         notes.push(format!(
-            "began anew {} times: the job has more different stacks than can be kept",
+            "began anew {} {times}, for the job has more different stacks than can be kept: who allocated what before is forgotten",
             live.renewed()
         ));
     }

@@ -62,6 +62,8 @@ pub struct State {
     pub interval: Duration,
     pub(super) help: bool,
     pub(super) detail: Detail,
+    /// The first line shown of the text in a window.
+    pub(super) scroll: usize,
     pub(super) sort: [Sort; 3],
     /// The row chosen in each view, and the first row shown.
     pub(super) chosen: [usize; 3],
@@ -86,6 +88,7 @@ impl State {
             interval,
             help: false,
             detail: Detail::Closed,
+            scroll: 0,
             sort: [Sort { column: 0, reversed: false }; 3],
             chosen: [0; 3],
             first: [0; 3],
@@ -108,21 +111,20 @@ impl State {
                 _ => Asked::Nothing,
             };
         }
-        // A window over the list is closed by any key that has no other meaning in it.
+        let is_detailed = self.detail != Detail::Closed;
+        if (self.help || is_detailed) && self.scroll_window(key.code) {
+            return Asked::Nothing;
+        }
+        // The help is closed by any other key, the window of a row by those that leave or change the list.
         if std::mem::take(&mut self.help) {
             return if key.code == KeyCode::Char('q') { Asked::Quit } else { Asked::Nothing };
         }
-        if self.detail != Detail::Closed
-            && matches!(key.code, KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q'))
-        {
+        if is_detailed && matches!(key.code, KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q')) {
             self.detail = Detail::Closed;
             return Asked::Nothing;
         }
-        if self.detail != Detail::Closed
-            && !matches!(key.code, KeyCode::Char(' ' | 'p' | '+' | '-'))
-        {
-            // It goes along to the row chosen next.
-            self.detail = Detail::Opening;
+        if matches!(key.code, KeyCode::Char('l' | 's' | 'h' | 'a' | 'g')) {
+            self.detail = Detail::Closed;
         }
         let view = self.view as usize;
         let last = self.rows.saturating_sub(1);
@@ -140,7 +142,7 @@ impl State {
             KeyCode::Char('a') => self.all_lines = !self.all_lines,
             KeyCode::Char('g') => self.next_gpu(),
             KeyCode::Char(' ' | 'p') => self.frozen = !self.frozen,
-            KeyCode::Char('?') | KeyCode::F(1) => self.help = true,
+            KeyCode::Char('?') | KeyCode::F(1) => (self.help, self.scroll) = (true, 0),
             KeyCode::Char('r') => sort.reversed = !sort.reversed,
             KeyCode::Char('<' | ',') | KeyCode::Left => {
                 sort.column = sort.column.saturating_sub(1);
@@ -164,10 +166,25 @@ impl State {
             KeyCode::PageDown => self.chosen[view] = (chosen + page).min(last),
             KeyCode::Home => self.chosen[view] = 0,
             KeyCode::End => self.chosen[view] = last,
-            KeyCode::Enter if self.rows > 0 => self.detail = Detail::Opening,
+            KeyCode::Enter if self.rows > 0 => (self.detail, self.scroll) = (Detail::Opening, 0),
             _ => {}
         }
         Asked::Nothing
+    }
+
+    /// Moves the text of a window; whether the key does that.
+    fn scroll_window(&mut self, code: KeyCode) -> bool {
+        let page = self.fitting.max(2) - 1;
+        self.scroll = match code {
+            KeyCode::Up | KeyCode::Char('k') => self.scroll.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll + 1,
+            KeyCode::PageUp => self.scroll.saturating_sub(page),
+            KeyCode::PageDown => self.scroll + page,
+            KeyCode::Home => 0,
+            KeyCode::End => usize::MAX / 2,
+            _ => return false,
+        };
+        true
     }
 
     fn next_gpu(&mut self) {
