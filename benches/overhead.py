@@ -48,7 +48,12 @@ class Job:
         return self.process.stdout.readline().strip()
 
     def window(self, seconds):
-        return json.loads(self.ask(f"window {seconds}"))
+        """Its answer, and how far it came with a second of its own processor time: on a busy machine that tells more."""
+        before = processor_seconds(self.process.pid)
+        answer = json.loads(self.ask(f"window {seconds}"))
+        used = processor_seconds(self.process.pid) - before
+        answer["iterations_per_processor_s"] = answer["iterations_per_s"] * answer["seconds"] / used
+        return answer
 
 
 def attached(command):
@@ -113,6 +118,7 @@ def measure(arguments):
                                               "--nonblocking", "-f", "raw", "-o", os.path.join(scratch, "pyspy.txt")]
     histories = ["python", "all"] if arguments.peers else []
     ratios = {name: [] for name in [*contenders, *(f"torch history {h}" for h in histories)]}
+    by_processor = {name: [] for name in ratios}
     notes = {}
     job.window(arguments.seconds)
     for _ in range(arguments.rounds):
@@ -131,11 +137,17 @@ def measure(arguments):
                 during = job.window(arguments.seconds)
                 job.ask("history off")
             after = job.window(arguments.seconds)
-            base = (before["iterations_per_s"] + after["iterations_per_s"]) / 2
-            ratios[name].append(during["iterations_per_s"] / base)
+            def ratio(figure):
+                return during[figure] / ((before[figure] + after[figure]) / 2)
+
+            ratios[name].append(ratio("iterations_per_s"))
+            by_processor[name].append(ratio("iterations_per_processor_s"))
             notes.setdefault(name, {})["allocations_per_s"] = before["allocations_per_s"]
     job.process.stdin.close()
     job.process.wait(timeout=60)
+    for name, by_its_processor in by_processor.items():
+        middle = statistics.median(by_its_processor)
+        notes[name]["by_the_jobs_processor_time"] = f"x{middle:.4f} ({min(by_its_processor):.4f} to {max(by_its_processor):.4f})"
     return {"ratios": ratios, "notes": notes, "rate": arguments.rate, "job": job.hello,
             "trace_bytes": os.path.getsize(trace) if os.path.exists(trace) else None}
 

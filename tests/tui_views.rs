@@ -226,14 +226,21 @@ fn unknown_is_shown_as_unknown() {
 
 #[test]
 fn every_size_is_served_without_a_panic() {
-    let live = live(&job());
+    let mut script = job();
+    for gpu in 1..8 {
+        script.records.push(device(gpu));
+        script.alloc(0, gpu, MIB);
+    }
+    script.tick();
+    script.tick();
+    let live = live(&script);
     let mut state = state();
     let whole = Picture::of(&live, &mut state, false, true);
     for keys in ["", "?", "l\n", "s", "s\n", "h", "h\n"] {
         for width in
-            [1, 2, 3, 7, 9, 10, 11, 15, 20, 28, 33, 39, 40, 41, 59, 60, 79, 80, 81, 132, 250]
+            [0, 1, 2, 3, 7, 9, 10, 11, 15, 20, 28, 33, 39, 40, 41, 59, 60, 79, 80, 81, 132, 250]
         {
-            for height in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 24, 25, 50, 100] {
+            for height in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 24, 25, 50, 100] {
                 for key in keys.chars() {
                     let code = if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) };
                     press(&mut state, code);
@@ -412,6 +419,12 @@ fn devices_are_chosen_one_after_the_other() {
     let second = peak(&mut state);
     assert!(second.contains("peak: allocated 50.0 MiB"), "{second}");
     assert_eq!(row(&at(&live, &mut state, (80, 30)), "[before recording]")[0], "50.00 MiB");
+    press(&mut state, KeyCode::Char('g'));
+    assert!(peak(&mut state).contains("peak: allocated 427 MiB"));
+    let mut state = State::new(Some(CudaIndex(7)), Duration::from_secs(1));
+    assert!(
+        peak(&mut state).contains("nothing is known of PyTorch's memory on GPU 7; g goes to GPU 0")
+    );
     press(&mut state, KeyCode::Char('g'));
     assert!(peak(&mut state).contains("peak: allocated 427 MiB"));
 }

@@ -17,6 +17,9 @@ use super::args::Top as Words;
 use super::signals::Signals;
 use super::{hints, output};
 
+/// Between two block maps: five for each picture, so that what lives shortly is seen, at a fraction of a recording's cost.
+const MAPS_APART: Duration = Duration::from_millis(50);
+
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
     let without = "'memspy dump' prints one look, 'memspy record' records into a file";
@@ -61,7 +64,8 @@ fn attaching(words: &Words, stop: Arc<AtomicBool>) -> Attach {
         }
         let readers = attach(pid, &stop).map_err(advised)?;
         let wanted = Wanted { rate, duration: None, holders: None };
-        Ok(Recording::Samples(Box::new(Recorder::new(readers, wanted))))
+        let recorder = Recorder::new(readers, wanted).with_maps_apart(MAPS_APART);
+        Ok(Recording::Samples(Box::new(recorder)))
     })
 }
 

@@ -45,6 +45,9 @@ pub fn draw(
 ) {
     let area = frame.area();
     let buffer = frame.buffer_mut();
+    if area.is_empty() {
+        return;
+    }
     if area.width < 10 || area.height < 2 {
         buffer.set_string(
             area.x,
@@ -178,8 +181,8 @@ fn devices(
             left_out += 1;
             continue;
         }
-        if area.height < 5 && !shown {
-            continue;
+        if rest.height == 0 {
+            return;
         }
         let row = take(rest, 1);
         buffer.set_line(row.x, row.y, &bars::bar(device, width, shown && many, palette), row.width);
@@ -187,13 +190,16 @@ fn devices(
             let lines = if area.height >= 20 { 2 } else { 1 };
             for line in bars::legend(device, width.saturating_sub(2), lines, palette) {
                 let row = take(rest, 1);
+                if row.is_empty() {
+                    return;
+                }
                 buffer.set_line(row.x + 2, row.y, &line, row.width.saturating_sub(2));
             }
         } else if !shown {
             others -= 1;
         }
     }
-    if left_out > 0 {
+    if left_out > 0 && rest.height > 0 {
         let row = take(rest, 1);
         let text = format!("and {left_out} more (g chooses)");
         buffer.set_string(row.x, row.y, cut(&text, width, palette), Style::new());

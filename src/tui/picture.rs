@@ -146,7 +146,14 @@ impl Picture {
             };
         }
         let Some(gpu) = self.gpu(state.shown) else {
-            return Err("nothing is known of PyTorch's memory on a GPU yet".to_owned());
+            let Some(first) = state.gpus.first() else {
+                return Err("nothing is known of PyTorch's memory on a GPU yet".to_owned());
+            };
+            let asked = state.shown.map_or(0, |gpu| gpu.0);
+            return Err(format!(
+                "nothing is known of PyTorch's memory on GPU {asked}; g goes to GPU {}",
+                first.0
+            ));
         };
         let all = state.all_lines && state.view == View::Lines;
         match gpu.tables.get(&(state.view as usize, all)) {

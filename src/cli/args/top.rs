@@ -47,3 +47,22 @@ fn interval(text: &str) -> Result<f64, String> {
         _ => Err("a number of seconds from 0.1 to 30".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::args::{Command, Words};
+
+    #[test]
+    fn the_words_of_top() {
+        let parse = |line: &str| Words::try_parse_from(line.split(' ')).map(|words| words.command);
+        let Ok(Command::Top(top)) = parse("memspy top -p 0x10 --refresh 2") else { panic!() };
+        assert_eq!((top.pid, top.rate, top.refresh, top.exact), (16, 100, 2.0, false));
+        for wrong in
+            ["", "-p 1 --refresh 0.01", "-p 1 --refresh 60", "-p 1 --exact -r 5", "-p 1 -r 0"]
+        {
+            assert!(parse(&format!("memspy top {wrong}")).is_err(), "{wrong}");
+        }
+    }
+}
