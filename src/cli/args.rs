@@ -14,7 +14,7 @@ pub use top::Top;
 ///
 /// memspy attaches to a Python job that is already running, with no change to its code, no restart and
 /// nothing injected, and records where its GPU memory comes from. It only reads. To list tensors (tensors, graph,
-/// dump) it stops the job for some milliseconds, says for how many, and lets it go on in any case.
+/// dump, h in top) it stops the job for some milliseconds, says for how many, and lets it go on in any case.
 #[derive(Debug, Parser)]
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
 pub struct Words {

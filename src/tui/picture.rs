@@ -235,7 +235,7 @@ fn moment<R>(live: &Live, rows: &LiveRows<R>) -> String {
         Some(other) => format!("{bytes} live, {}", render::memory_name(other)),
         None => {
             let age = Duration::from_nanos(live.elapsed().0.saturating_sub(rows.time.0));
-            let torn = if rows.consistent { "" } else { ", read while it changed" };
+            let torn = if rows.consistent { "" } else { " (torn)" };
             let when = if rows.is_now { "now".to_owned() } else { ago(age) };
             format!("{bytes} in blocks {when}{torn}")
         }
