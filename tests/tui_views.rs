@@ -93,6 +93,10 @@ fn lines_show_what_the_profile_knows() {
     assert!(lines.iter().any(|line| line.contains("407.00 MiB in blocks")));
     assert!(lines.iter().any(|line| line.contains("peak: allocated 427 MiB, reserved 427 MiB")));
 
+    // The job is 35 ms old: all of the chart but its last column, which is now, was before.
+    let bottom = lines.iter().find(|line| line.starts_with("     0 B")).unwrap();
+    assert_eq!((bottom.chars().count(), bottom.matches('█').count()), (80, 1), "{bottom}");
+
     let table = live.profile().lines(GPU, &memspy::analysis::Profile::default_columns()).unwrap();
     let names = |id| live.profile().stacks().get_function(id).unwrap().name.clone();
     let of = table.functions.iter().find(|f| &*names(f.function) == "load").unwrap();

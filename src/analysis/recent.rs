@@ -66,7 +66,7 @@ impl Recent {
         self.stretches.is_empty()
     }
 
-    /// The time up to `now` in at most `count` columns, the last one at the end, and how long each is. A column is `None` before
+    /// The time up to `now` in `count` columns, the last one at the end, and how long each is. A column is `None` before
     /// the first value. Columns begin at fixed times: what was drawn once moves, but does not change.
     pub fn columns(&self, now: Nanos, count: usize) -> (Nanos, Vec<Option<Reach>>) {
         let now = now.0 / STRETCH;
@@ -79,6 +79,7 @@ impl Recent {
         let mut next = 0;
         let mut before: Option<Reach> = None;
         let last = now / width + 1;
+        columns.resize((count as u64).saturating_sub(last) as usize, None);
         for column in last.saturating_sub(count as u64)..last {
             let end = (column + 1) * width;
             let mut greatest = before;
@@ -120,12 +121,14 @@ mod tests {
         let (width, columns) = allocated(&recent, 2.4, 8);
         assert_eq!(width, 0.25);
         let some = |values: &[i64]| values.iter().copied().map(Some).collect::<Vec<_>>();
-        assert_eq!(columns, [vec![None; 0], some(&[5, 5, 90, 7, 7, 7, 7, 7])].concat());
+        assert_eq!(columns, some(&[5, 5, 90, 7, 7, 7, 7, 7]));
         // Half as many columns are twice as long.
         let (width, columns) = allocated(&recent, 2.4, 4);
         assert_eq!((width, columns), (0.5, some(&[5, 90, 7, 7])));
         let (_, columns) = allocated(&recent, 2.4, 20);
-        assert_eq!(columns[..11], [None; 11]);
+        assert_eq!(columns.len(), 20);
+        assert_eq!(columns[..12], [None; 12]);
+        assert_eq!(columns[12..], some(&[5, 5, 90, 7, 7, 7, 7, 7]));
     }
 
     #[test]
