@@ -2,22 +2,28 @@
 """What a profiler costs a running job: windows with and without it, in turn, in one process.
 
     benches/overhead.py --memspy target/release/memspy [--rounds 4] [--seconds 3] [--rate 200 1000]
-                        [--run-with scripts/with-sim] [--python python3] [--peers]
+                        [--run-with scripts/with-sim] [--python python3] [--peers] [--top]
 
 The job is the 12-layer transformer loop of tests/targets/transformer12.py. Each round measures every
 contender in a window of its own between two windows without any; the figure is its iterations per second over
-the mean of these two. The first contender does nothing: its spread is the noise of the machine. `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history.
+the mean of these two. The first contender does nothing: its spread is the noise of the machine. `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history,
+`--top` adds `memspy top` on a terminal of 80 x 24 that this script reads.
 Prints one line a contender and, last, everything as JSON.
 """
 import argparse
+import fcntl
 import json
 import os
+import pty
 import re
 import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -42,7 +48,12 @@ class Job:
         return self.process.stdout.readline().strip()
 
     def window(self, seconds):
-        return json.loads(self.ask(f"window {seconds}"))
+        """Its answer, and how far it came with a second of its own processor time: on a busy machine that tells more."""
+        before = processor_seconds(self.process.pid)
+        answer = json.loads(self.ask(f"window {seconds}"))
+        used = processor_seconds(self.process.pid) - before
+        answer["iterations_per_processor_s"] = answer["iterations_per_s"] * answer["seconds"] / used
+        return answer
 
 
 def attached(command):
@@ -50,6 +61,33 @@ def attached(command):
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     time.sleep(1.0)
     return process
+
+
+class OnTerminal:
+    """A program on a terminal of its own, whose output is read and counted."""
+
+    def __init__(self, command):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True,
+                                        env=environment)
+        os.close(theirs)
+        self.pid, self.send_signal, self.written, self.last = self.process.pid, self.process.send_signal, 0, b""
+        self.reader = threading.Thread(target=self.read, args=(ours,), daemon=True)
+        self.reader.start()
+        time.sleep(1.0)
+
+    def read(self, ours):
+        while True:
+            try:
+                self.last = os.read(ours, 1 << 16)
+            except OSError:  # the program has ended
+                return
+            self.written += len(self.last)
+
+    def communicate(self, timeout):
+        return None, self.process.communicate(timeout=timeout)[1] + f"{self.written} bytes to the terminal"
 
 
 def peak_memory(pid):
@@ -73,18 +111,21 @@ def measure(arguments):
     for rate in arguments.rate:
         contenders[f"memspy -r {rate}"] = [*run_with, arguments.memspy, "record", "-p", pid, "-r", str(rate),
                                            "-o", trace, "--force"]
+    if arguments.top:
+        contenders["memspy top"] = [*run_with, arguments.memspy, "top", "-p", pid]
     if arguments.peers and shutil.which("py-spy"):
         contenders["py-spy --nonblocking"] = ["py-spy", "record", "-p", pid, "-r", str(max(arguments.rate)), "-d", "999",
                                               "--nonblocking", "-f", "raw", "-o", os.path.join(scratch, "pyspy.txt")]
     histories = ["python", "all"] if arguments.peers else []
     ratios = {name: [] for name in [*contenders, *(f"torch history {h}" for h in histories)]}
+    by_processor = {name: [] for name in ratios}
     notes = {}
     job.window(arguments.seconds)
     for _ in range(arguments.rounds):
         for name in ratios:
             before = job.window(arguments.seconds)
             if name in contenders:
-                profiler = attached(contenders[name])
+                profiler = (OnTerminal if name == "memspy top" else attached)(contenders[name])
                 used = processor_seconds(profiler.pid)
                 during = job.window(arguments.seconds)
                 notes.setdefault(name, {})["peak_memory_bytes"] = peak_memory(profiler.pid)
@@ -96,11 +137,17 @@ def measure(arguments):
                 during = job.window(arguments.seconds)
                 job.ask("history off")
             after = job.window(arguments.seconds)
-            base = (before["iterations_per_s"] + after["iterations_per_s"]) / 2
-            ratios[name].append(during["iterations_per_s"] / base)
+            def ratio(figure):
+                return during[figure] / ((before[figure] + after[figure]) / 2)
+
+            ratios[name].append(ratio("iterations_per_s"))
+            by_processor[name].append(ratio("iterations_per_processor_s"))
             notes.setdefault(name, {})["allocations_per_s"] = before["allocations_per_s"]
     job.process.stdin.close()
     job.process.wait(timeout=60)
+    for name, by_its_processor in by_processor.items():
+        middle = statistics.median(by_its_processor)
+        notes[name]["by_the_jobs_processor_time"] = f"x{middle:.4f} ({min(by_its_processor):.4f} to {max(by_its_processor):.4f})"
     return {"ratios": ratios, "notes": notes, "rate": arguments.rate, "job": job.hello,
             "trace_bytes": os.path.getsize(trace) if os.path.exists(trace) else None}
 
@@ -112,8 +159,9 @@ def main():
     parser.add_argument("--run-with", type=str.split, default=[], help="runs the job and memspy, such as scripts/with-sim")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rate", type=int, nargs="+", default=[200, 1000], help="memspy's samples a second")
+    parser.add_argument("--rate", type=int, nargs="*", default=[200, 1000], help="memspy's samples a second")
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--top", action="store_true")
     parser.add_argument("job", nargs="*", help="arguments of the job, after --")
     result = measure(parser.parse_args())
     for name, ratios in result["ratios"].items():

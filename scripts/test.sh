@@ -22,6 +22,11 @@ RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
 section "Set-up for the tests"
 scripts/setup-env.sh >/dev/null
 scripts/setup-pythons.sh
+if ! command -v tmux >/dev/null; then # the live view is tested in a terminal
+  [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || { echo "test: please install tmux" >&2; exit 1; }
+  apt-get update -qq || true
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends tmux >/dev/null
+fi
 section "Tests"
 cargo test "$@"
 section "The simulated CUDA device"

@@ -16,7 +16,8 @@
 //! | 2 | [`render`] | answers → bytes on a `Write` |
 //! | 3 | [`holders`] | python + torch → which tensor, name and graph node holds each block |
 //! | 3 | [`sampler`] | readers → records in time order |
-//! | 4 | [`cli`] | words typed → rooms called |
+//! | 4 | [`tui`] | live profile → terminal |
+//! | 5 | [`cli`] | words typed → rooms called |
 
 #![warn(missing_docs, unreachable_pub)]
 // Bad input is an error with a name, never a panic; only faces print.
@@ -43,3 +44,4 @@ pub mod sampler;
 pub mod target;
 pub mod torch;
 pub mod trace;
+pub mod tui;

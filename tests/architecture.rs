@@ -42,10 +42,11 @@ fn rooms() -> BTreeMap<&'static str, Room> {
             "sampler",
             room(&["model", "target", "python", "torch", "gpu", "probe", "holders"], &["rustix"]),
         ),
+        ("tui", room(&["model", "analysis", "render", "sampler"], &["ratatui"])),
         (
             "cli",
             room(
-                &["model", "target", "trace", "analysis", "render", "sampler"],
+                &["model", "target", "trace", "analysis", "render", "sampler", "tui"],
                 &[
                     "clap",
                     "clap_complete",

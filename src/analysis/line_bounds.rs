@@ -166,6 +166,12 @@ impl BoundsByStack {
         self.stacks.get(stack as usize)?.as_deref()
     }
 
+    /// Bytes that it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let kept = self.stacks.iter().flatten().count() * size_of::<StackBounds>();
+        (kept + self.stacks.len() * size_of::<usize>()) as u64
+    }
+
     pub(crate) fn version(&self, stack: u32) -> u64 {
         self.get(stack).map_or(0, |b| b.version)
     }

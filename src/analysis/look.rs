@@ -142,12 +142,45 @@ impl Look {
         device: Option<&Device>,
         counters: Option<&AllocatorCounters>,
     ) -> LookDevice {
+        let failed = self.missed.iter().find_map(|m| match (&m.why, m.reader) {
+            (MissedWhy::Failed(why), ReaderKind::Gpu) => Some(why.clone()),
+            _ => None,
+        });
+        Known {
+            cuda_index,
+            device,
+            counters,
+            usage: device.and_then(|d| d.nvml_index).and_then(|n| self.usage.get(&n)),
+            map: cuda_index.and_then(|c| self.maps.get(&c)),
+            reserved_then: None,
+            allocator: self.runtime.as_ref().map(|r| &r.allocator),
+            failed,
+        }
+        .look()
+    }
+}
+
+/// What is known of one device.
+pub(crate) struct Known<'a> {
+    pub(crate) cuda_index: Option<CudaIndex>,
+    pub(crate) device: Option<&'a Device>,
+    pub(crate) counters: Option<&'a AllocatorCounters>,
+    pub(crate) usage: Option<&'a DeviceUsage>,
+    pub(crate) map: Option<&'a Arc<BlockMap>>,
+    /// Bytes reserved when the driver was asked; `None` where that was just now.
+    pub(crate) reserved_then: Option<u64>,
+    pub(crate) allocator: Option<&'a AllocatorBackend>,
+    /// Why the driver did not answer.
+    pub(crate) failed: Option<String>,
+}
+
+impl Known<'_> {
+    /// Where the memory of the device is.
+    pub(crate) fn look(&self) -> LookDevice {
         let bytes = |value: i64| value.max(0) as u64;
-        let nvml_index = device.and_then(|d| d.nvml_index);
-        let usage = nvml_index.and_then(|n| self.usage.get(&n));
-        let map = cuda_index.and_then(|c| self.maps.get(&c));
         // A job at work has moved on between counters and map: what is shown together is the map's.
-        let whole = map.filter(|m| m.consistency == Consistency::Consistent);
+        let whole = self.map.filter(|m| m.consistency == Consistency::Consistent);
+        let (counters, usage) = (self.counters, self.usage);
         let allocated =
             whole.map(|m| m.allocated()).or_else(|| counters.map(|c| bytes(c.allocated())));
         let reserved =
@@ -157,32 +190,28 @@ impl Look {
             ProcessUsage::Unknown(_) => None,
         });
         LookDevice {
-            cuda_index,
-            nvml_index,
-            name: device.and_then(|d| d.name.clone()),
-            total: usage.map(|u| u.total).or(device.and_then(|d| d.total)),
+            cuda_index: self.cuda_index,
+            nvml_index: self.device.and_then(|d| d.nvml_index),
+            name: self.device.and_then(|d| d.name.clone()),
+            total: usage.map(|u| u.total).or(self.device.and_then(|d| d.total)),
             used: usage.map(|u| u.used),
             free: usage.map(|u| u.free),
             driver_reserved: usage.and_then(|u| u.reserved),
             allocated,
             reserved,
             cached: reserved.zip(allocated).map(|(r, a)| r.saturating_sub(a)),
-            fragmentation: map.map(|map| Fragmentation::of(map)),
-            outside: self.outside(usage, reserved),
+            fragmentation: self.map.map(|map| Fragmentation::of(map)),
+            outside: self.outside(self.reserved_then.or(reserved)),
             others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
-            map: map.cloned(),
+            map: self.map.cloned(),
             counters: counters.map(|c| Box::new(*c)),
         }
     }
 
-    fn outside(&self, usage: Option<&DeviceUsage>, reserved: Option<u64>) -> OutsideTorch {
-        let Some(usage) = usage else {
-            let failed = self.missed.iter().find_map(|m| match (&m.why, m.reader) {
-                (MissedWhy::Failed(why), ReaderKind::Gpu) => Some(why.clone()),
-                _ => None,
-            });
-            let why = failed.unwrap_or_else(|| "NVML told nothing of this device".to_owned());
-            return OutsideTorch::Unknown(why);
+    fn outside(&self, reserved: Option<u64>) -> OutsideTorch {
+        let Some(usage) = self.usage else {
+            let unknown = || "NVML told nothing of this device".to_owned();
+            return OutsideTorch::Unknown(self.failed.clone().unwrap_or_else(unknown));
         };
         match &usage.process {
             ProcessUsage::Unknown(why) => OutsideTorch::Unknown(why.clone()),
@@ -196,8 +225,7 @@ impl Look {
     /// Whether PyTorch may hold memory that no counters tell of.
     fn allocates_elsewhere(&self) -> bool {
         use AllocatorBackend::{CudaMallocAsync, Native, Pluggable, Unknown};
-        let allocator = self.runtime.as_ref().map(|r| &r.allocator);
-        matches!(allocator, Some(CudaMallocAsync | Native | Pluggable(_) | Unknown(_)))
+        matches!(self.allocator, Some(CudaMallocAsync | Native | Pluggable(_) | Unknown(_)))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod devices;
+mod top;
 mod values;
 
 use std::path::PathBuf;
@@ -13,14 +14,15 @@ use crate::model::StatKey;
 
 pub use checkpoint::{Pause, Resume};
 pub use devices::{Devices, DevicesFormat};
+pub use top::Top;
 use values::{bytes, marker, percent, pid, seconds};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
 /// memspy attaches to a Python job that is already running, with no change to its code, no restart and
 /// nothing injected, and records where its GPU memory comes from. It only reads. To list tensors (tensors, graph,
-/// dump) it stops the job for some milliseconds, says for how many, and lets it go on in any case. Only pause and
-/// resume change a job: they move its GPU memory to the host and back.
+/// referrers, dump, h in top) it stops the job for some milliseconds, says for how many, and lets it go on in any case.
+/// Only pause and resume change a job: they move its GPU memory to the host and back.
 #[derive(Debug, Parser)]
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
 pub struct Words {
@@ -41,6 +43,8 @@ pub enum Command {
     Lines(Lines),
     /// Print a recording with --holders as a table of training iterations
     Iterations(Iterations),
+    /// Watch a job: where its GPU memory is now, live in the terminal
+    Top(Top),
     /// Look at a job once: its stacks, and where its GPU memory is
     Dump(Dump),
     /// List the tensors of a job: name, shape, bytes, what for, who shares the memory

@@ -22,6 +22,7 @@ mod ranks;
 mod record;
 mod replay;
 mod signals;
+mod top;
 
 use std::cell::RefCell;
 use std::io;
@@ -48,6 +49,7 @@ pub fn run() -> ExitCode {
         Command::Lines(words) => lines::run(words).map(|()| ExitCode::SUCCESS),
         Command::Iterations(words) => iterations::run(words).map(|()| ExitCode::SUCCESS),
         Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Top(words) => top::run(words).map(|()| ExitCode::SUCCESS),
         Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
         Command::Referrers(words) => holders::referrers(words).map(|()| ExitCode::SUCCESS),
         Command::Graph(words) => holders::graph(words).map(|()| ExitCode::SUCCESS),

@@ -281,6 +281,12 @@ impl StackTable {
         true
     }
 
+    /// How many functions, frames, stacks, threads and sites it has.
+    pub fn definitions(&self) -> u64 {
+        let named = self.functions.len() + self.threads.len() + self.sites.len();
+        (named + self.frames.len() + self.stacks.len()) as u64
+    }
+
     /// The site with this number.
     pub fn get_site(&self, id: SiteId) -> Option<&Site> {
         self.sites.get(id.0 as usize)

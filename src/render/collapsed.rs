@@ -40,18 +40,7 @@ pub(super) fn stacks(
         directory: profile.start().and_then(|s| s.directory.as_deref()),
         full_filenames: style.full_filenames,
     };
-    let text = |label: &Label| {
-        let text = match *label {
-            Label::Thread(thread) => labels.thread(thread),
-            Label::Frame(frame) => labels.frame(frame, !style.functions_only),
-            Label::Mark(mark) => mark.text().to_owned(),
-            Label::Node(site) => labels.node(site),
-            Label::NodeOfUnknownLine(site) => {
-                format!("{} (forward line unknown)", labels.node(site))
-            }
-        };
-        text.replace(';', ":")
-    };
+    let text = |label: &Label| labels.label(*label, !style.functions_only).replace(';', ":");
     let mut stacks = BTreeMap::new();
     for stack in &folded.stacks {
         let path: Vec<String> = stack.path.iter().map(text).collect();

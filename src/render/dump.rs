@@ -97,7 +97,8 @@ fn runtime_text(runtime: &Runtime) -> String {
     )
 }
 
-pub(super) fn allocator_text(allocator: &AllocatorBackend) -> String {
+/// The allocator, in words.
+pub fn allocator_text(allocator: &AllocatorBackend) -> String {
     match allocator {
         AllocatorBackend::NotLoaded => "no CUDA allocator".to_owned(),
         AllocatorBackend::NotInitialized => "CUDA not initialised yet".to_owned(),

@@ -14,7 +14,7 @@ pub fn way(way: ExactWay) -> &'static str {
 }
 
 /// The kind of memory, for titles.
-pub(super) fn kind(kind: MemoryKind) -> &'static str {
+pub fn kind(kind: MemoryKind) -> &'static str {
     match kind {
         MemoryKind::Torch => "GPU memory",
         MemoryKind::Driver => "GPU memory from the driver",

@@ -1,5 +1,6 @@
 //! The text of frames, threads and file names.
 
+use crate::analysis::Label;
 use crate::model::{Frame, Function, SiteId, StackTable, ThreadId};
 
 /// A file name as it is shown: without the path up to `site-packages/`, `dist-packages/` or
@@ -20,6 +21,14 @@ pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
     relative.filter(|r| !r.is_empty()).unwrap_or(file)
 }
 
+/// Whether a file belongs to an installed package, to the standard library or to the interpreter, not to the program itself.
+pub fn is_library(file: &str) -> bool {
+    file.contains("/site-packages/")
+        || file.contains("/dist-packages/")
+        || in_standard_library(file).is_some()
+        || file.starts_with("<frozen ")
+}
+
 fn in_standard_library(file: &str) -> Option<&str> {
     const ROOT: &str = "/lib/python3.";
     let rest = &file[file.rfind(ROOT)? + ROOT.len()..];
@@ -32,10 +41,13 @@ fn in_standard_library(file: &str) -> Option<&str> {
 
 /// How names are shown, and the table to look them up in.
 #[derive(Clone, Copy)]
-pub(super) struct Labels<'a> {
-    pub(super) stacks: &'a StackTable,
-    pub(super) directory: Option<&'a str>,
-    pub(super) full_filenames: bool,
+pub struct Labels<'a> {
+    /// The table.
+    pub stacks: &'a StackTable,
+    /// The target's working directory, which file names are relative to.
+    pub directory: Option<&'a str>,
+    /// Whether file names are shown with their full path.
+    pub full_filenames: bool,
 }
 
 impl<'a> Labels<'a> {
@@ -48,8 +60,21 @@ impl<'a> Labels<'a> {
         }
     }
 
+    /// One step of a folded stack; `with_line` as of [`Labels::frame`].
+    pub fn label(&self, label: Label, with_line: bool) -> String {
+        match label {
+            Label::Thread(thread) => self.thread(thread),
+            Label::Frame(frame) => self.frame(frame, with_line),
+            Label::Mark(mark) => mark.text().to_owned(),
+            Label::Node(site) => self.node(site),
+            Label::NodeOfUnknownLine(site) => {
+                format!("{} (forward line unknown)", self.node(site))
+            }
+        }
+    }
+
     /// `function (file.py:12)`, or `function (file.py)` without the line.
-    pub(super) fn frame(&self, frame: Frame, with_line: bool) -> String {
+    pub fn frame(&self, frame: Frame, with_line: bool) -> String {
         let Some(function) = self.stacks.get_function(frame.function) else {
             return format!("[unknown function {}]", frame.function.0);
         };
@@ -81,13 +106,28 @@ impl<'a> Labels<'a> {
 }
 
 /// Text that cannot break a line-based format.
-pub(super) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libraries_are_told_from_the_program() {
+        for file in [
+            "/v/lib/python3.12/site-packages/torch/nn/x.py",
+            "/usr/lib/python3/dist-packages/a.py",
+            "/usr/lib/python3.11/json/decoder.py",
+            "<frozen importlib._bootstrap>",
+        ] {
+            assert!(is_library(file), "{file}");
+        }
+        for file in ["/home/me/job/train.py", "train.py", "<string>", "/tmp/ipykernel_1/2.py"] {
+            assert!(!is_library(file), "{file}");
+        }
+    }
 
     #[test]
     fn file_names_lose_what_every_program_shares() {

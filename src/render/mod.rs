@@ -28,9 +28,9 @@ mod summary;
 pub use collapsed::{NameStyle, collapsed};
 pub use devices::{DevicesTarget, DevicesView, devices_text};
 pub use devices_export::{devices_csv, devices_csv_head, devices_json};
-pub use dump::{Holders, dump_text};
+pub use dump::{Holders, allocator_text, dump_text};
 pub use dump_json::dump_json;
-pub use exact::way;
+pub use exact::{kind as memory_name, way};
 pub use flame::{
     RankMemory, collapsed_of_ranks, flame, flame_of_ranks, holders_collapsed, holders_flame,
 };
@@ -38,7 +38,7 @@ pub use header::header;
 pub use holders::{TensorsWanted, changes_text, graph_text, pause, place, tensors_text};
 pub use holders_json::{holders_json, holders_json_line};
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
-pub use label::short_file;
+pub use label::{Labels, is_library, one_line, short_file};
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use moved::{MoveReport, move_json, move_text};

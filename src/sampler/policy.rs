@@ -14,6 +14,8 @@ const BUDGET: u32 = 10;
 /// Decides, for one device, at which samples its block map is read.
 #[derive(Debug, Default)]
 pub(super) struct MapPolicy {
+    /// Never more often than this.
+    apart: Duration,
     last: Option<Last>,
     highest: i64,
     cost: Duration,
@@ -28,6 +30,11 @@ struct Last {
 }
 
 impl MapPolicy {
+    /// A policy that leaves at least `apart` between two maps.
+    pub(super) fn apart(apart: Duration) -> MapPolicy {
+        MapPolicy { apart, ..MapPolicy::default() }
+    }
+
     /// Whether to read the map at time `now` (since the recording began), the counters being `counters`.
     pub(super) fn wants(&self, now: Duration, counters: &AllocatorCounters) -> bool {
         let Some(last) = &self.last else { return true };
@@ -38,7 +45,7 @@ impl MapPolicy {
         if since >= AT_LEAST_EVERY {
             return true;
         }
-        if since < self.cost * BUDGET {
+        if since < (self.cost * BUDGET).max(self.apart) {
             return false;
         }
         let change = (counters.allocated() - last.allocated).abs();
@@ -96,6 +103,15 @@ mod tests {
         assert!(policy.wants(ms(100), &counters(11, 470 * MIB)), "a large change");
         assert!(policy.wants(ms(100), &counters(11, 500 * MIB + 512)), "a new peak");
         assert!(policy.wants(ms(1000), &counters(11, 500 * MIB)), "a second, with other blocks");
+    }
+
+    #[test]
+    fn maps_may_be_wanted_seldom() {
+        let mut policy = MapPolicy::apart(ms(50));
+        policy.asked(ms(0), &counters(10, 100 * MIB));
+        policy.has_read(ms(1), None);
+        assert!(!policy.wants(ms(49), &counters(11, 900 * MIB)));
+        assert!(policy.wants(ms(50), &counters(11, 900 * MIB)));
     }
 
     #[test]

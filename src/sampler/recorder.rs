@@ -70,6 +70,7 @@ pub struct Recorder {
     before: Vec<(CudaIndex, AllocatorCounters)>,
     devices: FxHashMap<CudaIndex, DeviceState>,
     maps: Option<MapThread>,
+    maps_apart: Duration,
 }
 
 /// What the recorder remembers of a device.
@@ -98,7 +99,14 @@ impl Recorder {
             before: Vec::new(),
             devices: FxHashMap::default(),
             maps: None,
+            maps_apart: Duration::ZERO,
         }
+    }
+
+    /// Leaves at least so much between two block maps of a device: for those who look at fewer of them.
+    pub fn with_maps_apart(mut self, apart: Duration) -> Self {
+        self.maps_apart = apart;
+        self
     }
 
     /// Records until the duration is over, `stop` is set or the target ends; the last record is the
@@ -294,7 +302,10 @@ impl Recorder {
             self.before.clear();
         }
         for (device, counters) in &self.counters {
-            let state = self.devices.entry(*device).or_default();
+            let state = self.devices.entry(*device).or_insert_with(|| DeviceState {
+                policy: MapPolicy::apart(self.maps_apart),
+                ..DeviceState::default()
+            });
             let before = self.before.iter().find(|(d, _)| d == device).map(|(_, c)| *c);
             // Counters that could not be read before are at least as young as the ones recorded last.
             let before = before.or(state.recorded).unwrap_or(*counters);

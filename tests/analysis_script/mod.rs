@@ -1,6 +1,8 @@
 //! A simulated PyTorch process with exact truth, and the records that memspy would see of it.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)]
 
+pub mod live_job;
+
 use std::collections::BTreeMap;
 
 use memspy::analysis::Profile;

@@ -1,0 +1,68 @@
+//! The words of `memspy top`.
+
+use clap::Args;
+
+use super::values::{pid, seconds};
+
+/// `memspy top`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy top -p 12345               until q; ? lists the keys
+  memspy top -p 12345 --exact       every allocation, with its exact stack (root)
+  memspy top -p 12345 -r 20 --refresh 2")]
+pub struct Top {
+    /// Process id of the job (decimal or 0x…)
+    #[arg(short, long, value_parser = pid)]
+    pub pid: u32,
+    /// Samples a second
+    #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rate: u32,
+    /// Seconds between two pictures; + and - change it
+    #[arg(long, default_value_t = 0.25, value_name = "SECONDS", value_parser = interval)]
+    pub refresh: f64,
+    /// Show this device first, as the job numbers it [default: the one with the highest peak]
+    #[arg(long, value_name = "N")]
+    pub gpu: Option<u32>,
+    /// Record every allocation with its exact stack, as 'memspy record --exact' does and at its cost
+    #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]
+    pub exact: bool,
+    /// Charge memory only to threads that hold the GIL
+    #[arg(short, long)]
+    pub gil: bool,
+    /// Charge memory also to threads that are idle
+    #[arg(short, long)]
+    pub idle: bool,
+    /// Show whole file names
+    #[arg(long)]
+    pub full_filenames: bool,
+    /// Never stop the job, not even for the look at holders that h asks for: what it changes meanwhile may be torn
+    #[arg(long, visible_alias = "nonblocking")]
+    pub no_pause: bool,
+}
+
+/// A time between two pictures.
+fn interval(text: &str) -> Result<f64, String> {
+    match seconds(text) {
+        Ok(seconds) if (0.1..=30.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0.1 to 30".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::args::{Command, Words};
+
+    #[test]
+    fn the_words_of_top() {
+        let parse = |line: &str| Words::try_parse_from(line.split(' ')).map(|words| words.command);
+        let Ok(Command::Top(top)) = parse("memspy top -p 0x10 --refresh 2") else { panic!() };
+        assert_eq!((top.pid, top.rate, top.refresh, top.exact), (16, 100, 2.0, false));
+        for wrong in
+            ["", "-p 1 --refresh 0.01", "-p 1 --refresh 60", "-p 1 --exact -r 5", "-p 1 -r 0"]
+        {
+            assert!(parse(&format!("memspy top {wrong}")).is_err(), "{wrong}");
+        }
+    }
+}

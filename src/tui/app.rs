@@ -1,0 +1,179 @@
+//! The view from beginning to end: keys and time go in, pictures come out.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{Event, read};
+
+use super::draw::draw;
+use super::looking::Looking;
+use super::palette::Palette;
+use super::picture::Picture;
+use super::recording::{Attach, Recorded};
+use super::screen::Screen;
+use super::state::{Asked, State};
+use crate::analysis::ThreadChoice;
+use crate::model::CudaIndex;
+use crate::sampler::Pausing;
+
+/// Any error, of those who attach.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// How long the view may take to notice that it is to end.
+const NOTICE: Duration = Duration::from_millis(100);
+/// How long the first picture waits for the first records.
+const FIRST: Duration = Duration::from_secs(1);
+/// Making pictures takes at most one part in this many of the time.
+const SHARE: u32 = 10;
+
+/// What is wanted of the view.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The process, for looks at holders.
+    pub pid: u32,
+    /// Whether it may be stopped for these.
+    pub pausing: Pausing,
+    /// The device shown first; `None` for the one with the highest peak.
+    pub gpu: Option<CudaIndex>,
+    /// Between two pictures.
+    pub interval: Duration,
+    /// Whether file names are shown with their full path.
+    pub full_filenames: bool,
+    /// Which threads memory is charged to.
+    pub choice: ThreadChoice,
+    /// What the terminal can show.
+    pub palette: Palette,
+    /// Name of this machine.
+    pub host: String,
+}
+
+/// Why the view ended before it was left.
+#[derive(Debug, thiserror::Error)]
+pub enum TopError {
+    /// The job could not be attached to.
+    #[error(transparent)]
+    Attach(BoxError),
+    /// The terminal failed.
+    #[error("the terminal cannot be used: {0}")]
+    Terminal(#[from] io::Error),
+    /// A part of memspy failed; what it said is on the terminal.
+    #[error(
+        "memspy failed while it recorded; what it printed above belongs into a report of the bug"
+    )]
+    Panicked,
+}
+
+/// Shows the job until the user quits or `stop` is set. The terminal is taken once the job is attached to, and given back
+/// in any case.
+pub fn run(attach: Attach, options: &Options, stop: &AtomicBool) -> Result<(), TopError> {
+    let recorded =
+        Recorded::start(attach, options.choice, options.host.clone()).map_err(TopError::Attach)?;
+    let mut looking = Looking::at(options.pid, options.pausing);
+    let mut screen = Screen::take()?;
+    let keys = keys()?;
+    let lost = Arc::clone(&screen.lost);
+    let shown = show(&recorded, &mut looking, &mut screen, &keys, options, stop);
+    // Before the threads are waited for: the user has the terminal back at once.
+    drop(screen);
+    if lost.load(Ordering::Relaxed) {
+        return Err(TopError::Panicked);
+    }
+    Ok(shown?)
+}
+
+/// What is typed. Read on a thread that nobody waits for: of a terminal that is gone the reader of events never returns.
+fn keys() -> io::Result<Receiver<io::Result<Event>>> {
+    let (sender, keys) = channel();
+    std::thread::Builder::new().name("memspy-keys".to_owned()).spawn(move || {
+        loop {
+            let event = read();
+            let failed = event.is_err();
+            if sender.send(event).is_err() || failed {
+                return;
+            }
+        }
+    })?;
+    Ok(keys)
+}
+
+fn show(
+    recorded: &Recorded,
+    looking: &mut Looking,
+    screen: &mut Screen,
+    keys: &Receiver<io::Result<Event>>,
+    options: &Options,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    let mut state = State::new(options.gpu, options.interval);
+    let take = |state: &mut State, whole: bool| {
+        // Asked first: what is then in the profile is all that will come.
+        let ended = recorded.ended();
+        let mut picture = Picture::of(&recorded.live(), state, options.full_filenames, whole);
+        if let Some(how) = ended {
+            picture.end(how);
+        }
+        picture
+    };
+    // The first records come in a moment: better nothing than a picture without them.
+    let began = Instant::now();
+    while recorded.live().profile().ticks() == 0
+        && recorded.ended().is_none()
+        && began.elapsed() < FIRST
+        && !stop.load(Ordering::Relaxed)
+    {
+        std::thread::sleep(FIRST / 100);
+    }
+    let mut picture = take(&mut state, false);
+    let mut next = Instant::now();
+    let mut redraw = true;
+    while !stop.load(Ordering::Relaxed) && !screen.lost.load(Ordering::Relaxed) {
+        redraw |= looking.take();
+        let now = Instant::now();
+        if now >= next {
+            if !state.frozen {
+                picture = take(&mut state, false);
+            }
+            // The age of what is shown grows in any case.
+            redraw = true;
+            let cost = now.elapsed();
+            next = now + state.interval.max(cost * SHARE);
+        }
+        if redraw {
+            let holders = looking.holders();
+            screen.draw(|frame| draw(frame, &picture, &holders, &mut state, options.palette))?;
+            redraw = false;
+        }
+        let wait = next.saturating_duration_since(Instant::now()).min(NOTICE);
+        let first = match keys.recv_timeout(wait) {
+            Ok(event) => event?,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("it can no longer be read"));
+            }
+        };
+        let was_frozen = state.frozen;
+        // All that is there, so that a key held down does not draw a picture each.
+        let mut event = Some(first);
+        while let Some(now) = event {
+            if let Event::Key(key) = now {
+                match state.key(key) {
+                    Asked::Quit => return Ok(()),
+                    Asked::LookAtHolders if picture.ended.is_none() => looking.ask(),
+                    Asked::LookAtHolders | Asked::Nothing => {}
+                }
+            }
+            event = keys.try_recv().ok().transpose()?;
+        }
+        if !state.frozen || !was_frozen {
+            // A frozen picture has all that may be asked of it.
+            let whole = state.frozen;
+            picture = take(&mut state, whole);
+        }
+        redraw = true;
+    }
+    Ok(())
+}

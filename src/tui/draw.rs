@@ -1,0 +1,303 @@
+//! One picture on the terminal, whatever its size: what does not fit is left out, the least important first.
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Clear, Widget};
+
+use super::list::{cut, list, wrapped};
+use super::palette::Palette;
+use super::picture::{Holders, Picture};
+use super::state::{Detail, State, View};
+use super::table::Table;
+use super::{bars, chart};
+use crate::model::Nanos;
+use crate::render;
+
+const HELP: &[&str] = &[
+    "l  by line of code        s  by Python stack",
+    "h  by holder: looks at the tensors, and looks again; the job",
+    "   stands still for that, for as long as the title says",
+    "a  all lines, or the program's own, with library code they call",
+    "g  next GPU               Enter  the chosen row in full",
+    "1 2 ..  < >  sort by a column, r or the same digit again: reversed",
+    "arrows, PgUp, PgDn, Home, End, j, k  move, in windows like this too",
+    "space or p  freeze the picture; the recording goes on",
+    "+ -  longer or shorter between two pictures",
+    "q, Esc, Ctrl-C  quit: the job is left as it was",
+    "",
+    "OWN        live now: allocated by this line (or by library code)",
+    "TOTAL      live now: allocated while the line was on the stack",
+    "AT PEAK    the same when the recorded peak was reached",
+    "LINE PEAK  allocated by all while the line was on a stack;",
+    "           ~ at least. Sizes are in binary units.",
+];
+
+/// Draws `picture` as `state` wants it.
+pub fn draw(
+    frame: &mut Frame<'_>,
+    picture: &Picture,
+    holders: &Holders,
+    state: &mut State,
+    palette: Palette,
+) {
+    let area = frame.area();
+    let buffer = frame.buffer_mut();
+    if area.is_empty() {
+        return;
+    }
+    if area.width < 10 || area.height < 2 {
+        buffer.set_string(
+            area.x,
+            area.y,
+            cut("memspy", area.width as usize, palette),
+            Style::new(),
+        );
+        return;
+    }
+    let mut rest = area;
+    head(buffer, take(&mut rest, if area.height >= 12 { 2 } else { 1 }), picture, state, palette);
+    let footer = bottom(&mut rest, u16::from(area.height >= 6));
+    let status = bottom(&mut rest, u16::from(area.height >= 8));
+    devices(buffer, &mut rest, area, picture, state, palette);
+    if let Some(gpu) = picture.gpu(state.shown).filter(|gpu| !gpu.recent.is_empty()) {
+        let height = if rest.height >= 13 { (rest.height * 3 / 8).clamp(5, 14) } else { 0 };
+        let area = take(&mut rest, height);
+        chart::chart(buffer, area, gpu, picture.head.elapsed, palette);
+    }
+    let table = picture.table(state, holders);
+    list(buffer, rest, &table, state, palette);
+    notes(buffer, status, picture, state, palette);
+    keys(buffer, footer, state);
+    if state.help {
+        let text: Vec<String> = HELP.iter().map(|line| (*line).to_owned()).collect();
+        state.scroll = window(buffer, area, palette, "memspy top", &text, state.scroll);
+    } else if let Ok(table) = &table {
+        detail(buffer, area, palette, table, state);
+    }
+}
+
+/// The window of a row.
+fn detail(buffer: &mut Buffer, area: Rect, palette: Palette, table: &Table, state: &mut State) {
+    let view = state.view as usize;
+    if state.detail == Detail::Opening
+        && let Some(row) = table.sorted(state.sort[view]).get(state.chosen[view])
+    {
+        state.detail = Detail::Of(row.key);
+    }
+    let Detail::Of(key) = state.detail else { return };
+    let row = table.rows.iter().find(|row| row.key == key);
+    let gone = ["not listed any more".to_owned()];
+    let text = row.map_or(&gone[..], |row| &row.detail);
+    state.scroll = window(buffer, area, palette, "Esc closes", text, state.scroll);
+}
+
+/// Takes `height` rows from the top.
+fn take(rest: &mut Rect, height: u16) -> Rect {
+    let height = height.min(rest.height);
+    let taken = Rect { height, ..*rest };
+    rest.y += height;
+    rest.height -= height;
+    taken
+}
+
+/// Takes `height` rows from the bottom.
+fn bottom(rest: &mut Rect, height: u16) -> Rect {
+    let height = height.min(rest.height);
+    rest.height -= height;
+    Rect { y: rest.y + rest.height, height, ..*rest }
+}
+
+fn clock(time: Nanos) -> String {
+    let seconds = time.0 / 1_000_000_000;
+    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+fn head(buffer: &mut Buffer, area: Rect, picture: &Picture, state: &State, palette: Palette) {
+    let width = area.width as usize;
+    let head = &picture.head;
+    let how = match (&picture.ended, state.frozen) {
+        (Some(_), _) => "ENDED ",
+        (None, true) => "FROZEN ",
+        (None, false) => "",
+    };
+    let right = format!(" {how}{}", clock(head.elapsed));
+    let room = width.saturating_sub(right.len());
+    let left = match head.pid {
+        Some(pid) => format!("memspy top  pid {pid}  {}", head.command),
+        None => "memspy top  starting".to_owned(),
+    };
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    buffer.set_string(area.x, area.y, cut(&left, room, palette), bold);
+    let style = if how.is_empty() { Style::new() } else { palette.warning() };
+    buffer.set_string(area.x + room as u16, area.y, cut(&right, width - room, palette), style);
+    if area.height < 2 {
+        return;
+    }
+    let counts = &head.counts;
+    let mut facts = Vec::new();
+    match counts.events {
+        Some(events) => {
+            facts.push(format!("exact, {} events", render::count(events)));
+            facts.push(format!("{} lost", render::count(counts.lost)));
+        }
+        None => {
+            facts.push(format!("{} Hz, {} samples", head.rate, render::count(counts.samples)));
+            facts.push(format!("{} late", render::count(counts.late)));
+        }
+    }
+    facts.push(format!("{} torn", render::count(counts.torn)));
+    if counts.failed > 0 {
+        facts.push(format!("{} failed", render::count(counts.failed)));
+    }
+    // The figures are worth more than the versions.
+    let facts = facts.join(", ");
+    let room = width.saturating_sub(facts.chars().count() + 2);
+    let versions = if room < 12 { String::new() } else { cut(&head.runtime, room, palette) + "  " };
+    buffer.set_string(area.x, area.y + 1, cut(&(versions + &facts), width, palette), Style::new());
+}
+
+fn devices(
+    buffer: &mut Buffer,
+    rest: &mut Rect,
+    area: Rect,
+    picture: &Picture,
+    state: &State,
+    palette: Palette,
+) {
+    let width = area.width as usize;
+    let mut others = usize::from(area.height / 6);
+    if picture.devices.is_empty() && area.height >= 8 {
+        let row = take(rest, 1);
+        buffer.set_string(row.x, row.y, cut("No GPU is known.", width, palette), Style::new());
+    }
+    let mut left_out = 0;
+    let many = picture.devices.len() > 1;
+    for device in &picture.devices {
+        let shown = device.cuda_index.is_some() && device.cuda_index == state.shown || !many;
+        if !shown && others == 0 {
+            left_out += 1;
+            continue;
+        }
+        if rest.height == 0 {
+            return;
+        }
+        let row = take(rest, 1);
+        buffer.set_line(row.x, row.y, &bars::bar(device, width, shown && many, palette), row.width);
+        if shown && area.height >= 7 {
+            let lines = if area.height >= 20 { 2 } else { 1 };
+            for line in bars::legend(device, width.saturating_sub(2), lines, palette) {
+                let row = take(rest, 1);
+                if row.is_empty() {
+                    return;
+                }
+                buffer.set_line(row.x + 2, row.y, &line, row.width.saturating_sub(2));
+            }
+        } else if !shown {
+            others -= 1;
+        }
+    }
+    if left_out > 0 && rest.height > 0 {
+        let row = take(rest, 1);
+        let text = format!("and {left_out} more (g chooses)");
+        buffer.set_string(row.x, row.y, cut(&text, width, palette), Style::new());
+    }
+}
+
+fn notes(buffer: &mut Buffer, area: Rect, picture: &Picture, state: &State, palette: Palette) {
+    if area.height == 0 {
+        return;
+    }
+    let (text, style) = match (&picture.ended, state.frozen) {
+        (Some(how), _) => (format!("{how}; this is the last picture. q quits"), palette.warning()),
+        (None, true) => ("frozen: space goes on".to_owned(), palette.warning()),
+        (None, false) => (picture.head.notes.join("; "), Style::new()),
+    };
+    buffer.set_string(area.x, area.y, cut(&text, area.width as usize, palette), style);
+}
+
+fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
+    if area.height == 0 {
+        return;
+    }
+    let seconds = state.interval.as_secs_f64();
+    let interval = format!("{seconds} s");
+    let all = if state.all_lines { "own" } else { "all" };
+    let mut words =
+        vec![("q", "quit"), ("?", "help"), ("l", "lines"), ("s", "stacks"), ("h", "holders")];
+    if state.view == View::Lines {
+        words.push(("a", all));
+    }
+    if state.gpus.len() > 1 {
+        words.push(("g", "GPU"));
+    }
+    words.extend([("<>", "sort"), ("r", "reverse"), ("spc", "freeze"), ("+-", &*interval)]);
+    let chosen = |key: &str| {
+        matches!((key, state.view), ("l", View::Lines) | ("s", View::Stacks) | ("h", View::Holders))
+    };
+    let mut x = 0;
+    for (key, word) in words {
+        let length = (key.len() + 1 + word.len()) as u16;
+        if x + length > area.width {
+            break;
+        }
+        let key_style = Style::new().add_modifier(Modifier::REVERSED);
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        buffer.set_string(area.x + x, area.y, key, key_style);
+        let style = if chosen(key) { bold } else { Style::new() };
+        buffer.set_string(area.x + x + key.len() as u16, area.y, format!(" {word}"), style);
+        x += length + 1;
+    }
+}
+
+/// Text in a window over the middle of the picture, from line `first` on; returns the one that it could begin with.
+fn window(
+    buffer: &mut Buffer,
+    area: Rect,
+    palette: Palette,
+    title: &str,
+    text: &[String],
+    first: usize,
+) -> usize {
+    let most = (area.width as usize).saturating_sub(4);
+    let lines: Vec<String> = text.iter().flat_map(|line| folded(line, most)).collect();
+    let longest = lines.iter().map(|line| Line::raw(line.as_str()).width()).max().unwrap_or(0);
+    let height = (lines.len() + 2).min(area.height as usize) as u16;
+    let fitting = usize::from(height).saturating_sub(2);
+    let first = first.min(lines.len() - fitting.min(lines.len()));
+    let mut title = format!(" {title} ");
+    if fitting < lines.len() {
+        title = format!("{title}({}-{} of {}) ", first + 1, first + fitting, lines.len());
+    }
+    let width = (longest.max(title.len()) + 4).min(area.width as usize) as u16;
+    let window = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
+    Clear.render(window, buffer);
+    let block = Block::bordered().border_set(palette.border()).title(title);
+    let inside = block.inner(window);
+    block.render(window, buffer);
+    for (i, line) in lines.iter().skip(first).take(inside.height as usize).enumerate() {
+        let room = (inside.width as usize).saturating_sub(1);
+        buffer.set_stringn(inside.x + 1, inside.y + i as u16, line, room, Style::new());
+    }
+    first
+}
+
+/// A line in pieces of at most `width`, broken between words, and within one that is longer.
+fn folded(line: &str, width: usize) -> Vec<String> {
+    if Line::raw(line).width() <= width {
+        return vec![line.to_owned()];
+    }
+    let mut pieces = Vec::new();
+    for part in wrapped(line, width) {
+        let chars: Vec<char> = part.chars().collect();
+        pieces.extend(chars.chunks(width.max(1)).map(|chunk| chunk.iter().collect::<String>()));
+    }
+    pieces
+}

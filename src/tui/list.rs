@@ -1,0 +1,222 @@
+//! The table of a view: its title, its columns, and the rows that fit.
+
+use std::borrow::Cow;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Span;
+
+use super::palette::Palette;
+use super::state::State;
+use super::table::{Column, Name, Table};
+
+/// Columns of numbers are left out before the name gets narrower than this.
+const LEAST_NAME: u16 = 28;
+
+/// Draws the table; notes in `state` how many rows fit.
+pub(super) fn list(
+    buffer: &mut Buffer,
+    area: Rect,
+    table: &Result<Cow<'_, Table>, String>,
+    state: &mut State,
+    palette: Palette,
+) {
+    if area.height == 0 || area.width == 0 {
+        return;
+    }
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let table = match table {
+        Ok(table) => table,
+        Err(why) => {
+            state.place(0, 0);
+            state.columns = 0;
+            for (i, line) in wrapped(why, area.width as usize).iter().enumerate() {
+                if (i as u16) < area.height {
+                    buffer.set_string(area.x, area.y + i as u16, line, bold);
+                }
+            }
+            return;
+        }
+    };
+    state.columns = table.columns.len();
+    let sort = state.sort[state.view as usize];
+    let rows = table.sorted(sort);
+    let with_title = area.height >= 4;
+    let with_heads = area.height >= 2;
+    let above = u16::from(with_title) + u16::from(with_heads);
+    let fitting = usize::from(area.height - above);
+    let (chosen, first) = state.place(rows.len(), fitting);
+    let mut y = area.y;
+    if with_title {
+        let shown = format!(
+            " {}-{} of {}",
+            (first + 1).min(rows.len()),
+            (first + fitting).min(rows.len()),
+            rows.len()
+        );
+        let room = (area.width as usize).saturating_sub(shown.len());
+        buffer.set_string(area.x, y, cut(&table.title, room, palette), bold);
+        buffer.set_string(area.x + room as u16, y, shown, Style::new());
+        y += 1;
+    }
+    let columns = columns_that_fit(&table.columns, area.width);
+    let numbers: u16 = columns.iter().map(|column| column.width).sum();
+    let name_x = area.x + numbers + u16::from(numbers > 0) * 2;
+    let name_width = usize::from((area.x + area.width).saturating_sub(name_x));
+    if with_heads {
+        let head = Style::new().add_modifier(Modifier::REVERSED);
+        buffer.set_string(area.x, y, " ".repeat(area.width as usize), head);
+        let mut x = area.x;
+        let title = |i: usize, name: &str| {
+            let marker = if sort.column == i { palette.sorted(sort.reversed) } else { "" };
+            format!("{name}{marker}")
+        };
+        for (i, column) in columns.iter().enumerate() {
+            let style = if sort.column == i { head.add_modifier(Modifier::BOLD) } else { head };
+            let width = column.width as usize;
+            buffer.set_string(x, y, format!("{:>width$}", title(i, column.name)), style);
+            x += column.width;
+        }
+        let names = cut(&title(table.columns.len(), table.names), name_width, palette);
+        buffer.set_string(name_x, y, names, head);
+        y += 1;
+    }
+    for (i, row) in rows.iter().enumerate().skip(first).take(fitting) {
+        let mut style = if row.is_head { bold } else { Style::new() };
+        if i == chosen {
+            style = style.add_modifier(Modifier::REVERSED);
+            buffer.set_string(area.x, y, " ".repeat(area.width as usize), style);
+        }
+        let mut x = area.x;
+        for (cell, column) in row.cells.iter().zip(&columns) {
+            let width = column.width as usize;
+            buffer.set_string(x, y, format!("{:>width$}", cell.text()), style);
+            x += column.width;
+        }
+        buffer.set_string(name_x, y, fit(&row.name, name_width, palette), style);
+        y += 1;
+    }
+}
+
+fn columns_that_fit(columns: &[Column], width: u16) -> Vec<Column> {
+    let mut fitting = columns.to_vec();
+    let numbers = |columns: &[Column]| columns.iter().map(|c| c.width).sum::<u16>() + 2;
+    while fitting.len() > 1 && numbers(&fitting) + LEAST_NAME > width {
+        fitting.pop();
+    }
+    fitting
+}
+
+/// How many columns of the terminal a text takes.
+fn width_of(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// The beginning of a text that fits.
+pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
+    if width_of(text) <= width {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    let mut taken = 0;
+    for c in text.chars() {
+        let wide = width_of(c.encode_utf8(&mut [0; 4]));
+        if taken + wide + 1 > width {
+            break;
+        }
+        taken += wide;
+        short.push(c);
+    }
+    if width > 0 { short + palette.ellipsis() } else { short }
+}
+
+/// A name as it fits: first the folders go, then the end of the function's name, and the callers are what fills the room.
+pub(super) fn fit(name: &Name, width: usize, palette: Palette) -> String {
+    let mut text = step(&name.text, name.place.as_ref(), width, palette);
+    for (caller, place) in &name.callers {
+        let room = width.saturating_sub(width_of(&text) + 3);
+        let bare = place.as_ref().map(|(file, line)| (base(file).to_owned(), *line));
+        let next = step(caller, bare.as_ref(), usize::MAX, palette);
+        if width_of(&next) > room {
+            let rest = cut(&next, room, palette);
+            if width_of(&rest) > 4 {
+                text = format!("{text}{}{rest}", palette.called_by());
+            }
+            break;
+        }
+        text = format!("{text}{}{next}", palette.called_by());
+    }
+    text
+}
+
+fn step(text: &str, place: Option<&(String, u32)>, width: usize, palette: Palette) -> String {
+    let Some((file, line)) = place else { return cut(text, width, palette) };
+    let line = if *line > 0 { format!(":{line}") } else { String::new() };
+    let mut folders = file.as_str();
+    loop {
+        let whole = format!("{text} ({folders}{line})");
+        if width_of(&whole) <= width {
+            return whole;
+        }
+        match folders.split_once('/') {
+            Some((_, rest)) if !rest.is_empty() => folders = rest,
+            _ => break,
+        }
+    }
+    let place = format!(" ({folders}{line})");
+    let room = width.saturating_sub(width_of(&place));
+    if room >= 6 {
+        return cut(text, room, palette) + &place;
+    }
+    cut(&format!("{text}{place}"), width, palette)
+}
+
+fn base(file: &str) -> &str {
+    file.rsplit('/').next().unwrap_or(file)
+}
+
+/// Lines of at most `width` characters, broken between words.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let words = text.trim_start_matches(' ');
+    let mut line = " ".repeat(text.len() - words.len());
+    for word in words.split(' ') {
+        if !line.trim().is_empty() && width_of(&line) + 1 + width_of(word) > width {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.trim().is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shortened_where_it_hurts_least() {
+        let palette = Palette { color: true, unicode: true };
+        let name = Name {
+            text: "_engine_run_backward".into(),
+            place: Some(("torch/autograd/graph.py".into(), 824)),
+            callers: vec![("train".into(), Some(("src/train.py".into(), 9)))],
+        };
+        let fitted = |width| fit(&name, width, palette);
+        assert_eq!(
+            fitted(80),
+            "_engine_run_backward (torch/autograd/graph.py:824) ← train (train.py:9)"
+        );
+        assert_eq!(fitted(60), "_engine_run_backward (torch/autograd/graph.py:824) ← train …");
+        assert_eq!(fitted(40), "_engine_run_backward (graph.py:824)");
+        assert_eq!(fitted(30), "_engine_run_ba… (graph.py:824)");
+        assert_eq!(fitted(12), "_engine_run…");
+        for width in 0..80 {
+            assert!(width_of(&fitted(width)) <= width, "{width}");
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The live view: where the memory of a job is now, in a terminal.
+//!
+//! Turns a live profile, and the keys pressed, into pictures on a terminal.
+//! May import `model`, `analysis`, `render` and `sampler`; alone knows ratatui.
+//! Never reads a target by itself, and never leaves the terminal in another state than it found it in.
+//! Start reading at [`run`]; what a picture is made of is in `picture.rs`, how it is drawn in `draw.rs`.
+
+mod app;
+mod bars;
+mod chart;
+mod draw;
+mod list;
+mod looking;
+mod palette;
+mod picture;
+mod recording;
+mod screen;
+mod state;
+mod table;
+
+pub use app::{BoxError, Options, TopError, run};
+pub use draw::draw;
+pub use palette::Palette;
+pub use picture::{Holders, Picture, Seen};
+pub use recording::{Attach, Recording};
+pub use state::{Asked, State, View};

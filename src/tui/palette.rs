@@ -1,0 +1,113 @@
+//! Colours and characters: the 16 of every terminal, or none; block characters, or ASCII.
+
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::symbols::border;
+
+/// What the terminal can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Palette {
+    /// Whether to use colours. Without them everything can still be told apart.
+    pub color: bool,
+    /// Whether characters beyond ASCII can be shown.
+    pub unicode: bool,
+}
+
+/// What a part of a bar stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Allocated,
+    Cached,
+    Outside,
+    Others,
+    /// In use, but by whom is unknown.
+    Unknown,
+    Free,
+}
+
+const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+
+const ASCII: border::Set<'static> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
+
+impl Palette {
+    pub(super) fn of(self, part: Part) -> Style {
+        let color = match part {
+            Part::Allocated => Color::Green,
+            Part::Cached => Color::Cyan,
+            Part::Outside => Color::Magenta,
+            Part::Others => Color::Blue,
+            Part::Unknown => Color::Red,
+            Part::Free => return Style::new(),
+        };
+        self.colored(color)
+    }
+
+    /// For what needs attention.
+    pub(super) fn warning(self) -> Style {
+        self.colored(Color::Red).add_modifier(Modifier::BOLD)
+    }
+
+    fn colored(self, color: Color) -> Style {
+        if self.color { Style::new().fg(color) } else { Style::new() }
+    }
+
+    pub(super) fn glyph(self, part: Part) -> &'static str {
+        match (part, self.unicode) {
+            (Part::Allocated, true) => "█",
+            (Part::Allocated, false) => "#",
+            (Part::Cached, true) => "▒",
+            (Part::Cached, false) => "=",
+            (Part::Outside, true) => "░",
+            (Part::Outside, false) => "+",
+            (Part::Others, true) => "▚",
+            (Part::Others, false) => "x",
+            (Part::Unknown, _) => "?",
+            (Part::Free, _) => " ",
+        }
+    }
+
+    /// A cell filled from below by so many eighths.
+    pub(super) fn eighth(self, eighths: usize) -> &'static str {
+        match (self.unicode, eighths) {
+            (true, n) => EIGHTHS[n.min(8)],
+            (false, 0..=3) => " ",
+            (false, _) => "#",
+        }
+    }
+
+    /// The line of a high-water mark.
+    pub(super) fn mark(self) -> &'static str {
+        if self.unicode { "╌" } else { "-" }
+    }
+
+    pub(super) fn border(self) -> border::Set<'static> {
+        if self.unicode { border::PLAIN } else { ASCII }
+    }
+
+    /// Between a function and its caller.
+    pub(super) fn called_by(self) -> &'static str {
+        if self.unicode { " ← " } else { " < " }
+    }
+
+    pub(super) fn ellipsis(self) -> &'static str {
+        if self.unicode { "…" } else { "~" }
+    }
+
+    /// Behind the name of the column that is sorted by.
+    pub(super) fn sorted(self, smallest_first: bool) -> &'static str {
+        match (self.unicode, smallest_first) {
+            (true, false) => "▼",
+            (true, true) => "▲",
+            (false, false) => "v",
+            (false, true) => "^",
+        }
+    }
+}

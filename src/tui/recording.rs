@@ -1,0 +1,172 @@
+//! The recording behind the view, on a thread of its own.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::analysis::{Live, ThreadChoice};
+use crate::model::{End, EndReason, Record, RecordSink};
+use crate::sampler::{BackgroundSink, ExactRecorder, Progress, Recorder};
+
+use super::app::BoxError;
+
+/// A recorder that is attached.
+pub enum Recording {
+    /// Of samples.
+    Samples(Box<Recorder>),
+    /// Of exact events.
+    Exact(Box<ExactRecorder>),
+}
+
+/// Attaches; called again when a recording has to begin anew.
+pub type Attach = Box<dyn FnMut() -> Result<Recording, BoxError> + Send>;
+
+/// A live profile that a thread fills.
+pub(super) struct Recorded {
+    live: Arc<Mutex<Live>>,
+    ended: Arc<Mutex<Option<String>>>,
+    quit: Arc<AtomicBool>,
+    /// What the recorder looks at: set to end it, or to begin anew.
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Recorded {
+    /// Attaches and begins; returns when the job is attached to, or with the reason why it is not.
+    pub(super) fn start(
+        attach: Attach,
+        choice: ThreadChoice,
+        host: String,
+    ) -> Result<Recorded, BoxError> {
+        let live = Arc::new(Mutex::new(Live::charging(choice)));
+        let (ended, quit, stop) = (Arc::default(), Arc::default(), Arc::default());
+        let mut keeper = Keeper {
+            live: Arc::clone(&live),
+            quit: Arc::clone(&quit),
+            stop: Arc::clone(&stop),
+            host,
+            attach,
+        };
+        let (attached, is_attached) = channel();
+        let how = Arc::clone(&ended);
+        // Attached on the thread that reads: probes and interpreters need not travel.
+        let thread =
+            std::thread::Builder::new().name("memspy-top".to_owned()).spawn(move || {
+                let first = match (keeper.attach)() {
+                    Ok(recorder) => {
+                        let _ = attached.send(Ok(()));
+                        recorder
+                    }
+                    Err(error) => {
+                        let _ = attached.send(Err(error));
+                        return;
+                    }
+                };
+                let end = keeper.keep_recording(first);
+                *lock(&how) = end;
+            })?;
+        let started = Recorded { live, ended, quit, stop, thread: Some(thread) };
+        started.wait(&is_attached).map(|()| started)
+    }
+
+    fn wait(&self, attached: &Receiver<Result<(), BoxError>>) -> Result<(), BoxError> {
+        attached.recv().unwrap_or_else(|_| Err("the recording thread ended unexpectedly".into()))
+    }
+
+    /// The profile, as it is now.
+    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+        lock(&self.live)
+    }
+
+    /// How the recording ended; `None` while it goes on.
+    pub(super) fn ended(&self) -> Option<String> {
+        let told = lock(&self.ended).clone();
+        let gone = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        told.or_else(|| gone.then(|| "the recording ended unexpectedly".to_owned()))
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.quit.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // Its only failure is a panic, which has been printed by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Keeper {
+    live: Arc<Mutex<Live>>,
+    quit: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    host: String,
+    attach: Attach,
+}
+
+impl Keeper {
+    /// Records until the job ends or the view is left; says how it ended.
+    fn keep_recording(&mut self, mut recorder: Recording) -> Option<String> {
+        loop {
+            let renew = AtomicBool::new(false);
+            let recorded = self.record(recorder, &renew);
+            if self.quit.load(Ordering::Relaxed) {
+                return None;
+            }
+            let reason = match recorded {
+                Ok(end) => end.reason,
+                Err(error) => return Some(format!("the recording failed: {error}")),
+            };
+            match reason {
+                EndReason::Interrupted if renew.load(Ordering::Relaxed) => {}
+                EndReason::TargetExited => return Some("the job has ended".to_owned()),
+                EndReason::TargetExecuted => {
+                    return Some("the job has become another program".to_owned());
+                }
+                EndReason::Failed(why) => return Some(format!("the recording failed: {why}")),
+                EndReason::Duration | EndReason::Interrupted => return None,
+            }
+            self.stop.store(false, Ordering::Relaxed);
+            recorder = match (self.attach)() {
+                Ok(recorder) => recorder,
+                Err(error) => return Some(format!("the recording could not go on: {error}")),
+            };
+            lock(&self.live).begin_anew();
+        }
+    }
+
+    fn record(&self, recorder: Recording, renew: &AtomicBool) -> io::Result<End> {
+        // What the picture is made of is computed under the lock; sampling must not wait for that.
+        let mut background = BackgroundSink::new(Shared(Arc::clone(&self.live)))?;
+        let mut observe = |_: &Progress| {
+            if lock(&self.live).is_full() {
+                renew.store(true, Ordering::Relaxed);
+                self.stop.store(true, Ordering::Relaxed);
+            }
+        };
+        let (host, stop) = (self.host.clone(), &*self.stop);
+        let end = match recorder {
+            Recording::Samples(recorder) => recorder.run(host, &mut background, stop, &mut observe),
+            Recording::Exact(recorder) => recorder.run(host, &mut background, stop, &mut observe),
+        };
+        let (_, written) = background.finish();
+        written.and(end)
+    }
+}
+
+/// The profile as a sink.
+struct Shared(Arc<Mutex<Live>>);
+
+impl RecordSink for Shared {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        lock(&self.0).record(record)
+    }
+}
+
+/// A lock that a panic left behind still guards whole values.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,82 @@
+//! The terminal: taken when the view begins, given back in any case.
+
+use std::io::{self, BufWriter, Stdout, Write, stdout};
+use std::panic::{PanicHookInfo, set_hook, take_hook};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::terminal::{
+    BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
+    LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::crossterm::{execute, queue};
+use ratatui::{Frame, Terminal};
+
+/// A picture of 200 × 50 with its colours, so that it is written at once.
+const BUFFER: usize = 64 << 10;
+
+type Hook = Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync>;
+
+/// The terminal while it shows pictures.
+pub(super) struct Screen {
+    terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+    /// Set by a panic, which has given the terminal back.
+    pub(super) lost: Arc<AtomicBool>,
+    hook: Hook,
+}
+
+impl Screen {
+    /// Takes the terminal: its other screen, keys one by one.
+    pub(super) fn take() -> io::Result<Screen> {
+        enable_raw_mode()?;
+        let lost = Arc::new(AtomicBool::new(false));
+        // What a panic prints would otherwise be lost with the other screen.
+        let hook: Hook = Arc::from(take_hook());
+        let (before, flag) = (Arc::clone(&hook), Arc::clone(&lost));
+        set_hook(Box::new(move |panic| {
+            flag.store(true, Ordering::Relaxed);
+            give_back();
+            before(panic);
+        }));
+        let opened = || -> io::Result<_> {
+            // Not Terminal::clear, which asks where the cursor is: some terminals never answer.
+            execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
+            let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, stdout()));
+            Terminal::new(backend)
+        };
+        match opened() {
+            Ok(terminal) => Ok(Screen { terminal, lost, hook }),
+            Err(error) => {
+                give_back();
+                set_hook(Box::new(move |panic| hook(panic)));
+                Err(error)
+            }
+        }
+    }
+
+    /// Draws a picture: what changed is written, as one update where the terminal knows such.
+    pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        queue!(self.terminal.backend_mut(), BeginSynchronizedUpdate)?;
+        self.terminal.draw(picture)?;
+        queue!(self.terminal.backend_mut(), EndSynchronizedUpdate)?;
+        Write::flush(self.terminal.backend_mut())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if !self.lost.load(Ordering::Relaxed) {
+            give_back();
+        }
+        let hook = Arc::clone(&self.hook);
+        set_hook(Box::new(move |panic| hook(panic)));
+    }
+}
+
+/// A terminal that is gone cannot be given back; nothing is lost then.
+fn give_back() {
+    let _ = execute!(stdout(), EndSynchronizedUpdate, LeaveAlternateScreen, Show);
+    let _ = disable_raw_mode();
+}

@@ -1,0 +1,222 @@
+//! What the user has chosen: view, order, place in the list; and what keys do to it.
+
+use std::time::Duration;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::table::Sort;
+use crate::model::CudaIndex;
+
+/// What is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum View {
+    /// Lines of code.
+    Lines,
+    /// Python stacks.
+    Stacks,
+    /// Tensors and what they are for.
+    Holders,
+}
+
+impl View {
+    /// All of them.
+    pub const ALL: [View; 3] = [View::Lines, View::Stacks, View::Holders];
+}
+
+/// What a key asks of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing, or only another picture of the same.
+    Nothing,
+    /// To end.
+    Quit,
+    /// To look who holds the memory.
+    LookAtHolders,
+}
+
+/// Intervals between two pictures that can be chosen, in milliseconds.
+const INTERVALS: [u64; 8] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000];
+
+/// The window that shows a row in full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detail {
+    Closed,
+    /// Of the row that is chosen in the next picture.
+    Opening,
+    /// Of the row with this key, wherever it is listed.
+    Of(u64),
+}
+
+/// The user's choices.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// What is listed.
+    pub view: View,
+    /// Whether lines of libraries are listed by themselves.
+    pub all_lines: bool,
+    /// The device asked for; `None` for the one with the highest peak.
+    pub gpu: Option<CudaIndex>,
+    /// Whether the picture stands still.
+    pub frozen: bool,
+    /// Between two pictures.
+    pub interval: Duration,
+    pub(super) help: bool,
+    pub(super) detail: Detail,
+    /// The first line shown of the text in a window.
+    pub(super) scroll: usize,
+    pub(super) sort: [Sort; 3],
+    /// The row chosen in each view, and the first row shown.
+    pub(super) chosen: [usize; 3],
+    pub(super) first: [usize; 3],
+    /// Of the last picture: rows of the list, rows that fit, columns of numbers, and devices.
+    pub(super) rows: usize,
+    pub(super) fitting: usize,
+    pub(super) columns: usize,
+    pub(super) gpus: Vec<CudaIndex>,
+    /// The device shown.
+    pub(super) shown: Option<CudaIndex>,
+}
+
+impl State {
+    /// The choices at the beginning.
+    pub fn new(gpu: Option<CudaIndex>, interval: Duration) -> State {
+        State {
+            view: View::Lines,
+            all_lines: false,
+            gpu,
+            frozen: false,
+            interval,
+            help: false,
+            detail: Detail::Closed,
+            scroll: 0,
+            sort: [Sort { column: 0, reversed: false }; 3],
+            chosen: [0; 3],
+            first: [0; 3],
+            rows: 0,
+            fitting: 0,
+            columns: 0,
+            gpus: Vec::new(),
+            shown: None,
+        }
+    }
+
+    /// Does what a key means.
+    pub fn key(&mut self, key: KeyEvent) -> Asked {
+        if key.kind == KeyEventKind::Release {
+            return Asked::Nothing;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return match key.code {
+                KeyCode::Char('c' | 'd') => Asked::Quit,
+                _ => Asked::Nothing,
+            };
+        }
+        let is_detailed = self.detail != Detail::Closed;
+        if (self.help || is_detailed) && self.scroll_window(key.code) {
+            return Asked::Nothing;
+        }
+        // The help is closed by any other key, the window of a row by those that leave or change the list.
+        if std::mem::take(&mut self.help) {
+            return if key.code == KeyCode::Char('q') { Asked::Quit } else { Asked::Nothing };
+        }
+        if is_detailed && matches!(key.code, KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q')) {
+            self.detail = Detail::Closed;
+            return Asked::Nothing;
+        }
+        if matches!(key.code, KeyCode::Char('l' | 's' | 'h' | 'a' | 'g')) {
+            self.detail = Detail::Closed;
+        }
+        let view = self.view as usize;
+        let last = self.rows.saturating_sub(1);
+        let page = self.fitting.saturating_sub(1).max(1);
+        let chosen = self.chosen[view].min(last);
+        let sort = &mut self.sort[view];
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
+            KeyCode::Char('l') => self.view = View::Lines,
+            KeyCode::Char('s') => self.view = View::Stacks,
+            KeyCode::Char('h') => {
+                self.view = View::Holders;
+                return Asked::LookAtHolders;
+            }
+            KeyCode::Char('a') => self.all_lines = !self.all_lines,
+            KeyCode::Char('g') => self.next_gpu(),
+            KeyCode::Char(' ' | 'p') => self.frozen = !self.frozen,
+            KeyCode::Char('?') | KeyCode::F(1) => (self.help, self.scroll) = (true, 0),
+            KeyCode::Char('r') => sort.reversed = !sort.reversed,
+            KeyCode::Char('<' | ',') | KeyCode::Left => {
+                sort.column = sort.column.saturating_sub(1);
+            }
+            KeyCode::Char('>' | '.') | KeyCode::Right => {
+                sort.column = (sort.column + 1).min(self.columns);
+            }
+            KeyCode::Char(digit @ '1'..='9') => {
+                let column = digit as usize - '1' as usize;
+                if column <= self.columns {
+                    // The same again turns the order round.
+                    sort.reversed = sort.column == column && !sort.reversed;
+                    sort.column = column;
+                }
+            }
+            KeyCode::Char('+' | '=') => self.interval = next(self.interval),
+            KeyCode::Char('-') => self.interval = previous(self.interval),
+            KeyCode::Up | KeyCode::Char('k') => self.chosen[view] = chosen.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.chosen[view] = (chosen + 1).min(last),
+            KeyCode::PageUp => self.chosen[view] = chosen.saturating_sub(page),
+            KeyCode::PageDown => self.chosen[view] = (chosen + page).min(last),
+            KeyCode::Home => self.chosen[view] = 0,
+            KeyCode::End => self.chosen[view] = last,
+            KeyCode::Enter if self.rows > 0 => (self.detail, self.scroll) = (Detail::Opening, 0),
+            _ => {}
+        }
+        Asked::Nothing
+    }
+
+    /// Moves the text of a window; whether the key does that.
+    fn scroll_window(&mut self, code: KeyCode) -> bool {
+        let page = self.fitting.max(2) - 1;
+        self.scroll = match code {
+            KeyCode::Up | KeyCode::Char('k') => self.scroll.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll + 1,
+            KeyCode::PageUp => self.scroll.saturating_sub(page),
+            KeyCode::PageDown => self.scroll + page,
+            KeyCode::Home => 0,
+            KeyCode::End => usize::MAX / 2,
+            _ => return false,
+        };
+        true
+    }
+
+    fn next_gpu(&mut self) {
+        let at = self.gpus.iter().position(|gpu| Some(*gpu) == self.shown);
+        let next = at.and_then(|at| self.gpus.get(at + 1)).or(self.gpus.first());
+        if let Some(next) = next {
+            self.gpu = Some(*next);
+            self.shown = self.gpu;
+        }
+    }
+
+    /// Notes how long the list is and how many rows of it fit; returns the row chosen and the first one shown.
+    pub(super) fn place(&mut self, rows: usize, fitting: usize) -> (usize, usize) {
+        (self.rows, self.fitting) = (rows, fitting);
+        let view = self.view as usize;
+        let chosen = self.chosen[view].min(rows.saturating_sub(1));
+        let first = self.first[view].min(rows.saturating_sub(fitting));
+        let lowest = (chosen + 1).saturating_sub(fitting);
+        let first = first.clamp(lowest, chosen.max(lowest));
+        (self.chosen[view], self.first[view]) = (chosen, first);
+        (chosen, first)
+    }
+}
+
+fn next(interval: Duration) -> Duration {
+    let now = interval.as_millis() as u64;
+    let longer = INTERVALS.into_iter().find(|other| *other > now);
+    longer.map_or(interval, Duration::from_millis)
+}
+
+fn previous(interval: Duration) -> Duration {
+    let now = interval.as_millis() as u64;
+    let shorter = INTERVALS.into_iter().rev().find(|other| *other < now);
+    shorter.map_or(interval, Duration::from_millis)
+}

@@ -1,0 +1,216 @@
+//! Rows of numbers and a name: what the three views list, and how they are sorted.
+
+use std::cmp::Ordering;
+
+use crate::analysis::Bounded;
+use crate::render;
+
+/// A column of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    /// In characters, with the space before it.
+    pub(super) width: u16,
+}
+
+/// A number in a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Cell {
+    Bytes(u64),
+    Count(u64),
+    /// Per cent.
+    Share(f64),
+    /// What may be known only within limits.
+    Bounded(Bounded),
+    Unknown,
+}
+
+impl Cell {
+    pub(super) fn text(&self) -> String {
+        match self {
+            Cell::Bytes(bytes) => size(*bytes),
+            Cell::Count(count) => render::count(*count),
+            Cell::Share(share) => format!("{share:.1} %"),
+            Cell::Bounded(value) => {
+                let sign = if value.exact { "" } else { "~" };
+                format!("{sign}{}", size(value.value.max(0) as u64))
+            }
+            Cell::Unknown => "-".to_owned(),
+        }
+    }
+
+    fn key(&self) -> f64 {
+        match self {
+            Cell::Bytes(value) | Cell::Count(value) => *value as f64,
+            Cell::Share(share) => *share,
+            Cell::Bounded(value) => value.value as f64,
+            Cell::Unknown => -1.0,
+        }
+    }
+}
+
+/// A size in at most ten characters.
+fn size(bytes: u64) -> String {
+    let text = render::bytes(bytes);
+    match text.split_once('.') {
+        // 1023.99 MiB loses its last digit.
+        Some((whole, rest)) if text.len() > 10 => format!("{whole}.{}{}", &rest[..1], &rest[2..]),
+        _ => text,
+    }
+}
+
+/// A size in at most eight characters: three or four digits.
+pub(super) fn short_size(bytes: u64) -> String {
+    let text = render::bytes(bytes);
+    let Some((number, unit)) = text.split_once(' ') else { return text };
+    let digits = number.find('.').unwrap_or(number.len());
+    let keep = match digits {
+        1 => number.len(),
+        2 => (digits + 2).min(number.len()),
+        _ => digits,
+    };
+    format!("{} {unit}", &number[..keep])
+}
+
+/// What a row is called.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Name {
+    pub(super) text: String,
+    /// The file, short, and the line.
+    pub(super) place: Option<(String, u32)>,
+    /// What follows when there is room: the callers.
+    pub(super) callers: Vec<(String, Option<(String, u32)>)>,
+}
+
+/// A row.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    pub(super) cells: Vec<Cell>,
+    pub(super) name: Name,
+    /// The row in full, for a window of its own; empty while none is open.
+    pub(super) detail: Vec<String>,
+    /// What tells it from others, also in another picture.
+    pub(super) key: u64,
+    /// The group that it belongs to, and whether it is the group's head.
+    pub(super) group: usize,
+    pub(super) is_head: bool,
+}
+
+/// A table.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Table {
+    /// What it shows, and of when.
+    pub(super) title: String,
+    pub(super) columns: Vec<Column>,
+    /// What the names are.
+    pub(super) names: &'static str,
+    pub(super) rows: Vec<Row>,
+}
+
+/// By which column a table is sorted; the one behind the last is the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sort {
+    pub(super) column: usize,
+    pub(super) reversed: bool,
+}
+
+impl Table {
+    /// The rows in order. Numbers begin with the largest, names with A; rows of a group stay together, behind its head.
+    pub(super) fn sorted(&self, sort: Sort) -> Vec<&Row> {
+        let mut rows: Vec<&Row> = self.rows.iter().collect();
+        let mut heads: Vec<Option<&Row>> = Vec::new();
+        for row in self.rows.iter().filter(|row| row.is_head) {
+            heads.resize(heads.len().max(row.group + 1), None);
+            heads[row.group] = Some(row);
+        }
+        let of = |row: &Row| heads.get(row.group).copied().flatten();
+        let by = |a: &Row, b: &Row| {
+            let number = |row: &Row| row.cells.get(sort.column).map(Cell::key);
+            let natural = match (number(a), number(b)) {
+                (Some(a), Some(b)) => b.total_cmp(&a),
+                _ => Ordering::Equal,
+            };
+            // Equals by what else they have.
+            let rest = || {
+                let pairs = a.cells.iter().zip(&b.cells);
+                pairs.map(|(a, b)| b.key().total_cmp(&a.key())).find(|o| o.is_ne())
+            };
+            let names = || (&a.name.text, &a.name.place).cmp(&(&b.name.text, &b.name.place));
+            match (sort.column < self.columns.len(), sort.reversed) {
+                (true, false) => natural.then_with(|| rest().unwrap_or_else(names)),
+                (true, true) => natural.reverse().then_with(|| rest().unwrap_or_else(names)),
+                (false, false) => names(),
+                (false, true) => names().reverse(),
+            }
+        };
+        rows.sort_by(|a, b| {
+            if a.group == b.group {
+                return b.is_head.cmp(&a.is_head).then_with(|| by(a, b));
+            }
+            match (of(a), of(b)) {
+                (Some(head), Some(other)) => by(head, other).then(a.group.cmp(&b.group)),
+                _ => a.group.cmp(&b.group),
+            }
+        });
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(bytes: u64, name: &str, group: usize, is_head: bool) -> Row {
+        Row {
+            cells: vec![Cell::Bytes(bytes)],
+            name: Name { text: name.into(), ..Name::default() },
+            detail: Vec::new(),
+            key: 0,
+            group,
+            is_head,
+        }
+    }
+
+    fn names(rows: Vec<Row>, column: usize, reversed: bool) -> Vec<String> {
+        let columns = vec![Column { name: "BYTES", width: 11 }];
+        let table = Table { title: String::new(), columns, names: "NAME", rows };
+        let sorted = table.sorted(Sort { column, reversed });
+        sorted.iter().map(|row| row.name.text.clone()).collect()
+    }
+
+    #[test]
+    fn numbers_begin_with_the_largest_and_names_with_a() {
+        let rows = || vec![row(1, "c", 0, false), row(3, "b", 0, false), row(2, "a", 0, false)];
+        assert_eq!(names(rows(), 0, false), ["b", "a", "c"]);
+        assert_eq!(names(rows(), 0, true), ["c", "a", "b"]);
+        assert_eq!(names(rows(), 1, false), ["a", "b", "c"]);
+        assert_eq!(names(rows(), 1, true), ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn a_group_stays_behind_its_head() {
+        let rows = vec![
+            row(5, "small", 0, true),
+            row(5, "s1", 0, false),
+            row(8, "large", 1, true),
+            row(2, "l2", 1, false),
+            row(6, "l6", 1, false),
+        ];
+        assert_eq!(names(rows.clone(), 0, false), ["large", "l6", "l2", "small", "s1"]);
+        assert_eq!(names(rows, 0, true), ["small", "s1", "large", "l2", "l6"]);
+    }
+
+    #[test]
+    fn sizes_fit_their_columns() {
+        for (bytes, long, short) in [
+            (0, "0 B", "0 B"),
+            (1023, "1023 B", "1023 B"),
+            (1_048_000_000, "999.45 MiB", "999 MiB"),
+            (1_073_000_000, "1023.2 MiB", "1023 MiB"),
+            (1_638_075_392, "1.53 GiB", "1.53 GiB"),
+            (77 << 30, "77.00 GiB", "77.0 GiB"),
+        ] {
+            assert_eq!((&*size(bytes), &*short_size(bytes)), (long, short));
+        }
+    }
+}
