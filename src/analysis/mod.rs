@@ -24,6 +24,7 @@ mod profile;
 mod saved;
 mod tick;
 mod timeline;
+mod trigger;
 
 pub use changes::{Change, changes};
 pub use device::{Moment, Snapshot};
@@ -39,3 +40,4 @@ pub use profile::{Profile, UsagePeak};
 pub use saved::{NodeClass, SavedSummary, saved};
 pub use tick::ThreadChoice;
 pub use timeline::{Timeline, TimelinePoint};
+pub use trigger::{Condition, UnknownCondition, Watch};

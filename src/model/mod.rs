@@ -12,6 +12,7 @@ pub mod frame_walk;
 pub mod gpu;
 pub mod holders;
 pub mod holdings;
+pub mod inherited;
 pub mod record;
 pub mod stack;
 pub mod tensors;
@@ -30,6 +31,7 @@ pub use holders::{Category, GraphNode, HolderMap, SavedBy, SavedIn, TensorRow};
 pub use holdings::{
     DeviceHoldings, Held, HeldOnDevice, HeldStorages, HolderSnapshot, StorageGroup,
 };
+pub use inherited::{Inherited, InheritedBlock, InheritedMemory, Maker, Share, Triggered};
 pub use record::{
     End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
     Source, Start, Step, ThreadSample, Totals,

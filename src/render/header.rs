@@ -114,5 +114,6 @@ pub(super) fn end_text(profile: &Profile) -> String {
         Some(EndReason::TargetExited) => "the process exited".to_owned(),
         Some(EndReason::TargetExecuted) => "the process became another program".to_owned(),
         Some(EndReason::Failed(why)) => format!("failed: {why}"),
+        Some(EndReason::Condition(what)) => format!("'{what}' came true"),
     }
 }

@@ -7,6 +7,7 @@ use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
 use super::holders;
+use super::inherited;
 use super::rare::{self, Head};
 use super::sample::SampleState;
 use super::varint::Cursor;
@@ -186,6 +187,19 @@ impl Decoder {
             tag::STEP => {
                 let time = self.time(from)?;
                 Some(Record::Step(Step { time, step: structure(from)? }))
+            }
+            tag::INHERITED => {
+                let time = self.time(from)?;
+                let lookup = inherited::Numbers {
+                    threads: &self.threads,
+                    stacks: &self.stacks,
+                    sites: &self.sites,
+                };
+                Some(Record::Inherited(inherited::decode(from, time, &lookup)?))
+            }
+            tag::TRIGGERED => {
+                let time = self.time(from)?;
+                Some(Record::Triggered(structure::<inherited::Triggered<'_>>(from)?.at(time)))
             }
             tag::END => {
                 let time = self.time(from)?;
