@@ -1,10 +1,19 @@
 //! The words of the command line.
 
+mod amounts;
+mod flight;
+mod record;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::model::StatKey;
+
+pub use amounts::{Kept, time};
+use amounts::{pid, seconds};
+pub use flight::{Join, ThenWord, Until, Verdict};
+pub use record::{FreesWord, ProbesWord, Record, RecordFormat};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
@@ -31,6 +40,10 @@ pub enum Command {
     Lines(Lines),
     /// Print a recording with --holders as a table of training iterations
     Iterations(Iterations),
+    /// Say what a recording shows of the moment at which the job ran out of memory, or of its end
+    Verdict(Verdict),
+    /// Join the segments that a killed 'record --keep' left behind into one trace
+    Join(Join),
     /// Look at a job once: its stacks, and where its GPU memory is
     Dump(Dump),
     /// List the tensors of a job: name, shape, bytes, what for, who shares the memory
@@ -41,109 +54,6 @@ pub enum Command {
     Doctor(Doctor),
     /// Print completions for a shell
     Completions(Completions),
-}
-
-/// `memspy record`.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  memspy record -p 12345 -o trace.bin           until Ctrl-C, or until the job ends
-  memspy record -p 12345 -d 20 -o trace.bin     for 20 seconds
-  memspy record --exact -p 12345 -o trace.bin   every allocation, with its exact stack (root)
-  memspy record -o trace.bin -- python train.py")]
-pub struct Record {
-    /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, required_unless_present = "program", conflicts_with = "program")]
-    pub pid: Option<u32>,
-    /// File to write; %p becomes the pid, %h the host name [default: memspy-%p.bin, or .svg, .txt]
-    #[arg(short, long)]
-    pub output: Option<PathBuf>,
-    /// What to write
-    #[arg(short, long, value_enum, default_value_t = RecordFormat::Trace)]
-    pub format: RecordFormat,
-    /// Seconds to record [default: until Ctrl-C or until the job ends]
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
-    pub duration: Option<f64>,
-    /// Samples a second
-    #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub rate: u32,
-    /// Follow child processes too (not built yet: refused)
-    #[arg(short, long)]
-    pub subprocesses: bool,
-    /// Overwrite the output file
-    #[arg(long)]
-    pub force: bool,
-    /// Leave the source text of the functions seen out of the trace
-    #[arg(long)]
-    pub no_source: bool,
-    /// Never stop the job to read it: accepted for py-spy's users, memspy never does
-    #[arg(long)]
-    pub nonblocking: bool,
-    /// How stacks are shown, with --format flamegraph or collapsed
-    #[command(flatten)]
-    pub stacks: Stacks,
-    /// Also look at who holds the memory, again and again: the job stands still for at most PERCENT of the time
-    /// [default with no number: 1]
-    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = percent)]
-    pub holders: Option<f64>,
-    /// Record every allocation with its exact stack, by probes in the kernel (needs root, or CAP_BPF,
-    /// CAP_PERFMON and CAP_SYS_PTRACE). At 66,000 allocations a second on an H200 the job keeps 0.87 of its
-    /// speed (PyTorch's own memory history with Python stacks: 0.83)
-    #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]
-    pub exact: bool,
-    /// How probes are placed, with --exact [default: the first of these that the kernel allows]
-    #[arg(long, value_enum, value_name = "WAY", requires = "exact")]
-    pub probes: Option<ProbesWord>,
-    /// How frees are learned of, with --exact
-    #[arg(long, value_enum, default_value_t = FreesWord::Events, requires = "exact")]
-    pub frees: FreesWord,
-    /// With --exact: take stacks only of allocations of at least so many bytes (512, 64K, 2M); from 1M, with
-    /// --frees maps, the job keeps 0.92 of its speed
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0", requires = "exact")]
-    pub stacks_from: u64,
-    /// With --exact: take one stack for so many bytes allocated, on average; totals stay exact (16M: 0.91 of
-    /// the speed)
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0", requires = "exact")]
-    pub stacks_every: u64,
-    /// With --exact: also record which line of the forward pass each allocation of the backward pass
-    /// belongs to (0.79 of the speed)
-    #[arg(long, requires = "exact")]
-    pub backward_lines: bool,
-    /// Program to start and record, after `--`
-    #[arg(last = true, value_name = "PROGRAM")]
-    pub program: Vec<String>,
-}
-
-/// How `record --exact` places its probes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProbesWord {
-    /// One link for many places: Linux 6.6, CAP_BPF and CAP_PERFMON
-    Multi,
-    /// One perf event for each place: Linux 5.17, CAP_SYS_ADMIN
-    Perf,
-    /// No program in the kernel (where bpf(2) is refused): exact sizes and addresses, sampled stacks; CAP_PERFMON
-    Samples,
-}
-
-/// How `record --exact` learns of frees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FreesWord {
-    /// Each one by a probe
-    Events,
-    /// Each one with the stack that freed: peaks of all lines are exact (0.84 of the speed instead of 0.87)
-    Stacks,
-    /// From block maps, once a second: what was freed in between is known only then (0.89 of the speed)
-    Maps,
-}
-
-/// What `record` writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RecordFormat {
-    /// memspy's binary trace, for `flame` and `lines`
-    Trace,
-    /// Only the flamegraph of the peak, as SVG
-    Flamegraph,
-    /// Only the stacks at the peak, as text: `a;b;c BYTES`
-    Collapsed,
 }
 
 /// How stacks are chosen and shown.
@@ -397,51 +307,6 @@ pub struct Doctor {
 pub struct Completions {
     /// The shell
     pub shell: clap_complete::Shell,
-}
-
-fn pid(text: &str) -> Result<u32, String> {
-    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) => u32::from_str_radix(hex, 16),
-        None => text.parse(),
-    };
-    match parsed {
-        Ok(pid) if (1..=i32::MAX as u32).contains(&pid) => Ok(pid),
-        _ => Err("a process id is a number from 1 on, decimal or 0x…".to_owned()),
-    }
-}
-
-/// A number of bytes: `512`, `64K`, `2M`, `1G`, in powers of 1024.
-fn bytes(text: &str) -> Result<u64, String> {
-    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
-        Some(at) => text.split_at(at),
-        None => (text, ""),
-    };
-    let unit = unit.trim().trim_end_matches("iB").trim_end_matches('B');
-    let shift = match unit.to_ascii_uppercase().as_str() {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        _ => return Err("expected a number of bytes such as 512, 64K or 2M".to_owned()),
-    };
-    let number: u64 =
-        number.parse().map_err(|_| "expected a number of bytes such as 512".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than any GPU has".to_owned())
-}
-
-/// A part of the time, in per cent.
-fn percent(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent),
-        _ => Err("a number of per cent greater than 0, at most 50".to_owned()),
-    }
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds < 1e9 => Ok(seconds),
-        _ => Err("a number of seconds greater than 0".to_owned()),
-    }
 }
 
 #[cfg(test)]

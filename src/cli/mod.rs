@@ -9,6 +9,7 @@ pub mod args;
 mod doctor;
 mod dump;
 mod flame;
+mod flight;
 mod hints;
 mod holders;
 mod iterations;
@@ -18,6 +19,7 @@ mod output;
 mod record;
 mod replay;
 mod signals;
+mod sinks;
 
 use std::io;
 use std::process::ExitCode;
@@ -42,6 +44,8 @@ pub fn run() -> ExitCode {
         Command::Flame(words) => flame::run(words).map(|()| ExitCode::SUCCESS),
         Command::Lines(words) => lines::run(words).map(|()| ExitCode::SUCCESS),
         Command::Iterations(words) => iterations::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Verdict(words) => flight::verdict(words).map(|()| ExitCode::SUCCESS),
+        Command::Join(words) => flight::join(words).map(|()| ExitCode::SUCCESS),
         Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
         Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
         Command::Graph(words) => holders::graph(words).map(|()| ExitCode::SUCCESS),
@@ -67,7 +71,12 @@ pub fn run() -> ExitCode {
 
 /// A profile that charges memory to the threads asked for.
 fn charging(stacks: &args::Stacks) -> Profile {
-    Profile::charging(ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle })
+    Profile::charging(choice(stacks))
+}
+
+/// The threads asked for.
+fn choice(stacks: &args::Stacks) -> ThreadChoice {
+    ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle }
 }
 
 /// An error with its causes; those that it names itself are not said twice.

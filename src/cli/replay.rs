@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::analysis::Profile;
+use crate::analysis::{Profile, Verdicts};
+use crate::model::RecordSink;
 use crate::trace::{Reader, Summary};
 
 use super::output;
@@ -35,24 +36,41 @@ pub(super) fn for_report(
 
 /// Reads the trace at `path` into `profile`.
 fn read(path: &Path, profile: &mut Profile) -> Result<()> {
+    let warnings = replay(path, profile)?;
+    profile.finish();
+    for warning in warnings {
+        profile.warn(warning);
+    }
+    Ok(())
+}
+
+/// Reads the trace at `path` into the empty `verdicts`.
+pub(super) fn into_verdicts(path: &Path, mut verdicts: Verdicts) -> Result<Verdicts> {
+    let warnings = replay(path, &mut verdicts)?;
+    let profile = verdicts.profile_mut();
+    profile.finish();
+    for warning in warnings {
+        profile.warn(warning);
+    }
+    Ok(verdicts)
+}
+
+/// Replays the trace at `path`; gives what is wrong with it.
+fn replay(path: &Path, sink: &mut dyn RecordSink) -> Result<Vec<String>> {
     let mut reader = Reader::open(path)?;
     let bar = bar(reader.length().unwrap_or(0));
-    let summary = reader.replay_with(profile, &mut |progress| {
+    let summary = reader.replay_with(sink, &mut |progress| {
         bar.set_position(progress.bytes);
         ControlFlow::Continue(())
     })?;
     bar.finish_and_clear();
-    profile.finish();
-    for warning in warnings(&summary) {
-        profile.warn(warning);
-    }
     if summary.records == 0 {
         anyhow::bail!(
             "{} has no whole block: the recording ended before its first second was written",
             path.display()
         );
     }
-    Ok(())
+    Ok(warnings(&summary))
 }
 
 /// What a report has to say about the state of its trace.

@@ -260,7 +260,9 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
     devices
 }
 
-fn releasable(map: &BlockMap) -> u64 {
+/// Bytes of segments without any block in use, which `torch.cuda.empty_cache()` would return. Segments that expand and
+/// private pools, of which it returns parts, are left out.
+pub fn releasable(map: &BlockMap) -> u64 {
     let whole = map.segments.iter().filter(|segment| {
         segment.pool == PoolId::default()
             && !segment.expandable

@@ -5,6 +5,7 @@
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
+mod clock;
 mod collapsed;
 mod dump;
 mod dump_json;
@@ -19,7 +20,9 @@ mod lines;
 mod lines_export;
 mod size;
 mod summary;
+mod verdict;
 
+pub use clock::{length, utc};
 pub use collapsed::{NameStyle, collapsed};
 pub use dump::{Holders, dump_text};
 pub use dump_json::dump_json;
@@ -34,6 +37,7 @@ pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;
+pub use verdict::verdict_text;
 
 /// Why something could not be rendered.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,120 @@
+//! Numbers, sizes and times as words of the command line.
+
+use std::time::Duration;
+
+use crate::trace::Keep;
+
+pub(super) fn pid(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    match parsed {
+        Ok(pid) if (1..=i32::MAX as u32).contains(&pid) => Ok(pid),
+        _ => Err("a process id is a number from 1 on, decimal or 0x…".to_owned()),
+    }
+}
+
+/// A number of bytes: `512`, `64K`, `2M`, `1G`, in powers of 1024.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let unit = unit.trim().trim_end_matches("iB").trim_end_matches('B');
+    let shift = match unit.to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err("expected a number of bytes such as 512, 64K or 2M".to_owned()),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| "expected a number of bytes such as 512".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is more than any GPU has".to_owned())
+}
+
+/// A part of the time, in per cent.
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent),
+        _ => Err("a number of per cent greater than 0, at most 50".to_owned()),
+    }
+}
+
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds < 1e9 => Ok(seconds),
+        _ => Err("a number of seconds greater than 0".to_owned()),
+    }
+}
+
+/// A length of time: `500ms`, `120s`, `10min`, `2h`, `3d`; a number by itself is seconds.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || "expected a time such as 30s, 10min, 2h or 3d".to_owned();
+    let at = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(wrong()),
+    };
+    match number * seconds {
+        all if all >= 1e-3 && all < 1e9 => Ok(Duration::from_secs_f64(all)),
+        _ => Err(wrong()),
+    }
+}
+
+/// How much of a recording is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept(pub Keep);
+
+impl std::str::FromStr for Kept {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const LEAST: u64 = 64 << 10;
+        let is_size = text.ends_with(['K', 'M', 'G', 'T', 'B']);
+        let is_number = text.ends_with(|c: char| c.is_ascii_digit());
+        if is_size {
+            return match bytes(text)? {
+                bytes if bytes >= LEAST => Ok(Kept(Keep::Bytes(bytes))),
+                _ => Err("less than 64K does not hold a second of a recording".to_owned()),
+            };
+        }
+        match time(text) {
+            Ok(time) if !is_number => Ok(Kept(Keep::Time(time))),
+            _ => Err("expected a time (120s, 10min, 2h) or a size (500M, 2G)".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, millis) in
+            [("500ms", 500), ("2", 2000), ("1.5s", 1500), ("10min", 600_000), ("1d", 86_400_000)]
+        {
+            assert_eq!(time(text).map(|t| t.as_millis()), Ok(millis), "{text}");
+        }
+        for wrong in ["", "s", "-1s", "3 weeks", "1e3s", "0s", "10m"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_a_time_or_a_size() {
+        assert_eq!("120s".parse(), Ok(Kept(Keep::Time(Duration::from_secs(120)))));
+        assert_eq!("500M".parse(), Ok(Kept(Keep::Bytes(500 << 20))));
+        for wrong in ["120", "10m", "1K", "M", ""] {
+            assert!(wrong.parse::<Kept>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A recording that goes on for days: what is kept of it, and what is written when something happens.
+
+mod print;
+mod report;
+mod window;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::analysis::{Profile, ThreadChoice};
+use crate::model::{EndReason, Nanos, Record, RecordSink, Triggered};
+use crate::trace::{Keep, Ring};
+
+pub(super) use print::Printer;
+pub(super) use report::{Reported, join, verdict, verdict_path, write_verdict};
+use window::{Stream, Window};
+
+use super::output;
+
+/// Keeps the last part of a recording.
+pub(super) struct Flight {
+    ring: Ring,
+    window: Window,
+    stream: Stream,
+    choice: ThreadChoice,
+    path: PathBuf,
+    force: bool,
+    /// Recordings written.
+    written: u32,
+    now: Nanos,
+}
+
+impl Flight {
+    /// Keeps it beside `path`, where recordings will be written.
+    pub(super) fn new(
+        path: &Path,
+        keep: Keep,
+        force: bool,
+        choice: ThreadChoice,
+    ) -> Result<Flight> {
+        let folder = path.with_extension("ring");
+        let ring = Ring::create(&folder, keep, force).map_err(|error| {
+            let left = folder.is_dir();
+            let error = anyhow::Error::new(error);
+            match left {
+                true => error.context(format!(
+                    "a recording that did not end in order left its segments; 'memspy join {0} -o FILE' makes a trace of them, \
+                     --force overwrites them",
+                    folder.display()
+                )),
+                false => error.context("nothing was recorded"),
+            }
+        })?;
+        Ok(Flight {
+            ring,
+            window: Window::new(Profile::charging(choice)),
+            stream: Stream::default(),
+            choice,
+            path: path.to_owned(),
+            force,
+            written: 0,
+            now: Nanos(0),
+        })
+    }
+
+    /// Recordings written so far.
+    pub(super) fn written(&self) -> u32 {
+        self.written
+    }
+
+    /// Writes what is kept as a recording of its own, and the verdict on it. `ended` by `triggered` where the recording
+    /// itself goes on.
+    pub(super) fn write(&mut self, ended: Option<&Triggered>) -> Result<Reported> {
+        self.ring.flush().context("what was recorded last could not be written")?;
+        let path = report::numbered(&self.path, self.written + 1);
+        if self.written > 0 {
+            output::check(&path, self.force)?;
+        }
+        let reason = ended.map(|triggered| EndReason::Condition(triggered.condition.clone()));
+        let reported = report::write(
+            &self.ring.segments(),
+            &path,
+            self.force,
+            Profile::charging(self.choice),
+            reason.map(|reason| (self.now, reason)),
+        )?;
+        self.written += 1;
+        Ok(reported)
+    }
+
+    /// Removes the segments: all that they tell has been written.
+    pub(super) fn finish(self) -> Result<()> {
+        let folder = self.ring.folder().to_owned();
+        self.ring
+            .remove()
+            .with_context(|| format!("the segments in {} cannot be removed", folder.display()))
+    }
+
+    /// Where the segments are.
+    pub(super) fn folder(&self) -> &Path {
+        self.ring.folder()
+    }
+
+    /// Most bytes that were ever kept, and segments begun.
+    pub(super) fn size(&self) -> (u64, u64) {
+        (self.ring.most_bytes(), self.ring.begun())
+    }
+
+    fn begin(&mut self, border: Nanos) -> io::Result<()> {
+        self.ring.begin(border)?;
+        let profile = Profile::charging(self.choice);
+        self.window.next(border, &self.stream, profile, Some(&mut self.ring))?;
+        self.ring.opened()
+    }
+}
+
+impl RecordSink for Flight {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.now = self.now.max(record.time().unwrap_or_default());
+        if self.ring.begun() == 0 {
+            self.ring.begin(Nanos(0))?;
+        }
+        if let Some(border) = self.stream.border(record)
+            && self.ring.is_due(border)
+            && (self.window.is_settled() || self.ring.is_overdue(border))
+        {
+            self.begin(border)?;
+        }
+        if self.stream.take(record) {
+            self.window.take(&self.stream, record, Some(&mut self.ring))
+        } else {
+            self.window.redefined(record);
+            Ok(())
+        }
+    }
+}
