@@ -1,5 +1,6 @@
 //! The head of every report: what was recorded, its peak, what was missed, warnings.
 
+use super::clock::length;
 use super::exact;
 use super::size::{count, percent, signed_bytes};
 use crate::analysis::{HighWater, Profile, Reached};
@@ -60,7 +61,7 @@ fn mark_text(high: HighWater) -> String {
 
 /// Time, samples, rate and what was missed.
 pub(super) fn sampling_line(profile: &Profile) -> String {
-    let seconds = profile.duration().seconds();
+    let seconds = covered(profile);
     let samples = profile.samples();
     let rate = if seconds > 0.0 {
         format!(", {:.1} per second", samples as f64 / seconds)
@@ -71,7 +72,24 @@ pub(super) fn sampling_line(profile: &Profile) -> String {
         0 => String::new(),
         rate => format!(" of {rate} wanted"),
     };
-    format!("{seconds:.1} s, {} samples{rate}{wanted}; {}", count(samples), missed(profile))
+    let (time, missed) = (stretch(profile), missed(profile));
+    format!("{time}, {} samples{rate}{wanted}; {missed}", count(samples))
+}
+
+/// Seconds of which the recording has everything.
+fn covered(profile: &Profile) -> f64 {
+    profile.duration().seconds() - profile.begins().unwrap_or_default().seconds()
+}
+
+/// How long was recorded, and what is kept of that.
+pub(super) fn stretch(profile: &Profile) -> String {
+    match profile.begins() {
+        None => format!("{:.1} s", covered(profile)),
+        Some(_) => {
+            let whole = length(profile.duration().seconds());
+            format!("the last {} of {whole}", length(covered(profile)))
+        }
+    }
 }
 
 /// What was missed, in per cent.

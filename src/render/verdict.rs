@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::RenderError;
-use super::clock::{length, utc};
-use super::header::end_text;
+use super::clock::utc;
+use super::header::{end_text, stretch};
 use super::label::{Labels, one_line};
 use super::size::{bytes, count, optional_bytes, percent};
 use crate::analysis::{Asked, Cache, Folded, Label, Profile, Verdict, VerdictDevice};
@@ -69,16 +69,7 @@ impl Text<'_> {
             let command = one_line(&start.command.join(" "));
             writeln!(out, "Process {} on {}: {command}", start.pid, one_line(&start.host))?;
         }
-        let until = self.profile.duration().seconds();
-        match self.profile.begins() {
-            Some(from) => writeln!(
-                out,
-                "The recording keeps the last {} of {}.",
-                length(until - from.seconds()),
-                length(until)
-            )?,
-            None => writeln!(out, "The recording has {}, from its beginning.", length(until))?,
-        }
+        writeln!(out, "Recorded: {}", stretch(self.profile))?;
         for warning in self.profile.warnings() {
             writeln!(out, "warning: {warning}")?;
         }
@@ -90,13 +81,17 @@ impl Text<'_> {
         let verdict = self.verdict;
         if !verdict.refused.is_empty() {
             writeln!(out, "\nThe driver refused")?;
-            for asked in verdict.refused.iter().take(REFUSED) {
+            // PyTorch asks up to three times for the same.
+            let alike = |a: &Asked, b: &Asked| (a.size, a.site) == (b.size, b.site);
+            let different: Vec<&[Asked]> = verdict.refused.chunk_by(alike).collect();
+            for asked in different.iter().take(REFUSED) {
                 self.refused(out, asked)?;
             }
-            let more = verdict.refused.len().saturating_sub(REFUSED);
+            let more: usize = different.iter().skip(REFUSED).map(|asked| asked.len()).sum();
             if more > 0 {
                 writeln!(out, "  and {more} more in the two seconds before")?;
             }
+            return Ok(());
         }
         if verdict.stood.is_empty() {
             return Ok(());
@@ -117,7 +112,12 @@ impl Text<'_> {
         Ok(())
     }
 
-    fn refused(&self, out: &mut dyn Write, asked: &Asked) -> io::Result<()> {
+    fn refused(&self, out: &mut dyn Write, alike: &[Asked]) -> io::Result<()> {
+        let Some(asked) = alike.first() else { return Ok(()) };
+        let times = match alike.len() {
+            1 => String::new(),
+            n => format!(", {n} times"),
+        };
         let (size, when) = (bytes(asked.size), self.before(asked.time));
         let what = match asked.arena {
             Arena::Driver(_) => "cuMemAlloc",
@@ -126,7 +126,7 @@ impl Text<'_> {
             Arena::PinnedHost => "page-locked host memory",
             Arena::Torch(_) | Arena::Mapping => "an allocation",
         };
-        writeln!(out, "  {size} ({what}), {when}, asked for by")?;
+        writeln!(out, "  {size} ({what}), {when}{times}, asked for by")?;
         let site = asked.site.and_then(|site| self.profile.stacks().get_site(site));
         let Some(site) = site else { return writeln!(out, "    an unknown place") };
         match site.stack {
