@@ -24,7 +24,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
         Err(error) => Err(error.to_string()),
     };
     let mut look = Look::new();
-    Recorder::new(readers, Wanted { rate: 1, duration: None, holders: None })
+    Recorder::new(readers, Wanted { rate: 1, duration: None, holders: None, forget_after: None })
         .look(output::host(), &mut look)?;
     let gpu = words.gpu.map(CudaIndex);
     output::write(Path::new("-"), false, |out| {

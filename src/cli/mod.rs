@@ -9,7 +9,7 @@ pub mod args;
 mod doctor;
 mod dump;
 mod flame;
-mod flight;
+pub mod flight;
 mod hints;
 mod holders;
 mod iterations;

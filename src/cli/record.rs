@@ -28,6 +28,9 @@ use super::signals::Signals;
 use super::sinks::{Reading, Sinks, To, Waiting};
 use super::{charging, choice, flame, hints, in_one_line, output, say};
 
+/// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
+const MOST_NUMBERS: usize = 1 << 18;
+
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<ExitCode> {
     if words.subprocesses {
@@ -104,7 +107,9 @@ fn record(
     announce(&readers);
     let duration = words.duration.map(Duration::from_secs_f64);
     let holders = words.holders.map(|percent| percent / 100.0);
-    let wanted = Wanted { rate: words.rate, duration, holders };
+    // What is kept has numbers of its own.
+    let forget_after = words.until.keep.map(|_| MOST_NUMBERS);
+    let wanted = Wanted { rate: words.rate, duration, holders, forget_after };
     let process = readers.process.clone();
     let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
     // Before the file is made: probes that are refused leave nothing behind.
@@ -270,6 +275,7 @@ fn recorder(words: &Words, wanted: Wanted, readers: Readers) -> Result<Any> {
         stacks_every: words.stacks_every,
         backward_lines: words.backward_lines,
         holders: wanted.holders,
+        forget_after: wanted.forget_after,
     };
     let mut recorder = ExactRecorder::new(readers, wanted);
     let began = Instant::now();

@@ -45,6 +45,9 @@ pub struct Wanted {
     pub duration: Option<Duration>,
     /// Part of the time that the target may stand still for looks at holders; `None` for no looks.
     pub holders: Option<f64>,
+    /// Stacks, frames or threads after which all numbers begin anew ([`Definition::Anew`](crate::model::Definition::Anew)),
+    /// so that memory does not grow for days; `None` for never.
+    pub forget_after: Option<usize>,
 }
 
 /// How far a recording is, for showing.
@@ -91,7 +94,7 @@ impl Recorder {
     /// A recorder over `readers`; its clock starts now.
     pub fn new(readers: Readers, wanted: Wanted) -> Self {
         Recorder {
-            session: Session::new(readers),
+            session: Session::new(readers, wanted.forget_after),
             wanted,
             sample: Sample::default(),
             counters: Vec::new(),
@@ -211,6 +214,7 @@ impl Recorder {
             if now.saturating_sub(told) >= LOSSES_EVERY {
                 told = now;
                 self.session.record_losses(sink)?;
+                self.session.forget(sink)?;
             }
         }
     }

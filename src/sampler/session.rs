@@ -4,8 +4,8 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    EndReason, HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime,
-    StackTable, Start, Step, Totals,
+    Definition, EndReason, HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
+    Runtime, StackTable, Start, Step, Totals,
 };
 
 use super::gpu_watch::GpuWatch;
@@ -27,11 +27,13 @@ pub(super) struct Session {
     clock: Option<StepClock>,
     /// The steps last recorded.
     step: Option<u64>,
+    /// Numbers begin anew when the table is so large; `None`: never.
+    forget_after: Option<usize>,
 }
 
 impl Session {
     /// Its clock starts now.
-    pub(super) fn new(readers: Readers) -> Session {
+    pub(super) fn new(readers: Readers, forget_after: Option<usize>) -> Session {
         Session {
             readers,
             start: Instant::now(),
@@ -42,7 +44,27 @@ impl Session {
             holders: None,
             clock: None,
             step: None,
+            forget_after,
         }
+    }
+
+    /// Begins all numbers anew when there are very many; gives the table that was forgotten. Whoever remembers numbers has
+    /// to forget them, too.
+    pub(super) fn forget(&mut self, sink: &mut dyn RecordSink) -> io::Result<Option<StackTable>> {
+        if self.forget_after.is_none_or(|most| self.table.size() <= most) {
+            return Ok(None);
+        }
+        self.record_definitions(sink)?;
+        sink.record(&Record::Definition(Definition::Anew))?;
+        if let Some(python) = &mut self.readers.python {
+            python.forget_numbers();
+        }
+        Ok(Some(std::mem::take(&mut self.table)))
+    }
+
+    /// What is in the table after forgetting had to stay: there has to be as much again before the next time.
+    pub(super) fn keeps_in_mind(&mut self) {
+        self.forget_after = self.forget_after.map(|most| most.max(2 * self.table.size()));
     }
 
     pub(super) fn now(&self) -> Nanos {

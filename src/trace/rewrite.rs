@@ -18,6 +18,7 @@ impl Names {
     /// Takes a definition or a source out of a stream; `false` for any other record.
     pub fn take(&mut self, record: &Record) -> bool {
         match record {
+            Record::Definition(Definition::Anew) => *self = Names::default(),
             Record::Definition(definition) => {
                 // One that does not fit is missed by what uses it.
                 let _ = self.table.define(definition.clone());
@@ -101,10 +102,12 @@ impl Rewriter {
         }
     }
 
-    /// Takes note that `record` gives a number that was known another meaning: a thread has a new name.
+    /// Takes note that `record` gives numbers that were known another meaning: a thread has a new name, or all begin anew.
     pub fn redefined(&mut self, record: &Record) {
-        if let Record::Definition(Definition::Thread(id, _)) = record {
-            self.threads.forget(id.0);
+        match record {
+            Record::Definition(Definition::Thread(id, _)) => self.threads.forget(id.0),
+            Record::Definition(Definition::Anew) => self.turn(),
+            _ => {}
         }
     }
 

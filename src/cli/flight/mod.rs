@@ -14,13 +14,14 @@ use crate::model::{EndReason, Nanos, Record, RecordSink, Triggered};
 use crate::trace::{Keep, Ring};
 
 pub(super) use print::Printer;
-pub(super) use report::{Reported, join, verdict, verdict_path, write_verdict};
+pub use report::Reported;
+pub(super) use report::{join, verdict, verdict_path, write_verdict};
 use window::{Stream, Window};
 
 use super::output;
 
 /// Keeps the last part of a recording.
-pub(super) struct Flight {
+pub struct Flight {
     ring: Ring,
     window: Window,
     stream: Stream,
@@ -34,12 +35,10 @@ pub(super) struct Flight {
 
 impl Flight {
     /// Keeps it beside `path`, where recordings will be written.
-    pub(super) fn new(
-        path: &Path,
-        keep: Keep,
-        force: bool,
-        choice: ThreadChoice,
-    ) -> Result<Flight> {
+    ///
+    /// # Errors
+    /// The folder of segments is there already, or cannot be made.
+    pub fn new(path: &Path, keep: Keep, force: bool, choice: ThreadChoice) -> Result<Flight> {
         let folder = path.with_extension("ring");
         let ring = Ring::create(&folder, keep, force).map_err(|error| {
             let left = folder.is_dir();
@@ -72,7 +71,10 @@ impl Flight {
 
     /// Writes what is kept as a recording of its own, and the verdict on it. `ended` by `triggered` where the recording
     /// itself goes on.
-    pub(super) fn write(&mut self, ended: Option<&Triggered>) -> Result<Reported> {
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(&mut self, ended: Option<&Triggered>) -> Result<Reported> {
         self.ring.flush().context("what was recorded last could not be written")?;
         let path = report::numbered(&self.path, self.written + 1);
         if self.written > 0 {
@@ -91,7 +93,10 @@ impl Flight {
     }
 
     /// Removes the segments: all that they tell has been written.
-    pub(super) fn finish(self) -> Result<()> {
+    ///
+    /// # Errors
+    /// One cannot be removed.
+    pub fn finish(self) -> Result<()> {
         let folder = self.ring.folder().to_owned();
         self.ring
             .remove()
@@ -99,12 +104,12 @@ impl Flight {
     }
 
     /// Where the segments are.
-    pub(super) fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         self.ring.folder()
     }
 
     /// Most bytes that were ever kept, and segments begun.
-    pub(super) fn size(&self) -> (u64, u64) {
+    pub fn size(&self) -> (u64, u64) {
         (self.ring.most_bytes(), self.ring.begun())
     }
 

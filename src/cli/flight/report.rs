@@ -14,13 +14,13 @@ use crate::render;
 use crate::trace::{self, Writer};
 
 /// A recording written from a ring.
-pub(in crate::cli) struct Reported {
+pub struct Reported {
     /// The trace.
-    pub(in crate::cli) path: PathBuf,
+    pub path: PathBuf,
     /// Its size in bytes.
-    pub(in crate::cli) bytes: u64,
+    pub bytes: u64,
     /// What it shows.
-    pub(in crate::cli) verdicts: Verdicts,
+    pub verdicts: Verdicts,
 }
 
 impl Reported {

@@ -58,6 +58,8 @@ pub struct ExactWanted {
     pub backward_lines: bool,
     /// Part of the time that the target may stand still for looks at holders; `None` for no looks.
     pub holders: Option<f64>,
+    /// As [`Wanted::forget_after`](crate::sampler::Wanted::forget_after).
+    pub forget_after: Option<usize>,
 }
 
 /// Records one target exactly.
@@ -86,7 +88,7 @@ impl ExactRecorder {
     pub fn new(readers: Readers, wanted: ExactWanted) -> Self {
         let python = readers.python.as_ref().and_then(|p| p.probed_stacks(&readers.process));
         let sites = Sites::new(readers.process.clone(), python, Some(ClassNames::default()));
-        let session = Session::new(readers);
+        let session = Session::new(readers, wanted.forget_after);
         let epoch = monotonic().saturating_sub(session.start.elapsed().as_nanos() as u64);
         ExactRecorder {
             session,
@@ -181,6 +183,12 @@ impl ExactRecorder {
             if now.saturating_sub(checked) >= CHECK_EVERY {
                 checked = now;
                 self.check(sink)?;
+                if !self.failing.waits()
+                    && let Some(old) = self.session.forget(sink)?
+                {
+                    self.sites.renumber(&old, &mut self.session.table);
+                    self.session.keeps_in_mind();
+                }
             }
             std::thread::sleep(if self.samples_stacks() { SAMPLE_EVERY } else { LOOK_EVERY });
         }

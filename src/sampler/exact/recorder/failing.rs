@@ -16,6 +16,13 @@ pub(super) struct Failing {
     seen: Option<Seen>,
 }
 
+impl Failing {
+    /// Whether something with numbers is still to be recorded.
+    pub(super) fn waits(&self) -> bool {
+        self.seen.is_some()
+    }
+}
+
 #[derive(Debug)]
 struct Seen {
     time: Nanos,

@@ -329,6 +329,9 @@ impl Encoder {
                 put_struct(thread, out)?;
                 Ok(tag::THREAD)
             }
+            Definition::Anew => Err(Rejected::Inexpressible {
+                why: "numbers do not begin anew within a trace".to_owned(),
+            }),
             Definition::Site(SiteId(number), site) => {
                 used("thread", site.thread.0, self.threads)?;
                 for stack in [site.stack, site.forward].into_iter().flatten() {
