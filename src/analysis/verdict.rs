@@ -128,6 +128,7 @@ pub struct FreeClass {
 pub struct Verdicts {
     profile: Profile,
     watch: Watch,
+    only: bool,
     maps: BTreeMap<CudaIndex, BlockMap>,
     samples: VecDeque<Sample>,
     refused: VecDeque<Asked>,
@@ -142,9 +143,19 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// Reads into `profile`, which is empty; `watch` is for conditions that the recording itself did not wait for.
-    pub fn new(profile: Profile, watch: Watch) -> Verdicts {
-        Verdicts { profile, watch, ..Verdicts::default() }
+    /// Reads into `profile`, which is empty, and judges the conditions that the recording waited for.
+    pub fn new(profile: Profile) -> Verdicts {
+        Verdicts { profile, ..Verdicts::default() }
+    }
+
+    /// Judges those of `watch` as well.
+    pub fn also(self, watch: Watch) -> Verdicts {
+        Verdicts { watch, ..self }
+    }
+
+    /// Judges those of `watch` and no others.
+    pub fn only(self, watch: Watch) -> Verdicts {
+        Verdicts { watch, only: true, ..self }
     }
 
     /// The profile of the whole recording.
@@ -330,7 +341,9 @@ impl RecordSink for Verdicts {
             }
             Record::Events(batch) => self.take_events(&batch.events)?,
             Record::Holders(snapshot) => self.holders = Some(snapshot.clone()),
-            Record::Triggered(triggered) => self.given = Some(self.at(Some(triggered.clone()))),
+            Record::Triggered(triggered) if !self.only => {
+                self.given = Some(self.at(Some(triggered.clone())));
+            }
             _ => {}
         }
         if let Some(triggered) = self.watch.take(record) {

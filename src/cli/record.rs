@@ -176,7 +176,7 @@ fn sinks(words: &Words, path: &Path, stop: &Arc<AtomicBool>) -> Result<Sinks> {
     let profile = charging(&words.stacks);
     let reading = match (until.keep, waits(words)) {
         (Some(_), _) => Reading::Later,
-        (None, true) => Reading::Verdicts(Box::new(Verdicts::new(profile, Watch::default()))),
+        (None, true) => Reading::Verdicts(Box::new(Verdicts::new(profile))),
         (None, false) => Reading::Profile(Box::new(profile)),
     };
     let full_filenames = words.stacks.full_filenames;

@@ -1,13 +1,14 @@
 """Holds known amounts on known lines and runs out of memory on another one, as often as it is told.
 
-    python tests/targets/oom.py [--fraction PART]
+    python tests/targets/oom.py [--fraction PART] [--observer]
 
 Prints {"lines": {name: {"line", "function"}}, "held_bytes"} and READY; then one request per line on stdin:
 
     caught MIB    asks for so many MiB that the device does not have, and catches the error; READY
     fatal MIB     the same, uncaught: the process dies of it
     grow MIB N    holds N more blocks of so many MiB, 20 ms apart; READY
-    drop          lets go of what "grow" took; READY
+    late          makes the same as at its beginning once more, and keeps it; READY
+    drop          lets go of what "grow" and "late" took; READY
     settle S      does nothing for so many seconds; READY
 """
 import argparse
@@ -21,6 +22,11 @@ import torch
 
 MIB = 1 << 20
 kept = []
+
+
+def pause(*_):
+    """What a failing request takes on a card where freeing memory is slow; --observer puts it there."""
+    time.sleep(0.03)
 
 
 def blocks(count, size):
@@ -50,6 +56,7 @@ def caught(size):
 
 def grow(size, count):
     for _ in range(count):
+        time.sleep(0.02)
         kept.append(torch.empty(size * MIB, dtype=torch.uint8, device="cuda"))  # line: grown
         time.sleep(0.02)
 
@@ -70,6 +77,8 @@ def main(arguments):
     torch.empty(1, device="cuda")
     if arguments.fraction:
         torch.cuda.set_per_process_memory_fraction(arguments.fraction)
+    if arguments.observer:
+        torch._C._cuda_attach_out_of_memory_observer(pause)
     time.sleep(0.05)
     weights = make_weights()
     time.sleep(0.05)
@@ -95,4 +104,5 @@ def main(arguments):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fraction", type=float)
+    parser.add_argument("--observer", action="store_true")
     main(parser.parse_args())

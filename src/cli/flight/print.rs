@@ -100,7 +100,7 @@ impl Printer {
         writeln!(out, "=== memspy: {wall}after {}: {what}", render::length(self.now.seconds()))?;
         let columns = Profile::default_columns();
         match profile.main_gpu().map(|gpu| profile.lines(gpu, &columns)) {
-            None => writeln!(out, "no GPU memory of PyTorch was seen yet")?,
+            None => writeln!(out, "no counters of a GPU were recorded yet")?,
             Some(Err(error)) => writeln!(out, "{error}")?,
             Some(Ok(table)) => {
                 let written = render::lines_text(&mut out, profile, &table, &self.options);

@@ -86,7 +86,7 @@ pub(super) fn write(
 ) -> Result<Reported> {
     let mut joined = Joined {
         writer: Writer::create(path, force)?,
-        verdicts: Verdicts::new(profile, Watch::default()),
+        verdicts: Verdicts::new(profile),
         tally: Tally::default(),
         dropped: false,
     };
@@ -117,11 +117,11 @@ pub(in crate::cli) fn write_verdict(
 
 /// `memspy verdict`.
 pub(in crate::cli) fn verdict(words: &VerdictWords) -> Result<()> {
-    let conditions = match words.until.is_empty() {
-        true => vec!["oom".parse::<Condition>()?],
-        false => words.until.clone(),
+    let verdicts = Verdicts::new(charging(&words.stacks));
+    let verdicts = match words.until.is_empty() {
+        true => verdicts.also(Watch::new(vec!["oom".parse::<Condition>()?])),
+        false => verdicts.only(Watch::new(words.until.clone())),
     };
-    let verdicts = Verdicts::new(charging(&words.stacks), Watch::new(conditions));
     let mut verdicts = match words.trace.is_dir() {
         true => of_ring(&words.trace, verdicts)?,
         false => replay::into_verdicts(&words.trace, verdicts)?,
