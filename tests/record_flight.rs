@@ -78,7 +78,7 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     let other = memspy::memspy(&["verdict", trace, "--until", "allocated>1000M"]).ok();
     says(
         &other.out,
-        &["'allocated>1000M' came true", "MiB of 4.00 GiB allocated by PyTorch on GPU 0"],
+        &["'allocated>1000M' came true", " of 4.00 GiB allocated by PyTorch on GPU 0"],
     );
     assert!(!beside(recording.trace(), "ring").exists());
     // It goes on.
@@ -142,7 +142,7 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
     }
     ask(&mut target, "grow 100 8");
     ask(&mut target, "settle 1.5");
-    let mut end = |recording: &mut Recording, condition: &str| {
+    let end = |recording: &mut Recording, condition: &str| {
         let done = recording.wait().ok();
         says(&done.err, &[&format!("'{condition}' came true")]);
         says(&verdict_of(recording.trace()), &[&format!("'{condition}' came true")]);
@@ -234,8 +234,9 @@ fn what_a_killed_recorder_kept_is_readable() {
     target.finish();
 }
 
-/// Churns while `words` keep the last part of it; returns the most bytes seen on the disk.
-fn churned(words: &[&str], at_least: &str) -> (Target, Recording, u64) {
+/// Makes 60 blocks that stay, and churns while `words` keep the last part of it; gives the most bytes seen on the disk,
+/// and what the job says it has allocated.
+fn churned(words: &[&str], at_least: &str) -> (Recording, u64, u64) {
     let mut target = sim::start("allocator_load.py", &[]);
     ask(&mut target, "hold 1");
     let mut recording = Recording::start(target.pid(), words);
@@ -243,51 +244,54 @@ fn churned(words: &[&str], at_least: &str) -> (Target, Recording, u64) {
         recording.wait_for("probes are in place");
     }
     let ring = beside(recording.trace(), "ring");
+    recording.wait_for_segment();
+    ask(&mut target, "hold 60");
     target.say("churn 6 40");
     target.read_until_ready();
     let mut most = 0;
     wait_until("many segments", || {
+        let files = std::fs::read_dir(&ring).into_iter().flatten().flatten();
         // One may be removed while it is looked at.
-        let sizes = std::fs::read_dir(&ring).unwrap().flatten().flat_map(|e| e.metadata());
+        let sizes = files.flat_map(|e| e.metadata());
         most = most.max(sizes.map(|m| m.len()).sum());
         ring.join(at_least).exists()
     });
     target.read_until_ready();
-    (target, recording, most)
+    target.say("truth");
+    let truth: Value = serde_json::from_str(&target.read_until_ready()[0]).unwrap();
+    // A map is read at the latest a second after the last change.
+    std::thread::sleep(Duration::from_millis(1500));
+    let done = recording.interrupt();
+    assert!(!done.err.contains("lost") || done.err.contains(" 0 lost"), "{}", done.err);
+    target.finish();
+    let allocated = truth["devices"][0]["stats"]["allocated_bytes.all.current"].as_u64();
+    (recording, most, allocated.unwrap())
 }
 
 #[test]
 fn a_ring_of_a_given_size_never_takes_more() {
-    let (target, mut recording, most) =
-        churned(&["--keep", "100K", "-r", "500"], "00000012.memspy");
-    std::thread::sleep(Duration::from_millis(1200));
-    recording.interrupt();
-    assert!(most > 50_000 && most < 130_000, "{most} bytes");
-    assert!(std::fs::metadata(recording.trace()).unwrap().len() < 140_000);
-    let stacks = collapsed(recording.trace(), &["--at", "end"]);
+    let words = ["--keep", "64K", "-r", "500"];
+    let (recording, most, allocated) = churned(&words, "00000010.memspy");
+    assert!(most > 32_000 && most < 90_000, "{most} bytes");
+    assert!(std::fs::metadata(recording.trace()).unwrap().len() < 100_000);
     let report = lines(recording.trace(), &[]);
     assert!(report["kept_from_seconds"].as_f64().unwrap() > 1.0, "{}", report["kept_from_seconds"]);
-    let lost = stacks.iter().filter(|s| s.0 == "[before recording]").count();
-    assert_eq!(lost, 0, "all blocks are younger than the recording: {stacks:?}");
-    assert!(total(&stacks) > 0);
-    target.finish();
+    let stacks = collapsed(recording.trace(), &["--at", "end"]);
+    assert_eq!(total(&stacks), allocated);
+    // One that was there before is freed and made again alike: sampling cannot tell that.
+    let before = stacks.iter().filter(|s| s.0 == "[before recording]").map(|s| s.1).sum::<u64>();
+    assert!(before <= 1024, "{stacks:?}");
 }
 
 #[test]
 fn an_exact_ring_of_a_given_size_never_takes_more_and_loses_no_stack() {
-    let (mut target, mut recording, most) =
-        churned(&["--exact", "--keep", "200K"], "00000012.memspy");
-    std::thread::sleep(Duration::from_millis(1200));
-    target.say("truth");
-    let truth: Value = serde_json::from_str(&target.read_until_ready()[0]).unwrap();
-    let done = recording.interrupt();
+    let (recording, most, allocated) = churned(&["--exact", "--keep", "200K"], "00000012.memspy");
     assert!(most > 100_000 && most < 260_000, "{most} bytes");
-    assert!(done.err.contains(" 0 lost"), "{}", done.err);
+    let report = lines(recording.trace(), &[]);
+    assert!(report["kept_from_seconds"].as_f64().unwrap() > 1.0, "{}", report["kept_from_seconds"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
-    let allocated = truth["devices"][0]["stats"]["allocated_bytes.all.current"].as_u64();
-    assert_eq!(Some(total(&stacks)), allocated, "{truth}");
-    assert!(stacks.iter().all(|s| s.0.contains("churn (")), "{stacks:?}");
-    target.finish();
+    assert_eq!(total(&stacks), allocated);
+    assert!(stacks.iter().all(|s| s.0.contains(";hold (")), "{stacks:?}");
 }
 
 /// Records with tables printed into a file; returns what was printed.

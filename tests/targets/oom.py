@@ -6,6 +6,7 @@ Prints {"lines": {name: {"line", "function"}}, "held_bytes"} and READY; then one
 
     caught MIB    asks for so many MiB that the device does not have, and catches the error; READY
     fatal MIB     the same, uncaught: the process dies of it
+    abrupt MIB    the same, caught, and the process ends at once without any clean-up
     grow MIB N    holds N more blocks of so many MiB, 20 ms apart; READY
     late          makes the same as at its beginning once more, and keeps it; READY
     drop          lets go of what "grow" and "late" took; READY
@@ -89,6 +90,11 @@ def main(arguments):
             caught(int(words[0]))
         elif name == "fatal":
             ask(int(words[0]))
+        elif name == "abrupt":
+            try:
+                ask(int(words[0]))
+            except torch.OutOfMemoryError:
+                os._exit(9)
         elif name == "grow":
             grow(int(words[0]), int(words[1]))
         elif name == "drop":
