@@ -214,6 +214,7 @@ fn what_a_killed_recorder_kept_is_readable() {
     let (ring, trace) = (ring.to_str().unwrap(), recording.trace().to_str().unwrap());
     let verdict = memspy::memspy(&["verdict", ring]).ok();
     says(&verdict.out, &["No condition came true", "the recording ended abruptly", "the last "]);
+    memspy::memspy(&["flame", ring]).refused(&["folder of segments", "memspy join"]);
     // The next one does not write over it unless told to.
     let words = ["record", "--keep", "2s", "-d", "1", "-o", trace];
     memspy::memspy_at(target.pid(), &words[..]).refused_last(&[

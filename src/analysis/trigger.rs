@@ -131,7 +131,7 @@ fn bytes_of(text: &str) -> Option<u64> {
             _ => return None,
         };
     let bytes = number.parse::<f64>().ok()? * f64::from(1 << 20) * 2f64.powi(shift - 20);
-    (bytes.is_finite() && bytes >= 0.0 && bytes < 1e18).then_some(bytes as u64)
+    (0.0..1e18).contains(&bytes).then_some(bytes as u64)
 }
 
 /// Waits for conditions in a stream of records.

@@ -132,7 +132,7 @@ fn record(
     }
     match (sinks.to, sinks.reading) {
         (To::Flight(flight), _) => end_flight(words, *flight, result),
-        (To::Trace(writer), reading) => end_trace(words, &path, writer, reading, result),
+        (To::Trace(writer), reading) => end_trace(words, &path, *writer, reading, result),
         (To::Nothing, reading) => {
             result.context("the recording failed")?;
             let drawing = flame::Drawing {
@@ -169,7 +169,7 @@ fn sinks(words: &Words, path: &Path, stop: &Arc<AtomicBool>) -> Result<Sinks> {
         }
         (None, RecordFormat::Trace) => {
             let writer = trace::Writer::create(path, words.force);
-            To::Trace(writer.context("nothing was recorded")?)
+            To::Trace(Box::new(writer.context("nothing was recorded")?))
         }
         (None, _) => To::Nothing,
     };

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::analysis::{Profile, Verdicts};
 use crate::model::RecordSink;
-use crate::trace::{Reader, Summary};
+use crate::trace::{Reader, Summary, segments};
 
 use super::output;
 
@@ -57,6 +57,12 @@ pub(super) fn into_verdicts(path: &Path, mut verdicts: Verdicts) -> Result<Verdi
 
 /// Replays the trace at `path`; gives what is wrong with it.
 fn replay(path: &Path, sink: &mut dyn RecordSink) -> Result<Vec<String>> {
+    if path.is_dir() && !segments(path)?.is_empty() {
+        anyhow::bail!(
+            "{0} is a folder of segments that 'record --keep' left; 'memspy join {0} -o FILE' makes one trace of them",
+            path.display()
+        );
+    }
     let mut reader = Reader::open(path)?;
     let bar = bar(reader.length().unwrap_or(0));
     let summary = reader.replay_with(sink, &mut |progress| {

@@ -21,7 +21,7 @@ pub(super) enum To {
     /// Nothing: only what they tell is wanted.
     Nothing,
     /// All are written.
-    Trace(Writer<File>),
+    Trace(Box<Writer<File>>),
     /// The last ones are kept.
     Flight(Box<Flight>),
 }

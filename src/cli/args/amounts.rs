@@ -64,7 +64,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     match number * seconds {
-        all if all >= 1e-3 && all < 1e9 => Ok(Duration::from_secs_f64(all)),
+        all if (1e-3..1e9).contains(&all) => Ok(Duration::from_secs_f64(all)),
         _ => Err(wrong()),
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::analysis::Profile;
-use crate::model::{BlockMap, HolderSnapshot, Nanos, Record, RecordSink};
+use crate::model::{BlockMap, Definition, HolderSnapshot, Nanos, Record, RecordSink};
 use crate::trace::{Names, Rewriter};
 
 /// What has to be remembered of a stream of records to begin a stretch anywhere.
@@ -21,6 +21,10 @@ impl Stream {
     /// Takes a record. `false` for one that only gives a number its meaning, and is taken along by those that use it.
     pub(in crate::cli) fn take(&mut self, record: &Record) -> bool {
         if self.names.take(record) {
+            if matches!(record, Record::Definition(Definition::Anew)) {
+                // Its numbers mean something else now.
+                self.tick.clear();
+            }
             return false;
         }
         match record {
