@@ -92,22 +92,27 @@ fn what_is_kept_is_the_end_of_the_recording_record_by_record() {
 }
 
 /// A training loop: weights made at the beginning, activations of every step, a cache that changes now and then.
-fn training(steps: u32) -> Script {
+/// The same on each of `gpus` devices, whose maps are read one after the other.
+fn training(steps: u32, gpus: u32) -> Script {
     let mut s = Script::new(200);
     let mut dice = Dice(7);
     s.thread("MainThread", true);
-    s.gpus.entry(0).or_default();
     s.enter(0, "main", 1);
+    for gpu in 0..gpus {
+        s.gpus.entry(gpu).or_default();
+    }
     s.tick();
-    s.map(0);
+    (0..gpus).for_each(|gpu| s.map(gpu));
     s.enter(0, "make_weights", 10);
     for line in 11..15 {
         s.line(0, line);
         s.tick();
-        s.alloc(0, 0, 5 * MIB + u64::from(line) * 512);
+        for gpu in 0..gpus {
+            s.alloc(0, gpu, 5 * MIB + u64::from(line) * 512);
+        }
         s.tick();
     }
-    s.map(0);
+    (0..gpus).for_each(|gpu| s.map(gpu));
     s.leave(0);
     let mut cache = Vec::new();
     for step in 0..steps {
@@ -117,10 +122,15 @@ fn training(steps: u32) -> Script {
         for line in 21..26 {
             s.line(0, line);
             s.tick();
-            activations.push(s.alloc(0, 0, (dice.roll(4) + 1) * MIB));
+            for gpu in 0..gpus {
+                activations.push((gpu, s.alloc(0, gpu, (dice.roll(4) + 1) * MIB)));
+            }
             s.tick();
         }
-        s.map(0);
+        for gpu in 0..gpus {
+            s.map(gpu);
+            s.tick();
+        }
         s.leave(0);
         s.line(0, 3);
         s.tick();
@@ -134,19 +144,34 @@ fn training(steps: u32) -> Script {
                 s.free(0, cache.remove(0));
             }
         }
-        for address in activations {
-            s.free(0, address);
+        for (gpu, address) in activations {
+            s.free(gpu, address);
         }
         s.tick();
-        s.map(0);
+        (0..gpus).for_each(|gpu| s.map(gpu));
     }
     s.end();
     s
 }
 
 #[test]
+fn each_device_keeps_its_blocks() {
+    let script = training(150, 3);
+    let whole = script.profile();
+    let (kept, (begun, _)) = kept(&script.records, Keep::Time(Duration::from_secs(2)));
+    assert!(begun > 5, "{begun}");
+    let kept = profile(&kept);
+    for gpu in 0..3 {
+        let found = folded(&kept, gpu, Moment::End);
+        assert_eq!(found, folded(&whole, gpu, Moment::End), "GPU {gpu}");
+        assert_eq!(found["main:1>make_weights:12"], 5 * MIB + 12 * 512);
+        assert_eq!(kept.counters(CudaIndex(gpu)), whole.counters(CudaIndex(gpu)));
+    }
+}
+
+#[test]
 fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
-    let script = training(200);
+    let script = training(200, 1);
     let (whole, keep) = (script.profile(), Keep::Time(Duration::from_secs(2)));
     let (kept, (begun, _)) = kept(&script.records, keep);
     assert!(begun > 5, "{begun}");
@@ -176,7 +201,7 @@ fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
 
 #[test]
 fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
-    let script = training(200);
+    let script = training(200, 1);
     let (kept, _) = kept(&script.records, Keep::Time(Duration::from_secs(2)));
     let kept = profile(&kept);
     let begins = kept.begins().unwrap();
@@ -321,7 +346,7 @@ fn a_ring_stays_within_its_size() {
 #[test]
 fn numbers_that_begin_anew_make_no_difference() {
     // The second half in numbers of its own.
-    let s = training(100);
+    let s = training(100, 1);
     let middle = s.records.len() / 2;
     let middle =
         middle + s.records[middle..].iter().position(|r| matches!(r, Record::Sample(_))).unwrap();

@@ -64,7 +64,15 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     let verdict = verdict_of(recording.trace());
     let asked = place(&known, "asked");
     says(&verdict, &["'oom' came true at ", &asked, "These are samples", "4.00 GiB of memory"]);
-    says(&verdict, &["1 out-of-memory errors, 1 retries", "live: 1.16 GiB", "384.00 MiB"]);
+    says(
+        &verdict,
+        &[
+            "1 out-of-memory errors, 1 retries",
+            "live: 1.16 GiB",
+            "the counters say the same",
+            "384.00 MiB",
+        ],
+    );
     says(&verdict, &["main: weights[0] (other tensors)", "empty_cache() could return 2.00 MiB"]);
     // The trace has it all, and can be looked at again.
     let trace = recording.trace().to_str().unwrap();
@@ -168,7 +176,9 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
     recording.wait_for_segment();
     let trace = recording.trace().to_owned();
     let second = trace.with_file_name("trace-2.bin");
-    let third = trace.with_file_name("trace-3.bin");
+    // A name that is taken is passed over.
+    std::fs::write(trace.with_file_name("trace-3.bin"), "mine").unwrap();
+    let third = trace.with_file_name("trace-4.bin");
     ask(&mut target, "caught 6000");
     // One so shortly after another is counted only.
     ask(&mut target, "caught 6000");
@@ -180,7 +190,7 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
     ask(&mut target, "settle 2.2");
     ask(&mut target, "caught 6000");
     let done = recording.wait().ok();
-    says(&done.err, &["came true 1 more times", "trace-2.bin", "trace-3.bin"]);
+    says(&done.err, &["came true 1 more times", "trace-2.bin", "trace-4.bin"]);
     for (path, number) in [(&trace, 1), (&second, 3), (&third, 4)] {
         says(&verdict_of(path), &[&format!("error number {number})")]);
         let stacks = collapsed(path, &["--at", "end"]);

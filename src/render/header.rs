@@ -32,7 +32,13 @@ pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
         .find(|d| d.cuda_index == Some(device))
         .and_then(|d| d.name.as_deref())
         .map_or_else(String::new, |name| format!(" ({name})"));
-    let mark = |high: Option<HighWater>| high.map_or_else(|| "unknown".to_owned(), mark_text);
+    let before = match profile.begins() {
+        None => "the recording",
+        Some(_) => "what is kept",
+    };
+    let mark = |high: Option<HighWater>| {
+        high.map_or_else(|| "unknown".to_owned(), |high| mark_text(high, before))
+    };
     format!(
         "GPU {}{name}: peak allocated {}; peak reserved {}",
         device.0,
@@ -41,7 +47,7 @@ pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
     )
 }
 
-fn mark_text(high: HighWater) -> String {
+fn mark_text(high: HighWater, before: &str) -> String {
     let when = match high.reached {
         // Exact events tell the moment itself.
         Reached::Between(from, to) if from == to => format!("reached at {:.3} s", to.seconds()),
@@ -49,7 +55,7 @@ fn mark_text(high: HighWater) -> String {
             format!("reached at {:.3}-{:.3} s", from.seconds(), to.seconds())
         }
         Reached::BeforeRecording => {
-            format!("reached before the recording; {} seen since", signed_bytes(high.within))
+            format!("reached before {before}; {} seen since", signed_bytes(high.within))
         }
     };
     let resets = match high.resets {

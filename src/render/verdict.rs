@@ -205,7 +205,10 @@ impl Text<'_> {
             None => writeln!(out, "  no block map was recorded: what its cache holds is unknown")?,
         }
         match &device.live {
-            Some(live) => self.live(out, live),
+            Some(live) => {
+                let counted = device.counters.as_ref().map(|c| c.allocated().max(0) as u64);
+                self.live(out, live, counted)
+            }
             None => Ok(()),
         }
     }
@@ -244,9 +247,17 @@ impl Text<'_> {
         )
     }
 
-    fn live(&self, out: &mut dyn Write, live: &Folded) -> io::Result<()> {
+    fn live(&self, out: &mut dyn Write, live: &Folded, counted: Option<u64>) -> io::Result<()> {
         let when = self.before(live.snapshot.time);
-        writeln!(out, "  live: {} by who made it ({when})", bytes(live.total + live.left_out))?;
+        let same = match counted == Some(live.total + live.left_out) {
+            true => "; the counters say the same at the moment",
+            false => "",
+        };
+        writeln!(
+            out,
+            "  live: {} by who made it ({when}{same})",
+            bytes(live.total + live.left_out)
+        )?;
         let mut by_text: BTreeMap<String, u64> = BTreeMap::new();
         for stack in &live.stacks {
             *by_text.entry(self.path(&stack.path)).or_default() += stack.bytes;

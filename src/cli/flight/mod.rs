@@ -18,8 +18,6 @@ pub use report::Reported;
 pub(super) use report::{join, verdict, verdict_path, write_verdict};
 use window::{Stream, Window};
 
-use super::output;
-
 /// Keeps the last part of a recording.
 pub struct Flight {
     ring: Ring,
@@ -28,8 +26,9 @@ pub struct Flight {
     choice: ThreadChoice,
     path: PathBuf,
     force: bool,
-    /// Recordings written.
+    /// Recordings written, and the number of the last one's name.
     written: u32,
+    number: u32,
     now: Nanos,
 }
 
@@ -60,6 +59,7 @@ impl Flight {
             path: path.to_owned(),
             force,
             written: 0,
+            number: 0,
             now: Nanos(0),
         })
     }
@@ -76,10 +76,7 @@ impl Flight {
     /// A file cannot be written.
     pub fn write(&mut self, ended: Option<&Triggered>) -> Result<Reported> {
         self.ring.flush().context("what was recorded last could not be written")?;
-        let path = report::numbered(&self.path, self.written + 1);
-        if self.written > 0 {
-            output::check(&path, self.force)?;
-        }
+        let path = self.next_path();
         let reason = ended.map(|triggered| EndReason::Condition(triggered.condition.clone()));
         let reported = report::write(
             &self.ring.segments(),
@@ -90,6 +87,19 @@ impl Flight {
         )?;
         self.written += 1;
         Ok(reported)
+    }
+
+    /// Where the next recording goes. After days it does not fail because another one left a file: it takes the next number.
+    fn next_path(&mut self) -> PathBuf {
+        loop {
+            self.number += 1;
+            let path = report::numbered(&self.path, self.number);
+            let taken = path.exists() || report::verdict_path(&path).exists();
+            // The first one was looked at before anything was recorded.
+            if self.number == 1 || self.force || !taken {
+                return path;
+            }
+        }
     }
 
     /// Removes the segments: all that they tell has been written.

@@ -50,6 +50,7 @@ impl Stream {
             Record::Sample(sample) if self.is_sampled => Some(sample.time),
             Record::Events(batch) => batch.events.first().map(|event| event.time),
             Record::Usage(usage) if !self.is_sampled => Some(usage.time),
+            Record::Counters { time, .. } if !self.is_sampled => Some(*time),
             _ => None,
         }
     }
