@@ -105,8 +105,8 @@ impl Text<'_> {
         if verdict.out_of_memory && self.profile.exact().is_none() {
             writeln!(
                 out,
-                "  These are samples: the failing line is most likely among them. How much it asked for is not known \
-                 (record --exact tells)."
+                "  These are samples: the failing line is one of them, or ran between them. How much it asked for is not \
+                 known (record --exact tells)."
             )?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
     python tests/targets/oom.py [--fraction PART] [--observer]
 
-Prints {"lines": {name: {"line", "function"}}, "held_bytes"} and READY; then one request per line on stdin:
+Prints {"lines": {name: {"line", "function"}}, "held_bytes", "total_bytes"} and READY; then one request per line on stdin:
 
     caught MIB    asks for so many MiB that the device does not have, and catches the error; READY
     fatal MIB     the same, uncaught: the process dies of it
@@ -84,7 +84,8 @@ def main(arguments):
     weights = make_weights()
     time.sleep(0.05)
     state = make_state()
-    handshake.ready({"pid": os.getpid(), "lines": known_lines(), "held_bytes": torch.cuda.memory_allocated()})
+    handshake.ready({"pid": os.getpid(), "lines": known_lines(), "held_bytes": torch.cuda.memory_allocated(),
+                     "total_bytes": torch.cuda.mem_get_info()[1]})
     for name, *words in handshake.requests():
         if name == "caught":
             caught(int(words[0]))
