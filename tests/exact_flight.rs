@@ -121,3 +121,17 @@ fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
     assert!(!verdict.contains("The driver refused\n"), "{verdict}");
     target.finish();
 }
+
+#[test]
+fn where_the_driver_is_not_probed_nothing_is_said_of_it() {
+    let (mut target, _) = oom(&["--observer"]);
+    let words = ["--probes", "samples", "--keep", "5s", "--until", "oom"];
+    let mut recording = Recording::start_exact(target.pid(), &words);
+    ask(&mut target, "grow 100 8");
+    ask(&mut target, "caught 6000");
+    recording.wait().ok();
+    let verdict = verdict_of(&recording);
+    says(&verdict, &["live: 1.16 GiB", "These are samples", "free, as last seen"]);
+    assert!(!verdict.contains("refused"), "{verdict}");
+    target.finish();
+}

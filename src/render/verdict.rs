@@ -8,7 +8,7 @@ use super::clock::utc;
 use super::header::{end_text, stretch};
 use super::label::{Labels, one_line};
 use super::size::{bytes, count, optional_bytes, percent};
-use crate::analysis::{Asked, Cache, Folded, Label, Profile, Verdict, VerdictDevice};
+use crate::analysis::{Asked, Cache, ExactProfile, Folded, Label, Profile, Verdict, VerdictDevice};
 use crate::model::{Arena, HeldOnDevice, HolderSnapshot, Nanos, ProcessUsage, StackId};
 
 /// Stacks, holders and refusals listed.
@@ -102,7 +102,7 @@ impl Text<'_> {
             writeln!(out, "  {}, {when}:", self.labels.thread(stood.thread))?;
             writeln!(out, "    {}", self.stack(stood.stack))?;
         }
-        if verdict.out_of_memory && self.profile.exact().is_none() {
+        if verdict.out_of_memory && !self.sees_refusals() {
             writeln!(
                 out,
                 "  These are samples: the failing line is one of them, or ran between them. How much it asked for is not \
@@ -317,6 +317,14 @@ impl Text<'_> {
         Ok(())
     }
 
+    /// Whether an allocation that the driver refuses would show.
+    fn sees_refusals(&self) -> bool {
+        let probed = |exact: &ExactProfile| {
+            exact.exact().probes.iter().any(|probe| probe.starts_with("cuMemAlloc"))
+        };
+        self.profile.exact().is_some_and(probed)
+    }
+
     /// What follows from the figures.
     fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
@@ -354,9 +362,9 @@ impl Text<'_> {
                 && self.verdict.refused.is_empty()
                 && usage.free > usage.total / 20
             {
-                let why = match self.profile.exact() {
-                    Some(_) => "and the driver refused nothing",
-                    None => "as last seen",
+                let why = match self.sees_refusals() {
+                    true => "and the driver refused nothing",
+                    false => "as last seen",
                 };
                 reasons.push(format!(
                     "{on}: the device had {} free, {why}: a limit of the job's own \
