@@ -380,6 +380,12 @@ fn words_that_make_no_sense_together_are_refused() {
         assert_eq!(done.status.code(), Some(2), "{words:?}: {}", done.err);
         assert!(done.err.contains(part), "no '{part}' in {}", done.err);
     }
+    // Beside a job on another card's driver there is no NVML.
+    let mut alone = std::process::Command::new(env!("CARGO_BIN_EXE_memspy"));
+    alone.args(["record", "-p", &target.pid().to_string(), "--until", "used>90%"]);
+    if std::env::var_os("LD_LIBRARY_PATH").is_none() && !Path::new("/dev/nvidiactl").exists() {
+        memspy::run(&mut alone).refused_last(&["cannot wait for 'used>90%': NVML", "allocated>"]);
+    }
     memspy::memspy(&["join", "tests"]).refused(&["no segments"]);
     memspy::memspy(&["join", "nowhere"]).refused(&["cannot open nowhere"]);
     memspy::memspy(&["verdict", "nowhere"]).refused(&["cannot open nowhere"]);

@@ -63,6 +63,13 @@ pub struct UnknownCondition {
     why: &'static str,
 }
 
+impl Condition {
+    /// Whether it can come true only where the driver tells of the device (NVML): what is in use, or its size.
+    pub fn needs_driver(&self) -> bool {
+        matches!(self.kind, Kind::Above(Level::Used, _) | Kind::Above(_, Amount::Percent(_)))
+    }
+}
+
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

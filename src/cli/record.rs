@@ -105,6 +105,13 @@ fn record(
         output::check(&verdict_path(&path), words.force)?;
     }
     announce(&readers);
+    if let (Err(error), Some(condition)) =
+        (&readers.gpu, words.until.until.iter().find(|condition| condition.needs_driver()))
+    {
+        bail!(
+            "cannot wait for '{condition}': {error}; wait for an amount of allocated> or reserved>"
+        );
+    }
     let duration = words.duration.map(Duration::from_secs_f64);
     let holders = words.holders.map(|percent| percent / 100.0);
     // What is kept has numbers of its own.
