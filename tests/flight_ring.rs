@@ -134,15 +134,15 @@ fn training(steps: u32, gpus: u32) -> Script {
         s.leave(0);
         s.line(0, 3);
         s.tick();
-        if step % 7 == 0 {
-            s.enter(0, "remember", 30);
-            s.tick();
-            cache.push(s.alloc(0, 0, MIB + dice.roll(1000) * 512));
-            s.tick();
-            s.leave(0);
-            if cache.len() > 5 {
-                s.free(0, cache.remove(0));
-            }
+        s.enter(0, "remember", 30 + step % 10);
+        s.tick();
+        // Somewhere between two lines: half of it goes to each.
+        cache.push(s.alloc(0, 0, 2 * MIB + u64::from(step) * 512));
+        s.line(0, 50 + step % 10);
+        s.tick();
+        s.leave(0);
+        if cache.len() > 60 {
+            s.free(0, cache.remove(0));
         }
         for (gpu, address) in activations {
             s.free(gpu, address);
@@ -207,15 +207,26 @@ fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
     let begins = kept.begins().unwrap();
     // The same time of the whole recording, as one who came then would have recorded it.
     let mut late = Profile::new();
-    let mut opening = true;
+    let (mut opening, mut standing) = (true, None);
     for record in &script.records {
         if let Record::Sample(sample) = record
             && sample.time >= begins
         {
             opening = false;
         }
-        if !opening || matches!(record, Record::Start(_) | Record::Definition(_)) {
-            late.record(record).unwrap();
+        match record {
+            // It would read the counters with its first sample, whether they have changed or not.
+            Record::Counters { device, counters, .. } if opening => {
+                standing = Some((*device, counters.clone()));
+            }
+            _ if !opening || matches!(record, Record::Start(_) | Record::Definition(_)) => {
+                late.record(record).unwrap();
+                if let (Record::Sample(_), Some((device, counters))) = (record, standing.take()) {
+                    let time = Nanos(begins.0 + 1000);
+                    late.record(&Record::Counters { time, device, counters }).unwrap();
+                }
+            }
+            _ => {}
         }
     }
     late.finish();
@@ -236,18 +247,30 @@ fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
     // Lines that made what still lives are listed, and nothing is known of them but that.
     found.retain(|(name, _), _| name != "make_weights");
     assert!(expected.len() > 5);
-    for (line, (lower, upper)) in &expected {
-        let (found_lower, found_upper) = found[line];
-        // The look before the first one kept may tell more.
-        assert!(found_lower >= *lower, "{line:?}");
-        assert!(upper.is_none_or(|upper| found_upper.is_some_and(|f| f <= upper.max(found_lower))));
+    // Of the interval that the cut lies in, only what was kept knows both ends.
+    let samples: Vec<&Sample> = script
+        .records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Sample(sample) => Some(sample),
+            _ => None,
+        })
+        .collect();
+    let first = samples.iter().position(|sample| sample.time >= begins).unwrap();
+    let at_the_cut = |(name, line): &(String, u32)| {
+        samples[first - 1..=first].iter().any(|sample| {
+            script.table.frames(sample.threads[0].stack).any(|frame| {
+                let function = script.table.get_function(frame.function).unwrap();
+                *function.name == **name && frame.line == *line
+            })
+        })
+    };
+    let mut compared = 0;
+    for (line, figures) in expected.iter().filter(|(line, _)| !at_the_cut(line)) {
+        assert_eq!(&found[line], figures, "{line:?}");
+        compared += 1;
     }
-    let forward =
-        |line| (&found[&("forward".to_owned(), line)], &expected[&("forward".to_owned(), line)]);
-    for line in 21..26 {
-        let (found, expected) = forward(line);
-        assert_eq!(found, expected, "forward:{line}");
-    }
+    assert!(compared > 20, "{compared} lines");
 }
 
 /// Random allocations, every one seen by probes.
@@ -268,7 +291,10 @@ fn probed(seed: u64, rounds: u64) -> Probed {
         s.line(0, 2 + (round % 5) as u32);
         s.enter(0, "work", 20 + dice.roll(9) as u32);
         for _ in 0..dice.roll(20) {
-            live.push(s.malloc(0, 0, 1 + dice.roll(4 * MIB)));
+            // Blocks with a remainder that is not split off: their size follows from the counters only.
+            let size = 1 + dice.roll(4 * MIB);
+            s.unsplit = if size > MIB { dice.roll(3) * 300 * 512 } else { 0 };
+            live.push(s.malloc(0, 0, size));
         }
         s.leave(0);
         while live.len() > 30 {
@@ -320,6 +346,7 @@ fn exact_recordings_keep_the_stack_of_every_block() {
         assert!(high.0 >= begins);
         let peak = folded(&kept, 0, Moment::Peak);
         assert_eq!(peak.values().sum::<u64>(), high.1);
+        assert!(!peak.contains_key("[no event]"), "{peak:?}");
         assert_eq!(peak["[before recording]"], 7 * MIB);
         assert_eq!(peak["main:1>make_weights:12"], 2 * MIB + 12 * 512);
         // What was allocated before is no churn of this recording.
