@@ -200,6 +200,23 @@ fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
 }
 
 #[test]
+fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
+    let sampled = training(120, 2).records;
+    let exact = probed(3, 700).records;
+    let mut dice = Dice(5);
+    for round in 0..24 {
+        let records = if round % 2 == 0 { &sampled } else { &exact };
+        let end = records.len() - dice.roll(records.len() as u64 / 4) as usize;
+        let keep = Duration::from_millis(900 + dice.roll(900));
+        let (kept, _) = kept(&records[..end], Keep::Time(keep));
+        let (kept, whole) = (profile(&kept), profile(&records[..end]));
+        assert!(kept.begins().is_some());
+        let found = folded(&kept, 0, Moment::End);
+        assert_eq!(found, folded(&whole, 0, Moment::End), "{end} records, {keep:?}");
+    }
+}
+
+#[test]
 fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
     let script = training(200, 1);
     let (kept, _) = kept(&script.records, Keep::Time(Duration::from_secs(2)));
