@@ -202,7 +202,7 @@ fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
 #[test]
 fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
     let sampled = training(120, 2).records;
-    let exact = probed(3, 700).records;
+    let exact = probed(3, 700).records.clone();
     let mut dice = Dice(5);
     for round in 0..24 {
         let records = if round % 2 == 0 { &sampled } else { &exact };
