@@ -20,6 +20,7 @@ fn every_command_of_the_readme_is_understood() {
     assert!(commands.len() > 10, "the README shows how to use memspy: {commands:?}");
     for line in commands {
         let words = line.split('#').next().unwrap().split_whitespace();
+        let words = words.map(|word| word.trim_matches('\''));
         if let Err(error) = Words::try_parse_from(words) {
             panic!("README: {line}\n{error}");
         }

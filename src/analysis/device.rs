@@ -10,7 +10,9 @@ use super::high_water::HighWater;
 use super::ledger::{Interval, Ledger, PerPool};
 use super::line_bounds::Around;
 use super::timeline::{Timeline, TimelinePoint};
-use crate::model::{AllocatorCounters, BlockMap, BlockState, Consistency, Nanos, Pool};
+use crate::model::{
+    AllocatorCounters, BlockMap, BlockState, Consistency, InheritedBlock, Nanos, Pool,
+};
 
 /// Which moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -198,6 +200,51 @@ impl DeviceProfile {
         }
         self.living = map.blocks;
         self.last_map = Some(map.time);
+    }
+
+    /// Whether nothing was allocated since the last map.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.last_map.is_none() || self.ledger.intervals.is_empty()
+    }
+
+    /// When the last map was read.
+    pub(crate) fn last_map(&self) -> Option<Nanos> {
+        self.last_map
+    }
+
+    /// The blocks of the last map with whom they are charged to.
+    pub(crate) fn living(&self) -> impl Iterator<Item = (u64, Kind, Option<&Arc<Charge>>)> + '_ {
+        self.living.iter().map(|(&address, block)| (address, block.kind, block.charge.as_ref()))
+    }
+
+    /// Goes on from the map that an earlier part of the recording read last, at `mapped`.
+    pub(crate) fn inherit(
+        &mut self,
+        mapped: Nanos,
+        blocks: impl Iterator<Item = (InheritedBlock, Arc<Charge>)>,
+    ) {
+        self.living.clear();
+        for (block, charge) in blocks {
+            let pool = if block.small { Pool::Small } else { Pool::Large };
+            let kind = Kind { size: block.size, requested: block.requested, pool };
+            self.living.insert(block.address, Living { kind, charge: Some(charge) });
+        }
+        self.last_map = Some(mapped);
+        // What the counters did before it has been charged already.
+        self.ledger.clear();
+        (self.maps_consistent, self.maps_degraded, self.top) = (0, 0, 0);
+        self.peak = None;
+        // The last map stands before the inheritance, without makers: now they are known.
+        if let Some(last) = self.end.take() {
+            self.keep_moment(&Seen {
+                time: last.time,
+                blocks: self.living.clone(),
+                reserved: last.reserved,
+                pending_free: last.pending_free,
+                largest_free: last.largest_free,
+                consistency: last.consistency,
+            });
+        }
     }
 
     /// Gives the blocks known from the map before their charge; returns their bytes.

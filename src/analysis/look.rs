@@ -267,6 +267,8 @@ impl RecordSink for Look {
             | Record::Reconciled(_)
             | Record::Holders(_)
             | Record::Step(_)
+            | Record::Inherited(_)
+            | Record::Triggered(_)
             | Record::End(_) => {}
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! `Profile`: takes records one by one and keeps what the answers need.
 
+pub(crate) mod inherit;
 mod intake;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +77,8 @@ pub struct Profile {
     stacks_read: u64,
     ticks: u64,
     last_time: Nanos,
+    /// From when on the recording is whole; `None`: from its beginning.
+    begins: Option<Nanos>,
     bad_definitions: u64,
     warnings: Vec<String>,
     /// The tick being collected, and whether there is one.
@@ -238,6 +241,11 @@ impl Profile {
     /// Time of the latest record.
     pub fn duration(&self) -> Nanos {
         self.last_time
+    }
+
+    /// From when on the recording has everything; `None`: from its beginning, nothing was dropped.
+    pub fn begins(&self) -> Option<Nanos> {
+        self.begins
     }
 
     /// The source text of a function.

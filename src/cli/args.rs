@@ -2,6 +2,9 @@
 
 mod checkpoint;
 mod devices;
+mod flight;
+mod kept;
+mod record;
 mod top;
 mod values;
 
@@ -14,8 +17,12 @@ use crate::model::StatKey;
 
 pub use checkpoint::{Pause, Resume};
 pub use devices::{Devices, DevicesFormat};
+pub use flight::{Join, ThenWord, Until, Verdict};
+pub use kept::Kept;
+pub use record::{FreesWord, ProbesWord, Record, RecordFormat};
 pub use top::Top;
-use values::{bytes, marker, percent, pid, seconds};
+pub use values::time;
+use values::{marker, pid, seconds};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
@@ -45,6 +52,10 @@ pub enum Command {
     Iterations(Iterations),
     /// Watch a job: where its GPU memory is now, live in the terminal
     Top(Top),
+    /// Say what a recording shows of the moment at which the job ran out of memory, or of its end
+    Verdict(Verdict),
+    /// Join the segments that a killed 'record --keep' left behind into one trace
+    Join(Join),
     /// Look at a job once: its stacks, and where its GPU memory is
     Dump(Dump),
     /// List the tensors of a job: name, shape, bytes, what for, who shares the memory
@@ -63,117 +74,6 @@ pub enum Command {
     Doctor(Doctor),
     /// Print completions for a shell
     Completions(Completions),
-}
-
-/// `memspy record`.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
-  memspy record -p 12345 -o trace.bin           until Ctrl-C, or until the job ends
-  memspy record -p 12345 -d 20 -o trace.bin     for 20 seconds
-  memspy record --exact -p 12345 -o trace.bin   every allocation, with its exact stack (root)
-  memspy record -o trace.bin -- python train.py")]
-pub struct Record {
-    /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, required_unless_present = "program", conflicts_with = "program")]
-    pub pid: Option<u32>,
-    /// File to write; %p becomes the pid, %h the host name, %r the rank [default: memspy-%p.bin, or .svg, .txt; with -s memspy-rank-%r.bin]
-    #[arg(short, long)]
-    pub output: Option<PathBuf>,
-    /// What to write
-    #[arg(short, long, value_enum, default_value_t = RecordFormat::Trace)]
-    pub format: RecordFormat,
-    /// Seconds to record [default: until Ctrl-C or until the job ends]
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
-    pub duration: Option<f64>,
-    /// Samples a second
-    #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub rate: u32,
-    /// Record the process's descendants too, also those that start later: each that uses CUDA into a file of its own (%r in
-    /// its name becomes the rank). For torchrun and other launchers
-    #[arg(short, long)]
-    pub subprocesses: bool,
-    /// Overwrite the output file
-    #[arg(long)]
-    pub force: bool,
-    /// Leave the source text of the functions seen out of the trace
-    #[arg(long)]
-    pub no_source: bool,
-    /// Never stop the job to read it: accepted for py-spy's users, memspy never does
-    #[arg(long)]
-    pub nonblocking: bool,
-    /// How stacks are shown, with --format flamegraph or collapsed
-    #[command(flatten)]
-    pub stacks: Stacks,
-    /// Also look at who holds the memory, again and again: the job stands still for at most PERCENT of the time
-    /// [default with no number: 1]
-    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = percent)]
-    pub holders: Option<f64>,
-    /// An integer variable of the program that counts its training steps (`i`, `train:i`, or one of the main module), for
-    /// 'memspy iterations' [default: the step counter of the optimizer, with --holders]
-    #[arg(long, value_name = "NAME")]
-    pub iter_var: Option<String>,
-    /// One that counts its epochs
-    #[arg(long, value_name = "NAME", requires = "iter_var")]
-    pub epoch_var: Option<String>,
-    /// Record every allocation with its exact stack, by probes in the kernel (needs root, or CAP_BPF,
-    /// CAP_PERFMON and CAP_SYS_PTRACE). At 66,000 allocations a second on an H200 the job keeps 0.87 of its
-    /// speed (PyTorch's own memory history with Python stacks: 0.83)
-    #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]
-    pub exact: bool,
-    /// How probes are placed, with --exact [default: the first of these that the kernel allows]
-    #[arg(long, value_enum, value_name = "WAY", requires = "exact")]
-    pub probes: Option<ProbesWord>,
-    /// How frees are learned of, with --exact
-    #[arg(long, value_enum, default_value_t = FreesWord::Events, requires = "exact")]
-    pub frees: FreesWord,
-    /// With --exact: take stacks only of allocations of at least so many bytes (512, 64K, 2M); from 1M, with
-    /// --frees maps, the job keeps 0.92 of its speed
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0", requires = "exact")]
-    pub stacks_from: u64,
-    /// With --exact: take one stack for so many bytes allocated, on average; totals stay exact (16M: 0.91 of
-    /// the speed)
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0", requires = "exact")]
-    pub stacks_every: u64,
-    /// With --exact: also record which line of the forward pass each allocation of the backward pass
-    /// belongs to (0.79 of the speed)
-    #[arg(long, requires = "exact")]
-    pub backward_lines: bool,
-    /// Program to start and record, after `--`
-    #[arg(last = true, value_name = "PROGRAM")]
-    pub program: Vec<String>,
-}
-
-/// How `record --exact` places its probes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProbesWord {
-    /// One link for many places: Linux 6.6, CAP_BPF and CAP_PERFMON
-    Multi,
-    /// One perf event for each place: Linux 5.17, CAP_SYS_ADMIN
-    Perf,
-    /// No program in the kernel (where bpf(2) is refused): exact sizes and addresses, sampled stacks; CAP_PERFMON
-    Samples,
-}
-
-/// How `record --exact` learns of frees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FreesWord {
-    /// Each one by a probe
-    Events,
-    /// Each one with the stack that freed: peaks of all lines are exact (0.84 of the speed instead of 0.87)
-    Stacks,
-    /// From block maps, once a second: what was freed in between is known only then (0.89 of the speed)
-    Maps,
-}
-
-/// What `record` writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RecordFormat {
-    /// memspy's binary trace, for `flame` and `lines`
-    Trace,
-    /// Only the flamegraph of the peak, as SVG
-    Flamegraph,
-    /// Only the stacks at the peak, as text: `a;b;c BYTES`
-    Collapsed,
 }
 
 /// How stacks are chosen and shown.

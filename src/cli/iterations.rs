@@ -58,7 +58,7 @@ fn profile(words: &Words) -> Result<(Profile, PathBuf)> {
         }
     }
     let mut finder = PeriodFinder::default();
-    replay::records(&words.trace, &mut finder)?;
+    replay::replay(&words.trace, &mut finder)?;
     let read = match finder.period() {
         Some(period) => Some(read(IterationClock::Period(period))?),
         None => None,

@@ -12,6 +12,7 @@ mod doctor;
 mod dump;
 mod family;
 mod flame;
+pub mod flight;
 mod hints;
 mod holders;
 mod iterations;
@@ -22,6 +23,7 @@ mod ranks;
 mod record;
 mod replay;
 mod signals;
+mod sinks;
 mod top;
 
 use std::cell::RefCell;
@@ -48,6 +50,8 @@ pub fn run() -> ExitCode {
         Command::Flame(words) => flame::run(words).map(|()| ExitCode::SUCCESS),
         Command::Lines(words) => lines::run(words).map(|()| ExitCode::SUCCESS),
         Command::Iterations(words) => iterations::run(words).map(|()| ExitCode::SUCCESS),
+        Command::Verdict(words) => flight::verdict(words).map(|()| ExitCode::SUCCESS),
+        Command::Join(words) => flight::join(words).map(|()| ExitCode::SUCCESS),
         Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
         Command::Top(words) => top::run(words).map(|()| ExitCode::SUCCESS),
         Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
@@ -78,7 +82,12 @@ pub fn run() -> ExitCode {
 
 /// A profile that charges memory to the threads asked for.
 fn charging(stacks: &args::Stacks) -> Profile {
-    Profile::charging(ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle })
+    Profile::charging(choice(stacks))
+}
+
+/// The threads asked for.
+fn choice(stacks: &args::Stacks) -> ThreadChoice {
+    ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle }
 }
 
 /// An error with its causes; those that it names itself are not said twice.

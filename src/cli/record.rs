@@ -1,7 +1,7 @@
 //! `memspy record`: attach, record, say what came of it.
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
-use crate::analysis::Profile;
-use crate::model::{AllocatorBackend, ExactWay, Frees, Record, RecordSink};
+use crate::analysis::{Verdicts, Watch};
+use crate::model::{AllocatorBackend, ExactWay, Frees, RecordSink};
 use crate::render;
 use crate::sampler::{
     AlsoWanted, BackgroundSink, ExactRecorder, ExactWanted, Progress, Readers, Recorder, Torch,
@@ -19,11 +19,18 @@ use crate::sampler::{
 };
 use crate::trace;
 
-use super::args::{FlameFormat, FreesWord, MomentWord, ProbesWord, Record as Words, RecordFormat};
+use super::args::{
+    FlameFormat, FreesWord, Kept, MomentWord, ProbesWord, Record as Words, RecordFormat,
+};
+use super::flight::{Flight, Printer, verdict_path, write_verdict};
 use super::launch::Launched;
 use super::output::Naming;
 use super::signals::Signals;
-use super::{charging, family, flame, hints, in_one_line, output, say};
+use super::sinks::{Reading, Sinks, To, Waiting};
+use super::{charging, choice, family, flame, hints, in_one_line, output, say};
+
+/// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
+const MOST_NUMBERS: usize = 1 << 18;
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<ExitCode> {
@@ -50,6 +57,13 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
         && words.output.as_ref().is_some_and(|o| o.as_os_str() == "-")
     {
         bail!("a trace cannot be written to standard output: name a file with -o");
+    }
+    let streams = words.output.as_ref().is_some_and(|o| o.as_os_str() == "-");
+    if words.print_every.is_some() && streams {
+        bail!("--print-every prints to standard output, too: name a file with -o");
+    }
+    if words.until.keep.is_some() && words.format != RecordFormat::Trace {
+        bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
     }
 
     let Signals { stop, leave } = Signals::watch()?;
@@ -97,27 +111,34 @@ pub(super) fn record(
     readers: Readers,
     path: PathBuf,
     host: String,
-    stop: &AtomicBool,
+    stop: &Arc<AtomicBool>,
 ) -> Result<()> {
     output::check(&path, words.force)?;
+    if waits(words) {
+        output::check(&verdict_path(&path), words.force)?;
+    }
     announce(&readers);
+    if let (Err(error), Some(condition)) =
+        (&readers.gpu, words.until.until.iter().find(|condition| condition.needs_driver()))
+    {
+        bail!(
+            "cannot wait for '{condition}': {error}; wait for an amount of allocated> or reserved>"
+        );
+    }
     let duration = words.duration.map(Duration::from_secs_f64);
     let also = AlsoWanted {
         holders: words.holders.map(|percent| percent / 100.0),
         step_variable: words.iter_var.clone(),
         epoch_variable: words.epoch_var.clone(),
+        // What is kept has numbers of its own.
+        forget_after: words.until.keep.map(|_| MOST_NUMBERS),
     };
     let wanted = Wanted { rate: words.rate, duration, also };
     let process = readers.process.clone();
     let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
     // Before the file is made: probes that are refused leave nothing behind.
     let recorder = recorder(words, wanted, readers)?;
-    let to_trace = words.format == RecordFormat::Trace;
-    let writer = to_trace
-        .then(|| trace::Writer::create(&path, words.force))
-        .transpose()
-        .context("nothing was recorded")?;
-    let sink = Sinks { writer, profile: charging(&words.stacks) };
+    let sink = sinks(words, &path, stop)?;
     let bar = progress_bar(words, duration);
     let mut observe = |progress: &Progress| show(&bar, progress);
     let (sinks, result) = if words.no_source {
@@ -127,24 +148,16 @@ pub(super) fn record(
         drive(recorder, sink, host, stop, &mut observe, WithSources::into_inner)?
     };
     bar.finish_and_clear();
-    let Some(Sinks { writer, mut profile }) = sinks else {
+    let Some(mut sinks) = sinks else {
         return result.with_context(|| format!("the recording into {} failed", path.display()));
     };
-    profile.finish();
-    match writer {
-        Some(writer) => {
-            let finished = result.and_then(|()| writer.finish());
-            let (_, written) = finished.map_err(|error| {
-                anyhow!(
-                    "the recording into {0} ended early: {error}; what was written before is whole, \
-                     try 'memspy flame {0}'",
-                    path.display()
-                )
-            })?;
-            let mut err = io::stderr().lock();
-            render::summary(&mut err, &profile, &path.display().to_string(), written.bytes)?;
-        }
-        None => {
+    if result.is_ok() {
+        sinks.finish().context("cannot print the last table")?;
+    }
+    match (sinks.to, sinks.reading) {
+        (To::Flight(flight), _) => end_flight(words, *flight, result),
+        (To::Trace(writer), reading) => end_trace(words, &path, *writer, reading, result),
+        (To::Nothing, reading) => {
             result.context("the recording failed")?;
             let drawing = flame::Drawing {
                 format: match words.format {
@@ -158,10 +171,104 @@ pub(super) fn record(
                 memory: None,
                 stacks: words.stacks.clone(),
             };
-            drawing.draw(&profile, &path, words.force)?;
+            if let Some(profile) = reading.profile() {
+                drawing.draw(profile, &path, words.force)?;
+            }
+            end_reading(words, &path, reading)
         }
     }
+}
+
+/// Whether a condition is waited for.
+fn waits(words: &Words) -> bool {
+    !words.until.until.is_empty()
+}
+
+/// Where the records are to go.
+fn sinks(words: &Words, path: &Path, stop: &Arc<AtomicBool>) -> Result<Sinks> {
+    let (until, choice) = (&words.until, choice(&words.stacks));
+    let to = match (until.keep, words.format) {
+        (Some(Kept(keep)), _) => {
+            To::Flight(Box::new(Flight::new(path, keep, words.force, choice)?))
+        }
+        (None, RecordFormat::Trace) => {
+            let writer = trace::Writer::create(path, words.force);
+            To::Trace(Box::new(writer.context("nothing was recorded")?))
+        }
+        (None, _) => To::Nothing,
+    };
+    let profile = charging(&words.stacks);
+    let reading = match (until.keep, waits(words)) {
+        (Some(_), _) => Reading::Later,
+        (None, true) => Reading::Verdicts(Box::new(Verdicts::new(profile))),
+        (None, false) => Reading::Profile(Box::new(profile)),
+    };
+    let full_filenames = words.stacks.full_filenames;
+    let printer = words.print_every.map(|every| match until.keep {
+        Some(_) => Printer::of_stretches(every, full_filenames, choice),
+        None => Printer::of_all(every, full_filenames),
+    });
+    let watch = Watch::new(until.until.clone());
+    let stop = Arc::clone(stop);
+    let waiting = Waiting::new(watch, until.then, until.most, stop, words.force);
+    Ok(Sinks { to, reading, waiting, printer })
+}
+
+/// The end of a recording that was written as it went.
+fn end_trace(
+    words: &Words,
+    path: &Path,
+    writer: trace::Writer<std::fs::File>,
+    reading: Reading,
+    result: io::Result<()>,
+) -> Result<()> {
+    let finished = result.and_then(|()| writer.finish());
+    let (_, written) = finished.map_err(|error| {
+        anyhow!(
+            "the recording into {0} ended early: {error}; what was written before is whole, \
+             try 'memspy flame {0}'",
+            path.display()
+        )
+    })?;
+    if let Some(profile) = reading.profile() {
+        let mut err = io::stderr().lock();
+        render::summary(&mut err, profile, &path.display().to_string(), written.bytes)?;
+    }
+    end_reading(words, path, reading)
+}
+
+/// Writes the verdict, if one is wanted.
+fn end_reading(words: &Words, path: &Path, reading: Reading) -> Result<()> {
+    if let Reading::Verdicts(mut verdicts) = reading {
+        let verdict = verdict_path(path);
+        write_verdict(&mut verdicts, &verdict, words.force)?;
+        say(&format!("wrote the verdict to {}", verdict.display()));
+    }
     Ok(())
+}
+
+/// The end of a recording of which the last part was kept: that is written now.
+fn end_flight(words: &Words, mut flight: Flight, result: io::Result<()>) -> Result<()> {
+    let folder = flight.folder().to_owned();
+    let (most, segments) = flight.size();
+    let reported = result.map_err(anyhow::Error::new).and_then(|()| flight.write(None));
+    let mut reported = reported.map_err(|error| {
+        anyhow!(
+            "the recording ended early: {error:#}; what was kept is in {0}, try 'memspy join {0} -o FILE'",
+            folder.display()
+        )
+    })?;
+    let path = reported.path.display().to_string();
+    {
+        let mut err = io::stderr().lock();
+        render::summary(&mut err, reported.verdicts.profile(), &path, reported.bytes)?;
+    }
+    if waits(words) {
+        let verdict = reported.write_verdict(words.force)?;
+        say(&format!("wrote the verdict to {}", verdict.display()));
+    }
+    say(&format!("{segments} segments were begun; at most {} were kept", render::bytes(most)));
+    flight.finish()
 }
 
 /// What records, by samples or exactly.
@@ -234,21 +341,6 @@ fn drive<S: RecordSink + Send + 'static>(
     let (sink, written) = background.finish();
     // The writing thread's own error says why; the recorder only notices that it is gone.
     Ok((sink.map(unwrap), written.and(recorded)))
-}
-
-/// Where the records go: the trace, and a profile of them for the summary.
-struct Sinks {
-    writer: Option<trace::Writer<std::fs::File>>,
-    profile: Profile,
-}
-
-impl RecordSink for Sinks {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
-        if let Some(writer) = &mut self.writer {
-            writer.record(record)?;
-        }
-        self.profile.record(record)
-    }
 }
 
 /// Says what was attached to, and what cannot be seen of it yet.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::analysis::Profile;
+use crate::analysis::{Profile, Verdicts};
 use crate::model::RecordSink;
-use crate::trace::{Reader, Summary};
+use crate::trace::{Reader, Summary, segments};
 
 use super::output;
 
@@ -34,16 +34,33 @@ pub(super) fn for_report(
 
 /// Reads the trace at `path` into `profile`.
 fn read(path: &Path, profile: &mut Profile) -> Result<()> {
-    let summary = records(path, profile)?;
+    let warnings = replay(path, profile)?;
     profile.finish();
-    for warning in warnings(&summary) {
+    for warning in warnings {
         profile.warn(warning);
     }
     Ok(())
 }
 
-/// Passes the records of the trace at `path` to `sink`, with progress on a terminal.
-pub(super) fn records(path: &Path, sink: &mut dyn RecordSink) -> Result<Summary> {
+/// Reads the trace at `path` into the empty `verdicts`.
+pub(super) fn into_verdicts(path: &Path, mut verdicts: Verdicts) -> Result<Verdicts> {
+    let warnings = replay(path, &mut verdicts)?;
+    let profile = verdicts.profile_mut();
+    profile.finish();
+    for warning in warnings {
+        profile.warn(warning);
+    }
+    Ok(verdicts)
+}
+
+/// Passes the records of the trace at `path` to `sink`, with progress on a terminal; gives what is wrong with it.
+pub(super) fn replay(path: &Path, sink: &mut dyn RecordSink) -> Result<Vec<String>> {
+    if path.is_dir() && !segments(path)?.is_empty() {
+        anyhow::bail!(
+            "{0} is a folder of segments that 'record --keep' left; 'memspy join {0} -o FILE' makes one trace of them",
+            path.display()
+        );
+    }
     let mut reader = Reader::open(path)?;
     let bar = bar(reader.length().unwrap_or(0));
     let summary = reader.replay_with(sink, &mut |progress| {
@@ -57,7 +74,7 @@ pub(super) fn records(path: &Path, sink: &mut dyn RecordSink) -> Result<Summary>
             path.display()
         );
     }
-    Ok(summary)
+    Ok(warnings(&summary))
 }
 
 /// What a report has to say about the state of its trace.

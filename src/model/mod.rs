@@ -12,6 +12,7 @@ pub mod frame_walk;
 pub mod gpu;
 pub mod holders;
 pub mod holdings;
+pub mod inherited;
 pub mod machine;
 pub mod record;
 pub mod stack;
@@ -33,6 +34,7 @@ pub use holders::{
 pub use holdings::{
     DeviceHoldings, Held, HeldOnDevice, HeldStorages, HolderSnapshot, StorageGroup,
 };
+pub use inherited::{Inherited, InheritedBlock, InheritedMemory, Maker, Share, Triggered};
 pub use machine::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MigDevice};
 pub use record::{
     End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,

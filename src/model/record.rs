@@ -8,6 +8,7 @@ use super::blocks::BlockMap;
 use super::events::{EventTotals, Events, Exact, Reconciled};
 use super::gpu::{CudaIndex, Device, DeviceUsage};
 use super::holdings::HolderSnapshot;
+use super::inherited::{Inherited, Triggered};
 use super::stack::{Activity, Definition, FunctionId, StackId, ThreadId};
 
 /// Nanoseconds since the recording began, on a monotonic clock.
@@ -65,6 +66,11 @@ pub enum Record {
     Holders(HolderSnapshot),
     /// How many steps training has made: when that is first known, and whenever it changes.
     Step(Step),
+    /// What a recording whose beginning was dropped has from it: once, behind the records that say how things were
+    /// at its first moment and before all that happened since.
+    Inherited(Inherited),
+    /// A condition came true for which the recording was waiting.
+    Triggered(Triggered),
     /// The recording's end. Always last; its absence means that the recording ended abruptly.
     End(End),
 }
@@ -79,6 +85,8 @@ impl Record {
             Record::Runtime(r) => Some(r.time),
             Record::Holders(h) => Some(h.time),
             Record::Step(s) => Some(s.time),
+            Record::Inherited(i) => Some(i.time),
+            Record::Triggered(t) => Some(t.time),
             Record::Sample(s) => Some(s.time),
             Record::Counters { time, .. } => Some(*time),
             Record::Blocks(b) => Some(b.time),
@@ -236,6 +244,8 @@ pub enum EndReason {
     TargetExecuted,
     /// The recorder could not go on; says why.
     Failed(String),
+    /// A condition came true for which it was waiting; says which.
+    Condition(String),
 }
 
 /// Sums over a recording, for its trailer and for the lines printed at its end.

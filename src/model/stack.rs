@@ -91,6 +91,9 @@ pub enum Definition {
     Thread(ThreadId, Thread),
     /// A place that allocates got its number.
     Site(SiteId, Site),
+    /// Nothing is defined any more, and all numbers begin anew: a recorder that goes on for days forgets now and then. Only
+    /// on the way to those who keep a part of the records in numbers of their own; no trace has it.
+    Anew,
 }
 
 /// Every function, frame, stack and thread seen, each once.
@@ -277,6 +280,8 @@ impl StackTable {
                 self.site_ids.insert(site.clone(), id);
                 self.sites.push(site);
             }
+            // What others know by these numbers would change its meaning.
+            Definition::Anew => return false,
         }
         true
     }
@@ -285,6 +290,11 @@ impl StackTable {
     pub fn definitions(&self) -> u64 {
         let named = self.functions.len() + self.threads.len() + self.sites.len();
         (named + self.frames.len() + self.stacks.len()) as u64
+    }
+
+    /// How much is in it: the number of its largest part.
+    pub fn size(&self) -> usize {
+        self.stacks.len().max(self.sites.len()).max(self.frames.len()).max(self.threads.len())
     }
 
     /// The site with this number.

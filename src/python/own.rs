@@ -100,9 +100,7 @@ impl OwnReader {
             torn += stats.torn;
             if stats.stacks > 0 {
                 // What was learned has numbers of a table that ends here.
-                self.codes = Codes::default();
-                self.threads.clear();
-                self.listed = false;
+                self.forget_numbers();
                 return Ok(());
             }
         }
@@ -114,6 +112,13 @@ impl OwnReader {
             version: self.interpreter.version.clone(),
             why: "no thread has a stack that makes sense".to_owned(),
         })
+    }
+
+    /// Forgets all that has a number.
+    pub(super) fn forget_numbers(&mut self) {
+        self.codes = Codes::default();
+        self.threads.clear();
+        self.listed = false;
     }
 
     /// Reads all threads once.

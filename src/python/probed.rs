@@ -164,6 +164,14 @@ impl ProbedStacks {
         })
     }
 
+    /// Forgets the numbers it was given: the next stack has another table.
+    pub fn forget_numbers(&mut self) {
+        for known in self.by_address.values_mut() {
+            known.number = None;
+            known.frames.clear();
+        }
+    }
+
     /// The stack with these frames, innermost first; `None` when one of them has a code object of which
     /// no good copy came.
     pub fn stack(&mut self, probed: &[ProbedFrame], table: &mut StackTable) -> Option<StackId> {

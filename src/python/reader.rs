@@ -86,7 +86,8 @@ impl PythonReader {
     /// Reads the stacks of all threads of all interpreters into `out`, whose old content is dropped.
     ///
     /// A thread that changes during every attempt is left out and counted in [`SampleStats::torn`]; a
-    /// thread without Python frames is left out. `table` has to be the same at every call.
+    /// thread without Python frames is left out. `table` has to be the same at every call, but after
+    /// [`Self::forget_numbers`].
     ///
     /// # Errors
     /// [`PythonError::Gone`] when the process has ended, [`PythonError::NotReady`] when it has no
@@ -99,6 +100,15 @@ impl PythonReader {
         match &mut self.reader {
             Reader::Own(own) => own.sample(table, out),
             Reader::PySpy(py_spy) => py_spy.sample(table, out),
+        }
+    }
+
+    /// Forgets the numbers it was given: the next sample has another table.
+    pub fn forget_numbers(&mut self) {
+        match &mut self.reader {
+            Reader::Own(own) => own.forget_numbers(),
+            // It asks the table for every number anew.
+            Reader::PySpy(_) => {}
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a report says of exact events: how they were obtained, what was lost, how they agree with the counters.
 
+use super::header::stretch;
 use super::size::{bytes, count};
 use crate::analysis::{ExactProfile, MemoryKind, Profile};
 use crate::model::{CudaIndex, EventTotals, ExactWay, Frees, ReaderKind};
@@ -41,8 +42,8 @@ pub(super) fn events_line(
     device: Option<CudaIndex>,
 ) -> String {
     let mut text = format!(
-        "{:.1} s, exact ({}): {}, {}",
-        profile.duration().seconds(),
+        "{}, exact ({}): {}, {}",
+        stretch(profile),
         way(exact.exact().way),
         counts(profile, exact),
         losses(profile)

@@ -1,5 +1,6 @@
 //! The head of every report: what was recorded, its peak, what was missed, warnings.
 
+use super::clock::length;
 use super::exact;
 use super::size::{count, percent, signed_bytes};
 use crate::analysis::{HighWater, Profile, Reached};
@@ -31,7 +32,13 @@ pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
         .find(|d| d.cuda_index == Some(device))
         .and_then(|d| d.name.as_deref())
         .map_or_else(String::new, |name| format!(" ({name})"));
-    let mark = |high: Option<HighWater>| high.map_or_else(|| "unknown".to_owned(), mark_text);
+    let before = match profile.begins() {
+        None => "the recording",
+        Some(_) => "what is kept",
+    };
+    let mark = |high: Option<HighWater>| {
+        high.map_or_else(|| "unknown".to_owned(), |high| mark_text(high, before))
+    };
     format!(
         "GPU {}{name}: peak allocated {}; peak reserved {}",
         device.0,
@@ -40,7 +47,7 @@ pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
     )
 }
 
-fn mark_text(high: HighWater) -> String {
+fn mark_text(high: HighWater, before: &str) -> String {
     let when = match high.reached {
         // Exact events tell the moment itself.
         Reached::Between(from, to) if from == to => format!("reached at {:.3} s", to.seconds()),
@@ -48,7 +55,7 @@ fn mark_text(high: HighWater) -> String {
             format!("reached at {:.3}-{:.3} s", from.seconds(), to.seconds())
         }
         Reached::BeforeRecording => {
-            format!("reached before the recording; {} seen since", signed_bytes(high.within))
+            format!("reached before {before}; {} seen since", signed_bytes(high.within))
         }
     };
     let resets = match high.resets {
@@ -60,7 +67,7 @@ fn mark_text(high: HighWater) -> String {
 
 /// Time, samples, rate and what was missed.
 pub(super) fn sampling_line(profile: &Profile) -> String {
-    let seconds = profile.duration().seconds();
+    let seconds = covered(profile);
     let samples = profile.samples();
     let rate = if seconds > 0.0 {
         format!(", {:.1} per second", samples as f64 / seconds)
@@ -71,7 +78,24 @@ pub(super) fn sampling_line(profile: &Profile) -> String {
         0 => String::new(),
         rate => format!(" of {rate} wanted"),
     };
-    format!("{seconds:.1} s, {} samples{rate}{wanted}; {}", count(samples), missed(profile))
+    let (time, missed) = (stretch(profile), missed(profile));
+    format!("{time}, {} samples{rate}{wanted}; {missed}", count(samples))
+}
+
+/// Seconds of which the recording has everything.
+fn covered(profile: &Profile) -> f64 {
+    profile.duration().seconds() - profile.begins().unwrap_or_default().seconds()
+}
+
+/// How long was recorded, and what is kept of that.
+pub(super) fn stretch(profile: &Profile) -> String {
+    match profile.begins() {
+        None => format!("{:.1} s", covered(profile)),
+        Some(_) => {
+            let whole = length(profile.duration().seconds());
+            format!("the last {} of {whole}", length(covered(profile)))
+        }
+    }
 }
 
 /// What was missed, in per cent.
@@ -114,5 +138,6 @@ pub(super) fn end_text(profile: &Profile) -> String {
         Some(EndReason::TargetExited) => "the process exited".to_owned(),
         Some(EndReason::TargetExecuted) => "the process became another program".to_owned(),
         Some(EndReason::Failed(why)) => format!("failed: {why}"),
+        Some(EndReason::Condition(what)) => format!("'{what}' came true"),
     }
 }

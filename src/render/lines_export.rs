@@ -93,6 +93,7 @@ pub fn lines_json(
         "samples": profile.samples(),
         "exact": profile.exact().map(|exact| exact_json(profile, exact, table.device)),
         "seconds": profile.duration().seconds(),
+        "kept_from_seconds": profile.begins().map(crate::model::Nanos::seconds),
         "warnings": profile.warnings(),
         "functions": functions,
     });

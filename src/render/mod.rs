@@ -5,6 +5,7 @@
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
+mod clock;
 mod collapsed;
 mod devices;
 mod devices_export;
@@ -24,7 +25,9 @@ mod moved;
 mod referrers;
 mod size;
 mod summary;
+mod verdict;
 
+pub use clock::{length, utc};
 pub use collapsed::{NameStyle, collapsed};
 pub use devices::{DevicesTarget, DevicesView, devices_text};
 pub use devices_export::{devices_csv, devices_csv_head, devices_json};
@@ -45,6 +48,7 @@ pub use moved::{MoveReport, move_json, move_text};
 pub use referrers::referrers_text;
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;
+pub use verdict::verdict_text;
 
 /// Why something could not be rendered.
 #[derive(Debug, thiserror::Error)]

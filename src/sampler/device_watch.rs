@@ -47,7 +47,7 @@ impl DeviceWatch {
     /// Loads NVML; without it there is nothing to tell.
     pub fn open(targets: Vec<Readers>) -> Result<DeviceWatch, GpuError> {
         let machine = MachineReader::open()?;
-        let targets = targets.into_iter().map(Session::new).collect();
+        let targets = targets.into_iter().map(|readers| Session::new(readers, None)).collect();
         Ok(DeviceWatch { machine, targets })
     }
 

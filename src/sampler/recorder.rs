@@ -92,7 +92,7 @@ impl Recorder {
     /// A recorder over `readers`; its clock starts now.
     pub fn new(readers: Readers, wanted: Wanted) -> Self {
         Recorder {
-            session: Session::new(readers),
+            session: Session::new(readers, wanted.also.forget_after),
             wanted,
             sample: Sample::default(),
             counters: Vec::new(),
@@ -219,6 +219,7 @@ impl Recorder {
             if now.saturating_sub(told) >= LOSSES_EVERY {
                 told = now;
                 self.session.record_losses(sink)?;
+                self.session.forget(sink)?;
             }
         }
     }

@@ -4,8 +4,8 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    EndReason, HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime,
-    StackTable, Start, Totals,
+    Definition, EndReason, HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
+    Runtime, StackTable, Start, Totals,
 };
 
 use super::family::rank;
@@ -24,6 +24,9 @@ pub struct AlsoWanted {
     pub step_variable: Option<String>,
     /// One that counts epochs.
     pub epoch_variable: Option<String>,
+    /// Stacks, frames or threads after which all numbers begin anew ([`Definition::Anew`](crate::model::Definition::Anew)),
+    /// so that memory does not grow for days; `None` for never.
+    pub forget_after: Option<usize>,
 }
 
 /// A recording under way.
@@ -37,11 +40,13 @@ pub(super) struct Session {
     gpu: Option<GpuWatch>,
     holders: Option<HolderThread>,
     steps: Steps,
+    /// Numbers begin anew when the table is so large; `None`: never.
+    forget_after: Option<usize>,
 }
 
 impl Session {
     /// Its clock starts now.
-    pub(super) fn new(readers: Readers) -> Session {
+    pub(super) fn new(readers: Readers, forget_after: Option<usize>) -> Session {
         Session {
             readers,
             start: Instant::now(),
@@ -51,7 +56,27 @@ impl Session {
             gpu: None,
             holders: None,
             steps: Steps::default(),
+            forget_after,
         }
+    }
+
+    /// Begins all numbers anew when there are very many; gives the table that was forgotten. Whoever remembers numbers has
+    /// to forget them, too.
+    pub(super) fn forget(&mut self, sink: &mut dyn RecordSink) -> io::Result<Option<StackTable>> {
+        if self.forget_after.is_none_or(|most| self.table.size() <= most) {
+            return Ok(None);
+        }
+        self.record_definitions(sink)?;
+        sink.record(&Record::Definition(Definition::Anew))?;
+        if let Some(python) = &mut self.readers.python {
+            python.forget_numbers();
+        }
+        Ok(Some(std::mem::take(&mut self.table)))
+    }
+
+    /// What is in the table after forgetting had to stay: there has to be as much again before the next time.
+    pub(super) fn keeps_in_mind(&mut self) {
+        self.forget_after = self.forget_after.map(|most| most.max(2 * self.table.size()));
     }
 
     pub(super) fn now(&self) -> Nanos {

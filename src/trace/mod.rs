@@ -52,13 +52,15 @@
 //! | 13 | block map | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
 //! | 14 | usage | time, NVML index, total, used, free, opt reserved, process (enum: bytes, unknown + text) |
 //! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events, holders), why (enum: torn, late, failed + text), count |
-//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python); earlier files end before the last |
+//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text, condition + text), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python); earlier files end before the last |
 //! | 17 | site | site, thread, opt stack, source (one byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack |
 //! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered |
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
 //! | 21 | holders | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), holder, bytes, count |
 //! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable); earlier files end before these two |
+//! | 23 | inherited | time, makers, memory (below): what a recording has from its dropped beginning |
+//! | 24 | triggered | time, condition, what was seen |
 //!
 //! Functions, frames and stacks are numbered in the order of their records, from what the head of the
 //! block says; each uses numbers smaller than its own only. A thread's number is written: the next one
@@ -119,6 +121,17 @@
 //!   before, and active less active before, less what allocated grew by. What is not written differs by 0.
 //!   *Before* are the levels of this device before in this block, at first zeros; its number is below 1024.
 //!
+//! **Inherited**: a recorder that keeps only the last minutes writes its trace as segments, each a whole trace, and drops
+//! the oldest. A segment begins with how things stand at its first moment: start, runtime, devices, what was
+//! last seen of each; then this record, with the blocks alive and who made them; then what happens. Its makers
+//! are their number and for each a kind: 0 from before anything was recorded, 1 found without an event, 2 its site was
+//! lost, 3 its stack was not taken, 4 followed by a site, 5 by the time its birth took (0 unknown, else plus 1), a number
+//! of shares and for each 0 or the thread plus 1, its stack unless 0, and the weight. The memory is a
+//! number of kinds, and for each: arena (as in places above), time of the last block map (0 none, else plus 1), 0 or 1
+//! and four levels (zigzag), bytes freed since then, number of blocks; then seven columns, each with one number
+//! for every block: address less the one before (signed, folded), size (folded), size less requested, size less what
+//! it stands for, birth less the birth before (all three zigzag), maker, small (0 or 1).
+//!
 //! ## Damage
 //!
 //! A block whose checksum does not match its bytes, or whose length is impossible or reaches beyond
@@ -135,8 +148,11 @@
 
 mod envelope;
 mod error;
+mod join;
 mod reader;
 mod renumber;
+mod rewrite;
+mod ring;
 mod sniff;
 mod summary;
 mod window;
@@ -144,7 +160,10 @@ mod wire;
 mod writer;
 
 pub use error::{CreateError, ReadError};
+pub use join::{join, segments};
 pub use reader::Reader;
+pub use rewrite::{Names, Rewriter};
+pub use ring::{Keep, Ring};
 pub use summary::{Damage, Progress, Summary};
 pub use wire::v1::encode::Rejected;
 pub use writer::{Writer, Written};

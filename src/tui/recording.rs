@@ -127,7 +127,9 @@ impl Keeper {
                     return Some("the job has become another program".to_owned());
                 }
                 EndReason::Failed(why) => return Some(format!("the recording failed: {why}")),
-                EndReason::Duration | EndReason::Interrupted => return None,
+                EndReason::Duration | EndReason::Interrupted | EndReason::Condition(_) => {
+                    return None;
+                }
             }
             self.stop.store(false, Ordering::Relaxed);
             recorder = match (self.attach)() {

@@ -36,6 +36,18 @@ impl Done {
     }
 }
 
+impl Done {
+    /// Panics unless it refused with exit code 1, and its last line contains every part.
+    #[track_caller]
+    pub fn refused_last(self, parts: &[&str]) {
+        assert_eq!(self.status.code(), Some(1), "{}{}", self.out, self.err);
+        let last = self.err.lines().last().unwrap_or_default().to_owned();
+        for part in parts {
+            assert!(last.contains(part), "no '{part}' in: {last}");
+        }
+    }
+}
+
 /// A command that runs memspy beside process `pid`: with the driver of the card that it uses, when
 /// that is a simulated one.
 pub fn command(pid: Option<u32>) -> Command {
@@ -176,6 +188,14 @@ impl Recording {
     pub fn wait_for_block(&self) {
         wait_until("a block of the trace", || {
             std::fs::metadata(&self.trace).is_ok_and(|m| m.len() > 10)
+        });
+    }
+
+    /// Waits until a whole block of what is kept is on the disk.
+    pub fn wait_for_segment(&self) {
+        let first = self.trace.with_extension("ring").join("00000001.memspy");
+        wait_until("a block of the first segment", || {
+            std::fs::metadata(&first).is_ok_and(|m| m.len() > 10)
         });
     }
 

@@ -14,6 +14,7 @@ use memspy::model::{
 
 use super::any_exact;
 use super::any_holders;
+use super::any_inherited;
 
 pub fn number() -> impl Strategy<Value = u64> + Clone {
     (any::<u64>(), 0..64u32).prop_map(|(v, shift)| v >> shift)
@@ -178,7 +179,8 @@ fn end() -> impl Strategy<Value = Record> {
         Just(EndReason::Interrupted),
         Just(EndReason::TargetExited),
         Just(EndReason::TargetExecuted),
-        text().prop_map(EndReason::Failed)
+        text().prop_map(EndReason::Failed),
+        text().prop_map(EndReason::Condition)
     ];
     (number(), reason, vec(number(), 6), option::of(any_exact::totals())).prop_map(
         |(time, reason, n, exact)| {
@@ -256,6 +258,8 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
         1 => any_exact::reconciled(),
         1 => any_holders::holders(),
         1 => any_holders::step(),
+        2 => any_inherited::inherited(),
+        1 => any_inherited::triggered(),
         6 => any_exact::events(),
     ];
     (vec(any_record, 0..60), option::of(end())).prop_map(|(mut records, end)| {
@@ -306,6 +310,12 @@ fn fit(records: &mut Vec<Record>) {
         Record::Events(batch) => {
             for event in &mut batch.events {
                 event.site = event.site.filter(|_| sites > 0).map(|s| SiteId(s.0 % sites.max(1)));
+            }
+            true
+        }
+        Record::Inherited(inherited) => {
+            for maker in &mut inherited.makers {
+                any_inherited::fit(maker, threads, stacks, sites);
             }
             true
         }

@@ -13,6 +13,7 @@ use memspy::trace::{Reader, Summary, Writer};
 pub mod allocations;
 pub mod any_exact;
 pub mod any_holders;
+pub mod any_inherited;
 pub mod any_record;
 pub mod by_hand;
 
@@ -355,6 +356,7 @@ pub fn spelled_out(records: &[Record]) -> Vec<String> {
                     Definition::Stack(id, _) => stack(&table, *id),
                     Definition::Thread(_, t) => format!("{t:?}"),
                     Definition::Site(id, _) => site(&table, *id),
+                    Definition::Anew => unreachable!("no trace has it"),
                 }
             }
             Record::Source(s) => {
@@ -372,6 +374,13 @@ pub fn spelled_out(records: &[Record]) -> Vec<String> {
                     })
                     .collect();
                 format!("{:?} {threads:?}", s.time)
+            }
+            Record::Events(batch) => {
+                let event = |event: &memspy::model::Event| {
+                    let site = event.site.map(|id| site(&table, id));
+                    format!("{:?} {:?} {site:?}", event.time, event.change)
+                };
+                format!("{:?}", batch.events.iter().map(event).collect::<Vec<_>>())
             }
             other => format!("{other:?}"),
         }

@@ -71,7 +71,12 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    fn amount(&self) -> Amount {
+    /// A block known from elsewhere.
+    pub(crate) fn known(amount: Amount, account: usize, born: u64) -> Block {
+        Block { size: amount.bytes, stands_for: amount.stands_for, account: account as u32, born }
+    }
+
+    pub(crate) fn amount(&self) -> Amount {
         Amount { bytes: self.size, stands_for: self.stands_for }
     }
 }
@@ -158,6 +163,11 @@ impl Ledger {
             self.held += size;
         }
         self.insert(address, amount, account, 0);
+    }
+
+    /// Takes a block that an earlier part of the recording saw being born.
+    pub(crate) fn inherit(&mut self, address: u64, block: Block) {
+        self.restore(address, block);
     }
 
     /// Lets a block go.

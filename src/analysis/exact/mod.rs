@@ -2,6 +2,7 @@
 
 mod callers;
 mod fold;
+mod inherit;
 mod ledger;
 mod line_levels;
 mod torch;
@@ -237,7 +238,7 @@ impl ExactProfile {
 
     /// A free of a block that neither an event nor a map told of.
     fn free_unknown(&mut self, time: Nanos, address: u64) {
-        if !self.torch.is_empty() && self.torch.values().all(|torch| torch.maps > 0) {
+        if !self.torch.is_empty() && self.torch.values().all(|torch| torch.last_map.is_some()) {
             self.unknown_frees += 1;
             return;
         }
@@ -303,7 +304,7 @@ impl ExactProfile {
         let device = map.device;
         let freed_early = std::mem::take(&mut self.freed_early);
         self.device(device).take_map(map, &freed_early);
-        if self.torch.values().any(|torch| torch.maps == 0) {
+        if self.torch.values().any(|torch| torch.last_map.is_none()) {
             self.freed_early = freed_early;
         }
         for (_, block) in map.blocks() {

@@ -35,9 +35,11 @@ pub(crate) struct TorchDevice {
     pub(crate) counted_peak: Option<i64>,
     /// Bytes freed since the last event with levels.
     freed_since: u64,
-    deaths_from_maps: bool,
+    pub(super) deaths_from_maps: bool,
     suspects: FxHashSet<u64>,
     pub(crate) maps: u64,
+    /// When the last of them was read; also one of an earlier part of the recording.
+    pub(crate) last_map: Option<Nanos>,
     /// Blocks gone without an event, and found without one.
     pub(crate) gone: u64,
     pub(crate) found: u64,
@@ -60,6 +62,7 @@ impl TorchDevice {
             deaths_from_maps,
             suspects: FxHashSet::default(),
             maps: 0,
+            last_map: None,
             gone: 0,
             found: 0,
             excess: 0,
@@ -120,7 +123,26 @@ impl TorchDevice {
         Some(freed)
     }
 
-    fn reach(&mut self, height: Height) {
+    /// Bytes freed since the counters were last known.
+    pub(crate) fn freed_since(&self) -> u64 {
+        self.freed_since
+    }
+
+    /// Goes on from where an earlier part of the recording ended.
+    pub(crate) fn inherit(
+        &mut self,
+        mapped: Option<Nanos>,
+        levels: Option<Levels>,
+        freed_since: u64,
+    ) {
+        self.last_map = mapped;
+        if levels.is_some() {
+            self.levels = levels;
+            self.freed_since = freed_since;
+        }
+    }
+
+    pub(super) fn reach(&mut self, height: Height) {
         if self.height.is_none_or(|before| height.bytes > before.bytes) {
             self.height = Some(height);
             self.ledger.reach(height.time.0);
@@ -138,6 +160,8 @@ impl TorchDevice {
             return;
         }
         self.maps += 1;
+        let first = self.last_map.is_none();
+        self.last_map = Some(map.time);
         let settled = map.time.0.saturating_sub(UNSETTLED);
         let allocated =
             || map.blocks().map(|(_, b)| b).filter(|b| b.state == BlockState::Allocated);
@@ -150,8 +174,8 @@ impl TorchDevice {
                     self.ledger.resize(block.address, block.size);
                 }
                 Some(_) => {}
-                None if self.maps == 1 && freed_early.get(&block.address) >= Some(&settled) => {}
-                None if self.maps == 1 => {
+                None if first && freed_early.get(&block.address) >= Some(&settled) => {}
+                None if first => {
                     self.ledger.find(block.address, block.size, BEFORE);
                 }
                 None if self.suspects.contains(&block.address) => {
@@ -183,13 +207,11 @@ impl TorchDevice {
                 too_early_to_say.extend(block.map(|block| (address, block)));
             }
         }
-        if self.maps == 1
-            && let Some(height) = &mut self.height
-        {
+        if first && let Some(height) = &mut self.height {
             // What the first moments lacked was there before.
             height.bytes = height.bytes.max(self.ledger.held);
         }
-        if self.maps == 1 || self.deaths_from_maps {
+        if first || self.deaths_from_maps {
             self.reach(Height { time: map.time, bytes: map.allocated(), levels: self.levels });
         }
         for (address, block) in too_early_to_say {

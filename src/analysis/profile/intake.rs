@@ -336,6 +336,10 @@ impl RecordSink for Profile {
                 self.last_time = self.last_time.max(missed.time);
                 self.losses.add(missed);
             }
+            Record::Inherited(inherited) => self.take_inherited(inherited),
+            Record::Triggered(triggered) => {
+                self.last_time = self.last_time.max(triggered.time);
+            }
             Record::End(end) => {
                 self.finish();
                 self.last_time = self.last_time.max(end.time);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::values::{bytes, duration, pid};
+use super::values::{bytes, pid, time};
 
 /// `memspy pause`.
 #[derive(Debug, Args)]
@@ -20,10 +20,10 @@ pub struct Pause {
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
     /// Resume the job after this time (90, 90s, 10m, 1h), on Ctrl-C, or when memspy is told to end
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
     pub time: Option<Duration>,
     /// How long to wait for the job's kernels to end before giving up
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
     pub lock_timeout: Duration,
     /// Host memory that has to stay available after the move; else the job is not paused
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1G")]

@@ -51,17 +51,24 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A time: seconds, or a number with `s`, `m` or `h` after it.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let (number, factor) = match text.char_indices().last() {
-        Some((at, 's')) => (&text[..at], 1.0),
-        Some((at, 'm')) => (&text[..at], 60.0),
-        Some((at, 'h')) => (&text[..at], 3600.0),
-        _ => (text, 1.0),
+/// A length of time: `500ms`, `120s`, `10min` or `10m`, `2h`, `3d`; a number by itself is seconds.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || "expected a time such as 30s, 10min, 2h or 3d".to_owned();
+    let at = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "min" | "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(wrong()),
     };
-    let wrong = || "a time such as 30s, 10m or 1h".to_owned();
-    let seconds = seconds(number).map_err(|_| wrong())? * factor;
-    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+    match number * seconds {
+        all if (1e-3..1e9).contains(&all) => Ok(Duration::from_secs_f64(all)),
+        _ => Err(wrong()),
+    }
 }
 
 /// A line of a file.
@@ -79,11 +86,18 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        for (text, expected) in [("90", 90.0), ("2.5s", 2.5), ("10m", 600.0), ("1h", 3600.0)] {
-            assert_eq!(duration(text).unwrap().as_secs_f64(), expected, "{text}");
+        for (text, millis) in [
+            ("500ms", 500),
+            ("2", 2000),
+            ("1.5s", 1500),
+            ("10min", 600_000),
+            ("10m", 600_000),
+            ("1d", 86_400_000),
+        ] {
+            assert_eq!(time(text).map(|t| t.as_millis()), Ok(millis), "{text}");
         }
-        for wrong in ["", "m", "0", "-1s", "1d", "1e300h", "10 m", "NaN"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
+        for wrong in ["", "s", "-1s", "3 weeks", "1e3s", "0s", "10 m", "NaN"] {
+            assert!(time(wrong).is_err(), "{wrong}");
         }
     }
 }

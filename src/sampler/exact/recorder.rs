@@ -1,11 +1,13 @@
 //! The recorder of exact events: empties the ring, names what it finds, and checks it against the counters.
 
+mod failing;
 mod placing;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use failing::Failing;
 use placing::{Placing, detach};
 
 use super::reconcile::Reconciler;
@@ -76,6 +78,7 @@ pub struct ExactRecorder {
     reconciler: Reconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
     samples: Vec<ThreadSample>,
+    failing: Failing,
 }
 
 impl ExactRecorder {
@@ -83,7 +86,7 @@ impl ExactRecorder {
     pub fn new(readers: Readers, wanted: ExactWanted) -> Self {
         let python = readers.python.as_ref().and_then(|p| p.probed_stacks(&readers.process));
         let sites = Sites::new(readers.process.clone(), python, Some(ClassNames::default()));
-        let session = Session::new(readers);
+        let session = Session::new(readers, wanted.also.forget_after);
         let epoch = monotonic().saturating_sub(session.start.elapsed().as_nanos() as u64);
         ExactRecorder {
             session,
@@ -99,6 +102,7 @@ impl ExactRecorder {
             reconciler: Reconciler::new(wanted.frees != Frees::Maps),
             counters: Vec::new(),
             samples: Vec::new(),
+            failing: Failing::default(),
             wanted,
         }
     }
@@ -177,6 +181,12 @@ impl ExactRecorder {
             if now.saturating_sub(checked) >= CHECK_EVERY {
                 checked = now;
                 self.check(sink)?;
+                if !self.failing.waits()
+                    && let Some(old) = self.session.forget(sink)?
+                {
+                    self.sites.renumber(&old, &mut self.session.table);
+                    self.session.keeps_in_mind();
+                }
             }
             std::thread::sleep(if self.samples_stacks() { SAMPLE_EVERY } else { LOOK_EVERY });
         }
@@ -193,6 +203,7 @@ impl ExactRecorder {
         }
         self.empty_ring();
         self.record_all_events(sink)?;
+        self.record_failing(sink)?;
         self.count_losses();
         self.session.record_losses(sink)
     }
@@ -344,6 +355,7 @@ impl ExactRecorder {
         if torch.counters(&mut self.counters).is_err() {
             return Ok(()); // The next look is 5 ms away.
         }
+        self.see_failing();
         let after = monotonic() + QUIET;
         while monotonic() < after {
             std::hint::spin_loop();
@@ -351,6 +363,7 @@ impl ExactRecorder {
         self.empty_ring();
         let seen = self.waiting.partition_point(|event| event.time < before);
         self.record_described(seen, sink)?;
+        self.record_failing(sink)?;
         let quiet = before.saturating_sub(self.last.0 + self.epoch) > QUIET
             && self.waiting.first().is_none_or(|event| event.time > after);
         if quiet {

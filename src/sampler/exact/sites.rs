@@ -6,7 +6,8 @@ use rustc_hash::FxHashMap;
 
 use super::sampled::SampledStacks;
 use crate::model::{
-    ProbedFrame, Site, SiteId, StackId, StackSource, StackTable, Thread, ThreadId, ThreadSample,
+    Frame, ProbedFrame, Site, SiteId, StackId, StackSource, StackTable, Thread, ThreadId,
+    ThreadSample,
 };
 use crate::probe::{Raw, RawEvent, RawNode, StackKey};
 use crate::python::ProbedStacks;
@@ -88,6 +89,27 @@ impl Sites {
         let named = self.python.as_mut().and_then(|python| python.stack(frames, table));
         let stack = named.map_or(Stack::Unknown, Stack::Named);
         self.stacks.insert(key, stack);
+    }
+
+    /// All numbers of `old` begin anew in `new`. Stacks that the kernel has described it does not describe again.
+    pub(super) fn renumber(&mut self, old: &StackTable, new: &mut StackTable) {
+        self.threads.clear();
+        self.known.clear();
+        self.sampled = SampledStacks::default();
+        if let Some(python) = &mut self.python {
+            python.forget_numbers();
+        }
+        for stack in self.stacks.values_mut() {
+            let Stack::Named(id) = stack else { continue };
+            let mut frames: Vec<Frame> = old.frames(*id).collect();
+            frames.reverse();
+            let renumbered = frames.into_iter().try_fold(None, |parent, frame| {
+                let function = new.function(old.get_function(frame.function)?.clone());
+                let frame = new.frame(Frame { function, ..frame });
+                Some(Some(new.stack(parent, frame)))
+            });
+            *stack = renumbered.flatten().map_or(Stack::Unknown, Stack::Named);
+        }
     }
 
     /// Forgets stacks and sites: other probes number them anew.

@@ -7,6 +7,7 @@ use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
 use super::holders;
+use super::inherited;
 use super::rare::{self, Head};
 use super::sample::SampleState;
 use super::varint::Cursor;
@@ -196,6 +197,19 @@ impl Decoder {
                     true => Step { time, step, ..Step::default() },
                     false => structure::<rare::CountedBy>(from)?.at(time, step),
                 }))
+            }
+            tag::INHERITED => {
+                let time = self.time(from)?;
+                let lookup = inherited::Numbers {
+                    threads: &self.threads,
+                    stacks: &self.stacks,
+                    sites: &self.sites,
+                };
+                Some(Record::Inherited(inherited::decode(from, time, &lookup)?))
+            }
+            tag::TRIGGERED => {
+                let time = self.time(from)?;
+                Some(Record::Triggered(structure::<inherited::Triggered<'_>>(from)?.at(time)))
             }
             tag::END => {
                 let time = self.time(from)?;

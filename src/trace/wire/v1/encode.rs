@@ -7,11 +7,12 @@ use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
 use super::holders;
+use super::inherited;
 use super::rare::{self, Head};
 use super::sample::SampleState;
 use super::varint::put;
 use super::{Clock, Malformed, tag};
-use crate::model::{Definition, Record, Sample, SiteId, ThreadId};
+use crate::model::{Definition, Maker, Record, Sample, SiteId, ThreadId};
 use crate::trace::envelope::MAX_PAYLOAD;
 
 /// Why a record cannot stand in a trace. Found as the source of an `io::Error` of kind `InvalidInput`.
@@ -241,6 +242,17 @@ impl Encoder {
                 put_struct(rare::CountedBy::from(*step), out)?;
                 tag::STEP
             }
+            Record::Inherited(what) => {
+                for maker in &what.makers {
+                    self.maker_is_defined(maker)?;
+                }
+                inherited::encode(what, &mut self.body)?;
+                tag::INHERITED
+            }
+            Record::Triggered(what) => {
+                put_struct(inherited::Triggered::from(what), out)?;
+                tag::TRIGGERED
+            }
             Record::End(end) => {
                 put_struct(rare::End::from(end), out)?;
                 put_struct(end.totals.exact.as_ref().map(exact::EventTotals::from), out)?;
@@ -248,6 +260,19 @@ impl Encoder {
                 tag::END
             }
         })
+    }
+
+    fn maker_is_defined(&self, maker: &Maker) -> Result<(), Rejected> {
+        match maker {
+            Maker::Site(site) => used("site", site.0, self.sites),
+            Maker::Seen { shares, .. } => {
+                shares.iter().filter_map(|share| share.by).try_for_each(|(thread, stack)| {
+                    used("thread", thread.0, self.threads)?;
+                    used("stack", stack.0, self.head.stacks)
+                })
+            }
+            Maker::Before | Maker::NoEvent | Maker::Lost | Maker::NotTaken => Ok(()),
+        }
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<u8, Rejected> {
@@ -306,6 +331,9 @@ impl Encoder {
                 put_struct(thread, out)?;
                 Ok(tag::THREAD)
             }
+            Definition::Anew => Err(Rejected::Inexpressible {
+                why: "numbers do not begin anew within a trace".to_owned(),
+            }),
             Definition::Site(SiteId(number), site) => {
                 used("thread", site.thread.0, self.threads)?;
                 for stack in [site.stack, site.forward].into_iter().flatten() {

@@ -298,7 +298,7 @@ impl EventsState {
 }
 
 /// A byte for the kind, and where there may be a device, 0 or its number plus 1.
-fn put_arena(out: &mut Vec<u8>, arena: Arena) {
+pub(super) fn put_arena(out: &mut Vec<u8>, arena: Arena) {
     let (code, device) = match arena {
         Arena::Torch(device) => (0, Some(Some(device))),
         Arena::Driver(device) => (1, Some(device)),
@@ -313,7 +313,7 @@ fn put_arena(out: &mut Vec<u8>, arena: Arena) {
     }
 }
 
-fn arena(from: &mut Cursor<'_>) -> Result<Arena, Malformed> {
+pub(super) fn arena(from: &mut Cursor<'_>) -> Result<Arena, Malformed> {
     let code = from.byte()?;
     let mut device = || -> Result<Option<CudaIndex>, Malformed> {
         let number = from.number()?;

@@ -9,6 +9,7 @@ pub(crate) mod encode;
 pub(crate) mod events;
 pub(crate) mod exact;
 pub(crate) mod holders;
+pub(crate) mod inherited;
 pub(crate) mod rare;
 pub(crate) mod sample;
 pub(crate) mod varint;
@@ -41,6 +42,8 @@ pub(crate) mod tag {
     pub(crate) const RECONCILED: u8 = 20;
     pub(crate) const HOLDERS: u8 = 21;
     pub(crate) const STEP: u8 = 22;
+    pub(crate) const INHERITED: u8 = 23;
+    pub(crate) const TRIGGERED: u8 = 24;
 }
 
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.

@@ -315,6 +315,7 @@ enum Reason<'a> {
     TargetExited,
     TargetExecuted,
     Failed(&'a str),
+    Condition(&'a str),
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -337,6 +338,7 @@ impl<'a> From<&'a model::End> for End<'a> {
                 model::EndReason::TargetExited => Reason::TargetExited,
                 model::EndReason::TargetExecuted => Reason::TargetExecuted,
                 model::EndReason::Failed(why) => Reason::Failed(why),
+                model::EndReason::Condition(what) => Reason::Condition(what),
             },
             ticks: end.totals.ticks,
             late: end.totals.late,
@@ -359,6 +361,7 @@ impl End<'_> {
                 Reason::TargetExited => model::EndReason::TargetExited,
                 Reason::TargetExecuted => model::EndReason::TargetExecuted,
                 Reason::Failed(why) => model::EndReason::Failed(why.to_owned()),
+                Reason::Condition(what) => model::EndReason::Condition(what.to_owned()),
             },
             totals: model::Totals {
                 ticks: self.ticks,

@@ -1,0 +1,437 @@
+//! Conditions on what is recorded: which there are, and when they come true.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+
+use crate::model::{
+    AllocatorCounters, Arena, Change, CudaIndex, Device, End, EndReason, Events, Nanos, Record,
+    Triggered,
+};
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
+/// Each half of the time over which growth is measured is looked at in so many parts.
+const PARTS: usize = 10;
+/// So shortly before its end a job that the driver refused memory most likely died of it.
+const DIED_OF_IT: u64 = 5_000_000_000;
+
+/// A condition, as `record --until` takes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Condition {
+    text: String,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    /// PyTorch threw an out-of-memory error.
+    Oom,
+    /// PyTorch had to free its cache to get memory.
+    Retry,
+    /// The job ended.
+    Exit,
+    /// A level of a device exceeds an amount.
+    Above(Level, Amount),
+    /// The floor of what is allocated rises by more than so many bytes in so many nanoseconds.
+    Growth { bytes: u64, every: u64 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// Of the device, by all processes.
+    Used,
+    Reserved,
+    Allocated,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Amount {
+    Bytes(u64),
+    /// Of the device's memory.
+    Percent(f64),
+}
+
+/// A text that is no condition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{text}' is not a condition: {why}; known are oom, retry, exit, used>N, reserved>N, allocated>N (N in bytes, \
+     as 500M, 70G, or in per cent of the device, as 90%) and growth>N/min (or /s, /h)"
+)]
+pub struct UnknownCondition {
+    text: String,
+    why: &'static str,
+}
+
+impl Condition {
+    /// Whether it can come true only where the driver tells of the device (NVML): what is in use, or its size.
+    pub fn needs_driver(&self) -> bool {
+        matches!(self.kind, Kind::Above(Level::Used, _) | Kind::Above(_, Amount::Percent(_)))
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Condition {
+    type Err = UnknownCondition;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let plain: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        let unknown = |why| UnknownCondition { text: text.to_owned(), why };
+        let kind = match plain.split_once('>') {
+            None => match plain.as_str() {
+                "oom" => Kind::Oom,
+                "retry" => Kind::Retry,
+                "exit" => Kind::Exit,
+                _ => return Err(unknown("it is none of those without a limit")),
+            },
+            Some(("growth", limit)) => {
+                let (bytes, every) = limit.split_once('/').unwrap_or((limit, ""));
+                let every = match every {
+                    "s" | "sec" | "second" => 1,
+                    "min" | "m" | "minute" => 60,
+                    "h" | "hour" => 3600,
+                    _ => return Err(unknown("growth needs a time, as in growth>1G/min")),
+                };
+                let bytes = bytes_of(bytes).ok_or_else(|| unknown("its limit is no size"))?;
+                Kind::Growth { bytes, every: every * 1_000_000_000 }
+            }
+            Some((name, limit)) => {
+                let level = match name {
+                    "used" => Level::Used,
+                    "reserved" => Level::Reserved,
+                    "allocated" => Level::Allocated,
+                    _ => return Err(unknown("it has a limit on something unknown")),
+                };
+                Kind::Above(level, amount(limit).ok_or_else(|| unknown("its limit is no size"))?)
+            }
+        };
+        Ok(Condition { text: plain, kind })
+    }
+}
+
+fn amount(text: &str) -> Option<Amount> {
+    match text.strip_suffix('%') {
+        None => bytes_of(text).map(Amount::Bytes),
+        Some(percent) => {
+            let percent: f64 = percent.parse().ok()?;
+            (0.0..100.0).contains(&percent).then_some(Amount::Percent(percent))
+        }
+    }
+}
+
+/// `512`, `64K`, `1.5G`, in powers of 1024.
+fn bytes_of(text: &str) -> Option<u64> {
+    let at = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let shift =
+        match unit.trim_end_matches("iB").trim_end_matches('B').to_ascii_uppercase().as_str() {
+            "" => 0,
+            "K" => 10,
+            "M" => 20,
+            "G" => 30,
+            "T" => 40,
+            _ => return None,
+        };
+    let bytes = number.parse::<f64>().ok()? * f64::from(1 << 20) * 2f64.powi(shift - 20);
+    (0.0..1e18).contains(&bytes).then_some(bytes as u64)
+}
+
+/// Waits for conditions in a stream of records.
+#[derive(Debug, Default)]
+pub struct Watch {
+    conditions: Vec<Condition>,
+    /// By condition and device: whether it is true at the moment.
+    holds: BTreeMap<(usize, u32), bool>,
+    devices: Vec<Device>,
+    counters: BTreeMap<CudaIndex, AllocatorCounters>,
+    floors: BTreeMap<(usize, CudaIndex), Floor>,
+    /// When the driver last refused memory with nothing allocated after it, and how much.
+    refused: Option<(Nanos, u64)>,
+    now: Nanos,
+}
+
+impl Watch {
+    /// Waits for any of `conditions`.
+    pub fn new(conditions: Vec<Condition>) -> Watch {
+        Watch { conditions, ..Watch::default() }
+    }
+
+    /// The conditions waited for.
+    pub fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    /// Takes a record; gives the condition that it made true. One that goes on being true is given once.
+    pub fn take(&mut self, record: &Record) -> Option<Triggered> {
+        if let Some(time) = record.time() {
+            self.now = self.now.max(time);
+        }
+        match record {
+            Record::Device(device) => {
+                device.keep_in(&mut self.devices);
+                None
+            }
+            Record::Counters { time, device, counters } => {
+                self.take_counters(*time, *device, counters)
+            }
+            Record::Events(events) => self.take_events(events),
+            Record::Usage(usage) => {
+                let grown = self.passes(usage.time);
+                let mut fired = None;
+                for index in 0..self.conditions.len() {
+                    let Kind::Above(Level::Used, amount) = self.conditions[index].kind else {
+                        continue;
+                    };
+                    let limit = limit(amount, Some(usage.total));
+                    let holds = limit.is_some_and(|limit| usage.used > limit);
+                    let became = self.becomes(index, usage.nvml_index, holds);
+                    if became {
+                        let seen = format!(
+                            "{} of {} of the device in use by all processes",
+                            size(usage.used),
+                            size(usage.total)
+                        );
+                        fired = fired.or(Some(self.triggered(index, usage.time, seen)));
+                    }
+                }
+                fired.or(grown)
+            }
+            Record::Sample(sample) => self.passes(sample.time),
+            Record::End(end) => self.take_end(end),
+            _ => None,
+        }
+    }
+
+    fn triggered(&self, index: usize, time: Nanos, seen: String) -> Triggered {
+        Triggered { time, condition: self.conditions[index].text.clone(), seen }
+    }
+
+    /// Whether a condition that was not true now is.
+    fn becomes(&mut self, index: usize, device: u32, holds: bool) -> bool {
+        let before = self.holds.insert((index, device), holds);
+        holds && before != Some(true)
+    }
+
+    /// A device's memory in bytes.
+    fn total(&self, device: CudaIndex) -> Option<u64> {
+        self.devices.iter().find(|known| known.cuda_index == Some(device))?.total
+    }
+
+    fn take_counters(
+        &mut self,
+        time: Nanos,
+        device: CudaIndex,
+        now: &AllocatorCounters,
+    ) -> Option<Triggered> {
+        let before = self.counters.insert(device, *now);
+        let mut fired = None;
+        for index in 0..self.conditions.len() {
+            // A count that was begun anew counts from there.
+            let grown = |of: fn(&AllocatorCounters) -> i64| {
+                before.as_ref().map_or(0, |before| of(now) - of(before))
+            };
+            let on = format!("on GPU {}", device.0);
+            let seen = match self.conditions[index].kind {
+                Kind::Oom if grown(|c| c.num_ooms) > 0 => Some(format!(
+                    "PyTorch's allocator ran out of memory {on} (error number {})",
+                    now.num_ooms
+                )),
+                Kind::Retry if grown(|c| c.num_alloc_retries) > 0 => Some(format!(
+                    "PyTorch's allocator had to free its cache {on} to get memory (number {})",
+                    now.num_alloc_retries
+                )),
+                _ => None,
+            };
+            if let Some(seen) = seen {
+                fired = fired.or(Some(self.triggered(index, time, seen)));
+            }
+        }
+        // Levels that were reached between two looks show in the peaks.
+        let risen =
+            |peak: i64, before: Option<i64>| before.is_some_and(|b| peak > b).then_some(peak);
+        let before = before.as_ref();
+        let reached = [
+            (
+                Level::Allocated,
+                now.allocated(),
+                risen(now.max_allocated(), before.map(|b| b.max_allocated())),
+            ),
+            (
+                Level::Reserved,
+                now.reserved(),
+                risen(now.max_reserved(), before.map(|b| b.max_reserved())),
+            ),
+        ];
+        for (level, current, peak) in reached {
+            let bytes = current.max(peak.unwrap_or(0)).max(0) as u64;
+            fired = fired.or(self.reaches(time, device, level, bytes));
+        }
+        let allocated = now.allocated().max(0) as u64;
+        fired.or(self.grows(time, device, allocated))
+    }
+
+    fn take_events(&mut self, events: &Events) -> Option<Triggered> {
+        let mut fired = None;
+        for event in &events.events {
+            match event.change {
+                Change::Allocated { arena: Arena::Torch(device), levels, .. } => {
+                    self.refused = None;
+                    let Some(levels) = levels else { continue };
+                    for (level, bytes) in
+                        [(Level::Allocated, levels.allocated), (Level::Reserved, levels.reserved)]
+                    {
+                        let bytes = bytes.max(0) as u64;
+                        fired = fired.or(self.reaches(event.time, device, level, bytes));
+                    }
+                }
+                Change::Failed { size, code: OUT_OF_MEMORY, .. } => {
+                    self.refused = Some((event.time, size));
+                }
+                _ => {}
+            }
+        }
+        fired
+    }
+
+    fn reaches(
+        &mut self,
+        time: Nanos,
+        device: CudaIndex,
+        level: Level,
+        bytes: u64,
+    ) -> Option<Triggered> {
+        let mut fired = None;
+        for index in 0..self.conditions.len() {
+            let Kind::Above(wanted, amount) = self.conditions[index].kind else { continue };
+            if wanted != level {
+                continue;
+            }
+            let total = self.total(device);
+            let holds = limit(amount, total).is_some_and(|limit| bytes > limit);
+            if self.becomes(index, device.0, holds) {
+                let what = if level == Level::Reserved { "reserved" } else { "allocated" };
+                let of = total.map_or(String::new(), |total| format!(" of {}", size(total)));
+                let seen = format!("{}{of} {what} by PyTorch on GPU {}", size(bytes), device.0);
+                fired = fired.or(Some(self.triggered(index, time, seen)));
+            }
+        }
+        fired
+    }
+
+    /// Time passes without anything new.
+    fn passes(&mut self, time: Nanos) -> Option<Triggered> {
+        if !self.conditions.iter().any(|c| matches!(c.kind, Kind::Growth { .. })) {
+            return None;
+        }
+        let known: Vec<(CudaIndex, u64)> =
+            self.counters.iter().map(|(&d, c)| (d, c.allocated().max(0) as u64)).collect();
+        known.into_iter().find_map(|(device, allocated)| self.grows(time, device, allocated))
+    }
+
+    fn grows(&mut self, time: Nanos, device: CudaIndex, allocated: u64) -> Option<Triggered> {
+        let mut fired = None;
+        for index in 0..self.conditions.len() {
+            let Kind::Growth { bytes, every } = self.conditions[index].kind else { continue };
+            let floor = self.floors.entry((index, device)).or_default();
+            let Some((before, now)) = floor.take(time.0, allocated, every) else { continue };
+            let grown = 2 * now.saturating_sub(before);
+            if self.becomes(index, device.0, grown > bytes) {
+                let seconds = every / 1_000_000_000;
+                let seen = format!(
+                    "what stays allocated on GPU {} rose from {} to {} in {} s: {} in {seconds} s",
+                    device.0,
+                    size(before),
+                    size(now),
+                    seconds as f64 / 2.0,
+                    size(grown)
+                );
+                fired = fired.or(Some(self.triggered(index, time, seen)));
+            }
+        }
+        fired
+    }
+
+    fn take_end(&mut self, end: &End) -> Option<Triggered> {
+        let gone = matches!(end.reason, EndReason::TargetExited | EndReason::TargetExecuted);
+        let of = |kind: Kind| self.conditions.iter().position(|c| c.kind == kind);
+        if let (Some(index), Some((time, bytes)), true) = (of(Kind::Oom), self.refused, gone)
+            && end.time.0.saturating_sub(time.0) < DIED_OF_IT
+        {
+            let seen = format!(
+                "the driver refused {} {:.3} s before the job ended, and nothing was allocated after that",
+                size(bytes),
+                (end.time.0 - time.0.min(end.time.0)) as f64 / 1e9
+            );
+            return Some(self.triggered(index, end.time, seen));
+        }
+        let index = of(Kind::Exit).filter(|_| gone)?;
+        let what = match end.reason {
+            EndReason::TargetExecuted => "the job became another program",
+            _ => "the job ended",
+        };
+        Some(self.triggered(index, end.time, what.to_owned()))
+    }
+}
+
+fn limit(amount: Amount, total: Option<u64>) -> Option<u64> {
+    match amount {
+        Amount::Bytes(bytes) => Some(bytes),
+        // Of an unknown total no part is known.
+        Amount::Percent(percent) => total.map(|total| (total as f64 * percent / 100.0) as u64),
+    }
+}
+
+/// Sizes as in reports, for texts that are kept in the trace.
+fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (0..units.len()).rev().find(|&u| bytes >> (10 * u) > 0).unwrap_or(0);
+    match unit {
+        0 => format!("{bytes} B"),
+        unit => {
+            format!("{:.2} {}", bytes as f64 / f64::from(1u32 << 10).powi(unit as i32), units[unit])
+        }
+    }
+}
+
+/// The least level of each part of the time over which growth is measured: what a sawtooth always falls back to.
+#[derive(Debug, Default)]
+struct Floor {
+    parts: VecDeque<u64>,
+    /// When the part being collected began, and its least level.
+    open: Option<(u64, u64)>,
+    last: u64,
+}
+
+impl Floor {
+    /// Takes a level; gives the floors of the half before and of the last half when both are known anew.
+    fn take(&mut self, time: u64, level: u64, every: u64) -> Option<(u64, u64)> {
+        let length = (every / (2 * PARTS as u64)).max(1);
+        let mut closed = false;
+        let (mut began, mut least) = *self.open.get_or_insert((time, level));
+        if time >= began + length * 4 * PARTS as u64 {
+            // Nothing changed for so long: what there was is forgotten, the level held all the time.
+            self.parts.clear();
+            (began, least) = (time - length * 2 * PARTS as u64, self.last);
+        }
+        while time >= began + length {
+            self.parts.push_back(least);
+            if self.parts.len() > 2 * PARTS {
+                self.parts.pop_front();
+            }
+            (began, least) = (began + length, self.last);
+            closed = true;
+        }
+        self.last = level;
+        self.open = Some((began, least.min(level)));
+        if !closed || self.parts.len() < 2 * PARTS {
+            return None;
+        }
+        let floor = |parts: std::collections::vec_deque::Iter<'_, u64>| parts.copied().min();
+        floor(self.parts.range(..PARTS)).zip(floor(self.parts.range(PARTS..)))
+    }
+}

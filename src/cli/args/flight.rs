@@ -1,0 +1,73 @@
+//! The words of a recording that goes on until something happens, and of what is made of it.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{Kept, Stacks};
+use crate::analysis::Condition;
+
+/// What `record` waits for, and what it keeps meanwhile.
+#[derive(Debug, Clone, Args)]
+pub struct Until {
+    /// Keep only the last part of the recording: at least so long (120s, 10min, 2h), or at most so large (500M)
+    #[arg(long, value_name = "TIME|SIZE")]
+    pub keep: Option<Kept>,
+    /// End when this comes true, and write a verdict beside the recording (again for more): oom, retry, exit, 'used>90%',
+    /// 'reserved>70G', 'allocated>80%', 'growth>1G/min'
+    #[arg(long, value_name = "CONDITION")]
+    pub until: Vec<Condition>,
+    /// What to do when a condition has come true, with --keep
+    #[arg(long, value_enum, default_value_t = ThenWord::End, requires = "until", requires = "keep")]
+    pub then: ThenWord,
+    /// With --then continue: end after so many recordings
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "then", value_parser = clap::value_parser!(u32).range(1..))]
+    pub most: u32,
+}
+
+/// What `record` does when a condition has come true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ThenWord {
+    /// Write what is kept and end
+    End,
+    /// Write what is kept and go on; the next recordings are called OUT-2, OUT-3, ...
+    Continue,
+}
+
+/// `memspy verdict`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy verdict trace.bin                        where it ran out of memory, else how it ended
+  memspy verdict trace.bin --until 'used>90%'     the last moment at which this came true")]
+pub struct Verdict {
+    /// Trace to read, or the folder of segments that a killed 'record --keep' left
+    pub trace: PathBuf,
+    /// File to write; %p becomes the pid, %h the host name [default: standard output]
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
+    /// The moment to look at: the last one at which this came true (again for more) [default: those that the
+    /// recording waited for, and oom]
+    #[arg(long, value_name = "CONDITION")]
+    pub until: Vec<Condition>,
+    /// How stacks are chosen
+    #[command(flatten)]
+    pub stacks: Stacks,
+    /// Overwrite the output file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `memspy join`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy join trace.ring -o trace.bin")]
+pub struct Join {
+    /// The folder of segments
+    pub ring: PathBuf,
+    /// Trace to write; %p becomes the pid, %h the host name [default: RING with .bin]
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
+    /// Overwrite the output file
+    #[arg(long)]
+    pub force: bool,
+}

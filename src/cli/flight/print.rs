@@ -1,0 +1,116 @@
+//! The table of lines, printed again and again while a recording goes on.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use crate::analysis::{Profile, ThreadChoice};
+use crate::model::{Nanos, Record};
+use crate::render::{self, LinesOptions, RenderError};
+
+use super::window::{Stream, Window};
+
+/// Prints it.
+pub(in crate::cli) struct Printer {
+    every: Duration,
+    last: Option<Nanos>,
+    now: Nanos,
+    options: LinesOptions,
+    /// The stretch since the last table; `None` where tables are of the whole recording, whose profile others have.
+    since: Option<(Stream, Window, ThreadChoice)>,
+}
+
+impl Printer {
+    /// Prints one `every` so often, of the recording so far.
+    pub(in crate::cli) fn of_all(every: Duration, full_filenames: bool) -> Printer {
+        let options = LinesOptions { full_filenames, ..LinesOptions::default() };
+        Printer { every, last: None, now: Nanos(0), options, since: None }
+    }
+
+    /// Prints one `every` so often, of the time since the last one.
+    pub(in crate::cli) fn of_stretches(
+        every: Duration,
+        full_filenames: bool,
+        choice: ThreadChoice,
+    ) -> Printer {
+        let window = Window::new(Profile::charging(choice));
+        let since = Some((Stream::default(), window, choice));
+        Printer { since, ..Printer::of_all(every, full_filenames) }
+    }
+
+    /// Takes a record before `whole`, the profile of the recording so far, does.
+    pub(in crate::cli) fn take(
+        &mut self,
+        record: &Record,
+        whole: Option<&Profile>,
+    ) -> io::Result<()> {
+        if let Some(time) = record.time() {
+            self.now = self.now.max(time);
+            let last = *self.last.get_or_insert(Nanos(0));
+            let is_due = u128::from(self.now.0.saturating_sub(last.0)) >= self.every.as_nanos();
+            if is_due && self.is_border(record) {
+                self.print(whole)?;
+                // Not at once again, when printing came late.
+                let every = self.every.as_nanos() as u64;
+                self.last = Some(Nanos(self.now.0 - self.now.0.saturating_sub(last.0) % every));
+                if let Some((stream, window, choice)) = &mut self.since {
+                    window.next(time, stream, Profile::charging(*choice), None)?;
+                }
+            }
+        }
+        let Some((stream, window, _)) = &mut self.since else { return Ok(()) };
+        if stream.take(record) {
+            window.take(stream, record, None)
+        } else {
+            window.redefined(record);
+            Ok(())
+        }
+    }
+
+    /// Whether a table can be made before this record.
+    fn is_border(&mut self, record: &Record) -> bool {
+        match &mut self.since {
+            Some((stream, window, _)) => stream.border(record).is_some() && window.is_settled(),
+            None => matches!(record, Record::Sample(_) | Record::Events(_) | Record::Usage(_)),
+        }
+    }
+
+    /// Prints the last table.
+    pub(in crate::cli) fn finish(&mut self, whole: Option<&Profile>) -> io::Result<()> {
+        if let Some((_, window, _)) = &mut self.since {
+            let _ = window.is_settled();
+        }
+        self.print(whole)
+    }
+
+    fn print(&mut self, whole: Option<&Profile>) -> io::Result<()> {
+        let (profile, what) = match (&self.since, whole) {
+            (Some((_, window, _)), _) => {
+                let profile = window.profile();
+                let from = profile.begins().unwrap_or_default();
+                let length = self.now.seconds() - from.seconds();
+                (profile, format!("the last {}", render::length(length)))
+            }
+            (None, Some(profile)) => (profile, "the recording so far".to_owned()),
+            (None, None) => return Ok(()),
+        };
+        let mut out = io::stdout().lock();
+        let wall = profile.start().map_or_else(String::new, |start| {
+            format!("{}, ", render::utc(start.unix_nanos.saturating_add(self.now.0)))
+        });
+        writeln!(out, "=== memspy: {wall}after {}: {what}", render::length(self.now.seconds()))?;
+        let columns = Profile::default_columns();
+        match profile.main_gpu().map(|gpu| profile.lines(gpu, &columns)) {
+            None => writeln!(out, "no counters of a GPU were recorded yet")?,
+            Some(Err(error)) => writeln!(out, "{error}")?,
+            Some(Ok(table)) => {
+                let written = render::lines_text(&mut out, profile, &table, &self.options);
+                written.map_err(|error| match error {
+                    RenderError::Write(error) => error,
+                    other => io::Error::other(other),
+                })?;
+            }
+        }
+        writeln!(out)?;
+        out.flush()
+    }
+}

@@ -1,0 +1,144 @@
+//! A stretch of a recording with a profile of its own, that begins where another one ends.
+
+use std::io;
+
+use crate::analysis::Profile;
+use crate::model::{BlockMap, Definition, HolderSnapshot, Nanos, Record, RecordSink};
+use crate::trace::{Names, Rewriter};
+
+/// What has to be remembered of a stream of records to begin a stretch anywhere.
+#[derive(Default)]
+pub(in crate::cli) struct Stream {
+    names: Names,
+    /// The last sample and the counters that belong to it.
+    tick: Vec<Record>,
+    maps: Vec<BlockMap>,
+    holders: Option<HolderSnapshot>,
+    is_sampled: bool,
+}
+
+impl Stream {
+    /// Takes a record. `false` for one that only gives a number its meaning, and is taken along by those that use it.
+    pub(in crate::cli) fn take(&mut self, record: &Record) -> bool {
+        if self.names.take(record) {
+            if matches!(record, Record::Definition(Definition::Anew)) {
+                // Its numbers mean something else now.
+                self.tick.clear();
+            }
+            return false;
+        }
+        match record {
+            Record::Start(start) => self.is_sampled = start.rate > 0,
+            Record::Sample(_) if self.is_sampled => {
+                self.tick.clear();
+                self.tick.push(record.clone());
+            }
+            Record::Counters { .. } if self.is_sampled => self.tick.push(record.clone()),
+            Record::Blocks(map) => {
+                self.maps.retain(|known| known.device != map.device);
+                self.maps.push(map.clone());
+            }
+            Record::Holders(snapshot) => self.holders = Some(snapshot.clone()),
+            _ => {}
+        }
+        true
+    }
+
+    /// When a stretch may begin just before `record`; a sample and what belongs to it are not torn apart.
+    pub(in crate::cli) fn border(&self, record: &Record) -> Option<Nanos> {
+        match record {
+            Record::Sample(sample) if self.is_sampled => Some(sample.time),
+            Record::Events(batch) => batch.events.first().map(|event| event.time),
+            Record::Usage(usage) if !self.is_sampled => Some(usage.time),
+            Record::Counters { time, .. } if !self.is_sampled => Some(*time),
+            _ => None,
+        }
+    }
+}
+
+/// A stretch, read in numbers of its own: what only earlier stretches used is forgotten.
+pub(in crate::cli) struct Window {
+    profile: Profile,
+    rewriter: Rewriter,
+    out: Vec<Record>,
+}
+
+impl Window {
+    /// The first stretch.
+    pub(in crate::cli) fn new(profile: Profile) -> Window {
+        Window { profile, rewriter: Rewriter::new(), out: Vec::new() }
+    }
+
+    /// What is known of it.
+    pub(in crate::cli) fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Takes a record of the stream; gives it on with the stretch's own numbers.
+    pub(in crate::cli) fn take(
+        &mut self,
+        stream: &Stream,
+        record: &Record,
+        sink: Option<&mut dyn RecordSink>,
+    ) -> io::Result<()> {
+        self.rewriter.rewrite(&stream.names, record, &mut self.out);
+        self.pass(sink)
+    }
+
+    /// Takes note of a record that may give a number another meaning.
+    pub(in crate::cli) fn redefined(&mut self, record: &Record) {
+        self.rewriter.redefined(record);
+    }
+
+    /// Whether nothing is lost when the next stretch begins now.
+    pub(in crate::cli) fn is_settled(&mut self) -> bool {
+        self.profile.finish();
+        self.profile.is_settled()
+    }
+
+    /// Begins the next stretch at `time` into the empty `profile`, and gives `sink` what it begins with.
+    pub(in crate::cli) fn next(
+        &mut self,
+        time: Nanos,
+        stream: &Stream,
+        profile: Profile,
+        sink: Option<&mut dyn RecordSink>,
+    ) -> io::Result<()> {
+        self.profile.finish();
+        let mut rewriter = Rewriter::new();
+        let inheritance = Record::Inherited(self.profile.inheritance(time));
+        let mut opening: Vec<Record> = Vec::new();
+        for record in self.profile.standing() {
+            let again = |tick: &Record| match (tick, &record) {
+                (Record::Counters { device: a, .. }, Record::Counters { device: b, .. }) => a == b,
+                _ => false,
+            };
+            if !stream.tick.iter().any(again) {
+                opening.push(record);
+            }
+        }
+        opening.extend(stream.holders.clone().map(Record::Holders));
+        opening.extend(stream.maps.iter().cloned().map(Record::Blocks));
+        let mut inherited = Vec::new();
+        rewriter.rewrite(self.rewriter.names(), &inheritance, &mut inherited);
+        let last = inherited.pop();
+        opening.append(&mut inherited);
+        rewriter.turn();
+        for record in &stream.tick {
+            rewriter.rewrite(&stream.names, record, &mut opening);
+        }
+        opening.extend(last);
+        (self.profile, self.rewriter, self.out) = (profile, rewriter, opening);
+        self.pass(sink)
+    }
+
+    fn pass(&mut self, mut sink: Option<&mut dyn RecordSink>) -> io::Result<()> {
+        for record in self.out.drain(..) {
+            if let Some(sink) = &mut sink {
+                sink.record(&record)?;
+            }
+            self.profile.record(&record)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! Allocations that failed: the counters say so at once, not at the next check, and where the threads stood is looked at.
+//!
+//! What PyTorch refuses by itself (a limit of the job) calls no driver and shows in no event.
+
+use std::io;
+
+use super::ExactRecorder;
+use crate::model::{AllocatorCounters, CudaIndex, Nanos, Record, RecordSink, Sample, ThreadSample};
+
+/// What the allocator says of failures, and what was seen when it last changed.
+#[derive(Debug, Default)]
+pub(super) struct Failing {
+    /// Errors and retries of all devices.
+    counts: Option<(i64, i64)>,
+    /// Seen, and not recorded while older events wait for their description.
+    seen: Option<Seen>,
+}
+
+impl Failing {
+    /// Whether something with numbers is still to be recorded.
+    pub(super) fn waits(&self) -> bool {
+        self.seen.is_some()
+    }
+}
+
+#[derive(Debug)]
+struct Seen {
+    time: Nanos,
+    threads: Vec<ThreadSample>,
+    counters: Vec<(CudaIndex, AllocatorCounters)>,
+}
+
+impl ExactRecorder {
+    /// Takes the counters just read; looks at the threads when an allocation has failed.
+    pub(super) fn see_failing(&mut self) {
+        let sum = |of: fn(&AllocatorCounters) -> i64| self.counters.iter().map(|c| of(&c.1)).sum();
+        let counts = (sum(|c| c.num_ooms), sum(|c| c.num_alloc_retries));
+        let before = self.failing.counts.replace(counts);
+        if before.is_none_or(|before| before == counts) {
+            return;
+        }
+        let mut threads = Vec::new();
+        if let Some(python) = &mut self.session.readers.python {
+            // Without stacks the counters still tell.
+            let _ = python.sample(&mut self.session.table, &mut threads);
+        }
+        self.failing.seen =
+            Some(Seen { time: self.session.now(), threads, counters: self.counters.clone() });
+    }
+
+    /// Records what was seen, once all older events are.
+    pub(super) fn record_failing(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let due = self.failing.seen.take_if(|seen| {
+            let time = seen.time.0 + self.epoch;
+            self.waiting.first().is_none_or(|event| event.time > time)
+        });
+        let Some(Seen { time, threads, counters }) = due else { return Ok(()) };
+        self.session.record_definitions(sink)?;
+        sink.record(&Record::Sample(Sample { time, threads }))?;
+        for (device, counters) in counters {
+            sink.record(&Record::Counters { time, device, counters: Box::new(counters) })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! A recording that goes on for days and keeps its last part: segments on the disk, of which the oldest are removed.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::error::CreateError;
+use super::writer::Writer;
+use crate::model::{Nanos, Record, RecordSink};
+
+/// The end of a segment's name.
+pub(super) const SUFFIX: &str = "memspy";
+/// So many segments make up what is kept: one more, at most, is what is too much.
+const SEGMENTS: u64 = 8;
+/// Segments are not shorter than this.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// How much of a recording is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// At least the last so long.
+    Time(Duration),
+    /// At most so many bytes on the disk, and one segment. Where what a segment begins with is larger than that (a job of
+    /// very many blocks): two segments.
+    Bytes(u64),
+}
+
+/// Segments in a folder of their own, each of them a trace.
+///
+/// A segment begins with how things stand ([`Ring::begin`] and the records up to [`Ring::opened`]), so it says all
+/// by itself. Whatever ends memspy, the segments stay and are readable.
+pub struct Ring {
+    folder: PathBuf,
+    keep: Keep,
+    done: VecDeque<Segment>,
+    open: Option<(Segment, Writer<File>)>,
+    number: u64,
+    most: u64,
+}
+
+/// A segment on the disk.
+#[derive(Debug)]
+struct Segment {
+    path: PathBuf,
+    from: Nanos,
+    bytes: u64,
+    /// Bytes of it that only say how things stood.
+    opening: u64,
+}
+
+impl Ring {
+    /// Makes the folder of a ring. One that is there already is refused, or with `overwrite` emptied of segments.
+    ///
+    /// # Errors
+    /// The folder is there, or cannot be made.
+    pub fn create(folder: &Path, keep: Keep, overwrite: bool) -> Result<Ring, CreateError> {
+        let path = || folder.to_owned();
+        let create = |source| CreateError::Create { path: path(), source };
+        match fs::create_dir(folder) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !overwrite {
+                    return Err(CreateError::Exists { path: path() });
+                }
+                for old in super::segments(folder).map_err(|e| create(io::Error::other(e)))? {
+                    fs::remove_file(old).map_err(create)?;
+                }
+            }
+            Err(error) => return Err(create(error)),
+        }
+        Ok(Ring {
+            folder: folder.to_owned(),
+            keep,
+            done: VecDeque::new(),
+            open: None,
+            number: 0,
+            most: 0,
+        })
+    }
+
+    /// Where its segments are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Begins the next segment, which goes on from `now`.
+    ///
+    /// # Errors
+    /// The segment before could not be finished, or the new one not be made; nothing can be recorded then.
+    pub fn begin(&mut self, now: Nanos) -> io::Result<()> {
+        if let Some((mut segment, writer)) = self.open.take() {
+            segment.bytes = writer.finish()?.1.bytes;
+            self.done.push_back(segment);
+        }
+        self.drop_oldest(now)?;
+        self.number += 1;
+        let path = self.folder.join(format!("{:08}.{SUFFIX}", self.number));
+        let writer = Writer::create(&path, false).map_err(io::Error::other)?;
+        self.open = Some((Segment { path, from: now, bytes: 0, opening: 0 }, writer));
+        Ok(())
+    }
+
+    /// How things stand has been recorded; it is written at once.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn opened(&mut self) -> io::Result<()> {
+        self.flush()?;
+        if let Some((segment, _)) = &mut self.open {
+            segment.opening = segment.bytes;
+        }
+        Ok(())
+    }
+
+    /// Whether the next segment is to begin at `now`.
+    pub fn is_due(&self, now: Nanos) -> bool {
+        let Some((segment, writer)) = &self.open else { return true };
+        let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
+        // What only says how things stand must not come to be most of what is kept.
+        let grown = writer.bytes_written().saturating_sub(segment.opening);
+        let worth = grown >= segment.opening;
+        match self.keep {
+            Keep::Time(time) => {
+                let length = (time / SEGMENTS as u32).max(SHORTEST);
+                age >= length && (worth || age >= 4 * length)
+            }
+            Keep::Bytes(bytes) => worth && grown >= bytes / SEGMENTS,
+        }
+    }
+
+    /// Whether the next segment has been due for so long at `now` that it has to begin at any price.
+    pub fn is_overdue(&self, now: Nanos) -> bool {
+        let Some((segment, writer)) = &self.open else { return true };
+        let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
+        match self.keep {
+            Keep::Time(time) => age >= time.max(SHORTEST * SEGMENTS as u32),
+            Keep::Bytes(bytes) => writer.bytes_written() >= segment.opening + bytes / 4,
+        }
+    }
+
+    /// Writes what is buffered.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if let Some((segment, writer)) = &mut self.open {
+            writer.flush()?;
+            segment.bytes = writer.bytes_written();
+        }
+        self.most = self.most.max(self.bytes());
+        Ok(())
+    }
+
+    /// The segments there are, the oldest first.
+    pub fn segments(&self) -> Vec<PathBuf> {
+        let open = self.open.iter().map(|(segment, _)| segment);
+        self.done.iter().chain(open).map(|segment| segment.path.clone()).collect()
+    }
+
+    /// Bytes on the disk.
+    pub fn bytes(&self) -> u64 {
+        let open = self.open.as_ref().map_or(0, |(_, writer)| writer.bytes_written());
+        self.done.iter().map(|segment| segment.bytes).sum::<u64>() + open
+    }
+
+    /// Most bytes that there ever were on the disk.
+    pub fn most_bytes(&self) -> u64 {
+        self.most
+    }
+
+    /// Segments begun so far.
+    pub fn begun(&self) -> u64 {
+        self.number
+    }
+
+    /// Removes all segments, and the folder if nothing else is in it.
+    ///
+    /// # Errors
+    /// A segment could not be removed.
+    pub fn remove(mut self) -> io::Result<()> {
+        let open = self.open.take().map(|(segment, _)| segment);
+        for segment in self.done.drain(..).chain(open) {
+            fs::remove_file(&segment.path)?;
+        }
+        // What others put there keeps it.
+        let _ = fs::remove_dir(&self.folder);
+        Ok(())
+    }
+
+    fn drop_oldest(&mut self, now: Nanos) -> io::Result<()> {
+        self.most = self.most.max(self.bytes());
+        loop {
+            // The newest whole segment stays: the one after it may have just begun.
+            let too_much = self.done.len() > 1
+                && match self.keep {
+                    Keep::Bytes(bytes) => self.bytes() > bytes,
+                    // What comes after the oldest is enough.
+                    Keep::Time(time) => self.done.get(1).is_some_and(|next| {
+                        u128::from(now.0.saturating_sub(next.from.0)) >= time.as_nanos()
+                    }),
+                };
+            if !too_much {
+                return Ok(());
+            }
+            let Some(oldest) = self.done.pop_front() else { return Ok(()) };
+            fs::remove_file(&oldest.path)?;
+        }
+    }
+}
+
+impl RecordSink for Ring {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        let Some((_, writer)) = &mut self.open else {
+            return Err(io::Error::other("no segment of the recording has begun"));
+        };
+        let before = writer.bytes_written();
+        writer.record(record)?;
+        let grown = writer.bytes_written() > before;
+        if grown {
+            self.most = self.most.max(self.bytes());
+            let now = record.time();
+            // A ring of a given size gives room as soon as it is needed, one of a given time when a segment begins.
+            if let (Keep::Bytes(_), Some(now)) = (self.keep, now) {
+                self.drop_oldest(now)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! The flight recorder with exact events: what failed to the byte, and what was live when it did.
+
+#![allow(unreachable_pub, reason = "support is a module of each test binary")]
+
+mod support;
+
+use serde_json::Value;
+use support::memspy::{Recording, collapsed, total};
+use support::sim;
+use support::target::Target;
+
+const MIB: u64 = 1 << 20;
+
+fn oom(arguments: &[&str]) -> (Target, Value) {
+    let mut command = sim::command("oom.py", arguments);
+    command.env("SIM_CUDA_TOTAL_BYTES", "4G").stderr(std::process::Stdio::null());
+    let target = Target::start(command);
+    let known = serde_json::from_str(&target.said[0]).unwrap();
+    (target, known)
+}
+
+fn ask(target: &mut Target, request: &str) {
+    target.say(request);
+    target.read_until_ready();
+}
+
+fn verdict_of(recording: &Recording) -> String {
+    let path = recording.trace().with_extension("verdict.txt");
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[track_caller]
+fn says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no '{part}' in:\n{text}");
+    }
+}
+
+/// The line of the verdict that begins with `start` and the one below it.
+#[track_caller]
+fn below<'a>(text: &'a str, start: &str) -> &'a str {
+    let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with(start));
+    lines.next().unwrap_or_else(|| panic!("no '{start}' in:\n{text}"));
+    lines.next().unwrap()
+}
+
+fn place(known: &Value, name: &str) -> String {
+    format!("oom.py:{})", known["lines"][name]["line"])
+}
+
+/// Holds what was made before the recording, then what is older than what is kept, then what is new; runs out of
+/// memory then.
+fn run_out(request: &str) -> (Target, Value, Recording) {
+    let (mut target, known) = oom(&[]);
+    let mut recording = Recording::start_exact(
+        target.pid(),
+        &["--keep", "1s", "--until", "oom", "--until", "exit"],
+    );
+    ask(&mut target, "late");
+    let ring = recording.trace().with_extension("ring");
+    support::memspy::wait_until("what is kept beginning later", || {
+        !ring.join("00000001.memspy").exists() && ring.join("00000004.memspy").exists()
+    });
+    ask(&mut target, "grow 100 8");
+    target.say(request);
+    let done = recording.wait().ok();
+    says(&done.err, &["'oom' came true", " 0 lost"]);
+    (target, known, recording)
+}
+
+fn checked(known: &Value, recording: &Recording) {
+    let verdict = verdict_of(recording);
+    let asked = below(&verdict, "2.93 GiB (cuMemAlloc)");
+    says(asked.split_once(" ← ").unwrap().0, &["ask (", &place(known, "asked")]);
+    says(
+        &verdict,
+        &["live: 1.41 GiB by who made it", "the 2.93 GiB asked for: the memory is held"],
+    );
+    let row = |size: &str, text: &str| {
+        let mut rows = verdict.lines().filter(|row| row.trim_start().starts_with(size));
+        assert!(rows.any(|row| row.contains(text)), "no {size} of {text} in:\n{verdict}");
+    };
+    row("800.00 MiB", &place(known, "grown"));
+    row("384.00 MiB", "[before recording]");
+    row("256.00 MiB", &place(known, "weights"));
+}
+
+#[test]
+fn an_error_that_the_job_survives_is_told_to_the_byte() {
+    let (mut target, known, recording) = run_out("caught 3000");
+    target.read_until_ready();
+    checked(&known, &recording);
+    let stacks = collapsed(recording.trace(), &["--at", "end"]);
+    // The leak view leaves out what is older than the recording.
+    assert_eq!(total(&stacks), (800 + 256) * MIB, "{stacks:?}");
+    target.finish();
+}
+
+#[test]
+fn an_error_that_the_job_dies_of_is_told_to_the_byte() {
+    let (mut target, known, recording) = run_out("fatal 3000");
+    assert_eq!(target.wait().code(), Some(1));
+    checked(&known, &recording);
+}
+
+#[test]
+fn a_job_that_dies_at_once_leaves_its_last_look() {
+    let (mut target, known, recording) = run_out("abrupt 3000");
+    assert_eq!(target.wait().code(), Some(9));
+    checked(&known, &recording);
+}
+
+#[test]
+fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
+    let (mut target, _) = oom(&["--fraction", "0.2"]);
+    let mut recording = Recording::start_exact(target.pid(), &["--until", "oom"]);
+    ask(&mut target, "caught 500");
+    recording.wait().ok();
+    let verdict = verdict_of(&recording);
+    says(&verdict, &["and the driver refused nothing: a limit of the job's own"]);
+    assert!(!verdict.contains("The driver refused\n"), "{verdict}");
+    target.finish();
+}
+
+#[test]
+fn where_the_driver_is_not_probed_nothing_is_said_of_it() {
+    let (mut target, _) = oom(&["--observer"]);
+    let words = ["--probes", "samples", "--keep", "5s", "--until", "oom"];
+    let mut recording = Recording::start_exact(target.pid(), &words);
+    ask(&mut target, "grow 100 8");
+    ask(&mut target, "caught 6000");
+    recording.wait().ok();
+    let verdict = verdict_of(&recording);
+    says(&verdict, &["live: 1.16 GiB", "These are samples", "free, as last seen"]);
+    assert!(!verdict.contains("refused"), "{verdict}");
+    target.finish();
+}

@@ -1,0 +1,448 @@
+//! What is kept of a long recording is what the whole one has of that time, and never more than was asked for.
+
+mod analysis_script;
+mod exact_script;
+mod trace_support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use analysis_script::{MIB, Script, folded};
+use exact_script::Probed;
+use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
+use memspy::cli::flight::Flight;
+use memspy::model::*;
+use memspy::trace::{Keep, Reader, segments};
+use trace_support::{Dice, Loop, spelled_out};
+
+/// Lets a flight recorder keep the end of a recording; gives what it wrote, and the segments begun and most bytes.
+fn kept(records: &[Record], keep: Keep) -> (Vec<Record>, (u64, u64)) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kept.bin");
+    let mut flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    for record in records {
+        flight.record(record).unwrap();
+    }
+    let written = flight.write(None).unwrap();
+    let (most, begun) = flight.size();
+    flight.finish().unwrap();
+    assert_eq!(written.path, path);
+    assert!(!path.with_extension("ring").exists(), "the segments are gone");
+    (read(&path), (begun, most))
+}
+
+fn read(path: &Path) -> Vec<Record> {
+    let mut records = Vec::new();
+    let summary = Reader::open(path).unwrap().replay(&mut records).unwrap();
+    assert!(summary.first_damage.is_none() && summary.dropped_records == 0, "{summary:?}");
+    records
+}
+
+fn profile(records: &[Record]) -> Profile {
+    let mut profile = Profile::new();
+    for record in records {
+        profile.record(record).unwrap();
+    }
+    profile.finish();
+    profile
+}
+
+/// What happens from the inheritance on, spelled out, without definitions.
+fn spelled(records: &[Record], from: Nanos) -> Vec<String> {
+    let begins = |record: &Record| match record {
+        Record::Sample(sample) => sample.time == from,
+        Record::Events(batch) => batch.events[0].time == from,
+        Record::Usage(usage) => usage.time == from,
+        _ => false,
+    };
+    let at = match records.iter().position(|r| matches!(r, Record::Inherited(_))) {
+        Some(at) => at + 1,
+        None => records.iter().position(begins).unwrap(),
+    };
+    let texts = spelled_out(records).into_iter().zip(records).skip(at);
+    texts
+        .filter(|(_, r)| !matches!(r, Record::Definition(_) | Record::Source(_) | Record::End(_)))
+        .map(|(text, _)| text)
+        .collect()
+}
+
+#[test]
+fn what_is_kept_is_the_end_of_the_recording_record_by_record() {
+    for seed in 0..4 {
+        let whole = Loop::story(seed, 6000);
+        let keep = Duration::from_secs(3);
+        let (kept, (begun, _)) = kept(&whole, Keep::Time(keep));
+        assert!(begun > 20, "{begun} segments of 30 s");
+        let begins = profile(&kept).begins().unwrap();
+        let end = whole.last().unwrap().time().unwrap();
+        let length = Duration::from_nanos(end.0 - begins.0);
+        assert!(length >= keep && length < 2 * keep, "{length:?} of {keep:?}");
+        let (expected, found) = (spelled(&whole, begins), spelled(&kept, begins));
+        assert!(expected.len() > 1000);
+        for (expected, found) in expected.iter().zip(&found) {
+            assert_eq!(found, expected);
+        }
+        assert_eq!(found.len(), expected.len());
+        // Names of functions last used long ago are not carried along.
+        let Some(Record::End(end)) = kept.last() else { panic!("no end") };
+        let samples = found.iter().filter(|text| text.contains("Active")).count() as u64;
+        assert!(end.totals.ticks >= samples && end.totals.ticks < 1500, "{:?}", end.totals);
+    }
+}
+
+/// A training loop: weights made at the beginning, activations of every step, a cache that changes now and then.
+/// The same on each of `gpus` devices, whose maps are read one after the other.
+fn training(steps: u32, gpus: u32) -> Script {
+    let mut s = Script::new(200);
+    let mut dice = Dice(7);
+    s.thread("MainThread", true);
+    s.enter(0, "main", 1);
+    for gpu in 0..gpus {
+        s.gpus.entry(gpu).or_default();
+    }
+    s.tick();
+    (0..gpus).for_each(|gpu| s.map(gpu));
+    s.enter(0, "make_weights", 10);
+    for line in 11..15 {
+        s.line(0, line);
+        s.tick();
+        for gpu in 0..gpus {
+            s.alloc(0, gpu, 5 * MIB + u64::from(line) * 512);
+        }
+        s.tick();
+    }
+    (0..gpus).for_each(|gpu| s.map(gpu));
+    s.leave(0);
+    let mut cache = Vec::new();
+    for step in 0..steps {
+        s.line(0, 2);
+        s.enter(0, "forward", 20);
+        let mut activations = Vec::new();
+        for line in 21..26 {
+            s.line(0, line);
+            s.tick();
+            for gpu in 0..gpus {
+                activations.push((gpu, s.alloc(0, gpu, (dice.roll(4) + 1) * MIB)));
+            }
+            s.tick();
+        }
+        for gpu in 0..gpus {
+            s.map(gpu);
+            s.tick();
+        }
+        s.leave(0);
+        s.line(0, 3);
+        s.tick();
+        s.enter(0, "remember", 30 + step % 10);
+        s.tick();
+        // Somewhere between two lines: half of it goes to each.
+        cache.push(s.alloc(0, 0, 2 * MIB + u64::from(step) * 512));
+        s.line(0, 50 + step % 10);
+        s.tick();
+        s.leave(0);
+        if cache.len() > 60 {
+            s.free(0, cache.remove(0));
+        }
+        for (gpu, address) in activations {
+            s.free(gpu, address);
+        }
+        s.tick();
+        (0..gpus).for_each(|gpu| s.map(gpu));
+    }
+    s.end();
+    s
+}
+
+#[test]
+fn each_device_keeps_its_blocks() {
+    let script = training(150, 3);
+    let whole = script.profile();
+    let (kept, (begun, _)) = kept(&script.records, Keep::Time(Duration::from_secs(2)));
+    assert!(begun > 5, "{begun}");
+    let kept = profile(&kept);
+    for gpu in 0..3 {
+        let found = folded(&kept, gpu, Moment::End);
+        assert_eq!(found, folded(&whole, gpu, Moment::End), "GPU {gpu}");
+        assert_eq!(found["main:1>make_weights:12"], 5 * MIB + 12 * 512);
+        assert_eq!(kept.counters(CudaIndex(gpu)), whole.counters(CudaIndex(gpu)));
+    }
+}
+
+#[test]
+fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
+    let script = training(200, 1);
+    let (whole, keep) = (script.profile(), Keep::Time(Duration::from_secs(2)));
+    let (kept, (begun, _)) = kept(&script.records, keep);
+    assert!(begun > 5, "{begun}");
+    let kept = profile(&kept);
+    assert!(kept.begins().unwrap() > Nanos(5_000_000_000), "{:?}", kept.begins());
+    let (expected, found) = (folded(&whole, 0, Moment::End), folded(&kept, 0, Moment::End));
+    assert!(expected.keys().any(|stack| stack.starts_with("main:1>make_weights:11")));
+    assert_eq!(found, expected);
+    assert!(!found.contains_key("[before recording]"), "{found:?}");
+    // The peak of the time kept.
+    let begins = kept.begins().unwrap();
+    let top = script.records.iter().filter(|r| r.time() >= Some(begins)).filter_map(|r| match r {
+        Record::Blocks(map) => Some(map.allocated()),
+        _ => None,
+    });
+    let fold = kept.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let top = top.max().unwrap();
+    assert!(fold.total <= top && fold.total >= top - top / 256, "{} of {top}", fold.total);
+    let weights: u64 = (11..15).map(|line| 5 * MIB + line * 512).sum();
+    let made: u64 = folded(&kept, 0, Moment::Peak)
+        .iter()
+        .filter(|(stack, _)| stack.contains("make_weights"))
+        .map(|(_, bytes)| bytes)
+        .sum();
+    assert_eq!(made, weights);
+}
+
+#[test]
+fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
+    let sampled = training(120, 2).records;
+    let exact = probed(3, 700).records.clone();
+    let mut dice = Dice(5);
+    for round in 0..24 {
+        let records = if round % 2 == 0 { &sampled } else { &exact };
+        let end = records.len() - dice.roll(records.len() as u64 / 4) as usize;
+        let keep = Duration::from_millis(900 + dice.roll(900));
+        let (kept, _) = kept(&records[..end], Keep::Time(keep));
+        let (kept, whole) = (profile(&kept), profile(&records[..end]));
+        assert!(kept.begins().is_some());
+        let found = folded(&kept, 0, Moment::End);
+        assert_eq!(found, folded(&whole, 0, Moment::End), "{end} records, {keep:?}");
+    }
+}
+
+#[test]
+fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
+    let script = training(200, 1);
+    let (kept, _) = kept(&script.records, Keep::Time(Duration::from_secs(2)));
+    let kept = profile(&kept);
+    let begins = kept.begins().unwrap();
+    // The same time of the whole recording, as one who came then would have recorded it.
+    let mut late = Profile::new();
+    let (mut opening, mut standing) = (true, None);
+    for record in &script.records {
+        if let Record::Sample(sample) = record
+            && sample.time >= begins
+        {
+            opening = false;
+        }
+        match record {
+            // It would read the counters with its first sample, whether they have changed or not.
+            Record::Counters { device, counters, .. } if opening => {
+                standing = Some((*device, counters.clone()));
+            }
+            _ if !opening || matches!(record, Record::Start(_) | Record::Definition(_)) => {
+                late.record(record).unwrap();
+                if let (Record::Sample(_), Some((device, counters))) = (record, standing.take()) {
+                    let time = Nanos(begins.0 + 1000);
+                    late.record(&Record::Counters { time, device, counters }).unwrap();
+                }
+            }
+            _ => {}
+        }
+    }
+    late.finish();
+    let columns = Profile::default_columns();
+    let table = |profile: &Profile| -> BTreeMap<(String, u32), (i64, Option<i64>)> {
+        let table = profile.lines(CudaIndex(0), &columns).unwrap();
+        let mut rows = BTreeMap::new();
+        for function in &table.functions {
+            let name = profile.stacks().get_function(function.function).unwrap().name.to_string();
+            for row in &function.rows {
+                let value = row.cells[0].value;
+                rows.insert((name.clone(), row.line), (value.value, value.upper));
+            }
+        }
+        rows
+    };
+    let (mut found, expected) = (table(&kept), table(&late));
+    // Lines that made what still lives are listed, and nothing is known of them but that.
+    found.retain(|(name, _), _| name != "make_weights");
+    assert!(expected.len() > 5);
+    // Of the interval that the cut lies in, only what was kept knows both ends.
+    let samples: Vec<&Sample> = script
+        .records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Sample(sample) => Some(sample),
+            _ => None,
+        })
+        .collect();
+    let first = samples.iter().position(|sample| sample.time >= begins).unwrap();
+    let at_the_cut = |(name, line): &(String, u32)| {
+        samples[first - 1..=first].iter().any(|sample| {
+            script.table.frames(sample.threads[0].stack).any(|frame| {
+                let function = script.table.get_function(frame.function).unwrap();
+                *function.name == **name && frame.line == *line
+            })
+        })
+    };
+    let mut compared = 0;
+    for (line, figures) in expected.iter().filter(|(line, _)| !at_the_cut(line)) {
+        assert_eq!(&found[line], figures, "{line:?}");
+        compared += 1;
+    }
+    assert!(compared > 20, "{compared} lines");
+}
+
+/// Random allocations, every one seen by probes.
+fn probed(seed: u64, rounds: u64) -> Probed {
+    let mut s = Probed::new();
+    let mut dice = Dice(seed);
+    s.enter(0, "main", 1);
+    s.malloc(0, 0, 7 * MIB);
+    s.begin();
+    s.enter(0, "make_weights", 10);
+    for line in 11..15 {
+        s.line(0, line);
+        s.malloc(0, 0, 2 * MIB + u64::from(line) * 512);
+    }
+    s.leave(0);
+    let mut live = Vec::new();
+    for round in 0..rounds {
+        s.line(0, 2 + (round % 5) as u32);
+        s.enter(0, "work", 20 + dice.roll(9) as u32);
+        for _ in 0..dice.roll(20) {
+            // Blocks with a remainder that is not split off: their size follows from the counters only.
+            let size = 1 + dice.roll(4 * MIB);
+            s.unsplit = if size > MIB { dice.roll(3) * 300 * 512 } else { 0 };
+            live.push(s.malloc(0, 0, size));
+        }
+        s.leave(0);
+        while live.len() > 30 {
+            let at = dice.roll(live.len() as u64) as usize;
+            s.release(0, live.swap_remove(at));
+        }
+        s.now += 20_000_000;
+        if round % 50 == 49 {
+            s.look();
+        } else {
+            s.flush();
+        }
+    }
+    s.finish();
+    s
+}
+
+#[test]
+fn exact_recordings_keep_the_stack_of_every_block() {
+    for seed in 0..5 {
+        let s = probed(seed, 1000);
+        let whole = s.profile();
+        let (kept, (begun, _)) = kept(&s.records, Keep::Time(Duration::from_secs(4)));
+        assert!(begun > 5, "{begun}");
+        let spelled_kept = kept.clone();
+        let kept = profile(&kept);
+        let begins = kept.begins().unwrap();
+        assert!(begins > Nanos(10_000_000_000));
+        assert_eq!(spelled(&spelled_kept, begins), spelled(&s.records, begins));
+        let end = |profile: &Profile| {
+            let fold = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
+            (folded(profile, 0, Moment::End), fold.total, fold.left_out)
+        };
+        assert_eq!(end(&kept), end(&whole), "seed {seed}");
+        assert_eq!(kept.warnings(), Vec::<String>::new());
+        // The highest level of the time kept, as every event tells it.
+        let levels = s.records.iter().filter_map(|record| match record {
+            Record::Events(batch) => Some(&batch.events),
+            _ => None,
+        });
+        let top = levels.flatten().filter(|event| event.time >= begins).filter_map(|event| {
+            match event.change {
+                Change::Allocated { levels, .. } => levels.map(|levels| levels.allocated),
+                _ => None,
+            }
+        });
+        let high = kept.exact().unwrap().height(CudaIndex(0)).unwrap();
+        assert!(high.1 as i64 >= top.max().unwrap(), "{high:?}");
+        assert!(high.0 >= begins);
+        let peak = folded(&kept, 0, Moment::Peak);
+        assert_eq!(peak.values().sum::<u64>(), high.1);
+        assert!(!peak.contains_key("[no event]"), "{peak:?}");
+        assert_eq!(peak["[before recording]"], 7 * MIB);
+        assert_eq!(peak["main:1>make_weights:12"], 2 * MIB + 12 * 512);
+        // What was allocated before is no churn of this recording.
+        let churn = FoldOptions { churn: true, ..FoldOptions::default() };
+        let fold = |profile: &Profile| profile.fold(CudaIndex(0), Moment::End, churn).unwrap();
+        assert!(fold(&kept).allocations < fold(&whole).allocations);
+    }
+}
+
+#[test]
+fn a_ring_stays_within_its_size() {
+    let s = probed(1, 6000);
+    for limit in [64 << 10, 100_000] {
+        let (kept, (begun, most)) = kept(&s.records, Keep::Bytes(limit));
+        assert!(begun > 10, "{begun} segments for {limit} bytes");
+        assert!(most <= limit + limit / 4, "{most} bytes of {limit}");
+        assert!(most >= limit / 2, "{most} bytes of {limit}: that much could have been kept");
+        let kept = profile(&kept);
+        let whole = s.profile();
+        assert_eq!(folded(&kept, 0, Moment::End), folded(&whole, 0, Moment::End));
+    }
+}
+
+#[test]
+fn numbers_that_begin_anew_make_no_difference() {
+    // The second half in numbers of its own.
+    let s = training(100, 1);
+    let middle = s.records.len() / 2;
+    let middle =
+        middle + s.records[middle..].iter().position(|r| matches!(r, Record::Sample(_))).unwrap();
+    let mut names = memspy::trace::Names::default();
+    let mut rewriter = memspy::trace::Rewriter::new();
+    let mut records = s.records[..middle].to_vec();
+    for record in &records {
+        names.take(record);
+    }
+    records.push(Record::Definition(Definition::Anew));
+    for record in &s.records[middle..] {
+        if !names.take(record) {
+            rewriter.rewrite(&names, record, &mut records);
+        }
+    }
+    let kept_of = |records: &[Record]| {
+        let (kept, _) = kept(records, Keep::Time(Duration::from_secs(60)));
+        profile(&kept)
+    };
+    let (expected, found) = (kept_of(&s.records), kept_of(&records));
+    assert_eq!(folded(&found, 0, Moment::End), folded(&expected, 0, Moment::End));
+    assert_eq!(found.samples(), expected.samples());
+}
+
+#[test]
+fn segments_that_a_killed_recorder_left_are_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kept.bin");
+    let keep = Keep::Time(Duration::from_secs(3));
+    let whole = Loop::story(9, 3000);
+    let mut flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    // Without its end, and with a last block that was not written.
+    for record in &whole[..whole.len() - 150] {
+        flight.record(record).unwrap();
+    }
+    let ring = flight.folder().to_owned();
+    std::mem::forget(flight);
+    let found = segments(&ring).unwrap();
+    assert!(found.len() > 2, "{found:?}");
+    // Each one says by itself how things stood.
+    for segment in &found {
+        let alone = read(segment);
+        assert!(matches!(alone[0], Record::Start(_)));
+        assert!(profile(&alone).counters(CudaIndex(0)).is_some());
+    }
+    let mut joined = Vec::new();
+    memspy::trace::join(&found, &mut joined).unwrap();
+    let begins = profile(&joined).begins().unwrap();
+    let (found, expected) = (spelled(&joined, begins), spelled(&whole, begins));
+    assert!(found.len() > 500 && found.len() < expected.len());
+    assert_eq!(found, expected[..found.len()]);
+    // Another recording does not write over them.
+    let again = Flight::new(&path, keep, false, ThreadChoice::default());
+    assert!(again.is_err_and(|error| format!("{error:#}").contains("memspy join")));
+}
