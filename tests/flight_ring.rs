@@ -218,14 +218,25 @@ fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
 
 #[test]
 fn each_batch_of_events_goes_on_from_what_was_handed_on() {
-    let s = probed(11, 400);
-    let definitions = || s.records.iter().filter(|r| matches!(r, Record::Definition(_)));
+    for (stacks_every, frees) in [(0, Frees::Events), (MIB, Frees::Events), (0, Frees::Maps)] {
+        let mut records = probed(11, 400).records.clone();
+        for record in &mut records {
+            if let Record::Exact(exact) = record {
+                (exact.stacks_every, exact.frees) = (stacks_every, frees);
+            }
+        }
+        goes_on(&records);
+    }
+}
+
+fn goes_on(records: &[Record]) {
+    let definitions = || records.iter().filter(|r| matches!(r, Record::Definition(_)));
     let mut whole = Profile::new();
     for record in definitions() {
         whole.record(record).unwrap();
     }
     let mut compared = 0;
-    for record in s.records.iter().filter(|r| !matches!(r, Record::Definition(_))) {
+    for record in records.iter().filter(|r| !matches!(r, Record::Definition(_))) {
         if let Record::Events(batch) = record
             && whole.exact().is_some()
         {
