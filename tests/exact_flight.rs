@@ -114,6 +114,7 @@ fn a_job_that_dies_at_once_leaves_its_last_look() {
 fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
     let (mut target, _) = oom(&["--fraction", "0.2"]);
     let mut recording = Recording::start_exact(target.pid(), &["--until", "oom"]);
+    recording.wait_for_block();
     ask(&mut target, "caught 500");
     recording.wait().ok();
     let verdict = verdict_of(&recording);
@@ -127,6 +128,7 @@ fn where_the_driver_is_not_probed_nothing_is_said_of_it() {
     let (mut target, _) = oom(&["--observer"]);
     let words = ["--probes", "samples", "--keep", "5s", "--until", "oom"];
     let mut recording = Recording::start_exact(target.pid(), &words);
+    recording.wait_for_segment();
     ask(&mut target, "grow 100 8");
     ask(&mut target, "caught 6000");
     recording.wait().ok();

@@ -217,6 +217,46 @@ fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
 }
 
 #[test]
+fn each_batch_of_events_goes_on_from_what_was_handed_on() {
+    for (stacks_every, frees) in [(0, Frees::Events), (MIB, Frees::Events), (0, Frees::Maps)] {
+        let mut records = probed(11, 400).records.clone();
+        for record in &mut records {
+            if let Record::Exact(exact) = record {
+                (exact.stacks_every, exact.frees) = (stacks_every, frees);
+            }
+        }
+        goes_on(&records);
+    }
+}
+
+fn goes_on(records: &[Record]) {
+    let definitions = || records.iter().filter(|r| matches!(r, Record::Definition(_)));
+    let mut whole = Profile::new();
+    for record in definitions() {
+        whole.record(record).unwrap();
+    }
+    let mut compared = 0;
+    for record in records.iter().filter(|r| !matches!(r, Record::Definition(_))) {
+        if let Record::Events(batch) = record
+            && whole.exact().is_some()
+        {
+            let mut next = Profile::new();
+            let opening = definitions().cloned().chain(whole.standing());
+            let inherited = Record::Inherited(whole.inheritance(batch.events[0].time));
+            for record in opening.chain([inherited, record.clone()]) {
+                next.record(&record).unwrap();
+            }
+            whole.record(record).unwrap();
+            assert_eq!(folded(&next, 0, Moment::End), folded(&whole, 0, Moment::End));
+            compared += 1;
+        } else {
+            whole.record(record).unwrap();
+        }
+    }
+    assert!(compared > 300, "{compared}");
+}
+
+#[test]
 fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
     let script = training(200, 1);
     let (kept, _) = kept(&script.records, Keep::Time(Duration::from_secs(2)));
