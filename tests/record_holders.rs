@@ -71,6 +71,34 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
 }
 
 #[test]
+fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
+    let mut target = sim::start("holders_truth.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &["--holders=50"]);
+    let is_in_forward = |record: &Record| match record {
+        Record::Holders(look) => look.nameless.iter().filter(|b| b.held.is_some()).count() >= 3,
+        _ => false,
+    };
+    wait_until("a look between forward and backward", || {
+        target.say("steady 1 10");
+        target.line();
+        records(&recording).iter().any(is_in_forward)
+    });
+    recording.interrupt();
+    let peak = collapsed(recording.trace(), &["--by", "holder"]);
+    let saved = |(path, _): &&(String, u64)| {
+        path.starts_with("saved for backward;[saved by ") && path.contains("holders_truth.py:")
+    };
+    assert!(peak.iter().any(|row| saved(&row)), "{peak:?}");
+    // Makers divide what holders have, and add nothing.
+    let mut most = 0;
+    for record in records(&recording) {
+        let Record::Holders(look) = record else { continue };
+        most = most.max(look.devices[0].allocated);
+    }
+    assert_eq!(total(&peak), most);
+}
+
+#[test]
 fn iterations_have_the_peaks_that_the_job_saw() {
     let mut target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start(target.pid(), &["--holders=50", "-r", "1000"]);

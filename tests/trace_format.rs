@@ -150,7 +150,8 @@ fn holders() -> Record {
         held: vec![weight],
     };
     let pause = Some(Nanos(7));
-    Record::Holders(HolderSnapshot { time: Nanos(115), pause, devices: vec![device] })
+    let nameless = Vec::new();
+    Record::Holders(HolderSnapshot { time: Nanos(115), pause, devices: vec![device], nameless })
 }
 
 fn map(consistency: Consistency) -> Record {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::device::Moment;
+use super::fold::Label;
 use crate::model::{Category, CudaIndex, HeldOnDevice, HolderSnapshot, Nanos};
 
 /// A device's memory by holder, as paths for a flamegraph: category, then modules down to the tensor, or its holder.
@@ -17,7 +18,16 @@ pub struct HolderStacks {
     /// How many looks the recording has.
     pub looks: u64,
     /// Paths and their bytes.
-    pub paths: Vec<(Vec<String>, u64)>,
+    pub paths: Vec<(Vec<HolderPart>, u64)>,
+}
+
+/// A part of the path to memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HolderPart {
+    /// A category, a module, a name.
+    Text(String),
+    /// Where memory without a name was allocated: in exact recordings.
+    Made(Label),
 }
 
 /// A look at one device.
@@ -26,7 +36,12 @@ struct Look {
     time: Nanos,
     pause: Option<Nanos>,
     held: HeldOnDevice,
+    /// Bytes of nameless blocks by holder (its index; `None` in no tensor) and the account of who made them.
+    made: BTreeMap<(Option<u32>, usize), u64>,
 }
+
+/// Who made the block at an address of a device: the account of a ledger.
+pub(crate) type Maker<'a> = &'a dyn Fn(CudaIndex, u64) -> Option<usize>;
 
 /// The looks that reports are made of.
 #[derive(Debug, Default)]
@@ -37,10 +52,17 @@ pub(crate) struct HolderLooks {
 }
 
 impl HolderLooks {
-    pub(crate) fn take(&mut self, snapshot: &HolderSnapshot) {
+    pub(crate) fn take(&mut self, snapshot: &HolderSnapshot, maker: Maker<'_>) {
         self.looks += 1;
-        for held in &snapshot.devices {
-            let look = Look { time: snapshot.time, pause: snapshot.pause, held: held.clone() };
+        for (number, held) in (0u32..).zip(&snapshot.devices) {
+            let mut made: BTreeMap<(Option<u32>, usize), u64> = BTreeMap::new();
+            for block in snapshot.nameless.iter().filter(|block| block.device == number) {
+                if let Some(account) = maker(held.device, block.address) {
+                    *made.entry((block.held, account)).or_default() += block.bytes;
+                }
+            }
+            let (time, pause) = (snapshot.time, snapshot.pause);
+            let look = Look { time, pause, held: held.clone(), made };
             let highest = self.highest.get(&held.device);
             if highest.is_none_or(|highest| highest.held.allocated < held.allocated) {
                 self.highest.insert(held.device, look.clone());
@@ -50,24 +72,38 @@ impl HolderLooks {
     }
 
     /// The memory of a device by holder; `None` when no look saw it.
-    pub(crate) fn stacks(&self, device: CudaIndex, moment: Moment) -> Option<HolderStacks> {
+    pub(crate) fn stacks(
+        &self,
+        device: CudaIndex,
+        moment: Moment,
+        made_at: &dyn Fn(usize) -> Vec<Label>,
+    ) -> Option<HolderStacks> {
         let look = match moment {
             Moment::Peak => &self.highest,
             Moment::End => &self.last,
         }
         .get(&device)?;
-        let mut paths: Vec<(Vec<String>, u64)> = look
-            .held
-            .held
-            .iter()
-            .map(|held| (path(held.category, &held.holder), held.bytes))
-            .collect();
-        for (name, bytes) in
-            [("[rounding]", look.held.rounding), ("[in no tensor]", look.held.without_tensor)]
-        {
-            if bytes > 0 {
-                paths.push((vec![name.to_owned()], bytes));
+        let mut paths: Vec<(Vec<HolderPart>, u64)> = Vec::new();
+        let mut add = |path: Vec<String>, held: Option<u32>, mut bytes: u64| {
+            let path: Vec<HolderPart> = path.into_iter().map(HolderPart::Text).collect();
+            let made = look.made.range((held, 0)..=(held, usize::MAX));
+            for (&(_, account), &part) in made {
+                let part = part.min(bytes);
+                bytes -= part;
+                let made = made_at(account).into_iter().map(HolderPart::Made);
+                paths.push((path.iter().cloned().chain(made).collect(), part));
             }
+            if bytes > 0 {
+                paths.push((path, bytes));
+            }
+        };
+        for (number, held) in (0u32..).zip(&look.held.held) {
+            add(path(held.category, &held.holder), Some(number), held.bytes);
+        }
+        add(vec!["[in no tensor]".to_owned()], None, look.held.without_tensor);
+        if look.held.rounding > 0 {
+            let rounding = HolderPart::Text("[rounding]".to_owned());
+            paths.push((vec![rounding], look.held.rounding));
         }
         Some(HolderStacks {
             time: look.time,

@@ -42,7 +42,7 @@ pub use exact::{Agreement, ExactProfile, MemoryKind, Refused};
 pub use fold::{FoldError, FoldOptions, Folded, FoldedStack, Label, Mark, Resolution};
 pub use fragmentation::{Fragmentation, SegmentSum, SizeClass};
 pub use high_water::{HighWater, Reached};
-pub use holders::HolderStacks;
+pub use holders::{HolderPart, HolderStacks};
 pub use iteration_clock::{IterationClock, MarkerLine};
 pub use iterations::{HeldInIteration, Iteration, IterationLevels, ParameterBytes};
 pub use lines::{Bounded, Cell, LineError, LineFunction, LineRow, LineTable};

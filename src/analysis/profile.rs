@@ -134,7 +134,11 @@ impl Profile {
     /// The memory of a device by holder, at the recorded look with most of it or at the last one; `None` when the
     /// recording has none.
     pub fn holders(&self, device: CudaIndex, moment: Moment) -> Option<HolderStacks> {
-        self.holders.stacks(device, moment)
+        let made_at = |account| match &self.exact {
+            Some(exact) => exact.made_at(account, &self.stacks),
+            None => Vec::new(),
+        };
+        self.holders.stacks(device, moment, &made_at)
     }
 
     /// The whole iterations of training that were recorded, and how many more there were than are kept.

@@ -80,10 +80,14 @@ fn by_holder(words: &Words, ranks: &[Rank], path: &Path) -> Result<()> {
     let Some(stacks) = profile.holders(device, moment) else {
         bail!("the recording has no looks at holders of GPU {}: record with --holders", device.0);
     };
+    let style =
+        NameStyle { full_filenames: words.stacks.full_filenames, functions_only: words.function };
     output::write(path, words.force, |out: &mut dyn Write| {
         match words.format {
-            FlameFormat::Flamegraph => render::holders_flame(out, &stacks, device, moment),
-            FlameFormat::Collapsed => render::holders_collapsed(out, &stacks),
+            FlameFormat::Flamegraph => {
+                render::holders_flame(out, profile, &stacks, (device, moment), style)
+            }
+            FlameFormat::Collapsed => render::holders_collapsed(out, profile, &stacks, style),
         }
         .map_err(into_io)
     })?;

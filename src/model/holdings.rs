@@ -108,7 +108,25 @@ pub struct HolderSnapshot {
     pub pause: Option<Nanos>,
     /// Its devices.
     pub devices: Vec<HeldOnDevice>,
+    /// Blocks that no name tells of, so that who made them can be looked up; only in exact recordings.
+    pub nameless: Vec<NamelessBlock>,
 }
+
+/// Memory that no variable, module or optimizer leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamelessBlock {
+    /// Index of its device in [`HolderSnapshot::devices`].
+    pub device: u32,
+    /// Index of its holder in [`HeldOnDevice::held`]; `None` for a block in no tensor.
+    pub held: Option<u32>,
+    /// Its address.
+    pub address: u64,
+    /// Bytes of it that count to the holder.
+    pub bytes: u64,
+}
+
+/// Nameless blocks kept of one look; more are left without makers.
+const MOST_NAMELESS: usize = 1 << 16;
 
 /// What a recording keeps of a look at `time`.
 pub fn snapshot(map: &HolderMap, time: Nanos) -> HolderSnapshot {
@@ -124,6 +142,7 @@ pub fn snapshot(map: &HolderMap, time: Nanos) -> HolderSnapshot {
         devices.insert(cuda(blocks.device), (on_device, Blocks::new(blocks)));
     }
     let mut known: FxHashMap<(TensorDevice, Category, Arc<str>), usize> = FxHashMap::default();
+    let mut nameless = Vec::new();
     for group in storages(map) {
         let Some((on_device, blocks)) = devices.get_mut(&group.device) else { continue };
         let bytes = group.storage.bytes.unwrap_or(0);
@@ -139,12 +158,20 @@ pub fn snapshot(map: &HolderMap, time: Nanos) -> HolderSnapshot {
         });
         held[index].bytes += bytes;
         held[index].count += 1;
+        if group.tensors.iter().all(|&tensor| map.tensors[tensor].names.is_empty()) {
+            let address = group.storage.data;
+            nameless.push((group.device, Some(index as u32), address, bytes));
+        }
     }
-    let finished = devices.into_values().map(|(mut on_device, blocks)| {
+    let places: FxHashMap<TensorDevice, u32> = devices.keys().copied().zip(0..).collect();
+    let finished = devices.into_iter().map(|(device, (mut on_device, blocks))| {
         for (block, used) in blocks.blocks {
             match (block.state, used) {
                 (BlockState::PendingFree, _) => {}
-                (_, 0) => on_device.without_tensor += block.size,
+                (_, 0) => {
+                    on_device.without_tensor += block.size;
+                    nameless.push((device, None, block.address, block.size));
+                }
                 (_, used) => on_device.rounding += block.size - used,
             }
         }
@@ -154,6 +181,13 @@ pub fn snapshot(map: &HolderMap, time: Nanos) -> HolderSnapshot {
         time,
         pause: map.pause.map(|pause| Nanos(pause.as_nanos() as u64)),
         devices: finished.collect(),
+        nameless: nameless
+            .into_iter()
+            .filter_map(|(device, held, address, bytes)| {
+                Some(NamelessBlock { device: *places.get(&device)?, held, address, bytes })
+            })
+            .take(MOST_NAMELESS)
+            .collect(),
     }
 }
 

@@ -29,18 +29,35 @@ pub fn collapsed(
     Ok(())
 }
 
+/// What names the frames of a profile.
+pub(super) fn labels(profile: &Profile, style: NameStyle) -> Labels<'_> {
+    Labels {
+        stacks: profile.stacks(),
+        directory: profile.start().and_then(|s| s.directory.as_deref()),
+        full_filenames: style.full_filenames,
+    }
+}
+
+/// The name of one frame, as the folded format can hold it.
+pub(super) fn label_text(labels: &Labels<'_>, label: &Label, style: NameStyle) -> String {
+    let text = match *label {
+        Label::Thread(thread) => labels.thread(thread),
+        Label::Frame(frame) => labels.frame(frame, !style.functions_only),
+        Label::Mark(mark) => mark.text().to_owned(),
+        Label::Node(site) => labels.node(site),
+        Label::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", labels.node(site)),
+    };
+    text.replace(';', ":")
+}
+
 /// Stacks as text with their bytes; those that read alike are one.
 pub(super) fn stacks(
     profile: &Profile,
     folded: &Folded,
     style: NameStyle,
 ) -> BTreeMap<String, u64> {
-    let labels = Labels {
-        stacks: profile.stacks(),
-        directory: profile.start().and_then(|s| s.directory.as_deref()),
-        full_filenames: style.full_filenames,
-    };
-    let text = |label: &Label| labels.label(*label, !style.functions_only).replace(';', ":");
+    let labels = labels(profile, style);
+    let text = |label: &Label| label_text(&labels, label, style);
     let mut stacks = BTreeMap::new();
     for stack in &folded.stacks {
         let path: Vec<String> = stack.path.iter().map(text).collect();

@@ -1,16 +1,17 @@
 //! The flamegraph: an SVG that stands alone, with sizes people can read.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use inferno::flamegraph::color::{BasicPalette, Palette};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::RenderError;
-use super::collapsed::{NameStyle, stacks};
+use super::collapsed::{NameStyle, label_text, labels, stacks};
 use super::exact;
 use super::label::one_line;
 use super::size::{bytes, count, percent};
-use crate::analysis::{Folded, HolderStacks, MemoryKind, Moment, Profile};
+use crate::analysis::{Folded, HolderPart, HolderStacks, MemoryKind, Moment, Profile};
 use crate::model::{Consistency, CudaIndex};
 
 /// Draws the bytes of a moment.
@@ -83,11 +84,12 @@ fn rank_lines(ranks: &[RankMemory<'_>], style: NameStyle) -> impl Iterator<Item 
 /// Draws who holds the bytes of a moment.
 pub fn holders_flame(
     out: &mut dyn Write,
+    profile: &Profile,
     stacks: &HolderStacks,
-    device: CudaIndex,
-    moment: Moment,
+    (device, moment): (CudaIndex, Moment),
+    style: NameStyle,
 ) -> Result<(), RenderError> {
-    let lines: Vec<String> = holder_lines(stacks).collect();
+    let lines = holder_lines(profile, stacks, style);
     let which = match moment {
         Moment::Peak => "at the recorded look with most of it",
         Moment::End => "at the last recorded look",
@@ -104,18 +106,30 @@ pub fn holders_flame(
 }
 
 /// Writes who holds the bytes of a moment in the folded format.
-pub fn holders_collapsed(out: &mut dyn Write, stacks: &HolderStacks) -> Result<(), RenderError> {
-    for line in holder_lines(stacks) {
+pub fn holders_collapsed(
+    out: &mut dyn Write,
+    profile: &Profile,
+    stacks: &HolderStacks,
+    style: NameStyle,
+) -> Result<(), RenderError> {
+    for line in holder_lines(profile, stacks, style) {
         writeln!(out, "{line}")?;
     }
     Ok(())
 }
 
-fn holder_lines(stacks: &HolderStacks) -> impl Iterator<Item = String> {
-    stacks.paths.iter().map(|(path, bytes)| {
-        let path: Vec<String> = path.iter().map(|part| one_line(part).replace(';', ":")).collect();
-        format!("{} {bytes}", path.join(";"))
-    })
+fn holder_lines(profile: &Profile, stacks: &HolderStacks, style: NameStyle) -> Vec<String> {
+    let labels = labels(profile, style);
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    for (path, bytes) in &stacks.paths {
+        let part = |part: &HolderPart| match part {
+            HolderPart::Text(text) => one_line(text).replace(';', ":"),
+            HolderPart::Made(label) => label_text(&labels, label, style),
+        };
+        let path: Vec<String> = path.iter().map(part).collect();
+        *lines.entry(path.join(";")).or_default() += bytes;
+    }
+    lines.into_iter().map(|(path, bytes)| format!("{path} {bytes}")).collect()
 }
 
 fn draw(

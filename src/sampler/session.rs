@@ -40,6 +40,8 @@ pub(super) struct Session {
     gpu: Option<GpuWatch>,
     holders: Option<HolderThread>,
     steps: Steps,
+    /// Whether every allocation is recorded: then it can be said who made what has no name.
+    pub(super) exact: bool,
     /// Numbers begin anew when the table is so large; `None`: never.
     forget_after: Option<usize>,
 }
@@ -56,6 +58,7 @@ impl Session {
             gpu: None,
             holders: None,
             steps: Steps::default(),
+            exact: false,
             forget_after,
         }
     }
@@ -131,7 +134,10 @@ impl Session {
                 // Now, not some milliseconds ago: other records of that time have gone on already.
                 Ok((snapshot, counter)) => {
                     self.steps.found(counter);
-                    let snapshot = HolderSnapshot { time: self.now(), ..snapshot };
+                    let mut snapshot = HolderSnapshot { time: self.now(), ..snapshot };
+                    if !self.exact {
+                        snapshot.nameless.clear();
+                    }
                     sink.record(&Record::Holders(snapshot))?;
                 }
                 Err(why) => self.losses.add(ReaderKind::Holders, MissedWhy::Failed(why), 1),

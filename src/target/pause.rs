@@ -165,14 +165,18 @@ impl Pause {
     /// What has become of a thread. The end of the process itself is left for its parent to learn of, which may be memspy.
     fn status(&self, thread: Pid) -> nix::Result<WaitStatus> {
         let now = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
-        if thread.as_raw() == self.pid as i32 {
-            let look = now | WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT;
-            let status = waitid(Id::Pid(thread), look)?;
-            if matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..)) {
-                return Ok(status);
-            }
+        if thread.as_raw() != self.pid as i32 {
+            return waitpid(thread, Some(now));
         }
-        waitpid(thread, Some(now))
+        match waitid(Id::Pid(thread), now | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)? {
+            ended @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => Ok(ended),
+            // Takes stops only: it may end between the two calls.
+            _ => Ok(match waitid(Id::Pid(thread), now | WaitPidFlag::WSTOPPED)? {
+                // What waitpid calls a stop on the way to a signal.
+                WaitStatus::PtraceEvent(pid, signal, 0) => WaitStatus::Stopped(pid, signal),
+                other => other,
+            }),
+        }
     }
 
     fn refused(&self, errno: Errno) -> PauseError {

@@ -1,7 +1,8 @@
 //! Any looks at holders.
 
 use memspy::model::{
-    Category, CudaIndex, HeldOnDevice, HeldStorages, HolderSnapshot, Nanos, Record, Step, StepClock,
+    Category, CudaIndex, HeldOnDevice, HeldStorages, HolderSnapshot, NamelessBlock, Nanos, Record,
+    Step, StepClock,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -23,8 +24,19 @@ pub fn holders() -> impl Strategy<Value = Record> {
             held,
         },
     );
-    (number(), option::of(number()), vec(device, 0..3)).prop_map(|(time, pause, devices)| {
-        Record::Holders(HolderSnapshot { time: Nanos(time), pause: pause.map(Nanos), devices })
+    let nameless = (any::<u32>(), option::of(any::<u32>()), number(), number());
+    let all = (number(), option::of(number()), vec(device, 0..3), vec(nameless, 0..4));
+    all.prop_map(|(time, pause, devices, nameless)| {
+        // Each names a device and a holder that is there.
+        let fit = |(device, held, address, bytes): (u32, Option<u32>, u64, u64)| {
+            let device = device.checked_rem(devices.len() as u32)?;
+            let holders = devices[device as usize].held.len() as u32;
+            let held = held.and_then(|held| held.checked_rem(holders));
+            Some(NamelessBlock { device, held, address, bytes })
+        };
+        let nameless = nameless.into_iter().filter_map(fit).collect();
+        let pause = pause.map(Nanos);
+        Record::Holders(HolderSnapshot { time: Nanos(time), pause, devices, nameless })
     })
 }
 

@@ -143,22 +143,42 @@ impl ExactProfile {
         let mut by_path: FxHashMap<Vec<Label>, u64> = FxHashMap::default();
         let mut nodes: FxHashMap<Arc<str>, SiteId> = FxHashMap::default();
         for (&account, &bytes) in held.iter().filter(|(_, bytes)| **bytes > 0) {
-            let path = match account {
-                BEFORE => vec![Label::Mark(Mark::BeforeRecording)],
-                NO_EVENT => vec![Label::Mark(Mark::NoEvent)],
-                NO_SITE => vec![Label::Mark(Mark::UnknownStack)],
-                SMALL => vec![Label::Mark(Mark::StackNotTaken)],
-                site => {
-                    let id = SiteId((site - SITES) as u32);
-                    match table.get_site(id) {
-                        Some(site) => self.path(id, site, options, table, &mut nodes),
-                        None => vec![Label::Mark(Mark::UnknownStack)],
-                    }
-                }
-            };
+            let path = self.path_of(account, options, table, &mut nodes);
             *by_path.entry(path).or_default() += bytes;
         }
         by_path.into_iter().map(|(path, bytes)| FoldedStack { path, bytes }).collect()
+    }
+
+    /// The account of who made the block of PyTorch at this address; `None` when it is not known to live.
+    pub(crate) fn maker(&self, device: CudaIndex, address: u64) -> Option<usize> {
+        Some(self.torch.get(&device)?.ledger.live.get(&address)?.account as usize)
+    }
+
+    /// Where an account's memory was allocated, from the outermost frame to the innermost.
+    pub(crate) fn made_at(&self, account: usize, table: &StackTable) -> Vec<Label> {
+        self.path_of(account, FoldOptions::default(), table, &mut FxHashMap::default())
+    }
+
+    fn path_of(
+        &self,
+        account: usize,
+        options: FoldOptions,
+        table: &StackTable,
+        nodes: &mut FxHashMap<Arc<str>, SiteId>,
+    ) -> Vec<Label> {
+        match account {
+            BEFORE => vec![Label::Mark(Mark::BeforeRecording)],
+            NO_EVENT => vec![Label::Mark(Mark::NoEvent)],
+            NO_SITE => vec![Label::Mark(Mark::UnknownStack)],
+            SMALL => vec![Label::Mark(Mark::StackNotTaken)],
+            site => {
+                let id = SiteId((site - SITES) as u32);
+                match table.get_site(id) {
+                    Some(site) => self.path(id, site, options, table, nodes),
+                    None => vec![Label::Mark(Mark::UnknownStack)],
+                }
+            }
+        }
     }
 
     /// From the outermost frame to the innermost.

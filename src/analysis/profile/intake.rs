@@ -301,7 +301,8 @@ impl RecordSink for Profile {
             }
             Record::Holders(snapshot) => {
                 self.last_time = self.last_time.max(snapshot.time);
-                self.holders.take(snapshot);
+                let exact = self.exact.as_deref();
+                self.holders.take(snapshot, &|device, address| exact?.maker(device, address));
                 self.iterations.take_holders(snapshot);
             }
             Record::Step(step) => {

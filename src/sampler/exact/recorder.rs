@@ -131,6 +131,7 @@ impl ExactRecorder {
     ) -> io::Result<End> {
         self.session.record_start(host, 0, sink)?;
         self.session.watch_gpu();
+        self.session.exact = true;
         self.session.watch_also(&self.wanted.also);
         serve_early();
         if self.probe.is_some() {

@@ -187,7 +187,11 @@ impl Decoder {
             }
             tag::HOLDERS => {
                 let time = self.time(from)?;
-                Some(Record::Holders(structure::<holders::Holders<'_>>(from)?.at(time)?))
+                let mut snapshot = structure::<holders::Holders<'_>>(from)?.at(time)?;
+                if !from.is_empty() {
+                    structure::<holders::Nameless>(from)?.add_to(&mut snapshot)?;
+                }
+                Some(Record::Holders(snapshot))
             }
             tag::STEP => {
                 let time = self.time(from)?;

@@ -235,6 +235,9 @@ impl Encoder {
             }
             Record::Holders(snapshot) => {
                 put_struct(holders::Holders::from(snapshot), out)?;
+                if let Some(nameless) = holders::Nameless::of(snapshot) {
+                    put_struct(nameless, out)?;
+                }
                 tag::HOLDERS
             }
             Record::Step(step) => {

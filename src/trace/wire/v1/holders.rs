@@ -75,6 +75,48 @@ impl Holders<'_> {
             time,
             pause: self.pause.map(model::Nanos),
             devices: self.devices.into_iter().map(device).collect::<Result<_, _>>()?,
+            nameless: Vec::new(),
         })
+    }
+}
+
+/// What follows the holders of an exact recording; other files end before it.
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct Nameless {
+    blocks: Vec<NamelessBlock>,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct NamelessBlock {
+    device: u32,
+    held: Option<u32>,
+    address: u64,
+    bytes: u64,
+}
+
+impl Nameless {
+    /// Those of a snapshot; `None` when it has none.
+    pub(crate) fn of(snapshot: &model::HolderSnapshot) -> Option<Nameless> {
+        let block = |block: &model::NamelessBlock| NamelessBlock {
+            device: block.device,
+            held: block.held,
+            address: block.address,
+            bytes: block.bytes,
+        };
+        let blocks: Vec<NamelessBlock> = snapshot.nameless.iter().map(block).collect();
+        (!blocks.is_empty()).then_some(Nameless { blocks })
+    }
+
+    /// Adds them to their snapshot. Those that name what it does not have are damage.
+    pub(crate) fn add_to(self, snapshot: &mut model::HolderSnapshot) -> Result<(), Malformed> {
+        for NamelessBlock { device, held, address, bytes } in self.blocks {
+            let holders = snapshot.devices.get(device as usize).map(|device| device.held.len());
+            let fits = holders.is_some_and(|len| held.is_none_or(|held| (held as usize) < len));
+            if !fits {
+                return Err(Malformed("a block names a holder that is not there"));
+            }
+            snapshot.nameless.push(model::NamelessBlock { device, held, address, bytes });
+        }
+        Ok(())
     }
 }
