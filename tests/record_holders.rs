@@ -74,8 +74,14 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
 fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
     let mut target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--holders=50"]);
+    let said: serde_json::Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    let standing = said["allocated"].as_u64().unwrap();
+    // The input of a step alone is 0.8 MB.
     let is_in_forward = |record: &Record| match record {
-        Record::Holders(look) => look.nameless.iter().filter(|b| b.held.is_some()).count() >= 3,
+        Record::Holders(look) => {
+            let made = look.nameless.iter().filter(|b| b.held.is_some() && b.bytes > 500_000);
+            look.devices[0].allocated > standing + 2_000_000 && made.count() >= 2
+        }
         _ => false,
     };
     wait_until("a look between forward and backward", || {

@@ -151,7 +151,8 @@ fn holders() -> Record {
     };
     let pause = Some(Nanos(7));
     let nameless = Vec::new();
-    Record::Holders(HolderSnapshot { time: Nanos(115), pause, devices: vec![device], nameless })
+    let (time, age, devices) = (Nanos(115), Nanos(0), vec![device]);
+    Record::Holders(HolderSnapshot { time, pause, devices, age, nameless })
 }
 
 fn map(consistency: Consistency) -> Record {

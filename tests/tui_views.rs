@@ -144,6 +144,7 @@ fn holders() -> Holders {
     let snapshot = HolderSnapshot {
         time: Nanos(0),
         pause: Some(Nanos(43_210_000)),
+        age: Nanos(0),
         nameless: Vec::new(),
         devices: vec![HeldOnDevice {
             device: GPU,

@@ -102,12 +102,14 @@ pub struct HeldOnDevice {
 /// The CUDA memory of a process by holder at one moment: what a recording keeps of a look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderSnapshot {
-    /// When the process stood still.
+    /// When this was recorded.
     pub time: Nanos,
     /// For how long; `None` when it ran on.
     pub pause: Option<Nanos>,
     /// Its devices.
     pub devices: Vec<HeldOnDevice>,
+    /// How long before `time` that was, in exact recordings: a look is recorded when it has been understood.
+    pub age: Nanos,
     /// Blocks that no name tells of, so that who made them can be looked up; only in exact recordings.
     pub nameless: Vec<NamelessBlock>,
 }
@@ -181,6 +183,7 @@ pub fn snapshot(map: &HolderMap, time: Nanos) -> HolderSnapshot {
         time,
         pause: map.pause.map(|pause| Nanos(pause.as_nanos() as u64)),
         devices: finished.collect(),
+        age: Nanos(0),
         nameless: nameless
             .into_iter()
             .filter_map(|(device, held, address, bytes)| {

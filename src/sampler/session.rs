@@ -134,10 +134,12 @@ impl Session {
                 // Now, not some milliseconds ago: other records of that time have gone on already.
                 Ok((snapshot, counter)) => {
                     self.steps.found(counter);
-                    let mut snapshot = HolderSnapshot { time: self.now(), ..snapshot };
-                    if !self.exact {
-                        snapshot.nameless.clear();
-                    }
+                    let time = self.now();
+                    let age = Nanos(time.0.saturating_sub(snapshot.time.0));
+                    let snapshot = match self.exact {
+                        true => HolderSnapshot { time, age, ..snapshot },
+                        false => HolderSnapshot { time, nameless: Vec::new(), ..snapshot },
+                    };
                     sink.record(&Record::Holders(snapshot))?;
                 }
                 Err(why) => self.losses.add(ReaderKind::Holders, MissedWhy::Failed(why), 1),

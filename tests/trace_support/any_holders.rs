@@ -34,9 +34,11 @@ pub fn holders() -> impl Strategy<Value = Record> {
             let held = held.and_then(|held| held.checked_rem(holders));
             Some(NamelessBlock { device, held, address, bytes })
         };
-        let nameless = nameless.into_iter().filter_map(fit).collect();
-        let pause = pause.map(Nanos);
-        Record::Holders(HolderSnapshot { time: Nanos(time), pause, devices, nameless })
+        let nameless: Vec<_> = nameless.into_iter().filter_map(fit).collect();
+        let (time, pause) = (Nanos(time), pause.map(Nanos));
+        // Kept with nameless blocks only.
+        let age = Nanos(if nameless.is_empty() { 0 } else { time.0 / 2 });
+        Record::Holders(HolderSnapshot { time, pause, devices, age, nameless })
     })
 }
 

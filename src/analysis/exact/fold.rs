@@ -149,9 +149,9 @@ impl ExactProfile {
         by_path.into_iter().map(|(path, bytes)| FoldedStack { path, bytes }).collect()
     }
 
-    /// The account of who made the block of PyTorch at this address; `None` when it is not known to live.
-    pub(crate) fn maker(&self, device: CudaIndex, address: u64) -> Option<usize> {
-        Some(self.torch.get(&device)?.ledger.live.get(&address)?.account as usize)
+    /// The accounts of who made the blocks of PyTorch that lived at a moment not long ago, by device and address.
+    pub(crate) fn makers_at(&self, time: Nanos) -> FxHashMap<CudaIndex, FxHashMap<u64, usize>> {
+        self.torch.iter().map(|(device, torch)| (*device, torch.accounts_at(time))).collect()
     }
 
     /// Where an account's memory was allocated, from the outermost frame to the innermost.

@@ -1,5 +1,7 @@
 //! One device of PyTorch over an exact recording: true block sizes, the peak, and what no event explains.
 
+use std::collections::VecDeque;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ledger::{BEFORE, Block, Ledger, NO_EVENT, Owner};
@@ -24,6 +26,17 @@ pub(crate) struct Height {
     pub(crate) levels: Option<Levels>,
 }
 
+/// Freed blocks remembered: half a second's of a busy job.
+const MOST_LATELY: usize = 1 << 15;
+
+/// A block that has been freed.
+#[derive(Debug, Clone, Copy)]
+struct Freed {
+    address: u64,
+    died: Nanos,
+    block: Block,
+}
+
 /// What is known of one device.
 #[derive(Debug)]
 pub(crate) struct TorchDevice {
@@ -35,6 +48,8 @@ pub(crate) struct TorchDevice {
     pub(crate) counted_peak: Option<i64>,
     /// Bytes freed since the last event with levels.
     freed_since: u64,
+    /// Freed lately: who held memory at a moment is told some time after it.
+    lately: VecDeque<Freed>,
     pub(super) deaths_from_maps: bool,
     suspects: FxHashSet<u64>,
     pub(crate) maps: u64,
@@ -59,6 +74,7 @@ impl TorchDevice {
             levels: None,
             counted_peak: None,
             freed_since: 0,
+            lately: VecDeque::new(),
             deaths_from_maps,
             suspects: FxHashSet::default(),
             maps: 0,
@@ -120,7 +136,21 @@ impl TorchDevice {
     pub(crate) fn free(&mut self, time: Nanos, address: u64) -> Option<Block> {
         let freed = self.ledger.free(address, time.0)?;
         self.freed_since += freed.size;
+        if self.lately.len() == MOST_LATELY {
+            self.lately.pop_front();
+        }
+        self.lately.push_back(Freed { address, died: time, block: freed });
         Some(freed)
+    }
+
+    /// The accounts of the blocks that lived at a moment not long ago, by address: of those that were freed since, and of
+    /// all that live.
+    pub(crate) fn accounts_at(&self, time: Nanos) -> FxHashMap<u64, usize> {
+        let freed = self.lately.iter().filter(|freed| freed.died > time);
+        let freed = freed.map(|freed| (freed.address, freed.block));
+        let live = self.ledger.live.iter().map(|(address, block)| (*address, *block));
+        let born = live.chain(freed).filter(|(_, block)| block.born <= time.0);
+        born.map(|(address, block)| (address, block.account as usize)).collect()
     }
 
     /// Bytes freed since the counters were last known.

@@ -301,8 +301,13 @@ impl RecordSink for Profile {
             }
             Record::Holders(snapshot) => {
                 self.last_time = self.last_time.max(snapshot.time);
-                let exact = self.exact.as_deref();
-                self.holders.take(snapshot, &|device, address| exact?.maker(device, address));
+                let stood_still = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
+                let makers = match (&self.exact, snapshot.nameless.is_empty()) {
+                    (Some(exact), false) => exact.makers_at(stood_still),
+                    _ => Default::default(),
+                };
+                let maker = |device, address| makers.get(&device)?.get(&address).copied();
+                self.holders.take(snapshot, &maker);
                 self.iterations.take_holders(snapshot);
             }
             Record::Step(step) => {

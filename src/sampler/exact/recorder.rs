@@ -167,12 +167,12 @@ impl ExactRecorder {
             self.record_events(sink)?;
             self.compare_counters(sink)?;
             self.session.record_step(sink)?;
+            self.session.record_watched(sink)?;
             if now.saturating_sub(alive) >= CHECK_ALIVE_EVERY {
                 alive = now;
                 if let Some(reason) = self.session.is_over() {
                     return Ok(reason);
                 }
-                self.session.record_watched(sink)?;
             }
             if now.saturating_sub(refreshed) >= REFRESH_EVERY {
                 refreshed = now;

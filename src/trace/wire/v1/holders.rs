@@ -75,6 +75,7 @@ impl Holders<'_> {
             time,
             pause: self.pause.map(model::Nanos),
             devices: self.devices.into_iter().map(device).collect::<Result<_, _>>()?,
+            age: model::Nanos(0),
             nameless: Vec::new(),
         })
     }
@@ -83,6 +84,7 @@ impl Holders<'_> {
 /// What follows the holders of an exact recording; other files end before it.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct Nameless {
+    age: u64,
     blocks: Vec<NamelessBlock>,
 }
 
@@ -104,11 +106,12 @@ impl Nameless {
             bytes: block.bytes,
         };
         let blocks: Vec<NamelessBlock> = snapshot.nameless.iter().map(block).collect();
-        (!blocks.is_empty()).then_some(Nameless { blocks })
+        (!blocks.is_empty()).then_some(Nameless { age: snapshot.age.0, blocks })
     }
 
     /// Adds them to their snapshot. Those that name what it does not have are damage.
     pub(crate) fn add_to(self, snapshot: &mut model::HolderSnapshot) -> Result<(), Malformed> {
+        snapshot.age = model::Nanos(self.age);
         for NamelessBlock { device, held, address, bytes } in self.blocks {
             let holders = snapshot.devices.get(device as usize).map(|device| device.held.len());
             let fits = holders.is_some_and(|len| held.is_none_or(|held| (held as usize) < len));
