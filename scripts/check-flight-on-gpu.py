@@ -96,7 +96,7 @@ def out_of_memory(way, exact):
     recording = record(target, trace, "--keep", "3s", "--until", "oom", "--until", "exit", *(["--exact"] if exact else []))
     target.ask("late")
     time.sleep(6)
-    part = total // 2 // 16
+    part = total // 2 // 16 // 2 * 2  # Segments are multiples of 2 MiB.
     target.ask(f"grow {part} 16")
     asked = (total + 1000) // 2 * 2
     target.ask(f"{way} {asked}", wait=way == "caught")

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
 use memspy::python::{Edge, Heap, HeapError, Object, PythonReader};
-use memspy::target::{Addr, PageCache, Pause, Process};
+use memspy::target::{Addr, PageCache, Process, Standstill};
 use serde_json::Value;
 use support::pythons;
 use support::target::Target;
@@ -22,7 +22,7 @@ fn id(value: &Value) -> u64 {
 fn look<T>(target: &Target, at: impl FnOnce(&Heap<'_>) -> T) -> T {
     let process = Process::open(target.pid()).unwrap();
     let reader = PythonReader::attach_own(&process).unwrap();
-    let pause = Pause::of(&process).unwrap();
+    let pause = Standstill::of(&process).unwrap();
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = reader.heap(&memory).unwrap();
     let found = at(&heap);
@@ -134,7 +134,7 @@ fn a_large_heap_is_read_in_a_blink() {
     let reader = PythonReader::attach_own(&process).unwrap();
     let memory = PageCache::new(Box::new(process.memory()));
     let start = Instant::now();
-    let pause = Pause::of(&process).unwrap();
+    let pause = Standstill::of(&process).unwrap();
     let count = reader.heap(&memory).unwrap().objects().len();
     let took = pause.elapsed();
     drop(pause);
@@ -174,7 +174,7 @@ fn a_target_that_runs_is_told_from_one_that_stands_still() {
     let mut read = 0;
     for _ in 0..50 {
         let memory = PageCache::new(Box::new(process.memory()));
-        let pause = Pause::of(&process).unwrap();
+        let pause = Standstill::of(&process).unwrap();
         match reader.heap(&memory).map(|heap| heap.objects().len()) {
             Ok(_) => read += 1,
             Err(HeapError::Collecting) => {}

@@ -184,6 +184,9 @@ fn a_training_job_in_80_columns_and_its_end() {
     terminal.press(&["p", "?"]);
     terminal.wait_for("help", |screen| screen.contains("by Python stack"));
     terminal.press(&["x", "l"]);
+    terminal.wait_for("the list of lines", |screen| {
+        !screen.contains("by Python stack") && !screen.contains("By stack:")
+    });
     terminal.ask(&["resize-window", "-x", "40", "-y", "10"]);
     let small = terminal.wait_for("a small picture", |screen| {
         screen.contains("OWN") && screen.lines().all(|line| line.chars().count() <= 40)

@@ -11,7 +11,7 @@ use super::referrers;
 use super::rows::Rows;
 use crate::model::{AllocatorBackend, BlockMap, Consistency, HolderMap, Nanos};
 use crate::python::{Class, Heap, PythonReader};
-use crate::target::{Addr, PageCache, Pause, Process, ProcessError};
+use crate::target::{Addr, PageCache, Process, ProcessError, Standstill};
 use crate::torch::{TensorReader, TensorTypes, TorchReader};
 
 /// How long the blocks are read again when a process that runs on changes them.
@@ -71,7 +71,7 @@ impl HolderReader {
     ) -> Result<HolderMap, HolderError> {
         let memory = PageCache::new(Box::new(process.memory()));
         let pause = match pausing {
-            Pausing::Stop => Some(Pause::of(process)?),
+            Pausing::Stop => Some(Standstill::of(process)?),
             Pausing::Never => None,
         };
         let blocks = match torch {

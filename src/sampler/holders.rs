@@ -57,11 +57,7 @@ fn look_for(
             Torch::Attached(torch) => Some(&mut **torch),
             _ => None,
         };
-        // On a thread of its own: when that ends, however, the kernel lets go of all that it holds.
-        let process = &readers.process;
-        let look = || reader.look(process, python, torch, pausing, asked);
-        let looked = std::thread::scope(|scope| scope.spawn(look).join());
-        match looked.unwrap_or(Err(HolderError::Allocating)) {
+        match reader.look(&readers.process, python, torch, pausing, asked) {
             Ok(map) => return Ok(HolderLook { map, attempts }),
             Err(error) if error.is_transient() && attempts < most => {
                 if pausing == Pausing::Stop {

@@ -54,12 +54,15 @@ impl OptimizerCounter {
     }
 }
 
+/// How long steps wait for a variable that counts epochs, in nanoseconds.
+const EPOCH_PATIENCE: u64 = 1_000_000_000;
+
 /// Variables of the program that count.
 pub(super) struct LoopVariables {
     step: IntegerVariable,
     epoch: Option<IntegerVariable>,
-    /// Whether the loop runs.
-    inside: bool,
+    /// When the loop was first seen to run, if it does.
+    inside: Option<Nanos>,
     /// Whether an epoch was ever seen.
     has_epoch: bool,
 }
@@ -76,15 +79,17 @@ impl LoopVariables {
         Some(LoopVariables {
             step: variable(step?)?,
             epoch: epoch.and_then(variable),
-            inside: false,
+            inside: None,
             has_epoch: false,
         })
     }
 
     fn read(&mut self, time: Nanos) -> Option<Step> {
         let step = self.step.read();
-        let entered = step.is_some() && !std::mem::replace(&mut self.inside, step.is_some());
-        if entered && let Some(epoch) = &mut self.epoch {
+        let entered = step.map(|_| self.inside.unwrap_or(time));
+        if entered != std::mem::replace(&mut self.inside, entered)
+            && let Some(epoch) = &mut self.epoch
+        {
             epoch.hurry();
         }
         let epoch = self.epoch.as_mut().map(IntegerVariable::read);
@@ -92,6 +97,11 @@ impl LoopVariables {
         let again = self.epoch.as_mut().map(IntegerVariable::read);
         let is_known = epoch.flatten().is_some();
         self.has_epoch |= is_known;
+        // One that is named and not there is given up only after a while: a single look may miss it.
+        let waits = self.epoch.is_some() && !self.has_epoch;
+        if waits && self.inside.is_some_and(|since| time.0 - since.0 < EPOCH_PATIENCE) {
+            return None;
+        }
         // An epoch that ends in between would be given a step of the other one.
         (epoch == again && is_known == self.has_epoch).then_some(Step {
             time,

@@ -28,5 +28,5 @@ pub use image::{MemoryImage, RecordingMemory};
 pub use mappings::{Mapping, Mappings};
 pub use memory::{Addr, LiveMemory, Memory, MemoryError, Span};
 pub use pages::{Look, PageCache};
-pub use pause::{Pause, PauseError};
+pub use pause::{Pause, PauseError, Standstill};
 pub use process::{OsThread, Process, ProcessError};

@@ -3,6 +3,8 @@
 //! By ptrace(2), seized and not attached: no signal is sent to the process, and a tracer that ends, in whatever
 //! way, is detached by the kernel, which lets the threads run. SIGSTOP would leave them stopped if memspy were killed.
 
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -74,6 +76,58 @@ pub struct Pause {
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
+/// A process that stands still while this lives, for any thread of memspy: the [`Pause`] belongs to a thread of its own, which
+/// ends with it.
+pub struct Standstill {
+    since: Instant,
+    /// Closed to let the process go on.
+    hold: Option<Sender<()>>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl Standstill {
+    /// Stops all threads of `process`.
+    pub fn of(process: &Process) -> Result<Standstill, PauseError> {
+        let pid = process.pid();
+        let same = Process::open(pid).ok().filter(|p| p.start_time() == process.start_time());
+        let process = same.ok_or(PauseError::Gone { pid })?;
+        let (hold, held) = channel();
+        let (tell, told) = channel();
+        let keep = move || match Pause::of(&process) {
+            Ok(pause) => {
+                let since = pause.since;
+                if tell.send(Ok(since)).is_ok() {
+                    // Ends when `hold` is dropped.
+                    let _ = held.recv();
+                }
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        };
+        let failed = |errno| PauseError::Os { pid, errno };
+        let keeper = std::thread::Builder::new()
+            .name("memspy-pause".to_owned())
+            .spawn(keep)
+            .map_err(|_| failed(Errno::EAGAIN))?;
+        let since = told.recv().map_err(|_| failed(Errno::ECANCELED))??;
+        Ok(Standstill { since, hold: Some(hold), keeper: Some(keeper) })
+    }
+
+    /// For how long the first thread has been stopped.
+    pub fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+}
+
+impl Drop for Standstill {
+    fn drop(&mut self) {
+        self.hold = None;
+        if let Some(keeper) = self.keeper.take() {
+            // Its only failure is a panic, which has been printed by then, and after which the kernel has let go.
+            let _ = keeper.join();
+        }
+    }
+}
+
 impl Pause {
     /// Stops all threads of `process`.
     pub fn of(process: &Process) -> Result<Pause, PauseError> {
@@ -101,11 +155,6 @@ impl Pause {
             pause.stop(&new)?;
         }
         Err(PauseError::Os { pid, errno: Errno::EAGAIN })
-    }
-
-    /// For how long the first thread has been stopped.
-    pub fn elapsed(&self) -> Duration {
-        self.since.elapsed()
     }
 
     /// Seizes and interrupts these threads, then waits for all of them.
