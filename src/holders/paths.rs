@@ -96,11 +96,8 @@ impl Search<'_, '_> {
         };
         // A module that is built in or frozen has no file.
         let is_own = |name: &str, dict: Addr| {
-            let file = || heap.named_entries(dict).into_iter().find(|(name, _)| name == "__file__");
-            name == "__main__"
-                || file()
-                    .and_then(|(_, file)| heap.text(file))
-                    .is_some_and(|file| !of_library(&file))
+            let file = || heap.text(heap.named_value(dict, "__file__")?);
+            name == "__main__" || file().is_some_and(|file| !of_library(&file))
         };
         let (mut own, others): (Vec<_>, Vec<_>) =
             modules.into_iter().partition(|(name, dict)| is_own(name, *dict));

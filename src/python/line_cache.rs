@@ -26,9 +26,8 @@ impl LineCache {
         let memory = PageCache::new(memory);
         let heap = Heap::unlisted(&memory, &self.interpreter);
         let (_, module) = heap.modules().into_iter().find(|(name, _)| name == "linecache")?;
-        let (_, cache) =
-            heap.named_entries(module).into_iter().find(|(name, _)| name == "cache")?;
-        let (_, entry) = heap.named_entries(cache).into_iter().find(|(known, _)| known == name)?;
+        let cache = heap.named_value(module, "cache")?;
+        let entry = heap.named_value(cache, name)?;
         let parts = heap.items(entry);
         let [_, _, lines, _] = parts[..] else { return None };
         let lines = heap.items(lines);

@@ -61,6 +61,12 @@ impl Heap<'_> {
         self.entries(dict).into_iter().filter_map(named).collect()
     }
 
+    /// The value of one key of such a dictionary: only the keys before it are read.
+    pub fn named_value(&self, dict: Addr, name: &str) -> Option<Addr> {
+        let is_it = |(key, _): &(Addr, Addr)| self.text(*key).is_some_and(|key| key == name);
+        self.entries(dict).into_iter().find(is_it).map(|(_, value)| value)
+    }
+
     /// The items of a list, a tuple, a deque or a set; nothing for anything else.
     pub fn items(&self, at: Addr) -> Vec<Addr> {
         let Some(class) = self.class_of(at) else { return Vec::new() };
