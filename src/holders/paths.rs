@@ -6,6 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::names::{Named, Rank};
 use super::reader::Found;
+use super::rows::Part;
 use crate::python::{Edge, Heap, Kind, Local, Object};
 use crate::target::Addr;
 
@@ -205,6 +206,24 @@ fn path(
         text.push_str(&step(heap, edge));
     }
     text
+}
+
+/// The tensors that wrappers have in their attributes.
+pub(super) fn parts(heap: &Heap<'_>, wrappers: &[Addr], found: &Found) -> Vec<Part> {
+    if wrappers.is_empty() {
+        return Vec::new();
+    }
+    let tensors: FxHashSet<Addr> = found.tensors.iter().copied().collect();
+    let mut parts = Vec::new();
+    for &wrapper in wrappers {
+        let Some(class) = heap.class_of(wrapper) else { continue };
+        heap.references(&Object { at: wrapper, class, references: 0 }, &mut |edge, part| {
+            if matches!(edge, Edge::Attribute(_) | Edge::Slot(_)) && tensors.contains(&part) {
+                parts.push(Part { wrapper, step: step(heap, &edge), part });
+            }
+        });
+    }
+    parts
 }
 
 /// One step of a way, as it would be written in Python.

@@ -96,6 +96,7 @@ impl HolderReader {
             false => FxHashSet::default(),
         };
         names::finish(&heap, &found, &mut named);
+        let parts = paths::parts(&heap, &rows.wrappers(), &found);
         // From then on nothing is read any more.
         let go_on = || {
             let pause = pause.map(|pause| pause.elapsed());
@@ -104,13 +105,13 @@ impl HolderReader {
         };
         let ((tensors, nodes), referrers, pause) = match asked {
             Some(name) => {
-                let rows = rows.finish(&named, &garbage);
+                let rows = rows.finish(&named, &garbage, &parts);
                 let asked = referrers::asked(name, &rows.0);
                 (rows, referrers::find(&heap, &locals, &asked), go_on())
             }
             None => {
                 let pause = go_on();
-                (rows.finish(&named, &garbage), Vec::new(), pause)
+                (rows.finish(&named, &garbage, &parts), Vec::new(), pause)
             }
         };
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());

@@ -16,6 +16,14 @@ const WORTH_A_NAME: u64 = 64 << 10;
 /// The least that garbage is searched for.
 const WORTH_A_SEARCH: u64 = 1 << 20;
 
+/// A tensor that a wrapper stands for.
+pub(super) struct Part {
+    pub(super) wrapper: Addr,
+    /// How it is come to: `._local_tensor`.
+    pub(super) step: String,
+    pub(super) part: Addr,
+}
+
 /// Rows being gathered.
 pub(super) struct Rows<'h, 'a> {
     tensors: &'h Tensors<'a>,
@@ -85,6 +93,15 @@ impl<'h, 'a> Rows<'h, 'a> {
         }
     }
 
+    /// The Python objects of tensors that have no memory of their own but stand for others: distributed tensors, other
+    /// wrappers (`torch.Tensor._make_wrapper_subclass`).
+    pub(super) fn wrappers(&self) -> Vec<Addr> {
+        let is_wrapper = |row: &&TensorRow| {
+            row.tensor.storage.is_some_and(|s| s.data == 0 && s.bytes.is_none_or(|bytes| bytes > 0))
+        };
+        self.rows.iter().filter(is_wrapper).filter_map(|row| row.object.map(Addr)).collect()
+    }
+
     /// Adds what only gradients, sparse tensors and the autograd graph hold.
     pub(super) fn follow_graph(&mut self) {
         let roots: Vec<Addr> =
@@ -143,6 +160,7 @@ impl<'h, 'a> Rows<'h, 'a> {
         mut self,
         named: &Named,
         garbage: &FxHashSet<Addr>,
+        parts: &[Part],
     ) -> (Vec<TensorRow>, Vec<GraphNode>) {
         for row in &mut self.rows {
             let Some(object) = row.object.map(Addr) else { continue };
@@ -153,6 +171,7 @@ impl<'h, 'a> Rows<'h, 'a> {
             }
         }
         self.name_held();
+        self.name_parts(parts);
         let classes: FxHashMap<u64, Arc<str>> =
             self.graph.nodes.iter().map(|node| (node.at.0, node.class.clone())).collect();
         for (index, node) in self.graph.nodes.iter().enumerate() {
@@ -178,6 +197,20 @@ impl<'h, 'a> Rows<'h, 'a> {
         };
         let nodes = self.graph.nodes.iter().map(node).collect();
         (self.rows, nodes)
+    }
+
+    /// What a wrapper stands for is what the wrapper is, and named after it.
+    fn name_parts(&mut self, parts: &[Part]) {
+        let by_object: FxHashMap<u64, usize> = (0..self.rows.len())
+            .filter_map(|index| Some((self.rows[index].object?, index)))
+            .collect();
+        let row = |object: Addr| by_object.get(&object.0).copied();
+        for Part { wrapper, step, part } in parts {
+            let (Some(wrapper), Some(part)) = (row(*wrapper), row(*part)) else { continue };
+            let (category, names) = (self.rows[wrapper].category, self.rows[wrapper].names.clone());
+            self.rows[part].category = self.rows[part].category.min(category);
+            self.take_names(part, &names, step);
+        }
     }
 
     /// Gradients and parts are named by the tensor that has them.

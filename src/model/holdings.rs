@@ -71,6 +71,13 @@ pub struct StorageGroup {
     pub tensors: Vec<usize>,
 }
 
+impl StorageGroup {
+    /// Bytes of memory; 0 where the size is symbolic, and for wrappers, which stand for other tensors and have no address.
+    pub fn bytes(&self) -> u64 {
+        if self.storage.data == 0 { 0 } else { self.storage.bytes.unwrap_or(0) }
+    }
+}
+
 /// Storages with the same holder, or the memory of a cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldStorages {
@@ -232,9 +239,7 @@ pub fn storages(map: &HolderMap) -> Vec<StorageGroup> {
     for group in &mut groups {
         group.tensors.sort_by_key(|&index| worth(&map.tensors[index], index));
     }
-    groups.sort_by_key(|group| {
-        (std::cmp::Reverse(group.storage.bytes.unwrap_or(0)), group.tensors[0])
-    });
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes()), group.tensors[0]));
     groups
 }
 
@@ -257,7 +262,7 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
     }
     for group in storages(map) {
         let sums = devices.entry(group.device).or_default();
-        let bytes = group.storage.bytes.unwrap_or(0);
+        let bytes = group.bytes();
         if bytes == 0 || group.device.is_meta() {
             continue;
         }

@@ -60,7 +60,7 @@ pub fn tensors_text(
         write_group(out, map, group)?;
     }
     if listed.len() > wanted.most {
-        let rest: u64 = listed[wanted.most..].iter().filter_map(|group| group.storage.bytes).sum();
+        let rest: u64 = listed[wanted.most..].iter().map(StorageGroup::bytes).sum();
         let left = count((listed.len() - wanted.most) as u64);
         writeln!(
             out,
@@ -76,7 +76,11 @@ fn write_group(
     map: &HolderMap,
     group: &StorageGroup,
 ) -> Result<(), RenderError> {
-    let size = group.storage.bytes.map_or_else(|| "symbolic".to_owned(), bytes);
+    let size = match group.storage.bytes {
+        None => "symbolic".to_owned(),
+        Some(_) if group.bytes() == 0 => "none".to_owned(),
+        Some(size) => bytes(size),
+    };
     let mut tensors = group.tensors.iter().map(|&index| &map.tensors[index]);
     let Some(first) = tensors.next() else { return Ok(()) };
     let name = name(map, first);
