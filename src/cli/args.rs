@@ -181,15 +181,9 @@ pub enum MemoryWord {
     Pinned,
 }
 
-/// `memspy lines`.
-#[derive(Debug, Args)]
-pub struct Lines {
-    /// Trace to read; of several, each gets its table
-    #[arg(required = true, value_name = "TRACE")]
-    pub traces: Vec<PathBuf>,
-    /// Of several traces, only the one with the highest peak
-    #[arg(long)]
-    pub highest: bool,
+/// What all tables made of a trace have in common.
+#[derive(Debug, Clone, Args)]
+pub struct Table {
     /// File to write; %p becomes the pid, %h the host name [default: standard output]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
@@ -202,6 +196,27 @@ pub struct Lines {
     /// Only this device, as the job numbers it [default: the one with the highest peak]
     #[arg(long, value_name = "N")]
     pub gpu: Option<u32>,
+}
+
+impl Table {
+    /// What to write.
+    pub fn format(&self) -> LinesFormat {
+        if self.json { LinesFormat::Json } else { self.format }
+    }
+}
+
+/// `memspy lines`.
+#[derive(Debug, Args)]
+pub struct Lines {
+    /// Trace to read; of several, each gets its table
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Of several traces, only the one with the highest peak
+    #[arg(long)]
+    pub highest: bool,
+    /// What is printed, and where to
+    #[command(flatten)]
+    pub table: Table,
     /// Only functions whose name contains this (again for more)
     #[arg(short = 'F', long = "function", value_name = "NAME")]
     pub functions: Vec<String>,
@@ -237,18 +252,9 @@ pub enum LinesFormat {
 pub struct Iterations {
     /// Trace to read
     pub trace: PathBuf,
-    /// File to write; %p becomes the pid, %h the host name [default: standard output]
-    #[arg(short, long)]
-    pub output: Option<PathBuf>,
-    /// What to write
-    #[arg(short, long, value_enum, default_value_t = LinesFormat::Text)]
-    pub format: LinesFormat,
-    /// The same as --format json
-    #[arg(long, conflicts_with = "format")]
-    pub json: bool,
-    /// Only this device, as the job numbers it [default: the one with the highest peak]
-    #[arg(long, value_name = "N")]
-    pub gpu: Option<u32>,
+    /// What is printed, and where to
+    #[command(flatten)]
+    pub table: Table,
     /// An iteration ends when a thread comes to this line (train.py:42), also as the caller of others [default: when the
     /// steps recorded change, else after the period of the allocator's counters]
     #[arg(long, value_name = "FILE:LINE", value_parser = marker, conflicts_with = "period")]

@@ -9,8 +9,7 @@ use crate::analysis::Look;
 use crate::model::{CudaIndex, HolderMap};
 use crate::render;
 use crate::sampler::{
-    AlsoWanted, AttachError, Family, Member, Pausing, Readers, Recorder, Wanted, attach,
-    look_at_holders,
+    AlsoWanted, Family, Member, Pausing, Readers, Recorder, Wanted, attach, look_at_holders,
 };
 
 use super::args::Dump as Words;
@@ -57,8 +56,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
 /// All members of the family that use CUDA, one after the other: each look is of a moment of its own.
 fn members(words: &Words) -> Result<Vec<Seen>> {
     let pid = words.pid;
-    let mut family =
-        Family::of(pid, false).map_err(|error| hints::attach(AttachError::Process(error), pid))?;
+    let mut family = Family::of(pid, false).map_err(|error| hints::attach(error, pid))?;
     let members = family.look();
     if members.is_empty() {
         bail!("no process among {pid} and its descendants uses CUDA now");

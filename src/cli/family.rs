@@ -45,8 +45,7 @@ pub(super) fn record(
     host: &str,
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
-    let mut family = Family::of(pid, words.exact)
-        .map_err(|error| hints::attach(crate::sampler::AttachError::Process(error), pid))?;
+    let mut family = Family::of(pid, words.exact).map_err(|error| hints::attach(error, pid))?;
     say(&format!(
         "following process {pid} and its descendants; each that uses CUDA is recorded; Ctrl-C ends the recording"
     ));
@@ -109,9 +108,7 @@ fn start(
     let naming = Naming { pid: member.readers.process.pid(), host, rank: member.rank };
     let default = match (words.format, member.rank) {
         (RecordFormat::Trace, Some(_)) => "memspy-rank-%r.bin",
-        (RecordFormat::Trace, None) => "memspy-%p.bin",
-        (RecordFormat::Flamegraph, _) => "memspy-%p.svg",
-        (RecordFormat::Collapsed, _) => "memspy-%p.txt",
+        (format, _) => format.default_name(),
     };
     let path = output::expand(words.output.as_deref().unwrap_or(Path::new(default)), naming)?;
     let path: PathBuf = match path.exists() && !words.force {

@@ -33,12 +33,8 @@ pub(super) fn run(words: &Words) -> Result<()> {
         [one] => one.trace.with_extension(extension),
         _ => ranks::default_output(&words.traces, extension),
     };
-    let path = match &words.output {
-        Some(path) => {
-            output::expand(path, ranks.first().and_then(|rank| rank.profile.start()).into())?
-        }
-        None => default,
-    };
+    let start = ranks.first().and_then(|rank| rank.profile.start());
+    let path = output::of_report(words.output.as_deref(), start, default)?;
     let is_exact = |rank: &Rank| rank.profile.exact().is_some();
     if words.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
         bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
@@ -73,16 +69,13 @@ fn by_holder(words: &Words, ranks: &[Rank], path: &Path) -> Result<()> {
         bail!("who held the memory is drawn for one rank: name one trace, or use --highest");
     };
     let device = device(profile, words.gpu)?;
-    let moment = match words.at {
-        MomentWord::Peak => Moment::Peak,
-        MomentWord::End => Moment::End,
-    };
+    let moment = words.at.into();
     let Some(stacks) = profile.holders(device, moment) else {
         bail!("the recording has no looks at holders of GPU {}: record with --holders", device.0);
     };
     let style =
         NameStyle { full_filenames: words.stacks.full_filenames, functions_only: words.function };
-    output::write(path, words.force, |out: &mut dyn Write| {
+    output::report(path, words.force, |out: &mut dyn Write| {
         match words.format {
             FlameFormat::Flamegraph => {
                 render::holders_flame(out, profile, &stacks, (device, moment), style)
@@ -90,11 +83,7 @@ fn by_holder(words: &Words, ranks: &[Rank], path: &Path) -> Result<()> {
             FlameFormat::Collapsed => render::holders_collapsed(out, profile, &stacks, style),
         }
         .map_err(into_io)
-    })?;
-    if path.as_os_str() != "-" {
-        say(&format!("wrote {}", path.display()));
-    }
-    Ok(())
+    })
 }
 
 /// What to draw of a profile.
@@ -115,6 +104,15 @@ pub(super) struct Drawing {
     pub stacks: Stacks,
 }
 
+impl From<MomentWord> for Moment {
+    fn from(word: MomentWord) -> Moment {
+        match word {
+            MomentWord::Peak => Moment::Peak,
+            MomentWord::End => Moment::End,
+        }
+    }
+}
+
 impl From<MemoryWord> for MemoryKind {
     fn from(word: MemoryWord) -> MemoryKind {
         match word {
@@ -130,16 +128,12 @@ impl From<MemoryWord> for MemoryKind {
 impl Drawing {
     fn fold(&self, profile: &Profile) -> Result<Folded> {
         let device = device(profile, self.gpu)?;
-        let moment = match self.moment {
-            MomentWord::Peak => Moment::Peak,
-            MomentWord::End => Moment::End,
-        };
         let options = FoldOptions {
             by_thread: self.stacks.threads,
             churn: self.churn,
             memory: self.memory.map(MemoryKind::from),
         };
-        Ok(profile.fold(device, moment, options)?)
+        Ok(profile.fold(device, self.moment.into(), options)?)
     }
 
     fn style(&self) -> NameStyle {
@@ -155,34 +149,26 @@ impl Drawing {
             .zip(&folded)
             .map(|(rank, folded)| RankMemory { label: &rank.label, profile: &rank.profile, folded })
             .collect();
-        output::write(path, force, |out: &mut dyn Write| {
+        output::report(path, force, |out: &mut dyn Write| {
             match self.format {
                 FlameFormat::Flamegraph => render::flame_of_ranks(out, &parts, self.style()),
                 FlameFormat::Collapsed => render::collapsed_of_ranks(out, &parts, self.style()),
             }
             .map_err(into_io)
-        })?;
-        if path.as_os_str() != "-" {
-            say(&format!("wrote {}", path.display()));
-        }
-        Ok(())
+        })
     }
 
     /// Draws it into the file at `path`.
     pub(super) fn draw(&self, profile: &Profile, path: &Path, force: bool) -> Result<()> {
         let folded = self.fold(profile)?;
         let style = self.style();
-        output::write(path, force, |out: &mut dyn Write| {
+        output::report(path, force, |out: &mut dyn Write| {
             match self.format {
                 FlameFormat::Flamegraph => render::flame(out, profile, &folded, style),
                 FlameFormat::Collapsed => render::collapsed(out, profile, &folded, style),
             }
             .map_err(into_io)
-        })?;
-        if path.as_os_str() != "-" {
-            say(&format!("wrote {}", path.display()));
-        }
-        Ok(())
+        })
     }
 }
 

@@ -9,40 +9,34 @@ use crate::render;
 
 use super::args::{Iterations as Words, LinesFormat};
 use super::flame::{device, into_io};
-use super::{output, replay, say};
+use super::{output, replay};
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
-    let (profile, path) = profile(words)?;
-    let device = device(&profile, words.gpu)?;
-    let format = if words.json { LinesFormat::Json } else { words.format };
-    output::write(&path, words.force, |out| {
+    let profile = profile(words)?;
+    let path =
+        output::of_report(words.table.output.as_deref(), profile.start(), PathBuf::from("-"))?;
+    let device = device(&profile, words.table.gpu)?;
+    let format = words.table.format();
+    output::report(&path, words.force, |out| {
         match format {
             LinesFormat::Text => render::iterations_text(out, &profile, device, words.limit),
             LinesFormat::Csv => render::iterations_csv(out, &profile, device),
             LinesFormat::Json => render::iterations_json(out, &profile, device),
         }
         .map_err(into_io)
-    })?;
-    if path.as_os_str() != "-" {
-        say(&format!("wrote {}", path.display()));
-    }
-    Ok(())
+    })
 }
 
 /// The recording by the clock asked for, else by the first that it has: steps, then the period of its counters.
-fn profile(words: &Words) -> Result<(Profile, PathBuf)> {
+fn profile(words: &Words) -> Result<Profile> {
     let read = |clock: IterationClock| {
-        replay::for_report(
-            &words.trace,
-            Profile::new().with_iterations(clock, words.parameters),
-            words.output.as_deref(),
-            PathBuf::from("-"),
-        )
+        replay::profile(&words.trace, Profile::new().with_iterations(clock, words.parameters))
     };
+    let has_none = |profile: &Profile| profile.iterations().0.is_empty();
     if let Some(marker) = &words.marker {
         let read = read(IterationClock::Marker(marker.clone()))?;
-        if read.0.iterations().0.is_empty() {
+        if has_none(&read) {
             let MarkerLine { file, line } = marker;
             bail!(
                 "no thread was seen to come to {file}:{line} twice: name a line that calls something slower than the time \
@@ -53,18 +47,15 @@ fn profile(words: &Words) -> Result<(Profile, PathBuf)> {
     }
     if !words.period {
         let read = read(IterationClock::Steps)?;
-        if !read.0.iterations().0.is_empty() {
+        if !has_none(&read) {
             return Ok(read);
         }
     }
     let mut finder = PeriodFinder::default();
     replay::replay(&words.trace, &mut finder)?;
-    let read = match finder.period() {
-        Some(period) => Some(read(IterationClock::Period(period))?),
-        None => None,
-    };
+    let read = finder.period().map(|period| read(IterationClock::Period(period))).transpose()?;
     match read {
-        Some(read) if !read.0.iterations().0.is_empty() => Ok(read),
+        Some(read) if !has_none(&read) => Ok(read),
         _ => bail!(
             "the recording has no whole training iteration: nothing counts its steps, and its counters do not repeat \
              themselves. Record two steps or more with --iter-var NAME (the loop's variable) or with --holders (the step \

@@ -10,7 +10,7 @@ use crate::render::{self, LinesOptions};
 use super::args::{Lines as Words, LinesFormat};
 use super::flame::{device, into_io};
 use super::ranks::{self, Rank};
-use super::{charging, output, say};
+use super::{charging, output};
 
 /// Width of the table where the terminal's is not known.
 const WIDTH: usize = 120;
@@ -19,29 +19,26 @@ const WIDTH: usize = 120;
 pub(super) fn run(words: &Words) -> Result<()> {
     let mut ranks = ranks::read(&words.traces, &|| charging(&words.stacks))?;
     if words.highest && ranks.len() > 1 {
-        ranks = vec![ranks::highest(ranks, words.gpu)?];
+        ranks = vec![ranks::highest(ranks, words.table.gpu)?];
     }
-    let path = match &words.output {
-        Some(path) => {
-            output::expand(path, ranks.first().and_then(|rank| rank.profile.start()).into())?
-        }
-        None => PathBuf::from("-"),
-    };
+    let start = ranks.first().and_then(|rank| rank.profile.start());
+    let path = output::of_report(words.table.output.as_deref(), start, PathBuf::from("-"))?;
     let columns = match words.columns.is_empty() {
         true => Profile::default_columns(),
         false => words.columns.clone(),
     };
     let options = options(words, &path);
-    let format = if words.json { LinesFormat::Json } else { words.format };
+    let format = words.table.format();
     if ranks.len() > 1 && format != LinesFormat::Text {
         bail!("CSV and JSON are of one rank: name one trace, or use --highest");
     }
     let mut tables = Vec::new();
     for Rank { label, profile, .. } in &ranks {
-        let table = device(profile, words.gpu).and_then(|gpu| Ok(profile.lines(gpu, &columns)?));
+        let table =
+            device(profile, words.table.gpu).and_then(|gpu| Ok(profile.lines(gpu, &columns)?));
         tables.push(if ranks.len() > 1 { table.with_context(|| label.clone())? } else { table? });
     }
-    output::write(&path, words.force, |out| {
+    output::report(&path, words.force, |out| {
         for (rank, table) in ranks.iter().zip(&tables) {
             if ranks.len() > 1 {
                 writeln!(out, "== {} ==", rank.label)?;
@@ -52,11 +49,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
             }
         }
         Ok(())
-    })?;
-    if path.as_os_str() != "-" {
-        say(&format!("wrote {}", path.display()));
-    }
-    Ok(())
+    })
 }
 
 fn write(

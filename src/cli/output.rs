@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::model::Start;
 
+use super::say;
+
 /// The host's name; `unknown-host` when the kernel does not say.
 pub(super) fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -67,6 +69,18 @@ pub(super) fn expand(path: &Path, naming: Naming<'_>) -> Result<PathBuf> {
     Ok(PathBuf::from(expanded))
 }
 
+/// Where a report on the recording that began with `start` goes: to the name that was asked for, else to `default`.
+pub(super) fn of_report(
+    asked: Option<&Path>,
+    start: Option<&Start>,
+    default: PathBuf,
+) -> Result<PathBuf> {
+    match asked {
+        Some(path) => expand(path, start.into()),
+        None => Ok(default),
+    }
+}
+
 /// Refuses what must not be overwritten, before any work is done.
 pub(super) fn check(path: &Path, force: bool) -> Result<()> {
     if path.as_os_str() == "-" {
@@ -120,6 +134,24 @@ pub(super) fn write(
         let _ = std::fs::remove_file(&part);
     }
     result.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The same, and says where it is.
+pub(super) fn report(
+    path: &Path,
+    force: bool,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    write(path, force, content)?;
+    wrote(path);
+    Ok(())
+}
+
+/// Says that a file was written; standard output shows by itself.
+pub(super) fn wrote(path: &Path) {
+    if path.as_os_str() != "-" {
+        say(&format!("wrote {}", path.display()));
+    }
 }
 
 fn write_to(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {

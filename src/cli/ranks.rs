@@ -23,7 +23,7 @@ pub(super) struct Rank {
 pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<Rank>> {
     let mut ranks = Vec::new();
     for trace in traces {
-        let (profile, _) = replay::for_report(trace, empty(), None, PathBuf::new())?;
+        let profile = replay::profile(trace, empty())?;
         let (rank, pid) = profile.start().map_or((None, 0), |start| (start.rank, start.pid));
         let label = match rank {
             Some(rank) => format!("rank {rank}"),

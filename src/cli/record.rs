@@ -40,13 +40,9 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
     // The name with %p in it cannot be checked before the program runs; all others are, before it starts.
     let host = output::host();
     let named = |pid: u32| -> Result<PathBuf> {
-        let default = PathBuf::from(match words.format {
-            RecordFormat::Trace => "memspy-%p.bin",
-            RecordFormat::Flamegraph => "memspy-%p.svg",
-            RecordFormat::Collapsed => "memspy-%p.txt",
-        });
         let rank = rank_of(pid);
-        let path = words.output.as_ref().unwrap_or(&default);
+        let default = Path::new(words.format.default_name());
+        let path = words.output.as_deref().unwrap_or(default);
         output::expand(path, Naming { pid, host: &host, rank })
     };
     let first = named(words.pid.unwrap_or(0))?;

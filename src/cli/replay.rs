@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,35 +11,17 @@ use crate::analysis::{Profile, Verdicts};
 use crate::model::RecordSink;
 use crate::trace::{Reader, Summary, segments};
 
-use super::output;
-
 /// Shorter traces are read before a bar could be seen.
 const WORTH_A_BAR: u64 = 16 << 20;
 
-/// Reads the trace at `trace` into the empty `profile`, for a report that goes to
-/// `output` or else to `default`. Gives the profile and the path with its %-letters replaced.
-pub(super) fn for_report(
-    trace: &Path,
-    mut profile: Profile,
-    output: Option<&Path>,
-    default: PathBuf,
-) -> Result<(Profile, PathBuf)> {
-    read(trace, &mut profile)?;
-    let path = match output {
-        Some(path) => output::expand(path, profile.start().into())?,
-        None => default,
-    };
-    Ok((profile, path))
-}
-
-/// Reads the trace at `path` into `profile`.
-fn read(path: &Path, profile: &mut Profile) -> Result<()> {
-    let warnings = replay(path, profile)?;
+/// Reads the trace at `path` into the empty `profile`.
+pub(super) fn profile(path: &Path, mut profile: Profile) -> Result<Profile> {
+    let warnings = replay(path, &mut profile)?;
     profile.finish();
     for warning in warnings {
         profile.warn(warning);
     }
-    Ok(())
+    Ok(profile)
 }
 
 /// Reads the trace at `path` into the empty `verdicts`.

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::readers::{Readers, Torch};
+use super::readers::{AttachError, Readers, Torch};
 use crate::model::{AllocatorBackend, ProcessUsage};
-use crate::target::{Process, ProcessError, environment};
+use crate::target::{Process, environment};
 
 /// A process that was left out is asked about again so often.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ enum Standing {
 
 impl Family {
     /// The family of process `pid`; with `any`, members need not be Python.
-    pub fn of(pid: u32, any: bool) -> Result<Family, ProcessError> {
+    pub fn of(pid: u32, any: bool) -> Result<Family, AttachError> {
         let root = Arc::new(Process::open(pid)?);
         Ok(Family { root, any, known: HashMap::new() })
     }

@@ -128,3 +128,14 @@ pub enum RecordFormat {
     /// Only the stacks at the peak, as text: `a;b;c BYTES`
     Collapsed,
 }
+
+impl RecordFormat {
+    /// The name of the file when none is asked for.
+    pub fn default_name(self) -> &'static str {
+        match self {
+            RecordFormat::Trace => "memspy-%p.bin",
+            RecordFormat::Flamegraph => "memspy-%p.svg",
+            RecordFormat::Collapsed => "memspy-%p.txt",
+        }
+    }
+}

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::analysis::{Condition, Profile, Tally, Verdicts, Watch};
 use crate::cli::args::{Join as JoinWords, Verdict as VerdictWords};
 use crate::cli::flame::into_io;
-use crate::cli::{charging, output, replay, say};
+use crate::cli::{charging, output, replay};
 use crate::model::{End, EndReason, Nanos, Record, RecordSink};
 use crate::render;
 use crate::trace::{self, Writer};
@@ -126,14 +126,10 @@ pub(in crate::cli) fn verdict(words: &VerdictWords) -> Result<()> {
         true => of_ring(&words.trace, verdicts)?,
         false => replay::into_verdicts(&words.trace, verdicts)?,
     };
-    let path = match &words.output {
-        Some(path) => output::expand(path, verdicts.profile().start().into())?,
-        None => PathBuf::from("-"),
-    };
+    let start = verdicts.profile().start();
+    let path = output::of_report(words.output.as_deref(), start, PathBuf::from("-"))?;
     write_verdict(&mut verdicts, &path, words.force)?;
-    if path.as_os_str() != "-" {
-        say(&format!("wrote {}", path.display()));
-    }
+    output::wrote(&path);
     Ok(())
 }
 
