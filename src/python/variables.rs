@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::dicts;
-use super::heap::{Heap, TAG, in_cell};
+use super::heap::{Heap, TAG};
 use super::interpreter::Interpreter;
 use super::objects::small_int;
 use crate::target::{Addr, Memory, PageCache, Process};
@@ -83,7 +83,7 @@ impl IntegerVariable {
                 // A frame that has ended keeps its last values until another takes its place.
                 self.runs(memory, thread, frame).then_some(())?;
                 (self.code(memory, frame)? == code).then_some(())?;
-                Some(in_cell(memory, layout, memory.pointer(slot).ok()?))
+                Some(Addr(memory.pointer(slot).ok()?.0 & !TAG))
             }
             Place::Global { dict, key } => {
                 let entries = dicts::entries(memory, layout, dict).ok()?;

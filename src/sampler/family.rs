@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::readers::{AttachError, Readers, Torch};
-use crate::model::{AllocatorBackend, ProcessUsage};
+use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::{Process, environment};
 
 /// A process that was left out is asked about again so often.
@@ -128,13 +128,15 @@ impl Family {
                 readers
             }
         };
-        let holds = holds_memory(&readers);
-        let standing = if self.is_copy(&process) && holds != Some(true) {
-            Standing::Copy(Instant::now())
-        } else if is_rank(&process) || holds == Some(true) || uses_cuda(&readers) {
+        // The driver is asked last: that takes milliseconds, and a lock of its own.
+        let is_copy = self.is_copy(&process);
+        let seems = !is_copy && (is_rank(&process) || uses_cuda(&readers));
+        let standing = if seems || holds_memory(&readers) {
             let rank = rank(&process);
             self.stand(pid, Standing::Taken);
             return Some(Member { readers: *readers, rank });
+        } else if is_copy {
+            Standing::Copy(Instant::now())
         } else {
             Standing::Waiting(readers)
         };
@@ -163,19 +165,13 @@ impl Family {
     }
 }
 
-/// Whether the driver accounts memory to it; `None` when it cannot be asked.
-fn holds_memory(readers: &Readers) -> Option<bool> {
-    let gpu = readers.gpu.as_ref().ok()?;
-    let mut known = None;
-    for device in readers.devices().iter().filter_map(|device| device.nvml_index) {
-        let usage = gpu.usage(device, crate::model::Nanos(0)).ok()?;
-        match usage.process {
-            ProcessUsage::Bytes(bytes) if bytes > 0 => return Some(true),
-            ProcessUsage::Bytes(_) => known = Some(false),
-            ProcessUsage::Unknown(_) => {}
-        }
-    }
-    known
+/// Whether the driver says that memory is its own.
+fn holds_memory(readers: &Readers) -> bool {
+    let Ok(gpu) = &readers.gpu else { return false };
+    readers.devices().iter().filter_map(|device| device.nvml_index).any(|device| {
+        let usage = gpu.usage(device, Nanos(0));
+        usage.is_ok_and(|usage| matches!(usage.process, ProcessUsage::Bytes(bytes) if bytes > 0))
+    })
 }
 
 /// Whether PyTorch has initialised CUDA in it, or something else than PyTorch has loaded the driver.

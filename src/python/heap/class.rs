@@ -9,7 +9,7 @@ use super::Heap;
 use crate::target::{Addr, Field, Memory};
 
 /// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15.
-pub(super) const NAME: Field<Addr> = Field::at(24);
+const NAME: Field<Addr> = Field::at(24);
 const BASIC_SIZE: Field<u64> = Field::at(32);
 const ITEM_SIZE: Field<u64> = Field::at(40);
 const FLAGS: Field<u64> = Field::at(168);

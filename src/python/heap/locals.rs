@@ -1,10 +1,9 @@
 //! Local variables of the frames that run, and of generators that wait.
 
-use super::super::layout::{Entry, GeneratorFrame, Layout, LocalNames};
+use super::super::layout::{Entry, GeneratorFrame, LocalNames};
 use super::super::objects::bytes;
-use super::class::NAME;
 use super::{Heap, Kind};
-use crate::target::{Addr, Field, Memory};
+use crate::target::{Addr, Field};
 
 /// More than any program has.
 const MOST_INTERPRETERS: usize = 256;
@@ -32,22 +31,8 @@ pub struct Local {
     pub(in crate::python) thread: Addr,
     /// Its frame.
     pub(in crate::python) frame: Addr,
-    /// Where in the frame the reference lies.
+    /// Where the reference lies: in the frame, or in a cell of its own.
     pub(in crate::python) slot: Addr,
-}
-
-/// The object that a slot of a frame refers to, through a cell where it holds one.
-pub(in crate::python) fn in_cell(memory: &dyn Memory, layout: &Layout, slot: Addr) -> Addr {
-    let value = Addr(slot.0 & !TAG);
-    let is_cell = || {
-        let class = memory.pointer(layout.object.type_of.in_target(value)).ok()?;
-        let name = memory.pointer(NAME.in_target(class)).ok()?;
-        Some(memory.bytes::<5>(name).ok()? == *b"cell\0")
-    };
-    match is_cell() {
-        Some(true) => memory.pointer(CELL.in_target(value)).unwrap_or_default(),
-        _ => value,
-    }
 }
 
 impl Heap<'_> {
@@ -131,7 +116,7 @@ impl Heap<'_> {
         let slots = frame + layout.heap.frame_locals as u64;
         let values = memory.vec(slots, 8 * names.len()).ok()?;
         let slots = (0..).map(|n| slots + 8 * n);
-        for (((name, kind), value), slot) in
+        for (((name, kind), value), mut slot) in
             names.iter().zip(kinds).zip(values.chunks_exact(8)).zip(slots)
         {
             let mut value = Addr(Field::<u64>::at(0).of(value)? & !TAG);
@@ -139,7 +124,8 @@ impl Heap<'_> {
                 continue; // Not assigned yet, or deleted.
             }
             if kind & IN_CELL != 0 && self.class_of(value).is_some_and(|c| c.kind == Kind::Cell) {
-                value = memory.pointer(CELL.in_target(value)).unwrap_or_default();
+                slot = CELL.in_target(value);
+                value = memory.pointer(slot).unwrap_or_default();
             }
             if value.is_plausible()
                 && let Some(name) = self.text(*name)

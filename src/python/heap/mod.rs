@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 pub use class::{Class, Kind};
 use lists::Tracked;
 pub use locals::Local;
-pub(super) use locals::{TAG, in_cell};
+pub(super) use locals::TAG;
 pub use references::Edge;
 
 use super::interpreter::Interpreter;
