@@ -6,14 +6,13 @@ use analysis_script::MIB;
 use analysis_script::live_job::{GPU, job, live};
 use memspy::analysis::{Label, LiveStack, Mark};
 use memspy::model::*;
-use memspy::render;
 
 #[test]
 fn what_lines_and_stacks_hold_adds_up_to_what_is_allocated() {
     let live = live(&job());
     let library = |function| {
         let stacks = live.profile().stacks();
-        stacks.get_function(function).is_some_and(|f| render::is_library(&f.file))
+        stacks.get_function(function).is_some_and(|f| is_library(&f.file))
     };
     let counter = live.profile().counters(GPU).unwrap().allocated() as u64;
     for rows in [live.lines(GPU, None).unwrap(), live.lines(GPU, Some(&library)).unwrap()] {

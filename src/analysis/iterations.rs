@@ -87,8 +87,9 @@ pub(crate) struct Iterations {
 pub(super) const TAKEN_TOGETHER: u64 = 20_000_000;
 
 impl Iterations {
-    /// Takes a step that was made after `from`.
-    pub(crate) fn take_step(&mut self, step: Step, from: Nanos) {
+    /// Takes the step that a clock told of, if it did, and the time after which it was made.
+    pub(crate) fn take_step(&mut self, told: Option<(Step, Nanos)>) {
+        let Some((step, from)) = told else { return };
         if self.last.is_some_and(|last| (last.step, last.epoch) == (step.step, step.epoch)) {
             return;
         }
@@ -207,7 +208,7 @@ mod tests {
         {
             let clock = StepClock::Variable;
             let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock };
-            iterations.take_step(step, Nanos(time));
+            iterations.take_step(Some((step, Nanos(time))));
         }
         let of = |i: &Iteration| (i.epoch, i.step, i.steps, i.from.0, i.to.0);
         let seen: Vec<_> = iterations.done().iter().map(of).collect();
@@ -219,7 +220,10 @@ mod tests {
     fn a_counter_that_begins_anew_ends_no_iteration() {
         let mut iterations = Iterations::default();
         for (time, step) in [(1, 3), (2, 4), (3, 6), (4, 1), (5, 2)] {
-            iterations.take_step(Step { time: Nanos(time), step, ..Step::default() }, Nanos(time));
+            iterations.take_step(Some((
+                Step { time: Nanos(time), step, ..Step::default() },
+                Nanos(time),
+            )));
         }
         let of = |i: &Iteration| (i.step, i.steps, i.from.0, i.to.0);
         let seen: Vec<_> = iterations.done().iter().map(of).collect();

@@ -5,9 +5,9 @@ use std::io;
 
 use super::device::Moment;
 use super::fold::{FoldOptions, Folded};
+use super::fragmentation::Fragmentation;
 use super::profile::Profile;
 use super::trigger::{OUT_OF_MEMORY, Watch};
-use crate::model::holdings::releasable;
 use crate::model::{
     Activity, AllocatorCounters, Arena, BlockMap, BlockState, Change, Consistency, CudaIndex,
     DeviceUsage, Event, Events, HolderSnapshot, Nanos, Record, RecordSink, Sample, SiteId, StackId,
@@ -92,22 +92,10 @@ pub struct Cache {
     pub time: Nanos,
     /// Whether it is one instant's truth.
     pub consistent: bool,
-    /// Bytes of segments.
-    pub reserved: u64,
-    /// Bytes of blocks held by the program.
-    pub allocated: u64,
-    /// Bytes freed by the program while another stream may still use them.
-    pub pending: u64,
-    /// Bytes in free blocks.
-    pub free: u64,
-    /// The largest free block; 0 when there is none.
-    pub largest_free: u64,
+    /// How it is cut up.
+    pub cut: Fragmentation,
     /// Free blocks by size.
     pub classes: Vec<FreeClass>,
-    /// Bytes that `torch.cuda.empty_cache()` would return: wholly free segments of the default pool.
-    pub releasable: u64,
-    /// Whether there are segments that expand, of which `empty_cache()` returns parts.
-    pub expandable: bool,
 }
 
 /// Free blocks of similar size.
@@ -286,33 +274,18 @@ fn cache(map: &BlockMap) -> Cache {
         classes.push(FreeClass { from, below, blocks: 0, bytes: 0 });
         from = below;
     }
-    let (mut free, mut pending, mut largest_free) = (0, 0, 0);
-    for (_, block) in map.blocks() {
-        match block.state {
-            BlockState::Allocated => {}
-            BlockState::PendingFree => pending += block.size,
-            BlockState::Inactive => {
-                free += block.size;
-                largest_free = largest_free.max(block.size);
-                if let Some(class) = classes.iter_mut().find(|class| block.size < class.below) {
-                    class.blocks += 1;
-                    class.bytes += block.size;
-                }
-            }
+    for (_, block) in map.blocks().filter(|(_, block)| block.state == BlockState::Inactive) {
+        if let Some(class) = classes.iter_mut().find(|class| block.size < class.below) {
+            class.blocks += 1;
+            class.bytes += block.size;
         }
     }
     classes.retain(|class| class.blocks > 0);
     Cache {
         time: map.time,
         consistent: map.consistency == Consistency::Consistent,
-        reserved: map.reserved(),
-        allocated: map.allocated(),
-        pending,
-        free,
-        largest_free,
+        cut: Fragmentation::of(map),
         classes,
-        releasable: releasable(map).map(|segment| segment.size).sum(),
-        expandable: map.segments.iter().any(|segment| segment.expandable),
     }
 }
 

@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::names::{Named, Rank};
 use super::reader::Found;
 use super::rows::Part;
+use crate::model::is_library;
 use crate::python::{Edge, Heap, Kind, Local, Object};
 use crate::target::Addr;
 
@@ -16,8 +17,6 @@ const FARTHEST: u32 = 8;
 const MOST_VISITS: usize = 200_000;
 /// A container with more items is looked into only so far.
 const MOST_ITEMS: usize = 65_536;
-/// Parts of the names of files that belong to libraries, not to the program.
-const LIBRARIES: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "<frozen "];
 
 /// An object on the way.
 #[derive(Debug)]
@@ -76,9 +75,8 @@ impl Search<'_, '_> {
     /// last only if there is `more` to find.
     fn everywhere(&mut self, locals: &[Local], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
-        let of_library = |file: &str| LIBRARIES.iter().any(|part| file.contains(part));
         let (library, own): (Vec<&Local>, Vec<&Local>) =
-            locals.iter().partition(|local| of_library(&local.file));
+            locals.iter().partition(|local| is_library(&local.file));
         let scoped = |locals: Vec<&Local>| -> Vec<(String, Addr)> {
             let text = |local: &&Local| {
                 let function = local.function.rsplit('.').next().unwrap_or_default();
@@ -98,7 +96,7 @@ impl Search<'_, '_> {
         // A module that is built in or frozen has no file.
         let is_own = |name: &str, dict: Addr| {
             let file = || heap.text(heap.named_value(dict, "__file__")?);
-            name == "__main__" || file().is_some_and(|file| !of_library(&file))
+            name == "__main__" || file().is_some_and(|file| !is_library(&file))
         };
         let (mut own, others): (Vec<_>, Vec<_>) =
             modules.into_iter().partition(|(name, dict)| is_own(name, *dict));

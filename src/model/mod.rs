@@ -15,6 +15,7 @@ pub mod holdings;
 pub mod inherited;
 pub mod machine;
 pub mod record;
+pub mod source_file;
 pub mod stack;
 pub mod tensors;
 
@@ -40,6 +41,7 @@ pub use record::{
     End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
     Source, Start, Step, StepClock, ThreadSample, Totals,
 };
+pub use source_file::is_library;
 pub use stack::{
     Activity, Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable,
     Thread, ThreadId,

@@ -9,7 +9,7 @@ use crate::analysis::{Change, changes, saved};
 use crate::model::holdings::{holder, holdings, storages};
 use crate::model::{
     Category, DeviceHoldings, Frame, HolderMap, StackTable, StorageGroup, TensorDevice, TensorRow,
-    ThreadSample,
+    ThreadSample, is_library,
 };
 
 /// Wider names are cut in the middle.
@@ -221,12 +221,6 @@ pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> String {
         }
         None => "an unknown line".to_owned(),
     }
-}
-
-fn is_library(file: &str) -> bool {
-    ["/site-packages/", "/dist-packages/", "/lib/python3", "<frozen "]
-        .iter()
-        .any(|p| file.contains(p))
 }
 
 /// Writes what the autograd graph keeps, by class of node.

@@ -1,6 +1,7 @@
 //! The text of frames, threads and file names.
 
 use crate::analysis::Label;
+use crate::model::source_file::in_standard_library;
 use crate::model::{Frame, Function, SiteId, StackTable, ThreadId};
 
 /// A file name as it is shown: without the path up to `site-packages/`, `dist-packages/` or
@@ -19,24 +20,6 @@ pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
         .and_then(|d| file.strip_prefix(d.trim_end_matches('/')))
         .and_then(|rest| rest.strip_prefix('/'));
     relative.filter(|r| !r.is_empty()).unwrap_or(file)
-}
-
-/// Whether a file belongs to an installed package, to the standard library or to the interpreter, not to the program itself.
-pub fn is_library(file: &str) -> bool {
-    file.contains("/site-packages/")
-        || file.contains("/dist-packages/")
-        || in_standard_library(file).is_some()
-        || file.starts_with("<frozen ")
-}
-
-fn in_standard_library(file: &str) -> Option<&str> {
-    const ROOT: &str = "/lib/python3.";
-    let rest = &file[file.rfind(ROOT)? + ROOT.len()..];
-    let (minor, rest) = rest.split_once('/')?;
-    // Free-threaded builds are called python3.13t.
-    let minor = minor.strip_suffix('t').unwrap_or(minor);
-    let is_number = !minor.is_empty() && minor.bytes().all(|b| b.is_ascii_digit());
-    (is_number && !rest.is_empty()).then_some(rest)
 }
 
 /// How names are shown, and the table to look them up in.
@@ -113,21 +96,6 @@ pub fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libraries_are_told_from_the_program() {
-        for file in [
-            "/v/lib/python3.12/site-packages/torch/nn/x.py",
-            "/usr/lib/python3/dist-packages/a.py",
-            "/usr/lib/python3.11/json/decoder.py",
-            "<frozen importlib._bootstrap>",
-        ] {
-            assert!(is_library(file), "{file}");
-        }
-        for file in ["/home/me/job/train.py", "train.py", "<string>", "/tmp/ipykernel_1/2.py"] {
-            assert!(!is_library(file), "{file}");
-        }
-    }
 
     #[test]
     fn file_names_lose_what_every_program_shares() {

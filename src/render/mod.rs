@@ -41,7 +41,7 @@ pub use header::header;
 pub use holders::{TensorsWanted, changes_text, graph_text, pause, place, tensors_text};
 pub use holders_json::{holders_json, holders_json_line};
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
-pub use label::{Labels, is_library, one_line, short_file};
+pub use label::{Labels, one_line, short_file};
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use moved::{MoveReport, move_json, move_text};

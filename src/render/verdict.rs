@@ -218,8 +218,8 @@ impl Text<'_> {
         writeln!(
             out,
             "  cache: {} free, the largest block {} (block map, {}{torn})",
-            bytes(cache.free),
-            bytes(cache.largest_free),
+            bytes(cache.cut.all.free),
+            bytes(cache.cut.largest_free),
             self.before(cache.time)
         )?;
         for class in &cache.classes {
@@ -235,15 +235,19 @@ impl Text<'_> {
                 count(class.blocks)
             )?;
         }
-        if cache.pending > 0 {
-            let pending = bytes(cache.pending);
+        if cache.cut.pending_free > 0 {
+            let pending = bytes(cache.cut.pending_free);
             writeln!(out, "    {pending:>12} freed, while another stream may still use it")?;
         }
-        let parts = if cache.expandable { ", besides parts of expandable segments" } else { "" };
+        let parts = if cache.cut.expandable.segments > 0 {
+            ", besides parts of expandable segments"
+        } else {
+            ""
+        };
         writeln!(
             out,
             "  torch.cuda.empty_cache() could return {} (wholly free segments{parts})",
-            bytes(cache.releasable)
+            bytes(cache.cut.wholly_free.bytes)
         )
     }
 
@@ -343,17 +347,17 @@ impl Text<'_> {
             }
             let Some(cache) = &device.cache else { continue };
             match asked {
-                Some(asked) if cache.free >= asked && cache.largest_free < asked => {
+                Some(asked) if cache.cut.all.free >= asked && cache.cut.largest_free < asked => {
                     reasons.push(format!(
                         "{on}: {} were free in the cache, but no block had {}: the cache is fragmented \
                          (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often helps).",
-                        bytes(cache.free),
+                        bytes(cache.cut.all.free),
                         bytes(asked)
                     ));
                 }
-                Some(asked) if cache.free < asked => reasons.push(format!(
+                Some(asked) if cache.cut.all.free < asked => reasons.push(format!(
                     "{on}: the cache had {} free in all, less than the {} asked for: the memory is held.",
-                    bytes(cache.free),
+                    bytes(cache.cut.all.free),
                     bytes(asked)
                 )),
                 _ => {}

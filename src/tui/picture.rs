@@ -11,7 +11,9 @@ use crate::analysis::{
     IsLibrary, Label, Live, LiveCounts, LiveLine, LiveRows, LiveStack, LookDevice, MemoryKind,
     OutsideTorch, Reach, Recent,
 };
-use crate::model::{AllocatorBackend, Category, CudaIndex, Frame, HolderSnapshot, Nanos, Runtime};
+use crate::model::{
+    AllocatorBackend, Category, CudaIndex, Frame, HolderSnapshot, Nanos, Runtime, is_library,
+};
 use crate::render::{self, Labels};
 
 use super::state::{Detail, State, View};
@@ -249,11 +251,10 @@ fn lines(
     all: bool,
     details: bool,
 ) -> Result<Table, String> {
-    let is_library = |function| {
-        labels.stacks.get_function(function).is_some_and(|f| render::is_library(&f.file))
-    };
-    let is_library: Option<IsLibrary<'_>> = if all { None } else { Some(&is_library) };
-    let found = live.lines(gpu, is_library).map_err(|e| e.to_string())?;
+    let in_library =
+        |function| labels.stacks.get_function(function).is_some_and(|f| is_library(&f.file));
+    let to_callers: Option<IsLibrary<'_>> = if all { None } else { Some(&in_library) };
+    let found = live.lines(gpu, to_callers).map_err(|e| e.to_string())?;
     let row = |line: &LiveLine| {
         let cells = vec![
             Cell::Bytes(line.own),

@@ -252,9 +252,7 @@ impl RecordSink for Profile {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         match record {
             Record::Sample(sample) => {
-                if let Some((step, from)) = self.clock.take_sample(sample, &self.stacks) {
-                    self.iterations.take_step(step, from);
-                }
+                self.iterations.take_step(self.clock.take_sample(sample, &self.stacks));
                 if self.clock.settles() {
                     self.iterations.take_tick(sample.time);
                 }
@@ -265,9 +263,7 @@ impl RecordSink for Profile {
                     exact.take_counters(*device, counters);
                 }
                 self.iterations.take_counters(*time, *device, counters);
-                if let Some((step, from)) = self.clock.take_counters(*time, *device, counters) {
-                    self.iterations.take_step(step, from);
-                }
+                self.iterations.take_step(self.clock.take_counters(*time, *device, counters));
                 self.take_counters(*time, *device, counters);
             }
             Record::Exact(exact) => match &mut self.exact {
@@ -282,9 +278,7 @@ impl RecordSink for Profile {
                     exact.take_events(&batch.events, &self.stacks);
                 }
                 for event in &batch.events {
-                    if let Some((step, from)) = self.clock.take_event(event, &self.stacks) {
-                        self.iterations.take_step(step, from);
-                    }
+                    self.iterations.take_step(self.clock.take_event(event, &self.stacks));
                     if let Change::Allocated { arena: Arena::Torch(device), levels, .. } =
                         event.change
                         && let Some(levels) = levels
@@ -312,9 +306,7 @@ impl RecordSink for Profile {
             }
             Record::Step(step) => {
                 self.last_time = self.last_time.max(step.time);
-                if let Some((step, from)) = self.clock.take_step(*step) {
-                    self.iterations.take_step(step, from);
-                }
+                self.iterations.take_step(self.clock.take_step(*step));
             }
             Record::Blocks(map) if self.exact.is_some() => {
                 self.last_time = self.last_time.max(map.time);
