@@ -6,35 +6,10 @@ mod support;
 
 use serde_json::Value;
 use support::memspy::{Recording, collapsed, total};
-use support::sim;
+use support::oom::{self, ask, place, says, verdict_of};
 use support::target::Target;
 
 const MIB: u64 = 1 << 20;
-
-fn oom(arguments: &[&str]) -> (Target, Value) {
-    let mut command = sim::command("oom.py", arguments);
-    command.env("SIM_CUDA_TOTAL_BYTES", "4G").stderr(std::process::Stdio::null());
-    let target = Target::start(command);
-    let known = serde_json::from_str(&target.said[0]).unwrap();
-    (target, known)
-}
-
-fn ask(target: &mut Target, request: &str) {
-    target.say(request);
-    target.read_until_ready();
-}
-
-fn verdict_of(recording: &Recording) -> String {
-    let path = recording.trace().with_extension("verdict.txt");
-    std::fs::read_to_string(path).unwrap()
-}
-
-#[track_caller]
-fn says(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "no '{part}' in:\n{text}");
-    }
-}
 
 /// The line of the verdict that begins with `start` and the one below it.
 #[track_caller]
@@ -44,14 +19,10 @@ fn below<'a>(text: &'a str, start: &str) -> &'a str {
     lines.next().unwrap()
 }
 
-fn place(known: &Value, name: &str) -> String {
-    format!("oom.py:{})", known["lines"][name]["line"])
-}
-
 /// Holds what was made before the recording, then what is older than what is kept, then what is new; runs out of
 /// memory then.
 fn run_out(request: &str) -> (Target, Value, Recording) {
-    let (mut target, known) = oom(&[]);
+    let (mut target, known) = oom::start(&[]);
     let mut recording = Recording::start_exact(
         target.pid(),
         &["--keep", "1s", "--until", "oom", "--until", "exit"],
@@ -69,7 +40,7 @@ fn run_out(request: &str) -> (Target, Value, Recording) {
 }
 
 fn checked(known: &Value, recording: &Recording) {
-    let verdict = verdict_of(recording);
+    let verdict = verdict_of(recording.trace());
     let asked = below(&verdict, "2.93 GiB (cuMemAlloc)");
     says(asked.split_once(" ← ").unwrap().0, &["ask (", &place(known, "asked")]);
     says(
@@ -112,12 +83,12 @@ fn a_job_that_dies_at_once_leaves_its_last_look() {
 
 #[test]
 fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
-    let (mut target, _) = oom(&["--fraction", "0.2"]);
+    let (mut target, _) = oom::start(&["--fraction", "0.2"]);
     let mut recording = Recording::start_exact(target.pid(), &["--until", "oom"]);
     recording.wait_for_block();
     ask(&mut target, "caught 500");
     recording.wait().ok();
-    let verdict = verdict_of(&recording);
+    let verdict = verdict_of(recording.trace());
     says(&verdict, &["and the driver refused nothing: a limit of the job's own"]);
     assert!(!verdict.contains("The driver refused\n"), "{verdict}");
     target.finish();
@@ -125,14 +96,14 @@ fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
 
 #[test]
 fn where_the_driver_is_not_probed_nothing_is_said_of_it() {
-    let (mut target, _) = oom(&["--observer"]);
+    let (mut target, _) = oom::start(&["--observer"]);
     let words = ["--probes", "samples", "--keep", "5s", "--until", "oom"];
     let mut recording = Recording::start_exact(target.pid(), &words);
     recording.wait_for_segment();
     ask(&mut target, "grow 100 8");
     ask(&mut target, "caught 6000");
     recording.wait().ok();
-    let verdict = verdict_of(&recording);
+    let verdict = verdict_of(recording.trace());
     says(&verdict, &["live: 1.16 GiB", "These are samples", "free, as last seen"]);
     assert!(!verdict.contains("refused"), "{verdict}");
     target.finish();

@@ -11,49 +11,24 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::memspy::{self, Recording, collapsed, lines, row, total, wait_until};
+use support::oom::{self, ask, says, verdict_of};
 use support::sim;
 use support::target::Target;
 
 const MIB: u64 = 1 << 20;
 
-/// A job on a card of 4 GiB, and what it says of itself.
-fn oom(arguments: &[&str]) -> (Target, Value) {
-    let mut command = sim::command("oom.py", arguments);
-    command.env("SIM_CUDA_TOTAL_BYTES", "4G").stderr(std::process::Stdio::null());
-    let target = Target::start(command);
-    let known = serde_json::from_str(&target.said[0]).unwrap();
-    (target, known)
-}
-
-fn ask(target: &mut Target, request: &str) {
-    target.say(request);
-    target.read_until_ready();
-}
-
 fn beside(trace: &Path, extension: &str) -> PathBuf {
     trace.with_extension(extension)
 }
 
-fn verdict_of(trace: &Path) -> String {
-    std::fs::read_to_string(beside(trace, "verdict.txt")).unwrap()
-}
-
 /// `function (…/oom.py:LINE)` of a known line.
 fn place(known: &Value, name: &str) -> String {
-    let line = &known["lines"][name];
-    format!("oom.py:{}) ", line["line"])
-}
-
-#[track_caller]
-fn says(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "no '{part}' in:\n{text}");
-    }
+    format!("{} ", oom::place(known, name))
 }
 
 #[test]
 fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
-    let (mut target, known) = oom(&["--observer"]);
+    let (mut target, known) = oom::start(&["--observer"]);
     let words = ["--keep", "5s", "--until", "oom", "--holders"];
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();
@@ -96,7 +71,7 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
 
 #[test]
 fn an_error_that_the_job_dies_of_is_told_after_its_death() {
-    let (mut target, known) = oom(&["--observer"]);
+    let (mut target, known) = oom::start(&["--observer"]);
     let mut recording =
         Recording::start(target.pid(), &["--keep", "5s", "--until", "oom", "--until", "exit"]);
     recording.wait_for_segment();
@@ -111,7 +86,7 @@ fn an_error_that_the_job_dies_of_is_told_after_its_death() {
 
 #[test]
 fn a_limit_of_the_job_itself_is_told_from_a_full_device() {
-    let (mut target, known) = oom(&["--observer", "--fraction", "0.2"]);
+    let (mut target, known) = oom::start(&["--observer", "--fraction", "0.2"]);
     let mut recording = Recording::start(target.pid(), &["--until", "oom"]);
     recording.wait_for_block();
     ask(&mut target, "caught 500");
@@ -124,7 +99,7 @@ fn a_limit_of_the_job_itself_is_told_from_a_full_device() {
 
 #[test]
 fn each_condition_comes_true_in_its_time_and_not_before() {
-    let (mut target, _) = oom(&[]);
+    let (mut target, _) = oom::start(&[]);
     // 384 MiB are allocated, 0.9 GiB in use; then 1.16 and 1.7 GiB.
     let conditions = [
         "allocated>1000M",
@@ -170,7 +145,7 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
 
 #[test]
 fn a_recording_that_goes_on_writes_one_after_the_other() {
-    let (mut target, _) = oom(&[]);
+    let (mut target, _) = oom::start(&[]);
     let words = ["--keep", "4s", "--until", "oom", "--then", "continue", "--most", "3"];
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();

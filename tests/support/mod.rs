@@ -5,6 +5,7 @@
 
 pub mod exact;
 pub mod memspy;
+pub mod oom;
 pub mod pythons;
 pub mod sim;
 pub mod target;

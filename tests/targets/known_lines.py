@@ -10,7 +10,6 @@ still meanwhile, so a sampler sees every one of them at work.
 import argparse
 import json
 import os
-import re
 import select
 import sys
 import time
@@ -62,16 +61,10 @@ def settle():
 
 def known_lines():
     """Reads the figures off the comments above, so that they cannot drift from the code."""
-    lines, function = {}, None
-    with open(__file__, encoding="utf-8") as source:
-        for number, text in enumerate(source, 1):
-            if text.startswith("def "):
-                function = text[4:].split("(")[0]
-            marker = re.search(r"  # line: (\w+) (\d+)$", text)
-            if marker:
-                name, size = marker.groups()
-                lines[name] = {"line": number, "function": function, "bytes": int(size) * MIB}
-    return lines
+    marks = handshake.marked_lines(__file__, r"  # line: (\w+) (\d+)$")
+    return {
+        mark.group(1): {"line": number, "function": function, "bytes": int(mark.group(2)) * MIB} for number, function, mark in marks
+    }
 
 
 def closed(stream):

@@ -15,7 +15,6 @@ Prints {"lines": {name: {"line", "function"}}, "held_bytes", "total_bytes"} and 
 import argparse
 import json
 import os
-import re
 import time
 
 import handshake
@@ -63,15 +62,8 @@ def grow(size, count):
 
 
 def known_lines():
-    lines, function = {}, None
-    with open(__file__, encoding="utf-8") as source:
-        for number, text in enumerate(source, 1):
-            if text.startswith("def "):
-                function = text[4:].split("(")[0]
-            marker = re.search(r"  # line: (\w+)$", text)
-            if marker:
-                lines[marker.group(1)] = {"line": number, "function": function}
-    return lines
+    marks = handshake.marked_lines(__file__, r"  # line: (\w+)$")
+    return {mark.group(1): {"line": number, "function": function} for number, function, mark in marks}
 
 
 def main(arguments):

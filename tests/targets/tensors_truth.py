@@ -10,6 +10,7 @@ import gc
 import json
 
 import handshake
+from scene_graphs import nodes_from
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -142,17 +143,6 @@ def tensors():
     return [thing for thing in gc.get_objects() if isinstance(thing, torch.Tensor)]
 
 
-def nodes_of(loss):
-    """Every node, kept so that its Python object, by which it is told from others, stays."""
-    found, waiting = {}, [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and id(node) not in found:
-            found[id(node)] = node
-            waiting.extend(after for after, _ in node.next_functions)
-    return list(found.values())
-
-
 def saved_by(node):
     for name in dir(node):
         if name.startswith("_saved_"):
@@ -166,7 +156,7 @@ def saved_by(node):
 
 
 def graph_truth(loss, hooked):
-    nodes = nodes_of(loss)
+    nodes = nodes_from([loss.grad_fn])
     classes = {}
     for node in nodes:
         name = node.name().rsplit("::", 1)[-1]

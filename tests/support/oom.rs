@@ -1,0 +1,38 @@
+//! `tests/targets/oom.py` on a simulated card of 4 GiB, and what is said of it.
+
+use serde_json::Value;
+
+use super::sim;
+use super::target::Target;
+
+/// The job, and what it says of itself.
+pub fn start(arguments: &[&str]) -> (Target, Value) {
+    let mut command = sim::command("oom.py", arguments);
+    command.env("SIM_CUDA_TOTAL_BYTES", "4G").stderr(std::process::Stdio::null());
+    let target = Target::start(command);
+    let known = serde_json::from_str(&target.said[0]).unwrap();
+    (target, known)
+}
+
+/// Lets it do something, and waits until that is done.
+pub fn ask(target: &mut Target, request: &str) {
+    target.say(request);
+    target.read_until_ready();
+}
+
+/// Its line of that name, as it is shown: `oom.py:LINE)`.
+pub fn place(known: &Value, name: &str) -> String {
+    format!("oom.py:{})", known["lines"][name]["line"])
+}
+
+/// The verdict beside a trace.
+pub fn verdict_of(trace: &std::path::Path) -> String {
+    std::fs::read_to_string(trace.with_extension("verdict.txt")).unwrap()
+}
+
+#[track_caller]
+pub fn says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no '{part}' in:\n{text}");
+    }
+}
