@@ -1,9 +1,10 @@
 """A distributed job: data parallel (ddp) or fully sharded (fsdp), with DataLoader workers.
 
-Under torchrun this is a rank. It trains for so many seconds and writes its truth into FOLDER/rank-N.json. With
-`--launch` it starts two ranks itself: the second one when a line comes in on standard input.
+Under torchrun this is a rank. It trains for so many seconds, or until FOLDER/seen is there, and writes its truth into
+FOLDER/rank-N.json. With `--launch` it starts two ranks itself: the second one when a line comes in on standard input.
 """
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -35,6 +36,17 @@ def train(model, optimizer, batch):
     optimizer.zero_grad(set_to_none=True)
 
 
+def goes_on(round_, rank, arguments):
+    """The same answer on every rank, or one would wait for the other for ever."""
+    if arguments.seconds is not None:
+        return round_ < arguments.seconds * 10
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        ends = (arguments.folder / "seen").exists() or round_ > 1000  # nobody looks any more
+        store.set(f"round {round_}", "ends" if ends else "goes on")
+    return store.get(f"round {round_}") == b"goes on"
+
+
 def launch(command):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -53,7 +65,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["ddp", "fsdp"])
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--seconds", type=float, help="else until FOLDER/seen is there")
     parser.add_argument("--launch", action="store_true", help="start two ranks")
     parser.add_argument("--dies", type=int, help="this rank dies in the middle")
     arguments = parser.parse_args()
@@ -68,8 +80,9 @@ def main():
     data = DataLoader(TensorDataset(torch.randn(64, width)), batch_size=16, num_workers=2, persistent_workers=True)
     folder = arguments.folder
     begin = time.monotonic()
-    # As many steps on every rank, or one would wait for the other for ever.
-    for _ in range(int(arguments.seconds * 10)):
+    for round_ in itertools.count():
+        if not goes_on(round_, rank, arguments):
+            break
         time.sleep(0.05)
         for (batch,) in data:
             train(model, optimizer, batch.to(f"cuda:{rank}"))
