@@ -10,7 +10,7 @@ use super::paths;
 use super::referrers;
 use super::rows::Rows;
 use crate::model::{AllocatorBackend, BlockMap, Consistency, HolderMap, Nanos};
-use crate::python::{Class, Heap, PythonReader};
+use crate::python::{Class, Heap, HeapError, PythonReader};
 use crate::target::{Addr, PageCache, Process, ProcessError, Standstill};
 use crate::torch::{TensorReader, TensorTypes, TorchReader};
 
@@ -78,7 +78,11 @@ impl HolderReader {
             Some(torch) => blocks(torch, pausing)?,
             None => Vec::new(),
         };
-        let heap = python.heap(&memory)?;
+        let heap = python.heap(&memory).map_err(|error| match (error, pausing) {
+            // They are known by where they lead, and that changes while the process runs.
+            (HeapError::NoLists { .. }, Pausing::Never) => HeapError::Changing,
+            (error, _) => error,
+        })?;
         let types = self.tensors.types(&memory)?.ok_or(HolderError::NoTorch)?;
         let found = find(&heap, types);
         let tensors = self.tensors.tensors(&memory, &found.tensors)?;
