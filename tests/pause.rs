@@ -92,7 +92,7 @@ fn a_process_that_a_debugger_holds_is_left_to_it() {
 #[test]
 fn a_memspy_that_is_killed_leaves_no_thread_standing() {
     let mut target = sim::start("holders_truth.py", &[]);
-    target.say("train 100000");
+    target.say("train");
     let mut killed = 0;
     for round in 0..50 {
         let mut command = support::memspy::command(Some(target.pid()));

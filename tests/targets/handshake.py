@@ -6,6 +6,7 @@ running.
 """
 import json
 import re
+import select
 import sys
 
 
@@ -22,6 +23,14 @@ def requests():
         words = line.split()
         if words:
             yield words
+
+
+def until_asked():
+    """Counts rounds until the test writes the next line, or closes the pipe."""
+    rounds = 0
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        yield rounds
+        rounds += 1
 
 
 def marked_lines(file, pattern):

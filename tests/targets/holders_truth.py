@@ -2,8 +2,8 @@
 
     python tests/targets/holders_truth.py [--device cuda|cpu]
 
-After READY: `more N` keeps N more tensors, `less` lets them go, `train N` trains N steps; each is answered by the bytes
-allocated. `iterate N` trains N slow steps and answers with the optimizer's step and the peak of each.
+After READY: `more N` keeps N more tensors, `less` lets them go, `train N` trains N steps (`train` until the next line comes);
+each is answered by the bytes allocated. `iterate N` trains N slow steps and answers with the optimizer's step and the peak of each.
 """
 import argparse
 import dataclasses
@@ -208,7 +208,7 @@ def main():
             print(json.dumps([held - allocated, reserved - torch.cuda.memory_reserved()]), flush=True)
             continue
         elif request == "train":
-            for _ in range(int(argument[0])):
+            for _ in range(int(argument[0])) if argument else handshake.until_asked():
                 loss = step(model, optimizer, batch)
         print(json.dumps(torch.cuda.memory_allocated() if device == "cuda" else None), flush=True)
 
