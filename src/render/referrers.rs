@@ -31,12 +31,9 @@ pub fn referrers_text(
             Some(referrers) => write_referrers(out, referrers)?,
             None => writeln!(out, "  no Python object refers to it")?,
         }
-        for (other, node) in map.tensors.iter().filter_map(|other| {
-            let node = map.nodes.iter().find(|node| Some(node.at) == other.tensor.grad_fn);
-            (other.tensor.grad == Some(row.tensor.at)).then_some((other, node))
-        }) {
-            let of = node.map_or_else(|| name(map, other), |node| node.class.to_string());
-            writeln!(out, "  C++            .grad of {of}")?;
+        let of_it = |other: &&TensorRow| other.tensor.grad == Some(row.tensor.at);
+        for other in map.tensors.iter().filter(of_it) {
+            writeln!(out, "  C++            .grad of {}", name(map, other))?;
         }
         for saved in &row.saved {
             let node = &map.nodes[saved.node];
