@@ -37,7 +37,7 @@ fn key(group: &StorageGroup) -> Key {
 pub fn changes(before: &HolderMap, now: &HolderMap) -> Vec<Change> {
     let groups = |map: &HolderMap| -> FxHashMap<Key, StorageGroup> {
         let with_memory = storages(map).into_iter().filter(|group| {
-            !group.device.is_meta() && group.storage.bytes.is_none_or(|bytes| bytes > 0)
+            group.bytes() > 0 || group.storage.data != 0 && group.storage.bytes.is_none()
         });
         with_memory.map(|group| (key(&group), group)).collect()
     };
@@ -57,7 +57,7 @@ pub fn changes(before: &HolderMap, now: &HolderMap) -> Vec<Change> {
                 Change { came, count: 0, bytes: 0, device, category, shape, dtype, tensor }
             });
             change.count += 1;
-            change.bytes += group.storage.bytes.unwrap_or(0);
+            change.bytes += group.bytes();
         }
         found.extend(alike.into_values());
     }

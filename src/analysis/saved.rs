@@ -64,9 +64,17 @@ pub fn saved(map: &HolderMap) -> SavedSummary {
     for group in storages(map) {
         let rows = || group.tensors.iter().map(|&index| &map.tensors[index]);
         let first = rows().flat_map(|row| &row.saved).map(|saved| saved.node).min();
-        let (Some(first), Some(bytes)) = (first, group.storage.bytes) else { continue };
+        // Of tensors that follow each other in the pool of a CUDA graph another may be the largest.
+        let kept = rows().filter(|row| !row.saved.is_empty()).filter_map(|row| row.tensor.storage);
+        let bytes = kept.map(|storage| storage.memory()).max().unwrap_or(0);
+        let (Some(first), 1..) = (first, bytes) else { continue };
         summary.all += bytes;
-        let is_input = rows().any(|row| row.object.is_some() && row.tensor.grad_fn.is_none())
+        // What a function of the program's own saves without anybody else having it, it has made.
+        let is_its_own = rows().all(|row| {
+            row.names.is_empty() && row.saved.iter().all(|saved| saved.by == SavedIn::Function)
+        });
+        let is_input = !is_its_own
+            && rows().any(|row| row.object.is_some() && row.tensor.grad_fn.is_none())
             && rows().all(|row| row.tensor.grad_fn.is_none())
             && !rows().flat_map(|row| &row.saved).any(|saved| saved.is_output);
         match group.category {

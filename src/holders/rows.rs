@@ -16,6 +16,9 @@ const WORTH_A_NAME: u64 = 64 << 10;
 /// The least that garbage is searched for.
 const WORTH_A_SEARCH: u64 = 1 << 20;
 
+/// Tensors that a compiler traces a program with (torch/_subclasses/fake_tensor.py): they have shapes, nodes and no memory.
+const FAKE: &str = "FakeTensor";
+
 /// A tensor that a wrapper stands for.
 pub(super) struct Part {
     pub(super) wrapper: Addr,
@@ -32,6 +35,8 @@ pub(super) struct Rows<'h, 'a> {
     graph: Graph,
     /// The tensors that nodes keep.
     kept: FxHashSet<u64>,
+    /// The `TensorImpl`s of fake tensors.
+    fake: FxHashSet<u64>,
 }
 
 impl<'h, 'a> Rows<'h, 'a> {
@@ -48,6 +53,7 @@ impl<'h, 'a> Rows<'h, 'a> {
             by_impl: FxHashMap::default(),
             graph: Graph::default(),
             kept: FxHashSet::default(),
+            fake: FxHashSet::default(),
         };
         for object in objects {
             let tensor = tensors.impl_of(*object).and_then(|at| tensors.tensor(at));
@@ -55,6 +61,9 @@ impl<'h, 'a> Rows<'h, 'a> {
             let Some(tensor) = tensor else { continue };
             let class = heap.class_of(*object);
             let is_parameter = class.as_ref().is_some_and(|class| class.is_a(types.parameter));
+            if class.as_ref().is_some_and(|class| &*class.name == FAKE) {
+                rows.fake.insert(tensor.at);
+            }
             let index = rows.add(tensor);
             let row = &mut rows.rows[index];
             row.object = Some(object.0);
@@ -98,14 +107,16 @@ impl<'h, 'a> Rows<'h, 'a> {
     pub(super) fn wrappers(&self) -> Vec<Addr> {
         let is_wrapper = |row: &&TensorRow| {
             row.tensor.storage.is_some_and(|s| s.data == 0 && s.bytes.is_none_or(|bytes| bytes > 0))
+                && !self.fake.contains(&row.tensor.at)
         };
         self.rows.iter().filter(is_wrapper).filter_map(|row| row.object.map(Addr)).collect()
     }
 
     /// Adds what only gradients, sparse tensors and the autograd graph hold.
     pub(super) fn follow_graph(&mut self) {
-        let roots: Vec<Addr> =
-            self.rows.iter().filter_map(|row| row.tensor.grad_fn).map(Addr).collect();
+        // The nodes of fake tensors will never be run.
+        let real = self.rows.iter().filter(|row| !self.fake.contains(&row.tensor.at));
+        let roots: Vec<Addr> = real.filter_map(|row| row.tensor.grad_fn).map(Addr).collect();
         self.graph = self.tensors.graph(roots);
         let mut further: Vec<u64> = Vec::new();
         for node in &self.graph.nodes {
@@ -137,6 +148,7 @@ impl<'h, 'a> Rows<'h, 'a> {
         let row = &self.rows[row];
         let bytes = row.tensor.storage.and_then(|storage| storage.bytes);
         bytes.is_some_and(|bytes| bytes >= WORTH_A_NAME)
+            && !self.fake.contains(&row.tensor.at)
             && !self.kept.contains(&row.tensor.at)
             && row.tensor.grad_fn.is_none()
     }
@@ -144,8 +156,7 @@ impl<'h, 'a> Rows<'h, 'a> {
     /// Whether these tensors of Python are so large a part of all that it is worth the time to ask if they are garbage:
     /// a job at work always has some that are on the way from one function to another.
     pub(super) fn may_be_much(&self, objects: &[Addr]) -> bool {
-        let bytes =
-            |row: &TensorRow| row.tensor.storage.and_then(|storage| storage.bytes).unwrap_or(0);
+        let bytes = |row: &TensorRow| row.tensor.storage.map_or(0, |storage| storage.memory());
         let row = |object: &Addr| {
             let row = self.by_impl.get(&self.tensors.impl_of(*object)?.0)?;
             self.rows.get(*row)
@@ -171,7 +182,6 @@ impl<'h, 'a> Rows<'h, 'a> {
             }
         }
         self.name_held();
-        self.name_parts(parts);
         let classes: FxHashMap<u64, Arc<str>> =
             self.graph.nodes.iter().map(|node| (node.at.0, node.class.clone())).collect();
         for (index, node) in self.graph.nodes.iter().enumerate() {
@@ -184,6 +194,7 @@ impl<'h, 'a> Rows<'h, 'a> {
                 }
             }
         }
+        self.name_parts(parts);
         for row in &mut self.rows {
             row.made_by = row.tensor.grad_fn.and_then(|at| classes.get(&at)).cloned();
         }
@@ -199,7 +210,7 @@ impl<'h, 'a> Rows<'h, 'a> {
         (self.rows, nodes)
     }
 
-    /// What a wrapper stands for is what the wrapper is, and named after it.
+    /// What a wrapper stands for is what the wrapper is, named after it and kept by the same nodes.
     fn name_parts(&mut self, parts: &[Part]) {
         let by_object: FxHashMap<u64, usize> = (0..self.rows.len())
             .filter_map(|index| Some((self.rows[index].object?, index)))
@@ -208,6 +219,8 @@ impl<'h, 'a> Rows<'h, 'a> {
         for Part { wrapper, step, part } in parts {
             let (Some(wrapper), Some(part)) = (row(*wrapper), row(*part)) else { continue };
             let (category, names) = (self.rows[wrapper].category, self.rows[wrapper].names.clone());
+            let saved = self.rows[wrapper].saved.clone();
+            self.rows[part].saved.extend(saved);
             self.rows[part].category = self.rows[part].category.min(category);
             self.take_names(part, &names, step);
         }

@@ -40,6 +40,8 @@ pub struct DeviceHoldings {
     pub without_tensor: Held,
     /// Freed by the program, while another stream may still use them.
     pub pending_free: Held,
+    /// Storages in private pools where the allocator has no block in use: what a CUDA graph made when it was replayed.
+    pub in_pools: Held,
     /// Storages in no block: memory of other libraries, or shared by another process.
     pub elsewhere: Held,
     /// `allocated_bytes` by the blocks; `None` for devices without PyTorch's native CUDA allocator.
@@ -72,9 +74,9 @@ pub struct StorageGroup {
 }
 
 impl StorageGroup {
-    /// Bytes of memory; 0 where the size is symbolic, and for wrappers, which stand for other tensors and have no address.
+    /// [`Storage::memory`].
     pub fn bytes(&self) -> u64 {
-        if self.storage.data == 0 { 0 } else { self.storage.bytes.unwrap_or(0) }
+        self.storage.memory()
     }
 }
 
@@ -154,8 +156,7 @@ pub fn snapshot(map: &HolderMap, time: Nanos) -> HolderSnapshot {
     let mut nameless = Vec::new();
     for group in storages(map) {
         let Some((on_device, blocks)) = devices.get_mut(&group.device) else { continue };
-        let bytes = group.storage.bytes.unwrap_or(0);
-        let Some(bytes) = blocks.take(group.storage.data, bytes).filter(|bytes| *bytes > 0) else {
+        let Place::Block(bytes @ 1..) = blocks.take(group.storage.data, group.bytes()) else {
             continue;
         };
         let holder: Arc<str> = holder(map, &map.tensors[group.tensors[0]]).into();
@@ -269,8 +270,12 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
         let held = match blocks.get_mut(&group.device) {
             None => bytes,
             Some(blocks) => match blocks.take(group.storage.data, bytes) {
-                Some(held) => held,
-                None => {
+                Place::Block(held) => held,
+                Place::Pool => {
+                    sums.in_pools.add(bytes);
+                    continue;
+                }
+                Place::Elsewhere => {
                     sums.elsewhere.add(bytes);
                     continue;
                 }
@@ -322,9 +327,20 @@ impl Held {
     }
 }
 
+/// Where a storage lies.
+enum Place {
+    /// In a block, so many bytes of which are its own.
+    Block(u64),
+    /// In what a private pool keeps: graphs write there without asking the allocator.
+    Pool,
+    Elsewhere,
+}
+
 /// The blocks in use of a device, by address, and how much of each its tensors account for.
 struct Blocks {
     blocks: Vec<(Block, u64)>,
+    /// Begin and end of the segments of private pools.
+    pools: Vec<(u64, u64)>,
 }
 
 impl Blocks {
@@ -332,19 +348,26 @@ impl Blocks {
         let in_use = map.blocks().filter(|(_, block)| block.state != BlockState::Inactive);
         let mut blocks: Vec<(Block, u64)> = in_use.map(|(_, block)| (*block, 0)).collect();
         blocks.sort_unstable_by_key(|(block, _)| block.address);
-        Blocks { blocks }
+        let private = map.segments.iter().filter(|segment| segment.pool != PoolId::default());
+        let pools = private.map(|segment| (segment.address, segment.address + segment.size));
+        Blocks { blocks, pools: pools.collect() }
     }
 
-    /// Gives a storage its bytes of the block it lies in; `None` when it lies in none.
-    fn take(&mut self, data: u64, bytes: u64) -> Option<u64> {
+    /// Gives a storage its bytes of the block it lies in.
+    fn take(&mut self, data: u64, bytes: u64) -> Place {
         let after = self.blocks.partition_point(|(block, _)| block.address <= data);
-        let (block, used) = self.blocks.get_mut(after.checked_sub(1)?)?;
-        if data >= block.address + block.size || block.state != BlockState::Allocated {
-            return None;
+        let before = after.checked_sub(1).and_then(|index| self.blocks.get_mut(index));
+        match before.filter(|(block, _)| data < block.address + block.size) {
+            Some((block, used)) if block.state == BlockState::Allocated => {
+                let held = bytes.min(block.size - *used);
+                *used += held;
+                Place::Block(held)
+            }
+            None if self.pools.iter().any(|&(begin, end)| (begin..end).contains(&data)) => {
+                Place::Pool
+            }
+            _ => Place::Elsewhere,
         }
-        let held = bytes.min(block.size - *used);
-        *used += held;
-        Some(held)
     }
 }
 

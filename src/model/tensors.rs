@@ -142,6 +142,14 @@ pub struct Storage {
     pub bytes: Option<u64>,
 }
 
+impl Storage {
+    /// Bytes of memory: 0 where the size is symbolic, and for those without an address, whatever size they say: of meta and fake
+    /// tensors, and of wrappers, which stand for other tensors.
+    pub fn memory(&self) -> u64 {
+        if self.data == 0 { 0 } else { self.bytes.unwrap_or(0) }
+    }
+}
+
 /// A tensor: `c10::TensorImpl` with its `AutogradMeta`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {

@@ -160,6 +160,9 @@ pub(super) fn categories(out: &mut dyn Write, sums: &DeviceHoldings) -> std::io:
     line("in no tensor (work spaces, C++)", without.bytes, blocks(without.storages))?;
     let pending = sums.pending_free;
     line("freed, used by other streams", pending.bytes, blocks(pending.storages))?;
+    let in_pools = sums.in_pools;
+    let what = format!(" in {} storages, free to the allocator", count(in_pools.storages));
+    line("in pools of CUDA graphs", in_pools.bytes, what)?;
     let elsewhere = sums.elsewhere;
     let what = format!(" in {} storages, not allocated through PyTorch", elsewhere.storages);
     line("elsewhere", elsewhere.bytes, what)?;

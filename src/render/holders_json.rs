@@ -109,6 +109,7 @@ pub(super) fn device_sums(sums: &DeviceHoldings) -> Value {
         "rounding": sums.rounding,
         "in_no_tensor": sums.without_tensor.bytes,
         "pending_free": sums.pending_free.bytes,
+        "in_graph_pools": sums.in_pools.bytes,
         "elsewhere": sums.elsewhere.bytes,
         "garbage": sums.garbage.bytes,
         "releasable": sums.releasable,
