@@ -118,7 +118,7 @@ fn a_rank_that_starts_later_is_found_and_recorded_exactly() {
     let memspy = memspy.spawn().unwrap();
     target.say("go");
     wait_until("a look at both ranks", || {
-        let done = memspy_at(target.pid(), &["dump", "-s", "--no-pause"]);
+        let done = memspy_at(target.pid(), &["dump", "-s"]);
         // Shards are what the distributed tensors over them are; these have no memory of their own.
         let heads = ["== rank 0 (process ", "== rank 1 (process ", "parameters", "optimizer state"];
         heads.iter().all(|head| done.out.contains(head)) && !done.out.contains("elsewhere")

@@ -122,7 +122,7 @@ pub fn total(stacks: &[(String, u64)]) -> u64 {
 /// Waits until `condition` holds; panics after a generous time, saying what was waited for.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(120);
     while !condition() {
         assert!(Instant::now() < end, "waited in vain for this: {what}");
         std::thread::sleep(Duration::from_millis(20));

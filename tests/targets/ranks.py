@@ -44,7 +44,12 @@ def goes_on(round_, rank, arguments):
     if rank == 0:
         ends = (arguments.folder / "seen").exists() or round_ > 1000  # nobody looks any more
         store.set(f"round {round_}", "ends" if ends else "goes on")
-    return store.get(f"round {round_}") == b"goes on"
+    answer = store.get(f"round {round_}")
+    if answer == b"ends":
+        store.set(f"heard by {rank}", "")
+        if rank == 0:  # the store ends with this rank
+            store.wait([f"heard by {other}" for other in range(dist.get_world_size())])
+    return answer == b"goes on"
 
 
 def launch(command):
