@@ -59,6 +59,8 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             &[22, 2, 2, 99],
             // And at 117 ns, by a variable, it was at step 5 of epoch 3.
             &[22, 5, 2, 5, 1, 3, 1],
+            // Step 6, seen at an event.
+            &[22, 6, 2, 6, 1, 3, 1, 1],
         ],
     ]);
     let (records, summary) = read(&bytes);
@@ -105,6 +107,14 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             step: 5,
             epoch: Some(3),
             clock: StepClock::Variable,
+            at_event: false,
+        }),
+        Record::Step(Step {
+            time: Nanos(118),
+            step: 6,
+            epoch: Some(3),
+            clock: StepClock::Variable,
+            at_event: true,
         }),
     ];
     assert_eq!(records, expected);

@@ -188,6 +188,9 @@ pub struct Step {
     pub epoch: Option<u64>,
     /// What counts.
     pub clock: StepClock,
+    /// Whether it was seen at an exact event, before all else: what was allocated or freed up to the last event before it
+    /// is of the step before, and everything since of this one.
+    pub at_event: bool,
 }
 
 /// Which reader missed something.

@@ -44,7 +44,9 @@ pub fn holders() -> impl Strategy<Value = Record> {
 
 pub fn step() -> impl Strategy<Value = Record> {
     let clock = prop_oneof![Just(StepClock::Optimizer), Just(StepClock::Variable)];
-    (number(), number(), option::of(number()), clock).prop_map(|(time, step, epoch, clock)| {
-        Record::Step(Step { time: Nanos(time), step, epoch, clock })
-    })
+    (number(), number(), option::of(number()), clock, any::<bool>()).prop_map(
+        |(time, step, epoch, clock, at_event)| {
+            Record::Step(Step { time: Nanos(time), step, epoch, clock, at_event })
+        },
+    )
 }

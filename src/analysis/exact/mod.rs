@@ -154,7 +154,7 @@ impl ExactProfile {
                     self.lines.entry(index).or_default().allocated(who, levels, table);
                 }
             }
-            Change::Freed { arena: FreedArena::Torch, address } => {
+            Change::Freed { arena: FreedArena::Torch, address, .. } => {
                 let index = self.device_of.remove(&address);
                 let freed =
                     index.and_then(|index| Some((index, self.device(index).free(time, address)?)));
@@ -182,7 +182,7 @@ impl ExactProfile {
                     other.ledger.reach(time.0);
                 }
             }
-            Change::Freed { arena, address } => {
+            Change::Freed { arena, address, .. } => {
                 let kinds: &[MemoryKind] = match arena {
                     FreedArena::Driver => &[MemoryKind::Driver, MemoryKind::Managed],
                     FreedArena::Physical => &[MemoryKind::Physical],

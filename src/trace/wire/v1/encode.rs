@@ -243,6 +243,7 @@ impl Encoder {
             Record::Step(step) => {
                 put(out, step.step);
                 put_struct(rare::CountedBy::from(*step), out)?;
+                put_struct(step.at_event, out)?;
                 tag::STEP
             }
             Record::Inherited(what) => {
