@@ -98,11 +98,13 @@ impl RunningClock {
                 return None;
             }
             self.allocations += 1;
-            return Some((period.step(self.allocations, event.time)?, event.time));
+            let step = period.step(self.allocations, event.time)?;
+            return Some((Step { at_event: true, ..step }, event.time));
         }
         let site = event.site.and_then(|site| stacks.get_site(site))?;
         let came = self.comes(site.thread, site.stack?, stacks);
-        Some((self.passed(came, event.time)?, event.time))
+        let step = self.passed(came, event.time)?;
+        Some((Step { at_event: true, ..step }, event.time))
     }
 
     /// After the counters were taken.

@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::iteration_backward::BackwardBlocks;
 use super::iteration_peak::OpenLevels;
 use crate::model::{
-    AllocatorCounters, Category, CudaIndex, HolderSnapshot, Levels, Metric, Nanos, Pool, Step,
-    StepClock,
+    AllocatorCounters, Category, CudaIndex, Event, Exact, HolderSnapshot, Levels, Metric, Nanos,
+    Pool, StackTable, Step, StepClock,
 };
 
 /// Iterations kept; those after are left out, and counted.
@@ -29,6 +30,10 @@ pub struct IterationLevels {
     pub peak_reserved: i64,
     /// `reserved_bytes` at its end.
     pub reserved: i64,
+    /// Intermediate gradients: the most bytes asked for that blocks held at once which were allocated while an autograd node
+    /// was evaluated, and freed by the backward pass before the iteration ended. `None` where that is not known (sampled
+    /// recordings), and where no node was seen to allocate.
+    pub intermediate: Option<u64>,
 }
 
 /// An iteration.
@@ -79,22 +84,42 @@ pub(crate) struct Iterations {
     last: Option<Step>,
     open: BTreeMap<CudaIndex, OpenLevels>,
     held: BTreeMap<CudaIndex, HeldInIteration>,
+    /// Whether the last step came with another epoch only.
+    keeps_step: bool,
+    /// What the backward pass holds; only where iterations are asked for.
+    in_backward: Option<BackwardBlocks>,
     /// Whether parameters are kept one by one.
-    pub(crate) by_parameter: bool,
+    by_parameter: bool,
 }
 
 /// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
 pub(super) const TAKEN_TOGETHER: u64 = 20_000_000;
 
 impl Iterations {
+    /// Those that are asked for, with the bytes of each parameter if `by_parameter`.
+    pub(crate) fn asked_for(by_parameter: bool) -> Iterations {
+        let in_backward = Some(BackwardBlocks::default());
+        Iterations { in_backward, by_parameter, ..Iterations::default() }
+    }
+
     /// Takes the step that a clock told of, if it did, and the time after which it was made.
     pub(crate) fn take_step(&mut self, told: Option<(Step, Nanos)>) {
         let Some((step, from)) = told else { return };
         if self.last.is_some_and(|last| (last.step, last.epoch) == (step.step, step.epoch)) {
             return;
         }
+        // A loop's variable keeps its last value until the loop begins anew, also when the epoch's has changed already: what
+        // was between the two is no iteration.
+        let is_between = self.keeps_step
+            && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
+        self.keeps_step = step.clock == StepClock::Variable
+            && self.last.is_some_and(|last| last.step == step.step && last.epoch != step.epoch);
+        let end = |open: &mut OpenLevels| match step.at_event {
+            true => open.end_between_events(),
+            false => open.end(from),
+        };
         // A variable has the number of the step under way, and may begin anew with the next epoch.
-        let ended = self.last.and_then(|last| match step.clock {
+        let ended = self.last.filter(|_| !is_between).and_then(|last| match step.clock {
             StepClock::Optimizer if step.step > last.step => {
                 Some((last, step, step.step - last.step))
             }
@@ -114,7 +139,10 @@ impl Iterations {
                 levels: self
                     .open
                     .iter_mut()
-                    .map(|(device, open)| (*device, open.end(from)))
+                    .map(|(device, open)| {
+                        let intermediate = self.in_backward.as_ref().and_then(|it| it.most(*device));
+                        (*device, IterationLevels { intermediate, ..end(open) })
+                    })
                     .collect(),
                 held: std::mem::take(&mut self.held),
             };
@@ -125,12 +153,37 @@ impl Iterations {
             }
         }
         self.held.clear();
-        if self.last.replace(step).is_none() || ended.is_none() {
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.forget();
+        }
+        let is_first = self.last.replace(step).is_none();
+        if is_first || ended.is_none() {
             for open in self.open.values_mut() {
-                open.end(from);
-                open.began_unseen();
+                end(open);
+                if !is_between && (is_first || !step.at_event) {
+                    open.began_unseen();
+                }
             }
         }
+    }
+
+    /// From now on events come as `exact` says.
+    pub(crate) fn take_exact(&mut self, exact: &Exact) {
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.begin(exact);
+        }
+    }
+
+    /// Takes an event for what the backward pass holds.
+    pub(crate) fn take_in_backward(&mut self, event: &Event, stacks: &StackTable) {
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.take(event, stacks);
+        }
+    }
+
+    /// The level once memory has been given up.
+    pub(crate) fn take_freed(&mut self, device: CudaIndex, level: i64) {
+        self.open.entry(device).or_default().freed(level);
     }
 
     /// A look at the target begins: what was seen before it is of the iteration under way.

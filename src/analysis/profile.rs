@@ -112,7 +112,7 @@ impl Profile {
     /// Lets `clock` tell where iterations end, with the bytes of each parameter if `by_parameter`; before the records.
     pub fn with_iterations(mut self, clock: IterationClock, by_parameter: bool) -> Profile {
         self.clock = RunningClock::new(clock);
-        self.iterations.by_parameter = by_parameter;
+        self.iterations = Iterations::asked_for(by_parameter);
         self
     }
 

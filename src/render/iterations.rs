@@ -247,6 +247,7 @@ pub fn iterations_json(
                 "allocated": reached.allocated,
                 "peak_reserved": reached.peak_reserved,
                 "reserved": reached.reserved,
+                "intermediate_gradients": reached.intermediate,
                 "held": held,
                 "parameters": parameters,
             })

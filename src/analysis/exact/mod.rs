@@ -134,13 +134,17 @@ impl ExactProfile {
         self.exact = exact;
     }
 
-    pub(crate) fn take_events(&mut self, events: &[Event], table: &StackTable) {
-        for event in events {
-            self.take(event, table);
-        }
+    /// `allocated_bytes` of a device, by the events so far.
+    pub(crate) fn allocated_now(&self, device: CudaIndex) -> Option<i64> {
+        self.torch.get(&device)?.allocated_now()
     }
 
-    fn take(&mut self, event: &Event, table: &StackTable) {
+    /// The device on which PyTorch has a block at this address.
+    pub(crate) fn device_of(&self, address: u64) -> Option<CudaIndex> {
+        self.device_of.get(&address).copied()
+    }
+
+    pub(crate) fn take(&mut self, event: &Event, table: &StackTable) {
         self.last = self.last.max(event.time);
         self.events += 1;
         let time = event.time;

@@ -1,0 +1,120 @@
+//! Exact recordings of iterations of a millisecond: every one is there, with its peak to the byte.
+
+#![allow(unreachable_pub, reason = "support is a module of each test binary")]
+
+mod support;
+
+use memspy::model::{Record, Step};
+use memspy::trace::Reader;
+use serde_json::Value;
+use support::memspy::{Recording, memspy, wait_until};
+use support::sim;
+
+fn records(recording: &Recording) -> Vec<Record> {
+    let mut records: Vec<Record> = Vec::new();
+    let _ = Reader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
+    records
+}
+
+fn steps(recording: &Recording) -> Vec<Step> {
+    let step = |record: Record| match record {
+        Record::Step(step) => Some(step),
+        _ => None,
+    };
+    records(recording).into_iter().filter_map(step).collect()
+}
+
+fn iterations(recording: &Recording, words: &[&str]) -> Vec<Value> {
+    let trace = recording.trace().to_str().unwrap();
+    let report = memspy(&[&["iterations", "--json", trace], words].concat()).ok().out;
+    let report: Value = serde_json::from_str(&report).unwrap();
+    report["iterations"].as_array().unwrap().clone()
+}
+
+/// An iteration as the job says it was.
+type Truth = (Option<u64>, u64, i64);
+
+/// From the first that is known to be whole on, every iteration but the last is there, and has the peak that the job saw.
+fn check(rows: &[Value], truth: &[Truth], least: usize) {
+    let named = |row: &Value| (row["epoch"].as_u64(), row["step"].as_u64().unwrap());
+    let begin = rows.iter().position(|row| row["peak_is_exact"] == true).unwrap();
+    let first = truth.iter().position(|it| (it.0, it.1) == named(&rows[begin])).unwrap();
+    let truth = &truth[first..truth.len() - 1];
+    let rows = &rows[begin..begin + truth.len()];
+    for (row, &(epoch, step, peak)) in rows.iter().zip(truth) {
+        assert_eq!(named(row), (epoch, step), "{row}");
+        assert_eq!(row["peak_is_exact"], true, "{row}");
+        assert_eq!(row["peak_allocated"], peak, "{row}");
+        assert_eq!(row["steps"], 1, "{row}");
+    }
+    assert!(rows.len() >= least, "{} of {least}", rows.len());
+}
+
+/// The variable has been found.
+fn seen(recording: &Recording) {
+    wait_until("a step seen at an event", || steps(recording).iter().any(|step| step.at_event));
+}
+
+#[test]
+fn every_iteration_that_a_variable_counts_has_its_own_peak() {
+    for (request, variable, epochs) in [
+        ("local", "epoch_of:step", true),
+        ("nested", "nested:step", true),
+        ("closed", "closed:step", true),
+        ("named", "counted", false),
+    ] {
+        let mut target = sim::start("iterations_truth.py", &[]);
+        let mut words = vec!["--iter-var", variable];
+        let epoch = format!("{}:epoch", if request == "local" { "local" } else { request });
+        if epochs {
+            words.extend(["--epoch-var", &epoch]);
+        }
+        let mut recording = Recording::start_exact(target.pid(), &words);
+        target.say(&if epochs { format!("{request} 4 100") } else { format!("{request} 300") });
+        let truth: Vec<Truth> = serde_json::from_str(&target.line()).unwrap();
+        let done = recording.interrupt();
+        assert!(!done.err.contains("warning"), "{}", done.err);
+        let rows = iterations(&recording, &[]);
+        eprintln!("{request}: {} rows of {}", rows.len(), truth.len());
+        check(&rows, &truth, truth.len() / 2);
+    }
+}
+
+#[test]
+fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
+    let mut target = sim::start("iterations_truth.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &["--holders=50"]);
+    let look = |record: &Record| matches!(record, Record::Holders(_));
+    wait_until("a look", || records(&recording).iter().any(look));
+    target.say("optimizer 20");
+    target.line();
+    seen(&recording);
+    target.say("optimizer 200");
+    let truth: Vec<Truth> = serde_json::from_str(&target.line()).unwrap();
+    recording.interrupt();
+    let rows = iterations(&recording, &[]);
+    let from = rows.iter().position(|row| row["step"] == truth[1].1).unwrap();
+    // The first was begun by the request before.
+    check(&rows[from..], &truth[1..], 198);
+}
+
+#[test]
+fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
+    let mut target = sim::start("iterations_truth.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &["--iter-var", "counted"]);
+    target.say("named 50");
+    target.line();
+    seen(&recording);
+    target.say("backward 60");
+    let truth: Vec<(u64, i64, u64)> = serde_json::from_str(&target.line()).unwrap();
+    recording.interrupt();
+    let rows = iterations(&recording, &[]);
+    // Nothing is evaluated backward in the iterations before.
+    assert!(rows[0]["intermediate_gradients"].is_null(), "{}", rows[0]);
+    let from = rows.iter().position(|row| row["step"] == truth[0].0).unwrap();
+    for (row, (step, peak, intermediate)) in rows[from..].iter().zip(&truth[..59]) {
+        assert_eq!((&row["step"], &row["peak_allocated"]), (&(*step).into(), &(*peak).into()));
+        assert_eq!(row["intermediate_gradients"], *intermediate, "{row}");
+    }
+    assert_eq!(rows[from..].len(), 59);
+}
