@@ -220,6 +220,7 @@ impl Encoder {
             }
             Record::Exact(what) => {
                 put_struct(exact::Exact::from(what), out)?;
+                put_struct(what.knows_backward, out)?;
                 tag::EXACT
             }
             Record::Events(batch) => {
