@@ -1,14 +1,17 @@
 //! Exact recordings of iterations of a millisecond: every one is there, with its peak to the byte.
 
+#![allow(clippy::print_stderr, reason = "what was tested is said")]
 #![allow(unreachable_pub, reason = "support is a module of each test binary")]
 
 mod support;
 
-use memspy::model::{Record, Step};
+use memspy::model::{Change, Record, Step};
 use memspy::trace::Reader;
 use serde_json::Value;
 use support::memspy::{Recording, memspy, wait_until};
+use support::pythons;
 use support::sim;
+use support::target::Target;
 
 fn records(recording: &Recording) -> Vec<Record> {
     let mut records: Vec<Record> = Vec::new();
@@ -53,6 +56,68 @@ fn check(rows: &[Value], truth: &[Truth], least: usize) {
 /// The variable has been found.
 fn seen(recording: &Recording) {
     wait_until("a step seen at an event", || steps(recording).iter().any(|step| step.at_event));
+}
+
+/// What happened so shortly before a step whose begin was not seen may be of that step, in nanoseconds.
+const DOUBTFUL: u64 = 20_000_000;
+
+/// Walks the records: each allocation stands behind the step that it tells to belong to, from the first step on that was seen
+/// to begin. How many did.
+fn in_their_steps(records: &[Record], epochs: bool) -> usize {
+    let mut now: Option<Step> = None;
+    let mut found: Vec<(u64, Step, u64)> = Vec::new();
+    for record in records {
+        match record {
+            Record::Step(step) => {
+                assert!(now.is_none_or(|now| (now.epoch, now.step) != (step.epoch, step.step)));
+                now = Some(*step).filter(|step| step.at_event);
+                if !step.at_event {
+                    found.retain(|&(time, ..)| time + DOUBTFUL < step.time.0);
+                }
+            }
+            Record::Events(batch) => {
+                for event in &batch.events {
+                    if let (Some(now), Change::Allocated { size, .. }) = (now, event.change)
+                        && size < 1 << 40
+                    {
+                        found.push((event.time.0, now, size));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for (time, now, size) in &found {
+        let epoch = epochs.then_some(size >> 20);
+        assert_eq!((now.epoch, now.step & 0xf_ffff), (epoch, size & 0xf_ffff), "at {time}");
+    }
+    found.len()
+}
+
+#[test]
+fn steps_stand_between_the_events_that_they_separate_on_every_cpython() {
+    for python in pythons::one_per_version() {
+        let library = python.fake_allocator("steps");
+        for (request, variable, epoch) in [
+            ("local", "epoch_of:step", Some("local:epoch")),
+            ("closed", "closed:step", Some("closed:epoch")),
+            ("named", "counted", None),
+        ] {
+            let mut command = python.target("counted_steps.py");
+            command.arg(&library);
+            let mut target = Target::start(command);
+            let mut words = vec!["--iter-var", variable];
+            words.extend(epoch.into_iter().flat_map(|epoch| ["--epoch-var", epoch]));
+            let mut recording = Recording::start_exact(target.pid(), &words);
+            target.say(request);
+            let made: usize = target.line().strip_prefix("DONE ").unwrap().parse().unwrap();
+            let done = recording.interrupt();
+            assert!(done.err.contains(" 0 lost"), "{}", done.err);
+            let compared = in_their_steps(&records(&recording), epoch.is_some());
+            eprintln!("{}: {request}: {compared} of {made}", python.label);
+            assert!(compared >= made / 2, "{}: {request}: {compared} of {made}", python.label);
+        }
+    }
 }
 
 #[test]

@@ -164,11 +164,11 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
         }),
         events(vec![
             event(110, Some(0), allocated(torch(0), 4096, 1024, levels(1024, 1024, 2 << 20, 1024))),
-            event(115, None, Change::Freed {
-                arena: FreedArena::Torch,
-                address: 4096,
-                in_backward: true,
-            }),
+            event(
+                115,
+                None,
+                Change::Freed { arena: FreedArena::Torch, address: 4096, in_backward: true },
+            ),
             event(116, None, allocated(torch(1), 8192, 512, None)),
             event(116, Some(0), allocated(Arena::Driver(None), 7680, 0, None)),
             event(117, None, freed(FreedArena::PinnedHost, 7680)),

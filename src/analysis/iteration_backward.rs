@@ -8,9 +8,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{
-    Arena, Change, CudaIndex, Event, Exact, FreedArena, StackSource, StackTable,
-};
+use crate::model::{Arena, Change, CudaIndex, Event, Exact, FreedArena, StackSource, StackTable};
 
 /// Blocks of one iteration on one device; of more nothing is told.
 const MOST_BLOCKS: usize = 1 << 20;
@@ -111,8 +109,7 @@ mod tests {
     /// Sites: 0 outside of a node, 1 in one.
     fn table() -> StackTable {
         let mut table = StackTable::new();
-        let thread =
-            table.thread(Thread { os_id: None, python_id: 1, name: None, main: false });
+        let thread = table.thread(Thread { os_id: None, python_id: 1, name: None, main: false });
         for node in [None, Some("AddBackward0")] {
             let (stack, source) = (None, StackSource::NoPython);
             let node = node.map(Into::into);

@@ -140,7 +140,8 @@ impl Iterations {
                     .open
                     .iter_mut()
                     .map(|(device, open)| {
-                        let intermediate = self.in_backward.as_ref().and_then(|it| it.most(*device));
+                        let intermediate =
+                            self.in_backward.as_ref().and_then(|it| it.most(*device));
                         (*device, IterationLevels { intermediate, ..end(open) })
                     })
                     .collect(),

@@ -263,7 +263,11 @@ impl Placed {
     }
 
     /// Says which words count steps from now on, under which number; `None`: none do.
-    pub(super) fn watch(&mut self, steps: Option<&WatchedSteps>, number: u32) -> Result<(), ProbeError> {
+    pub(super) fn watch(
+        &mut self,
+        steps: Option<&WatchedSteps>,
+        number: u32,
+    ) -> Result<(), ProbeError> {
         // A program that reads the one in use at this moment goes on with it.
         self.half ^= 1;
         self.programs.watch(self.half, watching::place(steps, number))

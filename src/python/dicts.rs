@@ -84,32 +84,32 @@ impl KeyTable {
     }
 
     fn read(memory: &dyn Memory, layout: &Layout, keys: Addr) -> Result<KeyTable, ObjectFault> {
-    let dict = &layout.dict;
-    let head = memory.vec(plausible(keys)?, dict.indices)?;
-    let index_bytes = match dict.size {
-        DictSize::IndexBytes(field) => 1u64 << field.of(&head).ok_or(ObjectFault::Odd)?.min(40),
-        DictSize::Slots(field) => {
-            let slots = field.of(&head).ok_or(ObjectFault::Odd)?.min(1 << 40);
-            slots
-                * if slots <= 0xff {
-                    1
-                } else if slots <= 0xffff {
-                    2
-                } else {
-                    4
-                }
+        let dict = &layout.dict;
+        let head = memory.vec(plausible(keys)?, dict.indices)?;
+        let index_bytes = match dict.size {
+            DictSize::IndexBytes(field) => 1u64 << field.of(&head).ok_or(ObjectFault::Odd)?.min(40),
+            DictSize::Slots(field) => {
+                let slots = field.of(&head).ok_or(ObjectFault::Odd)?.min(1 << 40);
+                slots
+                    * if slots <= 0xff {
+                        1
+                    } else if slots <= 0xffff {
+                        2
+                    } else {
+                        4
+                    }
+            }
+        };
+        let count = dict.entry_count.of(&head).ok_or(ObjectFault::Odd)?;
+        if count > MOST_ENTRIES || index_bytes > MOST_ENTRIES * 8 {
+            return Err(ObjectFault::Odd);
         }
-    };
-    let count = dict.entry_count.of(&head).ok_or(ObjectFault::Odd)?;
-    if count > MOST_ENTRIES || index_bytes > MOST_ENTRIES * 8 {
-        return Err(ObjectFault::Odd);
-    }
-    // Entries for any key begin with the hash, those for strings only do not.
-    let hash = match dict.kind.map(|kind| kind.of(&head)) {
-        None | Some(Some(0)) => 8,
-        Some(Some(1 | 2)) => 0,
-        Some(_) => return Err(ObjectFault::Odd),
-    };
+        // Entries for any key begin with the hash, those for strings only do not.
+        let hash = match dict.kind.map(|kind| kind.of(&head)) {
+            None | Some(Some(0)) => 8,
+            Some(Some(1 | 2)) => 0,
+            Some(_) => return Err(ObjectFault::Odd),
+        };
         let start = keys + dict.indices as u64 + index_bytes;
         Ok(KeyTable { start, count: count as usize, hash })
     }

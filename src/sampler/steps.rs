@@ -1,8 +1,6 @@
 //! What counts the steps of training: a variable that was named, else the counter that optimizers keep for their first parameter.
 
-use crate::model::{
-    Category, DType, HolderMap, Nanos, Step, StepClock, Watched, WatchedSteps,
-};
+use crate::model::{Category, DType, HolderMap, Nanos, Step, StepClock, Watched, WatchedSteps};
 use crate::probe::RawStep;
 use crate::python::{IntegerVariable, PythonReader};
 use crate::target::{Addr, Memory, Process};

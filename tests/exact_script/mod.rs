@@ -213,7 +213,10 @@ impl Probed {
 
     pub fn tell_free(&mut self, address: u64, site: Option<SiteId>) {
         if self.began && self.exact.frees != Frees::Maps {
-            self.push(Change::Freed { arena: FreedArena::Torch, address, in_backward: false }, site);
+            self.push(
+                Change::Freed { arena: FreedArena::Torch, address, in_backward: false },
+                site,
+            );
         }
     }
 

@@ -225,7 +225,14 @@ impl Allocations {
             }
             _ => block,
         };
-        self.happen(Change::Freed { arena: FreedArena::Torch, address: block.0, in_backward: block.0 & 1024 != 0 }, None);
+        self.happen(
+            Change::Freed {
+                arena: FreedArena::Torch,
+                address: block.0,
+                in_backward: block.0 & 1024 != 0,
+            },
+            None,
+        );
         self.levels.allocated -= block.1 as i64;
         self.levels.active = self.levels.allocated;
         self.cache.entry(block.1).or_default().push(block.0);

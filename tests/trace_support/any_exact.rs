@@ -57,15 +57,22 @@ fn change() -> impl Strategy<Value = Change> {
             Change::Allocated { arena, address, size, levels }
         },
     );
-    let freed = (arena(), address())
-        .prop_map(|(arena, address)| Change::Freed { arena: arena.freed(), address, in_backward: false });
+    let freed = (arena(), address()).prop_map(|(arena, address)| Change::Freed {
+        arena: arena.freed(),
+        address,
+        in_backward: false,
+    });
     let failed = (arena(), number(), any::<u32>()).prop_map(|(arena, size, code)| Change::Failed {
         arena,
         size,
         code,
     });
     let marks = [Mark::ContextCreated, Mark::ModuleLoaded, Mark::LibraryLoaded];
-    let torch = (address(), any::<bool>()).prop_map(|(address, in_backward)| Change::Freed { arena: FreedArena::Torch, address, in_backward });
+    let torch = (address(), any::<bool>()).prop_map(|(address, in_backward)| Change::Freed {
+        arena: FreedArena::Torch,
+        address,
+        in_backward,
+    });
     prop_oneof![
         4 => allocated,
         2 => torch,

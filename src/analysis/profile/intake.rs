@@ -8,8 +8,8 @@ use super::super::exact::ExactProfile;
 use super::super::line_bounds::{Around, Step};
 use super::{CounterLook, Profile, UsagePeak};
 use crate::model::{
-    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, FreedArena, Nanos, ProcessUsage,
-    Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
+    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, FreedArena, Nanos,
+    ProcessUsage, Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many

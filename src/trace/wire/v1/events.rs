@@ -249,7 +249,11 @@ impl EventsState {
             }
             FREED_TORCH => {
                 let in_backward = kind & IN_BACKWARD != 0;
-                Change::Freed { arena: FreedArena::Torch, address: self.address(columns)?, in_backward }
+                Change::Freed {
+                    arena: FreedArena::Torch,
+                    address: self.address(columns)?,
+                    in_backward,
+                }
             }
             FREED => {
                 let address = self.address(columns)?;
