@@ -261,7 +261,8 @@ mod tests {
             [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)]
         {
             let clock = StepClock::Variable;
-            let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock };
+            let step =
+                Step { time: Nanos(time), step, epoch: Some(epoch), clock, at_event: false };
             iterations.take_step(Some((step, Nanos(time))));
         }
         let of = |i: &Iteration| (i.epoch, i.step, i.steps, i.from.0, i.to.0);

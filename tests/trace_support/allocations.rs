@@ -68,6 +68,7 @@ impl Allocations {
             stacks_from: 0,
             stacks_every: 0,
             backward_lines: true,
+            knows_backward: true,
             probes: vec!["pytorch:malloc".into(), "pytorch:free".into()],
             uncovered: Vec::new(),
         });

@@ -389,7 +389,7 @@ mod tests {
             allocated(Arena::PinnedHost, 5, 6, None),
             Change::Freed { arena: FreedArena::Driver, address: 4096, in_backward: false },
             Change::Freed { arena: FreedArena::Physical, address: 12, in_backward: false },
-            Change::Freed { arena: FreedArena::Mapping, address: 1 << 40 },
+            Change::Freed { arena: FreedArena::Mapping, address: 1 << 40, in_backward: false },
             Change::Freed { arena: FreedArena::PinnedHost, address: 5, in_backward: false },
             Change::Failed { arena: torch(1), size: 1 << 50, code: 2 },
             Change::Marked(Mark::ContextCreated),
