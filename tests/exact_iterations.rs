@@ -161,6 +161,14 @@ fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
     let from = rows.iter().position(|row| row["step"] == truth[1].1).unwrap();
     // The first was begun by the request before.
     check(&rows[from..], &truth[1..], 198);
+    // A look is told to the iteration in which it was made, although that has long ended.
+    let looks: Vec<&Value> = rows[from..].iter().filter(|row| !row["held"].is_null()).collect();
+    assert!(!looks.is_empty());
+    for row in looks {
+        let of = |name: &str| row[name].as_i64().unwrap();
+        assert!(of("look_below_peak") >= 0, "{row}");
+        assert_eq!(of("look_allocated") + of("look_below_peak"), of("peak_allocated"), "{row}");
+    }
 }
 
 #[test]
@@ -182,4 +190,40 @@ fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
         assert_eq!(row["intermediate_gradients"], *intermediate, "{row}");
     }
     assert_eq!(rows[from..].len(), 59);
+}
+
+#[test]
+fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
+    for exact in [true, false] {
+        let mut target = sim::start("iterations_truth.py", &[]);
+        let words = ["--iter-var", "counted", "--holders=90"];
+        let words: &[&str] = if exact { &[&["--exact"], &words[..]].concat() } else { &words };
+        let mut recording = Recording::start(target.pid(), words);
+        let look = |record: &Record| matches!(record, Record::Holders(_));
+        wait_until("a look", || records(&recording).iter().any(look));
+        target.say("named 100");
+        target.line();
+        target.say("holding 14");
+        let truth: Vec<(u64, u64, u64)> = serde_json::from_str(&target.line()).unwrap();
+        recording.interrupt();
+        let rows = iterations(&recording, &[]);
+        let mut compared = 0;
+        for (step, peak, bytes) in &truth[..13] {
+            let Some(row) = rows.iter().find(|row| row["step"] == *step) else { continue };
+            if exact {
+                assert_eq!(row["peak_allocated"], *peak, "{row}");
+            }
+            // Looked at while both were there.
+            if row["look_allocated"] == *peak {
+                assert_eq!(row["feature_maps"], *bytes, "{row}");
+                assert_eq!(row["held"]["saved for backward"], bytes / 2, "{row}");
+                compared += 1;
+            }
+            if !exact {
+                assert!(row["intermediate_gradients"].is_null(), "{row}");
+            }
+        }
+        eprintln!("exact {exact}: {compared} of 13");
+        assert!(compared >= 2, "{compared} of 13");
+    }
 }

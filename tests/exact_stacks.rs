@@ -151,7 +151,7 @@ const FLOOD: u64 = 1_000_000;
 #[test]
 fn a_flood_is_recorded_whole_and_what_is_lost_is_counted_to_the_event() {
     let python = pythons::newest_here();
-    let library = library(&python, "flood");
+    let library = python.fake_allocator("flood");
     let (_, there) = python.folder();
     for stopped in [false, true] {
         let mut command = python.target("exact_stacks.py");

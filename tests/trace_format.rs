@@ -157,6 +157,7 @@ fn holders() -> Record {
         allocated: 200,
         rounding: 3,
         without_tensor: 4,
+        results: None,
         held: vec![weight],
     };
     let pause = Some(Nanos(7));

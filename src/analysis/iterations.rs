@@ -5,6 +5,7 @@
 //! ([`OpenLevels`] tells when).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::iteration_backward::BackwardBlocks;
@@ -51,19 +52,32 @@ pub struct Iteration {
     pub to: Nanos,
     /// By device.
     pub levels: BTreeMap<CudaIndex, IterationLevels>,
-    /// The bytes by category of the last look at holders in it, by device.
+    /// What the look at holders in it saw that found most allocated, by device.
     pub held: BTreeMap<CudaIndex, HeldInIteration>,
 }
 
-/// What the last look at holders in an iteration saw on a device, in bytes.
+/// What a look at holders in an iteration saw on a device, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeldInIteration {
+    /// `allocated_bytes` at that look.
+    pub allocated: u64,
+    /// Bytes among the other tensors that are results of autograd nodes; `None` where the recording does not tell.
+    pub results: Option<u64>,
     /// By category; those missing hold nothing.
     pub categories: BTreeMap<Category, u64>,
     /// Blocks in no tensor that Python or the graph knows: gradients on their way through the backward pass, work spaces.
     pub in_no_tensor: u64,
     /// The bytes of each parameter and of its gradient, by the parameter's name; only if they were asked for.
     pub parameters: BTreeMap<Arc<str>, ParameterBytes>,
+}
+
+impl HeldInIteration {
+    /// Feature maps: what is saved for the backward pass, and results of nodes that only Python keeps. `None` where the
+    /// recording does not tell the latter.
+    pub fn feature_maps(&self) -> Option<u64> {
+        let saved = self.categories.get(&Category::Saved).copied().unwrap_or_default();
+        Some(saved + self.results?)
+    }
 }
 
 /// A parameter in bytes.
@@ -213,9 +227,14 @@ impl Iterations {
     }
 
     pub(crate) fn take_holders(&mut self, snapshot: &HolderSnapshot) {
+        let time = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
         for device in &snapshot.devices {
-            let mut held =
-                HeldInIteration { in_no_tensor: device.without_tensor, ..Default::default() };
+            let mut held = HeldInIteration {
+                allocated: device.allocated,
+                results: device.results,
+                in_no_tensor: device.without_tensor,
+                ..Default::default()
+            };
             for storages in &device.held {
                 *held.categories.entry(storages.category).or_default() += storages.bytes;
                 if !self.by_parameter {
@@ -233,12 +252,34 @@ impl Iterations {
                     _ => {}
                 }
             }
-            self.held.insert(device.device, held);
+            if let Some(seen) = self.held_at(time) {
+                match seen.entry(device.device) {
+                    Entry::Occupied(mut before) if before.get().allocated <= held.allocated => {
+                        before.insert(held);
+                    }
+                    Entry::Occupied(_) => {}
+                    Entry::Vacant(none) => drop(none.insert(held)),
+                }
+            }
         }
+    }
+
+    /// What was held in the iteration of that time: a look is told some time after it, when others may have ended.
+    fn held_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, HeldInIteration>> {
+        if self.last.is_none_or(|last| last.time <= time) {
+            return Some(&mut self.held);
+        }
+        let mut done = self.done.iter_mut().rev();
+        let of = done.find(|iteration| iteration.from <= time)?;
+        (time < of.to).then_some(&mut of.held)
     }
 
     pub(crate) fn by_variable(&self) -> bool {
         self.last.is_some_and(|last| last.clock == StepClock::Variable)
+    }
+
+    pub(crate) fn at_events(&self) -> bool {
+        self.last.is_some_and(|last| last.at_event)
     }
 
     pub(crate) fn done(&self) -> &[Iteration] {
@@ -253,6 +294,7 @@ impl Iterations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::HeldOnDevice;
 
     #[test]
     fn a_variable_has_the_number_of_the_step_under_way() {
@@ -261,14 +303,61 @@ mod tests {
             [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)]
         {
             let clock = StepClock::Variable;
-            let step =
-                Step { time: Nanos(time), step, epoch: Some(epoch), clock, at_event: false };
+            let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock, at_event: false };
             iterations.take_step(Some((step, Nanos(time))));
         }
         let of = |i: &Iteration| (i.epoch, i.step, i.steps, i.from.0, i.to.0);
         let seen: Vec<_> = iterations.done().iter().map(of).collect();
         let expected = [(0, 7, 1, 1, 2), (0, 8, 2, 2, 5), (0, 10, 1, 5, 6), (1, 0, 1, 6, 7)];
         assert_eq!(seen, expected.map(|(e, s, n, from, to)| (Some(e), s, n, from, to)));
+    }
+
+    fn step(time: u64, epoch: u64, step: u64) -> Option<(Step, Nanos)> {
+        let clock = StepClock::Variable;
+        let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock, at_event: true };
+        Some((step, Nanos(time)))
+    }
+
+    #[test]
+    fn what_is_between_two_epochs_is_no_iteration() {
+        let mut iterations = Iterations::default();
+        let looks = [(1, 0, 7), (2, 0, 8), (3, 1, 8), (5, 1, 7), (6, 1, 8), (7, 2, 8), (8, 3, 8)];
+        for (time, epoch, number) in looks {
+            iterations.take_step(step(time, epoch, number));
+        }
+        let of = |i: &Iteration| (i.epoch, i.step, i.from.0, i.to.0);
+        let seen: Vec<_> = iterations.done().iter().map(of).collect();
+        let expected = [(0, 7, 1, 2), (0, 8, 2, 3), (1, 7, 5, 6), (1, 8, 6, 7), (2, 8, 7, 8)];
+        assert_eq!(seen, expected.map(|(e, s, from, to)| (Some(e), s, from, to)));
+    }
+
+    #[test]
+    fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
+        let mut iterations = Iterations::default();
+        let look = |time, age, allocated| HolderSnapshot {
+            time: Nanos(time),
+            pause: None,
+            devices: vec![HeldOnDevice {
+                device: CudaIndex(0),
+                allocated,
+                rounding: 0,
+                without_tensor: 0,
+                results: None,
+                held: Vec::new(),
+            }],
+            age: Nanos(age),
+            nameless: Vec::new(),
+        };
+        for number in 1..=4 {
+            iterations.take_step(step(number * 10, 0, number));
+            iterations.take_holders(&look(number * 10 + 2, 0, 100));
+            iterations.take_holders(&look(number * 10 + 3, 0, 100 + number));
+            iterations.take_holders(&look(number * 10 + 4, 0, 50));
+        }
+        iterations.take_holders(&look(60, 31, 700)); // Made at 29, in the second.
+        iterations.take_holders(&look(60, 55, 900)); // Before the first.
+        let held = |i: &Iteration| i.held[&CudaIndex(0)].allocated;
+        assert_eq!(iterations.done().iter().map(held).collect::<Vec<_>>(), [101, 700, 103]);
     }
 
     #[test]

@@ -126,6 +126,11 @@ impl Profile {
         self.iterations.by_variable()
     }
 
+    /// Whether steps were seen to begin exactly between two events; `false` also where the last one was not.
+    pub fn steps_at_events(&self) -> bool {
+        self.iterations.at_events()
+    }
+
     /// What exact events tell; `None` in a recording without them.
     pub fn exact(&self) -> Option<&ExactProfile> {
         self.exact.as_deref()

@@ -139,7 +139,7 @@ impl Session {
                     let age = Nanos(time.0.saturating_sub(snapshot.time.0));
                     let snapshot = match self.exact {
                         true => HolderSnapshot { time, age, ..snapshot },
-                        false => HolderSnapshot { time, nameless: Vec::new(), ..snapshot },
+                        false => HolderSnapshot { time, age, nameless: Vec::new(), ..snapshot },
                     };
                     sink.record(&Record::Holders(snapshot))?;
                 }

@@ -5,7 +5,7 @@
 After READY: `local EPOCHS STEPS` counts in a function called for every epoch, `nested EPOCHS STEPS` in one function,
 `closed EPOCHS STEPS` in a variable that a closure shares, `named STEPS` in a global variable, `optimizer STEPS` by Adam's own
 counter; each is answered by a list of [epoch, step, peak]. `backward STEPS` trains a chain whose gradients have known sizes:
-[step, peak, intermediate gradients]. The peaks are PyTorch's own, put back at the begin of each iteration.
+[step, peak, intermediate gradients]. `holding STEPS` keeps activations: [step, peak, their bytes]. The peaks are PyTorch's own, put back at the begin of each iteration.
 """
 import argparse
 import json
@@ -142,6 +142,21 @@ def backward(body, steps):
         time.sleep(0.001)
 
 
+def holding(body, model, steps):
+    """The result of a layer is kept, and its input with it: [step, peak, both of them]."""
+    global counted
+    for number in range(steps):
+        counted = number + 9000
+        body.begin()
+        inputs = torch.empty(number % 5 * 100 + 100, 64, device=body.device)
+        time.sleep(0.01)
+        kept = model(inputs)
+        time.sleep(0.3)
+        body.found.append([counted, torch.cuda.max_memory_allocated(), inputs.nbytes + kept.nbytes])
+        del kept, inputs
+        time.sleep(0.01)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -156,6 +171,8 @@ def main():
         numbers = list(map(int, numbers))
         if request == "optimizer":
             by_optimizer(body, model, optimizer, *numbers)
+        elif request == "holding":
+            holding(body, model, *numbers)
         else:
             {"local": local, "nested": nested, "closed": closed, "named": named, "backward": backward}[request](body, *numbers)
         body.kept = None

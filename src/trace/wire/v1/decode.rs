@@ -192,6 +192,9 @@ impl Decoder {
                 if !from.is_empty() {
                     structure::<holders::Nameless>(from)?.add_to(&mut snapshot)?;
                 }
+                if !from.is_empty() {
+                    structure::<holders::Results>(from)?.add_to(&mut snapshot);
+                }
                 Some(Record::Holders(snapshot))
             }
             tag::STEP => {

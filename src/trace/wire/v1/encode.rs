@@ -236,9 +236,8 @@ impl Encoder {
             }
             Record::Holders(snapshot) => {
                 put_struct(holders::Holders::from(snapshot), out)?;
-                if let Some(nameless) = holders::Nameless::of(snapshot) {
-                    put_struct(nameless, out)?;
-                }
+                put_struct(holders::Nameless::of(snapshot), out)?;
+                put_struct(holders::Results::of(snapshot), out)?;
                 tag::HOLDERS
             }
             Record::Step(step) => {
