@@ -196,7 +196,7 @@ fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
 fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
     for exact in [true, false] {
         let mut target = sim::start("iterations_truth.py", &[]);
-        let words = ["--iter-var", "counted", "--holders=90"];
+        let words = ["--iter-var", "counted", "--holders=50"];
         let words: &[&str] = if exact { &[&["--exact"], &words[..]].concat() } else { &words };
         let mut recording = Recording::start(target.pid(), words);
         let look = |record: &Record| matches!(record, Record::Holders(_));
