@@ -168,6 +168,7 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
         stacks_from: 0,
         stacks_every: 0,
         backward_lines: false,
+        knows_backward: true,
         probes: Vec::new(),
         uncovered: Vec::new(),
     }));
