@@ -55,11 +55,8 @@ fn check(rows: &[Value], truth: &[Truth], least: usize) {
 
 /// The variable has been found.
 fn seen(recording: &Recording) {
-    wait_until("a step seen at an event", || steps(recording).iter().any(|step| step.at_event));
+    wait_until("a step seen at an event", || steps(recording).iter().any(Step::is_between_events));
 }
-
-/// What happened so shortly before a step whose begin was not seen may be of that step, in nanoseconds.
-const DOUBTFUL: u64 = 20_000_000;
 
 /// Walks the records: each allocation stands behind the step that it tells to belong to, from the first step on that was seen
 /// to begin. How many did.
@@ -70,10 +67,10 @@ fn in_their_steps(records: &[Record], epochs: bool) -> usize {
         match record {
             Record::Step(step) => {
                 assert!(now.is_none_or(|now| (now.epoch, now.step) != (step.epoch, step.step)));
-                now = Some(*step).filter(|step| step.at_event);
-                if !step.at_event {
-                    found.retain(|&(time, ..)| time + DOUBTFUL < step.time.0);
-                }
+                now = Some(*step).filter(Step::is_between_events);
+                // What was between the last time that the variable was known to be there and this one is of any step.
+                let within = step.within.unwrap_or(step.time).0;
+                found.retain(|&(time, ..)| time <= step.time.0 - within);
             }
             Record::Events(batch) => {
                 for event in &batch.events {

@@ -60,7 +60,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             // And at 117 ns, by a variable, it was at step 5 of epoch 3.
             &[22, 5, 2, 5, 1, 3, 1],
             // Step 6, seen at an event.
-            &[22, 6, 2, 6, 1, 3, 1, 1],
+            &[22, 7, 2, 6, 1, 3, 1, 1, 0],
         ],
     ]);
     let (records, summary) = read(&bytes);
@@ -107,14 +107,14 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             step: 5,
             epoch: Some(3),
             clock: StepClock::Variable,
-            at_event: false,
+            within: None,
         }),
         Record::Step(Step {
             time: Nanos(118),
             step: 6,
             epoch: Some(3),
             clock: StepClock::Variable,
-            at_event: true,
+            within: Some(Nanos(0)),
         }),
     ];
     assert_eq!(records, expected);

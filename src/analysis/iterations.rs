@@ -108,6 +108,9 @@ pub(crate) struct Iterations {
 
 /// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
 pub(super) const TAKEN_TOGETHER: u64 = 20_000_000;
+/// A level seen so long ago in an exact recording is of the iteration under way: a step is known to have been made later, but
+/// for those whose counter could not be found for as long.
+const SETTLED_AFTER: u64 = 1_000_000_000;
 
 impl Iterations {
     /// Those that are asked for, with the bytes of each parameter if `by_parameter`.
@@ -128,9 +131,16 @@ impl Iterations {
             && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
         self.keeps_step = step.clock == StepClock::Variable
             && self.last.is_some_and(|last| last.step == step.step && last.epoch != step.epoch);
-        let end = |open: &mut OpenLevels| match step.at_event {
+        let is_vague = step.within.is_some_and(|within| within.0 > SETTLED_AFTER);
+        let end = |open: &mut OpenLevels| match step.is_between_events() {
             true => open.end_between_events(),
-            false => open.end(from),
+            false => {
+                let ended = open.end(from);
+                if is_vague {
+                    open.began_unseen();
+                }
+                IterationLevels { exact: ended.exact && !is_vague, ..ended }
+            }
         };
         // A variable has the number of the step under way, and may begin anew with the next epoch.
         let ended = self.last.filter(|_| !is_between).and_then(|last| match step.clock {
@@ -175,7 +185,7 @@ impl Iterations {
         if is_first || ended.is_none() {
             for open in self.open.values_mut() {
                 end(open);
-                if !is_between && (is_first || !step.at_event) {
+                if !is_between && (is_first || !step.is_between_events()) {
                     open.began_unseen();
                 }
             }
@@ -222,7 +232,7 @@ impl Iterations {
     /// The levels after an allocation: nothing higher comes unseen.
     pub(crate) fn take_levels(&mut self, time: Nanos, device: CudaIndex, now: Levels) {
         let open = self.open.entry(device).or_default();
-        open.settle(Nanos(time.0.saturating_sub(TAKEN_TOGETHER)));
+        open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
         open.allocated(time, now);
     }
 
@@ -279,7 +289,7 @@ impl Iterations {
     }
 
     pub(crate) fn at_events(&self) -> bool {
-        self.last.is_some_and(|last| last.at_event)
+        self.last.is_some_and(|last| last.is_between_events())
     }
 
     pub(crate) fn done(&self) -> &[Iteration] {
@@ -303,7 +313,7 @@ mod tests {
             [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)]
         {
             let clock = StepClock::Variable;
-            let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock, at_event: false };
+            let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock, within: None };
             iterations.take_step(Some((step, Nanos(time))));
         }
         let of = |i: &Iteration| (i.epoch, i.step, i.steps, i.from.0, i.to.0);
@@ -314,7 +324,8 @@ mod tests {
 
     fn step(time: u64, epoch: u64, step: u64) -> Option<(Step, Nanos)> {
         let clock = StepClock::Variable;
-        let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock, at_event: true };
+        let step =
+            Step { time: Nanos(time), step, epoch: Some(epoch), clock, within: Some(Nanos(0)) };
         Some((step, Nanos(time)))
     }
 

@@ -164,14 +164,15 @@ impl Session {
         self.steps.places(&self.readers.process, time)
     }
 
-    /// The step that was seen at an event, if it is new.
+    /// The step that was seen at an event, made at most `within` before, if it is new.
     pub(super) fn seen_step(
         &mut self,
         counts: &Counts,
         seen: &RawStep,
         time: Nanos,
+        within: Option<Nanos>,
     ) -> Option<Step> {
-        self.steps.seen(counts, seen, time)
+        self.steps.seen(counts, seen, time, within)
     }
 
     /// Records the steps that training has made, when they change.

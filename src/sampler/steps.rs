@@ -135,7 +135,7 @@ impl LoopVariables {
             step,
             epoch: epoch.flatten(),
             clock: StepClock::Variable,
-            at_event: false,
+            within: None,
         })
     }
 }
@@ -203,14 +203,20 @@ impl Steps {
     }
 
     /// The step that was seen at an event in the words that `counts` tells of, where that is another one than at the last
-    /// call.
-    pub(super) fn seen(&mut self, counts: &Counts, seen: &RawStep, time: Nanos) -> Option<Step> {
+    /// call; it was made at most `within` ago.
+    pub(super) fn seen(
+        &mut self,
+        counts: &Counts,
+        seen: &RawStep,
+        time: Nanos,
+        within: Option<Nanos>,
+    ) -> Option<Step> {
         let (step, clock) = match counts.counter {
             Some(counter) => (counter.steps(seen.step)?, StepClock::Optimizer),
             None => (seen.step, StepClock::Variable),
         };
         let epoch = counts.places.epoch.map(|_| seen.epoch);
-        self.take(Step { time, step, epoch, clock, at_event: !seen.is_first })
+        self.take(Step { time, step, epoch, clock, within })
     }
 
     /// The step now, where that is another one than at the last call.

@@ -45,9 +45,10 @@ pub fn holders() -> impl Strategy<Value = Record> {
 
 pub fn step() -> impl Strategy<Value = Record> {
     let clock = prop_oneof![Just(StepClock::Optimizer), Just(StepClock::Variable)];
-    (number(), number(), option::of(number()), clock, any::<bool>()).prop_map(
-        |(time, step, epoch, clock, at_event)| {
-            Record::Step(Step { time: Nanos(time), step, epoch, clock, at_event })
+    (number(), number(), option::of(number()), clock, option::of(number())).prop_map(
+        |(time, step, epoch, clock, within)| {
+            let within = within.map(Nanos);
+            Record::Step(Step { time: Nanos(time), step, epoch, clock, within })
         },
     )
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::ExactRecorder;
+use super::{ExactRecorder, monotonic};
 use crate::model::{MissedWhy, Nanos, ReaderKind, Record, RecordSink};
 use crate::probe::{Probe, RawStep};
 use crate::sampler::steps::{Counts, Places};
@@ -12,9 +12,18 @@ use crate::sampler::steps::{Counts, Places};
 pub(super) struct Watching {
     /// The number of the latest place.
     number: u32,
-    now: Option<Counts>,
+    now: Option<Watched>,
     /// What was watched under the number before: some of it may still come out of the ring.
-    before: Option<Counts>,
+    before: Option<Watched>,
+    /// When the place was last known to be right (CLOCK_MONOTONIC in nanoseconds).
+    right: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Watched {
+    counts: Counts,
+    /// When the place before was last known to be right.
+    right_before: Option<u64>,
 }
 
 impl Watching {
@@ -23,7 +32,7 @@ impl Watching {
         self.now = None;
     }
 
-    fn counts(&self, number: u32) -> Option<Counts> {
+    fn under(&self, number: u32) -> Option<Watched> {
         match self.number.wrapping_sub(number) {
             0 => self.now,
             1 => self.before,
@@ -39,7 +48,11 @@ impl ExactRecorder {
         if !self.probe.as_ref().is_some_and(Probe::can_watch) {
             return self.session.record_step(sink);
         }
+        let before = monotonic();
         match self.session.places() {
+            Places::At(counts) if self.watching.now.is_some_and(|now| now.counts == counts) => {
+                self.watching.right = self.watching.right.max(Some(before));
+            }
             Places::At(counts) => self.watch(Some(counts)),
             Places::Unknown => {}
             Places::Nowhere => self.watch(None),
@@ -54,11 +67,13 @@ impl ExactRecorder {
     fn watch(&mut self, counts: Option<Counts>) {
         let watching = &mut self.watching;
         let Some(probe) = &mut self.probe else { return };
-        if watching.now == counts {
+        if watching.now.is_none() && counts.is_none() {
             return;
         }
         watching.number = watching.number.wrapping_add(1);
-        watching.before = std::mem::replace(&mut watching.now, counts);
+        let right_before = watching.right;
+        let now = counts.map(|counts| Watched { counts, right_before });
+        watching.before = std::mem::replace(&mut watching.now, now);
         let steps = counts.map(|counts| counts.places);
         if let Err(error) = probe.watch(steps.as_ref(), watching.number) {
             self.session.losses.add(ReaderKind::Events, MissedWhy::Failed(error.to_string()), 1);
@@ -71,9 +86,16 @@ impl ExactRecorder {
         raw: &RawStep,
         sink: &mut dyn RecordSink,
     ) -> io::Result<()> {
-        let Some(counts) = self.watching.counts(raw.place) else { return Ok(()) };
+        let Some(watched) = self.watching.under(raw.place) else { return Ok(()) };
         self.last = self.last.max(Nanos(raw.time.saturating_sub(self.epoch)));
-        let Some(step) = self.session.seen_step(&counts, raw, self.last) else { return Ok(()) };
+        let within = match raw.is_first {
+            true => watched.right_before.map(|right| Nanos(raw.time.saturating_sub(right).max(1))),
+            false => Some(Nanos(0)),
+        };
+        // The kernel's program looks whether the place is right before it tells of a step.
+        self.watching.right = self.watching.right.max(Some(raw.time));
+        let seen = self.session.seen_step(&watched.counts, raw, self.last, within);
+        let Some(step) = seen else { return Ok(()) };
         self.flush(sink)?;
         sink.record(&Record::Step(step))
     }

@@ -205,7 +205,11 @@ impl Decoder {
                     true => Step { time, step, ..Step::default() },
                     false => {
                         let counted = structure::<rare::CountedBy>(from)?;
-                        counted.at(time, step, flag(from)?)
+                        let within = match from.is_empty() {
+                            true => None,
+                            false => structure::<Option<u64>>(from)?,
+                        };
+                        counted.at(time, step, within.map(Nanos))
                     }
                 }))
             }

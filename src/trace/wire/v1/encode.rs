@@ -243,7 +243,7 @@ impl Encoder {
             Record::Step(step) => {
                 put(out, step.step);
                 put_struct(rare::CountedBy::from(*step), out)?;
-                put_struct(step.at_event, out)?;
+                put_struct(step.within.map(|within| within.0), out)?;
                 tag::STEP
             }
             Record::Inherited(what) => {

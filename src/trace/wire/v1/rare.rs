@@ -400,12 +400,17 @@ impl From<model::Step> for CountedBy {
 }
 
 impl CountedBy {
-    /// The record this stands for; whether it was seen at an event follows, in files that have it.
-    pub(crate) fn at(self, time: model::Nanos, step: u64, at_event: bool) -> model::Step {
+    /// The record this stands for; how exactly it was seen follows, in files that have it.
+    pub(crate) fn at(
+        self,
+        time: model::Nanos,
+        step: u64,
+        within: Option<model::Nanos>,
+    ) -> model::Step {
         let clock = match self.clock {
             Clock::Optimizer => model::StepClock::Optimizer,
             Clock::Variable => model::StepClock::Variable,
         };
-        model::Step { time, step, epoch: self.epoch, clock, at_event }
+        model::Step { time, step, epoch: self.epoch, clock, within }
     }
 }
