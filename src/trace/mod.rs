@@ -106,8 +106,9 @@
 //!
 //! * Kinds: a byte for each event. Bits 0 to 2 say what happened: 0 allocated by PyTorch, 1 allocated otherwise,
 //!   2 freed by PyTorch, 3 freed otherwise, 4 failed, 5 marked. Bit 3: it has a site. Only in kind 2, bit 4: by a
-//!   thread of the autograd engine that evaluated a node. Only in kind 0, bit 4: it has levels; with these, bit 5: the peak is written, bit 6: reserved and active are written; and bit 7: its
-//!   device is that of the last event of kind 0 in this block (before the first, device 0).
+//!   thread of the autograd engine that evaluated a node. Only in kind 0, bit 4: it has levels; with these, bit 5: the
+//!   peak is written, bit 6: reserved and active are written; and bit 7: its device is that of the last event of kind 0
+//!   in this block (before the first, device 0).
 //! * Times: `time`, of every event.
 //! * Places: in kind 0 without bit 7, the device; in kind 1 an arena; in kind 3 an arena's number; in kind 4 an
 //!   arena, then the driver's `CUresult`; in kind 5 the mark (0 context created, 1 module, 2 library loaded).
