@@ -168,6 +168,7 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
         stacks_from: 0,
         stacks_every: 0,
         backward_lines: false,
+        knows_backward: true,
         probes: Vec::new(),
         uncovered: Vec::new(),
     }));
@@ -195,7 +196,7 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
             at = (at * 48_271 + 11) % live;
             let again = allocate(at, 0);
             let address = at << 9;
-            let change = Change::Freed { arena: FreedArena::Torch, address };
+            let change = Change::Freed { arena: FreedArena::Torch, address, in_backward: false };
             events.extend([Event { change, site: None, ..again }, again]);
         }
         batches.push(Record::Events(Events { events }));

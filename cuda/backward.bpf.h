@@ -105,6 +105,16 @@ static __always_inline int current_node(u64 fs, struct node *out)
 	return 1;
 }
 
+/* Whether the calling thread evaluates a node; as allocations do, without looking on the main thread. */
+static __always_inline int evaluates_node(void)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	if (!BW_MODULE || (u32)id == id >> 32)
+		return 0;
+	u64 block = tls_block(fs_base());
+	return block && read_word(block + BW_NODE);
+}
+
 /* The calling thread's own Python stack; 0 when it has none. */
 static __always_inline u64 own_stack(u64 fs)
 {

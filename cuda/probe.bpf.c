@@ -3,6 +3,7 @@
 
 #include "kernel.bpf.h"
 #include "frames.bpf.h"
+#include "steps.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -239,6 +240,8 @@ static __always_inline int freed(u8 arena, u64 address, const struct place *p)
 
 static __always_inline int torch_malloc(struct pt_regs *ctx, const volatile struct site *site)
 {
+	if (WATCHES)
+		see_step();
 	u64 address = argument(ctx, &site->arguments[0]);
 	u32 device = argument(ctx, &site->arguments[1]);
 	u64 size = argument(ctx, &site->arguments[2]);
@@ -260,7 +263,11 @@ SEC("uprobe") int malloc_any(struct pt_regs *ctx)
 
 static __always_inline int torch_free(struct pt_regs *ctx, const volatile struct site *site)
 {
+	if (WATCHES)
+		see_step();
 	struct place place = { .source = SOURCE_NOT_TAKEN };
+	if (evaluates_node())
+		place.flags = FLAG_IN_BACKWARD;
 	return freed(ARENA_TORCH, argument(ctx, &site->arguments[0]), &place);
 }
 
@@ -273,9 +280,12 @@ SEC("uprobe") int free_any(struct pt_regs *ctx)
 SEC("uprobe") int free_with_stack(struct pt_regs *ctx)
 {
 	const volatile struct site *site = &FREE_SITES[bpf_get_attach_cookie(ctx) & (MOST_SITES - 1)];
+	if (WATCHES)
+		see_step();
 	struct place place = {};
 	find_place(&place);
-	place.flags &= ~FLAG_NODE;
+	if (place.flags & FLAG_NODE)
+		place.flags ^= FLAG_NODE | FLAG_IN_BACKWARD;
 	return freed(ARENA_TORCH, argument(ctx, &site->arguments[0]), &place);
 }
 

@@ -18,6 +18,7 @@ enum record_kind {
 	RECORD_STACK,
 	RECORD_CODE,
 	RECORD_CODE_FREED,
+	RECORD_STEP,
 };
 
 /* model::Arena and model::FreedArena, without the device. */
@@ -34,6 +35,7 @@ enum {
 	FLAG_FAULTED = 2,   /* a page was not in memory */
 	FLAG_LEVELS = 4,    /* the counters are there */
 	FLAG_NODE = 8,      /* the node is there */
+	FLAG_IN_BACKWARD = 16, /* freed while a node was evaluated */
 };
 
 #define NO_DEVICE 0xff
@@ -119,6 +121,16 @@ struct code_freed {
 	u64 code;
 };
 
+/* A step of training, before the event at which it was first seen. */
+struct step {
+	u8 kind;
+	u8 is_first; /* the first seen in this place: it may have begun before */
+	u16 unused;
+	u32 number;  /* of the place */
+	u64 time;
+	u64 step, epoch; /* as they lie there */
+};
+
 _Static_assert(sizeof(struct who) == 40, "who");
 _Static_assert(sizeof(struct freed) == 48, "freed");
 _Static_assert(sizeof(struct allocated) == 88, "allocated");
@@ -127,3 +139,4 @@ _Static_assert(sizeof(struct stack_head) == 16, "stack_head");
 _Static_assert(sizeof(struct small_stack) == 16 + 16 * FEW_FRAMES, "small_stack");
 _Static_assert(sizeof(struct code_record) == 64 + CHUNK * (OBJECT_CHUNKS + NAME_CHUNKS + FILE_CHUNKS + TABLE_CHUNKS), "code_record");
 _Static_assert(sizeof(struct code_freed) == 16, "code_freed");
+_Static_assert(sizeof(struct step) == 32, "step");

@@ -345,7 +345,7 @@ fn memory_of_the_driver_is_drawn_by_kind() {
     s.enter(0, "main", 1);
     s.begin();
     let allocated = |arena, address, size| Change::Allocated { arena, address, size, levels: None };
-    let freed = |arena, address| Change::Freed { arena, address };
+    let freed = |arena, address| Change::Freed { arena, address, in_backward: false };
     s.tell(0, allocated(Arena::Driver(None), 0x1000, 3000));
     s.line(0, 2);
     s.tell(0, allocated(Arena::PinnedHost, 0x1000, 500));

@@ -49,7 +49,7 @@ fn spoken(change: &Change) -> Option<(String, String, u64, u64)> {
             };
             said("alloc", kind, address, size)
         }
-        Change::Freed { arena, address } => {
+        Change::Freed { arena, address, .. } => {
             let kind = match arena {
                 FreedArena::Driver => "driver",
                 FreedArena::Physical => "physical",

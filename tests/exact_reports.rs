@@ -43,7 +43,7 @@ fn training() -> Probed {
     };
     s.tell(0, pinned(0x1000));
     s.tell(0, pinned(0x2000));
-    s.tell(0, Change::Freed { arena: FreedArena::PinnedHost, address: 0x1000 });
+    s.tell(0, Change::Freed { arena: FreedArena::PinnedHost, address: 0x1000, in_backward: false });
     s.tell(0, Change::Failed { arena: Arena::Driver(None), size: 8 * MIB, code: 2 });
     s.tell(0, Change::Marked(memspy::model::events::Mark::LibraryLoaded));
     s

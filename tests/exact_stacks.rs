@@ -6,8 +6,6 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::Command;
 
 use memspy::model::{Arena, Change, CudaIndex, StackSource};
 use nix::sys::signal::Signal;
@@ -32,22 +30,9 @@ struct Truth {
     frames: Frames,
 }
 
-/// Builds the fake allocator into the folder of the Python's targets, one for each test, as they run
-/// side by side; its path for the target.
-fn library(python: &Python, kind: &str) -> PathBuf {
-    let (here, there) = python.folder();
-    let name = format!("libc10_cuda_fake_{}_{kind}.so", python.minor);
-    let built = here.join(&name);
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda/workloads/fake_allocator.c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-g", "-shared", "-fPIC", "-o"]).arg(&built).arg(source).arg("-lpthread");
-    assert!(compiler.status().unwrap().success());
-    there.join(name)
-}
-
 /// Records a run of exact_stacks.py; what memspy saw and what the target wrote down.
 fn record(python: &Python, kind: &str) -> (Exact, Vec<Truth>) {
-    let library = library(python, kind);
+    let library = python.fake_allocator(kind);
     let (here, there) = python.folder();
     let log = format!("stacks-{}-{kind}.log", python.minor);
     let mut command = python.target("exact_stacks.py");
@@ -166,7 +151,7 @@ const FLOOD: u64 = 1_000_000;
 #[test]
 fn a_flood_is_recorded_whole_and_what_is_lost_is_counted_to_the_event() {
     let python = pythons::newest_here();
-    let library = library(&python, "flood");
+    let library = python.fake_allocator("flood");
     let (_, there) = python.folder();
     for stopped in [false, true] {
         let mut command = python.target("exact_stacks.py");

@@ -105,7 +105,7 @@ fn what_is_live_at_the_end_is_what_the_allocator_holds() {
             Change::Allocated { arena: Arena::Torch(_), address, size, .. } => {
                 live.insert(address, size);
             }
-            Change::Freed { arena: FreedArena::Torch, address } => drop(live.remove(&address)),
+            Change::Freed { arena: FreedArena::Torch, address, .. } => drop(live.remove(&address)),
             _ => {}
         }
     }

@@ -26,7 +26,7 @@ fn allocated(arena: Arena, address: u64, size: u64, levels: Option<Levels>) -> C
 }
 
 fn freed(arena: FreedArena, address: u64) -> Change {
-    Change::Freed { arena, address }
+    Change::Freed { arena, address, in_backward: false }
 }
 
 fn levels(allocated: i64, peak: i64, reserved: i64, active: i64) -> Option<Levels> {
@@ -104,8 +104,8 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
         // By PyTorch on device 0, which is the device before: 1024 more allocated, the peak follows from
         // that; 2 MiB reserved; active follows.
         [&[216], &[20], &[], &[0], &[16], &[2], &[4, 251, 0, 32, 0]],
-        // Freed, at the same address.
-        [&[2], &[10], &[], &[], &[0], &[], &[]],
+        // Freed by the backward pass, at the same address.
+        [&[18], &[10], &[], &[], &[0], &[], &[]],
         // By PyTorch on device 1, no site, no levels.
         [&[0], &[2], &[1], &[], &[16], &[1], &[]],
         // By the driver, device unknown, one unit below.
@@ -158,12 +158,17 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             stacks_from: 7,
             stacks_every: 0,
             backward_lines: true,
+            knows_backward: false, // The file is of before that.
             probes: vec!["p".into()],
             uncovered: vec![],
         }),
         events(vec![
             event(110, Some(0), allocated(torch(0), 4096, 1024, levels(1024, 1024, 2 << 20, 1024))),
-            event(115, None, freed(FreedArena::Torch, 4096)),
+            event(
+                115,
+                None,
+                Change::Freed { arena: FreedArena::Torch, address: 4096, in_backward: true },
+            ),
             event(116, None, allocated(torch(1), 8192, 512, None)),
             event(116, Some(0), allocated(Arena::Driver(None), 7680, 0, None)),
             event(117, None, freed(FreedArena::PinnedHost, 7680)),
@@ -198,6 +203,7 @@ fn golden() -> Vec<Record> {
             stacks_from: 4096,
             stacks_every: 1 << 20,
             backward_lines: way == ExactWay::UprobeMulti,
+            knows_backward: false,
             probes: vec!["pytorch:malloc".into(), "cuMemAlloc_v2".into()],
             uncovered: vec!["Größe unbekannt".into()],
         })

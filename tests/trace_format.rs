@@ -59,6 +59,8 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             &[22, 2, 2, 99],
             // And at 117 ns, by a variable, it was at step 5 of epoch 3.
             &[22, 5, 2, 5, 1, 3, 1],
+            // Step 6, seen at an event.
+            &[22, 7, 2, 6, 1, 3, 1, 1, 0],
         ],
     ]);
     let (records, summary) = read(&bytes);
@@ -105,6 +107,14 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             step: 5,
             epoch: Some(3),
             clock: StepClock::Variable,
+            within: None,
+        }),
+        Record::Step(Step {
+            time: Nanos(118),
+            step: 6,
+            epoch: Some(3),
+            clock: StepClock::Variable,
+            within: Some(Nanos(0)),
         }),
     ];
     assert_eq!(records, expected);
@@ -147,6 +157,7 @@ fn holders() -> Record {
         allocated: 200,
         rounding: 3,
         without_tensor: 4,
+        results: None,
         held: vec![weight],
     };
     let pause = Some(Nanos(7));

@@ -151,6 +151,7 @@ fn holders() -> Holders {
             allocated: 407 * MIB,
             rounding: MIB,
             without_tensor: 6 * MIB,
+            results: Some(0),
             held: vec![
                 held(Category::Parameter, "b.weight", 100 * MIB),
                 held(Category::Parameter, "a.weight", 200 * MIB),

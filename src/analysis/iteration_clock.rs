@@ -61,10 +61,10 @@ impl RunningClock {
     pub(crate) fn take_step(&mut self, step: Step) -> Option<(Step, Nanos)> {
         let sampled = self.samples.1;
         // Without samples, events are what is taken between two looks at the counter.
-        let from = if sampled > Nanos(0) {
-            sampled
-        } else {
-            Nanos(step.time.0.saturating_sub(TAKEN_TOGETHER))
+        let ago = step.within.map_or(TAKEN_TOGETHER, |within| within.0);
+        let from = match step.within {
+            None if sampled > Nanos(0) => sampled,
+            _ => Nanos(step.time.0.saturating_sub(ago)),
         };
         (self.clock == IterationClock::Steps).then_some((step, from))
     }
@@ -98,11 +98,13 @@ impl RunningClock {
                 return None;
             }
             self.allocations += 1;
-            return Some((period.step(self.allocations, event.time)?, event.time));
+            let step = period.step(self.allocations, event.time)?;
+            return Some((Step { within: Some(Nanos(0)), ..step }, event.time));
         }
         let site = event.site.and_then(|site| stacks.get_site(site))?;
         let came = self.comes(site.thread, site.stack?, stacks);
-        Some((self.passed(came, event.time)?, event.time))
+        let step = self.passed(came, event.time)?;
+        Some((Step { within: Some(Nanos(0)), ..step }, event.time))
     }
 
     /// After the counters were taken.

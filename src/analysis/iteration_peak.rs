@@ -32,14 +32,19 @@ pub(super) struct OpenLevels {
     before: Option<Stat>,
     /// Whether every allocation is seen: counters then tell nothing more.
     all_seen: bool,
+    /// Whether every free is, too.
+    frees_seen: bool,
 }
 
 impl OpenLevels {
     /// Counters that were looked at.
     pub(super) fn look(&mut self, time: Nanos, allocated: Stat, reserved: Stat) {
-        self.levels.allocated = allocated.current;
         self.levels.reserved = reserved.current;
         self.levels.peak_reserved = self.levels.peak_reserved.max(reserved.current);
+        if self.all_seen && self.frees_seen {
+            return; // Read a moment before or after the event that it stands beside.
+        }
+        self.levels.allocated = allocated.current;
         if self.all_seen {
             return;
         }
@@ -66,6 +71,14 @@ impl OpenLevels {
         self.see(Seen { time, level: now.allocated, is_peak: true });
     }
 
+    /// The level once memory has been given up, where every free is seen.
+    pub(super) fn freed(&mut self, level: i64) {
+        self.frees_seen = true;
+        if self.all_seen {
+            self.levels.allocated = level;
+        }
+    }
+
     fn see(&mut self, mut seen: Seen) {
         while let Some(last) = self.late.back().filter(|last| last.level <= seen.level) {
             seen.is_peak |= last.is_peak && last.level == seen.level;
@@ -85,6 +98,20 @@ impl OpenLevels {
             }
             self.late.pop_front();
         }
+    }
+
+    /// Ends the iteration between two events, and begins the next one.
+    pub(super) fn end_between_events(&mut self) -> IterationLevels {
+        let ended = self.end(Nanos(u64::MAX));
+        // It begins with the level that this one ended with, which may be its peak.
+        self.unseen = 0;
+        self.levels.exact = self.all_seen && self.frees_seen;
+        if !self.frees_seen {
+            // What was freed since the last allocation is not known: it began with no more than that.
+            self.unseen = self.levels.allocated;
+            self.levels.peak_allocated = 0;
+        }
+        ended
     }
 
     /// Ends the iteration somewhere after `from`, and begins the next one.
@@ -158,6 +185,36 @@ mod tests {
             open.look(Nanos(3), stat(20, 30, allocated), Stat::default());
             open.look(Nanos(4), stat(20, 50, allocated + 30), Stat::default());
             assert_eq!(peak(open.end(Nanos(5))), (50, exact));
+        }
+    }
+
+    #[test]
+    fn between_two_events_all_peaks_are_exact() {
+        for frees_seen in [true, false] {
+            let mut open = OpenLevels::default();
+            let allocated = |level| Levels { allocated: level, ..Levels::default() };
+            let mut time = 0;
+            let mut allocate = |open: &mut OpenLevels, level| {
+                time += 1;
+                open.allocated(Nanos(time), allocated(level));
+            };
+            allocate(&mut open, 30);
+            if frees_seen {
+                open.freed(10);
+            }
+            assert_eq!(peak(open.end_between_events()), (30, true));
+            allocate(&mut open, 20);
+            // It began with 10, or with anything up to 30.
+            assert_eq!(peak(open.end_between_events()), (20, frees_seen));
+            allocate(&mut open, 50);
+            allocate(&mut open, 40);
+            assert_eq!(peak(open.end_between_events()), (50, true));
+            if frees_seen {
+                open.freed(35);
+                // Nothing was allocated in it: the level it began with.
+                let begun = open.end_between_events();
+                assert_eq!((peak(begun), begun.allocated), ((40, true), 35));
+            }
         }
     }
 

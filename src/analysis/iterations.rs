@@ -5,12 +5,14 @@
 //! ([`OpenLevels`] tells when).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
+use super::iteration_backward::BackwardBlocks;
 use super::iteration_peak::OpenLevels;
 use crate::model::{
-    AllocatorCounters, Category, CudaIndex, HolderSnapshot, Levels, Metric, Nanos, Pool, Step,
-    StepClock,
+    AllocatorCounters, Category, CudaIndex, Event, Exact, HolderSnapshot, Levels, Metric, Nanos,
+    Pool, StackTable, Step, StepClock,
 };
 
 /// Iterations kept; those after are left out, and counted.
@@ -29,6 +31,10 @@ pub struct IterationLevels {
     pub peak_reserved: i64,
     /// `reserved_bytes` at its end.
     pub reserved: i64,
+    /// Intermediate gradients: the most bytes asked for that blocks held at once which were allocated while an autograd node
+    /// was evaluated, and freed by the backward pass before the iteration ended. `None` where that is not known (sampled
+    /// recordings), and where no node was seen to allocate.
+    pub intermediate: Option<u64>,
 }
 
 /// An iteration.
@@ -46,19 +52,32 @@ pub struct Iteration {
     pub to: Nanos,
     /// By device.
     pub levels: BTreeMap<CudaIndex, IterationLevels>,
-    /// The bytes by category of the last look at holders in it, by device.
+    /// What the look at holders in it saw that found most allocated, by device.
     pub held: BTreeMap<CudaIndex, HeldInIteration>,
 }
 
-/// What the last look at holders in an iteration saw on a device, in bytes.
+/// What a look at holders in an iteration saw on a device, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeldInIteration {
+    /// `allocated_bytes` at that look.
+    pub allocated: u64,
+    /// Bytes among the other tensors that are results of autograd nodes; `None` where the recording does not tell.
+    pub results: Option<u64>,
     /// By category; those missing hold nothing.
     pub categories: BTreeMap<Category, u64>,
     /// Blocks in no tensor that Python or the graph knows: gradients on their way through the backward pass, work spaces.
     pub in_no_tensor: u64,
     /// The bytes of each parameter and of its gradient, by the parameter's name; only if they were asked for.
     pub parameters: BTreeMap<Arc<str>, ParameterBytes>,
+}
+
+impl HeldInIteration {
+    /// Feature maps: what is saved for the backward pass, and results of nodes that only Python keeps. `None` where the
+    /// recording does not tell the latter.
+    pub fn feature_maps(&self) -> Option<u64> {
+        let saved = self.categories.get(&Category::Saved).copied().unwrap_or_default();
+        Some(saved + self.results?)
+    }
 }
 
 /// A parameter in bytes.
@@ -79,22 +98,52 @@ pub(crate) struct Iterations {
     last: Option<Step>,
     open: BTreeMap<CudaIndex, OpenLevels>,
     held: BTreeMap<CudaIndex, HeldInIteration>,
+    /// Whether the last step came with another epoch only.
+    keeps_step: bool,
+    /// What the backward pass holds; only where iterations are asked for.
+    in_backward: Option<BackwardBlocks>,
     /// Whether parameters are kept one by one.
-    pub(crate) by_parameter: bool,
+    by_parameter: bool,
 }
 
 /// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
 pub(super) const TAKEN_TOGETHER: u64 = 20_000_000;
+/// A level seen so long ago in an exact recording is of the iteration under way: a step is known to have been made later, but
+/// for those whose counter could not be found for as long.
+const SETTLED_AFTER: u64 = 1_000_000_000;
 
 impl Iterations {
+    /// Those that are asked for, with the bytes of each parameter if `by_parameter`.
+    pub(crate) fn asked_for(by_parameter: bool) -> Iterations {
+        let in_backward = Some(BackwardBlocks::default());
+        Iterations { in_backward, by_parameter, ..Iterations::default() }
+    }
+
     /// Takes the step that a clock told of, if it did, and the time after which it was made.
     pub(crate) fn take_step(&mut self, told: Option<(Step, Nanos)>) {
         let Some((step, from)) = told else { return };
         if self.last.is_some_and(|last| (last.step, last.epoch) == (step.step, step.epoch)) {
             return;
         }
+        // A loop's variable keeps its last value until the loop begins anew, also when the epoch's has changed already: what
+        // was between the two is no iteration.
+        let is_between = self.keeps_step
+            && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
+        self.keeps_step = step.clock == StepClock::Variable
+            && self.last.is_some_and(|last| last.step == step.step && last.epoch != step.epoch);
+        let is_vague = step.within.is_some_and(|within| within.0 > SETTLED_AFTER);
+        let end = |open: &mut OpenLevels| match step.is_between_events() {
+            true => open.end_between_events(),
+            false => {
+                let ended = open.end(from);
+                if is_vague {
+                    open.began_unseen();
+                }
+                IterationLevels { exact: ended.exact && !is_vague, ..ended }
+            }
+        };
         // A variable has the number of the step under way, and may begin anew with the next epoch.
-        let ended = self.last.and_then(|last| match step.clock {
+        let ended = self.last.filter(|_| !is_between).and_then(|last| match step.clock {
             StepClock::Optimizer if step.step > last.step => {
                 Some((last, step, step.step - last.step))
             }
@@ -114,7 +163,11 @@ impl Iterations {
                 levels: self
                     .open
                     .iter_mut()
-                    .map(|(device, open)| (*device, open.end(from)))
+                    .map(|(device, open)| {
+                        let intermediate =
+                            self.in_backward.as_ref().and_then(|it| it.most(*device));
+                        (*device, IterationLevels { intermediate, ..end(open) })
+                    })
                     .collect(),
                 held: std::mem::take(&mut self.held),
             };
@@ -125,12 +178,37 @@ impl Iterations {
             }
         }
         self.held.clear();
-        if self.last.replace(step).is_none() || ended.is_none() {
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.forget();
+        }
+        let is_first = self.last.replace(step).is_none();
+        if is_first || ended.is_none() {
             for open in self.open.values_mut() {
-                open.end(from);
-                open.began_unseen();
+                end(open);
+                if !is_between && (is_first || !step.is_between_events()) {
+                    open.began_unseen();
+                }
             }
         }
+    }
+
+    /// From now on events come as `exact` says.
+    pub(crate) fn take_exact(&mut self, exact: &Exact) {
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.begin(exact);
+        }
+    }
+
+    /// Takes an event for what the backward pass holds.
+    pub(crate) fn take_in_backward(&mut self, event: &Event, stacks: &StackTable) {
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.take(event, stacks);
+        }
+    }
+
+    /// The level once memory has been given up.
+    pub(crate) fn take_freed(&mut self, device: CudaIndex, level: i64) {
+        self.open.entry(device).or_default().freed(level);
     }
 
     /// A look at the target begins: what was seen before it is of the iteration under way.
@@ -154,14 +232,19 @@ impl Iterations {
     /// The levels after an allocation: nothing higher comes unseen.
     pub(crate) fn take_levels(&mut self, time: Nanos, device: CudaIndex, now: Levels) {
         let open = self.open.entry(device).or_default();
-        open.settle(Nanos(time.0.saturating_sub(TAKEN_TOGETHER)));
+        open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
         open.allocated(time, now);
     }
 
     pub(crate) fn take_holders(&mut self, snapshot: &HolderSnapshot) {
+        let time = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
         for device in &snapshot.devices {
-            let mut held =
-                HeldInIteration { in_no_tensor: device.without_tensor, ..Default::default() };
+            let mut held = HeldInIteration {
+                allocated: device.allocated,
+                results: device.results,
+                in_no_tensor: device.without_tensor,
+                ..Default::default()
+            };
             for storages in &device.held {
                 *held.categories.entry(storages.category).or_default() += storages.bytes;
                 if !self.by_parameter {
@@ -179,12 +262,34 @@ impl Iterations {
                     _ => {}
                 }
             }
-            self.held.insert(device.device, held);
+            if let Some(seen) = self.held_at(time) {
+                match seen.entry(device.device) {
+                    Entry::Occupied(mut before) if before.get().allocated <= held.allocated => {
+                        before.insert(held);
+                    }
+                    Entry::Occupied(_) => {}
+                    Entry::Vacant(none) => drop(none.insert(held)),
+                }
+            }
         }
+    }
+
+    /// What was held in the iteration of that time: a look is told some time after it, when others may have ended.
+    fn held_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, HeldInIteration>> {
+        if self.last.is_none_or(|last| last.time <= time) {
+            return Some(&mut self.held);
+        }
+        let mut done = self.done.iter_mut().rev();
+        let of = done.find(|iteration| iteration.from <= time)?;
+        (time < of.to).then_some(&mut of.held)
     }
 
     pub(crate) fn by_variable(&self) -> bool {
         self.last.is_some_and(|last| last.clock == StepClock::Variable)
+    }
+
+    pub(crate) fn at_events(&self) -> bool {
+        self.last.is_some_and(|last| last.is_between_events())
     }
 
     pub(crate) fn done(&self) -> &[Iteration] {
@@ -199,6 +304,7 @@ impl Iterations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::HeldOnDevice;
 
     #[test]
     fn a_variable_has_the_number_of_the_step_under_way() {
@@ -207,13 +313,62 @@ mod tests {
             [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)]
         {
             let clock = StepClock::Variable;
-            let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock };
+            let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock, within: None };
             iterations.take_step(Some((step, Nanos(time))));
         }
         let of = |i: &Iteration| (i.epoch, i.step, i.steps, i.from.0, i.to.0);
         let seen: Vec<_> = iterations.done().iter().map(of).collect();
         let expected = [(0, 7, 1, 1, 2), (0, 8, 2, 2, 5), (0, 10, 1, 5, 6), (1, 0, 1, 6, 7)];
         assert_eq!(seen, expected.map(|(e, s, n, from, to)| (Some(e), s, n, from, to)));
+    }
+
+    fn step(time: u64, epoch: u64, step: u64) -> Option<(Step, Nanos)> {
+        let clock = StepClock::Variable;
+        let step =
+            Step { time: Nanos(time), step, epoch: Some(epoch), clock, within: Some(Nanos(0)) };
+        Some((step, Nanos(time)))
+    }
+
+    #[test]
+    fn what_is_between_two_epochs_is_no_iteration() {
+        let mut iterations = Iterations::default();
+        let looks = [(1, 0, 7), (2, 0, 8), (3, 1, 8), (5, 1, 7), (6, 1, 8), (7, 2, 8), (8, 3, 8)];
+        for (time, epoch, number) in looks {
+            iterations.take_step(step(time, epoch, number));
+        }
+        let of = |i: &Iteration| (i.epoch, i.step, i.from.0, i.to.0);
+        let seen: Vec<_> = iterations.done().iter().map(of).collect();
+        let expected = [(0, 7, 1, 2), (0, 8, 2, 3), (1, 7, 5, 6), (1, 8, 6, 7), (2, 8, 7, 8)];
+        assert_eq!(seen, expected.map(|(e, s, from, to)| (Some(e), s, from, to)));
+    }
+
+    #[test]
+    fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
+        let mut iterations = Iterations::default();
+        let look = |time, age, allocated| HolderSnapshot {
+            time: Nanos(time),
+            pause: None,
+            devices: vec![HeldOnDevice {
+                device: CudaIndex(0),
+                allocated,
+                rounding: 0,
+                without_tensor: 0,
+                results: None,
+                held: Vec::new(),
+            }],
+            age: Nanos(age),
+            nameless: Vec::new(),
+        };
+        for number in 1..=4 {
+            iterations.take_step(step(number * 10, 0, number));
+            iterations.take_holders(&look(number * 10 + 2, 0, 100));
+            iterations.take_holders(&look(number * 10 + 3, 0, 100 + number));
+            iterations.take_holders(&look(number * 10 + 4, 0, 50));
+        }
+        iterations.take_holders(&look(60, 31, 700)); // Made at 29, in the second.
+        iterations.take_holders(&look(60, 55, 900)); // Before the first.
+        let held = |i: &Iteration| i.held[&CudaIndex(0)].allocated;
+        assert_eq!(iterations.done().iter().map(held).collect::<Vec<_>>(), [101, 700, 103]);
     }
 
     #[test]

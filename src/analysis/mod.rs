@@ -15,6 +15,7 @@ mod fold;
 mod fragmentation;
 mod high_water;
 mod holders;
+mod iteration_backward;
 mod iteration_clock;
 mod iteration_peak;
 mod iterations;

@@ -112,7 +112,7 @@ impl Profile {
     /// Lets `clock` tell where iterations end, with the bytes of each parameter if `by_parameter`; before the records.
     pub fn with_iterations(mut self, clock: IterationClock, by_parameter: bool) -> Profile {
         self.clock = RunningClock::new(clock);
-        self.iterations.by_parameter = by_parameter;
+        self.iterations = Iterations::asked_for(by_parameter);
         self
     }
 
@@ -124,6 +124,11 @@ impl Profile {
     /// Whether a variable of the program counted the steps.
     pub fn steps_by_variable(&self) -> bool {
         self.iterations.by_variable()
+    }
+
+    /// Whether steps were seen to begin exactly between two events; `false` also where the last one was not.
+    pub fn steps_at_events(&self) -> bool {
+        self.iterations.at_events()
     }
 
     /// What exact events tell; `None` in a recording without them.

@@ -48,7 +48,7 @@ pub enum Command {
     Flame(Flame),
     /// Print a trace as a table of the peak memory of every line
     Lines(Lines),
-    /// Print a recording with --holders as a table of training iterations
+    /// Print a recording as a table of training iterations: peaks, gradients, feature maps, who held it
     Iterations(Iterations),
     /// Watch a job: where its GPU memory is now, live in the terminal
     Top(Top),
@@ -248,7 +248,8 @@ pub enum LinesFormat {
   memspy record --holders -p 12345 -d 60 -o held.bin ; memspy iterations held.bin
   memspy iterations held.bin --parameters --format csv -o iterations.csv
   memspy record --iter-var step --epoch-var epoch -p 12345 -d 60 -o run.bin ; memspy iterations run.bin
-  memspy iterations run.bin --marker train.py:42")]
+  memspy iterations run.bin --marker train.py:42
+  memspy record --exact --iter-var step -p 12345 -d 20 -o steps.bin ; memspy iterations steps.bin --format csv -o steps.csv")]
 pub struct Iterations {
     /// Trace to read
     pub trace: PathBuf,

@@ -1,6 +1,7 @@
 //! One look at all holders, while the process stands still.
 
-use std::time::Duration;
+use std::cell::OnceCell;
+use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -102,8 +103,10 @@ impl HolderReader {
         names::finish(&heap, &found, &mut named);
         let parts = paths::parts(&heap, &rows.wrappers(), &found);
         // From then on nothing is read any more.
+        let went_on = OnceCell::new();
         let go_on = || {
             let pause = pause.map(|pause| pause.elapsed());
+            let _ = went_on.set(Instant::now());
             memory.close();
             pause
         };
@@ -119,7 +122,8 @@ impl HolderReader {
             }
         };
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
-        Ok(HolderMap { tensors, nodes, blocks, pause, objects, unreadable, referrers })
+        let age = went_on.get().map_or(Duration::ZERO, Instant::elapsed);
+        Ok(HolderMap { tensors, nodes, blocks, pause, age, objects, unreadable, referrers })
     }
 }
 

@@ -112,6 +112,9 @@ pub enum Change {
         arena: FreedArena,
         /// Address, or handle.
         address: u64,
+        /// Whether a thread of the autograd engine freed it while it evaluated a node; only of PyTorch's blocks, and where
+        /// [`Exact::knows_backward`].
+        in_backward: bool,
     },
     /// The driver refused an allocation.
     Failed {
@@ -203,6 +206,8 @@ pub struct Exact {
     pub stacks_every: u64,
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,
+    /// Whether each allocation and each free of PyTorch tells that it was made while a node was evaluated.
+    pub knows_backward: bool,
     /// What is probed: `pytorch:malloc`, `cuMemAlloc_v2`, ...
     pub probes: Vec<Arc<str>>,
     /// What is not covered, one sentence each.

@@ -120,6 +120,8 @@ pub struct HolderMap {
     pub blocks: Vec<BlockMap>,
     /// For how long the process was stopped; `None` when it ran on, so that what was read may not fit together.
     pub pause: Option<Duration>,
+    /// How long ago it went on, when all this had been understood.
+    pub age: Duration,
     /// Python objects tracked by the garbage collector.
     pub objects: u64,
     /// Objects that could not be read.

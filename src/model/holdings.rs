@@ -104,6 +104,9 @@ pub struct HeldOnDevice {
     pub rounding: u64,
     /// Allocated blocks that no tensor was found in.
     pub without_tensor: u64,
+    /// Bytes among the other tensors that are results of autograd nodes: activations that only Python keeps. `None` in
+    /// recordings that did not tell.
+    pub results: Option<u64>,
     /// The tensors' storages.
     pub held: Vec<HeldStorages>,
 }
@@ -117,7 +120,7 @@ pub struct HolderSnapshot {
     pub pause: Option<Nanos>,
     /// Its devices.
     pub devices: Vec<HeldOnDevice>,
-    /// How long before `time` that was, in exact recordings: a look is recorded when it has been understood.
+    /// How long before `time` the process was stopped: a look is recorded when it has been understood.
     pub age: Nanos,
     /// Blocks that no name tells of, so that who made them can be looked up; only in exact recordings.
     pub nameless: Vec<NamelessBlock>,
@@ -148,6 +151,7 @@ pub fn snapshot(map: &HolderMap, time: Nanos) -> HolderSnapshot {
             allocated: blocks.allocated(),
             rounding: 0,
             without_tensor: 0,
+            results: Some(0),
             held: Vec::new(),
         };
         devices.insert(cuda(blocks.device), (on_device, Blocks::new(blocks)));
@@ -168,6 +172,10 @@ pub fn snapshot(map: &HolderMap, time: Nanos) -> HolderSnapshot {
         });
         held[index].bytes += bytes;
         held[index].count += 1;
+        let is_result = |&tensor: &usize| map.tensors[tensor].made_by.is_some();
+        if group.category == Category::Other && group.tensors.iter().any(is_result) {
+            *on_device.results.get_or_insert(0) += bytes;
+        }
         if group.tensors.iter().all(|&tensor| map.tensors[tensor].names.is_empty()) {
             let address = group.storage.data;
             nameless.push((group.device, Some(index as u32), address, bytes));
@@ -411,7 +419,10 @@ mod tests {
             tensors: vec![
                 tensor(1, 0x1000, 1000, Category::Other, None),
                 tensor(2, 0x1000, 1000, Category::Parameter, Some("weight")),
-                tensor(3, 0x2000, 512, Category::Other, None),
+                TensorRow {
+                    made_by: Some("AddBackward0".into()),
+                    ..tensor(3, 0x2000, 512, Category::Other, None)
+                },
                 // Foreign memory.
                 tensor(4, 0x9000, 64, Category::Other, Some("x")),
             ],
@@ -450,8 +461,9 @@ mod tests {
 
         let kept = &snapshot(&map, Nanos(7)).devices[0];
         assert_eq!((kept.allocated, kept.rounding, kept.without_tensor), (all, 24, 2048));
+        assert_eq!(kept.results, Some(512));
         let held: Vec<_> = kept.held.iter().map(|h| (h.category, &*h.holder, h.bytes)).collect();
         let parameter = (Category::Parameter, "weight", 1000);
-        assert_eq!(held, [parameter, (Category::Other, "[without a name]", 512)]);
+        assert_eq!(held, [parameter, (Category::Other, "[result of AddBackward0]", 512)]);
     }
 }

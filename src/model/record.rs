@@ -188,6 +188,17 @@ pub struct Step {
     pub epoch: Option<u64>,
     /// What counts.
     pub clock: StepClock,
+    /// It was made at most so long before `time`: 0 where it was seen at an exact event, before all else, so that what was
+    /// allocated or freed up to the last event before it is of the step before, and everything since of this one. `None`
+    /// where it was seen at a sample, or by a look at the counter now and then.
+    pub within: Option<Nanos>,
+}
+
+impl Step {
+    /// Whether it was made exactly between the events before and after it.
+    pub fn is_between_events(&self) -> bool {
+        self.within == Some(Nanos(0))
+    }
 }
 
 /// Which reader missed something.

@@ -8,7 +8,7 @@ use super::placed::{Link, Placed};
 use super::plan::Plan;
 use super::raw::{ProbeCounts, Raw};
 use super::samples::Samples;
-use crate::model::{CudaIndex, ExactWay, LevelsAt};
+use crate::model::{CudaIndex, ExactWay, LevelsAt, WatchedSteps};
 use crate::target::Process;
 
 /// Probes in a process. They go when this is dropped, and when memspy ends in whatever way.
@@ -122,6 +122,20 @@ impl Probe {
     pub fn set_levels(&mut self, device: CudaIndex, at: LevelsAt) -> Result<(), ProbeError> {
         match &mut self.by {
             By::Programs(placed) => placed.set_levels(device, at),
+            By::Samples(_) => Ok(()),
+        }
+    }
+
+    /// Whether words of the target can be watched at its events.
+    pub fn can_watch(&self) -> bool {
+        matches!(self.by, By::Programs(_))
+    }
+
+    /// Says which words count the steps of training from now on; `None`: none do. What is seen in them comes as
+    /// [`Raw::Step`] with `number`. The plan has to have asked for it.
+    pub fn watch(&mut self, steps: Option<&WatchedSteps>, number: u32) -> Result<(), ProbeError> {
+        match &mut self.by {
+            By::Programs(placed) => placed.watch(steps, number),
             By::Samples(_) => Ok(()),
         }
     }

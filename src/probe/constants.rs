@@ -38,6 +38,7 @@ impl Constants {
         constants.set("STACKS_FROM", plan.stacks_from.to_le_bytes());
         constants.set("STACKS_EVERY", u32::from(plan.stacks_every > 0).to_le_bytes());
         constants.set("WAY", ways(plan.stacks_every));
+        constants.set("WATCHES", u32::from(plan.watches).to_le_bytes());
         if let Some(walk) = &plan.backward {
             constants.backward(walk);
             constants.set("BW_LINES", u32::from(plan.backward_lines).to_le_bytes());

@@ -19,6 +19,7 @@ mod ring;
 mod samples;
 mod syscall;
 mod uprobe;
+mod watching;
 
 pub use attach::Probe;
 pub use error::ProbeError;
@@ -26,4 +27,4 @@ pub use outlook::{Offer, offer, try_way};
 pub use placed::Link;
 pub use plan::{Plan, RING_BYTES};
 pub use program::why_not_built;
-pub use raw::{ProbeCounts, Raw, RawEvent, RawNode, StackKey};
+pub use raw::{ProbeCounts, Raw, RawEvent, RawNode, RawStep, StackKey};

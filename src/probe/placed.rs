@@ -18,7 +18,8 @@ use super::raw::{ProbeCounts, Raw};
 use super::ring::Decoder;
 use super::syscall::{self, Point};
 use super::uprobe::{OPEN_UPROBE, uprobe};
-use crate::model::{CudaIndex, ExactWay, Frees, LevelsAt};
+use super::watching;
+use crate::model::{CudaIndex, ExactWay, Frees, LevelsAt, WatchedSteps};
 use crate::target::usdt::Usdt;
 use crate::target::{Addr, LoadedObject, Mapping, Process};
 
@@ -34,6 +35,8 @@ pub(super) struct Placed {
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
     links: Vec<Link>,
+    /// Which of the two places of watched words is in use.
+    half: u32,
 }
 
 impl Placed {
@@ -65,6 +68,7 @@ impl Placed {
             probes: Vec::new(),
             uncovered: Vec::new(),
             links: Vec::new(),
+            half: 0,
         };
         probe.place(process, plan, found)?;
         Ok(probe)
@@ -256,6 +260,17 @@ impl Placed {
     /// Says where the counters of a device are, once it is in use.
     pub(super) fn set_levels(&mut self, device: CudaIndex, at: LevelsAt) -> Result<(), ProbeError> {
         self.programs.set_levels(device.0, at)
+    }
+
+    /// Says which words count steps from now on, under which number; `None`: none do.
+    pub(super) fn watch(
+        &mut self,
+        steps: Option<&WatchedSteps>,
+        number: u32,
+    ) -> Result<(), ProbeError> {
+        // A program that reads the one in use at this moment goes on with it.
+        self.half ^= 1;
+        self.programs.watch(self.half, watching::place(steps, number))
     }
 
     /// Says what the vtable of autograd nodes written in Python is, once that is known.

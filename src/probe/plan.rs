@@ -25,6 +25,8 @@ pub struct Plan {
     pub stacks_from: u64,
     /// One stack for so many bytes on average; 0 for all.
     pub stacks_every: u64,
+    /// Whether words that count steps are to be watched.
+    pub watches: bool,
     /// Size of the ring in bytes: a power of two.
     pub ring_bytes: u32,
 }
@@ -40,6 +42,7 @@ impl Default for Plan {
             frees: Frees::Events,
             stacks_from: 0,
             stacks_every: 0,
+            watches: false,
             ring_bytes: RING_BYTES,
         }
     }

@@ -13,6 +13,7 @@ use super::error::ProbeError;
 use super::plan::Plan;
 use super::raw::ProbeCounts;
 use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
+use super::watching;
 use crate::model::{ExactWay, LevelsAt};
 
 /// The object that build.rs made of cuda/probe.bpf.c; empty when it could not.
@@ -114,6 +115,22 @@ impl Programs {
         let map = self.maps.map_mut("LEVELS").ok_or_else(|| ProbeError::unprepared("no levels"))?;
         let mut levels = Array::<_, [u8; 16]>::try_from(map).map_err(ProbeError::unprepared)?;
         levels.set(device, bytes, 0).map_err(ProbeError::unprepared)
+    }
+
+    /// Says where the words that count steps are from now on: `half` of the two places is not in use.
+    pub(super) fn watch(
+        &mut self,
+        half: u32,
+        bytes: [u8; watching::LEN],
+    ) -> Result<(), ProbeError> {
+        let no_map = || ProbeError::unprepared("nothing can be watched");
+        let map = self.maps.map_mut("WATCHING").ok_or_else(no_map)?;
+        let mut places =
+            Array::<_, [u8; watching::LEN]>::try_from(map).map_err(ProbeError::unprepared)?;
+        places.set(half, bytes, 0).map_err(ProbeError::unprepared)?;
+        let map = self.maps.map_mut("WATCHING_NOW").ok_or_else(no_map)?;
+        let mut now = Array::<_, u32>::try_from(map).map_err(ProbeError::unprepared)?;
+        now.set(0, half, 0).map_err(ProbeError::unprepared)
     }
 
     /// Says what the vtable of nodes written in Python is.

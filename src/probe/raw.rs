@@ -39,11 +39,28 @@ pub struct RawEvent {
     pub node: Option<RawNode>,
 }
 
+/// What counts the steps of training has changed: seen at the event that follows, before all else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawStep {
+    /// CLOCK_MONOTONIC in nanoseconds.
+    pub time: u64,
+    /// The number of the places read, as [`Probe::watch`](super::Probe::watch) was told.
+    pub place: u32,
+    /// Whether it is the first seen there: then it may have begun before.
+    pub is_first: bool,
+    /// What counts the steps, as it lies in memory.
+    pub step: u64,
+    /// What counts epochs; 0 where nothing does.
+    pub epoch: u64,
+}
+
 /// What is in the ring.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Raw<'a> {
     /// An event.
     Event(RawEvent),
+    /// A step of training.
+    Step(RawStep),
     /// The frames of a stack, innermost first; may come after events that use it.
     Stack {
         /// Its number.

@@ -1,6 +1,6 @@
 //! Records of the ring, decoded: the structures of cuda/probe.h.
 
-use super::raw::{Raw, RawEvent, RawNode};
+use super::raw::{Raw, RawEvent, RawNode, RawStep};
 use crate::model::{Arena, Change, CudaIndex, FreedArena, Levels, Mark, ProbedFrame, StackSource};
 
 /// `enum record_kind`.
@@ -11,12 +11,14 @@ const MARKED: u8 = 4;
 const STACK: u8 = 5;
 const CODE: u8 = 6;
 const CODE_FREED: u8 = 7;
+const STEP: u8 = 8;
 
 /// Flags of `struct who`.
 const TRUNCATED: u8 = 1;
 const FAULTED: u8 = 2;
 const LEVELS: u8 = 4;
 const NODE: u8 = 8;
+const IN_BACKWARD: u8 = 16;
 const NO_DEVICE: u8 = 0xff;
 
 /// Sizes of the structures.
@@ -67,6 +69,13 @@ impl Decoder {
                 }
                 take(Raw::Code { code: u64_at(record, 8)?, spans: &spans });
             }
+            STEP => take(Raw::Step(RawStep {
+                time: u64_at(record, 8)?,
+                place: u32_at(record, 4)?,
+                is_first: *record.get(1)? != 0,
+                step: u64_at(record, 16)?,
+                epoch: u64_at(record, 24)?,
+            })),
             CODE_FREED => take(Raw::CodeFreed { code: u64_at(record, 8)? }),
             _ => take(Raw::Event(event(record)?)),
         }
@@ -83,7 +92,11 @@ fn event(record: &[u8]) -> Option<RawEvent> {
             size: u64_at(record, WHO + 8)?,
             levels: (flags & LEVELS != 0).then(|| levels(record)).flatten(),
         },
-        FREED => Change::Freed { arena: freed(arena)?, address: u64_at(record, WHO)? },
+        FREED => Change::Freed {
+            arena: freed(arena)?,
+            address: u64_at(record, WHO)?,
+            in_backward: flags & IN_BACKWARD != 0,
+        },
         FAILED => Change::Failed {
             arena: self::arena(arena, device)?,
             size: u64_at(record, WHO + 8)?,

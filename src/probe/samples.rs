@@ -361,7 +361,9 @@ impl SampledSite {
                 size: value(2)? as u64,
                 levels: None,
             },
-            Meaning::Free => Change::Freed { arena: FreedArena::Torch, address },
+            Meaning::Free => {
+                Change::Freed { arena: FreedArena::Torch, address, in_backward: false }
+            }
         })
     }
 }

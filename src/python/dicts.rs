@@ -37,6 +37,84 @@ pub(super) fn entries(
     keyed(memory, layout, keys, values)
 }
 
+/// Where a dictionary that keeps its values beside the keys has the value of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ValuePlace {
+    /// The word that refers to the key table: another table, other places.
+    pub(super) table_at: Addr,
+    /// The table.
+    pub(super) table: Addr,
+    /// The word that refers to the value.
+    pub(super) value_at: Addr,
+}
+
+/// Where the dictionary at `dict` has the value of `key`.
+pub(super) fn place_of(
+    memory: &dyn Memory,
+    layout: &Layout,
+    dict: Addr,
+    key: Addr,
+) -> Result<Option<ValuePlace>, ObjectFault> {
+    let table_at = layout.dict.keys.in_target(plausible(dict)?);
+    let table = memory.pointer(table_at)?;
+    if memory.pointer(layout.dict.values.in_target(dict))? != Addr(0) {
+        return Ok(None);
+    }
+    let entries = KeyTable::read(memory, layout, table)?;
+    let bytes = memory.vec(entries.start, entries.count * entries.len())?;
+    let known = |entry: &[u8]| Field::<Addr>::at(entries.hash).of(entry) == Some(key);
+    let index = bytes.chunks_exact(entries.len()).position(known);
+    Ok(index.map(|index| ValuePlace {
+        table_at,
+        table,
+        value_at: entries.start + (index * entries.len() + entries.hash + 8) as u64,
+    }))
+}
+
+/// The entries of a key table: where they begin, how many there are, and the bytes of the hash before each key.
+struct KeyTable {
+    start: Addr,
+    count: usize,
+    hash: usize,
+}
+
+impl KeyTable {
+    fn len(&self) -> usize {
+        self.hash + 16
+    }
+
+    fn read(memory: &dyn Memory, layout: &Layout, keys: Addr) -> Result<KeyTable, ObjectFault> {
+        let dict = &layout.dict;
+        let head = memory.vec(plausible(keys)?, dict.indices)?;
+        let index_bytes = match dict.size {
+            DictSize::IndexBytes(field) => 1u64 << field.of(&head).ok_or(ObjectFault::Odd)?.min(40),
+            DictSize::Slots(field) => {
+                let slots = field.of(&head).ok_or(ObjectFault::Odd)?.min(1 << 40);
+                slots
+                    * if slots <= 0xff {
+                        1
+                    } else if slots <= 0xffff {
+                        2
+                    } else {
+                        4
+                    }
+            }
+        };
+        let count = dict.entry_count.of(&head).ok_or(ObjectFault::Odd)?;
+        if count > MOST_ENTRIES || index_bytes > MOST_ENTRIES * 8 {
+            return Err(ObjectFault::Odd);
+        }
+        // Entries for any key begin with the hash, those for strings only do not.
+        let hash = match dict.kind.map(|kind| kind.of(&head)) {
+            None | Some(Some(0)) => 8,
+            Some(Some(1 | 2)) => 0,
+            Some(_) => return Err(ObjectFault::Odd),
+        };
+        let start = keys + dict.indices as u64 + index_bytes;
+        Ok(KeyTable { start, count: count as usize, hash })
+    }
+}
+
 /// The entries of a key table, with values of their own or those of a split table.
 fn keyed(
     memory: &dyn Memory,
@@ -44,36 +122,11 @@ fn keyed(
     keys: Addr,
     values: Option<Addr>,
 ) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
-    let dict = &layout.dict;
-    let head = memory.vec(plausible(keys)?, dict.indices)?;
-    let index_bytes = match dict.size {
-        DictSize::IndexBytes(field) => 1u64 << field.of(&head).ok_or(ObjectFault::Odd)?.min(40),
-        DictSize::Slots(field) => {
-            let slots = field.of(&head).ok_or(ObjectFault::Odd)?.min(1 << 40);
-            slots
-                * if slots <= 0xff {
-                    1
-                } else if slots <= 0xffff {
-                    2
-                } else {
-                    4
-                }
-        }
-    };
-    let count = dict.entry_count.of(&head).ok_or(ObjectFault::Odd)?;
-    if count > MOST_ENTRIES || index_bytes > MOST_ENTRIES * 8 {
-        return Err(ObjectFault::Odd);
-    }
-    // Entries for any key begin with the hash, those for strings only do not.
-    let hash = match dict.kind.map(|kind| kind.of(&head)) {
-        None | Some(Some(0)) => 8,
-        Some(Some(1 | 2)) => 0,
-        Some(_) => return Err(ObjectFault::Odd),
-    };
-    let len = hash + 16;
-    let table = memory.vec(keys + dict.indices as u64 + index_bytes, count as usize * len)?;
+    let entries = KeyTable::read(memory, layout, keys)?;
+    let (hash, len) = (entries.hash, entries.len());
+    let table = memory.vec(entries.start, entries.count * len)?;
     let values = match values {
-        Some(at) => Some(memory.vec(plausible(at)?, count as usize * 8)?),
+        Some(at) => Some(memory.vec(plausible(at)?, entries.count * 8)?),
         None => None,
     };
     let entry = |n: usize, bytes: &[u8]| {

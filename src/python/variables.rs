@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::dicts;
-use super::heap::{Heap, TAG};
+use super::heap::{Heap, Local, TAG};
 use super::interpreter::Interpreter;
 use super::objects::small_int;
+use crate::model::{Watched, WatchedFrame, WatchedInteger};
 use crate::target::{Addr, Memory, PageCache, Process};
 
 /// Between two searches for a variable that is not there.
@@ -34,7 +35,7 @@ pub struct IntegerVariable {
 #[derive(Debug, Clone, Copy)]
 enum Place {
     /// In a frame of a thread.
-    Local { thread: Addr, frame: Addr, code: Addr, slot: Addr },
+    Local { thread: Addr, frame: Addr, code: Addr, slot: Addr, cell_at: Option<Addr> },
     /// The value of a key of a module's dictionary.
     Global { dict: Addr, key: Addr },
 }
@@ -74,12 +75,48 @@ impl IntegerVariable {
         self.searched = None;
     }
 
+    /// Where it was last found, for a program in the kernel that reads it at events; `None` where it was not, or where that
+    /// program could not read it.
+    pub fn watched(&self) -> Option<Watched> {
+        let memory = self.process.memory();
+        let memory: &dyn Memory = &memory;
+        let layout = &self.interpreter.layout;
+        let object = &layout.object;
+        // What cuda/steps.bpf.h takes for granted: `struct integer`.
+        let known = (object.type_of.offset, object.int_len.offset, object.int_digits);
+        if known != (8, 16, 24) {
+            return None;
+        }
+        let (at, check_at, check, frame) = match self.place? {
+            Place::Local { thread, frame, code, slot, cell_at } => {
+                let (check_at, check) = match cell_at {
+                    Some(cell_at) => (cell_at, memory.pointer(cell_at).ok()?),
+                    None => (layout.frame.code.in_target(frame), code),
+                };
+                let frame = WatchedFrame { thread: thread.0, frame: frame.0 };
+                (slot, check_at, check, Some(frame))
+            }
+            Place::Global { dict, key } => {
+                let place = dicts::place_of(memory, layout, dict, key).ok()??;
+                (place.value_at, place.table_at, place.table, None)
+            }
+        };
+        Some(Watched::Integer(WatchedInteger {
+            at: at.0,
+            check_at: check_at.0,
+            check: check.0,
+            class: self.integer?.0,
+            frame,
+            size_bit: object.int_len_bit,
+        }))
+    }
+
     fn value(&self, place: Place) -> Option<u64> {
         let memory = self.process.memory();
         let memory: &dyn Memory = &memory;
         let layout = &self.interpreter.layout;
         let reference = || match place {
-            Place::Local { thread, frame, code, slot } => {
+            Place::Local { thread, frame, code, slot, .. } => {
                 // A frame that has ended keeps its last values until another takes its place.
                 self.runs(memory, thread, frame).then_some(())?;
                 (self.code(memory, frame)? == code).then_some(())?;
@@ -142,9 +179,9 @@ impl IntegerVariable {
         });
         if let Some(local) = local {
             self.integer = class_of(local.value);
-            let (thread, frame, slot) = (local.thread, local.frame, local.slot);
+            let Local { thread, frame, slot, cell_at, .. } = local;
             let code = self.code(memory, frame)?;
-            return Some(Place::Local { thread, frame, code, slot });
+            return Some(Place::Local { thread, frame, code, slot, cell_at });
         }
         if function.is_some() {
             return None;

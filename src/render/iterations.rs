@@ -42,14 +42,15 @@ pub fn iterations_text(
     let has_epochs = all.iter().any(|iteration| iteration.epoch.is_some());
     writeln!(
         out,
-        "{:>8} {:>9} {:>8} {:>12} {:>11} {:>11} {:>11}  held by (last look in it)",
+        "{:>8} {:>9} {:>8} {:>12} {:>11} {:>11} {:>11} {:>12}  held by (at the look in it with most allocated)",
         if has_epochs { "epoch:step" } else { "step" },
         "at (s)",
         "seconds",
         "peak",
         "at its end",
         "peak cached",
-        "cached"
+        "cached",
+        "intermediate"
     )?;
     let from = match limit {
         0 => 0,
@@ -57,18 +58,9 @@ pub fn iterations_text(
     };
     for iteration in &all[from..] {
         let reached = levels(iteration, device);
-        let loose = iteration.held.get(&device).map(|held| ("in no tensor", held.in_no_tensor));
-        let held: Vec<String> = iteration
-            .held
-            .get(&device)
-            .into_iter()
-            .flat_map(|held| &held.categories)
-            .map(|(category, bytes)| (category.name(), *bytes))
-            .chain(loose)
-            .map(|(name, bytes)| format!("{name} {}", signed_bytes(bytes as i64)))
-            .collect();
+        let held = iteration.held.get(&device).map(|held| held_by(held, reached));
         let row = format!(
-            "{:>8} {:>9.3} {:>8.4} {:>12} {:>11} {:>11} {:>11}  {}",
+            "{:>8} {:>9.3} {:>8.4} {:>12} {:>11} {:>11} {:>11} {:>12}  {}",
             named(iteration),
             iteration.to.seconds(),
             duration(iteration),
@@ -76,12 +68,25 @@ pub fn iterations_text(
             signed_bytes(reached.allocated),
             signed_bytes(reached.peak_reserved),
             signed_bytes(reached.reserved),
-            held.join(", ")
+            reached.intermediate.map_or_else(|| "-".to_owned(), |it| signed_bytes(it as i64)),
+            held.unwrap_or_default()
         );
         writeln!(out, "{}", row.trim_end())?;
     }
     writeln!(out)?;
-    writeln!(out, "~: at least that; without: the allocator's own peak rose to it in this step.")?;
+    writeln!(
+        out,
+        "~: at least that; without: the step's own peak, to the byte (the allocator's mark rose to it, or every event was seen)."
+    )?;
+    writeln!(
+        out,
+        "intermediate: intermediate gradients, the most that blocks held at once which were allocated while an autograd node was \
+         evaluated and freed by the backward pass within the step; -: not known (only exact recordings tell), or no node was seen."
+    )?;
+    writeln!(
+        out,
+        "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors)."
+    )?;
     let clock = match (profile.iteration_clock(), has_epochs || profile.steps_by_variable()) {
         (IterationClock::Steps, false) => "the optimizer's step counter rises".to_owned(),
         (IterationClock::Steps, true) => "the loop's variable changes".to_owned(),
@@ -93,8 +98,27 @@ pub fn iterations_text(
             period.allocations, period.equal, period.compared
         ),
     };
-    writeln!(out, "An iteration ends when {clock}; seen within the time between two samples.")?;
+    let seen = match profile.steps_at_events() {
+        true => "exactly between two allocations or frees",
+        false => "within the time between two samples",
+    };
+    writeln!(out, "An iteration ends when {clock}; seen {seen}.")?;
     parameters(out, all, device)
+}
+
+/// What a look saw, and how far below the peak that was.
+fn held_by(held: &HeldInIteration, reached: IterationLevels) -> String {
+    let below = below_peak(held, reached);
+    let place = match below {
+        1.. => format!("{} below the peak", signed_bytes(below)),
+        _ => "at the peak".to_owned(),
+    };
+    let categories = held.categories.iter().map(|(category, bytes)| (category.name(), *bytes));
+    let feature_maps = held.feature_maps().map(|bytes| ("feature maps", bytes));
+    let all = categories.chain([("in no tensor", held.in_no_tensor)]).chain(feature_maps);
+    let all: Vec<String> =
+        all.map(|(name, bytes)| format!("{name} {}", signed_bytes(bytes as i64))).collect();
+    format!("{place}: {}", all.join(", "))
 }
 
 /// Writes the last parameters and gradients seen, if they were asked for.
@@ -121,6 +145,11 @@ fn parameters(
     Ok(())
 }
 
+/// By how many bytes a look found less allocated than the peak; less than 0 where the peak is not known to have been so high.
+fn below_peak(held: &HeldInIteration, reached: IterationLevels) -> i64 {
+    reached.peak_allocated - held.allocated as i64
+}
+
 fn named(iteration: &Iteration) -> String {
     match iteration.epoch {
         Some(epoch) => format!("{epoch}:{}", iteration.step),
@@ -141,7 +170,7 @@ fn levels(iteration: &Iteration, device: CudaIndex) -> IterationLevels {
     iteration.levels.get(&device).copied().unwrap_or_default()
 }
 
-/// Writes all iterations as CSV, in bytes; categories are empty where no look fell into an iteration.
+/// Writes all iterations as CSV, in bytes; figures of a look are empty where none fell into an iteration.
 pub fn iterations_csv(
     out: &mut dyn Write,
     profile: &Profile,
@@ -159,6 +188,7 @@ pub fn iterations_csv(
         "allocated",
         "peak_reserved",
         "reserved",
+        "intermediate_gradients",
     ];
     let categories = Category::ALL.map(Category::name);
     let parameters: BTreeSet<&str> = profile
@@ -169,7 +199,8 @@ pub fn iterations_csv(
         .flat_map(|held| held.parameters.keys().map(|name| &**name))
         .collect();
     let gradients: Vec<String> = parameters.iter().map(|name| format!("{name}.grad")).collect();
-    let head = fixed.iter().chain(&categories).chain(&["in no tensor"]).copied();
+    let look = ["in no tensor", "feature maps", "look_allocated", "look_below_peak"];
+    let head = fixed.iter().chain(&categories).chain(&look).copied();
     csv.write_record(
         head.chain(parameters.iter().copied()).chain(gradients.iter().map(|name| &**name)),
     )?;
@@ -186,6 +217,7 @@ pub fn iterations_csv(
             reached.allocated.to_string(),
             reached.peak_reserved.to_string(),
             reached.reserved.to_string(),
+            reached.intermediate.map_or_else(String::new, |bytes| bytes.to_string()),
         ];
         let held = iteration.held.get(&device);
         let bytes = |of: &dyn Fn(&HeldInIteration) -> u64| {
@@ -195,6 +227,10 @@ pub fn iterations_csv(
             bytes(&|held| held.categories.get(&category).copied().unwrap_or_default())
         }));
         row.push(bytes(&|held| held.in_no_tensor));
+        let maps = held.and_then(HeldInIteration::feature_maps);
+        row.push(maps.map_or_else(String::new, |bytes| bytes.to_string()));
+        row.push(bytes(&|held| held.allocated));
+        row.push(held.map_or_else(String::new, |held| below_peak(held, reached).to_string()));
         let of = |name: &str, held: &HeldInIteration| {
             held.parameters.get(name).copied().unwrap_or_default()
         };
@@ -217,7 +253,8 @@ pub fn iterations_json(
         .iter()
         .map(|iteration| {
             let reached = levels(iteration, device);
-            let held = iteration.held.get(&device).map(|held| {
+            let look = iteration.held.get(&device);
+            let held = look.map(|held| {
                 let bytes = |category: Category| {
                     held.categories.get(&category).copied().unwrap_or_default()
                 };
@@ -247,7 +284,11 @@ pub fn iterations_json(
                 "allocated": reached.allocated,
                 "peak_reserved": reached.peak_reserved,
                 "reserved": reached.reserved,
+                "intermediate_gradients": reached.intermediate,
                 "held": held,
+                "feature_maps": look.and_then(HeldInIteration::feature_maps),
+                "look_allocated": look.map(|held| held.allocated),
+                "look_below_peak": look.map(|held| below_peak(held, reached)),
                 "parameters": parameters,
             })
         })

@@ -71,7 +71,9 @@ fn look(readers: &mut Readers, start: Instant) -> (Looked, Option<Duration>) {
     match look_at_holders(readers, Pausing::Stop) {
         Ok(look) => {
             let pause = look.map.pause.unwrap_or_default();
-            let time = Nanos(start.elapsed().saturating_sub(pause).as_nanos() as u64);
+            // When it was stopped.
+            let ago = pause + look.map.age;
+            let time = Nanos(start.elapsed().saturating_sub(ago).as_nanos() as u64);
             let clock = OptimizerCounter::find(&look.map);
             (Ok((snapshot(&look.map, time), clock)), Some(pause * look.attempts))
         }

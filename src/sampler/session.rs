@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
     Definition, EndReason, HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
-    Runtime, StackTable, Start, Totals,
+    Runtime, StackTable, Start, Step, Totals,
 };
 
 use super::family::rank;
@@ -13,7 +13,8 @@ use super::gpu_watch::GpuWatch;
 use super::holder_thread::HolderThread;
 use super::losses::Losses;
 use super::readers::Readers;
-use super::steps::{LoopVariables, Steps};
+use super::steps::{Counts, LoopVariables, Places, Steps};
+use crate::probe::RawStep;
 
 /// What is wanted beside stacks and memory, in every kind of recording.
 #[derive(Debug, Clone, Default)]
@@ -138,7 +139,7 @@ impl Session {
                     let age = Nanos(time.0.saturating_sub(snapshot.time.0));
                     let snapshot = match self.exact {
                         true => HolderSnapshot { time, age, ..snapshot },
-                        false => HolderSnapshot { time, nameless: Vec::new(), ..snapshot },
+                        false => HolderSnapshot { time, age, nameless: Vec::new(), ..snapshot },
                     };
                     sink.record(&Record::Holders(snapshot))?;
                 }
@@ -155,6 +156,23 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Where the steps that training makes are counted now.
+    pub(super) fn places(&mut self) -> Places {
+        let time = self.now();
+        self.steps.places(&self.readers.process, time)
+    }
+
+    /// The step that was seen at an event, made at most `within` before, if it is new.
+    pub(super) fn seen_step(
+        &mut self,
+        counts: &Counts,
+        seen: &RawStep,
+        time: Nanos,
+        within: Option<Nanos>,
+    ) -> Option<Step> {
+        self.steps.seen(counts, seen, time, within)
     }
 
     /// Records the steps that training has made, when they change.

@@ -1,6 +1,7 @@
 //! What counts the steps of training: a variable that was named, else the counter that optimizers keep for their first parameter.
 
-use crate::model::{Category, DType, HolderMap, Nanos, Step, StepClock};
+use crate::model::{Category, DType, HolderMap, Nanos, Step, StepClock, Watched, WatchedSteps};
+use crate::probe::RawStep;
 use crate::python::{IntegerVariable, PythonReader};
 use crate::target::{Addr, Memory, Process};
 
@@ -43,11 +44,24 @@ impl OptimizerCounter {
     pub(super) fn read(&self, process: &Process) -> Option<u64> {
         let memory = process.memory();
         let memory: &dyn Memory = &memory;
+        let word = match self.is_wide() {
+            true => memory.u64(self.at).ok()?,
+            false => memory.u32(self.at).ok()?.into(),
+        };
+        self.steps(word)
+    }
+
+    fn is_wide(&self) -> bool {
+        matches!(self.dtype, FLOAT64 | INT64)
+    }
+
+    /// The steps that are kept as `word`.
+    fn steps(&self, word: u64) -> Option<u64> {
         let value = match self.dtype {
-            FLOAT32 => f64::from(f32::from_le_bytes(memory.bytes(self.at).ok()?)),
-            FLOAT64 => f64::from_le_bytes(memory.bytes(self.at).ok()?),
-            INT64 => i64::from_le_bytes(memory.bytes(self.at).ok()?) as f64,
-            _ => f64::from(i32::from_le_bytes(memory.bytes(self.at).ok()?)),
+            FLOAT32 => f64::from(f32::from_bits(word as u32)),
+            FLOAT64 => f64::from_bits(word),
+            INT64 => word as i64 as f64,
+            _ => f64::from(word as i32),
         };
         let counts = value.fract() == 0.0 && (0.0..MOST_STEPS).contains(&value);
         counts.then_some(value as u64)
@@ -84,6 +98,19 @@ impl LoopVariables {
         })
     }
 
+    /// Where they are now; both have to be known.
+    fn places(&mut self, time: Nanos) -> Places {
+        if self.read(time).is_none() {
+            return Places::Unknown;
+        }
+        let epoch = self.epoch.as_ref().filter(|_| self.has_epoch);
+        match (self.step.watched(), epoch.map(IntegerVariable::watched)) {
+            (Some(step), None) => Places::variables(step, None),
+            (Some(step), Some(Some(epoch))) => Places::variables(step, Some(epoch)),
+            _ => Places::Unreadable,
+        }
+    }
+
     fn read(&mut self, time: Nanos) -> Option<Step> {
         let step = self.step.read();
         let entered = step.map(|_| self.inside.unwrap_or(time));
@@ -108,7 +135,35 @@ impl LoopVariables {
             step,
             epoch: epoch.flatten(),
             clock: StepClock::Variable,
+            within: None,
         })
+    }
+}
+
+/// What the words mean that a program in the kernel reads to see the steps between the events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) places: WatchedSteps,
+    /// The optimizer's counter, if that is what counts.
+    counter: Option<OptimizerCounter>,
+}
+
+/// Where the steps are counted now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Places {
+    /// There.
+    At(Counts),
+    /// Not seen at this moment: as it was.
+    Unknown,
+    /// Nothing counts any more, or yet.
+    Nowhere,
+    /// Where only memspy itself can read it.
+    Unreadable,
+}
+
+impl Places {
+    fn variables(step: Watched, epoch: Option<Watched>) -> Places {
+        Places::At(Counts { places: WatchedSteps { step, epoch }, counter: None })
     }
 }
 
@@ -131,6 +186,39 @@ impl Steps {
         self.counter = counter;
     }
 
+    /// Where the steps are counted now.
+    pub(super) fn places(&mut self, process: &Process, time: Nanos) -> Places {
+        match (&mut self.variables, self.counter) {
+            (Some(variables), _) => variables.places(time),
+            (None, Some(counter)) if counter.read(process).is_some() => {
+                let step = Watched::Word { at: counter.at.0, wide: counter.is_wide() };
+                let places = WatchedSteps { step, epoch: None };
+                Places::At(Counts { places, counter: Some(counter) })
+            }
+            (None, _) => {
+                self.counter = None;
+                Places::Nowhere
+            }
+        }
+    }
+
+    /// The step that was seen at an event in the words that `counts` tells of, where that is another one than at the last
+    /// call; it was made at most `within` ago.
+    pub(super) fn seen(
+        &mut self,
+        counts: &Counts,
+        seen: &RawStep,
+        time: Nanos,
+        within: Option<Nanos>,
+    ) -> Option<Step> {
+        let (step, clock) = match counts.counter {
+            Some(counter) => (counter.steps(seen.step)?, StepClock::Optimizer),
+            None => (seen.step, StepClock::Variable),
+        };
+        let epoch = counts.places.epoch.map(|_| seen.epoch);
+        self.take(Step { time, step, epoch, clock, within })
+    }
+
     /// The step now, where that is another one than at the last call.
     pub(super) fn next(&mut self, process: &Process, time: Nanos) -> Option<Step> {
         let now = match (&mut self.variables, self.counter) {
@@ -145,6 +233,10 @@ impl Steps {
             },
             (None, None) => return None,
         };
+        self.take(now)
+    }
+
+    fn take(&mut self, now: Step) -> Option<Step> {
         let last = self.last.replace(now);
         let is_new = match (last, now.clock) {
             (None, _) => true,

@@ -54,11 +54,11 @@
 //! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events, holders), why (enum: torn, late, failed + text), count |
 //! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text, condition + text), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python); earlier files end before the last |
 //! | 17 | site | site, thread, opt stack, source (one byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack |
-//! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered |
+//! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered, whether allocations and frees tell the backward pass (0 or 1; earlier files end before it) |
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
-//! | 21 | holders | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), holder, bytes, count; in exact recordings also how long before (ns) the process stood still and, for each block without a name: index of its device, opt index of its holder, address, bytes |
-//! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable); earlier files end before these two |
+//! | 21 | holders | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), holder, bytes, count; how long before (ns) the process was stopped and, for each block without a name: index of its device, opt index of its holder, address, bytes; for each device opt bytes of other tensors that are results of nodes; earlier files end before the time or before these |
+//! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable), opt longest time (ns) since it was made, 0 for exactly between the events before and after it; earlier files end before these three, or before the last |
 //! | 23 | inherited | time, makers, memory (below): what a recording has from its dropped beginning |
 //! | 24 | triggered | time, condition, what was seen |
 //!
@@ -105,9 +105,10 @@
 //! that each column but the first takes; then the columns. All but kinds are numbers:
 //!
 //! * Kinds: a byte for each event. Bits 0 to 2 say what happened: 0 allocated by PyTorch, 1 allocated otherwise,
-//!   2 freed by PyTorch, 3 freed otherwise, 4 failed, 5 marked. Bit 3: it has a site. Only in kind 0, bit 4: it has
-//!   levels; with these, bit 5: the peak is written, bit 6: reserved and active are written; and bit 7: its
-//!   device is that of the last event of kind 0 in this block (before the first, device 0).
+//!   2 freed by PyTorch, 3 freed otherwise, 4 failed, 5 marked. Bit 3: it has a site. Only in kind 2, bit 4: by a
+//!   thread of the autograd engine that evaluated a node. Only in kind 0, bit 4: it has levels; with these, bit 5: the
+//!   peak is written, bit 6: reserved and active are written; and bit 7: its device is that of the last event of kind 0
+//!   in this block (before the first, device 0).
 //! * Times: `time`, of every event.
 //! * Places: in kind 0 without bit 7, the device; in kind 1 an arena; in kind 3 an arena's number; in kind 4 an
 //!   arena, then the driver's `CUresult`; in kind 5 the mark (0 context created, 1 module, 2 library loaded).

@@ -51,6 +51,7 @@ impl Probed {
                 stacks_from: 0,
                 stacks_every: 0,
                 backward_lines: false,
+                knows_backward: true,
                 probes: vec!["pytorch:malloc".into(), "pytorch:free".into()],
                 uncovered: Vec::new(),
             },
@@ -212,7 +213,10 @@ impl Probed {
 
     pub fn tell_free(&mut self, address: u64, site: Option<SiteId>) {
         if self.began && self.exact.frees != Frees::Maps {
-            self.push(Change::Freed { arena: FreedArena::Torch, address }, site);
+            self.push(
+                Change::Freed { arena: FreedArena::Torch, address, in_backward: false },
+                site,
+            );
         }
     }
 

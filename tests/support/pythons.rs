@@ -124,6 +124,19 @@ impl Python {
         command
     }
 
+    /// Builds the fake allocator into the folder of its targets, one for each `purpose`, as tests run side by side; its path
+    /// for the target.
+    pub fn fake_allocator(&self, purpose: &str) -> PathBuf {
+        let (here, there) = self.folder();
+        let name = format!("libc10_cuda_fake_{}_{purpose}.so", self.minor);
+        let built = here.join(&name);
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda/workloads/fake_allocator.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-g", "-shared", "-fPIC", "-o"]).arg(&built).arg(source);
+        assert!(compiler.arg("-lpthread").status().unwrap().success());
+        there.join(name)
+    }
+
     /// A folder for files of a target: where it is from here, and for the target.
     pub fn folder(&self) -> (PathBuf, PathBuf) {
         let there = Path::new("/tmp").join(format!("memspy-targets-{}", std::process::id()));

@@ -68,6 +68,7 @@ impl Allocations {
             stacks_from: 0,
             stacks_every: 0,
             backward_lines: true,
+            knows_backward: true,
             probes: vec!["pytorch:malloc".into(), "pytorch:free".into()],
             uncovered: Vec::new(),
         });
@@ -225,7 +226,14 @@ impl Allocations {
             }
             _ => block,
         };
-        self.happen(Change::Freed { arena: FreedArena::Torch, address: block.0 }, None);
+        self.happen(
+            Change::Freed {
+                arena: FreedArena::Torch,
+                address: block.0,
+                in_backward: block.0 & 1024 != 0,
+            },
+            None,
+        );
         self.levels.allocated -= block.1 as i64;
         self.levels.active = self.levels.allocated;
         self.cache.entry(block.1).or_default().push(block.0);

@@ -57,15 +57,22 @@ fn change() -> impl Strategy<Value = Change> {
             Change::Allocated { arena, address, size, levels }
         },
     );
-    let freed = (arena(), address())
-        .prop_map(|(arena, address)| Change::Freed { arena: arena.freed(), address });
+    let freed = (arena(), address()).prop_map(|(arena, address)| Change::Freed {
+        arena: arena.freed(),
+        address,
+        in_backward: false,
+    });
     let failed = (arena(), number(), any::<u32>()).prop_map(|(arena, size, code)| Change::Failed {
         arena,
         size,
         code,
     });
     let marks = [Mark::ContextCreated, Mark::ModuleLoaded, Mark::LibraryLoaded];
-    let torch = address().prop_map(|address| Change::Freed { arena: FreedArena::Torch, address });
+    let torch = (address(), any::<bool>()).prop_map(|(address, in_backward)| Change::Freed {
+        arena: FreedArena::Torch,
+        address,
+        in_backward,
+    });
     prop_oneof![
         4 => allocated,
         2 => torch,
@@ -85,15 +92,16 @@ pub fn events() -> impl Strategy<Value = Record> {
 pub fn exact() -> impl Strategy<Value = Record> {
     use ExactWay::{PerfSamples, PerfUprobes, UprobeMulti};
     let texts = || vec(text().prop_map(Into::into), 0..4);
-    (number(), 0..3usize, 0..3usize, (number(), number()), any::<bool>(), (texts(), texts()))
-        .prop_map(|(time, way, frees, stacks, backward_lines, (probes, uncovered))| {
+    (number(), 0..3usize, 0..3usize, (number(), number()), any::<[bool; 2]>(), (texts(), texts()))
+        .prop_map(|(time, way, frees, stacks, backward, (probes, uncovered))| {
             Record::Exact(Exact {
                 time: Nanos(time),
                 way: [UprobeMulti, PerfUprobes, PerfSamples][way],
                 frees: [Frees::Events, Frees::Stacks, Frees::Maps][frees],
                 stacks_from: stacks.0,
                 stacks_every: stacks.1,
-                backward_lines,
+                backward_lines: backward[0],
+                knows_backward: backward[1],
                 probes,
                 uncovered,
             })

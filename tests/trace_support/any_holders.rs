@@ -15,12 +15,14 @@ pub fn holders() -> impl Strategy<Value = Record> {
         (0..6usize, text(), number(), number()).prop_map(|(category, holder, bytes, count)| {
             HeldStorages { category: Category::ALL[category], holder: holder.into(), bytes, count }
         });
-    let device = (any::<u32>(), number(), number(), number(), vec(held, 0..5)).prop_map(
-        |(device, allocated, rounding, without_tensor, held)| HeldOnDevice {
+    let sizes = (number(), number(), number(), option::of(number()));
+    let device = (any::<u32>(), sizes, vec(held, 0..5)).prop_map(
+        |(device, (allocated, rounding, without_tensor, results), held)| HeldOnDevice {
             device: CudaIndex(device),
             allocated,
             rounding,
             without_tensor,
+            results,
             held,
         },
     );
@@ -36,15 +38,17 @@ pub fn holders() -> impl Strategy<Value = Record> {
         };
         let nameless: Vec<_> = nameless.into_iter().filter_map(fit).collect();
         let (time, pause) = (Nanos(time), pause.map(Nanos));
-        // Kept with nameless blocks only.
-        let age = Nanos(if nameless.is_empty() { 0 } else { time.0 / 2 });
+        let age = Nanos(time.0 / 2);
         Record::Holders(HolderSnapshot { time, pause, devices, age, nameless })
     })
 }
 
 pub fn step() -> impl Strategy<Value = Record> {
     let clock = prop_oneof![Just(StepClock::Optimizer), Just(StepClock::Variable)];
-    (number(), number(), option::of(number()), clock).prop_map(|(time, step, epoch, clock)| {
-        Record::Step(Step { time: Nanos(time), step, epoch, clock })
-    })
+    (number(), number(), option::of(number()), clock, option::of(number())).prop_map(
+        |(time, step, epoch, clock, within)| {
+            let within = within.map(Nanos);
+            Record::Step(Step { time: Nanos(time), step, epoch, clock, within })
+        },
+    )
 }

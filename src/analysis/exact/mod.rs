@@ -134,13 +134,17 @@ impl ExactProfile {
         self.exact = exact;
     }
 
-    pub(crate) fn take_events(&mut self, events: &[Event], table: &StackTable) {
-        for event in events {
-            self.take(event, table);
-        }
+    /// `allocated_bytes` of a device, by the events so far.
+    pub(crate) fn allocated_now(&self, device: CudaIndex) -> Option<i64> {
+        self.torch.get(&device)?.allocated_now()
     }
 
-    fn take(&mut self, event: &Event, table: &StackTable) {
+    /// The device on which PyTorch has a block at this address.
+    pub(crate) fn device_of(&self, address: u64) -> Option<CudaIndex> {
+        self.device_of.get(&address).copied()
+    }
+
+    pub(crate) fn take(&mut self, event: &Event, table: &StackTable) {
         self.last = self.last.max(event.time);
         self.events += 1;
         let time = event.time;
@@ -154,7 +158,7 @@ impl ExactProfile {
                     self.lines.entry(index).or_default().allocated(who, levels, table);
                 }
             }
-            Change::Freed { arena: FreedArena::Torch, address } => {
+            Change::Freed { arena: FreedArena::Torch, address, .. } => {
                 let index = self.device_of.remove(&address);
                 let freed =
                     index.and_then(|index| Some((index, self.device(index).free(time, address)?)));
@@ -182,7 +186,7 @@ impl ExactProfile {
                     other.ledger.reach(time.0);
                 }
             }
-            Change::Freed { arena, address } => {
+            Change::Freed { arena, address, .. } => {
                 let kinds: &[MemoryKind] = match arena {
                     FreedArena::Driver => &[MemoryKind::Driver, MemoryKind::Managed],
                     FreedArena::Physical => &[MemoryKind::Physical],

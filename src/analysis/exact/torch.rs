@@ -153,6 +153,11 @@ impl TorchDevice {
         born.map(|(address, block)| (address, block.account as usize)).collect()
     }
 
+    /// `allocated_bytes` by the last counters and what was freed since.
+    pub(crate) fn allocated_now(&self) -> Option<i64> {
+        Some(self.levels?.allocated - self.freed_since as i64)
+    }
+
     /// Bytes freed since the counters were last known.
     pub(crate) fn freed_since(&self) -> u64 {
         self.freed_since

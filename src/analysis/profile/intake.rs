@@ -8,8 +8,8 @@ use super::super::exact::ExactProfile;
 use super::super::line_bounds::{Around, Step};
 use super::{CounterLook, Profile, UsagePeak};
 use crate::model::{
-    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Nanos, ProcessUsage,
-    Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
+    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, FreedArena, Nanos,
+    ProcessUsage, Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
@@ -248,6 +248,36 @@ fn common_stack(table: &StackTable, depths: &[u32], a: StackId, b: StackId) -> O
     Some(a)
 }
 
+impl Profile {
+    fn take_event(&mut self, event: &Event) {
+        self.iterations.take_step(self.clock.take_event(event, &self.stacks));
+        self.iterations.take_in_backward(event, &self.stacks);
+        let freed_on = match (event.change, &self.exact) {
+            (Change::Freed { arena: FreedArena::Torch, address, .. }, Some(exact)) => {
+                exact.device_of(address)
+            }
+            _ => None,
+        };
+        if let Some(exact) = &mut self.exact {
+            exact.take(event, &self.stacks);
+        }
+        match event.change {
+            Change::Allocated { arena: Arena::Torch(device), levels: Some(levels), .. } => {
+                self.iterations.take_levels(event.time, device, levels);
+            }
+            Change::Freed { .. } => {
+                let level = |device| self.exact.as_ref()?.allocated_now(device);
+                if let Some(device) = freed_on
+                    && let Some(level) = level(device)
+                {
+                    self.iterations.take_freed(device, level);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 impl RecordSink for Profile {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         match record {
@@ -266,25 +296,19 @@ impl RecordSink for Profile {
                 self.iterations.take_step(self.clock.take_counters(*time, *device, counters));
                 self.take_counters(*time, *device, counters);
             }
-            Record::Exact(exact) => match &mut self.exact {
-                Some(profile) => profile.placed_again(exact.clone()),
-                None => {
-                    let profile = ExactProfile::new(exact.clone(), self.least_life);
-                    self.exact = Some(Box::new(profile));
-                }
-            },
-            Record::Events(batch) => {
-                if let Some(exact) = &mut self.exact {
-                    exact.take_events(&batch.events, &self.stacks);
-                }
-                for event in &batch.events {
-                    self.iterations.take_step(self.clock.take_event(event, &self.stacks));
-                    if let Change::Allocated { arena: Arena::Torch(device), levels, .. } =
-                        event.change
-                        && let Some(levels) = levels
-                    {
-                        self.iterations.take_levels(event.time, device, levels);
+            Record::Exact(exact) => {
+                self.iterations.take_exact(exact);
+                match &mut self.exact {
+                    Some(profile) => profile.placed_again(exact.clone()),
+                    None => {
+                        let profile = ExactProfile::new(exact.clone(), self.least_life);
+                        self.exact = Some(Box::new(profile));
                     }
+                }
+            }
+            Record::Events(batch) => {
+                for event in &batch.events {
+                    self.take_event(event);
                 }
                 self.last_time = self.last_time.max(record.time().unwrap_or_default());
             }

@@ -33,6 +33,8 @@ pub struct Local {
     pub(in crate::python) frame: Addr,
     /// Where the reference lies: in the frame, or in a cell of its own.
     pub(in crate::python) slot: Addr,
+    /// Where the frame refers to that cell.
+    pub(in crate::python) cell_at: Option<Addr>,
 }
 
 impl Heap<'_> {
@@ -123,7 +125,9 @@ impl Heap<'_> {
             if value == Addr(0) {
                 continue; // Not assigned yet, or deleted.
             }
+            let mut cell_at = None;
             if kind & IN_CELL != 0 && self.class_of(value).is_some_and(|c| c.kind == Kind::Cell) {
+                cell_at = Some(slot);
                 slot = CELL.in_target(value);
                 value = memory.pointer(slot).unwrap_or_default();
             }
@@ -131,7 +135,8 @@ impl Heap<'_> {
                 && let Some(name) = self.text(*name)
             {
                 let (function, file) = (function.clone(), file.clone());
-                take(Local { function, file, name, value, thread: Addr(0), frame, slot });
+                let thread = Addr(0);
+                take(Local { function, file, name, value, thread, frame, slot, cell_at });
             }
         }
         Some(())

@@ -5,6 +5,7 @@ mod reconcile;
 mod recorder;
 mod sampled;
 mod sites;
+mod waiting;
 
 pub use outlook::ExactOutlook;
 pub use recorder::{ExactRecorder, ExactWanted};

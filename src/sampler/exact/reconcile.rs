@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn freed() -> Event {
-        let change = Change::Freed { arena: FreedArena::Torch, address: 512 };
+        let change = Change::Freed { arena: FreedArena::Torch, address: 512, in_backward: false };
         Event { time: Nanos(2), change, site: None }
     }
 

@@ -2,6 +2,7 @@
 
 mod failing;
 mod placing;
+mod stepping;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,15 +10,17 @@ use std::time::Duration;
 
 use failing::Failing;
 use placing::{Placing, detach};
+use stepping::Watching;
 
 use super::reconcile::Reconciler;
 use super::sites::Sites;
+use super::waiting::{Seen, Waiting};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, Change, Consistency, CudaIndex, End, EndReason, Event,
     EventTotals, Events, ExactWay, Frees, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
     StackSource, ThreadSample,
 };
-use crate::probe::{Plan, Probe, ProbeCounts, ProbeError, RawEvent};
+use crate::probe::{Plan, Probe, ProbeCounts, ProbeError, Raw, RawEvent};
 use crate::sampler::priority::serve_early;
 use crate::sampler::readers::{Readers, Torch};
 use crate::sampler::recorder::Progress;
@@ -68,7 +71,7 @@ pub struct ExactRecorder {
     probe: Option<Probe>,
     sites: Sites,
     /// Out of the ring, not yet recorded, in time order.
-    waiting: Vec<RawEvent>,
+    waiting: Waiting,
     batch: Events,
     /// CLOCK_MONOTONIC at time 0.
     epoch: u64,
@@ -79,6 +82,7 @@ pub struct ExactRecorder {
     counters: Vec<(CudaIndex, AllocatorCounters)>,
     samples: Vec<ThreadSample>,
     failing: Failing,
+    watching: Watching,
 }
 
 impl ExactRecorder {
@@ -93,7 +97,7 @@ impl ExactRecorder {
             plan: Plan::default(),
             probe: None,
             sites,
-            waiting: Vec::new(),
+            waiting: Waiting::default(),
             batch: Events::default(),
             epoch,
             last: Nanos(0),
@@ -103,6 +107,7 @@ impl ExactRecorder {
             counters: Vec::new(),
             samples: Vec::new(),
             failing: Failing::default(),
+            watching: Watching::default(),
             wanted,
         }
     }
@@ -166,7 +171,7 @@ impl ExactRecorder {
             self.empty_ring();
             self.record_events(sink)?;
             self.compare_counters(sink)?;
-            self.session.record_step(sink)?;
+            self.follow_steps(sink)?;
             self.session.record_watched(sink)?;
             if now.saturating_sub(alive) >= CHECK_ALIVE_EVERY {
                 alive = now;
@@ -274,20 +279,20 @@ impl ExactRecorder {
             self.sample_stacks();
         }
         let Some(probe) = &mut self.probe else { return };
-        let (sites, table, waiting) = (&mut self.sites, &mut self.session.table, &mut self.waiting);
-        let before = waiting.len();
-        probe.drain(&mut |raw| waiting.extend(sites.describe(raw, table)));
-        // Threads on different CPUs may have written a little out of order.
-        if waiting.len() > before {
-            waiting.sort_by_key(|event| event.time);
-        }
+        let (sites, table) = (&mut self.sites, &mut self.session.table);
+        self.waiting.fill(|waiting| {
+            probe.drain(&mut |raw| match raw {
+                Raw::Step(step) => waiting.push(Seen::Step(step)),
+                raw => waiting.extend(sites.describe(raw, table).map(Seen::Event)),
+            });
+        });
     }
 
     /// Records what can be named; what waits for a description goes on waiting, and what came later with it.
     fn record_events(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         let too_old = monotonic().saturating_sub(PATIENCE.as_nanos() as u64);
         let described = |event: &RawEvent| event.time < too_old || self.sites.is_described(event);
-        let ready = self.waiting.iter().take_while(|event| described(event)).count();
+        let ready = self.waiting.ready(self.waiting.len(), described);
         self.record_first(ready, sink)
     }
 
@@ -296,8 +301,15 @@ impl ExactRecorder {
     }
 
     fn record_first(&mut self, count: usize, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let mut waiting = std::mem::take(&mut self.waiting);
-        for raw in waiting.drain(..count) {
+        let mut waiting = self.waiting.take();
+        for seen in waiting.drain(..count) {
+            let raw = match seen {
+                Seen::Event(raw) => raw,
+                Seen::Step(step) => {
+                    self.record_seen_step(&step, sink)?;
+                    continue;
+                }
+            };
             let event = self.name(&raw);
             self.reconciler.saw(&event);
             self.batch.events.push(event);
@@ -305,7 +317,7 @@ impl ExactRecorder {
                 self.flush(sink)?;
             }
         }
-        self.waiting = waiting;
+        self.waiting.restore(waiting);
         self.flush(sink)
     }
 
@@ -362,11 +374,11 @@ impl ExactRecorder {
             std::hint::spin_loop();
         }
         self.empty_ring();
-        let seen = self.waiting.partition_point(|event| event.time < before);
+        let seen = self.waiting.until(before - 1);
         self.record_described(seen, sink)?;
         self.record_failing(sink)?;
         let quiet = before.saturating_sub(self.last.0 + self.epoch) > QUIET
-            && self.waiting.first().is_none_or(|event| event.time > after);
+            && self.waiting.first_time().is_none_or(|time| time > after);
         if quiet {
             for (device, counters) in &self.counters {
                 self.reconciler.look(*device, counters);
@@ -378,7 +390,7 @@ impl ExactRecorder {
     /// Records of the first `count` waiting events those before the first that waits for a description.
     fn record_described(&mut self, count: usize, sink: &mut dyn RecordSink) -> io::Result<()> {
         let sites = &self.sites;
-        let ready = self.waiting[..count].iter().take_while(|e| sites.is_described(e)).count();
+        let ready = self.waiting.ready(count, |event| sites.is_described(event));
         self.record_first(ready, sink)
     }
 
@@ -421,7 +433,7 @@ impl ExactRecorder {
             match map {
                 Ok(map) => {
                     let until = map.time.0 + self.epoch;
-                    let until = self.waiting.partition_point(|event| event.time <= until);
+                    let until = self.waiting.until(until);
                     self.record_first(until, sink)?;
                     match map.consistency {
                         Consistency::Consistent => self.session.totals.maps_consistent += 1,
@@ -440,7 +452,7 @@ impl ExactRecorder {
         }
         if counters {
             let until = time.0 + self.epoch;
-            let until = self.waiting.partition_point(|event| event.time <= until);
+            let until = self.waiting.until(until);
             self.record_first(until, sink)?;
             for (device, counters) in &self.counters {
                 let counters = Box::new(*counters);

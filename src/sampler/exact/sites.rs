@@ -81,6 +81,8 @@ impl Sites {
             Raw::Stack { key, frames, .. } => self.name(key, frames, table),
             // Its next life begins with a copy; whatever was named with this one stays right.
             Raw::CodeFreed { .. } => {}
+            // Names nothing.
+            Raw::Step(_) => {}
         }
         None
     }

@@ -52,7 +52,7 @@ impl ExactRecorder {
     pub(super) fn record_failing(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         let due = self.failing.seen.take_if(|seen| {
             let time = seen.time.0 + self.epoch;
-            self.waiting.first().is_none_or(|event| event.time > time)
+            self.waiting.first_time().is_none_or(|first| first > time)
         });
         let Some(Seen { time, threads, counters }) = due else { return Ok(()) };
         self.session.record_definitions(sink)?;

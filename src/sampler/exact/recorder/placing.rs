@@ -3,8 +3,9 @@
 use std::io;
 
 use super::{ExactRecorder, monotonic};
-use crate::model::{Exact, MissedWhy, ReaderKind, Record, RecordSink};
-use crate::probe::{Plan, Probe, ProbeCounts, ProbeError};
+use crate::model::{Exact, Frees, MissedWhy, ReaderKind, Record, RecordSink};
+use crate::probe::{Plan, Probe, ProbeCounts, ProbeError, Raw};
+use crate::sampler::exact::waiting::Seen;
 use crate::sampler::readers::Torch;
 use crate::torch::backward_walk;
 
@@ -43,6 +44,7 @@ impl ExactRecorder {
             frees: self.wanted.frees,
             stacks_from: self.wanted.stacks_from,
             stacks_every: self.wanted.stacks_every,
+            watches: self.wanted.also.holders.is_some() || self.wanted.also.step_variable.is_some(),
             ..Plan::default()
         };
         match Probe::attach(&self.session.readers.process, &self.plan) {
@@ -65,11 +67,16 @@ impl ExactRecorder {
                 if let Some(mut before) = before {
                     detach(&mut before);
                     let (sites, table) = (&mut self.sites, &mut self.session.table);
-                    let waiting = &mut self.waiting;
-                    before.drain(&mut |raw| {
-                        let event = sites.describe(raw, table);
-                        waiting.extend(event.filter(|event| event.time < placed));
+                    self.waiting.fill(|waiting| {
+                        before.drain(&mut |raw| {
+                            let event = match raw {
+                                Raw::Step(step) => Some(Seen::Step(step)),
+                                raw => sites.describe(raw, table).map(Seen::Event),
+                            };
+                            waiting.extend(event.filter(|event| event.time() < placed));
+                        });
                     });
+                    self.watching.begin_anew();
                     self.counted = ProbeCounts::default();
                 }
                 self.record_all_events(sink)?;
@@ -100,6 +107,10 @@ impl ExactRecorder {
             stacks_from: self.wanted.stacks_from,
             stacks_every: self.wanted.stacks_every,
             backward_lines: self.wanted.backward_lines && self.plan.backward.is_some(),
+            knows_backward: self.plan.backward.is_some()
+                && probe.can_watch()
+                && self.wanted.frees != Frees::Maps
+                && (self.wanted.stacks_from, self.wanted.stacks_every) == (0, 0),
             probes: probe.probes().to_vec(),
             uncovered: probe.uncovered().to_vec(),
         };

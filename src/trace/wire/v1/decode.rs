@@ -179,7 +179,8 @@ impl Decoder {
             }
             tag::EXACT => {
                 let time = self.time(from)?;
-                Some(Record::Exact(structure::<exact::Exact<'_>>(from)?.at(time)))
+                let exact = structure::<exact::Exact<'_>>(from)?;
+                Some(Record::Exact(exact.at(time, flag(from)?)))
             }
             tag::RECONCILED => {
                 let time = self.time(from)?;
@@ -191,6 +192,9 @@ impl Decoder {
                 if !from.is_empty() {
                     structure::<holders::Nameless>(from)?.add_to(&mut snapshot)?;
                 }
+                if !from.is_empty() {
+                    structure::<holders::Results>(from)?.add_to(&mut snapshot);
+                }
                 Some(Record::Holders(snapshot))
             }
             tag::STEP => {
@@ -199,7 +203,14 @@ impl Decoder {
                 // Files older than clocks of other kinds end here.
                 Some(Record::Step(match from.is_empty() {
                     true => Step { time, step, ..Step::default() },
-                    false => structure::<rare::CountedBy>(from)?.at(time, step),
+                    false => {
+                        let counted = structure::<rare::CountedBy>(from)?;
+                        let within = match from.is_empty() {
+                            true => None,
+                            false => structure::<Option<u64>>(from)?,
+                        };
+                        counted.at(time, step, within.map(Nanos))
+                    }
                 }))
             }
             tag::INHERITED => {
@@ -454,6 +465,11 @@ fn next_record<'a>(from: &mut Cursor<'a>) -> Result<(u8, Cursor<'a>), Malformed>
 }
 
 /// Reads a bincode struct; what a later writer appended to it is left alone.
+/// A last field that files older than it lack.
+fn flag(from: &mut Cursor<'_>) -> Result<bool, Malformed> {
+    Ok(!from.is_empty() && structure(from)?)
+}
+
 fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(from: &mut Cursor<'a>) -> Result<T, Malformed> {
     // The limit keeps a length that lies from becoming an allocation.
     let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();

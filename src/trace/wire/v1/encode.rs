@@ -220,6 +220,7 @@ impl Encoder {
             }
             Record::Exact(what) => {
                 put_struct(exact::Exact::from(what), out)?;
+                put_struct(what.knows_backward, out)?;
                 tag::EXACT
             }
             Record::Events(batch) => {
@@ -235,14 +236,14 @@ impl Encoder {
             }
             Record::Holders(snapshot) => {
                 put_struct(holders::Holders::from(snapshot), out)?;
-                if let Some(nameless) = holders::Nameless::of(snapshot) {
-                    put_struct(nameless, out)?;
-                }
+                put_struct(holders::Nameless::of(snapshot), out)?;
+                put_struct(holders::Results::of(snapshot), out)?;
                 tag::HOLDERS
             }
             Record::Step(step) => {
                 put(out, step.step);
                 put_struct(rare::CountedBy::from(*step), out)?;
+                put_struct(step.within.map(|within| within.0), out)?;
                 tag::STEP
             }
             Record::Inherited(what) => {

@@ -32,6 +32,8 @@ const HAS_LEVELS: u8 = 16;
 const PEAK_FOLLOWS: u8 = 32;
 const REST_FOLLOWS: u8 = 64;
 const SAME_DEVICE: u8 = 128;
+/// Of frees of PyTorch.
+const IN_BACKWARD: u8 = 16;
 
 const UNKNOWN_KIND: Malformed = Malformed("an event of an unknown kind");
 
@@ -110,11 +112,14 @@ impl EventsState {
                     }
                 }
             }
-            Change::Freed { arena: FreedArena::Torch, address } => {
+            Change::Freed { arena: FreedArena::Torch, address, in_backward } => {
                 self.put_address(address);
-                FREED_TORCH
+                FREED_TORCH | if in_backward { IN_BACKWARD } else { 0 }
             }
-            Change::Freed { arena, address } => {
+            Change::Freed { in_backward: true, .. } => {
+                return Err(Malformed("memory that is not PyTorch's, freed by its engine"));
+            }
+            Change::Freed { arena, address, .. } => {
                 self.put_address(address);
                 self.columns[PLACES].push(freed_code(arena));
                 FREED
@@ -243,11 +248,17 @@ impl EventsState {
                 Change::Allocated { arena, address, size, levels: None }
             }
             FREED_TORCH => {
-                Change::Freed { arena: FreedArena::Torch, address: self.address(columns)? }
+                let in_backward = kind & IN_BACKWARD != 0;
+                Change::Freed {
+                    arena: FreedArena::Torch,
+                    address: self.address(columns)?,
+                    in_backward,
+                }
             }
             FREED => {
                 let address = self.address(columns)?;
-                Change::Freed { arena: freed(columns[PLACES].byte()?)?, address }
+                let arena = freed(columns[PLACES].byte()?)?;
+                Change::Freed { arena, address, in_backward: false }
             }
             FAILED => {
                 let arena = arena(&mut columns[PLACES])?;
@@ -368,17 +379,18 @@ mod tests {
             allocated(torch(0), 0x7f00_0000_0000, 1000, levels(1024, 1024, 2 << 20, 1024)),
             allocated(torch(1), 0x7f00_0000_0200, 512, None),
             allocated(torch(0), u64::MAX, u64::MAX, levels(i64::MIN, i64::MAX, -1, 7)),
-            Change::Freed { arena: FreedArena::Torch, address: 0 },
+            Change::Freed { arena: FreedArena::Torch, address: 0, in_backward: false },
+            Change::Freed { arena: FreedArena::Torch, address: 512, in_backward: true },
             allocated(Arena::Driver(None), 4096, 77, None),
             allocated(Arena::Driver(Some(CudaIndex(3))), 4096, 77, None),
             allocated(Arena::Physical(Some(CudaIndex(0))), 12, 2 << 20, None),
             allocated(Arena::Mapping, 1 << 40, 2 << 20, None),
             allocated(Arena::Managed, 5, 6, None),
             allocated(Arena::PinnedHost, 5, 6, None),
-            Change::Freed { arena: FreedArena::Driver, address: 4096 },
-            Change::Freed { arena: FreedArena::Physical, address: 12 },
-            Change::Freed { arena: FreedArena::Mapping, address: 1 << 40 },
-            Change::Freed { arena: FreedArena::PinnedHost, address: 5 },
+            Change::Freed { arena: FreedArena::Driver, address: 4096, in_backward: false },
+            Change::Freed { arena: FreedArena::Physical, address: 12, in_backward: false },
+            Change::Freed { arena: FreedArena::Mapping, address: 1 << 40, in_backward: false },
+            Change::Freed { arena: FreedArena::PinnedHost, address: 5, in_backward: false },
             Change::Failed { arena: torch(1), size: 1 << 50, code: 2 },
             Change::Marked(Mark::ContextCreated),
             Change::Marked(Mark::ModuleLoaded),

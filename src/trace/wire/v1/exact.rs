@@ -112,8 +112,8 @@ impl<'a> From<&'a model::Exact> for Exact<'a> {
 }
 
 impl Exact<'_> {
-    /// The record this stands for.
-    pub(crate) fn at(self, time: model::Nanos) -> model::Exact {
+    /// The record this stands for; the last field follows it, in files that have one.
+    pub(crate) fn at(self, time: model::Nanos, knows_backward: bool) -> model::Exact {
         model::Exact {
             time,
             way: match self.way {
@@ -129,6 +129,7 @@ impl Exact<'_> {
             stacks_from: self.stacks_from,
             stacks_every: self.stacks_every,
             backward_lines: self.backward_lines,
+            knows_backward,
             probes: self.probes.into_iter().map(Into::into).collect(),
             uncovered: self.uncovered.into_iter().map(Into::into).collect(),
         }

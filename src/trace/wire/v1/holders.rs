@@ -68,6 +68,7 @@ impl Holders<'_> {
                 allocated: device.allocated,
                 rounding: device.rounding,
                 without_tensor: device.without_tensor,
+                results: None,
                 held: device.held.into_iter().map(held).collect::<Result<_, _>>()?,
             })
         };
@@ -81,7 +82,7 @@ impl Holders<'_> {
     }
 }
 
-/// What follows the holders of an exact recording; other files end before it.
+/// What follows the holders; older files end before it where nothing was recorded exactly.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct Nameless {
     age: u64,
@@ -97,16 +98,16 @@ struct NamelessBlock {
 }
 
 impl Nameless {
-    /// Those of a snapshot; `None` when it has none.
-    pub(crate) fn of(snapshot: &model::HolderSnapshot) -> Option<Nameless> {
+    /// Those of a snapshot.
+    pub(crate) fn of(snapshot: &model::HolderSnapshot) -> Nameless {
         let block = |block: &model::NamelessBlock| NamelessBlock {
             device: block.device,
             held: block.held,
             address: block.address,
             bytes: block.bytes,
         };
-        let blocks: Vec<NamelessBlock> = snapshot.nameless.iter().map(block).collect();
-        (!blocks.is_empty()).then_some(Nameless { age: snapshot.age.0, blocks })
+        let blocks = snapshot.nameless.iter().map(block).collect();
+        Nameless { age: snapshot.age.0, blocks }
     }
 
     /// Adds them to their snapshot. Those that name what it does not have are damage.
@@ -121,5 +122,26 @@ impl Nameless {
             snapshot.nameless.push(model::NamelessBlock { device, held, address, bytes });
         }
         Ok(())
+    }
+}
+
+/// What follows these; older files end before it.
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct Results {
+    /// Of each device.
+    bytes: Vec<Option<u64>>,
+}
+
+impl Results {
+    /// Those of a snapshot.
+    pub(crate) fn of(snapshot: &model::HolderSnapshot) -> Results {
+        Results { bytes: snapshot.devices.iter().map(|device| device.results).collect() }
+    }
+
+    /// Adds them to their snapshot.
+    pub(crate) fn add_to(self, snapshot: &mut model::HolderSnapshot) {
+        for (device, bytes) in snapshot.devices.iter_mut().zip(self.bytes) {
+            device.results = bytes;
+        }
     }
 }

@@ -400,12 +400,17 @@ impl From<model::Step> for CountedBy {
 }
 
 impl CountedBy {
-    /// The record this stands for.
-    pub(crate) fn at(self, time: model::Nanos, step: u64) -> model::Step {
+    /// The record this stands for; how exactly it was seen follows, in files that have it.
+    pub(crate) fn at(
+        self,
+        time: model::Nanos,
+        step: u64,
+        within: Option<model::Nanos>,
+    ) -> model::Step {
         let clock = match self.clock {
             Clock::Optimizer => model::StepClock::Optimizer,
             Clock::Variable => model::StepClock::Variable,
         };
-        model::Step { time, step, epoch: self.epoch, clock }
+        model::Step { time, step, epoch: self.epoch, clock, within }
     }
 }

@@ -1,0 +1,180 @@
+//! What the backward pass holds on its way: blocks allocated while an autograd node was evaluated, and freed while one was.
+//!
+//! Gradients of activations, and what nodes need for a moment, live only there. Gradients of parameters stay, and are freed
+//! by the program (`zero_grad()`): they do not count. Which it was, a block tells only when it is freed; so the most that was
+//! held at once is found when the iteration has ended.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{Arena, Change, CudaIndex, Event, Exact, FreedArena, StackSource, StackTable};
+
+/// Blocks of one iteration on one device; of more nothing is told.
+const MOST_BLOCKS: usize = 1 << 20;
+
+/// A block allocated by the backward pass of the iteration under way.
+#[derive(Debug, Clone, Copy)]
+struct Passing {
+    bytes: u64,
+    /// When, counted in events.
+    born: u64,
+    /// When the backward pass freed it.
+    died: Option<u64>,
+}
+
+/// The blocks of the iteration under way.
+#[derive(Debug, Default)]
+pub(super) struct BackwardBlocks {
+    blocks: BTreeMap<CudaIndex, Vec<Passing>>,
+    /// Those that live, by address: their device and their place there.
+    live: FxHashMap<u64, (CudaIndex, usize)>,
+    events: u64,
+    /// Whether events tell the backward pass.
+    is_known: bool,
+}
+
+impl BackwardBlocks {
+    /// From now on events come as `exact` says.
+    pub(super) fn begin(&mut self, exact: &Exact) {
+        self.forget();
+        self.is_known = exact.knows_backward;
+    }
+
+    pub(super) fn take(&mut self, event: &Event, stacks: &StackTable) {
+        if !self.is_known {
+            return;
+        }
+        self.events += 1;
+        match event.change {
+            Change::Allocated { arena: Arena::Torch(device), address, size, .. } => {
+                self.live.remove(&address);
+                let site = event.site.and_then(|site| stacks.get_site(site));
+                let in_node = |source| source == StackSource::Backward;
+                if site.is_some_and(|site| site.node.is_some() || in_node(site.source)) {
+                    let blocks = self.blocks.entry(device).or_default();
+                    if blocks.len() < MOST_BLOCKS {
+                        self.live.insert(address, (device, blocks.len()));
+                    }
+                    blocks.push(Passing { bytes: size, born: self.events, died: None });
+                    blocks.truncate(MOST_BLOCKS + 1);
+                }
+            }
+            Change::Freed { arena: FreedArena::Torch, address, in_backward } => {
+                let Some((device, index)) = self.live.remove(&address) else { return };
+                if in_backward
+                    && let Some(block) =
+                        self.blocks.get_mut(&device).and_then(|blocks| blocks.get_mut(index))
+                {
+                    block.died = Some(self.events);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The most bytes held at once on `device` since the iteration began; `None` where nothing was seen of a backward pass.
+    pub(super) fn most(&self, device: CudaIndex) -> Option<u64> {
+        let blocks = self.blocks.get(&device)?;
+        if blocks.len() > MOST_BLOCKS {
+            return None;
+        }
+        let mut edits: Vec<(u64, i64)> = Vec::new();
+        for block in blocks {
+            let Some(died) = block.died else { continue };
+            edits.push((block.born, block.bytes as i64));
+            edits.push((died, -(block.bytes as i64)));
+        }
+        edits.sort_unstable();
+        let mut held = 0;
+        let levels = edits.into_iter().map(|(_, bytes)| {
+            held += bytes;
+            held
+        });
+        Some(levels.max().unwrap_or(0).unsigned_abs())
+    }
+
+    /// The next iteration begins.
+    pub(super) fn forget(&mut self) {
+        self.live.clear();
+        self.blocks.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ExactWay, Frees, Nanos, Site, SiteId, Thread};
+
+    /// Sites: 0 outside of a node, 1 in one.
+    fn table() -> StackTable {
+        let mut table = StackTable::new();
+        let thread = table.thread(Thread { os_id: None, python_id: 1, name: None, main: false });
+        for node in [None, Some("AddBackward0")] {
+            let (stack, source) = (None, StackSource::NoPython);
+            let node = node.map(Into::into);
+            table.site(Site { thread, stack, source, truncated: false, node, forward: None });
+        }
+        table
+    }
+
+    fn known(knows_backward: bool) -> BackwardBlocks {
+        let mut blocks = BackwardBlocks::default();
+        blocks.begin(&Exact {
+            time: Nanos(0),
+            way: ExactWay::UprobeMulti,
+            frees: Frees::Events,
+            stacks_from: 0,
+            stacks_every: 0,
+            backward_lines: false,
+            knows_backward,
+            probes: Vec::new(),
+            uncovered: Vec::new(),
+        });
+        blocks
+    }
+
+    fn malloc(address: u64, size: u64, site: u32) -> Event {
+        let arena = Arena::Torch(CudaIndex(0));
+        let change = Change::Allocated { arena, address, size, levels: None };
+        Event { time: Nanos(0), change, site: Some(SiteId(site)) }
+    }
+
+    fn free(address: u64, in_backward: bool) -> Event {
+        let change = Change::Freed { arena: FreedArena::Torch, address, in_backward };
+        Event { time: Nanos(0), change, site: None }
+    }
+
+    fn most(events: &[Event]) -> Option<u64> {
+        let (mut blocks, table) = (known(true), table());
+        events.iter().for_each(|event| blocks.take(event, &table));
+        blocks.most(CudaIndex(0))
+    }
+
+    #[test]
+    fn what_the_backward_pass_allocates_and_frees_counts_while_it_lives() {
+        let events = [
+            malloc(1, 1000, 0), // Saved by forward, freed by backward.
+            malloc(2, 10, 1),
+            malloc(3, 20, 1),
+            free(2, true),
+            free(1, true),
+            malloc(2, 5, 1),   // At an address used again.
+            malloc(4, 400, 1), // A parameter's gradient: the program frees it.
+            free(3, true),
+            free(2, true),
+            free(4, false),
+        ];
+        assert_eq!(most(&events), Some(30));
+        assert_eq!(most(&events[..4]), Some(10));
+    }
+
+    #[test]
+    fn without_a_backward_pass_nothing_is_told() {
+        assert_eq!(most(&[malloc(1, 10, 0), free(1, false)]), None);
+        let (mut blocks, table) = (known(false), table());
+        blocks.take(&malloc(1, 10, 1), &table);
+        blocks.take(&free(1, true), &table);
+        assert_eq!(blocks.most(CudaIndex(0)), None);
+    }
+}

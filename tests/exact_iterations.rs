@@ -1,0 +1,253 @@
+//! Exact recordings of iterations of a millisecond: every one is there, with its peak to the byte.
+
+#![allow(clippy::print_stderr, reason = "what was tested is said")]
+#![allow(unreachable_pub, reason = "support is a module of each test binary")]
+
+mod support;
+
+use memspy::model::{Change, Record, Step};
+use memspy::trace::Reader;
+use serde_json::Value;
+use support::memspy::{Recording, memspy, wait_until};
+use support::pythons;
+use support::sim;
+use support::target::Target;
+
+fn records(recording: &Recording) -> Vec<Record> {
+    let mut records: Vec<Record> = Vec::new();
+    let _ = Reader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
+    records
+}
+
+fn steps(recording: &Recording) -> Vec<Step> {
+    let step = |record: Record| match record {
+        Record::Step(step) => Some(step),
+        _ => None,
+    };
+    records(recording).into_iter().filter_map(step).collect()
+}
+
+fn iterations(recording: &Recording, words: &[&str]) -> Vec<Value> {
+    let trace = recording.trace().to_str().unwrap();
+    let report = memspy(&[&["iterations", "--json", trace], words].concat()).ok().out;
+    let report: Value = serde_json::from_str(&report).unwrap();
+    report["iterations"].as_array().unwrap().clone()
+}
+
+/// An iteration as the job says it was.
+type Truth = (Option<u64>, u64, i64);
+
+/// From the first that is known to be whole on, every iteration but the last is there, and has the peak that the job saw.
+fn check(rows: &[Value], truth: &[Truth], least: usize) {
+    let named = |row: &Value| (row["epoch"].as_u64(), row["step"].as_u64().unwrap());
+    let begin = rows.iter().position(|row| row["peak_is_exact"] == true).unwrap();
+    let first = truth.iter().position(|it| (it.0, it.1) == named(&rows[begin])).unwrap();
+    let truth = &truth[first..truth.len() - 1];
+    let rows = &rows[begin..begin + truth.len()];
+    for (row, &(epoch, step, peak)) in rows.iter().zip(truth) {
+        assert_eq!(named(row), (epoch, step), "{row}");
+        assert_eq!(row["peak_is_exact"], true, "{row}");
+        assert_eq!(row["peak_allocated"], peak, "{row}");
+        assert_eq!(row["steps"], 1, "{row}");
+    }
+    assert!(rows.len() >= least, "{} of {least}", rows.len());
+}
+
+/// The variable has been found.
+fn seen(recording: &Recording) {
+    wait_until("a step seen at an event", || steps(recording).iter().any(Step::is_between_events));
+}
+
+/// Walks the records: each allocation stands behind the step that it tells to belong to, from the first step on that was seen
+/// to begin. How many did.
+fn in_their_steps(records: &[Record], epochs: bool) -> usize {
+    let mut now: Option<Step> = None;
+    let mut found: Vec<(u64, Step, u64)> = Vec::new();
+    for record in records {
+        match record {
+            Record::Step(step) => {
+                assert!(now.is_none_or(|now| (now.epoch, now.step) != (step.epoch, step.step)));
+                now = Some(*step).filter(Step::is_between_events);
+                // What was between the last time that the variable was known to be there and this one is of any step.
+                let within = step.within.unwrap_or(step.time).0;
+                found.retain(|&(time, ..)| time <= step.time.0 - within);
+            }
+            Record::Events(batch) => {
+                for event in &batch.events {
+                    if let (Some(now), Change::Allocated { size, .. }) = (now, event.change)
+                        && size < 1 << 40
+                    {
+                        found.push((event.time.0, now, size));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for (time, now, size) in &found {
+        let epoch = epochs.then_some(size >> 20);
+        assert_eq!((now.epoch, now.step & 0xf_ffff), (epoch, size & 0xf_ffff), "at {time}");
+    }
+    found.len()
+}
+
+#[test]
+fn steps_stand_between_the_events_that_they_separate_on_every_cpython() {
+    for python in pythons::one_per_version() {
+        let library = python.fake_allocator("steps");
+        for (request, variable, epoch) in [
+            ("local", "epoch_of:step", Some("local:epoch")),
+            ("closed", "closed:step", Some("closed:epoch")),
+            ("named", "counted", None),
+        ] {
+            let mut command = python.target("counted_steps.py");
+            command.arg(&library);
+            let mut target = Target::start(command);
+            let mut words = vec!["--iter-var", variable];
+            words.extend(epoch.into_iter().flat_map(|epoch| ["--epoch-var", epoch]));
+            let mut recording = Recording::start_exact(target.pid(), &words);
+            target.say(request);
+            let made: usize = target.line().strip_prefix("DONE ").unwrap().parse().unwrap();
+            let done = recording.interrupt();
+            assert!(done.err.contains(" 0 lost"), "{}", done.err);
+            let compared = in_their_steps(&records(&recording), epoch.is_some());
+            eprintln!("{}: {request}: {compared} of {made}", python.label);
+            assert!(compared >= made / 2, "{}: {request}: {compared} of {made}", python.label);
+        }
+    }
+}
+
+#[test]
+fn every_iteration_that_a_variable_counts_has_its_own_peak() {
+    for (request, variable, epochs) in [
+        ("local", "epoch_of:step", true),
+        ("nested", "nested:step", true),
+        ("closed", "closed:step", true),
+        ("named", "counted", false),
+    ] {
+        let mut target = sim::start("iterations_truth.py", &[]);
+        let mut words = vec!["--iter-var", variable];
+        let epoch = format!("{}:epoch", if request == "local" { "local" } else { request });
+        if epochs {
+            words.extend(["--epoch-var", &epoch]);
+        }
+        let mut recording = Recording::start_exact(target.pid(), &words);
+        target.say(&if epochs { format!("{request} 4 100") } else { format!("{request} 300") });
+        let truth: Vec<Truth> = serde_json::from_str(&target.line()).unwrap();
+        let done = recording.interrupt();
+        assert!(!done.err.contains("warning"), "{}", done.err);
+        let rows = iterations(&recording, &[]);
+        eprintln!("{request}: {} rows of {}", rows.len(), truth.len());
+        check(&rows, &truth, truth.len() / 2);
+    }
+}
+
+#[test]
+fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
+    let mut target = sim::start("iterations_truth.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &["--holders=50"]);
+    let look = |record: &Record| matches!(record, Record::Holders(_));
+    wait_until("a look", || records(&recording).iter().any(look));
+    target.say("optimizer 20");
+    target.line();
+    seen(&recording);
+    target.say("optimizer 200");
+    let truth: Vec<Truth> = serde_json::from_str(&target.line()).unwrap();
+    recording.interrupt();
+    let rows = iterations(&recording, &[]);
+    let from = rows.iter().position(|row| row["step"] == truth[1].1).unwrap();
+    // The first was begun by the request before.
+    check(&rows[from..], &truth[1..], 198);
+    // A look is told to the iteration in which it was made, although that has long ended.
+    let looks: Vec<&Value> = rows[from..].iter().filter(|row| !row["held"].is_null()).collect();
+    assert!(!looks.is_empty());
+    for row in looks {
+        let of = |name: &str| row[name].as_i64().unwrap();
+        assert!(of("look_below_peak") >= 0, "{row}");
+        assert_eq!(of("look_allocated") + of("look_below_peak"), of("peak_allocated"), "{row}");
+    }
+}
+
+#[test]
+fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
+    let mut target = sim::start("iterations_truth.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &["--iter-var", "counted"]);
+    target.say("named 50");
+    target.line();
+    seen(&recording);
+    target.say("backward 60");
+    let truth: Vec<(u64, i64, u64)> = serde_json::from_str(&target.line()).unwrap();
+    recording.interrupt();
+    let rows = iterations(&recording, &[]);
+    // Nothing is evaluated backward in the iterations before.
+    assert!(rows[0]["intermediate_gradients"].is_null(), "{}", rows[0]);
+    let from = rows.iter().position(|row| row["step"] == truth[0].0).unwrap();
+    for (row, (step, peak, intermediate)) in rows[from..].iter().zip(&truth[..59]) {
+        assert_eq!((&row["step"], &row["peak_allocated"]), (&(*step).into(), &(*peak).into()));
+        assert_eq!(row["intermediate_gradients"], *intermediate, "{row}");
+    }
+    assert_eq!(rows[from..].len(), 59);
+}
+
+#[test]
+fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
+    for exact in [true, false] {
+        let mut target = sim::start("iterations_truth.py", &[]);
+        let words = ["--iter-var", "counted", "--holders=50"];
+        let words: &[&str] = if exact { &[&["--exact"], &words[..]].concat() } else { &words };
+        let mut recording = Recording::start(target.pid(), words);
+        let look = |record: &Record| matches!(record, Record::Holders(_));
+        wait_until("a look", || records(&recording).iter().any(look));
+        target.say("named 100");
+        target.line();
+        let mut truth: Vec<(u64, u64, u64)> = Vec::new();
+        let has_results = |record: &Record| match record {
+            Record::Holders(look) => look.devices[0].results > Some(0),
+            _ => false,
+        };
+        wait_until("looks between forward and backward", || {
+            target.say("holding 4");
+            let more: Vec<(u64, u64, u64)> = serde_json::from_str(&target.line()).unwrap();
+            truth.extend(more);
+            records(&recording).into_iter().filter(has_results).count() >= 3
+        });
+        target.say("holding 1");
+        target.line();
+        recording.interrupt();
+        let rows = iterations(&recording, &[]);
+        let mut compared = 0;
+        for (step, peak, bytes) in &truth {
+            let Some(row) = rows.iter().find(|row| row["step"] == *step) else { continue };
+            if exact {
+                assert_eq!(row["peak_allocated"], *peak, "{row}");
+            }
+            // Looked at while both were there.
+            if row["look_allocated"] == *peak {
+                assert_eq!(row["feature_maps"], *bytes, "{row}");
+                assert_eq!(row["held"]["saved for backward"], bytes / 2, "{row}");
+                compared += 1;
+            }
+            if !exact {
+                assert!(row["intermediate_gradients"].is_null(), "{row}");
+            }
+        }
+        eprintln!("exact {exact}: {compared} of {}", truth.len());
+        assert!(compared >= 2, "{compared} of {}", truth.len());
+    }
+}
+
+#[test]
+fn without_programs_in_the_kernel_steps_are_seen_now_and_then() {
+    let mut target = sim::start("iterations_truth.py", &[]);
+    let words = ["--probes", "samples", "--iter-var", "counted"];
+    let mut recording = Recording::start_exact(target.pid(), &words);
+    target.say("named 500");
+    let truth: Vec<Truth> = serde_json::from_str(&target.line()).unwrap();
+    recording.interrupt();
+    let steps = steps(&recording);
+    assert!(steps.len() > 10 && steps.iter().all(|step| step.within.is_none()), "{steps:?}");
+    let last = truth.last().unwrap().1;
+    assert!(steps.iter().all(|step| (1001..=last).contains(&step.step) || step.step == 0));
+    let rows = iterations(&recording, &[]);
+    assert!(rows.iter().all(|row| row["intermediate_gradients"].is_null()));
+}
