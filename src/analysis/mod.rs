@@ -35,6 +35,7 @@ mod tick;
 mod timeline;
 mod trigger;
 mod verdict;
+mod words;
 
 pub use changes::{Change, changes};
 pub use device::{Moment, Snapshot};
@@ -60,3 +61,4 @@ pub use tick::ThreadChoice;
 pub use timeline::{Timeline, TimelinePoint};
 pub use trigger::{Condition, UnknownCondition, Watch};
 pub use verdict::{Asked, Cache, FreeClass, Stood, Verdict, VerdictDevice, Verdicts};
+pub use words::bytes_in_words;

@@ -18,6 +18,7 @@ pub mod record;
 pub mod source_file;
 pub mod stack;
 pub mod tensors;
+pub mod thrown;
 
 pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
@@ -47,3 +48,4 @@ pub use stack::{
     Thread, ThreadId,
 };
 pub use tensors::{DType, Storage, TensorDevice, TensorInfo};
+pub use thrown::{Thrown, ThrownError};

@@ -1,9 +1,10 @@
 //! One [`Layout`] per minor version of CPython (64-bit Linux), printed from its headers by a script.
 
 use super::layout::{
-    Attributes, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, Entry, ErrorLayout, FrameLayout,
-    GcState, GeneratorFrame, GilLayout, HeapLayout, InstanceLayout, Instruction, InterpreterLayout, Layout,
-    LineFormat, LocalNames, ObjectLayout, RuntimeLayout, SavedStack, ThreadLayout,
+    Attributes, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, Entry, ErrorLayout,
+    FrameLayout, GcState, GeneratorFrame, GilLayout, HeapLayout, InstanceLayout, Instruction,
+    InterpreterLayout, Layout, LineFormat, LocalNames, ObjectLayout, RuntimeLayout, SavedStack,
+    ThreadLayout,
 };
 use crate::target::Field;
 
