@@ -100,11 +100,11 @@ fn words_of(verdict: &str) -> [&str; 3] {
 #[test]
 fn an_error_tells_what_it_asked_for_and_where_at_any_rate_of_sampling() {
     for (request, rate, callers) in [
-        ("handled 3000", "100", "handled ("),
-        ("handled 3000", "1000", "handled ("),
-        ("chained 3000", "100", "ask_or_explain ("),
-        ("threaded 3000", "100", "handled ("),
-        ("fatal 3000", "100", "main ("),
+        ("handled 5000", "100", "handled ("),
+        ("handled 5000", "1000", "handled ("),
+        ("chained 5000", "100", "ask_or_explain ("),
+        ("threaded 5000", "100", "handled ("),
+        ("fatal 5000", "100", "main ("),
     ] {
         let (mut target, known) = oom::start(&[]);
         let words = ["--keep", "5s", "--until", "oom", "-r", rate];
@@ -114,13 +114,13 @@ fn an_error_tells_what_it_asked_for_and_where_at_any_rate_of_sampling() {
         recording.wait().ok();
         let verdict = verdict_of(recording.trace());
         let [asked, stack, text] = words_of(&verdict);
-        says(asked, &["asked for 2.93 GiB (PyTorch's words: rounded"]);
+        says(asked, &["asked for 4.88 GiB (PyTorch's words: rounded"]);
         let (innermost, others) = stack.split_once(" ← ").unwrap();
         says(innermost, &["ask (", &oom::place(&known, "asked")]);
         assert!(others.starts_with(callers), "{request}: {stack}");
-        says(text, &["CUDA out of memory. Tried to allocate 2.93 GiB. GPU 0 has a total"]);
+        says(text, &["CUDA out of memory. Tried to allocate 4.88 GiB. GPU 0 has a total"]);
         assert!(!verdict.contains("These are samples"), "{verdict}");
-        says(&verdict, &["less than the 2.93 GiB asked for: the memory is held"]);
+        says(&verdict, &["less than the 4.88 GiB asked for: the memory is held"]);
         let again = memspy::memspy(&["verdict", recording.trace().to_str().unwrap()]).ok();
         assert_eq!(again.out, verdict);
         match request.starts_with("fatal") {
@@ -135,7 +135,7 @@ fn an_error_out_of_a_library_names_the_line_of_the_program_too() {
     let (mut target, known) = oom::start(&[]);
     let mut recording = Recording::start(target.pid(), &["--until", "oom"]);
     recording.wait_for_block();
-    ask(&mut target, "module 3000");
+    ask(&mut target, "module 5000");
     recording.wait().ok();
     let verdict = verdict_of(recording.trace());
     let [_, stack, own] = words_of(&verdict);
@@ -150,14 +150,14 @@ fn every_recording_of_one_that_goes_on_has_the_words_of_its_own_error() {
     let words = ["--keep", "4s", "--until", "oom", "--then", "continue", "--most", "2"];
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();
-    ask(&mut target, "handled 3000");
+    ask(&mut target, "handled 5000");
     wait_until("the first verdict", || beside(recording.trace(), "verdict.txt").exists());
     ask(&mut target, "settle 2.2");
-    ask(&mut target, "threaded 5000");
+    ask(&mut target, "threaded 6000");
     recording.wait().ok();
     let second = recording.trace().with_file_name("trace-2.bin");
     for (path, size, thread) in
-        [(recording.trace(), "2.93", "main"), (&second, "4.88", "_bootstrap")]
+        [(recording.trace(), "4.88", "main"), (&second, "5.86", "_bootstrap")]
     {
         let verdict = verdict_of(path);
         let [asked, stack, _] = words_of(&verdict);

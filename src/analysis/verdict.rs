@@ -130,6 +130,8 @@ pub struct Verdicts {
     /// When an out-of-memory error was last seen.
     last_oom: Option<Nanos>,
     now: Nanos,
+    /// When the recorder last saw a condition come true.
+    recorded: Option<Nanos>,
     given: Option<Verdict>,
 }
 
@@ -334,11 +336,16 @@ impl RecordSink for Verdicts {
             Record::Thrown(thrown) => self.take_thrown(thrown),
             Record::Holders(snapshot) => self.holders = Some(snapshot.clone()),
             Record::Triggered(triggered) if !self.only => {
+                self.recorded = Some(triggered.time);
                 self.given = Some(self.at(Some(triggered.clone())));
             }
             _ => {}
         }
-        if let Some(triggered) = self.watch.take(record) {
+        // The recorder only counts what comes so shortly after another one.
+        let counted = |recorded: Nanos| self.now.0.saturating_sub(recorded.0) < BELONGS;
+        if let Some(triggered) = self.watch.take(record)
+            && !self.recorded.is_some_and(counted)
+        {
             self.given = Some(self.at(Some(triggered)));
         }
         Ok(())
