@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include "frameobject.h"
+#include "traceback.h"
 #if PY_VERSION_HEX >= 0x03090000
 #include "internal/pycore_interp.h"
 #include "internal/pycore_runtime.h"
@@ -257,6 +258,26 @@ int main(void)
     printf(" local_names: LocalNames::Apart { variables: Field::at(%zu), cells: Field::at(%zu), free: Field::at(%zu) },",
            offsetof(PyCodeObject, co_varnames), offsetof(PyCodeObject, co_cellvars), offsetof(PyCodeObject, co_freevars));
 #endif
+    printf(" },\n    error: ErrorLayout {");
+#if PY_VERSION_HEX >= 0x030C0000
+    FIELD("current", PyThreadState, current_exception);
+    NONE("current_traceback");
+#else
+    FIELD("current", PyThreadState, curexc_value);
+    SOME("current_traceback", PyThreadState, curexc_traceback);
+#endif
+    FIELD("handled", PyThreadState, exc_info);
+    FIELD("handled_value", _PyErr_StackItem, exc_value);
+    FIELD("handled_before", _PyErr_StackItem, previous_item);
+    FIELD("args", PyBaseExceptionObject, args);
+    FIELD("traceback", PyBaseExceptionObject, traceback);
+    FIELD("context", PyBaseExceptionObject, context);
+    FIELD("cause", PyBaseExceptionObject, cause);
+    printf("\n       ");
+    FIELD("next", PyTracebackObject, tb_next);
+    FIELD("frame", PyTracebackObject, tb_frame);
+    FIELD("instruction", PyTracebackObject, tb_lasti);
+    FIELD("line", PyTracebackObject, tb_lineno);
     printf(" },\n");
 #if PY_VERSION_HEX >= 0x030D0000
 #define AT(name, m) printf(" %s: Field::at(%zu),", name, offsetof(_Py_DebugOffsets, m))

@@ -68,6 +68,17 @@ fn an_error_that_the_job_survives_is_told_to_the_byte() {
 }
 
 #[test]
+fn what_the_error_says_stands_beside_what_the_driver_refused() {
+    let (mut target, known, recording) = run_out("handled 3000");
+    target.read_until_ready();
+    checked(&known, &recording);
+    let verdict = verdict_of(recording.trace());
+    let stack = below(&verdict, "asked for 2.93 GiB (PyTorch's words");
+    says(stack.split_once(" ← ").unwrap().0, &["ask (", &place(&known, "asked")]);
+    target.finish();
+}
+
+#[test]
 fn an_error_that_the_job_dies_of_is_told_to_the_byte() {
     let (mut target, known, recording) = run_out("fatal 3000");
     assert_eq!(target.wait().code(), Some(1));

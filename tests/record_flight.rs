@@ -38,7 +38,12 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     says(&done.err, &["'oom' came true", "ran out of memory on GPU 0 (error number 1)"]);
     let verdict = verdict_of(recording.trace());
     let asked = place(&known, "asked");
-    says(&verdict, &["'oom' came true at ", &asked, "These are samples", "4.00 GiB of memory"]);
+    says(&verdict, &["'oom' came true at ", &asked, "4.00 GiB of memory"]);
+    // A handler that does nothing is over before its error can be read, but for luck.
+    let found = verdict.contains("asked for 2.93 GiB");
+    let unknown =
+        verdict.contains("These are samples") && verdict.contains("was done with its error");
+    assert!(found != unknown, "{verdict}");
     says(
         &verdict,
         &[
@@ -82,6 +87,84 @@ fn an_error_that_the_job_dies_of_is_told_after_its_death() {
     says(&done.err, &["'oom' came true"]);
     let verdict = verdict_of(recording.trace());
     says(&verdict, &["'oom' came true", &place(&known, "asked"), "live: 1.16 GiB"]);
+}
+
+/// What the verdict says of the error: size, stack, words.
+#[track_caller]
+fn words_of(verdict: &str) -> [&str; 3] {
+    let mut lines = verdict.lines().skip_while(|line| *line != "What PyTorch's error says").skip(1);
+    let mut next = || lines.next().unwrap_or_else(|| panic!("no words in:\n{verdict}")).trim();
+    [next(), next(), next()]
+}
+
+#[test]
+fn an_error_tells_what_it_asked_for_and_where_at_any_rate_of_sampling() {
+    for (request, rate, callers) in [
+        ("handled 5000", "100", "handled ("),
+        ("handled 5000", "1000", "handled ("),
+        ("chained 5000", "100", "ask_or_explain ("),
+        ("threaded 5000", "100", "handled ("),
+        ("fatal 5000", "100", "main ("),
+    ] {
+        let (mut target, known) = oom::start(&[]);
+        let words = ["--keep", "5s", "--until", "oom", "-r", rate];
+        let mut recording = Recording::start(target.pid(), &words);
+        recording.wait_for_segment();
+        target.say(request);
+        recording.wait().ok();
+        let verdict = verdict_of(recording.trace());
+        let [asked, stack, text] = words_of(&verdict);
+        says(asked, &["asked for 4.88 GiB (PyTorch's words: rounded"]);
+        let (innermost, others) = stack.split_once(" ← ").unwrap();
+        says(innermost, &["ask (", &oom::place(&known, "asked")]);
+        assert!(others.starts_with(callers), "{request}: {stack}");
+        says(text, &["CUDA out of memory. Tried to allocate 4.88 GiB. GPU 0 has a total"]);
+        assert!(!verdict.contains("These are samples"), "{verdict}");
+        says(&verdict, &["less than the 4.88 GiB asked for: the memory is held"]);
+        let again = memspy::memspy(&["verdict", recording.trace().to_str().unwrap()]).ok();
+        assert_eq!(again.out, verdict);
+        match request.starts_with("fatal") {
+            true => assert_eq!(target.wait().code(), Some(1)),
+            false => drop(target.read_until_ready()),
+        }
+    }
+}
+
+#[test]
+fn an_error_out_of_a_library_names_the_line_of_the_program_too() {
+    let (mut target, known) = oom::start(&[]);
+    let mut recording = Recording::start(target.pid(), &["--until", "oom"]);
+    recording.wait_for_block();
+    ask(&mut target, "module 5000");
+    recording.wait().ok();
+    let verdict = verdict_of(recording.trace());
+    let [_, stack, own] = words_of(&verdict);
+    assert!(stack.contains("torch/nn/modules/linear.py"), "{stack}");
+    says(own, &["called by the program's line ask_module (", &oom::place(&known, "module")]);
+    target.finish();
+}
+
+#[test]
+fn every_recording_of_one_that_goes_on_has_the_words_of_its_own_error() {
+    let (mut target, known) = oom::start(&[]);
+    let words = ["--keep", "4s", "--until", "oom", "--then", "continue", "--most", "2"];
+    let mut recording = Recording::start(target.pid(), &words);
+    recording.wait_for_segment();
+    ask(&mut target, "handled 5000");
+    wait_until("the first verdict", || beside(recording.trace(), "verdict.txt").exists());
+    ask(&mut target, "settle 2.2");
+    ask(&mut target, "threaded 6000");
+    recording.wait().ok();
+    let second = recording.trace().with_file_name("trace-2.bin");
+    for (path, size, thread) in
+        [(recording.trace(), "4.88", "main"), (&second, "5.86", "_bootstrap")]
+    {
+        let verdict = verdict_of(path);
+        let [asked, stack, _] = words_of(&verdict);
+        says(asked, &[&format!("asked for {size} GiB")]);
+        says(stack, &[&oom::place(&known, "asked"), thread]);
+    }
+    target.finish();
 }
 
 #[test]

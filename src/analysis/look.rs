@@ -269,6 +269,7 @@ impl RecordSink for Look {
             | Record::Step(_)
             | Record::Inherited(_)
             | Record::Triggered(_)
+            | Record::Thrown(_)
             | Record::End(_) => {}
         }
         Ok(())

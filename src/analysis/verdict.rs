@@ -11,7 +11,7 @@ use super::trigger::{OUT_OF_MEMORY, Watch};
 use crate::model::{
     Activity, AllocatorCounters, Arena, BlockMap, BlockState, Change, Consistency, CudaIndex,
     DeviceUsage, Event, Events, HolderSnapshot, Nanos, Record, RecordSink, Sample, SiteId, StackId,
-    ThreadId, Triggered,
+    ThreadId, Thrown, Triggered,
 };
 
 /// Upper ends of the classes of free blocks, in bytes.
@@ -34,6 +34,8 @@ pub struct Verdict {
     pub devices: Vec<VerdictDevice>,
     /// What the driver refused at that time, the latest first; of exact recordings only.
     pub refused: Vec<Asked>,
+    /// The out-of-memory errors that were looked for at that time, in their order.
+    pub thrown: Vec<Thrown>,
     /// Where threads stood at the looks around the moment, the earlier first; of sampled stacks.
     pub stood: Vec<Stood>,
     /// The last look at holders before.
@@ -120,6 +122,7 @@ pub struct Verdicts {
     maps: BTreeMap<CudaIndex, BlockMap>,
     samples: VecDeque<Sample>,
     refused: VecDeque<Asked>,
+    thrown: VecDeque<Thrown>,
     holders: Option<HolderSnapshot>,
     ooms: BTreeMap<CudaIndex, i64>,
     /// What lived when the driver last refused memory: freed again when its time is looked at.
@@ -127,6 +130,8 @@ pub struct Verdicts {
     /// When an out-of-memory error was last seen.
     last_oom: Option<Nanos>,
     now: Nanos,
+    /// When the recorder last saw a condition come true.
+    recorded: Option<Nanos>,
     given: Option<Verdict>,
 }
 
@@ -187,6 +192,7 @@ impl Verdicts {
             || trigger.as_ref().is_some_and(|trigger| trigger.condition == "oom");
         Verdict {
             devices,
+            thrown: self.thrown.iter().filter(|thrown| near(thrown.time)).cloned().collect(),
             stood: self.stood(time),
             holders: self.holders.clone(),
             refused,
@@ -253,6 +259,20 @@ impl Verdicts {
         Ok(())
     }
 
+    /// An error's words come some time after its count.
+    fn take_thrown(&mut self, thrown: &Thrown) {
+        if self.thrown.len() == MOST_REFUSED {
+            self.thrown.pop_front();
+        }
+        self.thrown.push_back(thrown.clone());
+        if let Some(given) = &mut self.given
+            && near(thrown.time, given.time)
+            && given.out_of_memory
+        {
+            given.thrown.push(thrown.clone());
+        }
+    }
+
     fn refuse(&mut self, event: &Event) {
         let Change::Failed { arena, size, .. } = event.change else { return };
         if self.refused.len() == MOST_REFUSED {
@@ -313,13 +333,19 @@ impl RecordSink for Verdicts {
                 }
             }
             Record::Events(batch) => self.take_events(&batch.events)?,
+            Record::Thrown(thrown) => self.take_thrown(thrown),
             Record::Holders(snapshot) => self.holders = Some(snapshot.clone()),
             Record::Triggered(triggered) if !self.only => {
+                self.recorded = Some(triggered.time);
                 self.given = Some(self.at(Some(triggered.clone())));
             }
             _ => {}
         }
-        if let Some(triggered) = self.watch.take(record) {
+        // The recorder only counts what comes so shortly after another one.
+        let counted = |recorded: Nanos| self.now.0.saturating_sub(recorded.0) < BELONGS;
+        if let Some(triggered) = self.watch.take(record)
+            && !self.recorded.is_some_and(counted)
+        {
             self.given = Some(self.at(Some(triggered)));
         }
         Ok(())

@@ -102,6 +102,9 @@ pub struct Flame {
     /// Of several traces, only the one with the highest peak
     #[arg(long)]
     pub highest: bool,
+    /// Of several traces, one picture in which equal stacks of all ranks are added up, not side by side
+    #[arg(long, conflicts_with = "highest")]
+    pub together: bool,
     /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE.svg]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
@@ -211,6 +214,9 @@ pub struct Lines {
     /// Trace to read; of several, each gets its table
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
+    /// Of several traces, one table: for each line the greatest value and the least, of which ranks, and the sum
+    #[arg(long, conflicts_with = "highest")]
+    pub together: bool,
     /// Of several traces, only the one with the highest peak
     #[arg(long)]
     pub highest: bool,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::analysis::{FoldOptions, Folded, MemoryKind, Moment, Profile};
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
-use crate::render::{self, NameStyle, RankMemory, RenderError};
+use crate::render::{self, NameStyle, RankMemory, Ranks, RenderError};
 
 use super::args::{ByWord, Flame as Words, FlameFormat, MemoryWord, MomentWord, Stacks};
 use super::ranks::{self, Rank};
@@ -51,6 +51,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
         memory: words.memory,
         stacks: words.stacks.clone(),
     };
+    let how = if words.together { Ranks::Together } else { Ranks::Apart };
     for rank in &ranks {
         let of = if ranks.len() > 1 { format!("{}: ", rank.label) } else { String::new() };
         for warning in rank.profile.warnings() {
@@ -59,7 +60,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
     }
     match &ranks[..] {
         [one] => drawing.draw(&one.profile, &path, words.force),
-        _ => drawing.draw_all(&ranks, &path, words.force),
+        _ => drawing.draw_all(&ranks, how, &path, words.force),
     }
 }
 
@@ -140,8 +141,8 @@ impl Drawing {
         NameStyle { full_filenames: self.stacks.full_filenames, functions_only: self.function }
     }
 
-    /// Draws several profiles side by side.
-    fn draw_all(&self, ranks: &[Rank], path: &Path, force: bool) -> Result<()> {
+    /// Draws several profiles.
+    fn draw_all(&self, ranks: &[Rank], how: Ranks, path: &Path, force: bool) -> Result<()> {
         let folded = ranks.iter().map(|rank| self.fold(&rank.profile).context(rank.label.clone()));
         let folded: Vec<Folded> = folded.collect::<Result<_>>()?;
         let parts: Vec<RankMemory<'_>> = ranks
@@ -151,8 +152,10 @@ impl Drawing {
             .collect();
         output::report(path, force, |out: &mut dyn Write| {
             match self.format {
-                FlameFormat::Flamegraph => render::flame_of_ranks(out, &parts, self.style()),
-                FlameFormat::Collapsed => render::collapsed_of_ranks(out, &parts, self.style()),
+                FlameFormat::Flamegraph => render::flame_of_ranks(out, &parts, how, self.style()),
+                FlameFormat::Collapsed => {
+                    render::collapsed_of_ranks(out, &parts, how, self.style())
+                }
             }
             .map_err(into_io)
         })

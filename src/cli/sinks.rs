@@ -15,6 +15,8 @@ use super::say;
 
 /// While a recording goes on, a condition that comes true so shortly after another one is only counted.
 const REST: u64 = 2_000_000_000;
+/// What an out-of-memory error said is waited for no longer than this.
+const WORDS_COME: u64 = 1_000_000_000;
 
 /// What becomes of the records themselves.
 pub(super) enum To {
@@ -59,6 +61,10 @@ pub(super) struct Waiting {
     fired: Option<String>,
     last: Option<Nanos>,
     uncounted: u64,
+    /// Came true, and waits for the words of its error.
+    held: Option<Triggered>,
+    /// When the words of an error came last.
+    words: Option<Nanos>,
 }
 
 impl Waiting {
@@ -70,7 +76,18 @@ impl Waiting {
         stop: Arc<AtomicBool>,
         force: bool,
     ) -> Waiting {
-        Waiting { watch, then, most, stop, force, fired: None, last: None, uncounted: 0 }
+        Waiting {
+            watch,
+            then,
+            most,
+            stop,
+            force,
+            fired: None,
+            last: None,
+            uncounted: 0,
+            held: None,
+            words: None,
+        }
     }
 }
 
@@ -131,8 +148,31 @@ impl Sinks {
             return Ok(());
         }
         waiting.last = Some(triggered.time);
-        let going_on = waiting.then == ThenWord::Continue;
+        // The moment is this one; only what is made of it waits.
         self.pass(&Record::Triggered(triggered.clone()))?;
+        let told = |words: Nanos| triggered.time.0.saturating_sub(words.0) < WORDS_COME;
+        if triggered.condition == "oom" && !self.waiting.words.is_some_and(told) {
+            self.waiting.held = Some(triggered);
+            return Ok(());
+        }
+        self.act(triggered)
+    }
+
+    /// Acts on what was held back, when the words of its error have come with `record` or will not.
+    fn release(&mut self, record: &Record) -> io::Result<()> {
+        if let Record::Thrown(thrown) = record {
+            self.waiting.words = Some(thrown.time);
+        }
+        let is_due = |held: &mut Triggered| {
+            let late = record.time().is_some_and(|now| now.0 >= held.time.0 + WORDS_COME);
+            late || matches!(record, Record::Thrown(_))
+        };
+        self.waiting.held.take_if(is_due).map_or(Ok(()), |triggered| self.act(triggered))
+    }
+
+    /// Writes what is kept, or ends the recording.
+    fn act(&mut self, triggered: Triggered) -> io::Result<()> {
+        let going_on = self.waiting.then == ThenWord::Continue;
         let what = format!("'{}' came true: {}", triggered.condition, triggered.seen);
         if let (true, To::Flight(flight)) = (going_on, &mut self.to) {
             let last = flight.written() + 1 >= self.waiting.most;
@@ -160,9 +200,14 @@ impl RecordSink for Sinks {
         self.print(record)?;
         let Record::End(end) = record else {
             self.pass(record)?;
+            self.release(record)?;
             let fired = self.waiting.watch.take(record);
             return fired.map_or(Ok(()), |triggered| self.fire(triggered));
         };
+        if let Some(held) = self.waiting.held.take() {
+            say(&format!("'{}' came true: {}", held.condition, held.seen));
+            self.waiting.fired = Some(held.condition);
+        }
         // What the end itself makes true stands before it.
         if let Some(triggered) = self.waiting.watch.take(record)
             && self.waiting.fired.is_none()

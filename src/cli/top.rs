@@ -11,9 +11,10 @@ use anyhow::{Error, Result, anyhow, bail};
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
 use crate::sampler::{
-    AlsoWanted, ExactRecorder, ExactWanted, Pausing, Readers, Recorder, Wanted, attach,
+    AlsoWanted, ExactRecorder, ExactWanted, Family, Member, Pausing, Readers, Recorder, Wanted,
+    attach,
 };
-use crate::tui::{self, Attach, BoxError, Options, Palette, Recording, TopError};
+use crate::tui::{self, Attach, BoxError, Joining, Members, Options, Palette, Recording, TopError};
 
 use super::args::Top as Words;
 use super::signals::Signals;
@@ -45,7 +46,14 @@ pub(super) fn run(words: &Words) -> Result<()> {
         host: output::host(),
     };
     let stop = Signals::watch()?.stop;
-    match tui::run(attaching(words, Arc::clone(&stop)), &options, &stop) {
+    let shown = match words.subprocesses {
+        true => tui::run_all(members(words, &stop)?, &options, &stop),
+        false => {
+            let attaching = attaching(How::of(words), words.pid, None, Arc::clone(&stop));
+            tui::run(attaching, &options, &stop)
+        }
+    };
+    match shown {
         Ok(()) => Ok(()),
         Err(TopError::Attach(error)) => Err(Error::from_boxed(error)),
         Err(error @ TopError::Terminal(_)) => Err(anyhow!("{error}; {without}")),
@@ -53,22 +61,61 @@ pub(super) fn run(words: &Words) -> Result<()> {
     }
 }
 
-/// How the recording attaches, with advice when it cannot.
-fn attaching(words: &Words, stop: Arc<AtomicBool>) -> Attach {
-    let (pid, rate, exact) = (words.pid, words.rate, words.exact);
+/// What of the words a recording needs.
+#[derive(Clone, Copy)]
+struct How {
+    rate: u32,
+    exact: bool,
+}
+
+impl How {
+    fn of(words: &Words) -> How {
+        How { rate: words.rate, exact: words.exact }
+    }
+}
+
+/// How the recording attaches, with advice when it cannot; the first time by `readers`, if there are some.
+fn attaching(how: How, pid: u32, mut readers: Option<Readers>, stop: Arc<AtomicBool>) -> Attach {
     Box::new(move || {
         let advised = |error| BoxError::from(hints::attach(error, pid));
-        if exact {
-            let readers = Readers::attach_any(pid).map_err(advised)?;
+        if how.exact {
+            let readers = match readers.take() {
+                Some(readers) => readers,
+                None => Readers::attach_any(pid).map_err(advised)?,
+            };
             let mut recorder = ExactRecorder::new(readers, ExactWanted::default());
             recorder.place().map_err(|error| BoxError::from(hints::probe(error, pid)))?;
             return Ok(Recording::Exact(Box::new(recorder)));
         }
-        let readers = attach(pid, &stop).map_err(advised)?;
-        let wanted = Wanted { rate, duration: None, also: AlsoWanted::default() };
+        let readers = match readers.take() {
+            Some(readers) => readers,
+            None => attach(pid, &stop).map_err(advised)?,
+        };
+        let wanted = Wanted { rate: how.rate, duration: None, also: AlsoWanted::default() };
         let recorder = Recorder::new(readers, wanted).with_maps_apart(MAPS_APART);
         Ok(Recording::Samples(Box::new(recorder)))
     })
+}
+
+/// The members of the family of the process, as they come.
+fn members(words: &Words, stop: &Arc<AtomicBool>) -> Result<Members> {
+    let (how, pid) = (How::of(words), words.pid);
+    let mut family = Family::of(pid, how.exact).map_err(|error| hints::attach(error, pid))?;
+    let stop = Arc::clone(stop);
+    Ok(Box::new(move || {
+        // Asked first: what comes of it after that comes from those that are known.
+        let alive = family.root_is_alive();
+        let joining: Vec<Joining> = family
+            .look()
+            .into_iter()
+            .map(|Member { readers, rank }| {
+                let pid = readers.process.pid();
+                let attach = attaching(how, pid, Some(readers), Arc::clone(&stop));
+                Joining { rank, pid, attach }
+            })
+            .collect();
+        (alive || !joining.is_empty()).then_some(joining)
+    }))
 }
 
 /// Whether the terminal's user has asked for UTF-8: the first of these variables that is set decides.

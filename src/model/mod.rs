@@ -18,6 +18,7 @@ pub mod record;
 pub mod source_file;
 pub mod stack;
 pub mod tensors;
+pub mod thrown;
 pub mod watched;
 
 pub use allocator::{
@@ -48,4 +49,5 @@ pub use stack::{
     Thread, ThreadId,
 };
 pub use tensors::{DType, Storage, TensorDevice, TensorInfo};
+pub use thrown::{Thrown, ThrownError};
 pub use watched::{Watched, WatchedFrame, WatchedInteger, WatchedSteps};

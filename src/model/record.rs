@@ -10,6 +10,7 @@ use super::gpu::{CudaIndex, Device, DeviceUsage};
 use super::holdings::HolderSnapshot;
 use super::inherited::{Inherited, Triggered};
 use super::stack::{Activity, Definition, FunctionId, StackId, ThreadId};
+use super::thrown::Thrown;
 
 /// Nanoseconds since the recording began, on a monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -71,6 +72,8 @@ pub enum Record {
     Inherited(Inherited),
     /// A condition came true for which the recording was waiting.
     Triggered(Triggered),
+    /// The exception of an out-of-memory error was looked for.
+    Thrown(Thrown),
     /// The recording's end. Always last; its absence means that the recording ended abruptly.
     End(End),
 }
@@ -87,6 +90,7 @@ impl Record {
             Record::Step(s) => Some(s.time),
             Record::Inherited(i) => Some(i.time),
             Record::Triggered(t) => Some(t.time),
+            Record::Thrown(t) => Some(t.time),
             Record::Sample(s) => Some(s.time),
             Record::Counters { time, .. } => Some(*time),
             Record::Blocks(b) => Some(b.time),

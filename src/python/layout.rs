@@ -43,6 +43,7 @@ pub(super) struct Layout {
     pub(super) dict: DictLayout,
     pub(super) instance: InstanceLayout,
     pub(super) heap: HeapLayout,
+    pub(super) error: ErrorLayout,
     /// Where the target itself says all this.
     pub(super) debug_offsets: Option<DebugOffsetsLayout>,
 }
@@ -276,6 +277,30 @@ pub(super) struct HeapLayout {
     pub(super) frame_locals: usize,
     pub(super) frame_globals: Field<Addr>,
     pub(super) local_names: LocalNames,
+}
+
+/// Exceptions: what a thread is raising and handling (`PyThreadState`, `_PyErr_StackItem`), `PyBaseExceptionObject`,
+/// `PyTracebackObject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ErrorLayout {
+    /// In the thread: what is being raised.
+    pub(super) current: Field<Addr>,
+    /// In the thread: its traceback, where the exception does not have it yet.
+    pub(super) current_traceback: Option<Field<Addr>>,
+    /// In the thread: the innermost `_PyErr_StackItem`.
+    pub(super) handled: Field<Addr>,
+    pub(super) handled_value: Field<Addr>,
+    pub(super) handled_before: Field<Addr>,
+    pub(super) args: Field<Addr>,
+    pub(super) traceback: Field<Addr>,
+    pub(super) context: Field<Addr>,
+    pub(super) cause: Field<Addr>,
+    pub(super) next: Field<Addr>,
+    pub(super) frame: Field<Addr>,
+    /// Offset in the bytecode, in bytes in every version.
+    pub(super) instruction: Field<i32>,
+    /// Less than 0 until somebody asks for it (3.12+).
+    pub(super) line: Field<i32>,
 }
 
 /// `_Py_DebugOffsets` (Include/internal/pycore_debug_offsets.h): where in it each offset is written.

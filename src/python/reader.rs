@@ -8,6 +8,7 @@ use super::layout::LayoutSource;
 use super::line_cache::LineCache;
 use super::own::{OwnReader, SampleStats};
 use super::probed::ProbedStacks;
+use super::raised::Exceptions;
 use super::variables::IntegerVariable;
 use crate::model::{FrameWalk, StackTable, ThreadId, ThreadSample};
 use crate::target::{PageCache, Process};
@@ -163,6 +164,17 @@ impl PythonReader {
             Reader::Own(own) => {
                 let process = Process::open(process.pid()).ok()?;
                 Some(IntegerVariable::new(process, own.interpreter().clone(), name))
+            }
+            Reader::PySpy(_) => None,
+        }
+    }
+
+    /// What looks for exceptions of the class `class` in `process`, the one attached to; `None` when py-spy reads the stacks.
+    pub fn exceptions(&self, process: &Process, class: &'static str) -> Option<Exceptions> {
+        match &self.reader {
+            Reader::Own(own) => {
+                let process = Process::open(process.pid()).ok()?;
+                Some(Exceptions::new(process, own.interpreter().clone(), class))
             }
             Reader::PySpy(_) => None,
         }

@@ -1,9 +1,10 @@
 //! One [`Layout`] per minor version of CPython (64-bit Linux), printed from its headers by a script.
 
 use super::layout::{
-    Attributes, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, Entry, FrameLayout, GcState,
-    GeneratorFrame, GilLayout, HeapLayout, InstanceLayout, Instruction, InterpreterLayout, Layout,
-    LineFormat, LocalNames, ObjectLayout, RuntimeLayout, SavedStack, ThreadLayout,
+    Attributes, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, Entry, ErrorLayout,
+    FrameLayout, GcState, GeneratorFrame, GilLayout, HeapLayout, InstanceLayout, Instruction,
+    InterpreterLayout, Layout, LineFormat, LocalNames, ObjectLayout, RuntimeLayout, SavedStack,
+    ThreadLayout,
 };
 use crate::target::Field;
 
@@ -32,6 +33,8 @@ pub(super) const V3_8: Layout = Layout {
     heap: HeapLayout { gc: GcState::OfRuntime(344), collecting: Field::at(200), tuple_items: 24,
         function_code: Field::at(16), function_globals: Field::at(24), function_defaults: Field::at(32), function_kwdefaults: Field::at(40), function_closure: Field::at(48), function_dict: Field::at(72),
         generator: GeneratorFrame::Pointer(Field::at(16)), frame_of_object: None, frame_locals: 360, frame_globals: Field::at(48), local_names: LocalNames::Apart { variables: Field::at(72), cells: Field::at(88), free: Field::at(80) }, },
+    error: ErrorLayout { current: Field::at(96), current_traceback: Some(Field::at(104)), handled: Field::at(144), handled_value: Field::at(8), handled_before: Field::at(24), args: Field::at(24), traceback: Field::at(32), context: Field::at(40), cause: Field::at(48),
+        next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
     debug_offsets: None,
 };
 
@@ -51,6 +54,8 @@ pub(super) const V3_9: Layout = Layout {
     heap: HeapLayout { gc: GcState::OfInterpreter(616), collecting: Field::at(200), tuple_items: 24,
         function_code: Field::at(16), function_globals: Field::at(24), function_defaults: Field::at(32), function_kwdefaults: Field::at(40), function_closure: Field::at(48), function_dict: Field::at(72),
         generator: GeneratorFrame::Pointer(Field::at(16)), frame_of_object: None, frame_locals: 360, frame_globals: Field::at(48), local_names: LocalNames::Apart { variables: Field::at(72), cells: Field::at(88), free: Field::at(80) }, },
+    error: ErrorLayout { current: Field::at(96), current_traceback: Some(Field::at(104)), handled: Field::at(144), handled_value: Field::at(8), handled_before: Field::at(24), args: Field::at(24), traceback: Field::at(32), context: Field::at(40), cause: Field::at(48),
+        next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
     debug_offsets: None,
 };
 
@@ -70,6 +75,8 @@ pub(super) const V3_10: Layout = Layout {
     heap: HeapLayout { gc: GcState::OfInterpreter(616), collecting: Field::at(200), tuple_items: 24,
         function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
         generator: GeneratorFrame::Pointer(Field::at(16)), frame_of_object: None, frame_locals: 352, frame_globals: Field::at(48), local_names: LocalNames::Apart { variables: Field::at(72), cells: Field::at(88), free: Field::at(80) }, },
+    error: ErrorLayout { current: Field::at(96), current_traceback: Some(Field::at(104)), handled: Field::at(144), handled_value: Field::at(8), handled_before: Field::at(24), args: Field::at(24), traceback: Field::at(32), context: Field::at(40), cause: Field::at(48),
+        next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
     debug_offsets: None,
 };
 
@@ -89,6 +96,8 @@ pub(super) const V3_11: Layout = Layout {
     heap: HeapLayout { gc: GcState::OfInterpreter(648), collecting: Field::at(200), tuple_items: 24,
         function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
         generator: GeneratorFrame::Inside(80), frame_of_object: Some(Field::at(24)), frame_locals: 72, frame_globals: Field::at(8), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
+    error: ErrorLayout { current: Field::at(104), current_traceback: Some(Field::at(112)), handled: Field::at(120), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(24), traceback: Field::at(40), context: Field::at(48), cause: Field::at(56),
+        next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
     debug_offsets: None,
 };
 
@@ -108,6 +117,8 @@ pub(super) const V3_12: Layout = Layout {
     heap: HeapLayout { gc: GcState::OfInterpreter(112), collecting: Field::at(200), tuple_items: 24,
         function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
         generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 72, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
+    error: ErrorLayout { current: Field::at(96), current_traceback: None, handled: Field::at(104), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(24), traceback: Field::at(40), context: Field::at(48), cause: Field::at(56),
+        next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
     debug_offsets: None,
 };
 
@@ -127,6 +138,8 @@ pub(super) const V3_13: Layout = Layout {
     heap: HeapLayout { gc: GcState::OfInterpreter(7400), collecting: Field::at(200), tuple_items: 24,
         function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
         generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 72, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
+    error: ErrorLayout { current: Field::at(112), current_traceback: None, handled: Field::at(120), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(24), traceback: Field::at(40), context: Field::at(48), cause: Field::at(56),
+        next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
     debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(88), gil: Field::at(112),
         own_gil: Field::at(120), own_gil_locked: Field::at(136), own_gil_holder: Field::at(144), code_generation: None,
         next_thread: Field::at(168), interpreter: Field::at(176), head: Field::at(184), python_id: Field::at(192), os_id: Field::at(200),
@@ -152,6 +165,8 @@ pub(super) const V3_14: Layout = Layout {
     heap: HeapLayout { gc: GcState::OfInterpreter(7408), collecting: Field::at(192), tuple_items: 32,
         function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
         generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 80, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
+    error: ErrorLayout { current: Field::at(112), current_traceback: None, handled: Field::at(120), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(24), traceback: Field::at(40), context: Field::at(48), cause: Field::at(56),
+        next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
     debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
         own_gil: Field::at(128), own_gil_locked: Field::at(144), own_gil_holder: Field::at(152), code_generation: Some(Field::at(160)),
         next_thread: Field::at(192), interpreter: Field::at(200), head: Field::at(208), python_id: Field::at(216), os_id: Field::at(224),
@@ -177,6 +192,8 @@ pub(super) const V3_15: Layout = Layout {
     heap: HeapLayout { gc: GcState::OfInterpreter(7400), collecting: Field::at(112), tuple_items: 32,
         function_code: Field::at(48), function_globals: Field::at(16), function_defaults: Field::at(56), function_kwdefaults: Field::at(64), function_closure: Field::at(72), function_dict: Field::at(88),
         generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 80, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
+    error: ErrorLayout { current: Field::at(136), current_traceback: None, handled: Field::at(144), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(24), traceback: Field::at(40), context: Field::at(48), cause: Field::at(56),
+        next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
     debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
         own_gil: Field::at(128), own_gil_locked: Field::at(144), own_gil_holder: Field::at(152), code_generation: Some(Field::at(160)),
         next_thread: Field::at(192), interpreter: Field::at(200), head: Field::at(208), python_id: Field::at(240), os_id: Field::at(248),

@@ -94,7 +94,7 @@ pub(super) fn walk(
             return Walked::Torn;
         }
         let Some(frame) = windows.first(batch, at, layout.len) else { return Walked::Missing(at) };
-        let Some(read) = Read::of(layout, frame) else { return Walked::Torn };
+        let Some(read) = FrameFields::of(layout, frame) else { return Walked::Torn };
         if read.shim {
             called_from_c = true;
             at = read.previous;
@@ -155,7 +155,7 @@ fn unchanged(
     frames: &[RawFrame],
 ) -> Option<bool> {
     for (depth, frame) in frames.iter().take(COMPARED).enumerate() {
-        let again = Read::of(layout, windows.second(batch, frame.at, layout.len)?)?;
+        let again = FrameFields::of(layout, windows.second(batch, frame.at, layout.len)?)?;
         let may_run = depth == 0 && leaf_runs != Some(false);
         let same = again.code == frame.code
             && again.previous == frame.previous
@@ -168,25 +168,27 @@ fn unchanged(
 }
 
 /// One frame's fields.
-struct Read {
-    code: Addr,
-    previous: Addr,
-    instruction: u64,
+pub(super) struct FrameFields {
+    pub(super) code: Addr,
+    pub(super) previous: Addr,
+    pub(super) instruction: u64,
     executing: bool,
     /// Whether its own bytecode runs; `None` where the version does not tell.
     runs: Option<bool>,
     entry: bool,
-    shim: bool,
+    /// Whether it is none of Python's.
+    pub(super) shim: bool,
 }
 
-impl Read {
-    fn of(layout: &FrameLayout, bytes: &[u8]) -> Option<Read> {
+impl FrameFields {
+    /// Those in a copy of the frame; `None` when it is too short.
+    pub(super) fn of(layout: &FrameLayout, bytes: &[u8]) -> Option<FrameFields> {
         let (entry, shim) = match layout.entry {
             Entry::Unmarked => (false, false),
             Entry::Flag(flag) => (flag.of(bytes)? != 0, false),
             Entry::Shim { owner, from } => (false, owner.of(bytes)? >= from),
         };
-        Some(Read {
+        Some(FrameFields {
             code: Addr(layout.code.of(bytes)?.0 & !TAG),
             previous: layout.previous.of(bytes)?,
             instruction: match layout.instruction {

@@ -40,10 +40,20 @@ pub struct RankMemory<'a> {
     pub folded: &'a Folded,
 }
 
+/// How several ranks are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ranks {
+    /// Side by side.
+    Apart,
+    /// As one: what has the same stack is added up.
+    Together,
+}
+
 /// Draws the bytes of several ranks, each at its own moment.
 pub fn flame_of_ranks(
     out: &mut dyn Write,
     ranks: &[RankMemory<'_>],
+    how: Ranks,
     style: NameStyle,
 ) -> Result<(), RenderError> {
     let Some(first) = ranks.first() else { return Err(RenderError::Empty) };
@@ -53,9 +63,11 @@ pub fn flame_of_ranks(
         (None, Moment::Peak) => "each at its own peak",
         (None, Moment::End) => "each at the end of its recording",
     };
-    let title = format!("GPU memory of {} ranks, {moment}: {} in all", ranks.len(), bytes(total));
+    let together = if how == Ranks::Together { " added up" } else { "" };
+    let count = ranks.len();
+    let title = format!("GPU memory of {count} ranks{together}, {moment}: {} in all", bytes(total));
     let sizes = ranks.iter().map(|rank| format!("{} {}", rank.label, bytes(rank.folded.total)));
-    let lines: Vec<String> = rank_lines(ranks, style).collect();
+    let lines = rank_lines(ranks, how, style);
     draw(out, &lines, title, sizes.collect::<Vec<_>>().join(", "), "Line:")
 }
 
@@ -63,22 +75,29 @@ pub fn flame_of_ranks(
 pub fn collapsed_of_ranks(
     out: &mut dyn Write,
     ranks: &[RankMemory<'_>],
+    how: Ranks,
     style: NameStyle,
 ) -> Result<(), RenderError> {
-    for line in rank_lines(ranks, style) {
+    for line in rank_lines(ranks, how, style) {
         writeln!(out, "{line}")?;
     }
     Ok(())
 }
 
-fn rank_lines(ranks: &[RankMemory<'_>], style: NameStyle) -> impl Iterator<Item = String> {
-    ranks.iter().flat_map(move |rank| {
+fn rank_lines(ranks: &[RankMemory<'_>], how: Ranks, style: NameStyle) -> Vec<String> {
+    let mut lines: Vec<(String, u64)> = Vec::new();
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for rank in ranks {
         let label = rank.label.replace(';', ":");
-        stacks(rank.profile, rank.folded, style)
-            .into_iter()
-            .filter(|(_, bytes)| *bytes > 0)
-            .map(move |(stack, bytes)| format!("{label};{stack} {bytes}"))
-    })
+        let stacks = stacks(rank.profile, rank.folded, style).into_iter();
+        for (stack, bytes) in stacks.filter(|(_, bytes)| *bytes > 0) {
+            match how {
+                Ranks::Apart => lines.push((format!("{label};{stack}"), bytes)),
+                Ranks::Together => *sums.entry(stack).or_default() += bytes,
+            }
+        }
+    }
+    lines.into_iter().chain(sums).map(|(stack, bytes)| format!("{stack} {bytes}")).collect()
 }
 
 /// Draws who holds the bytes of a moment.

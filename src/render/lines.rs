@@ -7,7 +7,7 @@ use super::header::header;
 use super::label::{Labels, one_line};
 use super::size::{bytes, count, scaled, signed_bytes};
 use crate::analysis::{Bounded, LineFunction, LineRow, LineTable, Profile};
-use crate::model::{Function, Metric, Pool, StatField, StatKey};
+use crate::model::{Function, Metric, Pool, Source, StatField, StatKey};
 
 /// What of the table is shown, and how wide.
 #[derive(Debug, Clone)]
@@ -101,10 +101,18 @@ pub(super) fn source_lines<'a>(
     profile: &'a Profile,
     function: &'a LineFunction,
 ) -> Vec<(u32, Option<&'a str>, Option<&'a LineRow>)> {
-    let row = |line| function.rows.iter().find(|r| r.line == line);
-    let Some(source) = profile.source(function.function) else {
-        let seen = function.rows.iter();
-        return seen.map(|r| (r.line, None, Some(r))).collect();
+    with_source(profile.source(function.function), &function.rows, |row| row.line)
+}
+
+/// The same for rows of any kind, whose lines `line` tells.
+pub(super) fn with_source<'a, R>(
+    source: Option<&'a Source>,
+    rows: &'a [R],
+    line: impl Fn(&R) -> u32,
+) -> Vec<(u32, Option<&'a str>, Option<&'a R>)> {
+    let row = |wanted| rows.iter().find(|r| line(r) == wanted);
+    let Some(source) = source else {
+        return rows.iter().map(|r| (line(r), None, Some(r))).collect();
     };
     let mut lines: Vec<_> = source
         .text
@@ -112,17 +120,18 @@ pub(super) fn source_lines<'a>(
         .zip(source.first_line..)
         .map(|(text, line)| (line, Some(text), row(line)))
         .collect();
-    let beyond = |r: &&LineRow| !lines.iter().any(|l| l.0 == r.line);
-    let mut others: Vec<_> = function.rows.iter().filter(beyond).collect();
-    others.sort_unstable_by_key(|r| r.line);
-    lines.extend(others.into_iter().map(|r| (r.line, None, Some(r))));
+    let beyond = |r: &&R| !lines.iter().any(|l| l.0 == line(r));
+    let mut others: Vec<_> = rows.iter().filter(beyond).collect();
+    others.sort_unstable_by_key(|r| line(r));
+    lines.extend(others.into_iter().map(|r| (line(r), None, Some(r))));
     lines.sort_by_key(|l| l.0);
     lines
 }
 
 /// One function's part of the text.
-struct FunctionText<'a> {
-    lines: Vec<(u32, Option<&'a str>, Option<&'a LineRow>)>,
+pub(super) struct FunctionText<'a> {
+    /// Number and source of each line, and the value of its bar where it has figures.
+    lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
     columns: Vec<Column>,
     source_width: usize,
     has_source: bool,
@@ -130,7 +139,7 @@ struct FunctionText<'a> {
     most: i64,
 }
 
-struct Column {
+pub(super) struct Column {
     head: [String; 2],
     cells: Vec<String>,
     width: usize,
@@ -160,7 +169,7 @@ impl<'a> FunctionText<'a> {
             Some(_) => ("", "allocs"),
             None => ("~", "samples"),
         };
-        let mut extras = vec![
+        let extras = vec![
             Column::new(head("live at", "the peak"), cells(&|r| bytes(r.live))),
             Column::new(head("of it", "own"), cells(&|r| bytes(r.live_self))),
             Column::new(
@@ -169,6 +178,19 @@ impl<'a> FunctionText<'a> {
             ),
             Column::new(head("", times), cells(&|r| count(r.samples))),
         ];
+        let bar = |row: &LineRow| row.cells.first().map_or(0, |c| c.value.value);
+        let lines = lines.iter().map(|(line, source, row)| (*line, *source, row.map(bar)));
+        FunctionText::of(lines.collect(), columns, extras, width, most)
+    }
+
+    /// With these columns, and as many of `extras` as leave room for the source.
+    pub(super) fn of(
+        lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
+        mut columns: Vec<Column>,
+        mut extras: Vec<Column>,
+        width: usize,
+        most: i64,
+    ) -> FunctionText<'a> {
         let taken =
             |columns: &[Column]| columns.iter().map(|c| c.width + 2).sum::<usize>() + 7 + BAR + 3;
         let mut room = width.saturating_sub(taken(&columns));
@@ -207,7 +229,7 @@ impl<'a> FunctionText<'a> {
         shown
     }
 
-    fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
+    pub(super) fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         for half in 0..2 {
             let mut text = format!("{:>6}", ["", "line"][half]);
             for column in &self.columns {
@@ -234,7 +256,7 @@ impl<'a> FunctionText<'a> {
             for column in &self.columns {
                 text += &format!("  {:>width$}", column.cells[i], width = column.width);
             }
-            let first = row.and_then(|r| r.cells.first()).map_or(0, |c| c.value.value);
+            let first = row.unwrap_or(0);
             let source = one_line(&source.unwrap_or_default().replace('\t', "    "));
             let source: String = source.chars().take(self.source_width).collect();
             text += &format!("  {}  {source}", bar(first, self.most));
@@ -245,14 +267,14 @@ impl<'a> FunctionText<'a> {
 }
 
 impl Column {
-    fn new(head: [String; 2], cells: Vec<String>) -> Column {
+    pub(super) fn new(head: [String; 2], cells: Vec<String>) -> Column {
         let longest = head.iter().chain(&cells).map(|c| c.chars().count()).max();
         Column { width: longest.unwrap_or(0), head, cells }
     }
 }
 
 /// The two lines above a column.
-fn column_head(key: StatKey) -> [String; 2] {
+pub(super) fn column_head(key: StatKey) -> [String; 2] {
     let known = match (key.metric, key.pool, key.field) {
         (Metric::AllocatedBytes, Pool::All, StatField::Peak) => Some("allocated"),
         (Metric::ReservedBytes, Pool::All, StatField::Peak) => Some("reserved"),

@@ -167,7 +167,7 @@ fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Val
     })
 }
 
-fn high_water(high: HighWater) -> Value {
+pub(super) fn high_water(high: HighWater) -> Value {
     let (from, to) = match high.reached {
         Reached::BeforeRecording => (None, None),
         Reached::Between(from, to) => (Some(from.seconds()), Some(to.seconds())),

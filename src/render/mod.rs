@@ -22,6 +22,7 @@ mod label;
 mod lines;
 mod lines_export;
 mod moved;
+mod rank_lines;
 mod referrers;
 mod size;
 mod summary;
@@ -35,7 +36,7 @@ pub use dump::{Holders, allocator_text, dump_text};
 pub use dump_json::dump_json;
 pub use exact::{kind as memory_name, way};
 pub use flame::{
-    RankMemory, collapsed_of_ranks, flame, flame_of_ranks, holders_collapsed, holders_flame,
+    RankMemory, Ranks, collapsed_of_ranks, flame, flame_of_ranks, holders_collapsed, holders_flame,
 };
 pub use header::header;
 pub use holders::{TensorsWanted, changes_text, graph_text, pause, place, tensors_text};
@@ -45,6 +46,7 @@ pub use label::{Labels, one_line, short_file};
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use moved::{MoveReport, move_json, move_text};
+pub use rank_lines::{RankLines, rank_lines_csv, rank_lines_json, rank_lines_text};
 pub use referrers::referrers_text;
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;

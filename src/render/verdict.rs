@@ -8,8 +8,12 @@ use super::clock::utc;
 use super::header::{end_text, stretch};
 use super::label::{Labels, one_line};
 use super::size::{bytes, count, optional_bytes, percent};
-use crate::analysis::{Asked, Cache, ExactProfile, Folded, Label, Profile, Verdict, VerdictDevice};
-use crate::model::{Arena, HeldOnDevice, HolderSnapshot, Nanos, ProcessUsage, StackId};
+use crate::analysis::{
+    Asked, Cache, ExactProfile, Folded, Label, Profile, Verdict, VerdictDevice, bytes_in_words,
+};
+use crate::model::{
+    Arena, HeldOnDevice, HolderSnapshot, Nanos, ProcessUsage, StackId, ThrownError, is_library,
+};
 
 /// Stacks, holders and refusals listed.
 const LISTED: usize = 10;
@@ -25,6 +29,7 @@ pub fn verdict_text(
 ) -> Result<(), RenderError> {
     let text = Text { profile, verdict, labels: super::lines::labels(profile, false) };
     text.head(out)?;
+    text.thrown(out)?;
     text.asked(out)?;
     for device in &verdict.devices {
         text.device(out, device)?;
@@ -76,6 +81,66 @@ impl Text<'_> {
         Ok(())
     }
 
+    /// The errors as the program saw them.
+    fn thrown(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut told: Vec<&ThrownError> = Vec::new();
+        for error in self.errors() {
+            // The same one again: a program that tries it once more.
+            let same =
+                |other: &&ThrownError| (other.stack, &other.text) == (error.stack, &error.text);
+            if !told.iter().any(same) {
+                told.push(error);
+            }
+        }
+        if told.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\nWhat PyTorch's error says")?;
+        for error in told.iter().take(REFUSED) {
+            match bytes_in_words(&error.text) {
+                Some(size) => {
+                    let size = bytes(size);
+                    writeln!(
+                        out,
+                        "  asked for {size} (PyTorch's words: rounded, and in whole segments), at"
+                    )?;
+                }
+                None => writeln!(out, "  how much was asked for is not in its words; at")?,
+            }
+            match error.stack {
+                Some(stack) => self.raised(out, stack)?,
+                None => writeln!(out, "    an unknown place: it had no traceback")?,
+            }
+            let first = error.text.lines().next().unwrap_or_default();
+            writeln!(out, "    \"{}\"", one_line(first))?;
+        }
+        let more = told.len().saturating_sub(REFUSED);
+        if more > 0 {
+            writeln!(out, "  and {more} more in the two seconds around it")?;
+        }
+        Ok(())
+    }
+
+    /// The errors found.
+    fn errors(&self) -> impl Iterator<Item = &ThrownError> {
+        self.verdict.thrown.iter().filter_map(|thrown| thrown.error.as_ref())
+    }
+
+    /// Where an error was raised, with the program's own line where libraries stand before it.
+    fn raised(&self, out: &mut dyn Write, stack: StackId) -> io::Result<()> {
+        writeln!(out, "    {}", self.stack(stack))?;
+        let stacks = self.profile.stacks();
+        let own = stacks.frames(stack).enumerate().find(|(_, frame)| {
+            stacks.get_function(frame.function).is_some_and(|f| !is_library(&f.file))
+        });
+        match own {
+            Some((depth, frame)) if depth > 0 => {
+                writeln!(out, "    called by the program's line {}", self.labels.frame(frame, true))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What failed and where: exactly, or as far as samples show.
     fn asked(&self, out: &mut dyn Write) -> io::Result<()> {
         let verdict = self.verdict;
@@ -93,7 +158,8 @@ impl Text<'_> {
             }
             return Ok(());
         }
-        if verdict.stood.is_empty() {
+        // Who threw says more than where threads stood.
+        if verdict.stood.is_empty() || self.errors().any(|error| error.stack.is_some()) {
             return Ok(());
         }
         writeln!(out, "\nWhere threads stood at the samples around that moment")?;
@@ -103,10 +169,14 @@ impl Text<'_> {
             writeln!(out, "    {}", self.stack(stood.stack))?;
         }
         if verdict.out_of_memory && !self.sees_refusals() {
+            let words = match verdict.thrown.is_empty() {
+                true => "its words were not looked for",
+                false => "the job was done with its error before it could be read",
+            };
             writeln!(
                 out,
                 "  These are samples: the failing line is one of them, or ran between them. How much it asked for is not \
-                 known (record --exact tells)."
+                 known: {words} (record --exact tells)."
             )?;
         }
         Ok(())
@@ -335,7 +405,9 @@ impl Text<'_> {
         if !self.verdict.out_of_memory {
             return reasons;
         }
-        let asked = self.verdict.refused.iter().map(|asked| asked.size).max();
+        let refused = self.verdict.refused.iter().map(|asked| asked.size).max();
+        let words = || self.errors().filter_map(|error| bytes_in_words(&error.text)).max();
+        let asked = refused.or_else(words);
         for device in &self.verdict.devices {
             let on = format!("GPU {}", device.device.0);
             if let Some(usage) = &device.usage

@@ -9,6 +9,7 @@
 mod attach;
 mod background;
 mod device_watch;
+mod error_thread;
 mod exact;
 mod family;
 mod gpu_watch;

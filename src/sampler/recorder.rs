@@ -123,6 +123,7 @@ impl Recorder {
         self.session.record_start(host, self.wanted.rate, sink)?;
         let reason = self.follow(sink, stop, observe)?;
         self.wait_for_maps(sink)?;
+        self.session.wait_for_thrown(sink)?;
         self.session.record_losses(sink)?;
         let time = self.session.now();
         let end = End { time, reason, totals: self.session.totals };
@@ -232,6 +233,7 @@ impl Recorder {
         }
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
+        self.session.record_thrown(sink)?;
         self.session.record_step(sink)?;
         Ok(Next::GoOn)
     }
@@ -302,6 +304,7 @@ impl Recorder {
             std::mem::swap(&mut self.counters, &mut self.before);
             self.before.clear();
         }
+        self.session.see_errors(&self.counters);
         for (device, counters) in &self.counters {
             let state = self.devices.entry(*device).or_insert_with(|| DeviceState {
                 policy: MapPolicy::apart(self.maps_apart),

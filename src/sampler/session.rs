@@ -4,10 +4,11 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    Definition, EndReason, HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
-    Runtime, StackTable, Start, Step, Totals,
+    AllocatorCounters, CudaIndex, Definition, EndReason, Frame, HolderSnapshot, MissedWhy, Nanos,
+    ReaderKind, Record, RecordSink, Runtime, StackTable, Start, Step, Thrown, ThrownError, Totals,
 };
 
+use super::error_thread::{ErrorThread, Found};
 use super::family::rank;
 use super::gpu_watch::GpuWatch;
 use super::holder_thread::HolderThread;
@@ -15,6 +16,7 @@ use super::losses::Losses;
 use super::readers::Readers;
 use super::steps::{Counts, LoopVariables, Places, Steps};
 use crate::probe::RawStep;
+use crate::python::Raised;
 
 /// What is wanted beside stacks and memory, in every kind of recording.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +42,7 @@ pub(super) struct Session {
     pub(super) totals: Totals,
     gpu: Option<GpuWatch>,
     holders: Option<HolderThread>,
+    errors: Option<ErrorThread>,
     steps: Steps,
     /// Whether every allocation is recorded: then it can be said who made what has no name.
     pub(super) exact: bool,
@@ -58,6 +61,7 @@ impl Session {
             totals: Totals::default(),
             gpu: None,
             holders: None,
+            errors: None,
             steps: Steps::default(),
             exact: false,
             forget_after,
@@ -121,6 +125,14 @@ impl Session {
             wanted.step_variable.as_deref(),
             wanted.epoch_variable.as_deref(),
         ));
+        let python = self.readers.python.as_ref();
+        match python.and_then(|python| ErrorThread::start(python, process)) {
+            Some(Ok(thread)) => self.errors = Some(thread),
+            Some(Err(e)) => {
+                self.losses.add(ReaderKind::Stacks, MissedWhy::Failed(e.to_string()), 1)
+            }
+            None => {}
+        }
         let Some(budget) = wanted.holders else { return };
         match HolderThread::start(process.pid(), budget, self.start) {
             Ok(thread) => self.holders = Some(thread),
@@ -173,6 +185,52 @@ impl Session {
         within: Option<Nanos>,
     ) -> Option<Step> {
         self.steps.seen(counts, seen, time, within)
+    }
+
+    /// Takes the allocator's counters just read: when they count an error, its exception is looked for.
+    pub(super) fn see_errors(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
+        if let Some(errors) = &mut self.errors {
+            errors.see(counters);
+        }
+    }
+
+    /// Records the errors that were looked for.
+    pub(super) fn record_thrown(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        while let Some(found) = self.errors.as_mut().and_then(ErrorThread::take) {
+            self.record_found(found, sink)?;
+        }
+        Ok(())
+    }
+
+    /// The same, waiting for those that are still looked for.
+    pub(super) fn wait_for_thrown(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        while let Some(found) = self.errors.as_mut().and_then(ErrorThread::wait) {
+            self.record_found(found, sink)?;
+        }
+        Ok(())
+    }
+
+    fn record_found(&mut self, found: Found, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let time = self.now();
+        let mut errors: Vec<_> = found.into_iter().map(|raised| Some(self.name(raised))).collect();
+        if errors.is_empty() {
+            errors.push(None);
+        }
+        self.record_definitions(sink)?;
+        errors
+            .into_iter()
+            .try_for_each(|error| sink.record(&Record::Thrown(Thrown { time, error })))
+    }
+
+    fn name(&mut self, raised: Raised) -> ThrownError {
+        let table = &mut self.table;
+        let stack = raised.frames.into_iter().rev().fold(None, |parent, (function, line)| {
+            let function = table.function(function);
+            let frame = table.frame(Frame { function, line });
+            Some(table.stack(parent, frame))
+        });
+        let thread = raised.python_id.and_then(|id| table.find_thread(id, None));
+        ThrownError { thread, stack, text: raised.text }
     }
 
     /// Records the steps that training has made, when they change.

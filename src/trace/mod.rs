@@ -61,6 +61,7 @@
 //! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable), opt longest time (ns) since it was made, 0 for exactly between the events before and after it; earlier files end before these three, or before the last |
 //! | 23 | inherited | time, makers, memory (below): what a recording has from its dropped beginning |
 //! | 24 | triggered | time, condition, what was seen |
+//! | 25 | thrown | time, opt error: opt thread, opt stack, the error's words |
 //!
 //! Functions, frames and stacks are numbered in the order of their records, from what the head of the
 //! block says; each uses numbers smaller than its own only. A thread's number is written: the next one

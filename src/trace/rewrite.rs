@@ -135,6 +135,14 @@ impl Rewriter {
                 Record::Events(batch)
             }
             Record::Inherited(inherited) => Record::Inherited(self.inherited(from, inherited)),
+            Record::Thrown(thrown) => {
+                let mut thrown = thrown.clone();
+                if let Some(error) = &mut thrown.error {
+                    error.thread = error.thread.and_then(|thread| self.thread(from, thread));
+                    error.stack = error.stack.and_then(|stack| self.stack(from, stack));
+                }
+                Record::Thrown(thrown)
+            }
             other => other.clone(),
         };
         for definition in self.to.table.take_definitions() {

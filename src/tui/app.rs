@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{Event, read};
+use ratatui::crossterm::event::{Event, KeyEvent, read};
 
 use super::draw::draw;
 use super::looking::Looking;
 use super::palette::Palette;
 use super::picture::Picture;
+use super::ranks::RankFacts;
 use super::recording::{Attach, Recorded};
 use super::screen::Screen;
 use super::state::{Asked, State};
@@ -24,11 +25,11 @@ use crate::sampler::Pausing;
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// How long the view may take to notice that it is to end.
-const NOTICE: Duration = Duration::from_millis(100);
+pub(super) const NOTICE: Duration = Duration::from_millis(100);
 /// How long the first picture waits for the first records.
 const FIRST: Duration = Duration::from_secs(1);
 /// Making pictures takes at most one part in this many of the time.
-const SHARE: u32 = 10;
+pub(super) const SHARE: u32 = 10;
 
 /// What is wanted of the view.
 #[derive(Debug, Clone)]
@@ -72,11 +73,20 @@ pub enum TopError {
 pub fn run(attach: Attach, options: &Options, stop: &AtomicBool) -> Result<(), TopError> {
     let recorded =
         Recorded::start(attach, options.choice, options.host.clone()).map_err(TopError::Attach)?;
-    let mut looking = Looking::at(options.pid, options.pausing);
     let mut screen = Screen::take()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
-    let shown = show(&recorded, &mut looking, &mut screen, &keys, options, stop);
+    // The first records come in a moment: better nothing than a picture without them.
+    let began = Instant::now();
+    while recorded.live().profile().ticks() == 0
+        && recorded.ended().is_none()
+        && began.elapsed() < FIRST
+        && !stop.load(Ordering::Relaxed)
+    {
+        std::thread::sleep(FIRST / 100);
+    }
+    let mut view = OneView::new(recorded, options.pid, None, options);
+    let shown = show(&mut view, &mut screen, &keys, stop);
     // Before the threads are waited for: the user has the terminal back at once.
     drop(screen);
     if lost.load(Ordering::Relaxed) {
@@ -86,7 +96,7 @@ pub fn run(attach: Attach, options: &Options, stop: &AtomicBool) -> Result<(), T
 }
 
 /// What is typed. Read on a thread that nobody waits for: of a terminal that is gone the reader of events never returns.
-fn keys() -> io::Result<Receiver<io::Result<Event>>> {
+pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
     let (sender, keys) = channel();
     std::thread::Builder::new().name("memspy-keys".to_owned()).spawn(move || {
         loop {
@@ -100,51 +110,126 @@ fn keys() -> io::Result<Receiver<io::Result<Event>>> {
     Ok(keys)
 }
 
+/// One process: its recording, what the user has chosen, and the picture that follows from both.
+pub(super) struct OneView {
+    recorded: Recorded,
+    looking: Looking,
+    state: State,
+    picture: Picture,
+    full_filenames: bool,
+    palette: Palette,
+    /// Whether the picture stood still at the last keys.
+    was_frozen: bool,
+}
+
+impl OneView {
+    /// The view of process `pid`, called `among` where others are shown beside it.
+    pub(super) fn new(
+        recorded: Recorded,
+        pid: u32,
+        among: Option<String>,
+        options: &Options,
+    ) -> OneView {
+        let mut state = State::new(options.gpu, options.interval);
+        state.among = among;
+        let picture = picture(&recorded, &mut state, options.full_filenames, false);
+        OneView {
+            recorded,
+            looking: Looking::at(pid, options.pausing),
+            state,
+            picture,
+            full_filenames: options.full_filenames,
+            palette: options.palette,
+            was_frozen: false,
+        }
+    }
+
+    fn take(&mut self, whole: bool) {
+        self.picture = picture(&self.recorded, &mut self.state, self.full_filenames, whole);
+    }
+
+    /// Another picture, unless it is to stand still.
+    pub(super) fn refresh(&mut self) {
+        if !self.state.frozen {
+            self.take(false);
+        }
+    }
+
+    /// The picture that the keys pressed ask for.
+    pub(super) fn follow_keys(&mut self) {
+        if !self.state.frozen || !self.was_frozen {
+            // A frozen picture has all that may be asked of it.
+            self.take(self.state.frozen);
+        }
+        self.was_frozen = self.state.frozen;
+    }
+
+    /// Whether there is news of a look at holders.
+    pub(super) fn looked(&mut self) -> bool {
+        self.looking.take()
+    }
+
+    /// Does what a key means.
+    pub(super) fn key(&mut self, key: KeyEvent) -> Asked {
+        let asked = self.state.key(key);
+        if asked == Asked::LookAtHolders && self.picture.ended.is_none() {
+            self.looking.ask();
+        }
+        asked
+    }
+
+    /// Between two pictures.
+    pub(super) fn interval(&self) -> Duration {
+        self.state.interval
+    }
+
+    pub(super) fn draw(&mut self, screen: &mut Screen) -> io::Result<()> {
+        let holders = self.looking.holders();
+        let (picture, state, palette) = (&self.picture, &mut self.state, self.palette);
+        screen.draw(|frame| draw(frame, picture, &holders, state, palette))
+    }
+
+    /// What a table of all processes tells of it.
+    pub(super) fn facts(
+        &self,
+        who: (usize, Option<u32>, u32),
+        full_filenames: bool,
+    ) -> Vec<RankFacts> {
+        let ended = self.recorded.ended();
+        RankFacts::of(&self.recorded.live(), who, full_filenames, ended)
+    }
+}
+
+fn picture(recorded: &Recorded, state: &mut State, full_filenames: bool, whole: bool) -> Picture {
+    // Asked first: what is then in the profile is all that will come.
+    let ended = recorded.ended();
+    let mut picture = Picture::of(&recorded.live(), state, full_filenames, whole);
+    if let Some(how) = ended {
+        picture.end(how);
+    }
+    picture
+}
+
 fn show(
-    recorded: &Recorded,
-    looking: &mut Looking,
+    view: &mut OneView,
     screen: &mut Screen,
     keys: &Receiver<io::Result<Event>>,
-    options: &Options,
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    let mut state = State::new(options.gpu, options.interval);
-    let take = |state: &mut State, whole: bool| {
-        // Asked first: what is then in the profile is all that will come.
-        let ended = recorded.ended();
-        let mut picture = Picture::of(&recorded.live(), state, options.full_filenames, whole);
-        if let Some(how) = ended {
-            picture.end(how);
-        }
-        picture
-    };
-    // The first records come in a moment: better nothing than a picture without them.
-    let began = Instant::now();
-    while recorded.live().profile().ticks() == 0
-        && recorded.ended().is_none()
-        && began.elapsed() < FIRST
-        && !stop.load(Ordering::Relaxed)
-    {
-        std::thread::sleep(FIRST / 100);
-    }
-    let mut picture = take(&mut state, false);
     let mut next = Instant::now();
     let mut redraw = true;
     while !stop.load(Ordering::Relaxed) && !screen.lost.load(Ordering::Relaxed) {
-        redraw |= looking.take();
+        redraw |= view.looked();
         let now = Instant::now();
         if now >= next {
-            if !state.frozen {
-                picture = take(&mut state, false);
-            }
+            view.refresh();
             // The age of what is shown grows in any case.
             redraw = true;
             let cost = now.elapsed();
-            next = now + state.interval.max(cost * SHARE);
+            next = now + view.interval().max(cost * SHARE);
         }
         if redraw {
-            let holders = looking.holders();
-            screen.draw(|frame| draw(frame, &picture, &holders, &mut state, options.palette))?;
+            view.draw(screen)?;
             redraw = false;
         }
         let wait = next.saturating_duration_since(Instant::now()).min(NOTICE);
@@ -155,24 +240,17 @@ fn show(
                 return Err(io::Error::other("it can no longer be read"));
             }
         };
-        let was_frozen = state.frozen;
         // All that is there, so that a key held down does not draw a picture each.
         let mut event = Some(first);
         while let Some(now) = event {
-            if let Event::Key(key) = now {
-                match state.key(key) {
-                    Asked::Quit => return Ok(()),
-                    Asked::LookAtHolders if picture.ended.is_none() => looking.ask(),
-                    Asked::LookAtHolders | Asked::Nothing => {}
-                }
+            if let Event::Key(key) = now
+                && view.key(key) == Asked::Quit
+            {
+                return Ok(());
             }
             event = keys.try_recv().ok().transpose()?;
         }
-        if !state.frozen || !was_frozen {
-            // A frozen picture has all that may be asked of it.
-            let whole = state.frozen;
-            picture = take(&mut state, whole);
-        }
+        view.follow_keys();
         redraw = true;
     }
     Ok(())

@@ -95,7 +95,7 @@ fn detail(buffer: &mut Buffer, area: Rect, palette: Palette, table: &Table, stat
 }
 
 /// Takes `height` rows from the top.
-fn take(rest: &mut Rect, height: u16) -> Rect {
+pub(super) fn take(rest: &mut Rect, height: u16) -> Rect {
     let height = height.min(rest.height);
     let taken = Rect { height, ..*rest };
     rest.y += height;
@@ -104,13 +104,13 @@ fn take(rest: &mut Rect, height: u16) -> Rect {
 }
 
 /// Takes `height` rows from the bottom.
-fn bottom(rest: &mut Rect, height: u16) -> Rect {
+pub(super) fn bottom(rest: &mut Rect, height: u16) -> Rect {
     let height = height.min(rest.height);
     rest.height -= height;
     Rect { y: rest.y + rest.height, height, ..*rest }
 }
 
-fn clock(time: Nanos) -> String {
+pub(super) fn clock(time: Nanos) -> String {
     let seconds = time.0 / 1_000_000_000;
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
@@ -125,8 +125,9 @@ fn head(buffer: &mut Buffer, area: Rect, picture: &Picture, state: &State, palet
     };
     let right = format!(" {how}{}", clock(head.elapsed));
     let room = width.saturating_sub(right.len());
+    let among = state.among.as_ref().map_or(String::new(), |among| format!("{among}  "));
     let left = match head.pid {
-        Some(pid) => format!("memspy top  pid {pid}  {}", head.command),
+        Some(pid) => format!("memspy top  {among}pid {pid}  {}", head.command),
         None => "memspy top  starting".to_owned(),
     };
     let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -233,10 +234,23 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
     if state.gpus.len() > 1 {
         words.push(("g", "GPU"));
     }
+    if state.among.is_some() {
+        words.extend([("Tab", "next"), ("Esc", "ranks")]);
+    }
     words.extend([("<>", "sort"), ("r", "reverse"), ("spc", "freeze"), ("+-", &*interval)]);
     let chosen = |key: &str| {
         matches!((key, state.view), ("l", View::Lines) | ("s", View::Stacks) | ("h", View::Holders))
     };
+    key_words(buffer, area, &words, chosen);
+}
+
+/// What keys do, as many as fit; those chosen stand out.
+pub(super) fn key_words(
+    buffer: &mut Buffer,
+    area: Rect,
+    words: &[(&str, &str)],
+    chosen: impl Fn(&str) -> bool,
+) {
     let mut x = 0;
     for (key, word) in words {
         let length = (key.len() + 1 + word.len()) as u16;
@@ -253,7 +267,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
 }
 
 /// Text in a window over the middle of the picture, from line `first` on; returns the one that it could begin with.
-fn window(
+pub(super) fn window(
     buffer: &mut Buffer,
     area: Rect,
     palette: Palette,

@@ -11,9 +11,6 @@ use super::palette::Palette;
 use super::state::State;
 use super::table::{Column, Name, Table};
 
-/// Columns of numbers are left out before the name gets narrower than this.
-const LEAST_NAME: u16 = 28;
-
 /// Draws the table; notes in `state` how many rows fit.
 pub(super) fn list(
     buffer: &mut Buffer,
@@ -60,7 +57,7 @@ pub(super) fn list(
         buffer.set_string(area.x + room as u16, y, shown, Style::new());
         y += 1;
     }
-    let columns = columns_that_fit(&table.columns, area.width);
+    let columns = columns_that_fit(&table.columns, table.least_name, area.width);
     let numbers: u16 = columns.iter().map(|column| column.width).sum();
     let name_x = area.x + numbers + u16::from(numbers > 0) * 2;
     let name_width = usize::from((area.x + area.width).saturating_sub(name_x));
@@ -84,6 +81,9 @@ pub(super) fn list(
     }
     for (i, row) in rows.iter().enumerate().skip(first).take(fitting) {
         let mut style = if row.is_head { bold } else { Style::new() };
+        if row.is_dim {
+            style = style.add_modifier(Modifier::DIM);
+        }
         if i == chosen {
             style = style.add_modifier(Modifier::REVERSED);
             buffer.set_string(area.x, y, " ".repeat(area.width as usize), style);
@@ -99,10 +99,10 @@ pub(super) fn list(
     }
 }
 
-fn columns_that_fit(columns: &[Column], width: u16) -> Vec<Column> {
+fn columns_that_fit(columns: &[Column], least_name: u16, width: u16) -> Vec<Column> {
     let mut fitting = columns.to_vec();
     let numbers = |columns: &[Column]| columns.iter().map(|c| c.width).sum::<u16>() + 2;
-    while fitting.len() > 1 && numbers(&fitting) + LEAST_NAME > width {
+    while fitting.len() > 1 && numbers(&fitting) + least_name > width {
         fitting.pop();
     }
     fitting

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustc_hash::FxBuildHasher;
 
 use crate::analysis::{
-    IsLibrary, Label, Live, LiveCounts, LiveLine, LiveRows, LiveStack, LookDevice, MemoryKind,
+    FoldError, Label, Live, LiveCounts, LiveLine, LiveRows, LiveStack, LookDevice, MemoryKind,
     OutsideTorch, Reach, Recent,
 };
 use crate::model::{
@@ -21,6 +21,9 @@ use super::table::{Cell, Column, Name, Row, Table};
 
 /// Callers that a row may have room for.
 const MOST_CALLERS: usize = 16;
+
+/// Columns of numbers are left out before the name gets narrower than this.
+const LEAST_NAME: u16 = 28;
 
 const OWN: Column = Column { name: "OWN", width: 11 };
 const TOTAL: Column = Column { name: "TOTAL", width: 11 };
@@ -244,6 +247,13 @@ fn moment<R>(live: &Live, rows: &LiveRows<R>) -> String {
     }
 }
 
+/// What the program's own lines hold, with library code that they call.
+pub(super) fn program_lines(live: &Live, gpu: CudaIndex) -> Result<LiveRows<LiveLine>, FoldError> {
+    let stacks = live.profile().stacks();
+    let in_library = |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
+    live.lines(gpu, Some(&in_library))
+}
+
 fn lines(
     live: &Live,
     gpu: CudaIndex,
@@ -251,10 +261,8 @@ fn lines(
     all: bool,
     details: bool,
 ) -> Result<Table, String> {
-    let in_library =
-        |function| labels.stacks.get_function(function).is_some_and(|f| is_library(&f.file));
-    let to_callers: Option<IsLibrary<'_>> = if all { None } else { Some(&in_library) };
-    let found = live.lines(gpu, to_callers).map_err(|e| e.to_string())?;
+    let found = if all { live.lines(gpu, None) } else { program_lines(live, gpu) };
+    let found = found.map_err(|e| e.to_string())?;
     let row = |line: &LiveLine| {
         let cells = vec![
             Cell::Bytes(line.own),
@@ -264,7 +272,7 @@ fn lines(
         ];
         let detail = if details { line_detail(line, &cells, labels, all) } else { Vec::new() };
         let key = FxBuildHasher.hash_one(line.place);
-        Row { cells, name: name(line.place, labels), detail, key, group: 0, is_head: false }
+        Row { cells, name: name(line.place, labels), detail, key, ..Row::default() }
     };
     let whose = if all { "all lines" } else { "the program's own lines" };
     let taken = moment(live, &found);
@@ -272,6 +280,7 @@ fn lines(
         title: format!("By line ({whose}): {taken}"),
         columns: vec![OWN, TOTAL, AT_PEAK, LINE_PEAK],
         names: "LINE",
+        least_name: LEAST_NAME,
         rows: found.rows.iter().map(row).collect(),
     })
 }
@@ -320,19 +329,20 @@ fn stacks(live: &Live, gpu: CudaIndex, labels: Labels<'_>, details: bool) -> Res
         }
         let cells = vec![Cell::Bytes(stack.bytes), Cell::Share(share), Cell::Bytes(stack.at_peak)];
         let key = FxBuildHasher.hash_one(&stack.path);
-        Row { cells, name: first, detail, key, group: 0, is_head: false }
+        Row { cells, name: first, detail, key, ..Row::default() }
     };
     let taken = moment(live, &found);
     Ok(Table {
         title: format!("By stack: {taken}"),
         columns: vec![NOW, SHARE, AT_PEAK],
         names: "STACK",
+        least_name: LEAST_NAME,
         rows: found.rows.iter().map(row).collect(),
     })
 }
 
 /// A step of a stack, in parts that can be shortened one by one.
-fn name(label: Label, labels: Labels<'_>) -> Name {
+pub(super) fn name(label: Label, labels: Labels<'_>) -> Name {
     let Label::Frame(Frame { function, line }) = label else {
         return Name { text: labels.label(label, true), ..Name::default() };
     };
@@ -386,7 +396,7 @@ fn holders_table(seen: &Seen, looking: bool, gpu: Option<CudaIndex>) -> Result<T
             let cells = vec![Cell::Bytes(bytes), share(bytes), Cell::Count(count)];
             let name = Name { text, ..Name::default() };
             let key = FxBuildHasher.hash_one((category, &name.text));
-            rows.push(Row { cells, name, detail, key, group, is_head });
+            rows.push(Row { cells, name, detail, key, group, is_head, is_dim: false });
         };
         push(sum, count, category.name().to_owned(), true);
         for held in held {
@@ -410,6 +420,7 @@ fn holders_table(seen: &Seen, looking: bool, gpu: Option<CudaIndex>) -> Result<T
                 key: i as u64,
                 group: Category::ALL.len() + i,
                 is_head: true,
+                is_dim: false,
             });
         }
     }
@@ -417,6 +428,7 @@ fn holders_table(seen: &Seen, looking: bool, gpu: Option<CudaIndex>) -> Result<T
         title: format!("By holder: {} {age}; {pause}", render::bytes(allocated)),
         columns: vec![BYTES, SHARE, STORAGES],
         names: "HOLDER",
+        least_name: LEAST_NAME,
         rows,
     })
 }

@@ -56,6 +56,8 @@ pub struct State {
     pub all_lines: bool,
     /// The device asked for; `None` for the one with the highest peak.
     pub gpu: Option<CudaIndex>,
+    /// What the process is called among those shown beside it; `None` where it is the only one.
+    pub among: Option<String>,
     /// Whether the picture stands still.
     pub frozen: bool,
     /// Between two pictures.
@@ -84,6 +86,7 @@ impl State {
             view: View::Lines,
             all_lines: false,
             gpu,
+            among: None,
             frozen: false,
             interval,
             help: false,

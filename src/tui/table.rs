@@ -18,6 +18,8 @@ pub(super) struct Column {
 pub(super) enum Cell {
     Bytes(u64),
     Count(u64),
+    /// What names something: printed without separators.
+    Number(u64),
     /// Per cent.
     Share(f64),
     /// What may be known only within limits.
@@ -30,6 +32,7 @@ impl Cell {
         match self {
             Cell::Bytes(bytes) => size(*bytes),
             Cell::Count(count) => render::count(*count),
+            Cell::Number(number) => number.to_string(),
             Cell::Share(share) => format!("{share:.1} %"),
             Cell::Bounded(value) => {
                 let sign = if value.exact { "" } else { "~" };
@@ -41,7 +44,7 @@ impl Cell {
 
     fn key(&self) -> f64 {
         match self {
-            Cell::Bytes(value) | Cell::Count(value) => *value as f64,
+            Cell::Bytes(value) | Cell::Count(value) | Cell::Number(value) => *value as f64,
             Cell::Share(share) => *share,
             Cell::Bounded(value) => value.value as f64,
             Cell::Unknown => -1.0,
@@ -83,7 +86,7 @@ pub(super) struct Name {
 }
 
 /// A row.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Row {
     pub(super) cells: Vec<Cell>,
     pub(super) name: Name,
@@ -94,6 +97,8 @@ pub(super) struct Row {
     /// The group that it belongs to, and whether it is the group's head.
     pub(super) group: usize,
     pub(super) is_head: bool,
+    /// Whether it is over: shown grey.
+    pub(super) is_dim: bool,
 }
 
 /// A table.
@@ -104,6 +109,8 @@ pub(super) struct Table {
     pub(super) columns: Vec<Column>,
     /// What the names are.
     pub(super) names: &'static str,
+    /// Columns of numbers are left out before the name gets narrower than this.
+    pub(super) least_name: u16,
     pub(super) rows: Vec<Row>,
 }
 
@@ -165,15 +172,15 @@ mod tests {
             cells: vec![Cell::Bytes(bytes)],
             name: Name { text: name.into(), ..Name::default() },
             detail: Vec::new(),
-            key: 0,
             group,
             is_head,
+            ..Row::default()
         }
     }
 
     fn names(rows: Vec<Row>, column: usize, reversed: bool) -> Vec<String> {
         let columns = vec![Column { name: "BYTES", width: 11 }];
-        let table = Table { title: String::new(), columns, names: "NAME", rows };
+        let table = Table { title: String::new(), columns, names: "NAME", least_name: 28, rows };
         let sorted = table.sorted(Sort { column, reversed });
         sorted.iter().map(|row| row.name.text.clone()).collect()
     }

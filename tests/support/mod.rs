@@ -9,3 +9,4 @@ pub mod oom;
 pub mod pythons;
 pub mod sim;
 pub mod target;
+pub mod terminal;

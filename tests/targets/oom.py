@@ -5,6 +5,10 @@
 Prints {"lines": {name: {"line", "function"}}, "held_bytes", "total_bytes"} and READY; then one request per line on stdin:
 
     caught MIB    asks for so many MiB that the device does not have, and catches the error; READY
+    handled MIB   the same, with a handler that takes a while; READY
+    chained MIB   the same, and raises another error out of its handler, whose handler takes a while; READY
+    threaded MIB  the same as handled, in another thread; READY
+    module MIB    the same as handled, out of a module of PyTorch's; READY
     fatal MIB     the same, uncaught: the process dies of it
     abrupt MIB    the same, caught, and the process ends at once without any clean-up
     grow MIB N    holds N more blocks of so many MiB, 20 ms apart; READY
@@ -15,6 +19,7 @@ Prints {"lines": {name: {"line", "function"}}, "held_bytes", "total_bytes"} and 
 import argparse
 import json
 import os
+import threading
 import time
 
 import handshake
@@ -54,6 +59,43 @@ def caught(size):
     time.sleep(0.02)
 
 
+def clean_up():
+    """What handlers do: free, log, wait."""
+    torch.cuda.empty_cache()
+    time.sleep(0.05)
+
+
+def handled(size, request=ask):
+    try:
+        request(size)
+    except torch.OutOfMemoryError:
+        clean_up()
+
+
+def ask_or_explain(size):
+    try:
+        ask(size)
+    except torch.OutOfMemoryError as error:
+        raise RuntimeError("no batch of this size fits") from error
+
+
+def chained(size):
+    try:
+        ask_or_explain(size)
+    except RuntimeError:
+        clean_up()
+
+
+def threaded(size):
+    thread = threading.Thread(target=handled, args=(size,), name="loader")
+    thread.start()
+    thread.join()
+
+
+def ask_module(size):
+    torch.nn.Linear(size, MIB // 4, bias=False, device="cuda")  # line: module
+
+
 def grow(size, count):
     for _ in range(count):
         time.sleep(0.02)
@@ -81,6 +123,10 @@ def main(arguments):
     for name, *words in handshake.requests():
         if name == "caught":
             caught(int(words[0]))
+        elif name in ("handled", "chained", "threaded"):
+            {"handled": handled, "chained": chained, "threaded": threaded}[name](int(words[0]))
+        elif name == "module":
+            handled(int(words[0]), ask_module)
         elif name == "fatal":
             ask(int(words[0]))
         elif name == "abrupt":

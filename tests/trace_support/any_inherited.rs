@@ -2,7 +2,7 @@
 
 use memspy::model::{
     Arena, CudaIndex, Inherited, InheritedBlock, InheritedMemory, Levels, Maker, Nanos, Record,
-    Share, SiteId, StackId, ThreadId, Triggered,
+    Share, SiteId, StackId, ThreadId, Thrown, ThrownError, Triggered,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -85,5 +85,17 @@ pub fn fit(maker: &mut Maker, threads: u32, stacks: u32, sites: u32) {
 pub fn triggered() -> impl Strategy<Value = Record> {
     (number(), text(), text()).prop_map(|(time, condition, seen)| {
         Record::Triggered(Triggered { time: Nanos(time), condition, seen })
+    })
+}
+
+pub fn thrown() -> impl Strategy<Value = Record> {
+    let number_of = || option::of(any::<u32>());
+    (number(), option::of((number_of(), number_of(), text()))).prop_map(|(time, error)| {
+        let error = error.map(|(thread, stack, text)| ThrownError {
+            thread: thread.map(ThreadId),
+            stack: stack.map(StackId),
+            text,
+        });
+        Record::Thrown(Thrown { time: Nanos(time), error })
     })
 }

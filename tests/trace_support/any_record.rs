@@ -260,6 +260,7 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
         1 => any_holders::step(),
         2 => any_inherited::inherited(),
         1 => any_inherited::triggered(),
+        1 => any_inherited::thrown(),
         6 => any_exact::events(),
     ];
     (vec(any_record, 0..60), option::of(end())).prop_map(|(mut records, end)| {
@@ -316,6 +317,15 @@ fn fit(records: &mut Vec<Record>) {
         Record::Inherited(inherited) => {
             for maker in &mut inherited.makers {
                 any_inherited::fit(maker, threads, stacks, sites);
+            }
+            true
+        }
+        Record::Thrown(thrown) => {
+            if let Some(error) = &mut thrown.error {
+                let thread = error.thread.filter(|_| threads > 0);
+                error.thread = thread.map(|t| ThreadId(t.0 % threads.max(1)));
+                let stack = error.stack.filter(|_| stacks > 0);
+                error.stack = stack.map(|s| StackId(s.0 % stacks.max(1)));
             }
             true
         }

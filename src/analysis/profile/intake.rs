@@ -362,6 +362,7 @@ impl RecordSink for Profile {
             Record::Triggered(triggered) => {
                 self.last_time = self.last_time.max(triggered.time);
             }
+            Record::Thrown(thrown) => self.last_time = self.last_time.max(thrown.time),
             Record::End(end) => {
                 self.finish();
                 self.last_time = self.last_time.max(end.time);

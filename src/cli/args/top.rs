@@ -9,11 +9,16 @@ use super::values::{pid, seconds};
 #[command(after_help = "Examples:
   memspy top -p 12345               until q; ? lists the keys
   memspy top -p 12345 --exact       every allocation, with its exact stack (root)
-  memspy top -p 12345 -r 20 --refresh 2")]
+  memspy top -p 12345 -r 20 --refresh 2
+  memspy top -s -p 12345            every rank of torchrun or another launcher; 0-9, Tab and Enter go into one")]
 pub struct Top {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
+    /// Show the process's descendants too, also those that start later: a table of each that uses CUDA, and the view of each.
+    /// For torchrun and other launchers
+    #[arg(short, long)]
+    pub subprocesses: bool,
     /// Samples a second
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,

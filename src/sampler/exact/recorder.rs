@@ -173,6 +173,7 @@ impl ExactRecorder {
             self.compare_counters(sink)?;
             self.follow_steps(sink)?;
             self.session.record_watched(sink)?;
+            self.session.record_thrown(sink)?;
             if now.saturating_sub(alive) >= CHECK_ALIVE_EVERY {
                 alive = now;
                 if let Some(reason) = self.session.is_over() {
@@ -210,6 +211,7 @@ impl ExactRecorder {
         self.empty_ring();
         self.record_all_events(sink)?;
         self.record_failing(sink)?;
+        self.session.wait_for_thrown(sink)?;
         self.count_losses();
         self.session.record_losses(sink)
     }

@@ -6,6 +6,7 @@ use std::io;
 
 use super::ExactRecorder;
 use crate::model::{AllocatorCounters, CudaIndex, Nanos, Record, RecordSink, Sample, ThreadSample};
+use crate::sampler::error_thread::counts;
 
 /// What the allocator says of failures, and what was seen when it last changed.
 #[derive(Debug, Default)]
@@ -33,8 +34,8 @@ struct Seen {
 impl ExactRecorder {
     /// Takes the counters just read; looks at the threads when an allocation has failed.
     pub(super) fn see_failing(&mut self) {
-        let sum = |of: fn(&AllocatorCounters) -> i64| self.counters.iter().map(|c| of(&c.1)).sum();
-        let counts = (sum(|c| c.num_ooms), sum(|c| c.num_alloc_retries));
+        self.session.see_errors(&self.counters);
+        let counts = counts(&self.counters);
         let before = self.failing.counts.replace(counts);
         if before.is_none_or(|before| before == counts) {
             return;

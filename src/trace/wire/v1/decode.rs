@@ -10,6 +10,7 @@ use super::holders;
 use super::inherited;
 use super::rare::{self, Head};
 use super::sample::SampleState;
+use super::thrown;
 use super::varint::Cursor;
 use super::{Clock, Malformed, tag};
 use crate::model::{
@@ -225,6 +226,12 @@ impl Decoder {
             tag::TRIGGERED => {
                 let time = self.time(from)?;
                 Some(Record::Triggered(structure::<inherited::Triggered<'_>>(from)?.at(time)))
+            }
+            tag::THROWN => {
+                let time = self.time(from)?;
+                let thrown = structure::<thrown::Thrown<'_>>(from)?;
+                let (threads, stacks) = (&self.threads, &self.stacks);
+                Some(Record::Thrown(thrown.at(time, |n| threads.get(n), |n| stacks.get(n))))
             }
             tag::END => {
                 let time = self.time(from)?;

@@ -10,6 +10,7 @@ use super::holders;
 use super::inherited;
 use super::rare::{self, Head};
 use super::sample::SampleState;
+use super::thrown;
 use super::varint::put;
 use super::{Clock, Malformed, tag};
 use crate::model::{Definition, Maker, Record, Sample, SiteId, ThreadId};
@@ -256,6 +257,14 @@ impl Encoder {
             Record::Triggered(what) => {
                 put_struct(inherited::Triggered::from(what), out)?;
                 tag::TRIGGERED
+            }
+            Record::Thrown(what) => {
+                if let Some(error) = &what.error {
+                    error.thread.map_or(Ok(()), |t| used("thread", t.0, self.threads))?;
+                    error.stack.map_or(Ok(()), |s| used("stack", s.0, self.head.stacks))?;
+                }
+                put_struct(thrown::Thrown::from(what), out)?;
+                tag::THROWN
             }
             Record::End(end) => {
                 put_struct(rare::End::from(end), out)?;

@@ -12,6 +12,7 @@ pub(crate) mod holders;
 pub(crate) mod inherited;
 pub(crate) mod rare;
 pub(crate) mod sample;
+pub(crate) mod thrown;
 pub(crate) mod varint;
 
 /// Number of this version in a file's head.
@@ -44,6 +45,7 @@ pub(crate) mod tag {
     pub(crate) const STEP: u8 = 22;
     pub(crate) const INHERITED: u8 = 23;
     pub(crate) const TRIGGERED: u8 = 24;
+    pub(crate) const THROWN: u8 = 25;
 }
 
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.

@@ -1,0 +1,289 @@
+//! The table of the lines of several ranks: where each line reached most and least, and the sum.
+
+use std::io::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::RenderError;
+use super::header::{gpu_line, sampling_line};
+use super::label::{one_line, short_file};
+use super::lines::{Column, FunctionText, LinesOptions, cell, column_head, with_source};
+use super::lines_export::high_water;
+use super::size::{count, signed_bytes};
+use crate::analysis::{Bounded, LineTable, Profile, RankFunction, RankRow, RankTable, Ranked};
+use crate::model::{Metric, Pool, StatField, StatKey};
+
+/// A rank among others, and its own table.
+#[derive(Debug, Clone, Copy)]
+pub struct RankLines<'a> {
+    /// `rank 3`.
+    pub label: &'a str,
+    /// Its recording.
+    pub profile: &'a Profile,
+    /// Its own table.
+    pub table: &'a LineTable,
+}
+
+/// The rows of a function with their source, and its own lines.
+type Rows<'a> = Vec<(u32, Option<&'a str>, Option<&'a RankRow>)>;
+
+/// Writes the table as text.
+pub fn rank_lines_text(
+    out: &mut dyn Write,
+    ranks: &[RankLines<'_>],
+    table: &RankTable,
+    options: &LinesOptions,
+) -> Result<(), RenderError> {
+    for rank in ranks {
+        let start = rank.profile.start();
+        let (pid, host) = start.map_or((0, "an unknown host"), |s| (s.pid, &*s.host));
+        writeln!(out, "{}: process {pid} on {}", rank.label, one_line(host))?;
+        writeln!(out, "  {}", gpu_line(rank.profile, rank.table.device))?;
+        match rank.profile.exact() {
+            Some(exact) => writeln!(out, "  {} exact events", count(exact.events()))?,
+            None => writeln!(out, "  {}", sampling_line(rank.profile))?,
+        }
+        for warning in rank.profile.warnings() {
+            writeln!(out, "  warning: {warning}")?;
+        }
+    }
+    writeln!(out, "{}", balance(ranks))?;
+    let wanted: Vec<&RankFunction> =
+        table.functions.iter().filter(|f| is_wanted(f, &options.functions)).collect();
+    let most = table.functions.first().map_or(0, |f| f.peak);
+    for function in &wanted {
+        writeln!(out)?;
+        let directory =
+            ranks.get(function.found.0).and_then(|rank| rank.profile.start()?.directory.as_deref());
+        let file = &*function.function.file;
+        let file = if options.full_filenames { file } else { short_file(file, directory) };
+        writeln!(out, "## {}:{}", one_line(file), one_line(&function.function.name))?;
+        text(ranks, table, function, options.width, most).write(out)?;
+    }
+    if wanted.is_empty() {
+        writeln!(out, "\nno function was seen in any rank, or none that was asked for")?;
+    }
+    for note in [
+        "",
+        "Greatest and least are among the ranks in which the line was seen (which one, in brackets; all: they are equal), each at its own time.",
+        "A peak is the greatest value the allocator reached while the line was on a thread's stack; live: bytes made below the line and",
+        "alive at each rank's peak. ~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; ?: unknown; without a mark: exact.",
+    ] {
+        writeln!(out, "{note}")?;
+    }
+    Ok(())
+}
+
+/// The peaks of the ranks, at a glance.
+fn balance(ranks: &[RankLines<'_>]) -> String {
+    let peak = |rank: &RankLines<'_>| rank.table.allocated.bytes;
+    let sum: i64 = ranks.iter().map(peak).sum();
+    let greatest = ranks.iter().rev().max_by_key(|rank| peak(rank));
+    let least = ranks.iter().min_by_key(|rank| peak(rank));
+    let text = |rank: Option<&RankLines<'_>>| {
+        rank.map_or_else(String::new, |r| format!("{} ({})", signed_bytes(peak(r)), r.label))
+    };
+    format!(
+        "{} ranks, peak allocated: greatest {}, least {}, sum {}",
+        ranks.len(),
+        text(greatest),
+        text(least),
+        signed_bytes(sum)
+    )
+}
+
+fn is_wanted(function: &RankFunction, names: &[String]) -> bool {
+    let function = &function.function;
+    let has = |n: &String| function.name.contains(n.as_str()) || function.file.contains(n.as_str());
+    names.is_empty() || names.iter().any(has)
+}
+
+fn rows<'a>(ranks: &[RankLines<'a>], function: &'a RankFunction) -> Rows<'a> {
+    let (rank, lines) = &function.found;
+    let source = ranks.get(*rank).and_then(|rank| rank.profile.source(lines.function));
+    with_source(source, &function.rows, |row| row.line)
+}
+
+fn text<'a>(
+    ranks: &[RankLines<'a>],
+    table: &RankTable,
+    function: &'a RankFunction,
+    width: usize,
+    most: i64,
+) -> FunctionText<'a> {
+    let rows = rows(ranks, function);
+    let live =
+        StatKey { metric: Metric::AllocatedBytes, pool: Pool::All, field: StatField::Current };
+    let cells = |value: &dyn Fn(&RankRow) -> String| -> Vec<String> {
+        rows.iter().map(|(_, _, row)| row.map_or_else(String::new, value)).collect()
+    };
+    let label = |rank: usize| {
+        let label = ranks.get(rank).map_or("?", |rank| rank.label);
+        label.strip_prefix("rank ").unwrap_or(label).to_owned()
+    };
+    // Greatest and least, each with its rank, and the sum.
+    let group = |head: String, key: StatKey, of: &dyn Fn(&RankRow) -> Option<Ranked>| {
+        let of_rank = |which: fn(&Ranked) -> (Bounded, usize)| {
+            cells(&|row| match of(row) {
+                None => "?".to_owned(),
+                Some(all) => {
+                    let (value, rank) = which(&all);
+                    let even = row.ranks > 1 && is_even(&all);
+                    let who = if even { "all".to_owned() } else { label(rank) };
+                    format!("{} ({who})", cell(key, value))
+                }
+            })
+        };
+        let sum = cells(&|row| of(row).map_or_else(|| "?".to_owned(), |all| cell(key, all.sum)));
+        let heading = |below: &str| [String::new(), below.to_owned()];
+        [
+            Column::new([head, "greatest".to_owned()], of_rank(|all| all.greatest)),
+            Column::new(heading("least"), of_rank(|all| all.least)),
+            Column::new(heading("sum"), sum),
+        ]
+    };
+    let mut columns = Vec::new();
+    for (i, &key) in table.columns.iter().enumerate() {
+        let of = |row: &RankRow| row.cells.get(i).copied().flatten();
+        columns.extend(group(column_head(key).join(" "), key, &of));
+    }
+    let mut extras = Vec::from(group("live at peaks".to_owned(), live, &|row| Some(row.live)));
+    extras.push(Column::new(["".into(), "ranks".into()], cells(&|row| row.ranks.to_string())));
+    let first =
+        |row: &RankRow| row.cells.first().copied().flatten().map_or(0, |c| c.greatest.0.value);
+    let rows = rows.iter().map(|(line, source, row)| (*line, *source, row.map(first))).collect();
+    FunctionText::of(rows, columns, extras, width, most)
+}
+
+/// Whether it is the same in all ranks that have it.
+fn is_even(all: &Ranked) -> bool {
+    all.greatest.0 == all.least.0 && all.greatest.0.exact
+}
+
+/// Writes one row per line seen in any rank. Each column asked for, and `live_at_peak`, becomes eleven: `.greatest`,
+/// `.least` and `.sum`, each with `.exact` and `.upper` (empty when nothing limits it), the first two with `.rank`.
+pub fn rank_lines_csv(
+    out: &mut dyn Write,
+    ranks: &[RankLines<'_>],
+    table: &RankTable,
+    functions: &[String],
+) -> Result<(), RenderError> {
+    let mut csv = csv::Writer::from_writer(out);
+    let mut head: Vec<String> = ["file", "function", "line", "ranks"].map(String::from).into();
+    let keys = table.columns.iter().map(ToString::to_string);
+    for key in keys.chain(["live_at_peak".to_owned()]) {
+        for which in ["greatest", "least", "sum"] {
+            head.extend(["", ".exact", ".upper"].map(|part| format!("{key}.{which}{part}")));
+            if which != "sum" {
+                head.push(format!("{key}.{which}.rank"));
+            }
+        }
+    }
+    head.push("source".to_owned());
+    csv.write_record(&head)?;
+    for function in table.functions.iter().filter(|f| is_wanted(f, functions)) {
+        for (line, source, row) in rows(ranks, function) {
+            let Some(row) = row else { continue };
+            let mut record = vec![
+                function.function.file.to_string(),
+                function.function.name.to_string(),
+                line.to_string(),
+                row.ranks.to_string(),
+            ];
+            for all in row.cells.iter().copied().chain([Some(row.live)]) {
+                let Some(Ranked { greatest, least, sum }) = all else {
+                    record.extend(std::iter::repeat_n(String::new(), 11));
+                    continue;
+                };
+                for (value, rank) in
+                    [(greatest.0, Some(greatest.1)), (least.0, Some(least.1)), (sum, None)]
+                {
+                    let upper = value.upper.map_or_else(String::new, |upper| upper.to_string());
+                    record.extend([value.value.to_string(), value.exact.to_string(), upper]);
+                    record.extend(rank.and_then(|r| ranks.get(r)).map(|r| r.label.to_owned()));
+                }
+            }
+            record.push(source.unwrap_or_default().to_owned());
+            csv.write_record(&record)?;
+        }
+    }
+    csv.flush()?;
+    Ok(())
+}
+
+/// Writes the table as one JSON object; sizes in bytes, unknown is `null`.
+pub fn rank_lines_json(
+    out: &mut dyn Write,
+    ranks: &[RankLines<'_>],
+    table: &RankTable,
+    functions: &[String],
+) -> Result<(), RenderError> {
+    let name = |rank: usize| ranks.get(rank).map(|rank| rank.label);
+    let bounded =
+        |value: Bounded| json!({"value": value.value, "exact": value.exact, "upper": value.upper});
+    let all = |all: Option<Ranked>| {
+        all.map(|Ranked { greatest, least, sum }| {
+            let of = |(value, rank): (Bounded, usize)| {
+                let mut of = bounded(value);
+                of["rank"] = json!(name(rank));
+                of
+            };
+            json!({"greatest": of(greatest), "least": of(least), "sum": bounded(sum)})
+        })
+    };
+    let row = |(line, source, row): (u32, Option<&str>, Option<&RankRow>)| {
+        let row = row?;
+        let columns: Map<String, Value> = table
+            .columns
+            .iter()
+            .zip(&row.cells)
+            .map(|(key, cell)| (key.to_string(), json!(all(*cell))))
+            .collect();
+        Some(json!({
+            "line": line,
+            "source": source,
+            "ranks": row.ranks,
+            "columns": columns,
+            "live_at_peak": all(Some(row.live)),
+        }))
+    };
+    let functions: Vec<Value> = table
+        .functions
+        .iter()
+        .filter(|f| is_wanted(f, functions))
+        .map(|function| {
+            json!({
+                "function": &*function.function.name,
+                "file": &*function.function.file,
+                "first_line": function.function.first_line,
+                "peak": function.peak,
+                "lines": rows(ranks, function).into_iter().filter_map(row).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let of_rank = |rank: &RankLines<'_>| {
+        let start = rank.profile.start();
+        json!({
+            "label": rank.label,
+            "rank": start.and_then(|start| start.rank),
+            "pid": start.map(|start| start.pid),
+            "host": start.map(|start| &*start.host),
+            "device": rank.table.device.0,
+            "peak_allocated": high_water(rank.table.allocated),
+            "peak_reserved": high_water(rank.table.reserved),
+            "samples": rank.profile.samples(),
+            "exact": rank.profile.exact().is_some(),
+            "seconds": rank.profile.duration().seconds(),
+            "warnings": rank.profile.warnings(),
+        })
+    };
+    let columns: Vec<String> = table.columns.iter().map(ToString::to_string).collect();
+    let value = json!({
+        "ranks": ranks.iter().map(of_rank).collect::<Vec<_>>(),
+        "columns": columns,
+        "functions": functions,
+    });
+    serde_json::to_writer_pretty(&mut *out, &value)?;
+    writeln!(out)?;
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! All ranks of a job in one table: what each has, and the line with most of it.
+
+use std::borrow::Cow;
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+
+use super::draw::{bottom, clock, key_words, take, window};
+use super::list::{cut, list};
+use super::palette::Palette;
+use super::picture::{name, program_lines};
+use super::state::State;
+use super::table::{Cell, Column, Name, Row, Sort, Table, short_size};
+use crate::analysis::{Label, Live, OutsideTorch};
+use crate::model::{CudaIndex, Nanos};
+use crate::render::{self, Labels};
+
+const RANK: Column = Column { name: "RANK", width: 5 };
+const PID: Column = Column { name: "PID", width: 8 };
+const GPU: Column = Column { name: "GPU", width: 4 };
+const ALLOC: Column = Column { name: "ALLOC", width: 11 };
+const CACHED: Column = Column { name: "CACHED", width: 11 };
+const OUTSIDE: Column = Column { name: "OUTSIDE", width: 11 };
+const PEAK: Column = Column { name: "PEAK", width: 11 };
+/// Columns of numbers are left out before the line gets narrower than this.
+const LEAST_NAME: u16 = 10;
+
+const HELP: &[&str] = &[
+    "One row for each process that uses CUDA, and each of its GPUs.",
+    "0 1 ..  the rank of that number    Enter  the row chosen",
+    "Tab     from rank to rank, and back here; Esc here from a rank",
+    "< >     sort by a column, r  reversed",
+    "arrows, PgUp, PgDn, Home, End, j, k  move",
+    "space or p  freeze the picture; the recordings go on",
+    "+ -  longer or shorter between two pictures",
+    "q, Esc, Ctrl-C  quit: the job is left as it was",
+    "",
+    "ALLOC    allocated now      CACHED  in PyTorch's cache, free",
+    "OUTSIDE  used beside that   PEAK    most that was allocated",
+    "MOST IN  the program's line with most that is live now",
+    "Grey: ended, with its last figures. -: unknown.",
+];
+
+/// What a rank has on one device. Sizes in bytes; `None` is unknown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankFacts {
+    /// Its index among the processes shown.
+    pub index: usize,
+    /// `RANK` of its environment.
+    pub rank: Option<u32>,
+    /// Its pid.
+    pub pid: u32,
+    /// The device, as it numbers it; `None` while it has none.
+    pub gpu: Option<CudaIndex>,
+    allocated: Option<u64>,
+    cached: Option<u64>,
+    outside: Option<u64>,
+    peak: Option<u64>,
+    most: Name,
+    /// How its recording ended; `None` while it goes on.
+    pub ended: Option<String>,
+}
+
+impl RankFacts {
+    /// Those of a process of which nothing is known but why.
+    pub fn unknown(index: usize, rank: Option<u32>, pid: u32, ended: Option<String>) -> RankFacts {
+        let text = ended.clone().unwrap_or_else(|| "no memory of PyTorch on a GPU yet".to_owned());
+        RankFacts {
+            index,
+            rank,
+            pid,
+            gpu: None,
+            allocated: None,
+            cached: None,
+            outside: None,
+            peak: None,
+            most: Name { text: render::one_line(&text), ..Name::default() },
+            ended,
+        }
+    }
+
+    /// Those of the devices on which a process has or had memory of PyTorch.
+    pub fn of(
+        live: &Live,
+        (index, rank, pid): (usize, Option<u32>, u32),
+        full_filenames: bool,
+        ended: Option<String>,
+    ) -> Vec<RankFacts> {
+        // The allocator counts for every GPU that the process sees.
+        let is_used = |gpu: &CudaIndex| live.marks(*gpu).is_some_and(|marks| marks.reserved > 0);
+        let used: Vec<CudaIndex> = live.gpus().into_iter().filter(is_used).collect();
+        let devices = live.devices();
+        let mut facts: Vec<RankFacts> = devices
+            .iter()
+            .filter_map(|device| {
+                Some((device, device.cuda_index.filter(|gpu| used.contains(gpu))?))
+            })
+            .map(|(device, gpu)| RankFacts {
+                gpu: Some(gpu),
+                allocated: device.allocated,
+                cached: device.cached,
+                outside: match device.outside {
+                    OutsideTorch::Bytes(bytes) => Some(bytes),
+                    OutsideTorch::Unknown(_) => None,
+                },
+                peak: live.marks(gpu).map(|marks| marks.allocated.max(0) as u64),
+                most: most(live, gpu, full_filenames),
+                ..RankFacts::unknown(index, rank, pid, ended.clone())
+            })
+            .collect();
+        if facts.is_empty() {
+            facts.push(RankFacts::unknown(index, rank, pid, ended));
+        }
+        facts
+    }
+
+    fn row(&self) -> Row {
+        let bytes = |bytes: Option<u64>| bytes.map_or(Cell::Unknown, Cell::Bytes);
+        let number = |number: Option<u64>| number.map_or(Cell::Unknown, Cell::Number);
+        let mut name = self.most.clone();
+        if self.ended.is_some() && self.gpu.is_some() {
+            name.text = format!("ended; {}", name.text);
+        }
+        Row {
+            cells: vec![
+                number(self.rank.map(u64::from)),
+                number(Some(u64::from(self.pid))),
+                number(self.gpu.map(|gpu| u64::from(gpu.0))),
+                bytes(self.allocated),
+                bytes(self.cached),
+                bytes(self.outside),
+                bytes(self.peak),
+            ],
+            name,
+            key: self.index as u64,
+            is_dim: self.ended.is_some(),
+            ..Row::default()
+        }
+    }
+}
+
+/// The line of the program that made most of what is live now.
+fn most(live: &Live, gpu: CudaIndex, full_filenames: bool) -> Name {
+    let profile = live.profile();
+    let labels = Labels {
+        stacks: profile.stacks(),
+        directory: profile.start().and_then(|s| s.directory.as_deref()),
+        full_filenames,
+    };
+    let unknown = |text: &str| Name { text: text.to_owned(), ..Name::default() };
+    let Ok(lines) = program_lines(live, gpu) else { return unknown("-") };
+    // What nobody saw being made has no line.
+    let made = lines.rows.iter().filter(|line| matches!(line.place, Label::Frame(_)));
+    match made.max_by_key(|line| line.own).filter(|line| line.own > 0) {
+        Some(line) => {
+            let mut name = name(line.place, labels);
+            name.text = format!("{} {}", short_size(line.own), name.text);
+            name
+        }
+        None if lines.allocated > 0 => unknown("[before recording]"),
+        None => unknown("-"),
+    }
+}
+
+/// All ranks at one moment.
+#[derive(Debug, Clone)]
+pub struct Overview {
+    /// The process whose descendants are shown.
+    pub root: u32,
+    /// Time since the view began.
+    pub elapsed: Nanos,
+    /// Whether the job is over.
+    pub ended: bool,
+    /// What each has.
+    pub ranks: Vec<RankFacts>,
+}
+
+impl Overview {
+    fn table(&self) -> Result<Cow<'_, Table>, String> {
+        if self.ranks.is_empty() {
+            return Err(match self.ended {
+                true => {
+                    format!("process {} and its descendants ended without using CUDA", self.root)
+                }
+                false => {
+                    format!("no process among {} and its descendants uses CUDA yet", self.root)
+                }
+            });
+        }
+        Ok(Cow::Owned(Table {
+            title: self.balance(),
+            columns: vec![RANK, PID, GPU, ALLOC, CACHED, OUTSIDE, PEAK],
+            names: "MOST IN",
+            least_name: LEAST_NAME,
+            rows: self.ranks.iter().map(RankFacts::row).collect(),
+        }))
+    }
+
+    /// Who has most and least, at a glance.
+    fn balance(&self) -> String {
+        let running = || self.ranks.iter().filter(|rank| rank.ended.is_none());
+        let known = || running().filter_map(|rank| Some((rank.allocated?, rank)));
+        let who = |(bytes, rank): (u64, &RankFacts)| {
+            let of = match rank.rank {
+                Some(rank) => format!("rank {rank}"),
+                None => format!("process {}", rank.pid),
+            };
+            format!("{} ({of})", short_size(bytes))
+        };
+        let sum: u64 = known().map(|(bytes, _)| bytes).sum();
+        let most = known().rev().max_by_key(|(bytes, _)| *bytes).map(who);
+        let least = known().min_by_key(|(bytes, _)| *bytes).map(who);
+        match (most, least) {
+            (Some(most), Some(least)) => {
+                format!("Allocated: {} in all, most {most}, least {least}", short_size(sum))
+            }
+            _ => "Nothing is allocated by a process that runs".to_owned(),
+        }
+    }
+
+    /// The process of the row chosen.
+    pub fn chosen(&self, state: &State) -> Option<usize> {
+        let table = self.table().ok()?;
+        let view = state.view as usize;
+        let rows = table.sorted(state.sort[view]);
+        rows.get(state.chosen[view]).map(|row| row.key as usize)
+    }
+}
+
+/// The choices at the beginning: in the order of ranks.
+pub fn ranks_state(interval: std::time::Duration) -> State {
+    let mut state = State::new(None, interval);
+    state.sort = [Sort { column: 0, reversed: true }; 3];
+    state
+}
+
+/// Draws `overview` as `state` wants it.
+pub fn draw_ranks(frame: &mut Frame<'_>, overview: &Overview, state: &mut State, palette: Palette) {
+    let area = frame.area();
+    let buffer = frame.buffer_mut();
+    if area.is_empty() {
+        return;
+    }
+    let mut rest = area;
+    head(buffer, take(&mut rest, if area.height >= 12 { 2 } else { 1 }), overview, state, palette);
+    let footer = bottom(&mut rest, u16::from(area.height >= 6));
+    list(buffer, rest, &overview.table(), state, palette);
+    if footer.height > 0 {
+        let interval = format!("{} s", state.interval.as_secs_f64());
+        let words = [
+            ("q", "quit"),
+            ("?", "help"),
+            ("0-9", "rank"),
+            ("Tab", "next"),
+            ("<>", "sort"),
+            ("r", "reverse"),
+            ("spc", "freeze"),
+            ("+-", &*interval),
+        ];
+        key_words(buffer, footer, &words, |_| false);
+    }
+    if state.help {
+        let text: Vec<String> = HELP.iter().map(|line| (*line).to_owned()).collect();
+        state.scroll = window(buffer, area, palette, "memspy top", &text, state.scroll);
+    }
+}
+
+fn head(buffer: &mut Buffer, area: Rect, overview: &Overview, state: &State, palette: Palette) {
+    let how = match (overview.ended, state.frozen) {
+        (true, _) => "ENDED ",
+        (false, true) => "FROZEN ",
+        (false, false) => "",
+    };
+    let right = format!(" {how}{}", clock(overview.elapsed));
+    let width = area.width as usize;
+    let room = width.saturating_sub(right.len());
+    let left = format!("memspy top  ranks of pid {}", overview.root);
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    buffer.set_string(area.x, area.y, cut(&left, room, palette), bold);
+    let style = if how.is_empty() { Style::new() } else { palette.warning() };
+    buffer.set_string(area.x + room as u16, area.y, cut(&right, width - room, palette), style);
+    if area.height < 2 {
+        return;
+    }
+    let mut pids: Vec<(u32, bool)> =
+        overview.ranks.iter().map(|rank| (rank.pid, rank.ended.is_some())).collect();
+    pids.dedup();
+    let gone = pids.iter().filter(|(_, ended)| *ended).count();
+    let uses = match pids.len() - gone {
+        1 => "1 process uses CUDA".to_owned(),
+        n => format!("{n} processes use CUDA"),
+    };
+    let text = match gone {
+        0 => uses,
+        1 => format!("{uses}, 1 has ended"),
+        n => format!("{uses}, {n} have ended"),
+    };
+    buffer.set_string(area.x, area.y + 1, cut(&text, width, palette), Style::new());
+}

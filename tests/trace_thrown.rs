@@ -1,0 +1,126 @@
+//! The words of an out-of-memory error are written as the prose says.
+
+mod trace_support;
+
+use memspy::model::{
+    Definition, End, EndReason, Frame, FrameId, Function, FunctionId, Nanos, Record, StackId,
+    StackNode, Thread, ThreadId, Thrown, ThrownError, Totals,
+};
+use memspy::trace::{Names, Rewriter};
+use trace_support::by_hand::{file, reads_as_ever};
+use trace_support::{read, write};
+
+fn definitions() -> Vec<Record> {
+    let function = Function { name: "f".into(), file: "a.py".into(), first_line: 3, last_line: 9 };
+    [
+        Definition::Function(FunctionId(0), function),
+        Definition::Frame(FrameId(0), Frame { function: FunctionId(0), line: 4 }),
+        Definition::Stack(StackId(0), StackNode { parent: None, frame: FrameId(0) }),
+        Definition::Thread(
+            ThreadId(0),
+            Thread { os_id: Some(42), python_id: 7, name: None, main: true },
+        ),
+    ]
+    .map(Record::Definition)
+    .to_vec()
+}
+
+fn thrown(time: u64, error: Option<(Option<u32>, Option<u32>)>) -> Record {
+    let error = error.map(|(thread, stack)| ThrownError {
+        thread: thread.map(ThreadId),
+        stack: stack.map(StackId),
+        text: "no".to_owned(),
+    });
+    Record::Thrown(Thrown { time: Nanos(time), error })
+}
+
+fn expected() -> Vec<Record> {
+    let mut records = definitions();
+    records.push(thrown(100, Some((Some(0), Some(0)))));
+    records.push(thrown(101, Some((None, None))));
+    records.push(thrown(102, None));
+    records
+}
+
+/// The records byte by byte.
+fn by_hand() -> Vec<Vec<u8>> {
+    vec![
+        vec![0, 7, 0, 0, 0, 0, 0, 0, 0],
+        b"\x03\x09\x01f\x04a.py\x03\x09".to_vec(),
+        vec![4, 2, 0, 4],
+        vec![5, 2, 0, 0],
+        vec![6, 6, 0, 1, 42, 7, 0, 1],
+        // 100 ns, an error in thread 0 at stack 0.
+        b"\x19\x09\xc8\x01\x01\x00\x01\x00\x02no".to_vec(),
+        // 1 ns later, one of which neither is known; 1 ns later, one that was not found.
+        b"\x19\x07\x02\x01\x00\x00\x02no".to_vec(),
+        vec![25, 2, 2, 0],
+    ]
+}
+
+#[test]
+fn a_file_made_by_hand_reads_as_its_prose_says() {
+    let payload = by_hand();
+    let payload: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
+    let (records, summary) = read(&file(&[&payload]));
+    assert_eq!(records, expected());
+    assert_eq!((summary.damaged_places, summary.dropped_records), (0, 0));
+}
+
+#[test]
+fn the_golden_file_still_reads() {
+    let mut records = expected();
+    let (reason, totals) = (EndReason::TargetExited, Totals::default());
+    records.push(Record::End(End { time: Nanos(103), reason, totals }));
+    reads_as_ever("trace-v1-thrown.memspy", &records);
+}
+
+#[test]
+fn words_whose_stack_was_lost_stay() {
+    let mut payload = by_hand();
+    let last = payload.split_off(5);
+    let head = vec![0, 7, 1, 4, 0, 0, 1, 1, 1];
+    let first: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
+    let second: Vec<&[u8]> =
+        std::iter::once(head.as_slice()).chain(last.iter().map(Vec::as_slice)).collect();
+    let mut damaged = file(&[&first, &second]);
+    damaged[30] ^= 1;
+    let (records, summary) = read(&damaged);
+    assert_eq!(summary.damaged_places, 1);
+    let unknown = Some((None, None));
+    assert_eq!(records, [thrown(100, unknown), thrown(101, unknown), thrown(102, None)]);
+}
+
+#[test]
+fn what_refers_to_nothing_is_refused_by_the_writer() {
+    for error in [(Some(0), None), (None, Some(0))] {
+        let record = thrown(1, Some(error));
+        assert!(std::panic::catch_unwind(|| write(&[record])).is_err(), "{error:?}");
+    }
+}
+
+#[test]
+fn its_stack_goes_with_it_into_other_numbers() {
+    let mut names = Names::default();
+    let other = Function { name: "g".into(), file: "b.py".into(), first_line: 1, last_line: 1 };
+    let mut records = vec![Record::Definition(Definition::Function(FunctionId(0), other))];
+    records.extend(definitions().into_iter().map(|record| match record {
+        Record::Definition(Definition::Function(_, function)) => {
+            Record::Definition(Definition::Function(FunctionId(1), function))
+        }
+        Record::Definition(Definition::Frame(id, frame)) => {
+            Record::Definition(Definition::Frame(id, Frame { function: FunctionId(1), ..frame }))
+        }
+        other => other,
+    }));
+    assert!(records.iter().all(|record| names.take(record)));
+    let mut out = Vec::new();
+    let record = thrown(5, Some((Some(0), Some(0))));
+    Rewriter::new().rewrite(&names, &record, &mut out);
+    // The function that it does not use is left behind.
+    let mut expected = definitions();
+    expected.push(record);
+    let position = |records: &[Record], at: usize| records.iter().position(|r| *r == expected[at]);
+    assert_eq!(out.len(), expected.len());
+    assert!((0..expected.len()).all(|at| position(&out, at).is_some()), "{out:?}");
+}
