@@ -24,6 +24,12 @@
 #if PY_VERSION_HEX >= 0x030E0000
 #include "internal/pycore_interpframe.h"
 #endif
+#ifdef Py_GIL_DISABLED
+#include "internal/pycore_tstate.h"
+#define SUFFIX "T"
+#else
+#define SUFFIX ""
+#endif
 
 /* Bit number of a bit field in PyASCIIObject.state, found by setting it. */
 #define BIT(member)                                        \
@@ -46,11 +52,11 @@
 
 int main(void)
 {
-    printf("/// CPython 3.%d, printed by `scripts/print-cpython-layout.sh` from the headers of %s.\n",
-           PY_MINOR_VERSION, PY_VERSION);
+    printf("/// CPython 3.%d%s, printed by `scripts/print-cpython-layout.sh` from the headers of %s.\n",
+           PY_MINOR_VERSION, *SUFFIX ? " without a GIL" : "", PY_VERSION);
     printf("#[rustfmt::skip]\n");
-    printf("pub(super) const V3_%d: Layout = Layout {\n", PY_MINOR_VERSION);
-    printf("    minor: %d,\n", PY_MINOR_VERSION);
+    printf("pub(super) const V3_%d" SUFFIX ": Layout = Layout {\n", PY_MINOR_VERSION);
+    printf("    minor: %d, free_threaded: %s,\n", PY_MINOR_VERSION, *SUFFIX ? "true" : "false");
 
     printf("    runtime: RuntimeLayout {");
     FIELD("interpreters_head", _PyRuntimeState, interpreters.head);
@@ -148,6 +154,11 @@ int main(void)
     printf(" saved_stack: SavedStack::Unknown,");
     printf(" entry: Entry::Unmarked,");
 #endif
+#if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030E0000
+    SOME("copy", _PyInterpreterFrame, tlbc_index);
+#else
+    NONE("copy");
+#endif
 
     printf(" },\n    code: CodeLayout {");
 #if PY_VERSION_HEX >= 0x030B0000
@@ -177,8 +188,21 @@ int main(void)
 #else
     NONE("version");
 #endif
+#if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030E0000
+    SOME("copies", PyCodeObject, co_tlbc);
+#else
+    NONE("copies");
+#endif
 
     printf(" },\n    object: ObjectLayout {");
+    printf(" head: %zu,", sizeof(PyObject));
+#ifdef Py_GIL_DISABLED
+    printf(" references: References::Split { local: Field::at(%zu), shared: Field::at(%zu), flags: Field::at(%zu) },",
+           offsetof(PyObject, ob_ref_local), offsetof(PyObject, ob_ref_shared),
+           offsetof(PyObject, ob_gc_bits));
+#else
+    printf(" references: References::One(Field::at(%zu)),", offsetof(PyObject, ob_refcnt));
+#endif
     FIELD("type_of", PyObject, ob_type);
     FIELD("bytes_len", PyVarObject, ob_size);
     printf(" bytes_start: %zu,", offsetof(PyBytesObject, ob_sval));
@@ -218,7 +242,8 @@ int main(void)
     FIELD("basic_size", PyTypeObject, tp_basicsize);
     FIELD("cached_keys", PyHeapTypeObject, ht_cached_keys);
 #if PY_VERSION_HEX >= 0x030D0000
-    printf(" attributes: Attributes::Inline { dict: -24 },");
+    /* Include/internal/pycore_object.h: without a GIL there is no PyGC_Head before an object. */
+    printf(" attributes: Attributes::Inline { dict: %d },", *SUFFIX ? -8 : -24);
 #elif PY_VERSION_HEX >= 0x030C0000
     printf(" attributes: Attributes::Tagged { word: -24 },");
 #elif PY_VERSION_HEX >= 0x030B0000

@@ -304,6 +304,7 @@ impl OwnReader {
             self.threads.push(thread);
         }
         if is_new {
+            self.codes.forget_copies();
             self.names.hurry();
         }
         self.listed = true;
