@@ -106,6 +106,8 @@ fn frame_walk(walk: &FrameWalk) -> Vec<u8> {
     ] {
         bytes.extend(word.to_le_bytes());
     }
+    // The structure is aligned to its longest words.
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes
 }
 
