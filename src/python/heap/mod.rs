@@ -8,6 +8,7 @@ mod contents;
 mod garbage;
 mod lists;
 mod locals;
+mod mimalloc;
 mod references;
 
 use std::cell::{Cell, RefCell};
@@ -34,8 +35,8 @@ pub enum HeapError {
     /// A list changed while it was read: the target runs.
     #[error("Python's list of objects changed while it was read")]
     Changing,
-    /// The collector's lists are not where they should be.
-    #[error("the garbage collector's lists of this CPython ({version}) could not be found")]
+    /// The collector's lists, or the heaps that take their place without a GIL, are not where they should be.
+    #[error("the list of objects of this CPython ({version}) could not be found")]
     NoLists {
         /// The version of the target's CPython.
         version: String,
@@ -97,7 +98,10 @@ impl<'a> Heap<'a> {
         interpreter: &Interpreter,
     ) -> Result<Heap<'a>, HeapError> {
         let mut heap = Heap::unlisted(memory, interpreter);
-        let tracked = lists::tracked(memory, interpreter)?;
+        let tracked = match interpreter.layout.free_threaded {
+            true => mimalloc::tracked(memory, interpreter)?,
+            false => lists::tracked(memory, interpreter)?,
+        };
         heap.objects.reserve(tracked.len());
         for Tracked { at, class, references } in tracked {
             match heap.class_at(class) {

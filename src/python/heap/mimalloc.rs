@@ -1,0 +1,416 @@
+//! The objects of a CPython without a GIL: the collector keeps no lists, but all lie in heaps of mimalloc, two for each thread.
+//!
+//! Read as the collector does (Python/gc_free_threading.c, `gc_visit_heaps`): of each heap the pages, of each page the blocks
+//! that are on none of its lists of free ones; what threads left behind that have ended lies in segments that the interpreter
+//! keeps. The heaps are found in a thread's state by their shape, for what comes before them differs between patch releases. A
+//! page whose counts do not fit together is one that a thread was changing when it was stopped.
+
+use super::super::interpreter::Interpreter;
+use super::super::layout::{GcState, Layout, References};
+use super::HeapError;
+use super::lists::{MOST_INTERPRETERS, MOST_OBJECTS, Tracked};
+use crate::target::{Addr, Field, Look, MemoryError, PageCache};
+
+/// More threads than any program has.
+const MOST_THREADS: usize = 16384;
+/// How far into a thread's state its heaps are searched for.
+const SEARCHED: usize = 2048;
+/// Heaps of a thread, and which of them hold objects that the collector knows: without and with two words before the head
+/// (Include/internal/pycore_mimalloc.h).
+const HEAPS: usize = 4;
+const OBJECTS: [(u8, u64); 2] = [(2, 0), (3, 16)];
+/// `ob_gc_bits` (Include/internal/pycore_gc.h): tracked; counted by each thread for itself or not at all.
+const TRACKED: u8 = 1 << 0;
+const DEFERRED: u8 = 1 << 6;
+/// `ob_ref_local` of an immortal object, and the flags in `ob_ref_shared` (Include/refcount.h).
+const IMMORTAL: u32 = u32::MAX;
+const SHARED_SHIFT: i64 = 2;
+/// With PYTHONMALLOC=debug two words come before an object: its size, and a letter between bytes that are never valid
+/// (Objects/obmalloc.c).
+const DEBUG_HEADER: u64 = 16;
+const DEBUG_MARK: u64 = 0xfdfd_fdfd_fdfd_fd00;
+/// Bytes of an object's head.
+const HEAD: usize = 32;
+/// mimalloc's segments lie at multiples of their size, and consist of slices.
+const SEGMENT: u64 = 32 << 20;
+const SLICE: u64 = 64 << 10;
+const MOST_SEGMENTS: usize = 1 << 20;
+/// `xthread_free` and `abandoned` carry flags in the bits that alignment leaves free.
+const THREAD_FREE_FLAGS: u64 = 3;
+/// The first blocks of a page of small ones do not begin with the page: so many blocks are left out
+/// (Objects/mimalloc/segment.c, `_mi_segment_page_start_from_slice`).
+const SMALLEST_BLOCK: u64 = 8;
+const SMALL_BLOCK: u64 = 64;
+const MIDDLE_BLOCK: u64 = 512;
+
+/// `mi_heap_t`, `mi_page_t`, `mi_segment_t` (Objects/mimalloc/types.h), the same in CPython 3.13.0 to 3.14.4.
+mod at {
+    use crate::target::{Addr, Field};
+
+    /// Bytes of a `mi_heap_t`.
+    pub(super) const HEAP: usize = 3064;
+    pub(super) const HEAP_TLD: Field<Addr> = Field::at(0);
+    /// `pages`: so many queues, of which each begins with its first page.
+    pub(super) const HEAP_QUEUES: usize = 1040;
+    pub(super) const QUEUES: usize = 75;
+    pub(super) const QUEUE: usize = 24;
+    pub(super) const HEAP_THREAD: Field<u64> = Field::at(2848);
+    pub(super) const HEAP_PAGES: Field<u64> = Field::at(3024);
+    pub(super) const HEAP_TAG: Field<u8> = Field::at(3057);
+
+    /// `mi_tld_t.segments.abandoned`: where threads leave the segments in which they still have blocks.
+    pub(super) const TLD_POOL: Field<Addr> = Field::at(944);
+    /// `mi_abandoned_pool_t`.
+    pub(super) const POOL_VISITED: Field<u64> = Field::at(0);
+    pub(super) const POOL_ABANDONED: Field<u64> = Field::at(64);
+
+    /// Bytes of a `mi_page_t`, which is a `mi_slice_t` too.
+    pub(super) const PAGE: usize = 96;
+    pub(super) const PAGE_SLICES: Field<u32> = Field::at(0);
+    /// A bit field of which `tag` are the bits from this on.
+    pub(super) const PAGE_TAG: Field<u8> = Field::at(8);
+    pub(super) const PAGE_TAG_BIT: u8 = 3;
+    pub(super) const PAGE_CAPACITY: Field<u16> = Field::at(10);
+    pub(super) const PAGE_FREE: Field<u64> = Field::at(16);
+    pub(super) const PAGE_USED: Field<u32> = Field::at(24);
+    pub(super) const PAGE_BLOCK: Field<u32> = Field::at(28);
+    pub(super) const PAGE_LOCAL_FREE: Field<u64> = Field::at(32);
+    pub(super) const PAGE_THREAD_FREE: Field<u64> = Field::at(40);
+    pub(super) const PAGE_NEXT: Field<Addr> = Field::at(56);
+
+    pub(super) const SEGMENT_NEXT: Field<u64> = Field::at(176);
+    pub(super) const SEGMENT_ENTRIES: Field<u64> = Field::at(248);
+    pub(super) const SEGMENT_SLICES: u64 = 264;
+}
+
+/// Every object tracked, by all interpreters.
+pub(super) fn tracked(
+    memory: &PageCache,
+    interpreter: &Interpreter,
+) -> Result<Vec<Tracked>, HeapError> {
+    let layout = &interpreter.layout;
+    let (References::Split { .. }, GcState::OfInterpreter(gc)) =
+        (layout.object.references, layout.heap.gc)
+    else {
+        return Err(no_heaps(interpreter));
+    };
+    let mut walk = Walk {
+        interpreter,
+        look: memory.look(),
+        heaps: None,
+        pools: Vec::new(),
+        objects: Vec::new(),
+    };
+    let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
+    let mut at = walk.pointer("the interpreters", head)?;
+    for _ in 0..MOST_INTERPRETERS {
+        if at == Addr(0) {
+            break;
+        }
+        let collecting = layout.heap.collecting.in_target(at + gc as u64);
+        let mut flag = [0; 4];
+        walk.look
+            .read(collecting, &mut flag)
+            .map_err(HeapError::unreadable("the collector's state", collecting))?;
+        match i32::from_le_bytes(flag) {
+            0 => {}
+            1 => return Err(HeapError::Collecting),
+            _ => return Err(no_heaps(interpreter)),
+        }
+        walk.interpreter(at)?;
+        at = walk.pointer("the next interpreter", layout.interpreter.next.in_target(at))?;
+    }
+    Ok(walk.objects)
+}
+
+fn no_heaps(interpreter: &Interpreter) -> HeapError {
+    HeapError::NoLists { version: interpreter.version.clone() }
+}
+
+struct Walk<'a> {
+    interpreter: &'a Interpreter,
+    look: Look<'a>,
+    /// Where the heaps lie in a thread's state, once found.
+    heaps: Option<u64>,
+    /// Where the interpreters keep what threads that have ended left behind.
+    pools: Vec<Addr>,
+    objects: Vec<Tracked>,
+}
+
+/// What leads elsewhere than expected is being changed.
+fn changing(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapError {
+    move |error| match error {
+        MemoryError::Fault { .. } => HeapError::Changing,
+        source => HeapError::Unreadable { what, at, source },
+    }
+}
+
+impl Walk<'_> {
+    fn pointer(&mut self, what: &'static str, at: Addr) -> Result<Addr, HeapError> {
+        self.look.pointer(at).map_err(HeapError::unreadable(what, at))
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.interpreter.layout
+    }
+
+    fn interpreter(&mut self, interpreter: Addr) -> Result<(), HeapError> {
+        let head = self.layout().interpreter.threads_head.in_target(interpreter);
+        let mut thread = self.pointer("the threads", head)?;
+        let pools = self.pools.len();
+        for _ in 0..MOST_THREADS {
+            if thread == Addr(0) {
+                break;
+            }
+            self.thread(thread)?;
+            let next = self.layout().thread.next.in_target(thread);
+            thread = self.pointer("the next thread", next)?;
+        }
+        for pool in self.pools.split_off(pools) {
+            if !self.pools.contains(&pool) {
+                self.pool(pool)?;
+                self.pools.push(pool);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the heaps of the thread whose state is at `thread`.
+    fn thread(&mut self, thread: Addr) -> Result<(), HeapError> {
+        let id = self.layout().thread.python_id.in_target(thread);
+        let id = self.look.u64(id).map_err(HeapError::unreadable("a thread", thread))?;
+        if id == 0 {
+            return Ok(()); // It does not run yet, and has allocated nothing.
+        }
+        let heaps = match self.heaps {
+            Some(offset) => thread + offset,
+            None => {
+                let found = (0..SEARCHED as u64)
+                    .step_by(8)
+                    .find(|offset| self.are_heaps(thread + *offset, id));
+                let offset = found.ok_or_else(|| no_heaps(self.interpreter))?;
+                self.heaps = Some(offset);
+                thread + offset
+            }
+        };
+        let tld = self.pointer("a thread's heap", at::HEAP_TLD.in_target(heaps))?;
+        if tld == Addr(0) {
+            return Ok(()); // As above: they are made just after it has a number.
+        }
+        if !self.are_heaps(heaps, id) {
+            return Err(HeapError::Changing);
+        }
+        let pool = at::TLD_POOL.in_target(tld);
+        let pool = self.look.pointer(pool).map_err(changing("a thread's segments", pool))?;
+        if !self.pools.contains(&pool) {
+            self.pools.push(pool);
+        }
+        for (tag, before) in OBJECTS {
+            self.heap(heaps + u64::from(tag) * at::HEAP as u64, before)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the four heaps of the thread `id` lie there, one after the other, with the data that they share behind them.
+    fn are_heaps(&mut self, heaps: Addr, id: u64) -> bool {
+        let tld = heaps + (HEAPS * at::HEAP) as u64;
+        (0..HEAPS as u64).all(|n| {
+            let heap = heaps + n * at::HEAP as u64;
+            let mut tag = [0; 1];
+            self.look.pointer(at::HEAP_TLD.in_target(heap)) == Ok(tld)
+                && self.look.u64(at::HEAP_THREAD.in_target(heap)) == Ok(id)
+                && self.look.read(at::HEAP_TAG.in_target(heap), &mut tag).is_ok()
+                && u64::from(tag[0]) == n
+        })
+    }
+
+    /// Reads a heap, in which `before` bytes come before each object.
+    fn heap(&mut self, heap: Addr, before: u64) -> Result<(), HeapError> {
+        const WHAT: &str = "a heap";
+        let pages = at::HEAP_PAGES.in_target(heap);
+        let pages = self.look.u64(pages).map_err(changing(WHAT, heap))?;
+        let mut queues = [0; at::QUEUES * at::QUEUE];
+        let start = heap + at::HEAP_QUEUES as u64;
+        self.look.read(start, &mut queues).map_err(changing(WHAT, heap))?;
+        let mut seen = 0;
+        for queue in queues.chunks_exact(at::QUEUE) {
+            let mut page = Field::<Addr>::at(0).of(queue).unwrap_or_default();
+            while page != Addr(0) {
+                seen += 1;
+                if seen > pages || !page.is_plausible() {
+                    return Err(HeapError::Changing);
+                }
+                let copy = self.copy_of_page(page)?;
+                self.page(page, &copy, before)?;
+                page = at::PAGE_NEXT.of(&copy).unwrap_or_default();
+            }
+        }
+        if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
+    }
+
+    fn copy_of_page(&mut self, page: Addr) -> Result<[u8; at::PAGE], HeapError> {
+        let mut copy = [0; at::PAGE];
+        self.look.read(page, &mut copy).map_err(changing("a page of a heap", page))?;
+        Ok(copy)
+    }
+
+    /// Reads the segments that threads left behind.
+    fn pool(&mut self, pool: Addr) -> Result<(), HeapError> {
+        const WHAT: &str = "the segments of threads that have ended";
+        let mut segments = 0;
+        for list in [at::POOL_ABANDONED, at::POOL_VISITED] {
+            let first = self.look.u64(list.in_target(pool)).map_err(changing(WHAT, pool))?;
+            let mut segment = Addr(first & !(SEGMENT - 1));
+            while segment != Addr(0) {
+                segments += 1;
+                if segments > MOST_SEGMENTS || !segment.is_plausible() {
+                    return Err(HeapError::Changing);
+                }
+                self.segment(segment)?;
+                let next = at::SEGMENT_NEXT.in_target(segment);
+                let next = self.look.u64(next).map_err(changing(WHAT, segment))?;
+                segment = Addr(next & !(SEGMENT - 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the pages of objects in a segment.
+    fn segment(&mut self, segment: Addr) -> Result<(), HeapError> {
+        let entries = at::SEGMENT_ENTRIES.in_target(segment);
+        let entries = self.look.u64(entries).map_err(changing("a segment", segment))?;
+        let mut entry = 0;
+        while entry < entries.min(SEGMENT / SLICE) {
+            let page = segment + at::SEGMENT_SLICES + entry * at::PAGE as u64;
+            let copy = self.copy_of_page(page)?;
+            let slices = at::PAGE_SLICES.of(&copy).unwrap_or_default();
+            let is_used = at::PAGE_BLOCK.of(&copy).unwrap_or_default() > 0;
+            let tag = at::PAGE_TAG.of(&copy).unwrap_or_default() >> at::PAGE_TAG_BIT & 0xf;
+            let objects = OBJECTS.into_iter().find(|(objects, _)| *objects == tag);
+            // The first stands for what describes the segment itself.
+            if let Some((_, before)) = objects
+                && is_used
+                && entry > 0
+            {
+                self.page(page, &copy, before)?;
+            }
+            if slices == 0 {
+                return Err(HeapError::Changing);
+            }
+            entry += u64::from(slices);
+        }
+        Ok(())
+    }
+
+    /// Adds the objects of the page at `page`, of which `copy` is one.
+    fn page(&mut self, page: Addr, copy: &[u8], before: u64) -> Result<(), HeapError> {
+        let capacity = u64::from(at::PAGE_CAPACITY.of(copy).unwrap_or_default());
+        let used = u64::from(at::PAGE_USED.of(copy).unwrap_or_default());
+        if used == 0 {
+            return Ok(());
+        }
+        let block = u64::from(at::PAGE_BLOCK.of(copy).unwrap_or_default());
+        let area = Area::of(page, block, capacity).ok_or(HeapError::Changing)?;
+        let mut is_free = vec![false; capacity as usize];
+        let list = |field: Field<u64>| field.of(copy).unwrap_or_default();
+        let free = self.free_blocks(list(at::PAGE_FREE), &area, &mut is_free)?;
+        let local = self.free_blocks(list(at::PAGE_LOCAL_FREE), &area, &mut is_free)?;
+        if free + local + used != capacity {
+            return Err(HeapError::Changing);
+        }
+        // Those that other threads freed count as used until the owner takes them back.
+        let by_others = list(at::PAGE_THREAD_FREE) & !THREAD_FREE_FLAGS;
+        self.free_blocks(by_others, &area, &mut is_free)?;
+        for (number, is_free) in (0..).zip(is_free) {
+            if !is_free {
+                self.object(area.start + number * area.block, before)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the blocks of a list; how many they are.
+    fn free_blocks(
+        &mut self,
+        first: u64,
+        area: &Area,
+        is_free: &mut [bool],
+    ) -> Result<u64, HeapError> {
+        let (mut at, mut count) = (first, 0);
+        while at != 0 {
+            let number = area.number(at).ok_or(HeapError::Changing)?;
+            let mark = is_free.get_mut(number as usize).ok_or(HeapError::Changing)?;
+            if std::mem::replace(mark, true) {
+                return Err(HeapError::Changing);
+            }
+            count += 1;
+            at = self.look.u64(Addr(at)).map_err(changing("a free block", Addr(at)))?;
+        }
+        Ok(count)
+    }
+
+    /// Adds the object in the block at `block`, if the collector tracks it.
+    fn object(&mut self, block: Addr, before: u64) -> Result<(), HeapError> {
+        let References::Split { local, shared, flags } = self.layout().object.references else {
+            return Ok(());
+        };
+        let class = self.layout().object.type_of;
+        let mark = self.look.u64(block + 8).map_err(changing("an object", block))?;
+        let debug = if mark & !0xff == DEBUG_MARK { DEBUG_HEADER } else { 0 };
+        let at = block + before + debug;
+        let mut head = [0; HEAD];
+        self.look.read(at, &mut head).map_err(changing("an object", at))?;
+        let flags = flags.of(&head).unwrap_or_default();
+        if flags & TRACKED == 0 {
+            return Ok(());
+        }
+        if self.objects.len() >= MOST_OBJECTS {
+            return Err(HeapError::Changing);
+        }
+        let (local, shared) = (local.of(&head).unwrap_or_default(), shared.of(&head));
+        let counted = i64::from(local) + (shared.unwrap_or_default() >> SHARED_SHIFT);
+        let references = if local == IMMORTAL {
+            -1
+        } else if flags & DEFERRED != 0 {
+            // Who refers to it is not counted in it: nothing is known to be its last reference.
+            i32::MAX
+        } else {
+            counted.clamp(0, i64::from(i32::MAX)) as i32
+        };
+        let class = class.of(&head).unwrap_or_default();
+        self.objects.push(Tracked { at, class, references });
+        Ok(())
+    }
+}
+
+/// Where the blocks of a page lie.
+struct Area {
+    start: Addr,
+    block: u64,
+    capacity: u64,
+}
+
+impl Area {
+    fn of(page: Addr, block: u64, capacity: u64) -> Option<Area> {
+        let segment = Addr(page.0 & !(SEGMENT - 1));
+        let into = page.0.checked_sub(segment.0 + at::SEGMENT_SLICES)?;
+        let left_out = match block {
+            ..=SMALL_BLOCK => 3 * block,
+            ..=MIDDLE_BLOCK => block,
+            _ => 0,
+        };
+        let fits = into.is_multiple_of(at::PAGE as u64)
+            && block >= SMALLEST_BLOCK
+            && capacity > 0
+            && into / (at::PAGE as u64) < SEGMENT / SLICE;
+        let start = segment + into / at::PAGE as u64 * SLICE + left_out;
+        fits.then_some(Area { start, block, capacity })
+    }
+
+    /// The number of the block at `at`.
+    fn number(&self, at: u64) -> Option<u64> {
+        let into = at.checked_sub(self.start.0)?;
+        let number = into / self.block;
+        (into.is_multiple_of(self.block) && number < self.capacity).then_some(number)
+    }
+}
