@@ -33,6 +33,7 @@ struct frame_walk {
 	u32 code_file;
 	u32 code_line_table;
 	u32 code_len;
+	u32 object_class;
 };
 #define NOWHERE 0xffffffff
 volatile const struct frame_walk WALK;

@@ -195,7 +195,7 @@ int main(void)
 #endif
 
     printf(" },\n    object: ObjectLayout {");
-    printf(" head: %zu,", sizeof(PyObject));
+    printf(" head_len: %zu,", sizeof(PyObject));
 #ifdef Py_GIL_DISABLED
     printf(" references: References::Split { local: Field::at(%zu), shared: Field::at(%zu), flags: Field::at(%zu) },",
            offsetof(PyObject, ob_ref_local), offsetof(PyObject, ob_ref_shared),

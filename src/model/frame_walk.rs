@@ -49,6 +49,8 @@ pub struct FrameWalk {
     /// Whether frames lie one after the other in pages (CPython 3.11+), so that one read of the page
     /// up to a frame has its callers too.
     pub contiguous: bool,
+    /// In any object: pointer to its class.
+    pub object_class: u32,
     /// Bytes of a code object that identify it: to be copied when it is first seen.
     pub code_len: u32,
     /// In it: pointer to its name.

@@ -103,6 +103,7 @@ fn frame_walk(walk: &FrameWalk) -> Vec<u8> {
         walk.code_file,
         walk.code_line_table,
         walk.code_len,
+        walk.object_class,
     ] {
         bytes.extend(word.to_le_bytes());
     }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::model::ObjectHead;
 use crate::target::{Addr, Field, Scalar};
 
 /// Where the offsets of the interpreter's structures came from.
@@ -186,7 +187,7 @@ pub(super) enum References {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObjectLayout {
     /// Bytes of `PyObject`, with which every object begins.
-    pub(super) head: usize,
+    pub(super) head_len: usize,
     pub(super) references: References,
     pub(super) type_of: Field<Addr>,
     pub(super) bytes_len: Field<u64>,
@@ -203,14 +204,16 @@ pub(super) struct ObjectLayout {
     pub(super) int_digits: usize,
 }
 
-/// Bytes of `PyObject` in a build with a GIL.
-const USUAL_HEAD: usize = 16;
-
 impl ObjectLayout {
+    /// With what every object begins.
+    pub(super) const fn head(&self) -> ObjectHead {
+        ObjectHead { len: self.head_len, class: self.type_of.offset }
+    }
+
     /// Where a field of an object lies, given where it lies in a build with a GIL: for what is the same in all versions but
     /// for the length of the object's head.
     pub(super) const fn past<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
-        Field::at(usual.offset + self.head - USUAL_HEAD)
+        Field::at(self.head().past(usual.offset))
     }
 }
 

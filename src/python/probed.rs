@@ -67,6 +67,7 @@ pub(super) fn frame_walk(
         code_copies: layout.code.copies.map(|field| offset(field.offset)),
         code_bytecode: offset(layout.code.instructions),
         contiguous: !instruction_is_offset,
+        object_class: offset(layout.object.type_of.offset),
         code_len: offset(layout.code.len),
         code_name: offset(layout.code.name.offset),
         code_file: offset(layout.code.file.offset),

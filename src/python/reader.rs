@@ -9,7 +9,7 @@ use super::line_cache::LineCache;
 use super::own::{OwnReader, SampleStats};
 use super::probed::ProbedStacks;
 use super::variables::IntegerVariable;
-use crate::model::{FrameWalk, StackTable, ThreadId, ThreadSample};
+use crate::model::{FrameWalk, ObjectHead, StackTable, ThreadId, ThreadSample};
 use crate::target::{PageCache, Process};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
@@ -165,6 +165,14 @@ impl PythonReader {
                 Some(IntegerVariable::new(process, own.interpreter().clone(), name))
             }
             Reader::PySpy(_) => None,
+        }
+    }
+
+    /// With what every object of this CPython begins; the usual one where py-spy reads the stacks.
+    pub fn object_head(&self) -> ObjectHead {
+        match &self.reader {
+            Reader::Own(own) => own.interpreter().layout.object.head(),
+            Reader::PySpy(_) => ObjectHead::USUAL,
         }
     }
 
