@@ -18,7 +18,7 @@ pub(super) struct Interpreter {
     pub(super) runtime: Addr,
     /// `PyCode_Type`, where it is exported.
     pub(super) code_type: Option<Addr>,
-    /// `3.12.1`; `3.9` where the patch release could not be found.
+    /// `3.12.1`, `3.14.4t` without a GIL; `3.9` where the patch release could not be found.
     pub(super) version: String,
     pub(super) layout: Layout,
     pub(super) source: LayoutSource,
@@ -66,6 +66,10 @@ pub(super) fn find(process: &Process, memory: &dyn Memory) -> Result<Interpreter
         version: version.text.clone(),
         what: "a free-threaded build",
     })?;
+    let version = match free_threaded {
+        true => Version { text: format!("{}t", version.text), ..version },
+        false => version,
+    };
     let (layout, source) = match row.debug_offsets {
         Some(at) if debug_offsets::version(&head).is_some() => {
             let layout = debug_offsets::overlay(row, &at, &head).map_err(|offset| {

@@ -119,6 +119,8 @@ impl OwnReader {
         self.codes = Codes::default();
         self.threads.clear();
         self.listed = false;
+        // The threads listed next have not been looked up yet.
+        self.os_states_at = None;
     }
 
     /// Reads all threads once.

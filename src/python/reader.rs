@@ -67,7 +67,8 @@ impl PythonReader {
         Ok(PythonReader { reader: Reader::Own(Box::new(own)) })
     }
 
-    /// The version of the target's CPython: `3.12.1`, or `3.9` where the patch release is not known.
+    /// The version of the target's CPython: `3.12.1`, `3.14.4t` for one without a GIL, or `3.9` where the patch release is not
+    /// known.
     pub fn version(&self) -> &str {
         match &self.reader {
             Reader::Own(own) => &own.interpreter().version,
