@@ -1,4 +1,5 @@
-/* Prints one row of src/python/rows.rs: where this CPython keeps what a stack reader needs.
+/* Prints one row of src/python/rows.rs: where this CPython keeps what a stack reader needs; without a GIL, one of
+ * src/python/heap/blocks.rs as well.
  *
  * Compiled by print-cpython-layout.sh against the internal headers of one interpreter and run there;
  * it only evaluates offsetof and sizeof, so it needs no library of that interpreter.
@@ -49,6 +50,75 @@
 #define FIELD(name, T, m) printf(" %s: Field::at(%zu),", name, offsetof(T, m))
 #define SOME(name, T, m) printf(" %s: Some(Field::at(%zu)),", name, offsetof(T, m))
 #define NONE(name) printf(" %s: None,", name)
+
+/* Prints one row of src/python/heap/blocks.rs: where mimalloc keeps the objects of a build without a GIL. */
+static void print_mimalloc(void)
+{
+#ifdef Py_GIL_DISABLED
+    typedef struct mi_heap_s heap;
+    typedef struct mi_tld_s tld;
+    typedef mi_page_t page;
+    typedef mi_segment_t segment;
+    /* A bit field has no offset: its bit is found by setting it. */
+    union {
+        page p;
+        unsigned char b[sizeof(page)];
+    } tag = {.b = {0}};
+    int from = 0;
+    printf("\n/// Printed by `scripts/print-cpython-layout.sh` from the headers of %s.\n", PY_VERSION);
+    printf("#[rustfmt::skip]\n");
+#ifdef MI_MAX_SLICE_OFFSET_COUNT
+    printf("const V2_5: Mimalloc = Mimalloc {\n   ");
+    tag.p.heap_tag = 1;
+#else
+    printf("const V2_1: Mimalloc = Mimalloc {\n   ");
+    tag.p.tag = 1;
+#endif
+    while (!tag.b[from])
+        from++;
+    printf(" heap_len: %zu,", sizeof(heap));
+    FIELD("heap_tld", heap, tld);
+    FIELD("heap_thread", heap, thread_id);
+    FIELD("heap_pages", heap, page_count);
+    FIELD("heap_tag", heap, tag);
+    printf(" heap_queues: %zu, queues: %d, queue_len: %zu,\n   ", offsetof(heap, pages),
+           (int)(sizeof(((heap *)0)->pages) / sizeof(mi_page_queue_t)), sizeof(mi_page_queue_t));
+#ifdef MI_MAX_SLICE_OFFSET_COUNT
+    FIELD("tld_abandoned", tld, segments.subproc);
+    printf(" abandoned: Abandoned::Counted {");
+    FIELD("count", mi_subproc_t, abandoned_count);
+    FIELD("owner", segment, subproc);
+    FIELD("thread", segment, thread_id);
+#else
+    FIELD("tld_abandoned", tld, segments.abandoned);
+    printf(" abandoned: Abandoned::Listed { lists: [Field::at(%zu), Field::at(%zu)],",
+           offsetof(mi_abandoned_pool_t, abandoned), offsetof(mi_abandoned_pool_t, abandoned_visited));
+    FIELD("next", segment, abandoned_next);
+#endif
+    printf(" },\n    page_len: %zu,", sizeof(page));
+    FIELD("page_slices", page, slice_count);
+    printf(" page_tag: Field::at(%d), page_tag_bit: %d,", from, __builtin_ctz(tag.b[from]));
+    FIELD("page_capacity", page, capacity);
+    FIELD("page_used", page, used);
+    printf(" page_used_mask: %#x,\n   ", sizeof(((page *)0)->used) == 2 ? 0xffff : 0xffffffff);
+    FIELD("page_free", page, free);
+    FIELD("page_local_free", page, local_free);
+    FIELD("page_thread_free", page, xthread_free);
+    FIELD("page_next", page, next);
+    printf("\n   ");
+#ifdef MI_MAX_SLICE_OFFSET_COUNT
+    printf(" blocks: Blocks::Told {");
+    FIELD("size", page, block_size);
+    FIELD("start", page, page_start);
+#else
+    printf(" blocks: Blocks::Computed {");
+    FIELD("size", page, xblock_size);
+#endif
+    printf(" },");
+    FIELD("segment_entries", segment, slice_entries);
+    printf(" segment_slices: %zu,\n};\n", offsetof(segment, slices));
+#endif
+}
 
 int main(void)
 {
@@ -338,5 +408,6 @@ int main(void)
     printf("    debug_offsets: None,\n");
 #endif
     printf("};\n");
+    print_mimalloc();
     return 0;
 }

@@ -86,6 +86,11 @@ impl OwnReader {
         &self.interpreter
     }
 
+    /// The process; `None` over a captured image.
+    pub(super) fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
     /// The threads as last listed.
     pub(super) fn threads(&self) -> impl Iterator<Item = ThreadId> {
         self.threads.iter().map(|thread| thread.id)

@@ -183,7 +183,7 @@ impl PythonReader {
     /// [`HeapError::Collecting`] and [`HeapError::Changing`] pass; the others are final for this process.
     pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<Heap<'a>, HeapError> {
         match &self.reader {
-            Reader::Own(own) => Heap::read(memory, own.interpreter()),
+            Reader::Own(own) => Heap::read(memory, own.interpreter(), own.process()),
             Reader::PySpy(py_spy) => {
                 Err(HeapError::Unsupported { version: py_spy.version().to_owned() })
             }

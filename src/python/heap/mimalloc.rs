@@ -11,8 +11,9 @@
 use super::super::interpreter::Interpreter;
 use super::super::layout::{GcState, Layout, References};
 use super::HeapError;
+use super::blocks::{Abandoned, Blocks, GENERATIONS, Mimalloc};
 use super::lists::{MOST_INTERPRETERS, MOST_OBJECTS, Tracked};
-use crate::target::{Addr, Field, Look, MemoryError, PageCache};
+use crate::target::{Addr, Field, Look, MemoryError, PageCache, Process};
 
 /// More threads than any program has.
 const MOST_THREADS: usize = 16384;
@@ -46,50 +47,11 @@ const SMALLEST_BLOCK: u64 = 8;
 const SMALL_BLOCK: u64 = 64;
 const MIDDLE_BLOCK: u64 = 512;
 
-/// `mi_heap_t`, `mi_page_t`, `mi_segment_t` (Objects/mimalloc/types.h), the same in CPython 3.13.0 to 3.14.4.
-mod at {
-    use crate::target::{Addr, Field};
-
-    /// Bytes of a `mi_heap_t`.
-    pub(super) const HEAP: usize = 3064;
-    pub(super) const HEAP_TLD: Field<Addr> = Field::at(0);
-    /// `pages`: so many queues, of which each begins with its first page.
-    pub(super) const HEAP_QUEUES: usize = 1040;
-    pub(super) const QUEUES: usize = 75;
-    pub(super) const QUEUE: usize = 24;
-    pub(super) const HEAP_THREAD: Field<u64> = Field::at(2848);
-    pub(super) const HEAP_PAGES: Field<u64> = Field::at(3024);
-    pub(super) const HEAP_TAG: Field<u8> = Field::at(3057);
-
-    /// `mi_tld_t.segments.abandoned`: where threads leave the segments in which they still have blocks.
-    pub(super) const TLD_POOL: Field<Addr> = Field::at(944);
-    /// `mi_abandoned_pool_t`.
-    pub(super) const POOL_VISITED: Field<u64> = Field::at(0);
-    pub(super) const POOL_ABANDONED: Field<u64> = Field::at(64);
-
-    /// Bytes of a `mi_page_t`, which is a `mi_slice_t` too.
-    pub(super) const PAGE: usize = 96;
-    pub(super) const PAGE_SLICES: Field<u32> = Field::at(0);
-    /// A bit field of which `tag` are the bits from this on.
-    pub(super) const PAGE_TAG: Field<u8> = Field::at(8);
-    pub(super) const PAGE_TAG_BIT: u8 = 3;
-    pub(super) const PAGE_CAPACITY: Field<u16> = Field::at(10);
-    pub(super) const PAGE_FREE: Field<u64> = Field::at(16);
-    pub(super) const PAGE_USED: Field<u32> = Field::at(24);
-    pub(super) const PAGE_BLOCK: Field<u32> = Field::at(28);
-    pub(super) const PAGE_LOCAL_FREE: Field<u64> = Field::at(32);
-    pub(super) const PAGE_THREAD_FREE: Field<u64> = Field::at(40);
-    pub(super) const PAGE_NEXT: Field<Addr> = Field::at(56);
-
-    pub(super) const SEGMENT_NEXT: Field<u64> = Field::at(176);
-    pub(super) const SEGMENT_ENTRIES: Field<u64> = Field::at(248);
-    pub(super) const SEGMENT_SLICES: u64 = 264;
-}
-
 /// Every object tracked, by all interpreters.
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
+    process: Option<&Process>,
 ) -> Result<Vec<Tracked>, HeapError> {
     let layout = &interpreter.layout;
     let (References::Split { .. }, GcState::OfInterpreter(gc)) =
@@ -99,9 +61,10 @@ pub(super) fn tracked(
     };
     let mut walk = Walk {
         interpreter,
+        process,
         look: memory.look(),
         heaps: None,
-        pools: Vec::new(),
+        left_behind: Vec::new(),
         threads: 0,
         uneven: 0,
         objects: Vec::new(),
@@ -137,11 +100,12 @@ fn no_heaps(interpreter: &Interpreter) -> HeapError {
 
 struct Walk<'a> {
     interpreter: &'a Interpreter,
+    process: Option<&'a Process>,
     look: Look<'a>,
-    /// Where the heaps lie in a thread's state, once found.
-    heaps: Option<u64>,
+    /// Where the heaps lie in a thread's state, and how they look, once found.
+    heaps: Option<(u64, &'static Mimalloc)>,
     /// Where the interpreters keep what threads that have ended left behind.
-    pools: Vec<Addr>,
+    left_behind: Vec<Addr>,
     /// Threads met, and pages whose counts differ by one: each thread changes one page at a time.
     threads: u32,
     uneven: u32,
@@ -168,7 +132,6 @@ impl Walk<'_> {
     fn interpreter(&mut self, interpreter: Addr) -> Result<(), HeapError> {
         let head = self.layout().interpreter.threads_head.in_target(interpreter);
         let mut thread = self.pointer("the threads", head)?;
-        let pools = self.pools.len();
         for _ in 0..MOST_THREADS {
             if thread == Addr(0) {
                 break;
@@ -176,12 +139,6 @@ impl Walk<'_> {
             self.thread(thread)?;
             let next = self.layout().thread.next.in_target(thread);
             thread = self.pointer("the next thread", next)?;
-        }
-        for pool in self.pools.split_off(pools) {
-            if !self.pools.contains(&pool) {
-                self.pool(pool)?;
-                self.pools.push(pool);
-            }
         }
         Ok(())
     }
@@ -193,118 +150,155 @@ impl Walk<'_> {
         if id == 0 {
             return Ok(()); // It does not run yet, and has allocated nothing.
         }
-        let heaps = match self.heaps {
-            Some(offset) => thread + offset,
+        let (heaps, mimalloc) = match self.heaps {
+            Some((offset, mimalloc)) => (thread + offset, mimalloc),
             None => {
-                let found = (0..SEARCHED as u64)
-                    .step_by(8)
-                    .find(|offset| self.are_heaps(thread + *offset, id));
-                let offset = found.ok_or_else(|| no_heaps(self.interpreter))?;
-                self.heaps = Some(offset);
-                thread + offset
+                let offsets = (0..SEARCHED as u64).step_by(8);
+                let found = offsets
+                    .flat_map(|offset| GENERATIONS.map(|mimalloc| (offset, mimalloc)))
+                    .find(|(offset, mimalloc)| self.are_heaps(mimalloc, thread + *offset, id));
+                let found = found.ok_or_else(|| no_heaps(self.interpreter))?;
+                self.heaps = Some(found);
+                (thread + found.0, found.1)
             }
         };
-        let tld = self.pointer("a thread's heap", at::HEAP_TLD.in_target(heaps))?;
+        let tld = self.pointer("a thread's heap", mimalloc.heap_tld.in_target(heaps))?;
         if tld == Addr(0) {
             return Ok(()); // As above: they are made just after it has a number.
         }
-        if !self.are_heaps(heaps, id) {
+        if !self.are_heaps(mimalloc, heaps, id) {
             return Err(HeapError::Changing);
         }
         self.threads += 1;
-        let pool = at::TLD_POOL.in_target(tld);
-        let pool = self.look.pointer(pool).map_err(changing("a thread's segments", pool))?;
-        if !self.pools.contains(&pool) {
-            self.pools.push(pool);
-        }
         for (tag, before) in OBJECTS {
-            self.heap(heaps + u64::from(tag) * at::HEAP as u64, before)?;
+            self.heap(mimalloc, heaps + u64::from(tag) * mimalloc.heap_len as u64, before)?;
+        }
+        let at = mimalloc.tld_abandoned.in_target(tld);
+        let at = self.look.pointer(at).map_err(changing("a thread's segments", at))?;
+        if !self.left_behind.contains(&at) {
+            self.left_behind.push(at);
+            self.abandoned(mimalloc, at)?;
         }
         Ok(())
     }
 
     /// Whether the four heaps of the thread `id` lie there, one after the other, with the data that they share behind them.
-    fn are_heaps(&mut self, heaps: Addr, id: u64) -> bool {
-        let tld = heaps + (HEAPS * at::HEAP) as u64;
+    fn are_heaps(&mut self, mimalloc: &Mimalloc, heaps: Addr, id: u64) -> bool {
+        let tld = heaps + (HEAPS * mimalloc.heap_len) as u64;
         (0..HEAPS as u64).all(|n| {
-            let heap = heaps + n * at::HEAP as u64;
+            let heap = heaps + n * mimalloc.heap_len as u64;
             let mut tag = [0; 1];
-            self.look.pointer(at::HEAP_TLD.in_target(heap)) == Ok(tld)
-                && self.look.u64(at::HEAP_THREAD.in_target(heap)) == Ok(id)
-                && self.look.read(at::HEAP_TAG.in_target(heap), &mut tag).is_ok()
+            self.look.pointer(mimalloc.heap_tld.in_target(heap)) == Ok(tld)
+                && self.look.u64(mimalloc.heap_thread.in_target(heap)) == Ok(id)
+                && self.look.read(mimalloc.heap_tag.in_target(heap), &mut tag).is_ok()
                 && u64::from(tag[0]) == n
         })
     }
 
     /// Reads a heap, in which `before` bytes come before each object.
-    fn heap(&mut self, heap: Addr, before: u64) -> Result<(), HeapError> {
+    fn heap(&mut self, mimalloc: &Mimalloc, heap: Addr, before: u64) -> Result<(), HeapError> {
         const WHAT: &str = "a heap";
-        let pages = at::HEAP_PAGES.in_target(heap);
+        let pages = mimalloc.heap_pages.in_target(heap);
         let pages = self.look.u64(pages).map_err(changing(WHAT, heap))?;
-        let mut queues = [0; at::QUEUES * at::QUEUE];
-        let start = heap + at::HEAP_QUEUES as u64;
+        let mut queues = vec![0; mimalloc.queues * mimalloc.queue_len];
+        let start = heap + mimalloc.heap_queues as u64;
         self.look.read(start, &mut queues).map_err(changing(WHAT, heap))?;
         let mut seen = 0;
-        for queue in queues.chunks_exact(at::QUEUE) {
+        for queue in queues.chunks_exact(mimalloc.queue_len) {
             let mut page = Field::<Addr>::at(0).of(queue).unwrap_or_default();
             while page != Addr(0) {
                 seen += 1;
                 if seen > pages || !page.is_plausible() {
                     return Err(HeapError::Changing);
                 }
-                let copy = self.copy_of_page(page)?;
-                self.page(page, &copy, before)?;
-                page = at::PAGE_NEXT.of(&copy).unwrap_or_default();
+                let copy = self.copy_of_page(mimalloc, page)?;
+                self.page(mimalloc, page, &copy, before)?;
+                page = mimalloc.page_next.of(&copy).unwrap_or_default();
             }
         }
         if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
     }
 
-    fn copy_of_page(&mut self, page: Addr) -> Result<[u8; at::PAGE], HeapError> {
-        let mut copy = [0; at::PAGE];
+    fn copy_of_page(&mut self, mimalloc: &Mimalloc, page: Addr) -> Result<Vec<u8>, HeapError> {
+        let mut copy = vec![0; mimalloc.page_len];
         self.look.read(page, &mut copy).map_err(changing("a page of a heap", page))?;
         Ok(copy)
     }
 
-    /// Reads the segments that threads left behind.
-    fn pool(&mut self, pool: Addr) -> Result<(), HeapError> {
+    /// Reads the segments that threads left behind, which are kept at `at`.
+    fn abandoned(&mut self, mimalloc: &Mimalloc, at: Addr) -> Result<(), HeapError> {
         const WHAT: &str = "the segments of threads that have ended";
-        let mut segments = 0;
-        for list in [at::POOL_ABANDONED, at::POOL_VISITED] {
-            let first = self.look.u64(list.in_target(pool)).map_err(changing(WHAT, pool))?;
-            let mut segment = Addr(first & !(SEGMENT - 1));
-            while segment != Addr(0) {
-                segments += 1;
-                if segments > MOST_SEGMENTS || !segment.is_plausible() {
+        match mimalloc.abandoned {
+            Abandoned::Listed { lists, next } => {
+                let mut segments = 0;
+                for list in lists {
+                    let first = self.look.u64(list.in_target(at)).map_err(changing(WHAT, at))?;
+                    let mut segment = Addr(first & !(SEGMENT - 1));
+                    while segment != Addr(0) {
+                        segments += 1;
+                        if segments > MOST_SEGMENTS || !segment.is_plausible() {
+                            return Err(HeapError::Changing);
+                        }
+                        self.segment(mimalloc, segment)?;
+                        let next = next.in_target(segment);
+                        let next = self.look.u64(next).map_err(changing(WHAT, segment))?;
+                        segment = Addr(next & !(SEGMENT - 1));
+                    }
+                }
+            }
+            Abandoned::Counted { count, owner, thread } => {
+                let count = self.look.u64(count.in_target(at)).map_err(changing(WHAT, at))?;
+                if count == 0 {
+                    return Ok(());
+                }
+                // They are listed in bitmaps of arenas that no symbol leads to, but tell themselves what they are.
+                let found: Vec<Addr> = self
+                    .places_of_segments()
+                    .into_iter()
+                    .filter(|segment| {
+                        self.look.pointer(owner.in_target(*segment)) == Ok(at)
+                            && self.look.u64(thread.in_target(*segment)) == Ok(0)
+                    })
+                    .collect();
+                if found.len() as u64 != count {
                     return Err(HeapError::Changing);
                 }
-                self.segment(segment)?;
-                let next = at::SEGMENT_NEXT.in_target(segment);
-                let next = self.look.u64(next).map_err(changing(WHAT, segment))?;
-                segment = Addr(next & !(SEGMENT - 1));
+                for segment in found {
+                    self.segment(mimalloc, segment)?;
+                }
             }
         }
         Ok(())
     }
 
+    /// Wherever a segment may begin.
+    fn places_of_segments(&self) -> Vec<Addr> {
+        let Some(Ok(mappings)) = self.process.map(Process::mappings) else { return Vec::new() };
+        let private = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());
+        let begins = private.flat_map(|mapping| {
+            (mapping.start.0.next_multiple_of(SEGMENT)..mapping.end.0).step_by(SEGMENT as usize)
+        });
+        begins.map(Addr).take(MOST_SEGMENTS).collect()
+    }
+
     /// Reads the pages of objects in a segment.
-    fn segment(&mut self, segment: Addr) -> Result<(), HeapError> {
-        let entries = at::SEGMENT_ENTRIES.in_target(segment);
+    fn segment(&mut self, mimalloc: &Mimalloc, segment: Addr) -> Result<(), HeapError> {
+        let entries = mimalloc.segment_entries.in_target(segment);
         let entries = self.look.u64(entries).map_err(changing("a segment", segment))?;
         let mut entry = 0;
         while entry < entries.min(SEGMENT / SLICE) {
-            let page = segment + at::SEGMENT_SLICES + entry * at::PAGE as u64;
-            let copy = self.copy_of_page(page)?;
-            let slices = at::PAGE_SLICES.of(&copy).unwrap_or_default();
-            let is_used = at::PAGE_BLOCK.of(&copy).unwrap_or_default() > 0;
-            let tag = at::PAGE_TAG.of(&copy).unwrap_or_default() >> at::PAGE_TAG_BIT & 0xf;
+            let page = segment + mimalloc.segment_slices + entry * mimalloc.page_len as u64;
+            let copy = self.copy_of_page(mimalloc, page)?;
+            let slices = mimalloc.page_slices.of(&copy).unwrap_or_default();
+            let tag =
+                mimalloc.page_tag.of(&copy).unwrap_or_default() >> mimalloc.page_tag_bit & 0xf;
             let objects = OBJECTS.into_iter().find(|(objects, _)| *objects == tag);
             // The first stands for what describes the segment itself.
             if let Some((_, before)) = objects
-                && is_used
+                && mimalloc.blocks.size(&copy) > 0
                 && entry > 0
             {
-                self.page(page, &copy, before)?;
+                self.page(mimalloc, page, &copy, before)?;
             }
             if slices == 0 {
                 return Err(HeapError::Changing);
@@ -315,25 +309,31 @@ impl Walk<'_> {
     }
 
     /// Adds the objects of the page at `page`, of which `copy` is one.
-    fn page(&mut self, page: Addr, copy: &[u8], before: u64) -> Result<(), HeapError> {
-        let capacity = u64::from(at::PAGE_CAPACITY.of(copy).unwrap_or_default());
-        let used = u64::from(at::PAGE_USED.of(copy).unwrap_or_default());
+    fn page(
+        &mut self,
+        mimalloc: &Mimalloc,
+        page: Addr,
+        copy: &[u8],
+        before: u64,
+    ) -> Result<(), HeapError> {
+        let capacity = u64::from(mimalloc.page_capacity.of(copy).unwrap_or_default());
+        let used = mimalloc.page_used.of(copy).unwrap_or_default() & mimalloc.page_used_mask;
+        let used = u64::from(used);
         if used == 0 {
             return Ok(());
         }
-        let block = u64::from(at::PAGE_BLOCK.of(copy).unwrap_or_default());
-        let area = Area::of(page, block, capacity).ok_or(HeapError::Changing)?;
+        let area = Area::of(mimalloc, page, copy, capacity).ok_or(HeapError::Changing)?;
         let mut is_free = vec![false; capacity as usize];
         let list = |field: Field<u64>| field.of(copy).unwrap_or_default();
-        let free = self.free_blocks(list(at::PAGE_FREE), &area, &mut is_free)?;
-        let local = self.free_blocks(list(at::PAGE_LOCAL_FREE), &area, &mut is_free)?;
+        let free = self.free_blocks(list(mimalloc.page_free), &area, &mut is_free)?;
+        let local = self.free_blocks(list(mimalloc.page_local_free), &area, &mut is_free)?;
         match (free + local + used).abs_diff(capacity) {
             0 => {}
             1 => self.uneven += 1,
             _ => return Err(HeapError::Changing),
         }
         // Those that other threads freed count as used until the owner takes them back.
-        let by_others = list(at::PAGE_THREAD_FREE) & !THREAD_FREE_FLAGS;
+        let by_others = list(mimalloc.page_thread_free) & !THREAD_FREE_FLAGS;
         self.free_blocks(by_others, &area, &mut is_free)?;
         for (number, is_free) in (0..).zip(is_free) {
             if !is_free {
@@ -405,20 +405,25 @@ struct Area {
 }
 
 impl Area {
-    fn of(page: Addr, block: u64, capacity: u64) -> Option<Area> {
+    fn of(mimalloc: &Mimalloc, page: Addr, copy: &[u8], capacity: u64) -> Option<Area> {
         let segment = Addr(page.0 & !(SEGMENT - 1));
-        let into = page.0.checked_sub(segment.0 + at::SEGMENT_SLICES)?;
-        let left_out = match block {
-            ..=SMALL_BLOCK => 3 * block,
-            ..=MIDDLE_BLOCK => block,
-            _ => 0,
-        };
-        let fits = into.is_multiple_of(at::PAGE as u64)
+        let into = page.0.checked_sub(segment.0 + mimalloc.segment_slices)?;
+        let slice = into / mimalloc.page_len as u64;
+        let block = mimalloc.blocks.size(copy);
+        let fits = into.is_multiple_of(mimalloc.page_len as u64)
+            && (1..SEGMENT / SLICE).contains(&slice)
             && block >= SMALLEST_BLOCK
-            && capacity > 0
-            && into / (at::PAGE as u64) < SEGMENT / SLICE;
-        let start = segment + into / at::PAGE as u64 * SLICE + left_out;
-        fits.then_some(Area { start, block, capacity })
+            && capacity > 0;
+        let slice = segment + slice * SLICE;
+        let start = match mimalloc.blocks {
+            Blocks::Computed { .. } if block <= SMALL_BLOCK => slice + 3 * block,
+            Blocks::Computed { .. } if block <= MIDDLE_BLOCK => slice + block,
+            Blocks::Computed { .. } => slice,
+            Blocks::Told { start, .. } => start.of(copy)?,
+        };
+        // Not far behind the begin of its first slice.
+        let near = (slice.0..slice.0 + SLICE).contains(&start.0);
+        (fits && near).then_some(Area { start, block, capacity })
     }
 
     /// The number of the block at `at`.

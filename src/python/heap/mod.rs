@@ -3,6 +3,7 @@
 //! All reads go through one [`PageCache`], so that what is seen fits together; a target that runs on is seen torn, which the
 //! lists show ([`HeapError::Changing`]). Start reading at [`Heap`].
 
+mod blocks;
 mod class;
 mod contents;
 mod garbage;
@@ -24,7 +25,7 @@ pub use references::Edge;
 
 use super::interpreter::Interpreter;
 use super::layout::Layout;
-use crate::target::{Addr, MemoryError, PageCache};
+use crate::target::{Addr, MemoryError, PageCache, Process};
 
 /// Why the heap could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -96,10 +97,11 @@ impl<'a> Heap<'a> {
     pub(super) fn read(
         memory: &'a PageCache,
         interpreter: &Interpreter,
+        process: Option<&Process>,
     ) -> Result<Heap<'a>, HeapError> {
         let mut heap = Heap::unlisted(memory, interpreter);
         let tracked = match interpreter.layout.free_threaded {
-            true => mimalloc::tracked(memory, interpreter)?,
+            true => mimalloc::tracked(memory, interpreter, process)?,
             false => lists::tracked(memory, interpreter)?,
         };
         heap.objects.reserve(tracked.len());
