@@ -214,6 +214,22 @@ fn read_running(python: &Python) {
     assert!(read >= 10, "{}: {read} of 50", python.label);
 }
 
+#[test]
+fn objects_of_interpreters_without_a_thread_are_found() {
+    for python in pythons::one_per_version().into_iter().filter(|python| python.minor >= 13) {
+        let mut command = python.command();
+        command.args([
+            "-c",
+            "import _interpreters\nids = [_interpreters.create() for _ in range(2)]\n\
+             for n in ids:\n    _interpreters.exec(n, 'kept = [[i] for i in range(30000)]')\n\
+             print('READY', flush=True)\ninput()",
+        ]);
+        let target = Target::start(command);
+        let count = look(&target, |heap| heap.objects().len());
+        assert!((60_000..110_000).contains(&count), "{}: {count}", python.label);
+    }
+}
+
 /// Threads that make and drop objects all at once, without a GIL to take turns by.
 #[test]
 fn objects_are_found_while_threads_are_stopped_anywhere() {

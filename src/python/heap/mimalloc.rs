@@ -59,12 +59,14 @@ pub(super) fn tracked(
     else {
         return Err(no_heaps(interpreter));
     };
+    let mut interpreters = Vec::new();
     let mut walk = Walk {
         interpreter,
         process,
         look: memory.look(),
         heaps: None,
         left_behind: Vec::new(),
+        pool: None,
         threads: 0,
         uneven: 0,
         objects: Vec::new(),
@@ -86,7 +88,16 @@ pub(super) fn tracked(
             _ => return Err(no_heaps(interpreter)),
         }
         walk.interpreter(at)?;
+        interpreters.push(at);
         at = walk.pointer("the next interpreter", layout.interpreter.next.in_target(at))?;
+    }
+    // An interpreter of which no thread is left has its objects there as well.
+    if let Some((_, mimalloc)) = walk.heaps
+        && let Some((pool, of)) = walk.pool
+    {
+        for interpreter in interpreters.into_iter().filter(|at| *at != of) {
+            walk.abandoned_once(mimalloc, interpreter + pool)?;
+        }
     }
     if walk.uneven > walk.threads {
         return Err(HeapError::Changing);
@@ -106,6 +117,8 @@ struct Walk<'a> {
     heaps: Option<(u64, &'static Mimalloc)>,
     /// Where the interpreters keep what threads that have ended left behind.
     left_behind: Vec<Addr>,
+    /// Where in an interpreter that is, and of which one that is known; `None` where it is outside.
+    pool: Option<(u64, Addr)>,
     /// Threads met, and pages whose counts differ by one: each thread changes one page at a time.
     threads: u32,
     uneven: u32,
@@ -136,7 +149,7 @@ impl Walk<'_> {
             if thread == Addr(0) {
                 break;
             }
-            self.thread(thread)?;
+            self.thread(interpreter, thread)?;
             let next = self.layout().thread.next.in_target(thread);
             thread = self.pointer("the next thread", next)?;
         }
@@ -144,7 +157,7 @@ impl Walk<'_> {
     }
 
     /// Reads the heaps of the thread whose state is at `thread`.
-    fn thread(&mut self, thread: Addr) -> Result<(), HeapError> {
+    fn thread(&mut self, interpreter: Addr, thread: Addr) -> Result<(), HeapError> {
         let id = self.layout().thread.python_id.in_target(thread);
         let id = self.look.u64(id).map_err(HeapError::unreadable("a thread", thread))?;
         if id == 0 {
@@ -175,6 +188,13 @@ impl Walk<'_> {
         }
         let at = mimalloc.tld_abandoned.in_target(tld);
         let at = self.look.pointer(at).map_err(changing("a thread's segments", at))?;
+        if let (None, Abandoned::Listed { .. }) = (self.pool, mimalloc.abandoned) {
+            self.pool = at.0.checked_sub(interpreter.0).map(|offset| (offset, interpreter));
+        }
+        self.abandoned_once(mimalloc, at)
+    }
+
+    fn abandoned_once(&mut self, mimalloc: &Mimalloc, at: Addr) -> Result<(), HeapError> {
         if !self.left_behind.contains(&at) {
             self.left_behind.push(at);
             self.abandoned(mimalloc, at)?;
