@@ -4,7 +4,7 @@
 #   scripts/setup-freethreaded.sh [3.14]       or 3.13, 3.15
 #
 # The source is the newest that Debian or Ubuntu carries and the mirror has. About 24 MB to fetch, four minutes on two
-# cores, 450 MB. Run it again at any time: what is there is left alone. As root it installs missing Debian packages by name.
+# cores, 280 MB. Run it again at any time: what is there is left alone. As root it installs missing Debian packages by name.
 # What the machine cannot provide is said, and ends it without an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -87,12 +87,12 @@ fetch || skip "no archive has the source of Python $version"
 mkdir "$work/source"
 tar -xJf "$work/source.tar.xz" -C "$work/source" --strip-components 1
 build() {
-  cd "$work/source"
-  ./configure --prefix="$prefix" --disable-gil --disable-test-modules OPT="-DNDEBUG -fwrapv -O2 -g"
-  make -j"$(nproc)"
-  make install DESTDIR="$work/installed"
+  cd "$work/source" &&
+    ./configure --prefix="$prefix" --disable-gil --disable-test-modules OPT="-DNDEBUG -fwrapv -O2 -g" &&
+    make -j"$(nproc)" &&
+    make install DESTDIR="$work/installed"
 }
-if ! (set -e; build) >"$prefix.log" 2>&1; then
+if ! (build) >"$prefix.log" 2>&1; then
   skip "the build failed, see $prefix.log"
 fi
 # Whole or not at all.
