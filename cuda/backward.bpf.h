@@ -44,8 +44,6 @@ struct node {
 
 /* Of a node only its head is read: the vtable, the numbers, which both layouts have in it. */
 #define NODE_HEAD 56
-/* PyObject.ob_type */
-#define OBJECT_TYPE 8
 /* dtv[-1]: the number of modules it has room for; entries of 16 bytes (glibc, sysdeps/generic/dl-dtv.h). */
 #define DTV_ENTRY 16
 #define TCB_DTV 8
@@ -99,7 +97,7 @@ static __always_inline int current_node(u64 fs, struct node *out)
 	u32 zero = 0;
 	u64 *py_node = bpf_map_lookup_elem(&PY_NODE, &zero);
 	if (py_node && *py_node == out->vtable)
-		out->python_type = read_word(read_word(node + BW_NODE_OBJECT) + OBJECT_TYPE);
+		out->python_type = read_word(read_word(node + BW_NODE_OBJECT) + WALK.object_class);
 	if (BW_LINES)
 		out->forward = forward_of(*(u64 *)(head + BW_NODE_THREAD), *(u64 *)(head + BW_NODE_SEQUENCE));
 	return 1;

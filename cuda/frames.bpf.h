@@ -24,12 +24,16 @@ struct frame_walk {
 	u32 frame_instruction;
 	u32 instruction_is_offset;
 	u32 frame_owner;      /* NOWHERE: frames have none */
+	u32 frame_copy;       /* NOWHERE: threads have no copies of the bytecode */
+	u32 code_copies;
+	u32 code_bytecode;
 	u32 contiguous;
 	u32 frame_len;
 	u32 code_name;
 	u32 code_file;
 	u32 code_line_table;
 	u32 code_len;
+	u32 object_class;
 };
 #define NOWHERE 0xffffffff
 volatile const struct frame_walk WALK;
@@ -115,6 +119,26 @@ static __always_inline u64 instruction_of(const u8 *frame)
 	if (WALK.instruction_is_offset)
 		return *(const u32 *)(frame + WALK.frame_instruction);
 	return *(const u64 *)(frame + WALK.frame_instruction);
+}
+
+/* Which thread's copy of the bytecode a frame executes; 0 for the code object's own. */
+static __always_inline u64 copy_of(const u8 *frame)
+{
+	if (WALK.frame_copy == NOWHERE)
+		return 0;
+	return *(const u32 *)(frame + (WALK.frame_copy & (LONGEST_FRAME - 4)));
+}
+
+/* The instruction as if the frame executed the code object's own bytecode. */
+static __always_inline u64 own_instruction(const u8 *frame, u64 code)
+{
+	u64 instruction = instruction_of(frame), copy = copy_of(frame);
+	if (!copy)
+		return instruction;
+	u64 copies = read_word(code + WALK.code_copies);
+	if (copy >= read_word(copies))
+		return instruction;
+	return instruction - read_word(copies + 8 + 8 * copy) + code + WALK.code_bytecode;
 }
 
 static __always_inline u64 seed(void)
@@ -239,8 +263,9 @@ static __always_inline u32 store_frames(u64 at, struct frame *out, u32 most)
 			break;
 		at = *(u64 *)(frame + WALK.frame_previous);
 		u64 owner = WALK.frame_owner == NOWHERE ? 0 : frame[WALK.frame_owner & (LONGEST_FRAME - 1)];
-		out[i].code = (*(u64 *)(frame + WALK.frame_code) & ~TAG) | owner << TOP_BYTE;
-		out[i].instruction = instruction_of(frame);
+		u64 code = *(u64 *)(frame + WALK.frame_code) & ~TAG;
+		out[i].code = code | owner << TOP_BYTE;
+		out[i].instruction = own_instruction(frame, code);
 	}
 	return i;
 }

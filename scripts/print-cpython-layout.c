@@ -1,4 +1,5 @@
-/* Prints one row of src/python/rows.rs: where this CPython keeps what a stack reader needs.
+/* Prints one row of src/python/rows.rs: where this CPython keeps what a stack reader needs; without a GIL, one of
+ * src/python/heap/blocks.rs as well.
  *
  * Compiled by print-cpython-layout.sh against the internal headers of one interpreter and run there;
  * it only evaluates offsetof and sizeof, so it needs no library of that interpreter.
@@ -25,6 +26,12 @@
 #if PY_VERSION_HEX >= 0x030E0000
 #include "internal/pycore_interpframe.h"
 #endif
+#ifdef Py_GIL_DISABLED
+#include "internal/pycore_tstate.h"
+#define SUFFIX "T"
+#else
+#define SUFFIX ""
+#endif
 
 /* Bit number of a bit field in PyASCIIObject.state, found by setting it. */
 #define BIT(member)                                        \
@@ -45,13 +52,82 @@
 #define SOME(name, T, m) printf(" %s: Some(Field::at(%zu)),", name, offsetof(T, m))
 #define NONE(name) printf(" %s: None,", name)
 
+/* Prints one row of src/python/heap/blocks.rs: where mimalloc keeps the objects of a build without a GIL. */
+static void print_mimalloc(void)
+{
+#ifdef Py_GIL_DISABLED
+    typedef struct mi_heap_s heap;
+    typedef struct mi_tld_s tld;
+    typedef mi_page_t page;
+    typedef mi_segment_t segment;
+    /* A bit field has no offset: its bit is found by setting it. */
+    union {
+        page p;
+        unsigned char b[sizeof(page)];
+    } tag = {.b = {0}};
+    int from = 0;
+    printf("\n/// Printed by `scripts/print-cpython-layout.sh` from the headers of %s.\n", PY_VERSION);
+    printf("#[rustfmt::skip]\n");
+#ifdef MI_MAX_SLICE_OFFSET_COUNT
+    printf("const V2_5: Mimalloc = Mimalloc {\n   ");
+    tag.p.heap_tag = 1;
+#else
+    printf("const V2_1: Mimalloc = Mimalloc {\n   ");
+    tag.p.tag = 1;
+#endif
+    while (!tag.b[from])
+        from++;
+    printf(" heap_len: %zu,", sizeof(heap));
+    FIELD("heap_tld", heap, tld);
+    FIELD("heap_thread", heap, thread_id);
+    FIELD("heap_pages", heap, page_count);
+    FIELD("heap_tag", heap, tag);
+    printf(" heap_queues: %zu, queues: %d, queue_len: %zu,\n   ", offsetof(heap, pages),
+           (int)(sizeof(((heap *)0)->pages) / sizeof(mi_page_queue_t)), sizeof(mi_page_queue_t));
+#ifdef MI_MAX_SLICE_OFFSET_COUNT
+    FIELD("tld_abandoned", tld, segments.subproc);
+    printf(" abandoned: Abandoned::Counted {");
+    FIELD("count", mi_subproc_t, abandoned_count);
+    FIELD("owner", segment, subproc);
+    FIELD("thread", segment, thread_id);
+#else
+    FIELD("tld_abandoned", tld, segments.abandoned);
+    printf(" abandoned: Abandoned::Listed { lists: [Field::at(%zu), Field::at(%zu)],",
+           offsetof(mi_abandoned_pool_t, abandoned), offsetof(mi_abandoned_pool_t, abandoned_visited));
+    FIELD("next", segment, abandoned_next);
+#endif
+    printf(" },\n    page_len: %zu,", sizeof(page));
+    FIELD("page_slices", page, slice_count);
+    printf(" page_tag: Field::at(%d), page_tag_bit: %d,", from, __builtin_ctz(tag.b[from]));
+    FIELD("page_capacity", page, capacity);
+    FIELD("page_used", page, used);
+    printf(" page_used_mask: %#x,\n   ", sizeof(((page *)0)->used) == 2 ? 0xffff : 0xffffffff);
+    FIELD("page_free", page, free);
+    FIELD("page_local_free", page, local_free);
+    FIELD("page_thread_free", page, xthread_free);
+    FIELD("page_next", page, next);
+    printf("\n   ");
+#ifdef MI_MAX_SLICE_OFFSET_COUNT
+    printf(" blocks: Blocks::Told {");
+    FIELD("size", page, block_size);
+    FIELD("start", page, page_start);
+#else
+    printf(" blocks: Blocks::Computed {");
+    FIELD("size", page, xblock_size);
+#endif
+    printf(" },");
+    FIELD("segment_entries", segment, slice_entries);
+    printf(" segment_slices: %zu,\n};\n", offsetof(segment, slices));
+#endif
+}
+
 int main(void)
 {
-    printf("/// CPython 3.%d, printed by `scripts/print-cpython-layout.sh` from the headers of %s.\n",
-           PY_MINOR_VERSION, PY_VERSION);
+    printf("/// CPython 3.%d%s, printed by `scripts/print-cpython-layout.sh` from the headers of %s.\n",
+           PY_MINOR_VERSION, *SUFFIX ? " without a GIL" : "", PY_VERSION);
     printf("#[rustfmt::skip]\n");
-    printf("pub(super) const V3_%d: Layout = Layout {\n", PY_MINOR_VERSION);
-    printf("    minor: %d,\n", PY_MINOR_VERSION);
+    printf("pub(super) const V3_%d" SUFFIX ": Layout = Layout {\n", PY_MINOR_VERSION);
+    printf("    minor: %d, free_threaded: %s,\n", PY_MINOR_VERSION, *SUFFIX ? "true" : "false");
 
     printf("    runtime: RuntimeLayout {");
     FIELD("interpreters_head", _PyRuntimeState, interpreters.head);
@@ -149,6 +225,11 @@ int main(void)
     printf(" saved_stack: SavedStack::Unknown,");
     printf(" entry: Entry::Unmarked,");
 #endif
+#if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030E0000
+    SOME("copy", _PyInterpreterFrame, tlbc_index);
+#else
+    NONE("copy");
+#endif
 
     printf(" },\n    code: CodeLayout {");
 #if PY_VERSION_HEX >= 0x030B0000
@@ -178,8 +259,21 @@ int main(void)
 #else
     NONE("version");
 #endif
+#if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030E0000
+    SOME("copies", PyCodeObject, co_tlbc);
+#else
+    NONE("copies");
+#endif
 
     printf(" },\n    object: ObjectLayout {");
+    printf(" head_len: %zu,", sizeof(PyObject));
+#ifdef Py_GIL_DISABLED
+    printf(" references: References::Split { local: Field::at(%zu), shared: Field::at(%zu), flags: Field::at(%zu) },",
+           offsetof(PyObject, ob_ref_local), offsetof(PyObject, ob_ref_shared),
+           offsetof(PyObject, ob_gc_bits));
+#else
+    printf(" references: References::One(Field::at(%zu)),", offsetof(PyObject, ob_refcnt));
+#endif
     FIELD("type_of", PyObject, ob_type);
     FIELD("bytes_len", PyVarObject, ob_size);
     printf(" bytes_start: %zu,", offsetof(PyBytesObject, ob_sval));
@@ -219,7 +313,8 @@ int main(void)
     FIELD("basic_size", PyTypeObject, tp_basicsize);
     FIELD("cached_keys", PyHeapTypeObject, ht_cached_keys);
 #if PY_VERSION_HEX >= 0x030D0000
-    printf(" attributes: Attributes::Inline { dict: -24 },");
+    /* Include/internal/pycore_object.h: without a GIL there is no PyGC_Head before an object. */
+    printf(" attributes: Attributes::Inline { dict: %d },", *SUFFIX ? -8 : -24);
 #elif PY_VERSION_HEX >= 0x030C0000
     printf(" attributes: Attributes::Tagged { word: -24 },");
 #elif PY_VERSION_HEX >= 0x030B0000
@@ -334,5 +429,6 @@ int main(void)
     printf("    debug_offsets: None,\n");
 #endif
     printf("};\n");
+    print_mimalloc();
     return 0;
 }

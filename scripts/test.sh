@@ -22,6 +22,7 @@ RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
 section "Set-up for the tests"
 scripts/setup-env.sh >/dev/null
 scripts/setup-pythons.sh
+scripts/setup-freethreaded.sh
 if ! command -v tmux >/dev/null; then # the live view is tested in a terminal
   [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || { echo "test: please install tmux" >&2; exit 1; }
   apt-get update -qq || true

@@ -3,7 +3,7 @@
 mod analysis_script;
 
 use analysis_script::{MIB, Script, folded, text};
-use memspy::analysis::{FoldError, FoldOptions, Moment, Profile, Reached};
+use memspy::analysis::{FoldError, FoldOptions, Moment, Profile, Reached, ThreadChoice};
 use memspy::model::*;
 use proptest::prelude::*;
 
@@ -344,6 +344,31 @@ fn the_peak_is_the_counters_and_tells_whether_the_recording_saw_it() {
     assert_eq!(high.resets, 1);
     let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(fold.below_peak(), Some(200 * MIB));
+}
+
+/// Without a GIL nobody holds it: `--gil` leaves out everything, and says so.
+#[test]
+fn that_nobody_held_the_gil_is_said_where_it_was_asked_for() {
+    let mut s = Script::new(100);
+    let main = s.thread("MainThread", true);
+    s.start();
+    s.enter(main, "train", 1);
+    s.tick();
+    s.end();
+    let warned = |choice: ThreadChoice, held: bool| {
+        let mut profile = Profile::charging(choice);
+        for mut record in s.records.clone() {
+            if let Record::Sample(sample) = &mut record {
+                sample.threads.iter_mut().for_each(|thread| thread.gil = held);
+            }
+            profile.record(&record).unwrap();
+        }
+        profile.warnings().iter().any(|warning| warning.contains("--gil"))
+    };
+    let gil = ThreadChoice { gil_only: true, idle_too: false };
+    assert!(warned(gil, false));
+    assert!(!warned(gil, true));
+    assert!(!warned(ThreadChoice::default(), false));
 }
 
 #[test]

@@ -89,10 +89,14 @@ fn watch(target: &Target, mut is_wrong: impl FnMut(&[(String, u32)]) -> bool) ->
     tally
 }
 
-#[test]
-fn a_callee_is_seen_only_under_the_line_that_calls_it() {
+/// Watches functions that are called from a line of their own, in `threads` threads or the main one.
+fn watch_pairs(threads: Option<&str>) {
     for python in pythons::one_per_version() {
-        let target = Target::start(python.target("busy_pairs.py"));
+        let target = Target::start({
+            let mut command = python.target("busy_pairs.py");
+            command.args(threads.map(|_| "--threads")).args(threads);
+            command
+        });
         let truth: Value = serde_json::from_str(&target.said[0]).unwrap();
         let pairs: Vec<(u32, String)> = truth["pairs"]
             .as_array()
@@ -109,11 +113,26 @@ fn a_callee_is_seen_only_under_the_line_that_calls_it() {
                 || pairs
                     .iter()
                     .any(|(line, name)| (*line, name) == (stack[at].1, &stack[at - 1].0));
-            let whole = stack.iter().map(|f| f.0.as_str()).skip(at + 1).eq(["main", "<module>"]);
+            let outer = stack.iter().map(|f| f.0.as_str()).skip(at + 1);
+            let whole = match threads {
+                Some(_) => outer.eq(["run", "_bootstrap_inner", "_bootstrap"]),
+                None => outer.eq(["main", "<module>"]),
+            };
             !(under_deep && paired && whole)
         });
         tally.check(&format!("pairs, {}", python.label));
     }
+}
+
+#[test]
+fn a_callee_is_seen_only_under_the_line_that_calls_it() {
+    watch_pairs(None);
+}
+
+/// Without a GIL each thread executes a copy of the bytecode of its own.
+#[test]
+fn lines_are_right_in_every_thread_that_executes_a_function() {
+    watch_pairs(Some("3"));
 }
 
 #[test]

@@ -6,12 +6,13 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::process::Command;
 use std::time::Instant;
 
 use memspy::python::{Edge, Heap, HeapError, Object, PythonReader};
 use memspy::target::{Addr, PageCache, Process, Standstill};
 use serde_json::Value;
-use support::pythons;
+use support::pythons::{self, Python};
 use support::target::Target;
 
 fn id(value: &Value) -> u64 {
@@ -104,29 +105,50 @@ fn check_references(heap: &Heap<'_>, truth: &Value, label: &str) {
 #[test]
 fn objects_are_what_python_says_they_are() {
     for python in pythons::all() {
-        let label = &python.label;
-        let mut target = Target::start(python.target("heap_truth.py"));
-        let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
-        let found: HashSet<u64> = look(&target, |heap| {
-            check_contents(heap, &truth, label);
-            check_references(heap, &truth, label);
-            assert_eq!(heap.unreadable(), 0, "{label}");
-            heap.objects().iter().map(|object| object.at.0).collect()
-        });
-        target.say("list");
-        let tracked: HashSet<u64> =
-            target.read_until_ready().iter().map(|line| line.parse().unwrap()).collect();
-        // What came and went while the target read a line and made its list.
-        let missing: Vec<_> = tracked.difference(&found).collect();
-        let gone: Vec<_> = found.difference(&tracked).collect();
-        assert!(found.len() > 10_000, "{label}: {}", found.len());
-        assert!(missing.len() <= 2 && gone.len() <= 4, "{label}: {missing:x?} {gone:x?}");
+        check_objects(python.target("heap_truth.py"), &python.label);
     }
+}
+
+/// Without a GIL objects are found in the memory allocator's own structures, in which debugging moves them.
+#[test]
+fn objects_are_found_where_memory_is_debugged() {
+    for python in
+        pythons::one_per_version().into_iter().rev().take(1).chain(pythons::free_threaded())
+    {
+        let mut command = python.target("heap_truth.py");
+        command.env("PYTHONMALLOC", "debug");
+        check_objects(command, &format!("{}, debugging", python.label));
+    }
+}
+
+fn check_objects(command: Command, label: &str) {
+    let mut target = Target::start(command);
+    let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    let found: HashSet<u64> = look(&target, |heap| {
+        check_contents(heap, &truth, label);
+        check_references(heap, &truth, label);
+        assert_eq!(heap.unreadable(), 0, "{label}");
+        heap.objects().iter().map(|object| object.at.0).collect()
+    });
+    target.say("list");
+    let tracked: HashSet<u64> =
+        target.read_until_ready().iter().map(|line| line.parse().unwrap()).collect();
+    // What came and went while the target read a line and made its list.
+    let missing: Vec<_> = tracked.difference(&found).collect();
+    let gone: Vec<_> = found.difference(&tracked).collect();
+    assert!(found.len() > 10_000, "{label}: {}", found.len());
+    assert!(missing.len() <= 2 && gone.len() <= 4, "{label}: {missing:x?} {gone:x?}");
+    eprintln!("{label}: {} objects", found.len());
 }
 
 #[test]
 fn a_large_heap_is_read_in_a_blink() {
-    let python = pythons::newest_here();
+    for python in std::iter::once(pythons::newest_here()).chain(pythons::free_threaded()) {
+        read_large(&python);
+    }
+}
+
+fn read_large(python: &Python) {
     let mut command = python.target("heap_truth.py");
     command.arg("250000");
     let target = Target::start(command);
@@ -140,7 +162,8 @@ fn a_large_heap_is_read_in_a_blink() {
     drop(pause);
     assert!(count > 250_000);
     eprintln!(
-        "{count} objects in {took:?} (pause and all {:?}), {} KiB copied",
+        "{}: {count} objects in {took:?} (pause and all {:?}), {} KiB copied",
+        python.label,
         start.elapsed(),
         memory.copied() / 1024
     );
@@ -148,7 +171,12 @@ fn a_large_heap_is_read_in_a_blink() {
 
 #[test]
 fn a_target_that_runs_is_told_from_one_that_stands_still() {
-    let python = pythons::newest_here();
+    for python in std::iter::once(pythons::newest_here()).chain(pythons::free_threaded()) {
+        read_running(&python);
+    }
+}
+
+fn read_running(python: &Python) {
     let mut command = python.command();
     command.args([
         "-c",
@@ -170,19 +198,76 @@ fn a_target_that_runs_is_told_from_one_that_stands_still() {
         }
     }
     assert!(changing > 0);
-    // Stopped, it is read at once, unless it stands in a collection.
+    // Stopped, it is read at once, unless it stands in a collection, or between two words of a change.
     let mut read = 0;
     for _ in 0..50 {
         let memory = PageCache::new(Box::new(process.memory()));
         let pause = Standstill::of(&process).unwrap();
         match reader.heap(&memory).map(|heap| heap.objects().len()) {
             Ok(_) => read += 1,
-            Err(HeapError::Collecting) => {}
-            Err(error) => panic!("{error}"),
+            Err(HeapError::Collecting | HeapError::Changing) => {}
+            Err(error) => panic!("{}: {error}", python.label),
         }
         drop(pause);
     }
-    assert!(read > 0);
+    eprintln!("{}: {changing} of 50 changing while it runs, {read} read stopped", python.label);
+    assert!(read >= 10, "{}: {read} of 50", python.label);
+}
+
+#[test]
+fn objects_of_interpreters_without_a_thread_are_found() {
+    for python in pythons::one_per_version().into_iter().filter(|python| python.minor >= 13) {
+        let mut command = python.command();
+        command.args([
+            "-c",
+            "import _interpreters\nids = [_interpreters.create() for _ in range(2)]\n\
+             for n in ids:\n    _interpreters.exec(n, 'kept = [[i] for i in range(30000)]')\n\
+             print('READY', flush=True)\ninput()",
+        ]);
+        let target = Target::start(command);
+        let count = look(&target, |heap| heap.objects().len());
+        assert!((60_000..110_000).contains(&count), "{}: {count}", python.label);
+    }
+}
+
+/// Threads that make and drop objects all at once, without a GIL to take turns by.
+#[test]
+fn objects_are_found_while_threads_are_stopped_anywhere() {
+    for python in pythons::free_threaded() {
+        let mut command = python.command();
+        command.args([
+            "-c",
+            "import gc, threading\ngc.disable()\nkept = [[i] for i in range(20000)]\nids = {id(k) for k in kept}\n\
+             def churn():\n    while True:\n        more = [[i] for i in range(300)]\n\
+             for _ in range(4):\n    threading.Thread(target=churn, daemon=True).start()\n\
+             print(*ids)\nprint('READY', flush=True)\nthreading.Event().wait()",
+        ]);
+        let target = Target::start(command);
+        let kept: HashSet<u64> =
+            target.said[0].split_whitespace().map(|id| id.parse().unwrap()).collect();
+        let process = Process::open(target.pid()).unwrap();
+        let reader = PythonReader::attach_own(&process).unwrap();
+        let mut read = 0;
+        for _ in 0..50 {
+            let memory = PageCache::new(Box::new(process.memory()));
+            let pause = Standstill::of(&process).unwrap();
+            match reader.heap(&memory) {
+                Ok(heap) => {
+                    let found: HashSet<u64> = heap.objects().iter().map(|o| o.at.0).collect();
+                    assert!(kept.is_subset(&found), "{}", python.label);
+                    assert!(heap.objects().len() == found.len(), "{}: twice", python.label);
+                    assert!(found.len() < kept.len() + 20_000, "{}: {}", python.label, found.len());
+                    assert_eq!(heap.unreadable(), 0, "{}", python.label);
+                    read += 1;
+                }
+                Err(HeapError::Changing) => {}
+                Err(error) => panic!("{}: {error}", python.label),
+            }
+            drop(pause);
+        }
+        eprintln!("{}: {read} of 50 looks whole", python.label);
+        assert!(read >= 10, "{}: {read} of 50", python.label);
+    }
 }
 
 #[test]
@@ -209,6 +294,7 @@ fn garbage_is_what_the_collector_finds() {
             ids("garbage").into_iter().filter(|at| !found.contains_key(at)).collect();
         assert!(missed.is_empty(), "{label}: not found: {missed:x?} of {}", ids("garbage").len());
         assert!(ids("alive").iter().all(|at| !found.contains_key(at)), "{label}");
+        eprintln!("{label}: {} garbage of {}", found.len(), collected.len());
     }
 }
 

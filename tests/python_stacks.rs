@@ -55,7 +55,8 @@ fn stacks_are_what_the_interpreter_itself_says() {
         let mut reader = attach(target.pid());
         let numbers: Vec<u64> =
             truth["version"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
-        let version = format!("{}.{}.{}", numbers[0], numbers[1], numbers[2]);
+        let without_gil = if python.free_threaded { "t" } else { "" };
+        let version = format!("{}.{}.{}{without_gil}", numbers[0], numbers[1], numbers[2]);
         assert_eq!(reader.version(), version, "{}", python.label);
         let source = reader.coverage().layout;
         let own_offsets = python.minor >= 13;

@@ -29,11 +29,11 @@ fn look(target: &Target, at: impl FnOnce(&Tensors<'_>, &BTreeMap<u64, (TensorInf
     let pause = Pause::of(&process).unwrap();
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = python.heap(&memory).unwrap();
-    let types = reader.types(&memory).unwrap().unwrap();
+    let types = reader.types(&memory, python.object_head()).unwrap().unwrap();
     let is_tensor = |class: &memspy::python::Class| class.is_a(types.base);
     let objects: Vec<_> = heap.objects().iter().filter(|o| is_tensor(&o.class)).collect();
     let places: Vec<Addr> = objects.iter().map(|object| object.at).collect();
-    let tensors = reader.tensors(&memory, &places).unwrap();
+    let tensors = reader.tensors(&memory, python.object_head(), &places).unwrap();
     let mut found = BTreeMap::new();
     for object in objects {
         let tensor = tensors.tensor(tensors.impl_of(object.at).unwrap()).unwrap();

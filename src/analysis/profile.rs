@@ -55,6 +55,8 @@ struct CounterLook {
 #[derive(Debug, Default)]
 pub struct Profile {
     choice: ThreadChoice,
+    /// Threads seen that held the GIL.
+    gil_holders: u64,
     exact: Option<Box<ExactProfile>>,
     least_life: u64,
     holders: HolderLooks,
@@ -171,6 +173,12 @@ impl Profile {
         if self.end.is_none() {
             all.push(
                 "the recording ended abruptly (or goes on): what follows is up to its last whole block"
+                    .to_owned(),
+            );
+        }
+        if self.choice.gil_only && self.stacks_read > 0 && self.gil_holders == 0 {
+            all.push(
+                "no thread was seen holding the GIL (a free-threaded Python has none), so --gil leaves all of them out"
                     .to_owned(),
             );
         }

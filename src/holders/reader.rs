@@ -84,9 +84,10 @@ impl HolderReader {
             (HeapError::NoLists { .. }, Pausing::Never) => HeapError::Changing,
             (error, _) => error,
         })?;
-        let types = self.tensors.types(&memory)?.ok_or(HolderError::NoTorch)?;
+        let head = python.object_head();
+        let types = self.tensors.types(&memory, head)?.ok_or(HolderError::NoTorch)?;
         let found = find(&heap, types);
-        let tensors = self.tensors.tensors(&memory, &found.tensors)?;
+        let tensors = self.tensors.tensors(&memory, head, &found.tensors)?;
         let mut rows = Rows::new(&heap, &tensors, types, &found.tensors);
         rows.follow_graph();
         let mut named = Named::default();

@@ -5,7 +5,8 @@
 pub struct ProbedFrame {
     /// Address of the code object, without tag bits.
     pub code: u64,
-    /// Address of the next instruction, or (up to CPython 3.10) `f_lasti` as stored.
+    /// Address of the next instruction, in the code object's own bytecode whichever thread's copy of it is executed, or
+    /// (up to CPython 3.10) `f_lasti` as stored.
     pub instruction: u64,
     /// Owner byte of the frame; 0 where frames have none.
     pub owner: u8,
@@ -39,9 +40,17 @@ pub struct FrameWalk {
     pub instruction_is_offset: bool,
     /// The owner byte.
     pub frame_owner: Option<u32>,
+    /// Which thread's copy of the bytecode the frame executes, 0 for the code object's own (CPython 3.14+ without a GIL).
+    pub frame_copy: Option<u32>,
+    /// In a code object: pointer to the array of these copies, whose length comes first.
+    pub code_copies: Option<u32>,
+    /// In a code object: its own bytecode.
+    pub code_bytecode: u32,
     /// Whether frames lie one after the other in pages (CPython 3.11+), so that one read of the page
     /// up to a frame has its callers too.
     pub contiguous: bool,
+    /// In any object: pointer to its class.
+    pub object_class: u32,
     /// Bytes of a code object that identify it: to be copied when it is first seen.
     pub code_len: u32,
     /// In it: pointer to its name.

@@ -14,6 +14,7 @@ pub mod holders;
 pub mod holdings;
 pub mod inherited;
 pub mod machine;
+pub mod object_head;
 pub mod record;
 pub mod source_file;
 pub mod stack;
@@ -39,6 +40,7 @@ pub use holdings::{
 };
 pub use inherited::{Inherited, InheritedBlock, InheritedMemory, Maker, Share, Triggered};
 pub use machine::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MigDevice};
+pub use object_head::ObjectHead;
 pub use record::{
     End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
     Source, Start, Step, StepClock, ThreadSample, Totals,

@@ -77,6 +77,7 @@ fn frame_walk(walk: &FrameWalk) -> Vec<u8> {
         walk.frame_previous + 8,
         walk.frame_instruction + if walk.instruction_is_offset { 4 } else { 8 },
         walk.frame_owner.map_or(0, |owner| owner + 1),
+        walk.frame_copy.map_or(0, |copy| copy + 4),
     ];
     let frame_len = ends.into_iter().max().unwrap_or(0).next_multiple_of(8);
     let mut bytes = Vec::new();
@@ -94,15 +95,21 @@ fn frame_walk(walk: &FrameWalk) -> Vec<u8> {
         walk.frame_instruction,
         u32::from(walk.instruction_is_offset),
         or_nowhere(walk.frame_owner),
+        or_nowhere(walk.frame_copy),
+        or_nowhere(walk.code_copies),
+        walk.code_bytecode,
         u32::from(walk.contiguous),
         frame_len,
         walk.code_name,
         walk.code_file,
         walk.code_line_table,
         walk.code_len,
+        walk.object_class,
     ] {
         bytes.extend(word.to_le_bytes());
     }
+    // The structure is aligned to its longest words.
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes
 }
 

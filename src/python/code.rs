@@ -12,7 +12,7 @@
 use rustc_hash::FxHashMap;
 
 use super::batch::{Batch, Slot};
-use super::code_object::CodeObject;
+use super::code_object::{Bytecode, CodeObject};
 use super::layout::Layout;
 use super::line_table::Lines;
 use super::objects::ObjectFault;
@@ -58,7 +58,7 @@ struct Code {
     lines: Lines,
     /// Its frames by instruction offset.
     frames: FxHashMap<i64, FrameId>,
-    instructions: u64,
+    bytecode: Bytecode,
     marks: Vec<Mark>,
     /// The batch in which it was last found unchanged.
     verified: u64,
@@ -244,7 +244,8 @@ impl Codes {
         if self.still {
             code.generation = self.generation;
         }
-        let offset = raw.instruction.wrapping_sub(code.instructions) as i64;
+        // A thread made a copy of the bytecode since the code object was read.
+        let Some(offset) = code.bytecode.offset(raw.instruction) else { return Known::Unknown };
         if let Some(&frame) = code.frames.get(&offset) {
             return Known::Frame(frame, code.waits);
         }
@@ -264,6 +265,7 @@ impl Codes {
     ) -> Result<(), ObjectFault> {
         let fields = &layout.code;
         let object = CodeObject::read(memory, layout, code_type, at)?;
+        let bytecode = object.with_copies(memory, layout)?;
         let mut parts = vec![
             (fields.name.offset, fields.name.end()),
             (fields.file.offset, fields.file.end()),
@@ -293,7 +295,7 @@ impl Codes {
             waits: object.waits,
             lines: object.lines,
             frames: FxHashMap::default(),
-            instructions: object.instructions,
+            bytecode,
             marks,
             verified: 0,
             generation: None,
@@ -305,6 +307,11 @@ impl Codes {
             self.watched.push(at);
         }
         Ok(())
+    }
+
+    /// A thread appeared, which may take over the place of one that ended among the copies of the bytecode.
+    pub(super) fn forget_copies(&mut self) {
+        self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());
     }
 
     /// The frame that stands for those of a stack too deep to be read whole.

@@ -5,7 +5,45 @@ use super::layout::{Instruction, Layout};
 use super::line_table::Lines;
 use super::objects::{ObjectFault, Text, bytes, text};
 use crate::model::Function;
-use crate::target::{Addr, Memory};
+use crate::target::{Addr, Field, Memory};
+
+/// More threads than any program has ever had at once.
+const MOST_COPIES: u64 = 1 << 16;
+/// Bytes of an instruction (`_Py_CODEUNIT`).
+const UNIT: u64 = 2;
+
+/// Where the bytecode lies by which frames tell their instruction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Bytecode {
+    /// Nowhere: frames tell offsets.
+    Offsets,
+    /// Here.
+    At(u64),
+    /// The first here, and the same in each thread's own copy, as far as they are known: `len` bytes each.
+    Copied { starts: Vec<u64>, len: u64 },
+}
+
+impl Bytecode {
+    /// Offset in bytes of a frame's instruction; `None` when it lies in no copy that is known.
+    pub(super) fn offset(&self, instruction: u64) -> Option<i64> {
+        match self {
+            Bytecode::Offsets => Some(instruction as i64),
+            Bytecode::At(start) => Some(instruction.wrapping_sub(*start) as i64),
+            Bytecode::Copied { starts, len } => starts
+                .iter()
+                .map(|start| instruction.wrapping_sub(*start))
+                .find(|offset| offset < len)
+                .map(|offset| offset as i64),
+        }
+    }
+
+    /// Forgets the threads' copies: one that a thread leaves behind may be freed and made anew elsewhere.
+    pub(super) fn forget_copies(&mut self) {
+        if let Bytecode::Copied { starts, .. } = self {
+            starts.truncate(1);
+        }
+    }
+}
 
 /// A code object of the target.
 #[derive(Debug)]
@@ -21,8 +59,8 @@ pub(super) struct CodeObject {
     pub(super) lines: Lines,
     /// Whether it is a place where threads wait without allocating.
     pub(super) waits: bool,
-    /// What is to be subtracted from a frame's instruction to get an offset in bytes.
-    pub(super) instructions: u64,
+    /// Its own bytecode, without the copies that threads made of it.
+    pub(super) bytecode: Bytecode,
 }
 
 impl CodeObject {
@@ -39,7 +77,7 @@ impl CodeObject {
         if code_type.is_some_and(|expected| expected != class) {
             return Err(ObjectFault::Odd);
         }
-        let of = |field: crate::target::Field<Addr>| field.of(&head).ok_or(ObjectFault::Odd);
+        let of = |field: Field<Addr>| field.of(&head).ok_or(ObjectFault::Odd);
         let first_line = fields.first_line.of(&head).ok_or(ObjectFault::Odd)?;
         let name = text(memory, &layout.object, of(fields.name)?)?;
         let file = text(memory, &layout.object, of(fields.file)?)?;
@@ -51,9 +89,9 @@ impl CodeObject {
             first_line,
             last_line: lines.last_line(),
         };
-        let instructions = match layout.frame.instruction {
-            Instruction::Pointer(_) => at.0 + fields.instructions as u64,
-            Instruction::Bytes(_) | Instruction::Units(_) => 0,
+        let bytecode = match layout.frame.instruction {
+            Instruction::Pointer(_) => Bytecode::At(at.0 + fields.instructions as u64),
+            Instruction::Bytes(_) | Instruction::Units(_) => Bytecode::Offsets,
         };
         Ok(CodeObject {
             waits: waits(&file.text, &name.text),
@@ -64,7 +102,30 @@ impl CodeObject {
             table,
             function,
             lines,
-            instructions,
+            bytecode,
         })
+    }
+
+    /// Its bytecode and the copies that threads made of it until now (Include/cpython/code.h, `_PyCodeArray`).
+    pub(super) fn with_copies(
+        &self,
+        memory: &dyn Memory,
+        layout: &Layout,
+    ) -> Result<Bytecode, ObjectFault> {
+        let (Bytecode::At(own), Some(copies)) = (&self.bytecode, layout.code.copies) else {
+            return Ok(self.bytecode.clone());
+        };
+        let units = layout.object.bytes_len.of(&self.head).ok_or(ObjectFault::Odd)?;
+        let array = copies.of(&self.head).filter(|at| at.is_plausible()).ok_or(ObjectFault::Odd)?;
+        let count = memory.u64(array)?;
+        if count > MOST_COPIES {
+            return Err(ObjectFault::Odd);
+        }
+        let entries = memory.vec(array + 8, count as usize * 8)?;
+        let entries = entries.chunks_exact(8).filter_map(|entry| Field::<u64>::at(0).of(entry));
+        // The first is its own.
+        let mut starts = vec![*own];
+        starts.extend(entries.skip(1).filter(|start| Addr(*start).is_plausible()));
+        Ok(Bytecode::Copied { starts, len: units.saturating_mul(UNIT) })
     }
 }

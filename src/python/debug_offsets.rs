@@ -149,14 +149,16 @@ fn whole_fields(layout: &Layout) -> Result<(), &'static str> {
         Entry::Shim { owner, .. } => inside(owner, frame.len),
     };
     let frame_fits = inside(frame.code, frame.len) && inside(frame.previous, frame.len);
-    if !(frame_fits && instruction && saved && entry) {
+    let copy = frame.copy.is_none_or(|f| inside(f, frame.len));
+    if !(frame_fits && instruction && saved && entry && copy) {
         return Err("interpreter_frame.localsplus");
     }
     let code_fits = inside(code.name, code.len)
         && inside(code.file, code.len)
         && inside(code.line_table, code.len)
         && inside(code.first_line, code.len)
-        && code.version.is_none_or(|f| inside(f, code.len));
+        && code.version.is_none_or(|f| inside(f, code.len))
+        && code.copies.is_none_or(|f| inside(f, code.len));
     if !code_fits {
         return Err("code_object.co_code_adaptive");
     }
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn zeros_are_refused() {
-        let row = row(13).unwrap();
+        let row = row(13, false).unwrap();
         assert!(overlay(row, &row.debug_offsets.unwrap(), &[0; LEN]).is_err());
         assert!(overlay(row, &row.debug_offsets.unwrap(), &[]).is_err());
         assert_eq!(version(&[0; LEN]), None);

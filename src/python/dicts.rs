@@ -6,10 +6,10 @@ use crate::target::{Addr, Field, Memory};
 
 /// More entries than any dictionary that is looked at here has.
 const MOST_ENTRIES: u64 = 1 << 24;
-/// Where `PyModuleObject` keeps its dictionary (Objects/moduleobject.c: directly after the header).
+/// Where `PyModuleObject` keeps its dictionary (Objects/moduleobject.c: directly after the head).
 const MODULE_DICT: Field<Addr> = Field::at(16);
 
-/// `tp_itemsize`, `PyVarObject.ob_size`: the same from 3.8 to 3.15.
+/// `tp_itemsize`, `PyVarObject.ob_size`: the same from 3.8 to 3.15, but for the length of the head.
 const ITEM_SIZE: Field<u64> = Field::at(40);
 const VAR_SIZE: Field<u64> = Field::at(16);
 /// `Py_TPFLAGS_MANAGED_DICT` (3.11+), `Py_TPFLAGS_INLINE_VALUES` (3.13+).
@@ -20,8 +20,12 @@ const VALUES_EMBEDDED: u64 = 2;
 const VALUES_VALID: u64 = 3;
 
 /// The dictionary of a module's variables.
-pub(super) fn of_module(memory: &dyn Memory, module: Addr) -> Result<Addr, ObjectFault> {
-    Ok(memory.pointer(MODULE_DICT.in_target(plausible(module)?))?)
+pub(super) fn of_module(
+    memory: &dyn Memory,
+    layout: &Layout,
+    module: Addr,
+) -> Result<Addr, ObjectFault> {
+    Ok(memory.pointer(layout.object.past(MODULE_DICT).in_target(plausible(module)?))?)
 }
 
 /// Keys and values of the dictionary at `dict`, in order of insertion.
@@ -165,7 +169,7 @@ pub(super) fn attributes(
         flags: memory.u64(instance.type_flags.in_target(class))?,
         dict_offset: memory.u64(class + instance.dict_offset.offset as u64)? as i64,
         basic_size: memory.u64(instance.basic_size.in_target(class))?,
-        item_size: memory.u64(ITEM_SIZE.in_target(class))?,
+        item_size: memory.u64(layout.object.past(ITEM_SIZE).in_target(class))?,
     };
     instance_entries(memory, layout, at, &class)
 }
@@ -242,7 +246,8 @@ fn places(
             offset @ 1.. => Places { dict: some(before(offset)?), values: None },
             // Counted from the end of an object with items (_PyObject_GetDictPtr).
             offset => {
-                let count = (memory.u64(VAR_SIZE.in_target(at))? as i64).unsigned_abs();
+                let count =
+                    (memory.u64(layout.object.past(VAR_SIZE).in_target(at))? as i64).unsigned_abs();
                 let items = count.min(MOST_ENTRIES).saturating_mul(class.item_size);
                 let size = class.basic_size.saturating_add(items).next_multiple_of(8);
                 Places { dict: some(before((size as i64).saturating_add(offset))?), values: None }

@@ -18,7 +18,7 @@ pub(super) struct Interpreter {
     pub(super) runtime: Addr,
     /// `PyCode_Type`, where it is exported.
     pub(super) code_type: Option<Addr>,
-    /// `3.12.1`; `3.9` where the patch release could not be found.
+    /// `3.12.1`, `3.14.4t` without a GIL; `3.9` where the patch release could not be found.
     pub(super) version: String,
     pub(super) layout: Layout,
     pub(super) source: LayoutSource,
@@ -55,18 +55,23 @@ pub(super) fn find(process: &Process, memory: &dyn Memory) -> Result<Interpreter
             .or_else(|| Version::from_name(object.mapping().file_name()?))
             .ok_or_else(|| unknown("without a version".to_owned()))?,
     };
-    let row = match (version.major, row(version.minor)) {
+    let usual = match (version.major, row(version.minor, false)) {
         (3, Some(row)) => row,
         _ => return Err(unknown(version.text)),
     };
+    let free_threaded = usual.debug_offsets.is_some_and(|at| {
+        debug_offsets::version(&head).is_some() && debug_offsets::free_threaded(&head, &at)
+    });
+    let row = row(version.minor, free_threaded).ok_or_else(|| PythonError::Unsupported {
+        version: version.text.clone(),
+        what: "a free-threaded build",
+    })?;
+    let version = match free_threaded {
+        true => Version { text: format!("{}t", version.text), ..version },
+        false => version,
+    };
     let (layout, source) = match row.debug_offsets {
         Some(at) if debug_offsets::version(&head).is_some() => {
-            if debug_offsets::free_threaded(&head, &at) {
-                return Err(PythonError::Unsupported {
-                    version: version.text,
-                    what: "a free-threaded build",
-                });
-            }
             let layout = debug_offsets::overlay(row, &at, &head).map_err(|offset| {
                 PythonError::LayoutMismatch {
                     version: version.text.clone(),
@@ -82,7 +87,9 @@ pub(super) fn find(process: &Process, memory: &dyn Memory) -> Result<Interpreter
 
 /// The error for a version without a row.
 pub(super) fn unknown(found: String) -> PythonError {
-    let known: Vec<String> = ROWS.iter().map(|row| format!("3.{}", row.minor)).collect();
+    let name =
+        |row: &&Layout| format!("3.{}{}", row.minor, if row.free_threaded { "t" } else { "" });
+    let known: Vec<String> = ROWS.iter().map(name).collect();
     PythonError::UnknownVersion { found, known: known.join(", ") }
 }
 

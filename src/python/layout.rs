@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-use crate::target::{Addr, Field};
+use crate::model::ObjectHead;
+use crate::target::{Addr, Field, Scalar};
 
 /// Where the offsets of the interpreter's structures came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,8 @@ impl fmt::Display for LayoutSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) minor: u8,
+    /// Built without a GIL (`--disable-gil`, `python3.14t`).
+    pub(super) free_threaded: bool,
     pub(super) runtime: RuntimeLayout,
     pub(super) interpreter: InterpreterLayout,
     pub(super) gil: GilLayout,
@@ -137,6 +140,8 @@ pub(super) struct FrameLayout {
     pub(super) executing: Option<(Field<u8>, u8)>,
     pub(super) saved_stack: SavedStack,
     pub(super) entry: Entry,
+    /// `tlbc_index`: which thread's copy of the bytecode it executes (3.14+ without a GIL).
+    pub(super) copy: Option<Field<u32>>,
 }
 
 /// How a code object maps instructions to lines.
@@ -165,11 +170,26 @@ pub(super) struct CodeLayout {
     pub(super) instructions: usize,
     /// `co_version`: never the same in two code objects of one interpreter, unless 0.
     pub(super) version: Option<Field<u32>>,
+    /// `co_tlbc`: the copies that threads made of the bytecode (a `_PyCodeArray`: how many, then a pointer to each).
+    pub(super) copies: Option<Field<Addr>>,
+}
+
+/// How an object's references are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum References {
+    /// In one number, which is negative for immortal objects since 3.12 (Include/refcount.h).
+    One(Field<i32>),
+    /// Without a GIL: by the thread that owns it, and by all others in the upper bits of a second number; bits in `flags`
+    /// say what the collector knows of it.
+    Split { local: Field<u32>, shared: Field<i64>, flags: Field<u8> },
 }
 
 /// `PyObject`, `PyBytesObject`, `PyASCIIObject`, `PyCompactUnicodeObject`, `PyLongObject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObjectLayout {
+    /// Bytes of `PyObject`, with which every object begins.
+    pub(super) head_len: usize,
+    pub(super) references: References,
     pub(super) type_of: Field<Addr>,
     pub(super) bytes_len: Field<u64>,
     pub(super) bytes_start: usize,
@@ -183,6 +203,19 @@ pub(super) struct ObjectLayout {
     pub(super) int_len: Field<u64>,
     pub(super) int_len_bit: u8,
     pub(super) int_digits: usize,
+}
+
+impl ObjectLayout {
+    /// With what every object begins.
+    pub(super) const fn head(&self) -> ObjectHead {
+        ObjectHead { len: self.head_len, class: self.type_of.offset }
+    }
+
+    /// Where a field of an object lies, given where it lies in a build with a GIL: for what is the same in all versions but
+    /// for the length of the object's head.
+    pub(super) const fn past<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
+        Field::at(self.head().past(usual.offset))
+    }
 }
 
 /// How a dictionary's keys tell where their entries begin.

@@ -160,7 +160,7 @@ fn active_threads(
     let Some(threading) = dicts::get(memory, layout, &modules, "threading") else {
         return Ok(None);
     };
-    let variables = dicts::entries(memory, layout, dicts::of_module(memory, threading)?)?;
+    let variables = dicts::entries(memory, layout, dicts::of_module(memory, layout, threading)?)?;
     Ok(dicts::get(memory, layout, &variables, "_active"))
 }
 

@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn strings_of_every_width_are_decoded() {
-        let layout = &row(12).unwrap().object;
+        let layout = &row(12, false).unwrap().object;
         let ascii = string(1 << 2 | 1 << 5 | 1 << 6, 40, 3, b"abc");
         assert_eq!(text(&ascii, layout, Addr(0x5000)).unwrap().text, "abc");
         let latin = string(1 << 2 | 1 << 5, 56, 2, b"\xe9a");
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_is_no_string_is_refused() {
-        let layout = &row(12).unwrap().object;
+        let layout = &row(12, false).unwrap().object;
         for (state, len) in [(0, 3), (3 << 2 | 1 << 5, 3), (1 << 2 | 1 << 5, 1 << 40)] {
             let image = string(state, 56, len, b"abc");
             assert_eq!(text(&image, layout, Addr(0x5000)), Err(ObjectFault::Odd));

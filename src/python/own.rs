@@ -86,6 +86,11 @@ impl OwnReader {
         &self.interpreter
     }
 
+    /// The process; `None` over a captured image.
+    pub(super) fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
     /// The threads as last listed.
     pub(super) fn threads(&self) -> impl Iterator<Item = ThreadId> {
         self.threads.iter().map(|thread| thread.id)
@@ -119,6 +124,8 @@ impl OwnReader {
         self.codes = Codes::default();
         self.threads.clear();
         self.listed = false;
+        // The threads listed next have not been looked up yet.
+        self.os_states_at = None;
     }
 
     /// Reads all threads once.
@@ -304,6 +311,7 @@ impl OwnReader {
             self.threads.push(thread);
         }
         if is_new {
+            self.codes.forget_copies();
             self.names.hurry();
         }
         self.listed = true;

@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::code_object::CodeObject;
+use super::code_object::{Bytecode, CodeObject};
 use super::error::PythonError;
 use super::heads::Place;
 use super::interpreter::Interpreter;
@@ -22,7 +22,7 @@ use crate::target::{Addr, Field, Memory, MemoryError, MemoryImage, Span};
 /// of the thread control block, before the stack's description (nptl/descr.h).
 const SLOTS: std::ops::Range<usize> = 0x100..0x910;
 /// `tp_dealloc` in `PyTypeObject` (Include/cpython/object.h, 3.8 to 3.15).
-const TYPE_DEALLOC: u64 = 48;
+const TYPE_DEALLOC: Field<Addr> = Field::at(48);
 
 /// How a kernel program walks the stacks of `interpreter`, whose main interpreter state is at `state`
 /// with the threads `threads`, the newest first.
@@ -48,7 +48,7 @@ pub(super) fn frame_walk(
     // A type that cannot be read only means that deaths go unnoticed, as on a build that hides it.
     let code_dealloc = interpreter
         .code_type
-        .and_then(|class| memory.pointer(class + TYPE_DEALLOC).ok())
+        .and_then(|class| memory.pointer(layout.object.past(TYPE_DEALLOC).in_target(class)).ok())
         .filter(|function| function.is_plausible());
     Ok(FrameWalk {
         threads_head: state.0 + layout.interpreter.threads_head.offset as u64,
@@ -63,7 +63,11 @@ pub(super) fn frame_walk(
         frame_instruction,
         instruction_is_offset,
         frame_owner,
+        frame_copy: layout.frame.copy.map(|field| offset(field.offset)),
+        code_copies: layout.code.copies.map(|field| offset(field.offset)),
+        code_bytecode: offset(layout.code.instructions),
         contiguous: !instruction_is_offset,
+        object_class: offset(layout.object.type_of.offset),
         code_len: offset(layout.code.len),
         code_name: offset(layout.code.name.offset),
         code_file: offset(layout.code.file.offset),
@@ -104,7 +108,7 @@ struct Known {
     function: Function,
     number: Option<FunctionId>,
     lines: Lines,
-    instructions: u64,
+    bytecode: Bytecode,
     frames: FxHashMap<i64, FrameId>,
 }
 
@@ -159,7 +163,7 @@ impl ProbedStacks {
             function: object.function,
             number: None,
             lines: object.lines,
-            instructions: object.instructions,
+            bytecode: object.bytecode,
             frames: FxHashMap::default(),
         })
     }
@@ -178,13 +182,12 @@ impl ProbedStacks {
         self.frames.clear();
         for frame in probed.iter().filter(|f| f.code != 0 && f.owner < self.shims_from) {
             let known = self.by_address.get_mut(&frame.code)?;
-            let offset = match self.layout.frame.instruction {
-                Instruction::Pointer(_) => {
-                    frame.instruction.wrapping_sub(known.instructions) as i64
-                }
-                Instruction::Bytes(_) => i64::from(frame.instruction as i32),
-                Instruction::Units(_) => i64::from(frame.instruction as i32) * 2,
+            let instruction = match self.layout.frame.instruction {
+                Instruction::Pointer(_) => frame.instruction,
+                Instruction::Bytes(_) => i64::from(frame.instruction as i32) as u64,
+                Instruction::Units(_) => (i64::from(frame.instruction as i32) * 2) as u64,
             };
+            let offset = known.bytecode.offset(instruction)?;
             let number =
                 *known.number.get_or_insert_with(|| table.function(known.function.clone()));
             let lines = &known.lines;

@@ -295,7 +295,10 @@ impl Look<'_> {
                 continue;
             }
             let Some(code) = self.code(caller.code) else { return };
-            let offset = caller.instruction.wrapping_sub(code.instructions) as i64;
+            let bytecode = code.with_copies(self.memory, self.layout);
+            let Some(offset) = bytecode.ok().and_then(|b| b.offset(caller.instruction)) else {
+                return;
+            };
             frames.push((code.function, code.lines.at(offset)));
         }
     }

@@ -10,7 +10,7 @@ use super::own::{OwnReader, SampleStats};
 use super::probed::ProbedStacks;
 use super::raised::Exceptions;
 use super::variables::IntegerVariable;
-use crate::model::{FrameWalk, StackTable, ThreadId, ThreadSample};
+use crate::model::{FrameWalk, ObjectHead, StackTable, ThreadId, ThreadSample};
 use crate::target::{PageCache, Process};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
@@ -68,7 +68,8 @@ impl PythonReader {
         Ok(PythonReader { reader: Reader::Own(Box::new(own)) })
     }
 
-    /// The version of the target's CPython: `3.12.1`, or `3.9` where the patch release is not known.
+    /// The version of the target's CPython: `3.12.1`, `3.14.4t` for one without a GIL, or `3.9` where the patch release is not
+    /// known.
     pub fn version(&self) -> &str {
         match &self.reader {
             Reader::Own(own) => &own.interpreter().version,
@@ -180,13 +181,21 @@ impl PythonReader {
         }
     }
 
+    /// With what every object of this CPython begins; the usual one where py-spy reads the stacks.
+    pub fn object_head(&self) -> ObjectHead {
+        match &self.reader {
+            Reader::Own(own) => own.interpreter().layout.object.head(),
+            Reader::PySpy(_) => ObjectHead::USUAL,
+        }
+    }
+
     /// The objects of the process, which has to stand still, read through `memory`.
     ///
     /// # Errors
     /// [`HeapError::Collecting`] and [`HeapError::Changing`] pass; the others are final for this process.
     pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<Heap<'a>, HeapError> {
         match &self.reader {
-            Reader::Own(own) => Heap::read(memory, own.interpreter()),
+            Reader::Own(own) => Heap::read(memory, own.interpreter(), own.process()),
             Reader::PySpy(py_spy) => {
                 Err(HeapError::Unsupported { version: py_spy.version().to_owned() })
             }

@@ -4,24 +4,31 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::model::ObjectHead;
 use crate::target::{Addr, Memory};
 
 /// Longest name taken, in bytes.
 const LONGEST: usize = 512;
-/// `tp_name` in `PyTypeObject` (Include/cpython/object.h).
-const TYPE_NAME: u64 = 24;
+/// `tp_name` in `PyTypeObject` (Include/cpython/object.h), after the usual head.
+const TYPE_NAME: usize = 24;
 /// The mangled name of nodes written in Python (`torch::autograd::PyNode`).
 const PY_NODE: &str = "N5torch8autograd6PyNodeE";
 
 /// Names of node classes, each looked up once.
 #[derive(Debug, Default)]
 pub struct ClassNames {
+    head: ObjectHead,
     by_vtable: FxHashMap<u64, Option<Arc<str>>>,
     by_type: FxHashMap<u64, (Addr, Arc<str>)>,
     py_node: Option<u64>,
 }
 
 impl ClassNames {
+    /// None known yet; Python's objects begin with `head`.
+    pub fn new(head: ObjectHead) -> ClassNames {
+        ClassNames { head, ..ClassNames::default() }
+    }
+
     /// The class of a node with this vtable pointer (`AddmmBackward0`); `python_type` is the type of its
     /// `THPFunction` object for a node written in Python, else 0. `None` when it cannot be read.
     pub fn name(&mut self, memory: &dyn Memory, vtable: u64, python_type: u64) -> Option<Arc<str>> {
@@ -49,7 +56,7 @@ impl ClassNames {
 
     /// A type may die and leave its address to another: its name's place tells them apart.
     fn python_name(&mut self, memory: &dyn Memory, class: u64) -> Option<Arc<str>> {
-        let at = memory.pointer(Addr(class) + TYPE_NAME).ok()?;
+        let at = memory.pointer(Addr(class) + self.head.past(TYPE_NAME) as u64).ok()?;
         if let Some((known, name)) = self.by_type.get(&class)
             && *known == at
         {

@@ -1,4 +1,4 @@
-//! The CPython interpreters to test against: pyenv's, the system's, and those of another root.
+//! The CPython interpreters to test against: pyenv's, the system's, those of another root, and those without a GIL.
 
 #![allow(clippy::print_stderr, reason = "what is not tested is said")]
 
@@ -10,6 +10,8 @@ use std::process::Command;
 pub struct Python {
     /// Its minor version: 12 for 3.12.
     pub minor: u32,
+    /// Whether it was built without a GIL.
+    pub free_threaded: bool,
     /// What to call it in a message.
     pub label: String,
     program: PathBuf,
@@ -19,6 +21,9 @@ pub struct Python {
 
 /// Where `debootstrap --variant=minbase --include=python3.14,python3.15 unstable` put a root.
 const OTHER_ROOT: &str = "target/envs/debian-unstable";
+
+/// Where `scripts/setup-freethreaded.sh` puts what it builds: `python-3.14t`.
+const BUILT: &str = "target/envs";
 
 /// Every CPython from 3.8 on found on this machine, oldest first, one per minor version and place.
 /// What is missing is said on stderr.
@@ -47,26 +52,39 @@ pub fn all() -> Vec<Python> {
             found.extend(Python::at(program, Some(root.clone())));
         }
     }
+    for minor in 13..=20 {
+        let program = format!("{BUILT}/python-3.{minor}t/bin/python3.{minor}t");
+        found.extend(Python::at(Path::new(env!("CARGO_MANIFEST_DIR")).join(program), None));
+    }
     found.retain(|python| python.minor >= 8);
-    found.sort_by_key(|python| (python.minor, python.label.clone()));
+    found.sort_by_key(|python| (python.minor, python.free_threaded, python.label.clone()));
     for minor in 8..=15 {
-        if !found.iter().any(|python| python.minor == minor) {
+        if !found.iter().any(|python| python.minor == minor && !python.free_threaded) {
             eprintln!("CPython 3.{minor} is not tested: none was found");
         }
+    }
+    if !found.iter().any(|python| python.free_threaded) {
+        eprintln!("no CPython without a GIL is tested: scripts/setup-freethreaded.sh builds one");
     }
     found
 }
 
-/// One interpreter of each minor version.
+/// One interpreter of each minor version, with and without a GIL.
 pub fn one_per_version() -> Vec<Python> {
     let mut found = all();
-    found.dedup_by_key(|python| python.minor);
+    found.dedup_by_key(|python| (python.minor, python.free_threaded));
     found
 }
 
-/// The newest interpreter that lives in memspy's own root; panics when there is none.
+/// The newest interpreter with a GIL that lives in memspy's own root; panics when there is none.
 pub fn newest_here() -> Python {
-    all().into_iter().rfind(|python| python.root.is_none()).expect("a CPython to test against")
+    let here = |python: &Python| python.root.is_none() && !python.free_threaded;
+    all().into_iter().rfind(here).expect("a CPython to test against")
+}
+
+/// The interpreters without a GIL.
+pub fn free_threaded() -> Vec<Python> {
+    all().into_iter().filter(|python| python.free_threaded).collect()
 }
 
 impl Python {
@@ -78,17 +96,22 @@ impl Python {
         if !seen_from_here.exists() {
             return None;
         }
-        let mut python = Python { minor: 0, label: String::new(), program, root };
-        let print_version = "import sys; print(*sys.version_info[:3])";
+        let mut python =
+            Python { minor: 0, free_threaded: false, label: String::new(), program, root };
+        let print_version = "import sys; print(*sys.version_info[:3], int('t' in sys.abiflags))";
         let output = python.command().args(["-c", print_version]).output().ok()?;
         if !output.status.success() {
             return None;
         }
         let text = String::from_utf8(output.stdout).ok()?;
         let numbers: Vec<u32> = text.split_whitespace().flat_map(str::parse).collect();
-        let [3, minor, micro] = numbers[..] else { return None };
-        python.minor = minor;
-        let place = if python.root.is_some() { " in another root" } else { "" };
+        let [3, minor, micro, free_threaded] = numbers[..] else { return None };
+        (python.minor, python.free_threaded) = (minor, free_threaded == 1);
+        let place = match (&python.root, python.free_threaded) {
+            (Some(_), _) => " in another root",
+            (None, true) => " without a GIL",
+            (None, false) => "",
+        };
         python.label = format!("CPython 3.{minor}.{micro}{place} ({})", python.program.display());
         Some(python)
     }

@@ -1,9 +1,9 @@
 """A thread that calls short functions as fast as it can, each from a line of its own: a sample that pairs
 a function with another one's line is of no instant.
 
-    python tests/targets/busy_pairs.py
+    python tests/targets/busy_pairs.py [--threads N]
 
-Prints {"pid", "caller", "pairs": [[line, callee], ...]}, then READY once it spins in the main thread; ends
+With --threads so many threads do it, all with the same functions, and the main thread waits. Prints {"pid", "caller", "pairs": [[line, callee], ...]}, then READY once it spins; ends
 when stdin closes. Pure Python, 3.8 and newer.
 """
 import json
@@ -70,6 +70,12 @@ def main():
     ]
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     print(json.dumps({"pid": os.getpid(), "caller": "spin", "pairs": pairs}))
+    if sys.argv[1:2] == ["--threads"]:
+        threads = [threading.Thread(target=spin, daemon=True) for _ in range(int(sys.argv[2]))]
+        for thread in threads:
+            thread.start()
+        print("READY", flush=True)
+        threads[0].join()
     print("READY", flush=True)
     spin()
 

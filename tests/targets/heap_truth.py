@@ -78,6 +78,27 @@ def waits(started, until):
     return in_thread, use
 
 
+def left_behind():
+    """Objects of threads that have ended, some of them freed by another thread."""
+    kept = []
+
+    def make():
+        kept.append([[i] for i in range(3000)] + [Plain() for _ in range(300)])
+
+    for _ in range(3):
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+    for things in kept:
+        del things[::3]
+    running = threading.Thread(target=lambda: (make(), done.set(), until.wait()), daemon=True)
+    done, until = threading.Event(), threading.Event()
+    running.start()
+    done.wait()
+    del kept[-1][::2]
+    return kept
+
+
 def items_of(samples):
     """Contents by sample: a list of [how, id]."""
     said = {}
@@ -152,6 +173,7 @@ def main():
         frame = frame.f_back
     in_thread, in_cell = id(frame.f_locals["in_thread"]), id(frame.f_locals["in_cell"])
     del frame
+    left = left_behind()
     more = [[i] for i in range(int(sys.argv[1]))] if len(sys.argv) > 1 else []
     truth = {
         "containers": {name: id(value) for name, value in containers.items()},
@@ -159,7 +181,7 @@ def main():
         "instances": {name: id(value) for name, value in instances.items()},
         "attributes": attributes_of(instances),
         "references": references,
-        "locals": {"main.containers": id(containers), "main.more": id(more), "main.function": id(function),
+        "locals": {"main.containers": id(containers), "main.left": id(left), "main.more": id(more), "main.function": id(function),
                    "waits.in_thread": in_thread, "waits.in_cell": in_cell, "main.partial": id(partial)},
         "globals": {"Plain": id(Plain), "gc": id(gc)},
     }

@@ -7,10 +7,14 @@ Cell N is file "<cell N>" with function cell_N. By default it prints the address
 then READY, and stands still inside cell_N until a line comes in; with --free it runs as fast as it can
 after READY. Ends when stdin closes. Pure Python, 3.8 and newer.
 """
+import gc
 import itertools
 import os
 import sys
 import threading
+
+# Without a GIL code objects die only in a collection.
+COLLECT = "t" in sys.abiflags
 
 
 def stand_still():
@@ -25,6 +29,9 @@ def run(number, inside):
     namespace = {"inside": inside}
     exec(code, namespace)
     namespace.clear()  # the function and its globals refer to each other
+    del code
+    if COLLECT and inside is stand_still:
+        gc.collect()
 
 
 def work():

@@ -43,6 +43,7 @@ impl Profile {
         self.enter_tick(sample.time, self.open.sampled);
         self.samples += 1;
         self.stacks_read += sample.threads.len() as u64;
+        self.gil_holders += sample.threads.iter().filter(|t| t.gil).count() as u64;
         self.open.sampled = true;
         self.open.threads.extend(sample.threads.iter().filter_map(|t| self.choice.of(*t)));
     }

@@ -8,7 +8,7 @@ use super::super::dicts::InstanceClass;
 use super::Heap;
 use crate::target::{Addr, Field, Memory};
 
-/// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15.
+/// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15, but for the length of the head.
 const NAME: Field<Addr> = Field::at(24);
 const BASIC_SIZE: Field<u64> = Field::at(32);
 const ITEM_SIZE: Field<u64> = Field::at(40);
@@ -16,8 +16,8 @@ const FLAGS: Field<u64> = Field::at(168);
 const DICT: Field<Addr> = Field::at(264);
 const DICT_OFFSET: Field<i64> = Field::at(288);
 const MRO: Field<Addr> = Field::at(344);
-/// What is copied of it.
-const LEN: usize = 352;
+/// The last field that is copied of it.
+const LAST: Field<Addr> = MRO;
 /// Longer names are cut.
 const LONGEST_NAME: usize = 256;
 /// Flags (Include/object.h): made by a `class` statement or `PyType_FromSpec`; with a `__dict__` (3.11+); subclasses of builtins.
@@ -28,7 +28,7 @@ const TUPLE: u64 = 1 << 26;
 const TEXT: u64 = 1 << 28;
 const MAPPING: u64 = 1 << 29;
 const TYPE: u64 = 1 << 31;
-/// `PyMemberDescrObject.d_member`, the same from 3.8 to 3.15.
+/// `PyMemberDescrObject.d_member`, likewise.
 const MEMBER: Field<Addr> = Field::at(40);
 /// `PyMemberDef`: name, type, offset; types of a member that is a reference (Include/structmember.h).
 const MEMBER_LEN: usize = 24;
@@ -175,20 +175,20 @@ impl Heap<'_> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
         }
-        let memory: &dyn Memory = self.memory;
-        let bytes = memory.vec(at, LEN).ok()?;
-        let name = memory.c_string(NAME.of(&bytes)?, LONGEST_NAME).ok()?;
-        let flags = FLAGS.of(&bytes)?;
+        let (memory, head): (&dyn Memory, _) = (self.memory, &self.layout.object);
+        let bytes = memory.vec(at, head.past(LAST).end()).ok()?;
+        let name = memory.c_string(head.past(NAME).of(&bytes)?, LONGEST_NAME).ok()?;
+        let flags = head.past(FLAGS).of(&bytes)?;
         Some(Class {
             at,
             kind: kind(&name, flags),
             name: name.into(),
-            bases: self.items_at(MRO.of(&bytes)?, Kind::Tuple).unwrap_or_default(),
-            basic_size: BASIC_SIZE.of(&bytes)?,
-            item_size: ITEM_SIZE.of(&bytes)?,
+            bases: self.items_at(head.past(MRO).of(&bytes)?, Kind::Tuple).unwrap_or_default(),
+            basic_size: head.past(BASIC_SIZE).of(&bytes)?,
+            item_size: head.past(ITEM_SIZE).of(&bytes)?,
             flags,
-            dict: DICT.of(&bytes)?,
-            dict_offset: DICT_OFFSET.of(&bytes)?,
+            dict: head.past(DICT).of(&bytes)?,
+            dict_offset: head.past(DICT_OFFSET).of(&bytes)?,
             slots: OnceCell::new(),
         })
     }
@@ -220,7 +220,7 @@ impl Heap<'_> {
             if &*self.class_of(value)?.name != "member_descriptor" {
                 return None;
             }
-            let member = memory.pointer(MEMBER.in_target(value)).ok()?;
+            let member = memory.pointer(self.layout.object.past(MEMBER).in_target(value)).ok()?;
             let bytes = memory.vec(member, MEMBER_LEN).ok()?;
             let is_reference = REFERENCES.contains(&Field::<i32>::at(8).of(&bytes)?);
             let offset = Field::<u64>::at(16).of(&bytes)?;

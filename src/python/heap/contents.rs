@@ -9,7 +9,8 @@ use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// More items than any container that is looked at has; a longer one is damage.
 const MOST_ITEMS: u64 = 1 << 26;
-/// `PyVarObject.ob_size`, `PyListObject.ob_item`, `PySetObject.mask` and `.table`: the same from 3.8 to 3.15.
+/// `PyVarObject.ob_size`, `PyListObject.ob_item`, `PySetObject.mask` and `.table`: the same from 3.8 to 3.15, but for the
+/// length of the head.
 const SIZE: Field<u64> = Field::at(16);
 const LIST_ITEMS: Field<Addr> = Field::at(24);
 const SET_MASK: Field<u64> = Field::at(32);
@@ -77,26 +78,27 @@ impl Heap<'_> {
     }
 
     pub(super) fn items_at(&self, at: Addr, kind: Kind) -> Result<Vec<Addr>, MemoryError> {
-        let memory = self.memory();
+        let (memory, object) = (self.memory(), &self.layout.object);
         let pointers = |start: Addr, count: u64| {
             let bytes = memory.vec(start, (count.min(MOST_ITEMS) * 8) as usize)?;
             Ok(bytes.chunks_exact(8).filter_map(|b| Field::<Addr>::at(0).of(b)).collect())
         };
         match kind {
             Kind::Tuple => {
-                let count = memory.u64(SIZE.in_target(at))?;
+                let count = memory.u64(object.past(SIZE).in_target(at))?;
                 pointers(at + self.layout.heap.tuple_items as u64, count)
             }
             Kind::List => {
-                let count = memory.u64(SIZE.in_target(at))?;
-                match memory.pointer(LIST_ITEMS.in_target(at))? {
+                let count = memory.u64(object.past(SIZE).in_target(at))?;
+                match memory.pointer(object.past(LIST_ITEMS).in_target(at))? {
                     Addr(0) => Ok(Vec::new()),
                     items => pointers(items, count),
                 }
             }
             Kind::Set => {
-                let slots = memory.u64(SET_MASK.in_target(at))?.min(MOST_ITEMS) + 1;
-                let table = memory.pointer(SET_TABLE.in_target(at))?;
+                let mask = object.past(SET_MASK).in_target(at);
+                let slots = memory.u64(mask)?.min(MOST_ITEMS) + 1;
+                let table = memory.pointer(object.past(SET_TABLE).in_target(at))?;
                 let bytes = memory.vec(table, slots as usize * SET_ENTRY)?;
                 let key = |entry: &[u8]| {
                     // A removed key leaves a dummy with hash -1.
@@ -112,10 +114,10 @@ impl Heap<'_> {
 
     /// Modules/_collectionsmodule.c: a chain of blocks, of which the first and the last are filled in part.
     fn items_of_deque(&self, at: Addr) -> Result<Vec<Addr>, MemoryError> {
-        let memory = self.memory();
-        let count = memory.u64(SIZE.in_target(at))?.min(MOST_ITEMS) as usize;
-        let mut block = memory.pointer(DEQUE_BLOCK.in_target(at))?;
-        let mut index = memory.u64(DEQUE_INDEX.in_target(at))?;
+        let (memory, object) = (self.memory(), &self.layout.object);
+        let count = memory.u64(object.past(SIZE).in_target(at))?.min(MOST_ITEMS) as usize;
+        let mut block = memory.pointer(object.past(DEQUE_BLOCK).in_target(at))?;
+        let mut index = memory.u64(object.past(DEQUE_INDEX).in_target(at))?;
         let mut items = Vec::new();
         while items.len() < count && block.is_plausible() && index < DEQUE_BLOCK_ITEMS {
             let here = (DEQUE_BLOCK_ITEMS - index).min((count - items.len()) as u64);
@@ -188,7 +190,7 @@ impl Heap<'_> {
             if self.class_of(module)?.kind != Kind::Module {
                 return None;
             }
-            Some((name, dicts::of_module(memory, module).ok()?))
+            Some((name, dicts::of_module(memory, &self.layout, module).ok()?))
         };
         self.named_entries(modules).into_iter().filter_map(dict).collect()
     }

@@ -9,11 +9,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::dicts::{self, Owned};
 use super::locals::CELL;
+use super::references::{METHOD_FUNCTION, METHOD_SELF};
 use super::{Heap, Kind, Object};
 use crate::target::{Addr, Field};
-
-const METHOD_FUNCTION: Field<Addr> = Field::at(16);
-const METHOD_SELF: Field<Addr> = Field::at(24);
 
 impl Heap<'_> {
     /// The tracked objects that only tracked objects keep, in cycles; `None` when the counts do not fit together.
@@ -64,7 +62,7 @@ impl Heap<'_> {
     fn owned(&self, object: &Object, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;
-        let heap = &self.layout.heap;
+        let (heap, head) = (&self.layout.heap, &self.layout.object);
         let pointer = |field: Field<Addr>| {
             memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
         };
@@ -80,7 +78,7 @@ impl Heap<'_> {
             Kind::List | Kind::Tuple | Kind::Set | Kind::Deque => {
                 self.items(at).into_iter().for_each(&mut *take)
             }
-            Kind::Cell => pointer(CELL).into_iter().for_each(&mut *take),
+            Kind::Cell => pointer(head.past(CELL)).into_iter().for_each(&mut *take),
             Kind::Function => {
                 let parts = [
                     heap.function_globals,
@@ -92,11 +90,11 @@ impl Heap<'_> {
                 parts.into_iter().filter_map(pointer).for_each(&mut *take);
             }
             Kind::Method => {
-                let parts = [METHOD_FUNCTION, METHOD_SELF];
+                let parts = [METHOD_FUNCTION, METHOD_SELF].map(|field| head.past(field));
                 parts.into_iter().filter_map(pointer).for_each(&mut *take);
             }
             Kind::Module => {
-                dicts::of_module(memory, at).into_iter().for_each(&mut *take);
+                dicts::of_module(memory, &self.layout, at).into_iter().for_each(&mut *take);
                 return;
             }
             Kind::Instance => {}

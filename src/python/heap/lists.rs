@@ -10,9 +10,9 @@ use super::HeapError;
 use crate::target::{Addr, Field, Look, MemoryError, PageCache};
 
 /// More interpreters than any program has.
-const MOST_INTERPRETERS: usize = 256;
+pub(super) const MOST_INTERPRETERS: usize = 256;
 /// More objects than fit in a terabyte.
-const MOST_OBJECTS: usize = 1 << 32;
+pub(super) const MOST_OBJECTS: usize = 1 << 32;
 /// `struct gc_generation`: head (next, prev), threshold, count.
 const GENERATION: usize = 24;
 const GENERATIONS: usize = 3;
@@ -31,7 +31,7 @@ const FLAGS: u64 = 3;
 pub(super) struct Tracked {
     pub(super) at: Addr,
     pub(super) class: Addr,
-    /// The lower half of `ob_refcnt`; negative for immortal objects since 3.12 (Include/refcount.h).
+    /// Its references: the lower half of `ob_refcnt`; negative for immortal objects since 3.12 (Include/refcount.h).
     pub(super) references: i32,
 }
 

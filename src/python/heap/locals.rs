@@ -11,9 +11,9 @@ const MOST_THREADS: usize = 16384;
 const MOST_FRAMES: usize = 100_000;
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
 const IN_CELL: u8 = 0x40 | 0x80;
-/// Low bits of a reference in a frame are a tag since 3.14 (`_PyStackRef`).
+/// Low bits of a reference in a frame are a tag since 3.14 (`_PyStackRef`), also of those that are counted nowhere.
 pub(in crate::python) const TAG: u64 = 3;
-/// `PyCellObject.ob_ref`, the same from 3.8 to 3.15.
+/// `PyCellObject.ob_ref`, the same from 3.8 to 3.15, but for the length of the head.
 pub(super) const CELL: Field<Addr> = Field::at(16);
 
 /// A local variable.
@@ -128,7 +128,7 @@ impl Heap<'_> {
             let mut cell_at = None;
             if kind & IN_CELL != 0 && self.class_of(value).is_some_and(|c| c.kind == Kind::Cell) {
                 cell_at = Some(slot);
-                slot = CELL.in_target(value);
+                slot = layout.object.past(CELL).in_target(value);
                 value = memory.pointer(slot).unwrap_or_default();
             }
             if value.is_plausible()

@@ -3,11 +3,13 @@
 //! All reads go through one [`PageCache`], so that what is seen fits together; a target that runs on is seen torn, which the
 //! lists show ([`HeapError::Changing`]). Start reading at [`Heap`].
 
+mod blocks;
 mod class;
 mod contents;
 mod garbage;
 mod lists;
 mod locals;
+mod mimalloc;
 mod references;
 
 use std::cell::{Cell, RefCell};
@@ -23,7 +25,7 @@ pub use references::Edge;
 
 use super::interpreter::Interpreter;
 use super::layout::Layout;
-use crate::target::{Addr, MemoryError, PageCache};
+use crate::target::{Addr, MemoryError, PageCache, Process};
 
 /// Why the heap could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,8 +36,8 @@ pub enum HeapError {
     /// A list changed while it was read: the target runs.
     #[error("Python's list of objects changed while it was read")]
     Changing,
-    /// The collector's lists are not where they should be.
-    #[error("the garbage collector's lists of this CPython ({version}) could not be found")]
+    /// The collector's lists, or the heaps that take their place without a GIL, are not where they should be.
+    #[error("the list of objects of this CPython ({version}) could not be found")]
     NoLists {
         /// The version of the target's CPython.
         version: String,
@@ -95,9 +97,13 @@ impl<'a> Heap<'a> {
     pub(super) fn read(
         memory: &'a PageCache,
         interpreter: &Interpreter,
+        process: Option<&Process>,
     ) -> Result<Heap<'a>, HeapError> {
         let mut heap = Heap::unlisted(memory, interpreter);
-        let tracked = lists::tracked(memory, interpreter)?;
+        let tracked = match interpreter.layout.free_threaded {
+            true => mimalloc::tracked(memory, interpreter, process)?,
+            false => lists::tracked(memory, interpreter)?,
+        };
         heap.objects.reserve(tracked.len());
         for Tracked { at, class, references } in tracked {
             match heap.class_at(class) {

@@ -7,9 +7,9 @@ use super::locals::CELL;
 use super::{Heap, Kind, Object};
 use crate::target::{Addr, Field};
 
-/// `PyMethodObject`: the same from 3.8 to 3.15.
-const METHOD_FUNCTION: Field<Addr> = Field::at(16);
-const METHOD_SELF: Field<Addr> = Field::at(24);
+/// `PyMethodObject`: the same from 3.8 to 3.15, but for the length of the head.
+pub(super) const METHOD_FUNCTION: Field<Addr> = Field::at(16);
+pub(super) const METHOD_SELF: Field<Addr> = Field::at(24);
 
 /// How one object refers to another. Keys are addresses of their objects: most are never looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Heap<'_> {
     /// Passes on what `object` refers to, as far as its kind is known.
     pub fn references(&self, object: &Object, take: &mut dyn FnMut(Edge, Addr)) {
         let memory = self.memory();
-        let at = object.at;
+        let (at, head) = (object.at, &self.layout.object);
         let pointer = |field: Field<Addr>| {
             memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
         };
@@ -70,7 +70,7 @@ impl Heap<'_> {
                 }
             }
             Kind::Cell => {
-                if let Some(value) = pointer(CELL) {
+                if let Some(value) = pointer(head.past(CELL)) {
                     take(Edge::Cell, value);
                 }
             }
@@ -79,7 +79,7 @@ impl Heap<'_> {
                 for (edge, field) in
                     [(Edge::Part, METHOD_FUNCTION), (Edge::SelfOfMethod, METHOD_SELF)]
                 {
-                    if let Some(value) = pointer(field) {
+                    if let Some(value) = pointer(head.past(field)) {
                         take(edge, value);
                     }
                 }
@@ -103,7 +103,7 @@ impl Heap<'_> {
                 }
             }
             Kind::Module => {
-                if let Ok(dict) = dicts::of_module(memory, at) {
+                if let Ok(dict) = dicts::of_module(memory, &self.layout, at) {
                     take(Edge::Part, dict);
                 }
             }

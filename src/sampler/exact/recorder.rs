@@ -89,7 +89,8 @@ impl ExactRecorder {
     /// A recorder over `readers`; its clock starts now. Probes are placed when it runs.
     pub fn new(readers: Readers, wanted: ExactWanted) -> Self {
         let python = readers.python.as_ref().and_then(|p| p.probed_stacks(&readers.process));
-        let sites = Sites::new(readers.process.clone(), python, Some(ClassNames::default()));
+        let head = readers.python.as_ref().map(|p| p.object_head()).unwrap_or_default();
+        let sites = Sites::new(readers.process.clone(), python, Some(ClassNames::new(head)));
         let session = Session::new(readers, wanted.also.forget_after);
         let epoch = monotonic().saturating_sub(session.start.elapsed().as_nanos() as u64);
         ExactRecorder {

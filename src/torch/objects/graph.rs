@@ -29,10 +29,9 @@ const MOST_SAVED: u64 = 1 << 20;
 /// No counter of a saved variable is larger.
 const MOST_VERSION: u32 = 1 << 24;
 const MOST_OUTPUTS: u32 = 1 << 16;
-/// `PyObject_HEAD`, `PyTypeObject.tp_basicsize`.
-const OBJECT_HEAD: u64 = 16;
-const BASIC_SIZE: Field<u64> = Field::at(32);
-const TYPE_OF: Field<Addr> = Field::at(8);
+/// `PyTypeObject.tp_name` and `tp_basicsize`, after the usual head of an object.
+const NAME: usize = 24;
+const BASIC_SIZE: usize = 32;
 /// More than a `THPFunction` has.
 const MOST_FUNCTION: u64 = 4096;
 /// `PySavedVariableHooks.data_`: what the hook packed.
@@ -245,13 +244,14 @@ impl Tensors<'_> {
     /// A node whose function is written in Python: the class, and what its `THPFunction` keeps.
     fn function(&self, at: Addr, node: &mut Node) -> Option<()> {
         let function = self.memory.pointer(self.layout.node.python.in_target(at)).ok()?;
-        let class = self.memory.pointer(TYPE_OF.in_target(function)).ok()?;
-        let len = self.memory.u64(BASIC_SIZE.in_target(class)).ok()?.min(MOST_FUNCTION);
-        let name = self.memory.pointer(class + 24).ok()?;
+        let class = self.memory.pointer(function + self.head.class as u64).ok()?;
+        let of_class = |usual: usize| class + self.head.past(usual) as u64;
+        let len = self.memory.u64(of_class(BASIC_SIZE)).ok()?.min(MOST_FUNCTION);
+        let name = self.memory.pointer(of_class(NAME)).ok()?;
         node.class = self.memory.c_string(name, 256).ok()?.into();
         node.function = Some(function);
-        let len = len.checked_sub(OBJECT_HEAD)? as usize;
-        self.scan(function + OBJECT_HEAD, len, SavedIn::Function, node);
+        let len = (len as usize).checked_sub(self.head.len)?;
+        self.scan(function + self.head.len as u64, len, SavedIn::Function, node);
         Some(())
     }
 }

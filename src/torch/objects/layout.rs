@@ -10,7 +10,7 @@ use crate::target::{Addr, Field};
 pub(super) struct ObjectsLayout {
     /// First minor version of PyTorch 2 with it.
     pub(super) since: u32,
-    /// `THPVariable.cdata`: the `TensorImpl`.
+    /// `THPVariable.cdata`, after the usual head of an object: the `TensorImpl`.
     pub(super) python: Field<Addr>,
     pub(super) tensor: TensorLayout,
     pub(super) node: NodeLayout,

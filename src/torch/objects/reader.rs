@@ -1,5 +1,6 @@
 //! The way to tensors: which Python types are theirs, and which layout this libtorch has.
 
+use crate::model::ObjectHead;
 use crate::target::{Addr, LoadedObject, Memory, Process};
 use crate::torch::error::{TorchError, reading};
 use crate::torch::version;
@@ -8,8 +9,8 @@ use super::classes::CppClasses;
 use super::layout::{FAMILIES, ObjectsLayout};
 use super::tensor::Tensors;
 
-/// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15.
-const TYPE_BASE: u64 = 256;
+/// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the usual head.
+const TYPE_BASE: usize = 256;
 /// Tensors that have to fit before a layout is believed, if there are so many.
 const VERIFIED_BY: usize = 64;
 
@@ -57,25 +58,30 @@ impl TensorReader {
         self.version.as_deref()
     }
 
-    /// The types; `None` while PyTorch is being imported.
-    pub fn types(&self, memory: &dyn Memory) -> Result<Option<TensorTypes>, TorchError> {
+    /// The types; `None` while PyTorch is being imported. Python's objects begin with `head`.
+    pub fn types(
+        &self,
+        memory: &dyn Memory,
+        head: ObjectHead,
+    ) -> Result<Option<TensorTypes>, TorchError> {
         let pointer = |at: Addr| memory.pointer(at).map_err(reading("a type of tensors", at));
         let (variable, parameter) = (pointer(self.variable_class)?, pointer(self.parameter_class)?);
         if variable == Addr(0) || parameter == Addr(0) {
             return Ok(None);
         }
-        let base = pointer(variable + TYPE_BASE)?;
+        let base = pointer(variable + head.past(TYPE_BASE) as u64)?;
         Ok(Some(TensorTypes { base, parameter }))
     }
 
     /// What reads tensors out of `memory`, whose process has to stand still; `objects` are tensors of Python
-    /// (`THPVariable`), by which the layout is told.
+    /// (`THPVariable`), which begin with `head` and by which the layout is told.
     ///
     /// # Errors
     /// [`TorchError::UnknownLayout`] when no known layout makes tensors of them.
     pub fn tensors<'a>(
         &self,
         memory: &'a dyn Memory,
+        head: ObjectHead,
         objects: &[Addr],
     ) -> Result<Tensors<'a>, TorchError> {
         let minor = self.version.as_deref().and_then(minor_version);
@@ -86,7 +92,7 @@ impl TensorReader {
         let step = (objects.len() / VERIFIED_BY).max(1);
         let samples: Vec<Addr> = objects.iter().copied().step_by(step).take(VERIFIED_BY).collect();
         for family in families {
-            let tensors = Tensors::new(memory, *family, CppClasses::default());
+            let tensors = Tensors::new(memory, head, *family, CppClasses::default());
             if let Some(tensors) = tensors.verified_by(&samples) {
                 return Ok(tensors);
             }

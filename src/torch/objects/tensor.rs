@@ -5,7 +5,7 @@ use super::layout::{
     AUTOGRAD_LEN, AUTOGRAD_NAME, AutogradLayout, INLINE_DIMENSIONS, NAME_BUFFER, ObjectsLayout,
     autograd,
 };
-use crate::model::{DType, Storage, TensorDevice, TensorInfo};
+use crate::model::{DType, ObjectHead, Storage, TensorDevice, TensorInfo};
 use crate::target::{Addr, Field, Memory};
 
 /// More dimensions than PyTorch allows.
@@ -18,6 +18,7 @@ const MOST_DTYPES: u16 = 64;
 /// Reads tensors of a process that stands still.
 pub struct Tensors<'a> {
     pub(super) memory: &'a dyn Memory,
+    pub(super) head: ObjectHead,
     pub(super) layout: ObjectsLayout,
     autograd: AutogradLayout,
     pub(super) classes: CppClasses,
@@ -26,10 +27,11 @@ pub struct Tensors<'a> {
 impl<'a> Tensors<'a> {
     pub(super) fn new(
         memory: &'a dyn Memory,
+        head: ObjectHead,
         layout: ObjectsLayout,
         classes: CppClasses,
     ) -> Tensors<'a> {
-        Tensors { memory, layout, autograd: autograd(&layout, true), classes }
+        Tensors { memory, head, layout, autograd: autograd(&layout, true), classes }
     }
 
     /// Itself, with the C++ ABI found out, if all `samples` are tensors by this layout.
@@ -67,7 +69,8 @@ impl<'a> Tensors<'a> {
 
     /// The `TensorImpl` of a Python tensor; `None` for one that is being made, or is not one.
     pub fn impl_of(&self, object: Addr) -> Option<Addr> {
-        let at = self.memory.pointer(self.layout.python.in_target(object)).ok()?;
+        let at = object + self.head.past(self.layout.python.offset) as u64;
+        let at = self.memory.pointer(at).ok()?;
         self.classes.is_tensor(self.memory, at).then_some(at)
     }
 

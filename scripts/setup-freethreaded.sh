@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Builds a CPython without a GIL to test against, for no distribution packages one: target/envs/python-<minor>t.
+#
+#   scripts/setup-freethreaded.sh [3.14]       or 3.13, 3.15
+#
+# The source is the newest that Debian or Ubuntu carries and the mirror has. About 24 MB to fetch, four minutes on two
+# cores, 280 MB. Run it again at any time: what is there is left alone. As root it installs missing Debian packages by name.
+# What the machine cannot provide is said, and ends it without an error.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+
+version=${1:-3.14}
+prefix=$PWD/target/envs/python-${version}t
+[[ $version =~ ^3\.1[3-9]$ ]] || { echo "setup-freethreaded: 3.13 or newer is built, not '$version'" >&2; exit 2; }
+mkdir -p target/envs
+exec 9>target/envs/.lock
+flock 9
+
+skip() { echo "setup-freethreaded: skipping CPython ${version}t: $*" >&2; exit 0; }
+[ ! -x "$prefix/bin/python${version}t" ] || exit 0
+
+packages=(gcc libc6-dev make pkg-config xz-utils curl zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev)
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q ' installed$' || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || skip "please install: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq || true
+  apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null || skip "${missing[*]} could not be installed"
+fi
+
+work=$prefix.partial
+rm -rf "$work"
+mkdir "$work"
+trap 'rm -rf "$work"' EXIT
+
+# Version, address and SHA-256 or SHA-512 of the source that an archive's list of sources names, if there is one.
+listed() {
+  local archive=$1 list=$1/dists/$2/source/Sources.xz
+  curl -fsS --max-time 120 "$list" -o "$work/Sources.xz" 2>/dev/null || return 0
+  xz -dc "$work/Sources.xz" | awk -v package="python$version" -v archive="$archive" '
+    BEGIN { RS = ""; FS = "\n" }
+    $1 == "Package: " package {
+      delete sum
+      for (n = 1; n <= NF; n++) {
+        if ($n ~ /^Directory: /) directory = substr($n, 12)
+        split($n, word, " ")
+        if ($n ~ /^ / && word[3] ~ /\.orig\.tar\.xz$/) {
+          file = word[3]
+          if (length(word[1]) >= 64 && (!(file in sum) || length(word[1]) == 64)) sum[file] = word[1]
+        }
+      }
+      release = file
+      gsub(/^.*_|\.orig\.tar\.xz$/, "", release)
+      if (file in sum) print release, archive "/" directory "/" file, sum[file]
+    }'
+}
+
+candidates() {
+  local suite
+  for suite in unstable testing stable; do listed http://deb.debian.org/debian "$suite/main"; done
+  # Long-lived releases and the one to come.
+  for suite in devel resolute; do
+    listed http://archive.ubuntu.com/ubuntu "$suite/main"
+    listed http://archive.ubuntu.com/ubuntu "$suite/universe"
+  done
+}
+
+fetch() {
+  local release address sum tool
+  while read -r release address sum; do
+    [ ${#sum} -eq 64 ] && tool=sha256sum || tool=sha512sum
+    # An archive may list what its mirror does not have (any more).
+    if curl -fsS --max-time 600 "$address" -o "$work/source.tar.xz" 2>/dev/null &&
+      echo "$sum  $work/source.tar.xz" | $tool --check --status; then
+      echo "setup-freethreaded: building CPython $release without a GIL in $prefix (some minutes)" >&2
+      return
+    fi
+  done < <(candidates | sort -u -k2,2 | sort -V -r -k1,1)
+  return 1
+}
+
+fetch || skip "no archive has the source of Python $version"
+mkdir "$work/source"
+tar -xJf "$work/source.tar.xz" -C "$work/source" --strip-components 1
+build() {
+  cd "$work/source" &&
+    ./configure --prefix="$prefix" --disable-gil --disable-test-modules OPT="-DNDEBUG -fwrapv -O2 -g" &&
+    make -j"$(nproc)" &&
+    make install DESTDIR="$work/installed"
+}
+if ! (build) >"$prefix.log" 2>&1; then
+  skip "the build failed, see $prefix.log"
+fi
+# Whole or not at all.
+rm -rf "$prefix"
+mv "$work/installed$prefix" "$prefix"

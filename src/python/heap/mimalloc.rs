@@ -1,0 +1,455 @@
+//! The objects of a CPython without a GIL: the collector keeps no lists, but all lie in heaps of mimalloc, two for each thread.
+//!
+//! Read as the collector does (Python/gc_free_threading.c, `gc_visit_heaps`): of each heap the pages, of each page the blocks
+//! that are on none of its lists of free ones; what threads left behind that have ended lies in segments that the interpreter
+//! keeps. The heaps are found in a thread's state by their shape, for what comes before them differs between patch releases.
+//!
+//! A thread may be stopped between two words of mimalloc's. While it takes a block or gives one back, the counts of one page
+//! differ by one; that block is no object yet, or none any more, and not tracked, on whatever list it is found. Everything
+//! else that does not fit together has to be read again.
+
+use super::super::interpreter::Interpreter;
+use super::super::layout::{GcState, Layout, References};
+use super::HeapError;
+use super::blocks::{Abandoned, Blocks, GENERATIONS, Mimalloc};
+use super::lists::{MOST_INTERPRETERS, MOST_OBJECTS, Tracked};
+use crate::target::{Addr, Field, Look, MemoryError, PageCache, Process};
+
+/// More threads than any program has.
+const MOST_THREADS: usize = 16384;
+/// How far into a thread's state its heaps are searched for.
+const SEARCHED: usize = 2048;
+/// Heaps of a thread, and which of them hold objects that the collector knows: without and with two words before the head
+/// (Include/internal/pycore_mimalloc.h).
+const HEAPS: usize = 4;
+const OBJECTS: [(u8, u64); 2] = [(2, 0), (3, 16)];
+/// `ob_gc_bits` (Include/internal/pycore_gc.h): tracked; counted by each thread for itself or not at all.
+const TRACKED: u8 = 1 << 0;
+const DEFERRED: u8 = 1 << 6;
+/// `ob_ref_local` of an immortal object, and the flags in `ob_ref_shared` (Include/refcount.h).
+const IMMORTAL: u32 = u32::MAX;
+const SHARED_SHIFT: i64 = 2;
+/// With PYTHONMALLOC=debug two words come before an object: its size, and a letter between bytes that are never valid
+/// (Objects/obmalloc.c).
+const DEBUG_HEADER: u64 = 16;
+const DEBUG_MARK: u64 = 0xfdfd_fdfd_fdfd_fd00;
+/// Bytes of an object's head.
+const HEAD: usize = 32;
+/// mimalloc's segments lie at multiples of their size, and consist of slices.
+const SEGMENT: u64 = 32 << 20;
+const SLICE: u64 = 64 << 10;
+const MOST_SEGMENTS: usize = 1 << 20;
+/// `xthread_free` and `abandoned` carry flags in the bits that alignment leaves free.
+const THREAD_FREE_FLAGS: u64 = 3;
+/// The first blocks of a page of small ones do not begin with the page: so many blocks are left out
+/// (Objects/mimalloc/segment.c, `_mi_segment_page_start_from_slice`).
+const SMALLEST_BLOCK: u64 = 8;
+const SMALL_BLOCK: u64 = 64;
+const MIDDLE_BLOCK: u64 = 512;
+
+/// Every object tracked, by all interpreters.
+pub(super) fn tracked(
+    memory: &PageCache,
+    interpreter: &Interpreter,
+    process: Option<&Process>,
+) -> Result<Vec<Tracked>, HeapError> {
+    let layout = &interpreter.layout;
+    let (References::Split { .. }, GcState::OfInterpreter(gc)) =
+        (layout.object.references, layout.heap.gc)
+    else {
+        return Err(no_heaps(interpreter));
+    };
+    let mut interpreters = Vec::new();
+    let mut walk = Walk {
+        interpreter,
+        process,
+        look: memory.look(),
+        heaps: None,
+        left_behind: Vec::new(),
+        pool: None,
+        threads: 0,
+        uneven: 0,
+        objects: Vec::new(),
+    };
+    let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
+    let mut at = walk.pointer("the interpreters", head)?;
+    for _ in 0..MOST_INTERPRETERS {
+        if at == Addr(0) {
+            break;
+        }
+        let collecting = layout.heap.collecting.in_target(at + gc as u64);
+        let mut flag = [0; 4];
+        walk.look
+            .read(collecting, &mut flag)
+            .map_err(HeapError::unreadable("the collector's state", collecting))?;
+        match i32::from_le_bytes(flag) {
+            0 => {}
+            1 => return Err(HeapError::Collecting),
+            _ => return Err(no_heaps(interpreter)),
+        }
+        walk.interpreter(at)?;
+        interpreters.push(at);
+        at = walk.pointer("the next interpreter", layout.interpreter.next.in_target(at))?;
+    }
+    // An interpreter of which no thread is left has its objects there as well.
+    if let Some((_, mimalloc)) = walk.heaps
+        && let Some((pool, of)) = walk.pool
+    {
+        for interpreter in interpreters.into_iter().filter(|at| *at != of) {
+            walk.abandoned_once(mimalloc, interpreter + pool)?;
+        }
+    }
+    if walk.uneven > walk.threads {
+        return Err(HeapError::Changing);
+    }
+    Ok(walk.objects)
+}
+
+fn no_heaps(interpreter: &Interpreter) -> HeapError {
+    HeapError::NoLists { version: interpreter.version.clone() }
+}
+
+struct Walk<'a> {
+    interpreter: &'a Interpreter,
+    process: Option<&'a Process>,
+    look: Look<'a>,
+    /// Where the heaps lie in a thread's state, and how they look, once found.
+    heaps: Option<(u64, &'static Mimalloc)>,
+    /// Where the interpreters keep what threads that have ended left behind.
+    left_behind: Vec<Addr>,
+    /// Where in an interpreter that is, and of which one that is known; `None` where it is outside.
+    pool: Option<(u64, Addr)>,
+    /// Threads met, and pages whose counts differ by one: each thread changes one page at a time.
+    threads: u32,
+    uneven: u32,
+    objects: Vec<Tracked>,
+}
+
+/// What leads elsewhere than expected is being changed.
+fn changing(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapError {
+    move |error| match error {
+        MemoryError::Fault { .. } => HeapError::Changing,
+        source => HeapError::Unreadable { what, at, source },
+    }
+}
+
+impl Walk<'_> {
+    fn pointer(&mut self, what: &'static str, at: Addr) -> Result<Addr, HeapError> {
+        self.look.pointer(at).map_err(HeapError::unreadable(what, at))
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.interpreter.layout
+    }
+
+    fn interpreter(&mut self, interpreter: Addr) -> Result<(), HeapError> {
+        let head = self.layout().interpreter.threads_head.in_target(interpreter);
+        let mut thread = self.pointer("the threads", head)?;
+        for _ in 0..MOST_THREADS {
+            if thread == Addr(0) {
+                break;
+            }
+            self.thread(interpreter, thread)?;
+            let next = self.layout().thread.next.in_target(thread);
+            thread = self.pointer("the next thread", next)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the heaps of the thread whose state is at `thread`.
+    fn thread(&mut self, interpreter: Addr, thread: Addr) -> Result<(), HeapError> {
+        let id = self.layout().thread.python_id.in_target(thread);
+        let id = self.look.u64(id).map_err(HeapError::unreadable("a thread", thread))?;
+        if id == 0 {
+            return Ok(()); // It does not run yet, and has allocated nothing.
+        }
+        let (heaps, mimalloc) = match self.heaps {
+            Some((offset, mimalloc)) => (thread + offset, mimalloc),
+            None => {
+                let offsets = (0..SEARCHED as u64).step_by(8);
+                let found = offsets
+                    .flat_map(|offset| GENERATIONS.map(|mimalloc| (offset, mimalloc)))
+                    .find(|(offset, mimalloc)| self.are_heaps(mimalloc, thread + *offset, id));
+                let found = found.ok_or_else(|| no_heaps(self.interpreter))?;
+                self.heaps = Some(found);
+                (thread + found.0, found.1)
+            }
+        };
+        let tld = self.pointer("a thread's heap", mimalloc.heap_tld.in_target(heaps))?;
+        if tld == Addr(0) {
+            return Ok(()); // As above: they are made just after it has a number.
+        }
+        if !self.are_heaps(mimalloc, heaps, id) {
+            return Err(HeapError::Changing);
+        }
+        self.threads += 1;
+        for (tag, before) in OBJECTS {
+            self.heap(mimalloc, heaps + u64::from(tag) * mimalloc.heap_len as u64, before)?;
+        }
+        let at = mimalloc.tld_abandoned.in_target(tld);
+        let at = self.look.pointer(at).map_err(changing("a thread's segments", at))?;
+        if let (None, Abandoned::Listed { .. }) = (self.pool, mimalloc.abandoned) {
+            self.pool = at.0.checked_sub(interpreter.0).map(|offset| (offset, interpreter));
+        }
+        self.abandoned_once(mimalloc, at)
+    }
+
+    fn abandoned_once(&mut self, mimalloc: &Mimalloc, at: Addr) -> Result<(), HeapError> {
+        if !self.left_behind.contains(&at) {
+            self.left_behind.push(at);
+            self.abandoned(mimalloc, at)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the four heaps of the thread `id` lie there, one after the other, with the data that they share behind them.
+    fn are_heaps(&mut self, mimalloc: &Mimalloc, heaps: Addr, id: u64) -> bool {
+        let tld = heaps + (HEAPS * mimalloc.heap_len) as u64;
+        (0..HEAPS as u64).all(|n| {
+            let heap = heaps + n * mimalloc.heap_len as u64;
+            let mut tag = [0; 1];
+            self.look.pointer(mimalloc.heap_tld.in_target(heap)) == Ok(tld)
+                && self.look.u64(mimalloc.heap_thread.in_target(heap)) == Ok(id)
+                && self.look.read(mimalloc.heap_tag.in_target(heap), &mut tag).is_ok()
+                && u64::from(tag[0]) == n
+        })
+    }
+
+    /// Reads a heap, in which `before` bytes come before each object.
+    fn heap(&mut self, mimalloc: &Mimalloc, heap: Addr, before: u64) -> Result<(), HeapError> {
+        const WHAT: &str = "a heap";
+        let pages = mimalloc.heap_pages.in_target(heap);
+        let pages = self.look.u64(pages).map_err(changing(WHAT, heap))?;
+        let mut queues = vec![0; mimalloc.queues * mimalloc.queue_len];
+        let start = heap + mimalloc.heap_queues as u64;
+        self.look.read(start, &mut queues).map_err(changing(WHAT, heap))?;
+        let mut seen = 0;
+        for queue in queues.chunks_exact(mimalloc.queue_len) {
+            let mut page = Field::<Addr>::at(0).of(queue).unwrap_or_default();
+            while page != Addr(0) {
+                seen += 1;
+                if seen > pages || !page.is_plausible() {
+                    return Err(HeapError::Changing);
+                }
+                let copy = self.copy_of_page(mimalloc, page)?;
+                self.page(mimalloc, page, &copy, before)?;
+                page = mimalloc.page_next.of(&copy).unwrap_or_default();
+            }
+        }
+        if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
+    }
+
+    fn copy_of_page(&mut self, mimalloc: &Mimalloc, page: Addr) -> Result<Vec<u8>, HeapError> {
+        let mut copy = vec![0; mimalloc.page_len];
+        self.look.read(page, &mut copy).map_err(changing("a page of a heap", page))?;
+        Ok(copy)
+    }
+
+    /// Reads the segments that threads left behind, which are kept at `at`.
+    fn abandoned(&mut self, mimalloc: &Mimalloc, at: Addr) -> Result<(), HeapError> {
+        const WHAT: &str = "the segments of threads that have ended";
+        match mimalloc.abandoned {
+            Abandoned::Listed { lists, next } => {
+                let mut segments = 0;
+                for list in lists {
+                    let first = self.look.u64(list.in_target(at)).map_err(changing(WHAT, at))?;
+                    let mut segment = Addr(first & !(SEGMENT - 1));
+                    while segment != Addr(0) {
+                        segments += 1;
+                        if segments > MOST_SEGMENTS || !segment.is_plausible() {
+                            return Err(HeapError::Changing);
+                        }
+                        self.segment(mimalloc, segment)?;
+                        let next = next.in_target(segment);
+                        let next = self.look.u64(next).map_err(changing(WHAT, segment))?;
+                        segment = Addr(next & !(SEGMENT - 1));
+                    }
+                }
+            }
+            Abandoned::Counted { count, owner, thread } => {
+                let count = self.look.u64(count.in_target(at)).map_err(changing(WHAT, at))?;
+                if count == 0 {
+                    return Ok(());
+                }
+                // They are listed in bitmaps of arenas that no symbol leads to, but tell themselves what they are.
+                let found: Vec<Addr> = self
+                    .places_of_segments()
+                    .into_iter()
+                    .filter(|segment| {
+                        self.look.pointer(owner.in_target(*segment)) == Ok(at)
+                            && self.look.u64(thread.in_target(*segment)) == Ok(0)
+                    })
+                    .collect();
+                if found.len() as u64 != count {
+                    return Err(HeapError::Changing);
+                }
+                for segment in found {
+                    self.segment(mimalloc, segment)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Wherever a segment may begin.
+    fn places_of_segments(&self) -> Vec<Addr> {
+        let Some(Ok(mappings)) = self.process.map(Process::mappings) else { return Vec::new() };
+        let private = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());
+        let begins = private.flat_map(|mapping| {
+            (mapping.start.0.next_multiple_of(SEGMENT)..mapping.end.0).step_by(SEGMENT as usize)
+        });
+        begins.map(Addr).take(MOST_SEGMENTS).collect()
+    }
+
+    /// Reads the pages of objects in a segment.
+    fn segment(&mut self, mimalloc: &Mimalloc, segment: Addr) -> Result<(), HeapError> {
+        let entries = mimalloc.segment_entries.in_target(segment);
+        let entries = self.look.u64(entries).map_err(changing("a segment", segment))?;
+        let mut entry = 0;
+        while entry < entries.min(SEGMENT / SLICE) {
+            let page = segment + mimalloc.segment_slices + entry * mimalloc.page_len as u64;
+            let copy = self.copy_of_page(mimalloc, page)?;
+            let slices = mimalloc.page_slices.of(&copy).unwrap_or_default();
+            let tag =
+                mimalloc.page_tag.of(&copy).unwrap_or_default() >> mimalloc.page_tag_bit & 0xf;
+            let objects = OBJECTS.into_iter().find(|(objects, _)| *objects == tag);
+            // The first stands for what describes the segment itself.
+            if let Some((_, before)) = objects
+                && mimalloc.blocks.size(&copy) > 0
+                && entry > 0
+            {
+                self.page(mimalloc, page, &copy, before)?;
+            }
+            if slices == 0 {
+                return Err(HeapError::Changing);
+            }
+            entry += u64::from(slices);
+        }
+        Ok(())
+    }
+
+    /// Adds the objects of the page at `page`, of which `copy` is one.
+    fn page(
+        &mut self,
+        mimalloc: &Mimalloc,
+        page: Addr,
+        copy: &[u8],
+        before: u64,
+    ) -> Result<(), HeapError> {
+        let capacity = u64::from(mimalloc.page_capacity.of(copy).unwrap_or_default());
+        let used = mimalloc.page_used.of(copy).unwrap_or_default() & mimalloc.page_used_mask;
+        let used = u64::from(used);
+        if used == 0 {
+            return Ok(());
+        }
+        let area = Area::of(mimalloc, page, copy, capacity).ok_or(HeapError::Changing)?;
+        let mut is_free = vec![false; capacity as usize];
+        let list = |field: Field<u64>| field.of(copy).unwrap_or_default();
+        let free = self.free_blocks(list(mimalloc.page_free), &area, &mut is_free)?;
+        let local = self.free_blocks(list(mimalloc.page_local_free), &area, &mut is_free)?;
+        match (free + local + used).abs_diff(capacity) {
+            0 => {}
+            1 => self.uneven += 1,
+            _ => return Err(HeapError::Changing),
+        }
+        // Those that other threads freed count as used until the owner takes them back.
+        let by_others = list(mimalloc.page_thread_free) & !THREAD_FREE_FLAGS;
+        self.free_blocks(by_others, &area, &mut is_free)?;
+        for (number, is_free) in (0..).zip(is_free) {
+            if !is_free {
+                self.object(area.start + number * area.block, before)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the blocks of a list; how many they are.
+    fn free_blocks(
+        &mut self,
+        first: u64,
+        area: &Area,
+        is_free: &mut [bool],
+    ) -> Result<u64, HeapError> {
+        let (mut at, mut count) = (first, 0);
+        while at != 0 {
+            let number = area.number(at).ok_or(HeapError::Changing)?;
+            let mark = is_free.get_mut(number as usize).ok_or(HeapError::Changing)?;
+            if std::mem::replace(mark, true) {
+                return Err(HeapError::Changing);
+            }
+            count += 1;
+            at = self.look.u64(Addr(at)).map_err(changing("a free block", Addr(at)))?;
+        }
+        Ok(count)
+    }
+
+    /// Adds the object in the block at `block`, if the collector tracks it.
+    fn object(&mut self, block: Addr, before: u64) -> Result<(), HeapError> {
+        let References::Split { local, shared, flags } = self.layout().object.references else {
+            return Ok(());
+        };
+        let class = self.layout().object.type_of;
+        let mark = self.look.u64(block + 8).map_err(changing("an object", block))?;
+        let debug = if mark & !0xff == DEBUG_MARK { DEBUG_HEADER } else { 0 };
+        let at = block + before + debug;
+        let mut head = [0; HEAD];
+        self.look.read(at, &mut head).map_err(changing("an object", at))?;
+        let flags = flags.of(&head).unwrap_or_default();
+        if flags & TRACKED == 0 {
+            return Ok(());
+        }
+        if self.objects.len() >= MOST_OBJECTS {
+            return Err(HeapError::Changing);
+        }
+        let (local, shared) = (local.of(&head).unwrap_or_default(), shared.of(&head));
+        let counted = i64::from(local) + (shared.unwrap_or_default() >> SHARED_SHIFT);
+        let references = if local == IMMORTAL {
+            -1
+        } else if flags & DEFERRED != 0 {
+            // Who refers to it is not counted in it: nothing is known to be its last reference.
+            i32::MAX
+        } else {
+            counted.clamp(0, i64::from(i32::MAX)) as i32
+        };
+        let class = class.of(&head).unwrap_or_default();
+        self.objects.push(Tracked { at, class, references });
+        Ok(())
+    }
+}
+
+/// Where the blocks of a page lie.
+struct Area {
+    start: Addr,
+    block: u64,
+    capacity: u64,
+}
+
+impl Area {
+    fn of(mimalloc: &Mimalloc, page: Addr, copy: &[u8], capacity: u64) -> Option<Area> {
+        let segment = Addr(page.0 & !(SEGMENT - 1));
+        let into = page.0.checked_sub(segment.0 + mimalloc.segment_slices)?;
+        let slice = into / mimalloc.page_len as u64;
+        let block = mimalloc.blocks.size(copy);
+        let fits = into.is_multiple_of(mimalloc.page_len as u64)
+            && (1..SEGMENT / SLICE).contains(&slice)
+            && block >= SMALLEST_BLOCK
+            && capacity > 0;
+        let slice = segment + slice * SLICE;
+        let start = match mimalloc.blocks {
+            Blocks::Computed { .. } if block <= SMALL_BLOCK => slice + 3 * block,
+            Blocks::Computed { .. } if block <= MIDDLE_BLOCK => slice + block,
+            Blocks::Computed { .. } => slice,
+            Blocks::Told { start, .. } => start.of(copy)?,
+        };
+        // Not far behind the begin of its first slice.
+        let near = (slice.0..slice.0 + SLICE).contains(&start.0);
+        (fits && near).then_some(Area { start, block, capacity })
+    }
+
+    /// The number of the block at `at`.
+    fn number(&self, at: u64) -> Option<u64> {
+        let into = at.checked_sub(self.start.0)?;
+        let number = into / self.block;
+        (into.is_multiple_of(self.block) && number < self.capacity).then_some(number)
+    }
+}
