@@ -36,6 +36,7 @@ LIBRARIES = {
     "libcufile": ("cuFile", 5007),  # CU_FILE_PLATFORM_NOT_SUPPORTED
     "libnccl": ("nccl", 5),  # ncclInvalidUsage
     "libnvshmem_host": ("nvshmem", 3),  # NVSHMEMX_ERROR_NOT_SUPPORTED
+    "libnvToolsExt": ("nvtx", -2),  # NVTX_NO_PUSH_POP_TRACKING
     "libcudart": ("cuda|__cuda", 801),  # cudaErrorNotSupported
     "libcuda": ("cu", 801),  # CUDA_ERROR_NOT_SUPPORTED
 }

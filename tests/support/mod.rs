@@ -7,5 +7,8 @@ pub mod exact;
 pub mod memspy;
 pub mod oom;
 pub mod pythons;
+pub mod scenes;
 pub mod sim;
 pub mod target;
+pub mod tensors;
+pub mod versions;
