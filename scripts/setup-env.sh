@@ -74,7 +74,7 @@ install_in_tree() {
     platforms+=(--platform "${platform}_$(uname -m)")
   done
   rm -rf "$environment" "$tree$site"
-  "$python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --implementation cp \
+  "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --only-binary=:all: --implementation cp \
     --python-version "$cpython" --abi "$tag" --abi none "${platforms[@]}" --target "$tree$site" "${packages[@]}"
   mkdir -p "$environment/bin"
   cat >"$environment/bin/python" <<LAUNCHER
@@ -84,8 +84,16 @@ LAUNCHER
   chmod +x "$environment/bin/python"
 }
 
+# What is imported is compiled once: the Python that fetched it is another one. The libraries have to be built by then.
+compile_in_tree() {
+  [ ! -e "$tree$site/.compiled" ] || return 0
+  env -u PYTHONDONTWRITEBYTECODE LD_LIBRARY_PATH="$PWD/$libraries" "$environment/bin/python" -W ignore -c '
+import torch._dynamo, torch.distributed.fsdp, torch.utils.checkpoint'
+  touch "$tree$site/.compiled"
+}
+
 tree=$PWD/target/envs/debian-unstable
-site=/opt/memspy/${environment##*/}
+site=/opt/memspy/${environment##*/}/lib/python${cpython}/site-packages
 interpreter=
 if [ -n "$cpython" ]; then
   interpreter=$(scripts/with-python --where "$cpython") || exit 1
@@ -114,6 +122,7 @@ if [ -d "$tree$site" ] && [ "$(cat "$tree$PWD/$libraries/.built" 2>/dev/null)" !
   mkdir -p "$tree$PWD/$libraries"
   cp -RL "$libraries/." "$tree$PWD/$libraries"
 fi
+[ ! -d "$tree$site" ] || compile_in_tree
 
 echo "PATH=$PWD/$environment/bin:\$PATH"
 echo "LD_LIBRARY_PATH=$PWD/$libraries"

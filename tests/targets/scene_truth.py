@@ -168,8 +168,8 @@ def row(tensor):
     at, nbytes = storage(tensor) or (None, None)
     return {
         "id": id(tensor), "type": type(tensor).__name__, "shape": list(tensor.shape),
-        "stride": list(tensor.stride()) if strided else None, "dtype": str(tensor.dtype).removeprefix("torch."),
-        "layout": str(tensor.layout).removeprefix("torch."), "device": str(tensor.device), "numel": tensor.numel(),
+        "stride": list(tensor.stride()) if strided else None, "dtype": str(tensor.dtype).replace("torch.", ""),
+        "layout": str(tensor.layout).replace("torch.", ""), "device": str(tensor.device), "numel": tensor.numel(),
         "data_ptr": at, "storage_bytes": nbytes, "offset": tensor.storage_offset() if strided else None,
         "version": None if tensor.is_inference() else tensor._version, "requires_grad": tensor.requires_grad,
         "is_leaf": tensor.is_leaf, "is_parameter": isinstance(tensor, torch.nn.Parameter),
