@@ -67,8 +67,8 @@ fn differences(truth: &Value, scene: &str) -> Vec<String> {
             ("shape", "shape"),
             ("dtype", "dtype"),
             ("device", "device"),
-            ("data_ptr", "data_ptr"),
-            ("storage_bytes", "storage_bytes"),
+            ("nested_sizes", "nested"),
+            ("numel", "numel"),
             ("version", "version"),
             ("requires_grad", "requires_grad"),
             ("is_leaf", "is_leaf"),
@@ -77,9 +77,16 @@ fn differences(truth: &Value, scene: &str) -> Vec<String> {
         ] {
             check(&format!("{ours} of {:?}", row["names"]), row[ours].clone(), &said[theirs]);
         }
-        if said["layout"] == "strided" {
-            check("stride", row["stride"].clone(), &said["stride"]);
-            check("offset", row["storage_offset"].clone(), &said["offset"]);
+        let has_memory = row["data_ptr"].as_u64().unwrap_or(0) != 0;
+        for (ours, theirs, means_something) in [
+            // What has no memory of its own, says where it would be: nowhere.
+            ("data_ptr", "data_ptr", has_memory && !row["storage_bytes"].is_null()),
+            ("storage_bytes", "storage_bytes", has_memory),
+            ("stride", "stride", !said["stride"].is_null()),
+            ("storage_offset", "offset", !said["offset"].is_null()),
+        ] {
+            let read = if means_something { row[ours].clone() } else { Value::Null };
+            check(&format!("{ours} of {:?}", row["names"]), read, &said[theirs]);
         }
         let garbage = listed(&truth["garbage"]).contains(&said["id"]);
         check(&format!("garbage: {said}"), row["garbage"].clone(), &json!(garbage));

@@ -91,7 +91,9 @@ fn check_tensors(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)
 fn saved(tensors: &Tensors<'_>, graph: &Graph) -> BTreeSet<(u64, u64)> {
     let all = graph.nodes.iter().flat_map(|node| &node.saved);
     let storage = |tensor: Addr| tensors.tensor(tensor).unwrap().storage;
-    all.filter_map(|saved| storage(saved.tensor)).map(|s| (s.data, s.bytes.unwrap())).collect()
+    all.filter_map(|saved| storage(saved.tensor))
+        .filter(|s| s.data != 0)
+        .map(|s| (s.data, s.bytes.unwrap())).collect()
 }
 
 fn check_graphs(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>, truth: &Value) {

@@ -103,18 +103,26 @@ def device_of(tensor):
 
 def parts(tensor):
     """The tensors that it is made of."""
-    if tensor.is_nested and type(tensor) is torch.Tensor:
-        return [tensor._nested_tensor_size(), tensor._nested_tensor_strides(), tensor._nested_tensor_storage_offsets()]
+    return list(named_parts(tensor).values())
+
+
+def named_parts(tensor):
+    """The same by how they are come to; what Python has no name for is `.<wrapped>`."""
+    def called(*methods):
+        return {f".{method}()": getattr(tensor, method)() for method in methods}
+
     if tensor.layout == torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
+        return called("_indices", "_values")
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        return called("crow_indices", "col_indices", "values")
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    if hasattr(tensor, "fake_device") or type(tensor) is not torch.Tensor:
-        return []
+        return called("ccol_indices", "row_indices", "values")
+    if type(tensor) is not torch.Tensor:
+        return {}
+    if tensor.is_nested:
+        return called("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
     if torch._is_functional_tensor(tensor):
-        return [torch._from_functional_tensor(tensor)]
+        return {".<wrapped>": torch._from_functional_tensor(tensor)}
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return [torch._C._functorch.get_unwrapped(tensor)]
-    return []
+        return {".<wrapped>": torch._C._functorch.get_unwrapped(tensor)}
+    return {}
