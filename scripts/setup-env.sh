@@ -1,24 +1,31 @@
 #!/usr/bin/env bash
 # Sets up a PyTorch that runs device='cuda' without a GPU: a virtual environment and the simulated CUDA libraries.
 #
-#   scripts/setup-env.sh [TORCH_VERSION]      default 2.11.0
+#   scripts/setup-env.sh [TORCH_VERSION [CPYTHON]]      default 2.11.0, with the newest Python that fits
 #
-# Environment in target/envs/torch-<major.minor>/, libraries in target/sim/torch-<major.minor>/. Run it again
-# at any time: what is up to date is left alone. As root it installs missing Debian packages by name.
+# Environment in target/envs/torch-<major.minor>/, libraries in target/sim/torch-<major.minor>/. With a CPython (3.9), for
+# which scripts/with-python must have an interpreter, the environment is torch-<major.minor>-py<CPYTHON> and holds PyTorch only.
+# Run it again at any time: what is up to date is left alone. As root it installs missing Debian packages by name.
 # MEMSPY_PYTHON names the Python to build the environment with (3.10 or newer).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 torch_version=${1:-2.11.0}
-name=torch-${torch_version%.*}
-environment=target/envs/$name
-libraries=target/sim/$name
-# Everything `import torch`, the optimizers and torch.profiler need. The nvidia-* wheels stay out: torch's
-# libraries look for them through an RPATH, which would beat LD_LIBRARY_PATH and so the simulated device.
-packages=("torch==$torch_version" typing_extensions sympy mpmath filelock jinja2 markupsafe fsspec networkx numpy)
-# Older tools, whose reports from inside a process memspy is checked against from outside; with what they need.
-packages+=(trumpy==0.1.2 pytorch_memlab==0.3.0 calmsize "pandas<3" python-dateutil pytz tzdata six)
+cpython=${2:-}
+short=${torch_version%.*}
+environment=target/envs/torch-$short${cpython:+-py$cpython}
+libraries=target/sim/torch-$short
+# Everything `import torch` and the optimizers need. The nvidia-* wheels stay out: torch's libraries look for
+# them through an RPATH, which would beat LD_LIBRARY_PATH and so the simulated device.
+packages=("torch==$torch_version" typing_extensions sympy mpmath filelock)
+if [ -z "$cpython" ]; then
+  packages+=(jinja2 markupsafe fsspec networkx numpy) # for torch.profiler and the simulated device's ladder
+  # Older tools, whose reports from inside a process memspy is checked against from outside; with what they need.
+  packages+=(trumpy==0.1.2 pytorch_memlab==0.3.0 calmsize "pandas<3" python-dateutil pytz tzdata six)
+else
+  packages+=(fsspec networkx)
+fi
 
 mkdir -p target/envs target/sim
 exec 9>target/envs/.lock
@@ -51,10 +58,52 @@ newest_usable_python >/dev/null || missing+=(python3 python3-venv)
 [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
 python=$(newest_usable_python) || { echo "setup-env: no Python 3.10 or newer with venv found" >&2; exit 1; }
 
-if [ "$(cat "$environment/.installed" 2>/dev/null)" != "${packages[*]}" ]; then
-  echo "setup-env: installing ${packages[0]} into $environment (about 550 MB to fetch)" >&2
-  [ -x "$environment/bin/python" ] || "$python" -m venv "$environment"
+# Into an environment of its own.
+install_here() {
+  if [ ! -x "$environment/bin/python" ]; then
+    rm -rf "$environment"
+    "$1" -m venv "$environment"
+  fi
   "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "${packages[@]}"
+}
+
+# For a CPython of the Debian tree: beside it, fetched by the Python of this machine, and run through scripts/with-python.
+install_in_tree() {
+  local tag=cp${cpython/./} platform platforms=()
+  for platform in manylinux_2_28 manylinux_2_17 manylinux2014 manylinux1 linux; do
+    platforms+=(--platform "${platform}_$(uname -m)")
+  done
+  rm -rf "$environment" "$tree$site"
+  "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --only-binary=:all: --implementation cp \
+    --python-version "$cpython" --abi "$tag" --abi none "${platforms[@]}" --target "$tree$site" "${packages[@]}"
+  mkdir -p "$environment/bin"
+  cat >"$environment/bin/python" <<LAUNCHER
+#!/bin/sh
+PYTHONPATH=$site exec "$PWD/scripts/with-python" $cpython "\$@"
+LAUNCHER
+  chmod +x "$environment/bin/python"
+}
+
+# What is imported is compiled once: the Python that fetched it is another one. The libraries have to be built by then.
+compile_in_tree() {
+  [ ! -e "$tree$site/.compiled" ] || return 0
+  env -u PYTHONDONTWRITEBYTECODE LD_LIBRARY_PATH="$PWD/$libraries" "$environment/bin/python" -W ignore -c '
+import torch._dynamo, torch.distributed.fsdp, torch.utils.checkpoint'
+  touch "$tree$site/.compiled"
+}
+
+tree=$PWD/target/envs/debian-unstable
+site=/opt/memspy/${environment##*/}/lib/python${cpython}/site-packages
+interpreter=
+if [ -n "$cpython" ]; then
+  interpreter=$(scripts/with-python --where "$cpython") || exit 1
+fi
+if [ "$(cat "$environment/.installed" 2>/dev/null)" != "${packages[*]}" ]; then
+  echo "setup-env: installing ${packages[0]} into $environment (up to 800 MB to fetch)" >&2
+  case $interpreter in
+    "$tree"/*) install_in_tree ;;
+    *) install_here "${interpreter:-$python}" ;;
+  esac
   echo "${packages[*]}" >"$environment/.installed"
 fi
 
@@ -62,10 +111,18 @@ wanted="$torch_version $(find cuda/sim -name '*.[ch]' -o -name build.py | LC_ALL
 if [ "$(cat "$libraries/.built" 2>/dev/null)" != "$wanted" ]; then
   echo "setup-env: building the simulated CUDA libraries in $libraries" >&2
   rm -rf "$libraries"
-  torch_lib=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib") + "/torch/lib")')
-  "$environment/bin/python" cuda/sim/build.py "$torch_lib" "$libraries" >&2
+  torch_lib=$tree$site/torch/lib
+  [ -d "$torch_lib" ] ||
+    torch_lib=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib") + "/torch/lib")')
+  "$python" cuda/sim/build.py "$torch_lib" "$libraries" >&2
   echo "$wanted" >"$libraries/.built"
 fi
+if [ -d "$tree$site" ] && [ "$(cat "$tree$PWD/$libraries/.built" 2>/dev/null)" != "$wanted" ]; then
+  rm -rf "$tree$PWD/$libraries"
+  mkdir -p "$tree$PWD/$libraries"
+  cp -RL "$libraries/." "$tree$PWD/$libraries"
+fi
+[ ! -d "$tree$site" ] || compile_in_tree
 
 echo "PATH=$PWD/$environment/bin:\$PATH"
 echo "LD_LIBRARY_PATH=$PWD/$libraries"

@@ -36,6 +36,7 @@ LIBRARIES = {
     "libcufile": ("cuFile", 5007),  # CU_FILE_PLATFORM_NOT_SUPPORTED
     "libnccl": ("nccl", 5),  # ncclInvalidUsage
     "libnvshmem_host": ("nvshmem", 3),  # NVSHMEMX_ERROR_NOT_SUPPORTED
+    "libnvToolsExt": ("nvtx", -2),  # NVTX_NO_PUSH_POP_TRACKING
     "libcudart": ("cuda|__cuda", 801),  # cudaErrorNotSupported
     "libcuda": ("cu", 801),  # CUDA_ERROR_NOT_SUPPORTED
 }
@@ -73,6 +74,8 @@ class Wheel:
         metadata = self._metadata(Path(directory))
         self.cudart_major = int(self._one("libcudart").rsplit(".", 1)[1])
         self.cudnn = self._requirement(metadata, "cudnn", (1, 1, 1), (10000, 100, 1))
+        if self.cudnn < 90000:  # up to cuDNN 8 its major version counted a thousand
+            self.cudnn = self._requirement(metadata, "cudnn", (1, 1, 1), (1000, 100, 1))
         self.nccl = self._requirement(metadata, "nccl", (1, 1, 1), (10000, 100, 1))
 
     def _read(self, file):

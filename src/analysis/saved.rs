@@ -156,7 +156,7 @@ fn parameter_elements(map: &HolderMap) -> u64 {
         .tensors
         .iter()
         .filter(|row| row.object.is_some() && row.category == Category::Parameter);
-    parameters.map(|row| row.tensor.numel.max(0) as u64).sum()
+    parameters.map(|row| row.tensor.numel.unwrap_or(0).max(0) as u64).sum()
 }
 
 fn by_trumpys_rule(map: &HolderMap) -> u64 {
@@ -174,8 +174,8 @@ fn by_trumpys_rule(map: &HolderMap) -> u64 {
         };
         if in_field && !parameters.contains(&row.tensor.at) {
             let kept = largest.entry(storage.data).or_default();
-            if row.tensor.numel > kept.0 {
-                *kept = (row.tensor.numel, bytes);
+            if row.tensor.numel.unwrap_or(0) > kept.0 {
+                *kept = (row.tensor.numel.unwrap_or(0), bytes);
             }
         }
     }

@@ -231,16 +231,13 @@ impl<'h, 'a> Rows<'h, 'a> {
         for index in 0..self.rows.len() {
             let row = &self.rows[index];
             let (grad, parts) = (row.tensor.grad, row.tensor.parts.clone());
-            let class = row.tensor.class.clone();
+            let part_names = row.tensor.part_names;
             let names = row.names.clone();
             if let Some(held) = grad.and_then(|at| self.by_impl.get(&at).copied()) {
                 self.rows[held].category = self.rows[held].category.min(Category::Gradient);
                 self.take_names(held, &names, ".grad");
             }
-            let methods: &[&str] = match &*class {
-                "SparseTensorImpl" => &["._indices()", "._values()"],
-                _ => &[".crow_indices()", ".col_indices()", ".values()"],
-            };
+            let methods = part_names;
             let category = self.rows[index].category;
             for (at, method) in parts.iter().zip(methods) {
                 if let Some(&held) = self.by_impl.get(at) {

@@ -159,12 +159,14 @@ pub struct TensorInfo {
     pub class: Arc<str>,
     /// Its memory; `None` for tensors made of others (sparse).
     pub storage: Option<Storage>,
-    /// Sizes; `None` when they are symbolic.
+    /// Sizes; `None` when they are symbolic, or those of a nested tensor: its rows have sizes of their own.
     pub shape: Option<Vec<i64>>,
-    /// Steps between elements, in elements; `None` when symbolic.
+    /// Steps between elements, in elements; `None` when symbolic or nested.
     pub strides: Option<Vec<i64>>,
-    /// Number of elements.
-    pub numel: i64,
+    /// Sizes of each tensor in a nested one; `None` for any other, and for one of too many.
+    pub nested: Option<Vec<Vec<i64>>>,
+    /// Number of elements; `None` when symbolic, or not known of a nested tensor.
+    pub numel: Option<i64>,
     /// Element type.
     pub dtype: DType,
     /// Where it lies; `None` when it does not say.
@@ -179,14 +181,16 @@ pub struct TensorInfo {
     pub grad_fn: Option<u64>,
     /// The `TensorImpl` of its gradient.
     pub grad: Option<u64>,
-    /// The `TensorImpl`s that it is made of: indices and values of sparse ones.
+    /// The `TensorImpl`s that it is made of: indices and values of sparse ones, sizes of nested ones, what is wrapped.
     pub parts: Vec<u64>,
+    /// How each of these is come to, as it would be written after the tensor's name.
+    pub part_names: &'static [&'static str],
 }
 
 impl TensorInfo {
-    /// Bytes of its elements, as if they lay close together; `None` when the type is not known.
+    /// Bytes of its elements, as if they lay close together; `None` when their type or number is not known.
     pub fn logical_bytes(&self) -> Option<u64> {
-        Some(u64::try_from(self.numel).ok()? * self.dtype.bytes()?)
+        Some(u64::try_from(self.numel?).ok()? * self.dtype.bytes()?)
     }
 }
 

@@ -109,9 +109,10 @@ fn row(
     row: &TensorRow,
     name: &str,
 ) -> Result<(), RenderError> {
-    let shape = match &row.tensor.shape {
-        Some(shape) => format!("{shape:?}"),
-        None => "symbolic".to_owned(),
+    let shape = match (&row.tensor.shape, &row.tensor.nested) {
+        (Some(shape), _) => format!("{shape:?}"),
+        (None, Some(nested)) => format!("nested x {}", nested.len()),
+        (None, None) => "symbolic".to_owned(),
     };
     let dtype = row.tensor.dtype.to_string();
     writeln!(out, "{size:>11}  {what:<18}  {shape:<SHAPE$}  {dtype:<9}  {name}")?;

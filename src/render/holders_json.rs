@@ -141,6 +141,7 @@ fn tensor(map: &HolderMap, row: &TensorRow) -> Value {
         "impl_class": tensor.class,
         "shape": tensor.shape,
         "stride": tensor.strides,
+        "nested_sizes": tensor.nested,
         "numel": tensor.numel,
         "dtype": tensor.dtype.to_string(),
         "device": tensor.device.map(|device| device.to_string()),

@@ -27,7 +27,7 @@ impl OptimizerCounter {
         let counts = map.tensors.iter().filter(|row| {
             row.category == Category::OptimizerState
                 && row.names.iter().any(|name| name.contains(".step["))
-                && row.tensor.numel == 1
+                && row.tensor.numel == Some(1)
                 && row.tensor.device.is_some_and(|device| device.to_string() == "cpu")
         });
         let clock = |row: &crate::model::TensorRow| {

@@ -6,6 +6,7 @@ process that is looked at.
 import gc
 import re
 
+import kinds
 import torch
 
 LOOKING = False
@@ -131,7 +132,7 @@ def of(roots):
             variables.append(id(node.variable))
             continue
         # What the node's operation returned, which backward is given the gradients of; since torch 2.1.
-        outputs.append([name, [list(output.shape) for output in getattr(node, "_input_metadata", ())]])
+        outputs.append([name, [kinds.numbers(lambda: output.shape) for output in getattr(node, "_input_metadata", ())]])
         attributes += [{"class": name, "attribute": attribute, "id": id(value)}
                        for attribute, value in getattr(node, "__dict__", {}).items() if isinstance(value, torch.Tensor)]
         for attribute, how, value in looked_up(node):

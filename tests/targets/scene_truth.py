@@ -11,6 +11,7 @@ import os
 import re
 import sys
 
+import kinds
 import scene_graphs
 import torch
 
@@ -135,27 +136,15 @@ def names_of_variable(frame, expression, tensor):
     name = said(frame, expression)
     kind = "global" if is_global(frame, expression) else "variable"
     yield {"kind": kind, "name": name, "expression": expression, "id": id(tensor)}
+    for step, part in kinds.named_parts(tensor).items():
+        if storage(part) is not None:
+            yield {"kind": "part", "name": name + step, "id": None, "storage": storage(part)}
     if gradient(tensor) is not None:
         yield {"kind": "gradient", "name": f"{name}.grad", "expression": f"{expression}.grad", "id": None,
                "storage": storage(tensor.grad)}
 
 
-def storage(tensor):
-    """Address and bytes of its storage; `None` for layouts that have none of their own."""
-    try:
-        whole = tensor.untyped_storage()
-        return [whole.data_ptr(), whole.nbytes()]
-    except (NotImplementedError, RuntimeError):
-        return None
-
-
-def parts(tensor):
-    """The tensors that a sparse one is made of."""
-    if tensor.layout == torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    if tensor.layout == torch.sparse_csr:
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    return []
+storage, parts = kinds.storage, kinds.parts
 
 
 def gradient(tensor):
@@ -163,14 +152,12 @@ def gradient(tensor):
 
 
 def row(tensor):
-    strided = tensor.layout == torch.strided
     grad = gradient(tensor)
     at, nbytes = storage(tensor) or (None, None)
     return {
-        "id": id(tensor), "type": type(tensor).__name__, "shape": list(tensor.shape),
-        "stride": list(tensor.stride()) if strided else None, "dtype": str(tensor.dtype).removeprefix("torch."),
-        "layout": str(tensor.layout).removeprefix("torch."), "device": str(tensor.device), "numel": tensor.numel(),
-        "data_ptr": at, "storage_bytes": nbytes, "offset": tensor.storage_offset() if strided else None,
+        "id": id(tensor), "type": type(tensor).__name__, "dtype": str(tensor.dtype).replace("torch.", ""),
+        "device": kinds.device_of(tensor), **kinds.geometry(tensor),
+        "data_ptr": at, "storage_bytes": nbytes,
         "version": None if tensor.is_inference() else tensor._version, "requires_grad": tensor.requires_grad,
         "is_leaf": tensor.is_leaf, "is_parameter": isinstance(tensor, torch.nn.Parameter),
         "grad": None if grad is None else storage(grad),

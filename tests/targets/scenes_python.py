@@ -9,6 +9,7 @@ import sys
 import types
 import weakref
 
+import kinds
 import torch
 
 KILO, MEGA = 1 << 10, 1 << 20
@@ -41,6 +42,14 @@ def sparse(device, show):
     table = torch.nn.Embedding(100, 8, sparse=True).to(device)
     table(torch.arange(5, device=device)).sum().backward()
     show("coo", "csr", "table")
+
+
+def unusual(device, show):
+    """Tensors that are not plain: what has no memory of its own, and whose memory is in others."""
+    made = kinds.of(device)
+    # A jagged one comes with torch 2.3.
+    within = ["made.wrapper.inner"] + (["made.jagged._values", "made.jagged._offsets"] if hasattr(made, "jagged") else [])
+    show(*(f"made.{name}" for name in sorted(vars(made))), *within)
 
 
 @dataclasses.dataclass
@@ -179,4 +188,4 @@ def notebook(device, show):
         exec(compile(text, name, "exec"), vars(sys.modules["__main__"]))
 
 
-SCENES = (views, sparse, closures, garbage, notebook)
+SCENES = (views, sparse, unusual, closures, garbage, notebook)

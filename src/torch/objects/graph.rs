@@ -230,8 +230,8 @@ impl Tensors<'_> {
         }
         let header = self.memory.u64(Addr(begin) - 8).ok()?;
         let chunk = (header & !7).checked_sub(8)?;
-        // Without malloc's word the elements themselves have to fit, all of them.
-        (room..room + 24).contains(&chunk).then_some(len)
+        // Rounded up to 16 bytes, and to 16 more where what would be left over is too little for another piece.
+        (room..=room + 24).contains(&chunk).then_some(len)
     }
 
     fn elements(&self, at: Addr, len: u64, by: SavedIn, node: &mut Node) {

@@ -35,6 +35,11 @@ impl TensorLayout {
         Field::at(self.storage + 8)
     }
 
+    /// `extra_meta_`, which few tensors have; it begins with a pointer to symbolic sizes, if there are any.
+    pub(super) const fn extra_meta(self) -> Field<Addr> {
+        Field::at(self.storage + 16)
+    }
+
     /// `version_counter_`, a pointer.
     pub(super) const fn version_counter(self) -> Field<Addr> {
         Field::at(self.storage + 24)

@@ -10,8 +10,14 @@ use crate::target::{Addr, Field, Memory};
 
 /// More dimensions than PyTorch allows.
 const MOST_DIMENSIONS: u64 = 64;
-/// How far the fields of a sparse tensor are searched for the tensors it is made of.
+/// How far the fields of a derived class are searched for the tensors it is made of.
 const DERIVED_LEN: usize = 120;
+/// `c10::Layout` (c10/core/Layout.h; indices never change), the field of a `SparseCsrTensorImpl` after its tensors.
+const SPARSE_CSC: u8 = 4;
+const SPARSE_BSC: u8 = 6;
+/// `ScalarType::Long`, of the sizes of nested tensors; how many of these are read.
+const INT64: DType = DType(4);
+const MOST_NESTED: usize = 1 << 16;
 /// No `ScalarType` has a larger index.
 const MOST_DTYPES: u16 = 64;
 
@@ -58,8 +64,7 @@ impl<'a> Tensors<'a> {
     fn looks_right(&self, at: Addr) -> bool {
         let Some(tensor) = self.tensor(at) else { return false };
         let product = tensor.shape.as_ref().is_none_or(|shape| {
-            shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size))
-                == Some(tensor.numel)
+            shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size)) == tensor.numel
         });
         let grad = |grad: u64| self.classes.of(self.memory, Addr(grad)).is_some();
         // Sparse and wrapping tensors count their elements in their own way.
@@ -93,20 +98,40 @@ impl<'a> Tensors<'a> {
             let outside = self.memory.vec(outside, 16 * dimensions).ok()?;
             (numbers(&outside, 0, dimensions)?, numbers(&outside, 8 * dimensions, dimensions)?)
         };
-        // A symbolic size is a pointer with its topmost bits set.
-        let known = |numbers: Vec<i64>| numbers.iter().all(|n| *n >= 0).then_some(numbers);
+        // A symbolic size is a pointer with its topmost bits set, where it is not kept apart altogether.
+        let extra = layout.extra_meta().of(&bytes).filter(|extra| extra.is_plausible());
+        let apart = extra.is_some_and(|extra| self.memory.u64(extra).is_ok_and(|sizes| sizes != 0));
+        let known =
+            |numbers: Vec<i64>| (!apart && numbers.iter().all(|n| *n >= 0)).then_some(numbers);
         let device = bytes.get(layout.device()..layout.device() + 3)?;
         let device = match *device {
             [kind, index, 1] => Some(TensorDevice { kind, index: (index < 0x80).then_some(index) }),
             [_, _, 0] => None,
             _ => return None,
         };
+        let (mut shape, mut strides) = (known(shape), known(strides));
+        // Where sizes are symbolic the number of elements is not kept up either.
+        let is_known = shape.is_some() && strides.is_some();
+        let part_names = self.part_names(at, &class);
+        let parts = if part_names.is_empty() { Vec::new() } else { self.parts(at) };
+        let mut numel = layout.numel().of(&bytes).filter(|_| is_known);
+        let mut nested = None;
+        if &*class == "NestedTensorImpl" {
+            // It keeps no sizes of its own.
+            (shape, strides) = (None, None);
+            nested = parts.first().and_then(|sizes| self.rows(Addr(*sizes)));
+            numel = nested.as_ref().and_then(|rows| {
+                let of_row = |row: &Vec<i64>| row.iter().try_fold(1i64, |n, m| n.checked_mul(*m));
+                rows.iter().try_fold(0i64, |sum, row| sum.checked_add(of_row(row)?))
+            });
+        }
         let mut tensor = TensorInfo {
             at: at.0,
             storage: self.storage(layout.storage().of(&bytes)?),
-            shape: known(shape),
-            strides: known(strides),
-            numel: layout.numel().of(&bytes)?,
+            shape,
+            strides,
+            nested,
+            numel,
             dtype: DType(layout.dtype().of(&bytes)?),
             device,
             offset: layout.offset().of(&bytes)?,
@@ -114,7 +139,8 @@ impl<'a> Tensors<'a> {
             requires_grad: false,
             grad_fn: None,
             grad: None,
-            parts: if class.starts_with("Sparse") { self.parts(at) } else { Vec::new() },
+            parts,
+            part_names,
             class,
         };
         self.autograd(layout.autograd_meta().of(&bytes)?, &mut tensor);
@@ -157,7 +183,46 @@ impl<'a> Tensors<'a> {
         self.memory.u32(self.layout.tensor.version().in_target(counter)).ok()
     }
 
-    /// The tensors that a sparse one is made of, in the order of its fields.
+    /// The rows of a matrix of `int64` on the CPU; `None` for anything else, and for a large one.
+    fn rows(&self, at: Addr) -> Option<Vec<Vec<i64>>> {
+        let matrix = self.tensor(at)?;
+        let [height, width] = matrix.shape.as_deref()? else { return None };
+        let (height, width) = (usize::try_from(*height).ok()?, usize::try_from(*width).ok()?);
+        let is_plain =
+            matrix.dtype == INT64 && matrix.device.is_some_and(|device| device.kind == 0);
+        let count = height.checked_mul(width).filter(|n| (1..=MOST_NESTED).contains(n))?;
+        if !is_plain || matrix.strides.as_deref()? != [width as i64, 1] || matrix.offset != 0 {
+            return None;
+        }
+        let bytes = self.memory.vec(Addr(matrix.storage?.data), 8 * count).ok()?;
+        let all = numbers(&bytes, 0, count)?;
+        Some(all.chunks_exact(width).map(<[i64]>::to_vec).collect())
+    }
+
+    /// How the tensors are called that one of this class is made of; nothing for one that has memory of its own only.
+    fn part_names(&self, at: Addr, class: &str) -> &'static [&'static str] {
+        match class {
+            "SparseTensorImpl" => &["._indices()", "._values()"],
+            "SparseCsrTensorImpl" => {
+                let layout = at + (self.layout.tensor.derived() + 3 * 8) as u64;
+                match self.memory.bytes::<1>(layout) {
+                    Ok([SPARSE_CSC | SPARSE_BSC]) => {
+                        &[".ccol_indices()", ".row_indices()", ".values()"]
+                    }
+                    _ => &[".crow_indices()", ".col_indices()", ".values()"],
+                }
+            }
+            "NestedTensorImpl" => &[
+                "._nested_tensor_size()",
+                "._nested_tensor_strides()",
+                "._nested_tensor_storage_offsets()",
+            ],
+            "BatchedTensorImpl" | "TensorWrapper" | "FunctionalTensorWrapper" => &[".<wrapped>"],
+            _ => &[],
+        }
+    }
+
+    /// The tensors that such a one is made of, in the order of its fields.
     fn parts(&self, at: Addr) -> Vec<u64> {
         let start = at + self.layout.tensor.derived() as u64;
         let Ok(bytes) = self.memory.vec(start, DERIVED_LEN) else { return Vec::new() };

@@ -1,0 +1,127 @@
+//! Tensors and autograd graphs read from outside, compared with what PyTorch says of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memspy::model::TensorInfo;
+use memspy::python::PythonReader;
+use memspy::target::{Addr, PageCache, Pause, Process};
+use memspy::torch::{Graph, TensorReader, Tensors};
+use serde_json::{Value, json};
+
+use super::target::Target;
+use super::versions::Environment;
+
+/// Compares everything that `tensors_truth.py` makes on a device with what PyTorch says of it.
+pub fn check(environment: &Environment, device: &str) {
+    let target = environment.start("tensors_truth.py", &["--device", device]);
+    let truth = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    look(&target, |tensors, found| {
+        check_tensors(tensors, found, &truth);
+        check_graphs(tensors, found, &truth);
+    });
+}
+
+/// All tensors that Python knows, by `id()`, and what reads them, while the target stands still.
+fn look(target: &Target, at: impl FnOnce(&Tensors<'_>, &BTreeMap<u64, (TensorInfo, bool)>)) {
+    let process = Process::open(target.pid()).unwrap();
+    let python = PythonReader::attach_own(&process).unwrap();
+    let reader = TensorReader::attach(&process).unwrap().unwrap();
+    let pause = Pause::of(&process).unwrap();
+    let memory = PageCache::new(Box::new(process.memory()));
+    let heap = python.heap(&memory).unwrap();
+    let types = reader.types(&memory, python.object_head()).unwrap().unwrap();
+    let is_tensor = |class: &memspy::python::Class| class.is_a(types.base);
+    let objects: Vec<_> = heap.objects().iter().filter(|o| is_tensor(&o.class)).collect();
+    let places: Vec<Addr> = objects.iter().map(|object| object.at).collect();
+    let tensors = reader.tensors(&memory, python.object_head(), &places).unwrap();
+    let mut found = BTreeMap::new();
+    for object in objects {
+        let tensor = tensors.tensor(tensors.impl_of(object.at).unwrap()).unwrap();
+        found.insert(object.at.0, (tensor, object.class.is_a(types.parameter)));
+    }
+    at(&tensors, &found);
+    drop(pause);
+}
+
+/// Address and bytes of memory; null where there is none.
+fn storage(tensor: &TensorInfo) -> Value {
+    let known = tensor.storage.filter(|s| s.data != 0 && s.bytes.is_some());
+    known.map_or(Value::Null, |s| json!([s.data, s.bytes]))
+}
+
+fn check_tensors(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>, truth: &Value) {
+    let listed: Vec<&Value> = truth["tensors"].as_array().unwrap().iter().collect();
+    let ids: BTreeSet<u64> = listed.iter().map(|t| t["id"].as_u64().unwrap()).collect();
+    assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), ids);
+    assert!(ids.len() > 100, "{}", ids.len());
+    for said in listed {
+        let (tensor, parameter) = &found[&said["id"].as_u64().unwrap()];
+        let grad = tensor.grad.and_then(|grad| tensors.tensor(Addr(grad)));
+        let node = tensor.grad_fn.map(|at| {
+            let class = &tensors.graph([Addr(at)]).nodes[0].class;
+            class.to_string()
+        });
+        let mut read = json!({
+            "id": said["id"],
+            "shape": tensor.shape,
+            "stride": tensor.strides,
+            "dtype": tensor.dtype.to_string(),
+            "device": tensor.device.unwrap().to_string(),
+            "storage": storage(tensor),
+            "offset": tensor.offset,
+            "nested": tensor.nested,
+            "numel": tensor.numel,
+            "version": tensor.version,
+            "requires_grad": tensor.requires_grad,
+            "is_leaf": tensor.grad_fn.is_none(),
+            "grad": grad.as_ref().map_or(Value::Null, storage),
+            "grad_fn": node,
+            "parameter": parameter,
+        });
+        // Sparse tensors have no strides, no offset and no storage of their own; what wraps another one keeps them unused.
+        for what in ["stride", "offset"] {
+            if said[what].is_null() {
+                read[what] = Value::Null;
+            }
+        }
+        assert_eq!(&read, said);
+    }
+}
+
+fn saved(tensors: &Tensors<'_>, graph: &Graph) -> BTreeSet<(u64, u64)> {
+    let all = graph.nodes.iter().flat_map(|node| &node.saved);
+    let storage = |tensor: Addr| tensors.tensor(tensor).unwrap().storage;
+    all.filter_map(|saved| storage(saved.tensor))
+        .filter(|s| s.data != 0)
+        .map(|s| (s.data, s.bytes.unwrap()))
+        .collect()
+}
+
+fn check_graphs(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>, truth: &Value) {
+    for (scene, said) in truth["graphs"].as_object().unwrap() {
+        let (loss, _) = &found[&said["loss"].as_u64().unwrap()];
+        let graph = tensors.graph([Addr(loss.grad_fn.unwrap())]);
+        let mut classes: BTreeMap<&str, u64> = BTreeMap::new();
+        for node in &graph.nodes {
+            *classes.entry(&node.class).or_default() += 1;
+        }
+        assert_eq!(json!(classes), said["classes"], "{scene}");
+        let kept = saved(tensors, &graph);
+        let hooked: usize = graph.nodes.iter().map(|node| node.packed.len()).sum();
+        match said["saved"].as_array() {
+            Some(expected) => {
+                let expected: BTreeSet<(u64, u64)> = expected
+                    .iter()
+                    .map(|s| (s[0].as_u64().unwrap(), s[1].as_u64().unwrap()))
+                    .collect();
+                assert_eq!(kept, expected, "{scene}");
+                assert_eq!(hooked, 0, "{scene}");
+            }
+            None if scene == "trained" => assert_eq!((kept.len(), hooked), (0, 0)),
+            // Nothing is unpacked, and nothing kept but what the hooks made of it.
+            None => assert!(hooked >= 2, "{scene}: {hooked}"),
+        }
+        let leaves = graph.nodes.iter().filter(|node| node.variable.is_some()).count() as u64;
+        assert_eq!(leaves, classes.get("AccumulateGrad").copied().unwrap_or(0), "{scene}");
+    }
+}

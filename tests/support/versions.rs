@@ -1,0 +1,85 @@
+//! The pairs of PyTorch and CPython to compare on, as `scripts/torch-versions.txt` lists them.
+
+#![allow(clippy::print_stderr, reason = "what is not tested is said")]
+
+use std::path::Path;
+use std::process::Command;
+
+use super::target::Target;
+
+const LIST: &str = include_str!("../../scripts/torch-versions.txt");
+
+/// An environment with one PyTorch on one CPython.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Environment {
+    /// `torch-2.6-py3.13`.
+    pub name: String,
+    /// Minor version of PyTorch 2.
+    pub torch: u32,
+    /// Whether it has a simulated device.
+    pub cuda: bool,
+}
+
+/// The environments to test, without the default one: those that every run tests, or those that `MEMSPY_VERSIONS` names
+/// (`2.6.0/3.13 2.2.2/3.10`). Panics when one of them is not set up, unless this machine has no such CPython and does not
+/// have to (`MEMSPY_VERSIONS`, continuous integration); that is said on stderr.
+pub fn environments() -> Vec<Environment> {
+    let asked = std::env::var("MEMSPY_VERSIONS").ok();
+    let strict = asked.is_some() || std::env::var_os("CI").is_some();
+    let known = run("scripts/with-python", &["--list"]);
+    let mut found = Vec::new();
+    for line in LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let [torch, python, when, place] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            panic!("not four words: {line}");
+        };
+        let wanted = match &asked {
+            Some(asked) => asked.split_whitespace().any(|one| one == format!("{torch}/{python}")),
+            None => when == "always",
+        };
+        if !wanted {
+            continue;
+        }
+        let short = torch.rsplit_once('.').unwrap().0;
+        let name = format!("torch-{short}-py{python}");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        if !root.join("target/envs").join(&name).join(".installed").exists() {
+            assert!(
+                !strict && !known.lines().any(|version| version == python),
+                "{name} is missing: run scripts/setup-env.sh {torch} {python} first"
+            );
+            eprintln!("PyTorch {torch} on CPython {python} is not tested: no such CPython here");
+            continue;
+        }
+        let torch = short.split_once('.').unwrap().1.parse().unwrap();
+        found.push(Environment { name, torch, cuda: place == "cuda" });
+    }
+    let all = asked.map_or(0, |asked| asked.split_whitespace().count());
+    assert!(found.len() >= all, "not all of these are listed: {found:?}");
+    found
+}
+
+fn run(script: &str, arguments: &[&str]) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
+    let output = Command::new(script).args(arguments).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+impl Environment {
+    /// The one in which all other tests run.
+    pub fn default_one() -> Environment {
+        let name = std::env::var("MEMSPY_SIM").unwrap_or_else(|_| "torch-2.11".to_owned());
+        Environment { name, torch: 11, cuda: true }
+    }
+
+    /// Its devices.
+    pub fn devices(&self) -> &'static [&'static str] {
+        if self.cuda { &["cpu", "cuda"] } else { &["cpu"] }
+    }
+
+    /// Starts `tests/targets/SCRIPT` in it, on a simulated card of its own.
+    pub fn start(&self, script: &str, arguments: &[&str]) -> Target {
+        let mut command = super::sim::command(script, arguments);
+        command.env("MEMSPY_SIM", &self.name);
+        Target::start(command)
+    }
+}
