@@ -13,7 +13,7 @@ use exact_script::Probed;
 use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
 use memspy::cli::flight::Flight;
 use memspy::model::*;
-use memspy::trace::{Keep, Reader, segments};
+use memspy::trace::{Bound, Keep, Reader, segments};
 use trace_support::{Dice, Loop, spelled_out};
 
 /// Lets a flight recorder keep the end of a recording; gives what it wrote, and the segments begun and most bytes.
@@ -425,6 +425,43 @@ fn a_ring_stays_within_its_size() {
         let whole = s.profile();
         assert_eq!(folded(&kept, 0, Moment::End), folded(&whole, 0, Moment::End));
     }
+}
+
+/// What a ring with these bounds holds when the recording is over: how much of its time, most bytes, and which bound counted.
+fn bounded(records: &[Record], keep: Keep) -> (Duration, u64, Option<Bound>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kept.bin");
+    let mut flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    for record in records {
+        flight.record(record).unwrap();
+    }
+    let (most, _) = flight.size();
+    let bound = flight.bound();
+    flight.write(None).unwrap();
+    flight.finish().unwrap();
+    let kept = profile(&read(&path));
+    let length = kept.duration().0 - kept.begins().unwrap_or_default().0;
+    (Duration::from_nanos(length), most, bound)
+}
+
+#[test]
+fn of_two_bounds_the_one_that_is_reached_first_counts() {
+    let s = probed(1, 6000);
+    let (whole, all, none) = bounded(&s.records, Keep::Time(Duration::from_secs(3600)));
+    assert_eq!(none, None, "all of it is kept");
+    let long = Duration::from_secs(3600);
+    let (by_size, most, bound) = bounded(&s.records, Keep::Either(long, 64 << 10));
+    assert_eq!(bound, Some(Bound::Bytes));
+    assert!(
+        most <= (64 << 10) * 5 / 4 && by_size < whole / 2,
+        "{most} bytes, {by_size:?} of {whole:?}"
+    );
+    assert_eq!(by_size, bounded(&s.records, Keep::Bytes(64 << 10)).0);
+    let short = whole / 8;
+    let (by_time, most, bound) = bounded(&s.records, Keep::Either(short, 1 << 30));
+    assert_eq!(bound, Some(Bound::Time));
+    assert!(by_time >= short && most < all, "{by_time:?} of {short:?}");
+    assert_eq!(by_time, bounded(&s.records, Keep::Time(short)).0);
 }
 
 #[test]

@@ -17,11 +17,9 @@ use crate::sampler::{
     AlsoWanted, BackgroundSink, ExactRecorder, ExactWanted, Progress, Readers, Recorder, Torch,
     Wanted, WithSources, attach, attach_when_python, rank_of,
 };
-use crate::trace;
+use crate::trace::{self, Bound, Keep};
 
-use super::args::{
-    FlameFormat, FreesWord, Kept, MomentWord, ProbesWord, Record as Words, RecordFormat,
-};
+use super::args::{FlameFormat, FreesWord, MomentWord, ProbesWord, Record as Words, RecordFormat};
 use super::flight::{Flight, Printer, verdict_path, write_verdict};
 use super::launch::Launched;
 use super::output::Naming;
@@ -58,7 +56,7 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
     if words.print_every.is_some() && streams {
         bail!("--print-every prints to standard output, too: name a file with -o");
     }
-    if words.until.keep.is_some() && words.format != RecordFormat::Trace {
+    if words.until.kept().is_some() && words.format != RecordFormat::Trace {
         bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
     }
 
@@ -127,7 +125,7 @@ pub(super) fn record(
         step_variable: words.iter_var.clone(),
         epoch_variable: words.epoch_var.clone(),
         // What is kept has numbers of its own.
-        forget_after: words.until.keep.map(|_| MOST_NUMBERS),
+        forget_after: words.until.kept().map(|_| MOST_NUMBERS),
     };
     let wanted = Wanted { rate: words.rate, duration, also };
     let process = readers.process.clone();
@@ -183,10 +181,8 @@ fn waits(words: &Words) -> bool {
 /// Where the records are to go.
 fn sinks(words: &Words, path: &Path, stop: &Arc<AtomicBool>) -> Result<Sinks> {
     let (until, choice) = (&words.until, choice(&words.stacks));
-    let to = match (until.keep, words.format) {
-        (Some(Kept(keep)), _) => {
-            To::Flight(Box::new(Flight::new(path, keep, words.force, choice)?))
-        }
+    let to = match (until.kept(), words.format) {
+        (Some(keep), _) => To::Flight(Box::new(Flight::new(path, keep, words.force, choice)?)),
         (None, RecordFormat::Trace) => {
             let writer = trace::Writer::create(path, words.force);
             To::Trace(Box::new(writer.context("nothing was recorded")?))
@@ -194,13 +190,13 @@ fn sinks(words: &Words, path: &Path, stop: &Arc<AtomicBool>) -> Result<Sinks> {
         (None, _) => To::Nothing,
     };
     let profile = charging(&words.stacks);
-    let reading = match (until.keep, waits(words)) {
+    let reading = match (until.kept(), waits(words)) {
         (Some(_), _) => Reading::Later,
         (None, true) => Reading::Verdicts(Box::new(Verdicts::new(profile))),
         (None, false) => Reading::Profile(Box::new(profile)),
     };
     let full_filenames = words.stacks.full_filenames;
-    let printer = words.print_every.map(|every| match until.keep {
+    let printer = words.print_every.map(|every| match until.kept() {
         Some(_) => Printer::of_stretches(every, full_filenames, choice),
         None => Printer::of_all(every, full_filenames),
     });
@@ -263,7 +259,17 @@ fn end_flight(words: &Words, mut flight: Flight, result: io::Result<()>) -> Resu
         let verdict = reported.write_verdict(words.force)?;
         say(&format!("wrote the verdict to {}", verdict.display()));
     }
-    say(&format!("{segments} segments were begun; at most {} were kept", render::bytes(most)));
+    let first = match (words.until.kept(), flight.bound()) {
+        (None | Some(Keep::Time(_) | Keep::Bytes(_)), _) | (_, None) => "",
+        (_, Some(Bound::Time)) => "; of the bounds of --keep, the time was reached first",
+        (_, Some(Bound::Bytes)) => {
+            "; of the bounds of --keep, the size was reached first: less than the time is kept"
+        }
+    };
+    say(&format!(
+        "{segments} segments were begun; at most {} were kept{first}",
+        render::bytes(most)
+    ));
     flight.finish()
 }
 

@@ -4,6 +4,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use super::priority::serve_early;
 use crate::model::{AllocatorCounters, CudaIndex};
 use crate::python::{Exceptions, PythonReader, Raised};
 use crate::target::Process;
@@ -130,6 +131,8 @@ struct Watcher {
 
 impl Watcher {
     fn run(mut self, requests: Receiver<Request>) {
+        // It sleeps for days, and has to be there in a moment then.
+        serve_early();
         self.known = self.exceptions.look(true);
         loop {
             let request = match self.known.is_empty() {

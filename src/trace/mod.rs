@@ -165,7 +165,7 @@ pub use error::{CreateError, ReadError};
 pub use join::{join, segments};
 pub use reader::Reader;
 pub use rewrite::{Names, Rewriter};
-pub use ring::{Keep, Ring};
+pub use ring::{Bound, Keep, Ring};
 pub use summary::{Damage, Progress, Summary};
 pub use wire::v1::encode::Rejected;
 pub use writer::{Writer, Written};

@@ -25,6 +25,47 @@ pub enum Keep {
     /// At most so many bytes on the disk, and one segment. Where what a segment begins with is larger than that (a job of
     /// very many blocks): two segments.
     Bytes(u64),
+    /// The last so long, or less where that would be more bytes.
+    Either(Duration, u64),
+}
+
+impl Keep {
+    /// So long, if a time was given.
+    fn time(self) -> Option<Duration> {
+        match self {
+            Keep::Time(time) | Keep::Either(time, _) => Some(time),
+            Keep::Bytes(_) => None,
+        }
+    }
+
+    /// So many bytes, if a size was given.
+    fn bytes(self) -> Option<u64> {
+        match self {
+            Keep::Bytes(bytes) | Keep::Either(_, bytes) => Some(bytes),
+            Keep::Time(_) => None,
+        }
+    }
+
+    /// Both bounds; of two of a kind the narrower one.
+    pub fn and(self, other: Keep) -> Keep {
+        let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+        let time = self.time().into_iter().chain(other.time()).min();
+        match (time, least(self.bytes(), other.bytes())) {
+            (Some(time), Some(bytes)) => Keep::Either(time, bytes),
+            (Some(time), None) => Keep::Time(time),
+            (None, Some(bytes)) => Keep::Bytes(bytes),
+            (None, None) => self,
+        }
+    }
+}
+
+/// Which bound made something go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// What was dropped was older than what is to be kept.
+    Time,
+    /// There was no room for it.
+    Bytes,
 }
 
 /// Segments in a folder of their own, each of them a trace.
@@ -38,6 +79,8 @@ pub struct Ring {
     open: Option<(Segment, Writer<File>)>,
     number: u64,
     most: u64,
+    /// What made the last segment go that went.
+    bound: Option<Bound>,
 }
 
 /// A segment on the disk.
@@ -77,6 +120,7 @@ impl Ring {
             open: None,
             number: 0,
             most: 0,
+            bound: None,
         })
     }
 
@@ -121,23 +165,20 @@ impl Ring {
         // What only says how things stand must not come to be most of what is kept.
         let grown = writer.bytes_written().saturating_sub(segment.opening);
         let worth = grown >= segment.opening;
-        match self.keep {
-            Keep::Time(time) => {
-                let length = (time / SEGMENTS as u32).max(SHORTEST);
-                age >= length && (worth || age >= 4 * length)
-            }
-            Keep::Bytes(bytes) => worth && grown >= bytes / SEGMENTS,
-        }
+        let by_time = self.keep.time().is_some_and(|time| {
+            let length = (time / SEGMENTS as u32).max(SHORTEST);
+            age >= length && (worth || age >= 4 * length)
+        });
+        by_time || self.keep.bytes().is_some_and(|bytes| worth && grown >= bytes / SEGMENTS)
     }
 
     /// Whether the next segment has been due for so long at `now` that it has to begin at any price.
     pub fn is_overdue(&self, now: Nanos) -> bool {
         let Some((segment, writer)) = &self.open else { return true };
         let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
-        match self.keep {
-            Keep::Time(time) => age >= time.max(SHORTEST * SEGMENTS as u32),
-            Keep::Bytes(bytes) => writer.bytes_written() >= segment.opening + bytes / 4,
-        }
+        let by_time = |time: Duration| age >= time.max(SHORTEST * SEGMENTS as u32);
+        let by_bytes = |bytes: u64| writer.bytes_written() >= segment.opening + bytes / 4;
+        self.keep.time().is_some_and(by_time) || self.keep.bytes().is_some_and(by_bytes)
     }
 
     /// Writes what is buffered.
@@ -175,6 +216,11 @@ impl Ring {
         self.number
     }
 
+    /// What made the oldest of what was recorded go last; `None` while all of it is kept.
+    pub fn bound(&self) -> Option<Bound> {
+        self.bound
+    }
+
     /// Removes all segments, and the folder if nothing else is in it.
     ///
     /// # Errors
@@ -193,18 +239,21 @@ impl Ring {
         self.most = self.most.max(self.bytes());
         loop {
             // The newest whole segment stays: the one after it may have just begun.
-            let too_much = self.done.len() > 1
-                && match self.keep {
-                    Keep::Bytes(bytes) => self.bytes() > bytes,
-                    // What comes after the oldest is enough.
-                    Keep::Time(time) => self.done.get(1).is_some_and(|next| {
-                        u128::from(now.0.saturating_sub(next.from.0)) >= time.as_nanos()
-                    }),
-                };
-            if !too_much {
-                return Ok(());
-            }
+            // What comes after the oldest is enough.
+            let old = |time: Duration| {
+                self.done.get(1).is_some_and(|next| {
+                    u128::from(now.0.saturating_sub(next.from.0)) >= time.as_nanos()
+                })
+            };
+            let bound = match self.keep {
+                _ if self.done.len() < 2 => None,
+                keep if keep.time().is_some_and(old) => Some(Bound::Time),
+                keep if keep.bytes().is_some_and(|most| self.bytes() > most) => Some(Bound::Bytes),
+                _ => None,
+            };
+            let Some(bound) = bound else { return Ok(()) };
             let Some(oldest) = self.done.pop_front() else { return Ok(()) };
+            self.bound = Some(bound);
             fs::remove_file(&oldest.path)?;
         }
     }
@@ -222,7 +271,7 @@ impl RecordSink for Ring {
             self.most = self.most.max(self.bytes());
             let now = record.time();
             // A ring of a given size gives room as soon as it is needed, one of a given time when a segment begins.
-            if let (Keep::Bytes(_), Some(now)) = (self.keep, now) {
+            if let (Some(_), Some(now)) = (self.keep.bytes(), now) {
                 self.drop_oldest(now)?;
             }
         }

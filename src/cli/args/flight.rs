@@ -6,13 +6,15 @@ use clap::{Args, ValueEnum};
 
 use super::{Kept, Stacks};
 use crate::analysis::Condition;
+use crate::trace::Keep;
 
 /// What `record` waits for, and what it keeps meanwhile.
 #[derive(Debug, Clone, Args)]
 pub struct Until {
-    /// Keep only the last part of the recording: at least so long (120s, 10min, 2h), or at most so large (500M)
+    /// Keep only the last part of the recording: at least so long (120s, 10min, 2h), or at most so large (500M); given twice,
+    /// both: whichever is reached first
     #[arg(long, value_name = "TIME|SIZE")]
-    pub keep: Option<Kept>,
+    pub keep: Vec<Kept>,
     /// End when this comes true, and write a verdict beside the recording (again for more): oom, retry, exit, 'used>90%',
     /// 'reserved>70G', 'allocated>80%', 'growth>1G/min'
     #[arg(long, value_name = "CONDITION")]
@@ -23,6 +25,13 @@ pub struct Until {
     /// With --then continue: end after so many recordings
     #[arg(long, value_name = "N", default_value_t = 10, requires = "then", value_parser = clap::value_parser!(u32).range(1..))]
     pub most: u32,
+}
+
+impl Until {
+    /// How much is kept; `None` for everything.
+    pub fn kept(&self) -> Option<Keep> {
+        self.keep.iter().map(|kept| kept.0).reduce(Keep::and)
+    }
 }
 
 /// What `record` does when a condition has come true.

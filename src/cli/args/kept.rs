@@ -38,6 +38,9 @@ mod tests {
         assert_eq!("120s".parse(), Ok(Kept(Keep::Time(Duration::from_secs(120)))));
         assert_eq!("500M".parse(), Ok(Kept(Keep::Bytes(500 << 20))));
         assert_eq!("10m".parse(), Ok(Kept(Keep::Time(Duration::from_secs(600)))));
+        let both = Keep::Time(Duration::from_secs(9)).and(Keep::Bytes(1 << 20));
+        assert_eq!(both, Keep::Either(Duration::from_secs(9), 1 << 20));
+        assert_eq!(both.and(Keep::Bytes(1 << 19)), Keep::Either(Duration::from_secs(9), 1 << 19));
         for wrong in ["120", "1K", "M", ""] {
             assert!(wrong.parse::<Kept>().is_err(), "{wrong}");
         }

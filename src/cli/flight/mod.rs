@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::analysis::{Profile, ThreadChoice};
 use crate::model::{EndReason, Nanos, Record, RecordSink, Triggered};
-use crate::trace::{Keep, Ring};
+use crate::trace::{Bound, Keep, Ring};
 
 pub(super) use print::Printer;
 pub use report::Reported;
@@ -121,6 +121,11 @@ impl Flight {
     /// Most bytes that were ever kept, and segments begun.
     pub fn size(&self) -> (u64, u64) {
         (self.ring.most_bytes(), self.ring.begun())
+    }
+
+    /// Which bound made the oldest of what was recorded go; `None` while all of it is kept.
+    pub fn bound(&self) -> Option<Bound> {
+        self.ring.bound()
     }
 
     fn begin(&mut self, border: Nanos) -> io::Result<()> {
