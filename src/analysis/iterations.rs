@@ -2,7 +2,7 @@
 //!
 //! An iteration ends when its [clock](super::IterationClock) says so. The level at its begin, all levels seen in it, and the
 //! allocator's own high-water mark where that rose in it bound its peak from below; where the mark rose, that is its peak
-//! ([`OpenLevels`] tells when).
+//! ([`OpenLevels`] tells when). Where every event was seen and the step was made exactly between two of them, all is known.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
