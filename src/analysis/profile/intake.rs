@@ -8,8 +8,8 @@ use super::super::exact::ExactProfile;
 use super::super::line_bounds::{Around, Step};
 use super::{CounterLook, Profile, UsagePeak};
 use crate::model::{
-    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, Nanos,
-    ProcessUsage, Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
+    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, MissedWhy, Nanos,
+    ProcessUsage, ReaderKind, Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
@@ -346,6 +346,9 @@ impl RecordSink for Profile {
             Record::Missed(missed) => {
                 self.last_time = self.last_time.max(missed.time);
                 self.losses.add(missed);
+                if (missed.reader, &missed.why) == (ReaderKind::Events, &MissedWhy::Late) {
+                    self.iterations.take_lost(missed.time);
+                }
             }
             Record::Inherited(inherited) => self.take_inherited(inherited),
             Record::Triggered(triggered) => {
