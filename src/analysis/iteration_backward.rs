@@ -32,6 +32,8 @@ pub(super) struct BackwardBlocks {
     events: u64,
     /// Whether events tell the backward pass.
     is_known: bool,
+    /// Whether some were lost.
+    is_lost: bool,
 }
 
 impl BackwardBlocks {
@@ -76,7 +78,7 @@ impl BackwardBlocks {
     /// The most bytes held at once on `device` since the iteration began; `None` where nothing was seen of a backward pass.
     pub(super) fn most(&self, device: CudaIndex) -> Option<u64> {
         let blocks = self.blocks.get(&device)?;
-        if blocks.len() > MOST_BLOCKS {
+        if self.is_lost || blocks.len() > MOST_BLOCKS {
             return None;
         }
         let mut edits: Vec<(u64, i64)> = Vec::new();
@@ -94,8 +96,14 @@ impl BackwardBlocks {
         Some(levels.max().unwrap_or(0).unsigned_abs())
     }
 
+    /// Events were lost: of this iteration nothing is told any more.
+    pub(super) fn lose(&mut self) {
+        self.is_lost = true;
+    }
+
     /// The next iteration begins.
     pub(super) fn forget(&mut self) {
+        self.is_lost = false;
         self.live.clear();
         self.blocks.clear();
     }

@@ -1,7 +1,8 @@
 //! The levels of one device in the iteration under way, and how sure its peak is.
 //!
-//! Where an iteration ends is known to within the time between two looks at its clock. A level seen in that time may be of
-//! either iteration: it gives none of them a peak, but makes a lower one uncertain in both.
+//! Where an iteration ends is known to within the time between two looks at its clock, or exactly, between two events. In the
+//! first case a level seen in that time may be of either iteration: it gives none of them a peak, but makes a lower one
+//! uncertain in both.
 
 use std::collections::VecDeque;
 

@@ -2,7 +2,7 @@
 //!
 //! An iteration ends when its [clock](super::IterationClock) says so. The level at its begin, all levels seen in it, and the
 //! allocator's own high-water mark where that rose in it bound its peak from below; where the mark rose, that is its peak
-//! ([`OpenLevels`] tells when).
+//! ([`OpenLevels`] tells when). Where every event was seen and the step was made exactly between two of them, all is known.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -112,6 +112,9 @@ pub(super) const TAKEN_TOGETHER: u64 = 20_000_000;
 /// for those whose counter could not be found for as long.
 const SETTLED_AFTER: u64 = 1_000_000_000;
 
+/// Losses of events are told once a second, or a little later.
+const CHECKED_EVERY: u64 = 3_000_000_000;
+
 impl Iterations {
     /// Those that are asked for, with the bytes of each parameter if `by_parameter`.
     pub(crate) fn asked_for(by_parameter: bool) -> Iterations {
@@ -203,6 +206,20 @@ impl Iterations {
     pub(crate) fn take_in_backward(&mut self, event: &Event, stacks: &StackTable) {
         if let Some(blocks) = &mut self.in_backward {
             blocks.take(event, stacks);
+        }
+    }
+
+    /// Events were lost since the last check of the probes: nothing of that time is certain.
+    pub(crate) fn take_lost(&mut self, time: Nanos) {
+        let since = time.0.saturating_sub(CHECKED_EVERY);
+        for iteration in self.done.iter_mut().rev().take_while(|it| it.to.0 >= since) {
+            for levels in iteration.levels.values_mut() {
+                (levels.exact, levels.intermediate) = (false, None);
+            }
+        }
+        self.open.values_mut().for_each(OpenLevels::began_unseen);
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.lose();
         }
     }
 
@@ -327,6 +344,25 @@ mod tests {
         let step =
             Step { time: Nanos(time), step, epoch: Some(epoch), clock, within: Some(Nanos(0)) };
         Some((step, Nanos(time)))
+    }
+
+    #[test]
+    fn where_events_were_lost_no_peak_is_certain() {
+        let mut iterations = Iterations::asked_for(false);
+        let second = 1_000_000_000;
+        for number in 0..8 {
+            let time = Nanos(number * second);
+            if number == 6 {
+                iterations.take_lost(Nanos(time.0 - 1));
+            }
+            iterations.take_step(step(time.0, 0, number));
+            let now = Levels { allocated: 10, ..Levels::default() };
+            iterations.take_levels(time, CudaIndex(0), now);
+            iterations.take_freed(CudaIndex(0), 0);
+        }
+        let exact = |it: &Iteration| it.levels[&CudaIndex(0)].exact;
+        let seen: Vec<bool> = iterations.done().iter().map(exact).collect();
+        assert_eq!(seen, [true, true, false, false, false, false, true]);
     }
 
     #[test]

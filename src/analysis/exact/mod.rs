@@ -139,12 +139,8 @@ impl ExactProfile {
         self.torch.get(&device)?.allocated_now()
     }
 
-    /// The device on which PyTorch has a block at this address.
-    pub(crate) fn device_of(&self, address: u64) -> Option<CudaIndex> {
-        self.device_of.get(&address).copied()
-    }
-
-    pub(crate) fn take(&mut self, event: &Event, table: &StackTable) {
+    /// Takes an event; where a known block of PyTorch is freed, says on which device.
+    pub(crate) fn take(&mut self, event: &Event, table: &StackTable) -> Option<CudaIndex> {
         self.last = self.last.max(event.time);
         self.events += 1;
         let time = event.time;
@@ -164,16 +160,17 @@ impl ExactProfile {
                     index.and_then(|index| Some((index, self.device(index).free(time, address)?)));
                 let Some((index, block)) = freed else {
                     self.free_unknown(time, address);
-                    return;
+                    return None;
                 };
                 // Only frees with stacks say anything of lines.
                 if event.site.is_some() {
                     let who = self.who(event.site, table);
                     self.lines.entry(index).or_default().freed(who, block.size, table);
                 }
+                return Some(index);
             }
             Change::Allocated { arena, address, size, .. } => {
-                let Some(kind) = kind_of(arena) else { return };
+                let kind = kind_of(arena)?;
                 let owner = self.owner(event.site, size, table);
                 let least_life = self.least_life;
                 let other = self.others.entry(kind).or_insert_with(|| Other {
@@ -191,7 +188,7 @@ impl ExactProfile {
                     FreedArena::Driver => &[MemoryKind::Driver, MemoryKind::Managed],
                     FreedArena::Physical => &[MemoryKind::Physical],
                     FreedArena::PinnedHost => &[MemoryKind::Pinned],
-                    FreedArena::Mapping | FreedArena::Torch => return,
+                    FreedArena::Mapping | FreedArena::Torch => return None,
                 };
                 // One that is not known was allocated before the recording.
                 for kind in kinds {
@@ -214,6 +211,7 @@ impl ExactProfile {
                 }] += 1;
             }
         }
+        None
     }
 
     fn device(&mut self, index: CudaIndex) -> &mut TorchDevice {

@@ -8,8 +8,8 @@ use super::super::exact::ExactProfile;
 use super::super::line_bounds::{Around, Step};
 use super::{CounterLook, Profile, UsagePeak};
 use crate::model::{
-    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, FreedArena, Nanos,
-    ProcessUsage, Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
+    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, MissedWhy, Nanos,
+    ProcessUsage, ReaderKind, Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
@@ -253,28 +253,17 @@ impl Profile {
     fn take_event(&mut self, event: &Event) {
         self.iterations.take_step(self.clock.take_event(event, &self.stacks));
         self.iterations.take_in_backward(event, &self.stacks);
-        let freed_on = match (event.change, &self.exact) {
-            (Change::Freed { arena: FreedArena::Torch, address, .. }, Some(exact)) => {
-                exact.device_of(address)
-            }
-            _ => None,
-        };
-        if let Some(exact) = &mut self.exact {
-            exact.take(event, &self.stacks);
+        let Some(exact) = &mut self.exact else { return };
+        let freed_on = exact.take(event, &self.stacks);
+        if let Some(device) = freed_on
+            && let Some(level) = exact.allocated_now(device)
+        {
+            self.iterations.take_freed(device, level);
         }
-        match event.change {
-            Change::Allocated { arena: Arena::Torch(device), levels: Some(levels), .. } => {
-                self.iterations.take_levels(event.time, device, levels);
-            }
-            Change::Freed { .. } => {
-                let level = |device| self.exact.as_ref()?.allocated_now(device);
-                if let Some(device) = freed_on
-                    && let Some(level) = level(device)
-                {
-                    self.iterations.take_freed(device, level);
-                }
-            }
-            _ => {}
+        if let Change::Allocated { arena: Arena::Torch(device), levels: Some(levels), .. } =
+            event.change
+        {
+            self.iterations.take_levels(event.time, device, levels);
         }
     }
 }
@@ -358,6 +347,9 @@ impl RecordSink for Profile {
             Record::Missed(missed) => {
                 self.last_time = self.last_time.max(missed.time);
                 self.losses.add(missed);
+                if (missed.reader, &missed.why) == (ReaderKind::Events, &MissedWhy::Late) {
+                    self.iterations.take_lost(missed.time);
+                }
             }
             Record::Inherited(inherited) => self.take_inherited(inherited),
             Record::Triggered(triggered) => {
