@@ -263,11 +263,13 @@ SEC("uprobe") int malloc_any(struct pt_regs *ctx)
 
 static __always_inline int torch_free(struct pt_regs *ctx, const volatile struct site *site)
 {
-	if (WATCHES)
-		see_step();
 	struct place place = { .source = SOURCE_NOT_TAKEN };
-	if (evaluates_node())
-		place.flags = FLAG_IN_BACKWARD;
+	if (WATCHES) {
+		see_step();
+		/* Of use only between steps, and three reads of the target's memory. */
+		if (evaluates_node())
+			place.flags = FLAG_IN_BACKWARD;
+	}
 	return freed(ARENA_TORCH, argument(ctx, &site->arguments[0]), &place);
 }
 

@@ -10,6 +10,7 @@ use super::names::{self, Named};
 use super::paths;
 use super::referrers;
 use super::rows::Rows;
+use crate::model::holdings::InUse;
 use crate::model::{AllocatorBackend, BlockMap, Consistency, HolderMap, Nanos};
 use crate::python::{Class, Heap, HeapError, PythonReader};
 use crate::target::{Addr, PageCache, Process, ProcessError, Standstill};
@@ -97,7 +98,7 @@ impl HolderReader {
         let needs_name = |object: Addr| rows.needs_name(object);
         let unreached = paths::of_variables(&heap, &found, &locals, &mut named, &needs_name);
         // All objects are looked into for it: only where something may be found.
-        let garbage = match rows.may_be_much(&unreached) {
+        let garbage = match rows.may_be_much(&unreached, &InUse::of(&blocks)) {
             true => heap.garbage().unwrap_or_default(),
             false => FxHashSet::default(),
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::names::Named;
+use crate::model::holdings::InUse;
 use crate::model::{Category, GraphNode, SavedBy, TensorInfo, TensorRow};
 use crate::python::Heap;
 use crate::target::Addr;
@@ -155,8 +156,11 @@ impl<'h, 'a> Rows<'h, 'a> {
 
     /// Whether these tensors of Python are so large a part of all that it is worth the time to ask if they are garbage:
     /// a job at work always has some that are on the way from one function to another.
-    pub(super) fn may_be_much(&self, objects: &[Addr]) -> bool {
-        let bytes = |row: &TensorRow| row.tensor.storage.map_or(0, |storage| storage.memory());
+    pub(super) fn may_be_much(&self, objects: &[Addr], in_use: &InUse) -> bool {
+        let bytes = |row: &TensorRow| match (row.tensor.storage, row.tensor.device) {
+            (Some(storage), Some(device)) if in_use.holds(device, storage.data) => storage.memory(),
+            _ => 0,
+        };
         let row = |object: &Addr| {
             let row = self.by_impl.get(&self.tensors.impl_of(*object)?.0)?;
             self.rows.get(*row)

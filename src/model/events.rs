@@ -206,7 +206,8 @@ pub struct Exact {
     pub stacks_every: u64,
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,
-    /// Whether each allocation and each free of PyTorch tells that it was made while a node was evaluated.
+    /// Whether each allocation and each free of PyTorch tells that it was made while a node was evaluated: frees do so only
+    /// where steps are counted.
     pub knows_backward: bool,
     /// What is probed: `pytorch:malloc`, `cuMemAlloc_v2`, ...
     pub probes: Vec<Arc<str>>,

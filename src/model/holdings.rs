@@ -335,6 +335,21 @@ impl Held {
     }
 }
 
+/// What the allocators of all devices have in use.
+pub struct InUse(BTreeMap<TensorDevice, Blocks>);
+
+impl InUse {
+    /// By these maps.
+    pub fn of(maps: &[BlockMap]) -> InUse {
+        InUse(maps.iter().map(|map| (cuda(map.device), Blocks::new(map))).collect())
+    }
+
+    /// Whether a storage at `data` has memory that is in use; true for devices without a map.
+    pub fn holds(&self, device: TensorDevice, data: u64) -> bool {
+        self.0.get(&device).is_none_or(|blocks| blocks.find(data).is_some())
+    }
+}
+
 /// Where a storage lies.
 enum Place {
     /// In a block, so many bytes of which are its own.
@@ -361,11 +376,16 @@ impl Blocks {
         Blocks { blocks, pools: pools.collect() }
     }
 
+    /// The index of the block that `data` lies in.
+    fn find(&self, data: u64) -> Option<usize> {
+        let after = self.blocks.partition_point(|(block, _)| block.address <= data);
+        let (block, _) = self.blocks.get(after.checked_sub(1)?)?;
+        (data < block.address + block.size).then_some(after - 1)
+    }
+
     /// Gives a storage its bytes of the block it lies in.
     fn take(&mut self, data: u64, bytes: u64) -> Place {
-        let after = self.blocks.partition_point(|(block, _)| block.address <= data);
-        let before = after.checked_sub(1).and_then(|index| self.blocks.get_mut(index));
-        match before.filter(|(block, _)| data < block.address + block.size) {
+        match self.find(data).and_then(|index| self.blocks.get_mut(index)) {
             Some((block, used)) if block.state == BlockState::Allocated => {
                 let held = bytes.min(block.size - *used);
                 *used += held;

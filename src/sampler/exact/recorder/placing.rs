@@ -108,6 +108,7 @@ impl ExactRecorder {
             stacks_every: self.wanted.stacks_every,
             backward_lines: self.wanted.backward_lines && self.plan.backward.is_some(),
             knows_backward: self.plan.backward.is_some()
+                && self.plan.watches
                 && probe.can_watch()
                 && self.wanted.frees != Frees::Maps
                 && (self.wanted.stacks_from, self.wanted.stacks_every) == (0, 0),
