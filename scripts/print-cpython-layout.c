@@ -116,6 +116,7 @@ static void print_mimalloc(void)
     FIELD("size", page, xblock_size);
 #endif
     printf(" },");
+    FIELD("segment_abandoned", segment, abandoned);
     FIELD("segment_entries", segment, slice_entries);
     printf(" segment_slices: %zu,\n};\n", offsetof(segment, slices));
 #endif

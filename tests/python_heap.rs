@@ -7,10 +7,10 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memspy::python::{Edge, Heap, HeapError, Object, PythonReader};
-use memspy::target::{Addr, PageCache, Process, Standstill};
+use memspy::target::{Addr, PageCache, PauseError, Process, Standstill};
 use serde_json::Value;
 use support::pythons::{self, Python};
 use support::target::Target;
@@ -230,33 +230,63 @@ fn objects_of_interpreters_without_a_thread_are_found() {
     }
 }
 
-/// Threads that make and drop objects all at once, without a GIL to take turns by.
+/// What a target does while it is stopped anywhere: it has objects of threads that have ended, prints where they are, and has
+/// threads that make and drop objects all at once, of which some end and leave others behind.
+const CHURN: &str = "
+import gc, threading
+gc.disable()
+kept, left = [], []
+def make(where, count):
+    where.extend([i] for i in range(count))
+def churn():
+    while True:
+        [[i] for i in range(300)]
+def come_and_go():
+    while True:
+        thread = threading.Thread(target=make, args=(left, 200))
+        thread.start()
+        thread.join()
+        del left[:100]
+        if len(left) > 5000:
+            left.clear()
+for _ in range(8):
+    thread = threading.Thread(target=make, args=(kept, 2500))
+    thread.start()
+    thread.join()
+print(*map(id, kept))
+for target in (churn, churn, come_and_go):
+    threading.Thread(target=target, daemon=True).start()
+print('READY', flush=True)
+threading.Event().wait()
+";
+
+/// Without a GIL threads do not take turns: any of them may stand between two words of a change.
 #[test]
 fn objects_are_found_while_threads_are_stopped_anywhere() {
     for python in pythons::free_threaded() {
         let mut command = python.command();
-        command.args([
-            "-c",
-            "import gc, threading\ngc.disable()\nkept = [[i] for i in range(20000)]\nids = {id(k) for k in kept}\n\
-             def churn():\n    while True:\n        more = [[i] for i in range(300)]\n\
-             for _ in range(4):\n    threading.Thread(target=churn, daemon=True).start()\n\
-             print(*ids)\nprint('READY', flush=True)\nthreading.Event().wait()",
-        ]);
+        command.args(["-c", CHURN]);
         let target = Target::start(command);
         let kept: HashSet<u64> =
             target.said[0].split_whitespace().map(|id| id.parse().unwrap()).collect();
         let process = Process::open(target.pid()).unwrap();
         let reader = PythonReader::attach_own(&process).unwrap();
+        let looks = std::env::var("MEMSPY_LOOKS").ok().and_then(|n| n.parse().ok()).unwrap_or(50);
         let mut read = 0;
-        for _ in 0..50 {
+        for look in 0..looks {
             let memory = PageCache::new(Box::new(process.memory()));
-            let pause = Standstill::of(&process).unwrap();
+            let pause = match Standstill::of(&process) {
+                // On a machine with much to do a thread that ends takes its time.
+                Err(PauseError::Stubborn { .. }) => continue,
+                pause => pause.unwrap(),
+            };
             match reader.heap(&memory) {
                 Ok(heap) => {
                     let found: HashSet<u64> = heap.objects().iter().map(|o| o.at.0).collect();
-                    assert!(kept.is_subset(&found), "{}", python.label);
+                    let missing = kept.difference(&found).count();
+                    assert_eq!(missing, 0, "{}: of {}", python.label, kept.len());
                     assert!(heap.objects().len() == found.len(), "{}: twice", python.label);
-                    assert!(found.len() < kept.len() + 20_000, "{}: {}", python.label, found.len());
+                    assert!(found.len() < kept.len() + 40_000, "{}: {}", python.label, found.len());
                     assert_eq!(heap.unreadable(), 0, "{}", python.label);
                     read += 1;
                 }
@@ -264,9 +294,11 @@ fn objects_are_found_while_threads_are_stopped_anywhere() {
                 Err(error) => panic!("{}: {error}", python.label),
             }
             drop(pause);
+            // Away from any rhythm of the target.
+            std::thread::sleep(Duration::from_micros(300 + look * 7919 % 700));
         }
-        eprintln!("{}: {read} of 50 looks whole", python.label);
-        assert!(read >= 10, "{}: {read} of 50", python.label);
+        eprintln!("{}: {read} of {looks} looks whole", python.label);
+        assert!(read >= looks / 4, "{}: {read} of {looks}", python.label);
     }
 }
 

@@ -129,3 +129,23 @@ impl CodeObject {
         Ok(Bytecode::Copied { starts, len: units.saturating_mul(UNIT) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instruction_is_found_in_whichever_copy_it_lies() {
+        let mut bytecode = Bytecode::Copied { starts: vec![0x1000, 0x5000, 0x3000], len: 0x40 };
+        for (instruction, offset) in
+            [(0x1000, Some(0)), (0x503e, Some(0x3e)), (0x3002, Some(2)), (0x1040, None), (0, None)]
+        {
+            assert_eq!(bytecode.offset(instruction), offset, "{instruction:#x}");
+        }
+        bytecode.forget_copies();
+        assert_eq!((bytecode.offset(0x1002), bytecode.offset(0x5002)), (Some(2), None));
+        // Up to 3.12 the instruction before the one executed: before the first there is none.
+        assert_eq!(Bytecode::At(0x1000).offset(0xffe), Some(-2));
+        assert_eq!(Bytecode::Offsets.offset(u64::MAX), Some(-1));
+    }
+}

@@ -32,6 +32,8 @@ pub(super) struct Mimalloc {
     pub(super) page_thread_free: Field<u64>,
     pub(super) page_next: Field<Addr>,
     pub(super) blocks: Blocks,
+    /// How many of its pages were abandoned: none or all, but while a thread ends or takes them over.
+    pub(super) segment_abandoned: Field<u64>,
     pub(super) segment_entries: Field<u64>,
     pub(super) segment_slices: u64,
 }
@@ -76,7 +78,7 @@ const V2_1: Mimalloc = Mimalloc {
     tld_abandoned: Field::at(944), abandoned: Abandoned::Listed { lists: [Field::at(64), Field::at(0)], next: Field::at(176), },
     page_len: 96, page_slices: Field::at(0), page_tag: Field::at(8), page_tag_bit: 3, page_capacity: Field::at(10), page_used: Field::at(24), page_used_mask: 0xffffffff,
     page_free: Field::at(16), page_local_free: Field::at(32), page_thread_free: Field::at(40), page_next: Field::at(56),
-    blocks: Blocks::Computed { size: Field::at(28), }, segment_entries: Field::at(248), segment_slices: 264,
+    blocks: Blocks::Computed { size: Field::at(28), }, segment_abandoned: Field::at(192), segment_entries: Field::at(248), segment_slices: 264,
 };
 
 /// mimalloc 2.5, in later ones and in 3.15: known from headers only, and believed only where all its counts fit together.
@@ -87,5 +89,5 @@ const V2_5: Mimalloc = Mimalloc {
     tld_abandoned: Field::at(936), abandoned: Abandoned::Counted { count: Field::at(0), owner: Field::at(40), thread: Field::at(280), },
     page_len: 112, page_slices: Field::at(0), page_tag: Field::at(35), page_tag_bit: 0, page_capacity: Field::at(10), page_used: Field::at(32), page_used_mask: 0xffff,
     page_free: Field::at(16), page_local_free: Field::at(24), page_thread_free: Field::at(56), page_next: Field::at(72),
-    blocks: Blocks::Told { size: Field::at(40), start: Field::at(48), }, segment_entries: Field::at(272), segment_slices: 288,
+    blocks: Blocks::Told { size: Field::at(40), start: Field::at(48), }, segment_abandoned: Field::at(200), segment_entries: Field::at(272), segment_slices: 288,
 };

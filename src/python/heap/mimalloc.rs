@@ -8,6 +8,8 @@
 //! differ by one; that block is no object yet, or none any more, and not tracked, on whatever list it is found. Everything
 //! else that does not fit together has to be read again.
 
+use rustc_hash::FxHashSet;
+
 use super::super::interpreter::Interpreter;
 use super::super::layout::{GcState, Layout, References};
 use super::HeapError;
@@ -21,7 +23,7 @@ const MOST_THREADS: usize = 16384;
 const SEARCHED: usize = 2048;
 /// Heaps of a thread, and which of them hold objects that the collector knows: without and with two words before the head
 /// (Include/internal/pycore_mimalloc.h).
-const HEAPS: usize = 4;
+const HEAPS: u8 = 4;
 const OBJECTS: [(u8, u64); 2] = [(2, 0), (3, 16)];
 /// `ob_gc_bits` (Include/internal/pycore_gc.h): tracked; counted by each thread for itself or not at all.
 const TRACKED: u8 = 1 << 0;
@@ -69,6 +71,8 @@ pub(super) fn tracked(
         pool: None,
         threads: 0,
         uneven: 0,
+        segments: FxHashSet::default(),
+        starting: false,
         objects: Vec::new(),
     };
     let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
@@ -99,7 +103,10 @@ pub(super) fn tracked(
             walk.abandoned_once(mimalloc, interpreter + pool)?;
         }
     }
-    if walk.uneven > walk.threads {
+    if walk.heaps.is_none() {
+        return Err(no_heaps(interpreter));
+    }
+    if walk.uneven > walk.threads || walk.starting {
         return Err(HeapError::Changing);
     }
     Ok(walk.objects)
@@ -122,6 +129,10 @@ struct Walk<'a> {
     /// Threads met, and pages whose counts differ by one: each thread changes one page at a time.
     threads: u32,
     uneven: u32,
+    /// Segments of threads, looked at already.
+    segments: FxHashSet<Addr>,
+    /// Whether a thread was met that has no heaps yet.
+    starting: bool,
     objects: Vec<Tracked>,
 }
 
@@ -170,7 +181,10 @@ impl Walk<'_> {
                 let found = offsets
                     .flat_map(|offset| GENERATIONS.map(|mimalloc| (offset, mimalloc)))
                     .find(|(offset, mimalloc)| self.are_heaps(mimalloc, thread + *offset, id));
-                let found = found.ok_or_else(|| no_heaps(self.interpreter))?;
+                let Some(found) = found else {
+                    self.starting = true;
+                    return Ok(());
+                };
                 self.heaps = Some(found);
                 (thread + found.0, found.1)
             }
@@ -183,7 +197,8 @@ impl Walk<'_> {
             return Err(HeapError::Changing);
         }
         self.threads += 1;
-        for (tag, before) in OBJECTS {
+        for tag in 0..HEAPS {
+            let before = OBJECTS.into_iter().find(|objects| objects.0 == tag).map(|o| o.1);
             self.heap(mimalloc, heaps + u64::from(tag) * mimalloc.heap_len as u64, before)?;
         }
         let at = mimalloc.tld_abandoned.in_target(tld);
@@ -204,8 +219,8 @@ impl Walk<'_> {
 
     /// Whether the four heaps of the thread `id` lie there, one after the other, with the data that they share behind them.
     fn are_heaps(&mut self, mimalloc: &Mimalloc, heaps: Addr, id: u64) -> bool {
-        let tld = heaps + (HEAPS * mimalloc.heap_len) as u64;
-        (0..HEAPS as u64).all(|n| {
+        let tld = heaps + u64::from(HEAPS) * mimalloc.heap_len as u64;
+        (0..u64::from(HEAPS)).all(|n| {
             let heap = heaps + n * mimalloc.heap_len as u64;
             let mut tag = [0; 1];
             self.look.pointer(mimalloc.heap_tld.in_target(heap)) == Ok(tld)
@@ -215,8 +230,13 @@ impl Walk<'_> {
         })
     }
 
-    /// Reads a heap, in which `before` bytes come before each object.
-    fn heap(&mut self, mimalloc: &Mimalloc, heap: Addr, before: u64) -> Result<(), HeapError> {
+    /// Reads a heap, in which `before` bytes come before each object, if it is one of objects.
+    fn heap(
+        &mut self,
+        mimalloc: &Mimalloc,
+        heap: Addr,
+        before: Option<u64>,
+    ) -> Result<(), HeapError> {
         const WHAT: &str = "a heap";
         let pages = mimalloc.heap_pages.in_target(heap);
         let pages = self.look.u64(pages).map_err(changing(WHAT, heap))?;
@@ -231,12 +251,29 @@ impl Walk<'_> {
                 if seen > pages || !page.is_plausible() {
                     return Err(HeapError::Changing);
                 }
+                self.check_segment(mimalloc, page)?;
                 let copy = self.copy_of_page(mimalloc, page)?;
-                self.page(mimalloc, page, &copy, before)?;
+                if let Some(before) = before {
+                    self.page(mimalloc, page, &copy, before)?;
+                }
                 page = mimalloc.page_next.of(&copy).unwrap_or_default();
             }
         }
         if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
+    }
+
+    /// Whether the segment of a thread's page is all the thread's: pages that it has left behind, in a segment of which it has
+    /// others still, are listed nowhere.
+    fn check_segment(&mut self, mimalloc: &Mimalloc, page: Addr) -> Result<(), HeapError> {
+        let segment = Addr(page.0 & !(SEGMENT - 1));
+        if self.segments.insert(segment) {
+            let abandoned = mimalloc.segment_abandoned.in_target(segment);
+            let abandoned = self.look.u64(abandoned).map_err(changing("a segment", segment))?;
+            if abandoned != 0 {
+                return Err(HeapError::Changing);
+            }
+        }
+        Ok(())
     }
 
     fn copy_of_page(&mut self, mimalloc: &Mimalloc, page: Addr) -> Result<Vec<u8>, HeapError> {
