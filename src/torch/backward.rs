@@ -18,7 +18,7 @@ const CURRENT_NODE: &str = "_ZN5torch8autograd16get_current_nodeEv";
 const CURRENT_TASK: &str = "_ZN5torch8autograd25get_current_graph_task_idEv";
 /// `Engine::execute_with_graph_task`, up to 2.12 (nodes in `std::shared_ptr`) and since (`c10::intrusive_ptr`).
 const EXECUTE_SHARED: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE";
-const EXECUTE_INTRUSIVE: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS6_6detail34intrusive_target_default_null_typeIS8_EEEEONS0_11InputBufferE";
+const EXECUTE_INTRUSIVE: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE";
 /// It returns an object through a hidden first argument: `this` is the second, the `GraphTask` the third.
 const GRAPH_TASK_ARGUMENT: u8 = 2;
 
