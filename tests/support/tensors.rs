@@ -93,7 +93,8 @@ fn saved(tensors: &Tensors<'_>, graph: &Graph) -> BTreeSet<(u64, u64)> {
     let storage = |tensor: Addr| tensors.tensor(tensor).unwrap().storage;
     all.filter_map(|saved| storage(saved.tensor))
         .filter(|s| s.data != 0)
-        .map(|s| (s.data, s.bytes.unwrap())).collect()
+        .map(|s| (s.data, s.bytes.unwrap()))
+        .collect()
 }
 
 fn check_graphs(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>, truth: &Value) {
@@ -124,4 +125,3 @@ fn check_graphs(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>
         assert_eq!(leaves, classes.get("AccumulateGrad").copied().unwrap_or(0), "{scene}");
     }
 }
-

@@ -71,9 +71,10 @@ impl Environment {
         Environment { name, torch: 11, cuda: true }
     }
 
-    /// Its devices.
+    /// Its devices; without the simulated one where `MEMSPY_DEVICES` is `cpu`.
     pub fn devices(&self) -> &'static [&'static str] {
-        if self.cuda { &["cpu", "cuda"] } else { &["cpu"] }
+        let simulated = self.cuda && std::env::var("MEMSPY_DEVICES").as_deref() != Ok("cpu");
+        if simulated { &["cpu", "cuda"] } else { &["cpu"] }
     }
 
     /// Starts `tests/targets/SCRIPT` in it, on a simulated card of its own.

@@ -5,9 +5,11 @@
 
 mod class;
 mod contents;
+mod frames;
 mod garbage;
 mod lists;
 mod locals;
+mod parts;
 mod references;
 
 use std::cell::{Cell, RefCell};

@@ -62,8 +62,7 @@ impl<'a> Tensors<'a> {
     fn looks_right(&self, at: Addr) -> bool {
         let Some(tensor) = self.tensor(at) else { return false };
         let product = tensor.shape.as_ref().is_none_or(|shape| {
-            shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size))
-                == tensor.numel
+            shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size)) == tensor.numel
         });
         let grad = |grad: u64| self.classes.of(self.memory, Addr(grad)).is_some();
         // Sparse and wrapping tensors count their elements in their own way.
@@ -186,7 +185,8 @@ impl<'a> Tensors<'a> {
         let matrix = self.tensor(at)?;
         let [height, width] = matrix.shape.as_deref()? else { return None };
         let (height, width) = (usize::try_from(*height).ok()?, usize::try_from(*width).ok()?);
-        let is_plain = matrix.dtype == INT64 && matrix.device.is_some_and(|device| device.kind == 0);
+        let is_plain =
+            matrix.dtype == INT64 && matrix.device.is_some_and(|device| device.kind == 0);
         let count = height.checked_mul(width).filter(|n| (1..=MOST_NESTED).contains(n))?;
         if !is_plain || matrix.strides.as_deref()? != [width as i64, 1] || matrix.offset != 0 {
             return None;
