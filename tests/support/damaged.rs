@@ -6,6 +6,8 @@ use memspy::target::{Memory, MemoryError, Span};
 pub struct Damaged<M> {
     pub inner: M,
     pub seed: u64,
+    /// One span in so many has a wrong byte in every kilobyte, one in four times as many is not there.
+    pub one_in: u64,
 }
 
 impl<M: Memory> Memory for Damaged<M> {
@@ -21,10 +23,12 @@ impl<M: Memory> Memory for Damaged<M> {
                 state
             };
             random();
-            if random().is_multiple_of(256) {
+            if random().is_multiple_of(4 * self.one_in) {
                 return Err(MemoryError::Fault { span, index });
             }
-            for _ in 0..span.len.div_ceil(1024) {
+            let bytes =
+                if random().is_multiple_of(self.one_in) { span.len.div_ceil(1024) } else { 0 };
+            for _ in 0..bytes {
                 let place = random() as usize % span.len.max(1);
                 out[start + place] = random() as u8;
             }

@@ -37,7 +37,7 @@ pub fn read_damaged(target: &Target, seed: u64) -> usize {
     let types = reader.types(&memory).unwrap().unwrap();
     let objects = heap.objects().iter().filter(|object| object.class.is_a(types.base));
     let places: Vec<Addr> = objects.map(|object| object.at).collect();
-    let damaged = PageCache::new(Box::new(Damaged { inner: process.memory(), seed }));
+    let damaged = PageCache::new(Box::new(Damaged { inner: process.memory(), seed, one_in: 8 }));
     // No layout may seem to fit any more.
     let Ok(tensors) = reader.tensors(&damaged, &places) else { return 0 };
     let impls = places.iter().filter_map(|object| tensors.impl_of(*object));
@@ -54,7 +54,8 @@ fn look(target: &Target, at: impl FnOnce(&Tensors<'_>, &BTreeMap<u64, (TensorInf
     let process = Process::open(target.pid()).unwrap();
     let python = PythonReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
-    let pause = Pause::of(&process).unwrap();
+    // On a busy machine a thread may take long to stop.
+    let pause = (0..20).find_map(|_| Pause::of(&process).ok()).expect("it stops");
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = python.heap(&memory).unwrap();
     let types = reader.types(&memory).unwrap().unwrap();
