@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up a PyTorch that runs device='cuda' without a GPU: a virtual environment and the simulated CUDA libraries.
 #
-#   scripts/setup-env.sh [TORCH_VERSION [CPYTHON]]      default 2.11.0, with the newest Python that fits
+#   scripts/setup-env.sh [TORCH_VERSION [CPYTHON]]      default that of scripts/torch-versions.txt, with the newest Python that fits
 #
 # Environment in target/envs/torch-<major.minor>/, libraries in target/sim/torch-<major.minor>/. With a CPython (3.9), for
 # which scripts/with-python must have an interpreter, the environment is torch-<major.minor>-py<CPYTHON> and holds PyTorch only.
@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
-torch_version=${1:-2.11.0}
+torch_version=${1:-$(awk '$3 == "default" { print $1 }' scripts/torch-versions.txt)}
 cpython=${2:-}
 short=${torch_version%.*}
 environment=target/envs/torch-$short${cpython:+-py$cpython}

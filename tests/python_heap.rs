@@ -102,6 +102,41 @@ fn check_references(heap: &Heap<'_>, truth: &Value, label: &str) {
     assert_eq!((&*plain.name, heap.module_of(&plain).as_deref()), ("Plain", Some("__main__")));
 }
 
+/// What objects of known types hold, apart from what cannot be part of a cycle, is all that their own `tp_traverse` visits.
+fn check_known(heap: &Heap<'_>, truth: &Value, label: &str) {
+    let tracked: HashSet<u64> = heap.objects().iter().map(|object| object.at.0).collect();
+    let held = |at: Addr| {
+        let class = heap.class_of(at).unwrap();
+        let mut found = BTreeSet::new();
+        heap.references(&Object { at, class, references: 1 }, &mut |_, to| {
+            found.insert(to.0);
+        });
+        found
+    };
+    let mut wrong = Vec::new();
+    for thing in truth["known"].as_array().unwrap() {
+        let at = Addr(id(&thing[0]));
+        let said: BTreeSet<u64> = thing[2].as_array().unwrap().iter().map(id).collect();
+        let mut found = held(at);
+        found.retain(|to| tracked.contains(to));
+        if found != said {
+            wrong.push(format!("{}: {found:x?}, not {said:x?}", thing[1]));
+        }
+    }
+    assert!(wrong.is_empty(), "{label}: {}", wrong.join("\n"));
+    // A cache leads to what it keeps.
+    for pair in truth["cached"].as_array().unwrap() {
+        let mut near = BTreeSet::from([id(&pair[0])]);
+        for _ in 0..3 {
+            near = near.into_iter().flat_map(|at| held(Addr(at))).collect();
+            if near.contains(&id(&pair[1])) {
+                break;
+            }
+        }
+        assert!(near.contains(&id(&pair[1])), "{label}: a cache");
+    }
+}
+
 #[test]
 fn objects_are_what_python_says_they_are() {
     for python in pythons::all() {
@@ -127,6 +162,7 @@ fn check_objects(command: Command, label: &str) {
     let found: HashSet<u64> = look(&target, |heap| {
         check_contents(heap, &truth, label);
         check_references(heap, &truth, label);
+        check_known(heap, &truth, label);
         assert_eq!(heap.unreadable(), 0, "{label}");
         heap.objects().iter().map(|object| object.at.0).collect()
     });
@@ -318,15 +354,22 @@ fn garbage_is_what_the_collector_finds() {
             garbage.into_iter().map(|at| (at.0, class(at))).collect()
         });
         target.say("collect");
-        let collected: BTreeSet<u64> =
+        let survivors: BTreeSet<u64> =
             target.read_until_ready().iter().map(|line| line.parse().unwrap()).collect();
-        let wrong: Vec<_> = found.iter().filter(|(at, _)| !collected.contains(at)).collect();
+        let wrong: Vec<_> = found
+            .iter()
+            .filter(|(at, _)| survivors.contains(at))
+            .map(|(at, class)| (at, class, truth["names"][at.to_string()].to_string()))
+            .collect();
         assert!(wrong.is_empty(), "{label}: {} called garbage are none: {wrong:x?}", wrong.len());
-        let missed: Vec<_> =
-            ids("garbage").into_iter().filter(|at| !found.contains_key(at)).collect();
+        let missed: Vec<_> = ids("garbage")
+            .into_iter()
+            .filter(|at| !found.contains_key(at))
+            .map(|at| (at, truth["names"][at.to_string()].to_string()))
+            .collect();
         assert!(missed.is_empty(), "{label}: not found: {missed:x?} of {}", ids("garbage").len());
         assert!(ids("alive").iter().all(|at| !found.contains_key(at)), "{label}");
-        eprintln!("{label}: {} garbage of {}", found.len(), collected.len());
+        eprintln!("{label}: {} garbage, {} survivors", found.len(), survivors.len());
     }
 }
 

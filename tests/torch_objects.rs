@@ -5,7 +5,8 @@
 
 mod support;
 
-use support::tensors::check;
+use support::target::Target;
+use support::tensors::{check, compare, read_damaged};
 use support::versions::Environment;
 
 #[test]
@@ -16,4 +17,28 @@ fn tensors_and_graphs_are_what_pytorch_says_on_the_cpu() {
 #[test]
 fn tensors_and_graphs_are_what_pytorch_says_on_a_gpu() {
     check(&Environment::default_one(), "cuda");
+}
+
+#[test]
+fn with_another_malloc_nothing_is_missed() {
+    for library in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"] {
+        let folder = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+        let library = std::path::Path::new(&folder).join(library);
+        assert!(
+            library.exists(),
+            "{}: install libjemalloc2, libtcmalloc-minimal4",
+            library.display()
+        );
+        let mut command = support::sim::command("tensors_truth.py", &["--device", "cuda"]);
+        command.env("LD_PRELOAD", &library);
+        compare(&Target::start(command), false);
+    }
+}
+
+#[test]
+fn damaged_memory_makes_errors_not_panics() {
+    let target = Environment::default_one().start("tensors_truth.py", &["--device", "cpu"]);
+    let read: Vec<usize> = (1..=24).map(|seed| read_damaged(&target, seed)).collect();
+    assert!(read.iter().any(|count| *count > 0), "{read:?}");
+    assert!(read.iter().any(|count| *count != read[0]), "{read:?}");
 }

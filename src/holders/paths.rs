@@ -229,6 +229,7 @@ pub(super) fn step(heap: &Heap<'_>, edge: &Edge) -> String {
     match edge {
         Edge::Attribute(name) => format!(".{}", heap.text(*name).unwrap_or_default()),
         Edge::Slot(name) => format!(".{name}"),
+        Edge::Field(name) => format!(".{name}"),
         Edge::Key(key) => match (heap.text(*key), heap.integer(*key)) {
             (Some(key), _) => format!("[{key:?}]"),
             (None, Some(key)) => format!("[{key}]"),

@@ -37,8 +37,9 @@ pub(super) fn find(heap: &Heap<'_>, locals: &[Local], objects: &[Addr]) -> Vec<R
         if asked.contains(&object.at) {
             counts.insert(object.at, object.references);
         }
-        // What runs is told by its variables; those of frames that wait belong to generators.
-        if object.class.kind == Kind::Frame {
+        // What runs is told by its variables; those of frames that wait belong to generators. What has returned is kept by the
+        // traceback of an exception.
+        if object.class.kind == Kind::Frame && !heap.has_returned(object) {
             continue;
         }
         heap.references(object, &mut |edge, to| {

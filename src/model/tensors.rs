@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub struct DType(pub u16);
 
 /// Name and bytes of an element, by index.
-const DTYPES: [(&str, u8); 46] = [
+const DTYPES: [(&str, u8); 47] = [
     ("uint8", 1),
     ("int8", 1),
     ("int16", 2),
@@ -55,6 +55,7 @@ const DTYPES: [(&str, u8); 46] = [
     ("int7", 1),
     ("float8_e8m0fnu", 1),
     ("float4_e2m1fn_x2", 1),
+    ("bcomplex32", 4),
 ];
 
 impl DType {

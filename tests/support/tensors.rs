@@ -8,17 +8,45 @@ use memspy::target::{Addr, PageCache, Pause, Process};
 use memspy::torch::{Graph, TensorReader, Tensors};
 use serde_json::{Value, json};
 
+use super::damaged::Damaged;
 use super::target::Target;
 use super::versions::Environment;
 
 /// Compares everything that `tensors_truth.py` makes on a device with what PyTorch says of it.
 pub fn check(environment: &Environment, device: &str) {
-    let target = environment.start("tensors_truth.py", &["--device", device]);
+    compare(&environment.start("tensors_truth.py", &["--device", device]), true);
+}
+
+/// The same with such a target that runs. Where malloc does not say how large a node is, what nodes that are gone kept beside it
+/// may be taken for its own: all that is kept is found, and perhaps more.
+pub fn compare(target: &Target, sizes_are_known: bool) {
     let truth = serde_json::from_str(target.said.first().unwrap()).unwrap();
-    look(&target, |tensors, found| {
+    look(target, |tensors, found| {
         check_tensors(tensors, found, &truth);
-        check_graphs(tensors, found, &truth);
+        check_graphs(tensors, found, &truth, sizes_are_known);
     });
+}
+
+/// Reads all tensors and their graphs out of memory that is damaged; returns how many tensors could be read.
+pub fn read_damaged(target: &Target, seed: u64) -> usize {
+    let process = Process::open(target.pid()).unwrap();
+    let python = PythonReader::attach_own(&process).unwrap();
+    let reader = TensorReader::attach(&process).unwrap().unwrap();
+    let memory = PageCache::new(Box::new(process.memory()));
+    let heap = python.heap(&memory).unwrap();
+    let types = reader.types(&memory, python.object_head()).unwrap().unwrap();
+    let objects = heap.objects().iter().filter(|object| object.class.is_a(types.base));
+    let places: Vec<Addr> = objects.map(|object| object.at).collect();
+    let damaged = PageCache::new(Box::new(Damaged { inner: process.memory(), seed, one_in: 8 }));
+    // No layout may seem to fit any more.
+    let Ok(tensors) = reader.tensors(&damaged, python.object_head(), &places) else { return 0 };
+    let impls = places.iter().filter_map(|object| tensors.impl_of(*object));
+    let read: Vec<TensorInfo> = impls.filter_map(|at| tensors.tensor(at)).collect();
+    let graph = tensors.graph(read.iter().filter_map(|tensor| tensor.grad_fn).map(Addr));
+    for saved in graph.nodes.iter().flat_map(|node| &node.saved) {
+        tensors.tensor(saved.tensor);
+    }
+    read.len()
 }
 
 /// All tensors that Python knows, by `id()`, and what reads them, while the target stands still.
@@ -26,7 +54,8 @@ fn look(target: &Target, at: impl FnOnce(&Tensors<'_>, &BTreeMap<u64, (TensorInf
     let process = Process::open(target.pid()).unwrap();
     let python = PythonReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
-    let pause = Pause::of(&process).unwrap();
+    // On a busy machine a thread may take long to stop.
+    let pause = (0..20).find_map(|_| Pause::of(&process).ok()).expect("it stops");
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = python.heap(&memory).unwrap();
     let types = reader.types(&memory, python.object_head()).unwrap().unwrap();
@@ -97,7 +126,12 @@ fn saved(tensors: &Tensors<'_>, graph: &Graph) -> BTreeSet<(u64, u64)> {
         .collect()
 }
 
-fn check_graphs(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>, truth: &Value) {
+fn check_graphs(
+    tensors: &Tensors<'_>,
+    found: &BTreeMap<u64, (TensorInfo, bool)>,
+    truth: &Value,
+    sizes_are_known: bool,
+) {
     for (scene, said) in truth["graphs"].as_object().unwrap() {
         let (loss, _) = &found[&said["loss"].as_u64().unwrap()];
         let graph = tensors.graph([Addr(loss.grad_fn.unwrap())]);
@@ -114,10 +148,16 @@ fn check_graphs(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>
                     .iter()
                     .map(|s| (s[0].as_u64().unwrap(), s[1].as_u64().unwrap()))
                     .collect();
-                assert_eq!(kept, expected, "{scene}");
-                assert_eq!(hooked, 0, "{scene}");
+                if sizes_are_known {
+                    assert_eq!((kept, hooked, graph.unsized_nodes), (expected, 0, 0), "{scene}");
+                } else {
+                    assert!(kept.is_superset(&expected), "{scene}: {kept:?}, not {expected:?}");
+                    assert!(graph.unsized_nodes > 0, "{scene}");
+                }
             }
-            None if scene == "trained" => assert_eq!((kept.len(), hooked), (0, 0)),
+            None if scene == "trained" => {
+                assert!(!sizes_are_known || (kept.len(), hooked) == (0, 0), "{kept:?}");
+            }
             // Nothing is unpacked, and nothing kept but what the hooks made of it.
             None => assert!(hooked >= 2, "{scene}: {hooked}"),
         }

@@ -14,8 +14,6 @@ const LIST: &str = include_str!("../../scripts/torch-versions.txt");
 pub struct Environment {
     /// `torch-2.6-py3.13`.
     pub name: String,
-    /// Minor version of PyTorch 2.
-    pub torch: u32,
     /// Whether it has a simulated device.
     pub cuda: bool,
 }
@@ -50,8 +48,7 @@ pub fn environments() -> Vec<Environment> {
             eprintln!("PyTorch {torch} on CPython {python} is not tested: no such CPython here");
             continue;
         }
-        let torch = short.split_once('.').unwrap().1.parse().unwrap();
-        found.push(Environment { name, torch, cuda: place == "cuda" });
+        found.push(Environment { name, cuda: place == "cuda" });
     }
     let all = asked.map_or(0, |asked| asked.split_whitespace().count());
     assert!(found.len() >= all, "not all of these are listed: {found:?}");
@@ -68,12 +65,13 @@ impl Environment {
     /// The one in which all other tests run.
     pub fn default_one() -> Environment {
         let name = std::env::var("MEMSPY_SIM").unwrap_or_else(|_| "torch-2.11".to_owned());
-        Environment { name, torch: 11, cuda: true }
+        Environment { name, cuda: true }
     }
 
-    /// Its devices.
+    /// Its devices; without the simulated one where `MEMSPY_DEVICES` is `cpu`.
     pub fn devices(&self) -> &'static [&'static str] {
-        if self.cuda { &["cpu", "cuda"] } else { &["cpu"] }
+        let simulated = self.cuda && std::env::var("MEMSPY_DEVICES").as_deref() != Ok("cpu");
+        if simulated { &["cpu", "cuda"] } else { &["cpu"] }
     }
 
     /// Starts `tests/targets/SCRIPT` in it, on a simulated card of its own.

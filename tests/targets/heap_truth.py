@@ -6,8 +6,11 @@ import array
 import collections
 import functools
 import gc
+import itertools
 import sys
 import threading
+import types
+import weakref
 
 import handshake
 
@@ -130,6 +133,66 @@ def attributes_of(samples):
     return said
 
 
+@functools.lru_cache(maxsize=None)
+def cached(number):
+    return [number]
+
+
+@functools.lru_cache(maxsize=4)
+def cached_some(number):
+    return [number]
+
+
+def raised(error):
+    try:
+        try:
+            raise ValueError(["first"])
+        except ValueError as first:
+            raise error from first
+    except BaseException as caught:
+        return caught
+
+
+class Failure(Exception):
+    pass
+
+
+def known_types():
+    """Objects of types written in C whose references are known, each with something of its own to hold."""
+    function = shared(["in a closure"])
+    error = raised(Failure(["argument"]))
+    error.beside = ["beside"]
+    stop, leave, missing = raised(StopIteration(["value"])), raised(SystemExit(["code"])), None
+    try:
+        Plain().missing
+    except AttributeError as caught:
+        missing = caught
+    return [
+        functools.partial(function, ["a"], key=["b"]), property(function, shared(1)), staticmethod(function), classmethod(function),
+        collections.deque([["a"], ["b"]]), collections.defaultdict(function, a=["a"]), types.MappingProxyType({"a": ["a"]}),
+        {"a": ["a"]}.values(), {"a": ["a"]}.items(), {"a": ["a"]}.keys(), collections.OrderedDict(a=["a"]).values(),
+        iter([["a"]]), iter((["a"],)), iter({"a": ["a"]}.values()), iter({"a": ["a"]}.items()), iter({"a": ["a"]}), iter({("a",)}),
+        iter(function, ["end"]), reversed([["a"]]), reversed((["a"],)), enumerate([["a"]]), map(function, [["a"]]),
+        filter(function, [["a"]]), zip([["a"]], [["b"]]), slice(["a"], ["b"], ["c"]), [["a"]].append, [["a"]].__len__,
+        itertools.chain([["a"]], [["b"]]), itertools.cycle([["a"]]), itertools.repeat(["a"]), itertools.islice(iter([["a"]]), 1),
+        itertools.starmap(function, [["a"]]), itertools.takewhile(function, [["a"]]), itertools.dropwhile(function, [["a"]]),
+        itertools.filterfalse(function, [["a"]]), itertools.accumulate([["a"]], function, initial=["i"]),
+        itertools.compress([["a"]], [1]), itertools.zip_longest([["a"]], [["b"]], fillvalue=["f"]), itertools.product([["a"]], [["b"]]),
+        itertools.permutations([["a"], ["b"]]), itertools.groupby([["a"]], function), weakref.ref(function, shared(2)),
+        weakref.proxy(function, shared(3)), weakref.WeakMethod(Plain().__init__, shared(4)), error, error.__traceback__, error.__cause__, stop, leave,
+        missing, shared(5).__closure__[0], Plain().__init__, types.SimpleNamespace(a=["a"]),
+    ]
+
+
+def held(thing):
+    """What it holds that can be part of a cycle, as its own `tp_traverse` says; its class is held by heap types since 3.9.
+    What its attributes hold in place of the dictionary that has them."""
+    others = [other for other in gc.get_referents(thing) if other is not type(thing)]
+    if issubclass(type(thing), (BaseException, types.SimpleNamespace, staticmethod, classmethod)):
+        others = [other for other in others if other is not thing.__dict__] + list(thing.__dict__.values())
+    return [id(other) for other in others if gc.is_tracked(other)]
+
+
 def main():
     with_dict = Plain()
     with_dict.__dict__
@@ -158,6 +221,11 @@ def main():
     next(generator)
     method = instances["plain"].__init__
     partial = functools.partial(waits, 1)
+    known = known_types()
+    for iterates in known:
+        if type(iterates).__module__ == "itertools" and type(iterates).__name__ in ("chain", "cycle", "zip_longest", "accumulate"):
+            next(iterates)
+    cached(1), cached_some(2)
     references = {
         "function": [id(function), [id(function.__defaults__), id(function.__kwdefaults__), id(function.__closure__)]],
         "cell": [id(function.__closure__[0]), [id(function.__closure__[0].cell_contents)]],
@@ -181,6 +249,8 @@ def main():
         "instances": {name: id(value) for name, value in instances.items()},
         "attributes": attributes_of(instances),
         "references": references,
+        "known": [[id(thing), type(thing).__name__, held(thing)] for thing in known],
+        "cached": [[id(cached), id(cached(1))], [id(cached_some), id(cached_some(2))]],
         "locals": {"main.containers": id(containers), "main.left": id(left), "main.more": id(more), "main.function": id(function),
                    "waits.in_thread": in_thread, "waits.in_cell": in_cell, "main.partial": id(partial)},
         "globals": {"Plain": id(Plain), "gc": id(gc)},

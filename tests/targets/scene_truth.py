@@ -128,6 +128,7 @@ def evaluate(frame, expression):
 def said(frame, expression):
     """As memspy writes it: locals after the name of their function, a generator's variables as `.<locals>.x`."""
     name = re.sub(r"\.(gi|ag|cr)_frame\.f_locals\[.(\w+).\]", r".<locals>.\2", expression)
+    name = re.sub(r"\.tb_frame\.f_locals\[.(\w+).\]", r".tb_frame.<locals>.\1", name)
     name = re.sub(r"^next\(iter\((.*)\)\)$", r"\1.keys()", name)
     return name if is_global(frame, expression) else f"{frame.f_code.co_name}: {name}"
 

@@ -142,6 +142,30 @@ def closures(device, show):
     del weak, use_captured
 
 
+class Failed(Exception):
+    """Has room for a tensor of its own."""
+
+
+def fails(tensor):
+    inner = tensor + 1
+    raise Failed(tensor * 2, inner.shape)
+
+
+def exceptions(device, show):
+    """What a stored exception keeps: its arguments and attributes, and every variable of the functions that it came through."""
+    errors = []
+    for size in (3, 5):
+        try:
+            fails(torch.zeros(size, 100, device=device))
+        except Failed as error:
+            error.beside = torch.ones(size, 50, device=device)
+            errors.append(error)
+    error = None
+    show("errors[0].args[0]", "errors[1].beside", 'errors[0].__traceback__.tb_next.tb_frame.f_locals["inner"]',
+         'errors[1].__traceback__.tb_next.tb_frame.f_locals["tensor"]')
+    del error
+
+
 class Node:
     def __init__(self, tensor):
         self.tensor = tensor
@@ -188,4 +212,4 @@ def notebook(device, show):
         exec(compile(text, name, "exec"), vars(sys.modules["__main__"]))
 
 
-SCENES = (views, sparse, unusual, closures, garbage, notebook)
+SCENES = (views, sparse, unusual, closures, exceptions, garbage, notebook)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::super::dicts::InstanceClass;
 use super::Heap;
+use super::parts::{self, Part};
 use crate::target::{Addr, Field, Memory};
 
 /// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15, but for the length of the head.
@@ -27,6 +28,7 @@ const LIST: u64 = 1 << 25;
 const TUPLE: u64 = 1 << 26;
 const TEXT: u64 = 1 << 28;
 const MAPPING: u64 = 1 << 29;
+const EXCEPTION: u64 = 1 << 30;
 const TYPE: u64 = 1 << 31;
 /// `PyMemberDescrObject.d_member`, likewise.
 const MEMBER: Field<Addr> = Field::at(40);
@@ -87,6 +89,8 @@ pub struct Class {
     pub(super) dict: Addr,
     pub(super) dict_offset: i64,
     pub(super) slots: OnceCell<Vec<(Arc<str>, u64)>>,
+    /// The references in what C made of its instances; `None` where these are not known.
+    pub(super) parts: Option<&'static [Part]>,
 }
 
 impl Class {
@@ -99,7 +103,9 @@ impl Class {
     pub fn is_leaf(&self) -> bool {
         match self.kind {
             Kind::Text => true,
-            Kind::Other => self.dict_offset == 0 && self.flags & MANAGED_DICT == 0,
+            Kind::Other => {
+                self.parts.is_none() && self.dict_offset == 0 && self.flags & MANAGED_DICT == 0
+            }
             _ => false,
         }
     }
@@ -179,11 +185,20 @@ impl Heap<'_> {
         let bytes = memory.vec(at, head.past(LAST).end()).ok()?;
         let name = memory.c_string(head.past(NAME).of(&bytes)?, LONGEST_NAME).ok()?;
         let flags = head.past(FLAGS).of(&bytes)?;
+        let bases = self.items_at(head.past(MRO).of(&bytes)?, Kind::Tuple).unwrap_or_default();
+        // A class of Python's may be called like a builtin one, but has no module in its name.
+        let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
+        let own = match flags & EXCEPTION {
+            0 => parts::of_type(&name),
+            _ => parts::of_exception(&self.layout, &name),
+        };
+        let parts = own.filter(|_| is_of_c).or_else(|| self.parts_of_base(at, &bases));
         Some(Class {
             at,
             kind: kind(&name, flags),
             name: name.into(),
-            bases: self.items_at(head.past(MRO).of(&bytes)?, Kind::Tuple).unwrap_or_default(),
+            bases,
+            parts,
             basic_size: head.past(BASIC_SIZE).of(&bytes)?,
             item_size: head.past(ITEM_SIZE).of(&bytes)?,
             flags,
@@ -191,6 +206,12 @@ impl Heap<'_> {
             dict_offset: head.past(DICT_OFFSET).of(&bytes)?,
             slots: OnceCell::new(),
         })
+    }
+
+    /// Those of the first base that has any.
+    fn parts_of_base(&self, class: Addr, bases: &[Addr]) -> Option<&'static [Part]> {
+        let others = bases.iter().filter(|base| **base != class);
+        others.filter_map(|base| self.class_at(*base)).find_map(|base| base.parts)
     }
 
     /// The module that a class statement stands in (`__module__`).
@@ -210,7 +231,13 @@ impl Heap<'_> {
                 let base = self.class_at(*base).filter(|base| base.is_heap_type())?;
                 Some(self.own_slots(&base))
             };
-            class.bases.iter().filter_map(of_base).flatten().collect()
+            let slots = class.bases.iter().filter_map(of_base).flatten();
+            let head = self.layout.object.head();
+            let is_part = |offset: u64| {
+                let parts = class.parts.unwrap_or_default();
+                parts.iter().any(|part| head.past(part.0 as usize) as u64 == offset)
+            };
+            slots.filter(|(_, offset)| !is_part(*offset)).collect()
         })
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The collector's own way (Python/gc.c, `deduce_unreachable`): of each object's reference count those are taken off that
 //! come from other tracked objects. What is left over comes from outside (a variable of C, a frame, an object of unknown
-//! kind) and keeps the object alive, and all that it refers to. Objects of unknown kinds are taken to refer to nothing: what
-//! they keep has references left over and counts as alive. So everything found is garbage, but not all garbage is found.
+//! kind) and keeps the object alive, and all that it refers to. Objects of unknown kinds (see `parts`) are taken to refer to
+//! nothing: what they keep has references left over and counts as alive. So everything found is garbage, but not all garbage is found.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -97,10 +97,23 @@ impl Heap<'_> {
                 dicts::of_module(memory, &self.layout, at).into_iter().for_each(&mut *take);
                 return;
             }
+            Kind::Generator => {
+                self.owned_by_generator(at, take);
+                return;
+            }
+            Kind::Frame => {
+                self.owned_by_frame_object(at, take);
+                return;
+            }
             Kind::Instance => {}
-            Kind::Text | Kind::Generator | Kind::Frame | Kind::Type | Kind::Other => return,
+            Kind::Other if object.class.parts.is_some() => {}
+            Kind::Text | Kind::Type | Kind::Other => return,
         }
-        if !object.class.is_heap_type() {
+        let parts = object.class.parts;
+        for &(offset, _) in parts.unwrap_or_default() {
+            pointer(head.past(Field::at(offset as usize))).into_iter().for_each(&mut *take);
+        }
+        if !object.class.is_heap_type() && parts.is_none() {
             return;
         }
         for (_, value) in self.slots_of(at, &object.class) {

@@ -142,10 +142,12 @@ impl Heap<'_> {
         Some(())
     }
 
-    /// The frame of a generator that has not ended.
+    /// The frame of a generator that waits.
     pub(super) fn frame_of_generator(&self, generator: Addr) -> Option<Addr> {
         match self.layout.heap.generator {
-            GeneratorFrame::Inside(offset) => Some(generator + offset as u64),
+            GeneratorFrame::Inside(offset) => {
+                Some(generator + offset as u64).filter(|frame| self.is_waiting(*frame))
+            }
             GeneratorFrame::Pointer(field) => {
                 let frame = self.memory().pointer(field.in_target(generator)).ok()?;
                 frame.is_plausible().then_some(frame)

@@ -6,10 +6,12 @@
 mod blocks;
 mod class;
 mod contents;
+mod frames;
 mod garbage;
 mod lists;
 mod locals;
 mod mimalloc;
+mod parts;
 mod references;
 
 use std::cell::{Cell, RefCell};

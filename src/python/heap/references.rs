@@ -18,6 +18,8 @@ pub enum Edge {
     Attribute(Addr),
     /// An attribute in a slot.
     Slot(Arc<str>),
+    /// A part of an object that is written in C, as it is called there; in angle brackets where Python has no name for it.
+    Field(&'static str),
     /// The value of a key.
     Key(Addr),
     /// The key itself, if it is no string.
@@ -92,11 +94,7 @@ impl Heap<'_> {
                 }
             }
             Kind::Frame => {
-                let frame = match self.layout.heap.frame_of_object {
-                    Some(field) => pointer(field),
-                    None => Some(at),
-                };
-                if let Some(frame) = frame {
+                if let Some((frame, _)) = self.frame_of_object(at) {
                     self.locals_of_frame(frame, &mut |local| {
                         take(Edge::Local(local.name), local.value);
                     });
@@ -117,6 +115,11 @@ impl Heap<'_> {
                 take(Edge::Part, class.dict);
             }
         } else {
+            for &(offset, name) in object.class.parts.unwrap_or_default() {
+                if let Some(to) = pointer(head.past(Field::at(offset as usize))) {
+                    take(Edge::Field(name), to);
+                }
+            }
             for (name, value) in self.slots_of(at, &object.class) {
                 take(Edge::Slot(name), value);
             }

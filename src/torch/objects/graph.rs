@@ -76,7 +76,8 @@ pub struct Node {
 pub struct Graph {
     /// In the order found.
     pub nodes: Vec<Node>,
-    /// Nodes whose size is not known, which were looked at as far as any node goes.
+    /// Nodes whose size is not known (another malloc than glibc's), which were looked at up to the next object: what is left
+    /// there of others may be taken for theirs.
     pub unsized_nodes: u64,
 }
 
@@ -148,7 +149,7 @@ impl Tensors<'_> {
 
     /// The bytes that malloc gave for the object at `at` (glibc: malloc/malloc.c, `struct malloc_chunk`).
     fn chunk(&self, at: Addr) -> Option<u64> {
-        let header = self.memory.u64(at - 8).ok()?;
+        let header = self.memory.u64(at - 8).ok().filter(|_| self.has_sizes)?;
         // The flags say that the piece before is in use, that it was mapped by itself (which small ones never are),
         // and that another thread's arena has it.
         let len = (header & !7).checked_sub(8)?;
@@ -177,6 +178,13 @@ impl Tensors<'_> {
                 self.elements(Addr(word(offset)), vector, by, node);
                 offset += 24;
                 continue;
+            }
+            // Where no size tells the end, another object does.
+            if !self.has_sizes
+                && by == SavedIn::Field
+                && self.classes.of(self.memory, at + offset as u64).is_some()
+            {
+                break;
             }
             offset += 8;
         }
@@ -228,10 +236,26 @@ impl Tensors<'_> {
         {
             return None;
         }
+        if !self.has_sizes {
+            return self.are_saved(Addr(begin), len).then_some(len);
+        }
         let header = self.memory.u64(Addr(begin) - 8).ok()?;
         let chunk = (header & !7).checked_sub(8)?;
         // Rounded up to 16 bytes, and to 16 more where what would be left over is too little for another piece.
         (room..=room + 24).contains(&chunk).then_some(len)
+    }
+
+    /// Whether all elements of a vector look like saved variables, some of which may be empty.
+    fn are_saved(&self, at: Addr, len: u64) -> bool {
+        let layout = &self.layout.saved;
+        let Ok(bytes) = self.memory.vec(at, len as usize) else { return false };
+        bytes.chunks_exact(layout.len).all(|one| {
+            let tensor = Field::<Addr>::at(0).of(one).unwrap_or_default();
+            let kind = self.classes.of(self.memory, tensor).map(|(_, kind)| kind);
+            let flags = one.get(layout.flags..layout.flags + FLAGS);
+            matches!(kind, Some(CppKind::Tensor | CppKind::Undefined))
+                && flags.is_some_and(|flags| flags.iter().all(|flag| *flag <= 1))
+        })
     }
 
     fn elements(&self, at: Addr, len: u64, by: SavedIn, node: &mut Node) {

@@ -28,6 +28,8 @@ pub struct Tensors<'a> {
     pub(super) layout: ObjectsLayout,
     autograd: AutogradLayout,
     pub(super) classes: CppClasses,
+    /// Whether the word before an object is that of glibc's malloc, which tells its size.
+    pub(super) has_sizes: bool,
 }
 
 impl<'a> Tensors<'a> {
@@ -37,7 +39,8 @@ impl<'a> Tensors<'a> {
         layout: ObjectsLayout,
         classes: CppClasses,
     ) -> Tensors<'a> {
-        Tensors { memory, head, layout, autograd: autograd(&layout, true), classes }
+        let autograd = autograd(&layout, true);
+        Tensors { memory, head, layout, autograd, classes, has_sizes: true }
     }
 
     /// Itself, with the C++ ABI found out, if all `samples` are tensors by this layout.
@@ -57,7 +60,20 @@ impl<'a> Tensors<'a> {
         if let Some(cxx11) = impls.iter().find_map(cxx11) {
             self.autograd = autograd(&self.layout, cxx11);
         }
+        self.has_sizes = self.sizes_fit(&impls);
         impls.iter().all(|at| self.looks_right(*at)).then_some(self)
+    }
+
+    /// Whether malloc's word says of most tensors that they are as large as they are.
+    fn sizes_fit(&self, impls: &[Addr]) -> bool {
+        let asked = self.layout.tensor.derived() as u64;
+        let fits = |at: &&Addr| {
+            let len = self.memory.u64(**at - 8).map_or(0, |word| (word & !7).saturating_sub(8));
+            (asked..=asked + 24).contains(&len)
+        };
+        let is_plain = |at: &&Addr| matches!(self.classes.of(self.memory, **at), Some((name, _)) if &*name == "TensorImpl");
+        let plain = impls.iter().filter(is_plain).count();
+        2 * impls.iter().filter(is_plain).filter(fits).count() >= plain
     }
 
     /// Whether the numbers of a tensor fit together, so that the layout must be right.

@@ -1,0 +1,203 @@
+//! What frames own that do not run: those of generators that wait, and those that the traceback of an exception keeps.
+
+use super::{Heap, Object};
+use crate::python::layout::GeneratorFrame;
+use crate::target::{Addr, Field};
+
+/// More than any frame has of local variables and values on its stack.
+const MOST_SLOTS: u64 = 1 << 16;
+/// A frame object that owns its frame has it close behind its own fields.
+const OWN_FRAME: u64 = 256;
+/// A reference in a frame that is not counted: borrowed, of an immortal object, or a number (3.14+: `Py_TAG_REFCNT`).
+const UNCOUNTED: u64 = 1;
+/// `gi_frame_state` and the exception that a generator handles, before its frame (`_PyGenObject_HEAD`, 3.11+).
+const STATE_BEFORE: u64 = 5;
+const EXCEPTION_BEFORE: u64 = 32;
+/// `PyFrameObject.f_back`, `f_trace` (3.11+).
+const BACK_AND_TRACE: [Field<Addr>; 2] = [Field::at(16), Field::at(32)];
+/// `PyFrameObject.f_gen` (up to 3.10).
+const GENERATOR_OF_FRAME: Field<Addr> = Field::at(88);
+
+/// How a frame that does not run says where its values end.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// `stackpointer`.
+    Pointer(Field<Addr>),
+    /// `f_stacktop`, else `f_valuestack`: a function that has returned has local variables only.
+    Either(Field<Addr>, Field<Addr>),
+    /// `f_valuestack` and `f_stackdepth`, which is negative while it runs.
+    Depth { stack: Field<Addr>, depth: Field<i32> },
+    /// `stacktop`: values from the first local variable on.
+    Index(Field<i32>),
+}
+
+/// What a frame (`_PyInterpreterFrame`, or `PyFrameObject` up to 3.10) owns besides its values.
+#[derive(Debug)]
+struct Owns {
+    /// First minor version with it.
+    since: u8,
+    fields: &'static [Field<Addr>],
+    end: End,
+    /// The states of a generator that waits, from and to (`enum _framestate`, 3.11+).
+    waits: (u8, u8),
+    /// The exception that a generator handles, in the generator: since 3.11 one reference at the same place before its frame.
+    handles: &'static [Field<Addr>],
+}
+
+/// Newest first.
+const OWNS: [Owns; 6] = [
+    Owns {
+        since: 15,
+        fields: &[Field::at(16), Field::at(40), Field::at(48)],
+        end: End::Pointer(Field::at(64)),
+        waits: (0, 3),
+        handles: &[],
+    },
+    Owns {
+        since: 14,
+        fields: &[Field::at(16), Field::at(40), Field::at(48)],
+        end: End::Pointer(Field::at(64)),
+        waits: (253, 255),
+        handles: &[],
+    },
+    // The function, the namespace of a class body, the frame object.
+    Owns {
+        since: 12,
+        fields: &[Field::at(16), Field::at(40), Field::at(48)],
+        end: End::Index(Field::at(64)),
+        waits: (253, 255),
+        handles: &[],
+    },
+    Owns {
+        since: 11,
+        fields: &[Field::at(0), Field::at(24), Field::at(40)],
+        end: End::Index(Field::at(64)),
+        waits: (254, 255),
+        handles: &[],
+    },
+    // The caller's frame, builtins, globals, the namespace of a class body, what traces.
+    Owns {
+        since: 10,
+        fields: &[Field::at(24), Field::at(40), Field::at(48), Field::at(56), Field::at(72)],
+        end: End::Depth { stack: Field::at(64), depth: Field::at(80) },
+        waits: (0, 0),
+        handles: &[Field::at(56), Field::at(64), Field::at(72)],
+    },
+    Owns {
+        since: 0,
+        fields: &[Field::at(24), Field::at(40), Field::at(48), Field::at(56), Field::at(80)],
+        end: End::Either(Field::at(72), Field::at(64)),
+        waits: (0, 0),
+        handles: &[Field::at(64), Field::at(72), Field::at(80)],
+    },
+];
+
+impl Heap<'_> {
+    fn owns(&self) -> &'static Owns {
+        let minor = self.layout.minor;
+        OWNS.iter().find(|owns| owns.since <= minor).unwrap_or(&OWNS[0])
+    }
+
+    /// Whether a generator whose frame is part of it, at `frame`, waits.
+    pub(super) fn is_waiting(&self, frame: Addr) -> bool {
+        let (from, to) = self.owns().waits;
+        let state = self.memory().bytes::<1>(frame - STATE_BEFORE);
+        state.is_ok_and(|[state]| (from..=to).contains(&state))
+    }
+
+    /// The frame of a frame object, and whether the function has returned: then the object owns it. Up to 3.10 that of a
+    /// generator belongs to the generator.
+    pub(super) fn frame_of_object(&self, at: Addr) -> Option<(Addr, bool)> {
+        let memory = self.memory();
+        match self.layout.heap.frame_of_object {
+            Some(field) => {
+                let frame = memory.pointer(field.in_target(at)).ok()?;
+                Some((frame, (at.0..at.0 + OWN_FRAME).contains(&frame.0)))
+            }
+            None => {
+                let generator = memory.pointer(GENERATOR_OF_FRAME.in_target(at)).ok()?;
+                Some((at, generator == Addr(0)))
+            }
+        }
+    }
+
+    /// Whether the function of a frame object has returned.
+    pub fn has_returned(&self, frame: &Object) -> bool {
+        self.frame_of_object(frame.at).is_some_and(|(_, returned)| returned)
+    }
+
+    /// Passes on each reference that a generator owns, if it waits.
+    pub(super) fn owned_by_generator(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Option<()> {
+        match self.layout.heap.generator {
+            GeneratorFrame::Pointer(field) => {
+                for field in self.owns().handles.iter().chain([&field]) {
+                    take(self.memory().pointer(field.in_target(at)).ok()?);
+                }
+            }
+            GeneratorFrame::Inside(offset) => {
+                let frame = at + offset as u64;
+                if self.is_waiting(frame) {
+                    take(self.memory().pointer(frame - EXCEPTION_BEFORE).ok()?);
+                    self.owned_by_frame(frame, take)?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Passes on each reference that a frame object owns.
+    pub(super) fn owned_by_frame_object(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Option<()> {
+        if self.layout.heap.frame_of_object.is_none() {
+            return self.owned_by_frame(at, take);
+        }
+        for field in BACK_AND_TRACE {
+            let field = self.layout.object.past(field);
+            take(self.memory().pointer(field.in_target(at)).ok()?);
+        }
+        match self.frame_of_object(at)? {
+            (frame, true) => self.owned_by_frame(frame, take),
+            _ => Some(()),
+        }
+    }
+
+    fn owned_by_frame(&self, frame: Addr, take: &mut dyn FnMut(Addr)) -> Option<()> {
+        let memory = self.memory();
+        let owns = self.owns();
+        let start = frame + self.layout.heap.frame_locals as u64;
+        let end = match owns.end {
+            End::Pointer(field) => memory.pointer(field.in_target(frame)).ok()?,
+            End::Either(top, stack) => match memory.pointer(top.in_target(frame)).ok()? {
+                Addr(0) => memory.pointer(stack.in_target(frame)).ok()?,
+                top => top,
+            },
+            End::Depth { stack, depth } => {
+                let depth = memory.u32(frame + depth.offset as u64).ok()? as i32;
+                memory.pointer(stack.in_target(frame)).ok()?
+                    + 8 * u64::from(depth.max(0).unsigned_abs())
+            }
+            // Negative while it runs.
+            End::Index(field) => {
+                let index = memory.u32(frame + field.offset as u64).ok()? as i32;
+                start + 8 * u64::try_from(index).ok()?
+            }
+        };
+        let slots = end.0.checked_sub(start.0)? / 8;
+        if slots > MOST_SLOTS {
+            return None;
+        }
+        let values = memory.vec(start, 8 * slots as usize).ok()?;
+        for field in owns.fields {
+            self.counted(memory.pointer(field.in_target(frame)).ok()?, take);
+        }
+        for value in values.chunks_exact(8) {
+            self.counted(Field::<Addr>::at(0).of(value)?, take);
+        }
+        Some(())
+    }
+
+    fn counted(&self, reference: Addr, take: &mut dyn FnMut(Addr)) {
+        if reference.0 & UNCOUNTED == 0 && reference.is_plausible() {
+            take(Addr(reference.0 & !super::TAG));
+        }
+    }
+}
