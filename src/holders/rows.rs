@@ -20,6 +20,9 @@ const WORTH_A_SEARCH: u64 = 1 << 20;
 /// Tensors that a compiler traces a program with (torch/_subclasses/fake_tensor.py): they have shapes, nodes and no memory.
 const FAKE: &str = "FakeTensor";
 
+/// More wrappers around each other than any program has; they may even hold themselves.
+const MOST_WRAPPERS: usize = 16;
+
 /// A tensor that a wrapper stands for.
 pub(super) struct Part {
     pub(super) wrapper: Addr,
@@ -220,7 +223,7 @@ impl<'h, 'a> Rows<'h, 'a> {
             .filter_map(|index| Some((self.rows[index].object?, index)))
             .collect();
         let row = |object: Addr| by_object.get(&object.0).copied();
-        for Part { wrapper, step, part } in parts {
+        for Part { wrapper, step, part } in outermost_first(parts) {
             let (Some(wrapper), Some(part)) = (row(*wrapper), row(*part)) else { continue };
             let (category, names) = (self.rows[wrapper].category, self.rows[wrapper].names.clone());
             let saved = self.rows[wrapper].saved.clone();
@@ -257,5 +260,37 @@ impl<'h, 'a> Rows<'h, 'a> {
         if let Some(name) = names.first() {
             self.rows[held].names.insert(0, format!("{name}{what}").into());
         }
+    }
+}
+
+/// A wrapper may stand for wrappers: what it is has to be known before it is told to these.
+fn outermost_first(parts: &[Part]) -> Vec<&Part> {
+    let over: FxHashMap<Addr, Addr> = parts.iter().map(|part| (part.part, part.wrapper)).collect();
+    let depth = |part: &&Part| {
+        let mut at = Some(part.wrapper);
+        std::iter::from_fn(|| {
+            at = at.and_then(|wrapper| over.get(&wrapper).copied());
+            at
+        })
+        .take(MOST_WRAPPERS)
+        .count()
+    };
+    let mut sorted: Vec<&Part> = parts.iter().collect();
+    sorted.sort_by_key(depth);
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrappers_come_before_those_that_they_stand_for() {
+        let part =
+            |wrapper, part| Part { wrapper: Addr(wrapper), step: String::new(), part: Addr(part) };
+        // 3 stands for 2, that for 1; 9 for itself.
+        let parts = [part(2, 1), part(9, 9), part(3, 2)];
+        let order: Vec<u64> = outermost_first(&parts).iter().map(|part| part.wrapper.0).collect();
+        assert_eq!(order, [3, 2, 9]);
     }
 }

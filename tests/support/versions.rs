@@ -19,11 +19,10 @@ pub struct Environment {
 }
 
 /// The environments to test, without the default one: those that every run tests, or those that `MEMSPY_VERSIONS` names
-/// (`2.6.0/3.13 2.2.2/3.10`). Panics when one of them is not set up, unless this machine has no such CPython and does not
-/// have to (`MEMSPY_VERSIONS`, continuous integration); that is said on stderr.
+/// (`2.6.0/3.13 2.2.2/3.10`). Panics when one of them is not set up, unless this machine has no such CPython and was not asked
+/// for it; that is said on stderr.
 pub fn environments() -> Vec<Environment> {
     let asked = std::env::var("MEMSPY_VERSIONS").ok();
-    let strict = asked.is_some() || std::env::var_os("CI").is_some();
     let known = run("scripts/with-python", &["--list"]);
     let mut found = Vec::new();
     for line in LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -42,7 +41,7 @@ pub fn environments() -> Vec<Environment> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         if !root.join("target/envs").join(&name).join(".installed").exists() {
             assert!(
-                !strict && !known.lines().any(|version| version == python),
+                asked.is_none() && !known.lines().any(|version| version == python),
                 "{name} is missing: run scripts/setup-env.sh {torch} {python} first"
             );
             eprintln!("PyTorch {torch} on CPython {python} is not tested: no such CPython here");
