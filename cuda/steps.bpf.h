@@ -46,9 +46,9 @@ struct {
 /* 0 in a recording that has nothing to watch. */
 volatile const u32 WATCHES;
 
-/* Include/cpython/longintrepr.h */
+/* Include/cpython/longintrepr.h, from the class on, which a reference count comes before: longer without a GIL. */
 struct integer {
-	u64 references, type, size;
+	u64 type, size;
 	u32 digits[2];
 };
 #define DIGIT_BITS 30
@@ -86,7 +86,7 @@ static __always_inline int read_watched(const struct watched *w, u64 *value)
 		return !bpf_probe_read_user(value, sizeof *value, (void *)w->at);
 	struct integer integer;
 	u64 at = read_word(w->at) & ~TAG;
-	if (!at || bpf_probe_read_user(&integer, sizeof integer, (void *)at) || integer.type != w->type)
+	if (!at || bpf_probe_read_user(&integer, sizeof integer, (void *)(at + WALK.object_class)) || integer.type != w->type)
 		return 0;
 	u64 digits = integer.size >> w->size_bit;
 	if (digits > 2 || (w->size_bit && (integer.size & SIGN) == NEGATIVE))

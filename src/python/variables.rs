@@ -83,8 +83,8 @@ impl IntegerVariable {
         let layout = &self.interpreter.layout;
         let object = &layout.object;
         // What cuda/steps.bpf.h takes for granted: `struct integer`.
-        let known = (object.type_of.offset, object.int_len.offset, object.int_digits);
-        if known != (8, 16, 24) {
+        let class = object.type_of.offset;
+        if (object.int_len.offset, object.int_digits) != (class + 8, class + 16) {
             return None;
         }
         let (at, check_at, check, frame) = match self.place? {
