@@ -120,7 +120,7 @@ pub fn holders_flame(
         |pause| format!("the process stood still for {:.1} ms", pause.0 as f64 / 1e6),
     );
     let looks = count(stacks.looks);
-    let subtitle = format!("at {:.3} s, {pause}; {looks} looks recorded", stacks.time.seconds());
+    let subtitle = format!("at {:.3} s, {pause}; looks recorded: {looks}", stacks.time.seconds());
     draw(out, &lines, title, subtitle, "Holder:")
 }
 
