@@ -95,10 +95,11 @@ impl HolderReader {
         names::modules(&heap, &found, &mut named);
         let locals = heap.locals();
         // What the graph keeps is explained by it.
-        let needs_name = |object: Addr| rows.needs_name(object);
+        let in_use = InUse::of(&blocks);
+        let needs_name = |object: Addr| rows.needs_name(object, &in_use);
         let unreached = paths::of_variables(&heap, &found, &locals, &mut named, &needs_name);
         // All objects are looked into for it: only where something may be found.
-        let garbage = match rows.may_be_much(&unreached, &InUse::of(&blocks)) {
+        let garbage = match rows.may_be_much(&unreached, &in_use) {
             true => heap.garbage().unwrap_or_default(),
             false => FxHashSet::default(),
         };

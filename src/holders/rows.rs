@@ -146,12 +146,20 @@ impl<'h, 'a> Rows<'h, 'a> {
 
     /// Whether a tensor of Python that no variable leads to would be left without an explanation: it has memory
     /// worth asking for, and no node keeps it.
-    pub(super) fn needs_name(&self, object: Addr) -> bool {
+    pub(super) fn needs_name(&self, object: Addr, in_use: &InUse) -> bool {
         let tensor = self.tensors.impl_of(object);
         let Some(&row) = tensor.and_then(|at| self.by_impl.get(&at.0)) else { return false };
         let row = &self.rows[row];
         let bytes = row.tensor.storage.and_then(|storage| storage.bytes);
+        // Wrappers have no address; what stands in the pool of a CUDA graph is told as a whole.
+        let is_counted = match (row.tensor.storage, row.tensor.device) {
+            (Some(storage), Some(device)) => {
+                storage.data == 0 || in_use.holds(device, storage.data)
+            }
+            _ => true,
+        };
         bytes.is_some_and(|bytes| bytes >= WORTH_A_NAME)
+            && is_counted
             && !self.fake.contains(&row.tensor.at)
             && !self.kept.contains(&row.tensor.at)
             && row.tensor.grad_fn.is_none()
