@@ -241,7 +241,7 @@ fn read_running(python: &Python) {
         let pause = Standstill::of(&process).unwrap();
         match reader.heap(&memory).map(|heap| heap.objects().len()) {
             Ok(_) => read += 1,
-            Err(HeapError::Collecting | HeapError::Changing) => {}
+            Err(HeapError::Collecting | HeapError::Changing | HeapError::NoLists { .. }) => {}
             Err(error) => panic!("{}: {error}", python.label),
         }
         drop(pause);

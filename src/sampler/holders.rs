@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::readers::{Readers, Torch};
 use crate::holders::{HolderError, HolderReader, Pausing};
 use crate::model::{HolderMap, StackTable, ThreadSample};
+use crate::python::HeapError;
 
 /// Attempts; garbage collections and allocations take microseconds to some milliseconds.
 const MOST_ATTEMPTS: u32 = 50;
@@ -59,7 +60,7 @@ fn look_for(
         };
         match reader.look(&readers.process, python, torch, pausing, asked) {
             Ok(map) => return Ok(HolderLook { map, attempts }),
-            Err(error) if error.is_transient() && attempts < most => {
+            Err(error) if may_pass(&error) && attempts < most => {
                 if pausing == Pausing::Stop {
                     std::thread::sleep(REST);
                 }
@@ -67,6 +68,11 @@ fn look_for(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Lists that cannot be made out may have been met between two words of a change; if they stay so, that is to be said.
+fn may_pass(error: &HolderError) -> bool {
+    error.is_transient() || matches!(error, HolderError::Heap(HeapError::NoLists { .. }))
 }
 
 /// How long a wait goes on before it looks whether it is to end.
