@@ -2,70 +2,19 @@
 
 mod analysis_script;
 mod exact_script;
+mod flight_support;
 mod trace_support;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use analysis_script::{MIB, Script, folded};
-use exact_script::Probed;
+use flight_support::{SLOW, kept, probed, profile, read, spelled};
 use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
 use memspy::cli::flight::Flight;
 use memspy::model::*;
-use memspy::trace::{Bound, Keep, Reader, segments};
-use trace_support::{Dice, Loop, spelled_out};
-
-/// Lets a flight recorder keep the end of a recording; gives what it wrote, and the segments begun and most bytes.
-fn kept(records: &[Record], keep: Keep) -> (Vec<Record>, (u64, u64)) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kept.bin");
-    let mut flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
-    for record in records {
-        flight.record(record).unwrap();
-    }
-    let written = flight.write(None).unwrap();
-    let (most, begun) = flight.size();
-    flight.finish().unwrap();
-    assert_eq!(written.path, path);
-    assert!(!path.with_extension("ring").exists(), "the segments are gone");
-    (read(&path), (begun, most))
-}
-
-fn read(path: &Path) -> Vec<Record> {
-    let mut records = Vec::new();
-    let summary = Reader::open(path).unwrap().replay(&mut records).unwrap();
-    assert!(summary.first_damage.is_none() && summary.dropped_records == 0, "{summary:?}");
-    records
-}
-
-fn profile(records: &[Record]) -> Profile {
-    let mut profile = Profile::new();
-    for record in records {
-        profile.record(record).unwrap();
-    }
-    profile.finish();
-    profile
-}
-
-/// What happens from the inheritance on, spelled out, without definitions.
-fn spelled(records: &[Record], from: Nanos) -> Vec<String> {
-    let begins = |record: &Record| match record {
-        Record::Sample(sample) => sample.time == from,
-        Record::Events(batch) => batch.events[0].time == from,
-        Record::Usage(usage) => usage.time == from,
-        _ => false,
-    };
-    let at = match records.iter().position(|r| matches!(r, Record::Inherited(_))) {
-        Some(at) => at + 1,
-        None => records.iter().position(begins).unwrap(),
-    };
-    let texts = spelled_out(records).into_iter().zip(records).skip(at);
-    texts
-        .filter(|(_, r)| !matches!(r, Record::Definition(_) | Record::Source(_) | Record::End(_)))
-        .map(|(text, _)| text)
-        .collect()
-}
+use memspy::trace::{Keep, segments};
+use trace_support::{Dice, Loop};
 
 #[test]
 fn what_is_kept_is_the_end_of_the_recording_record_by_record() {
@@ -202,7 +151,7 @@ fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
 #[test]
 fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
     let sampled = training(120, 2).records;
-    let exact = probed(3, 700).records.clone();
+    let exact = probed(3, 700, SLOW).records.clone();
     let mut dice = Dice(5);
     for round in 0..24 {
         let records = if round % 2 == 0 { &sampled } else { &exact };
@@ -219,7 +168,7 @@ fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
 #[test]
 fn each_batch_of_events_goes_on_from_what_was_handed_on() {
     for (stacks_every, frees) in [(0, Frees::Events), (MIB, Frees::Events), (0, Frees::Maps)] {
-        let mut records = probed(11, 400).records.clone();
+        let mut records = probed(11, 400, SLOW).records.clone();
         for record in &mut records {
             if let Record::Exact(exact) = record {
                 (exact.stacks_every, exact.frees) = (stacks_every, frees);
@@ -328,140 +277,6 @@ fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
         compared += 1;
     }
     assert!(compared > 20, "{compared} lines");
-}
-
-/// Random allocations, every one seen by probes.
-fn probed(seed: u64, rounds: u64) -> Probed {
-    let mut s = Probed::new();
-    let mut dice = Dice(seed);
-    s.enter(0, "main", 1);
-    s.malloc(0, 0, 7 * MIB);
-    s.begin();
-    s.enter(0, "make_weights", 10);
-    for line in 11..15 {
-        s.line(0, line);
-        s.malloc(0, 0, 2 * MIB + u64::from(line) * 512);
-    }
-    s.leave(0);
-    let mut live = Vec::new();
-    for round in 0..rounds {
-        s.line(0, 2 + (round % 5) as u32);
-        s.enter(0, "work", 20 + dice.roll(9) as u32);
-        for _ in 0..dice.roll(20) {
-            // Blocks with a remainder that is not split off: their size follows from the counters only.
-            let size = 1 + dice.roll(4 * MIB);
-            s.unsplit = if size > MIB { dice.roll(3) * 300 * 512 } else { 0 };
-            live.push(s.malloc(0, 0, size));
-        }
-        s.leave(0);
-        while live.len() > 30 {
-            let at = dice.roll(live.len() as u64) as usize;
-            s.release(0, live.swap_remove(at));
-        }
-        s.now += 20_000_000;
-        if round % 50 == 49 {
-            s.look();
-        } else {
-            s.flush();
-        }
-    }
-    s.finish();
-    s
-}
-
-#[test]
-fn exact_recordings_keep_the_stack_of_every_block() {
-    for seed in 0..5 {
-        let s = probed(seed, 1000);
-        let whole = s.profile();
-        let (kept, (begun, _)) = kept(&s.records, Keep::Time(Duration::from_secs(4)));
-        assert!(begun > 5, "{begun}");
-        let spelled_kept = kept.clone();
-        let kept = profile(&kept);
-        let begins = kept.begins().unwrap();
-        assert!(begins > Nanos(10_000_000_000));
-        assert_eq!(spelled(&spelled_kept, begins), spelled(&s.records, begins));
-        let end = |profile: &Profile| {
-            let fold = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
-            (folded(profile, 0, Moment::End), fold.total, fold.left_out)
-        };
-        assert_eq!(end(&kept), end(&whole), "seed {seed}");
-        assert_eq!(kept.warnings(), Vec::<String>::new());
-        // The highest level of the time kept, as every event tells it.
-        let levels = s.records.iter().filter_map(|record| match record {
-            Record::Events(batch) => Some(&batch.events),
-            _ => None,
-        });
-        let top = levels.flatten().filter(|event| event.time >= begins).filter_map(|event| {
-            match event.change {
-                Change::Allocated { levels, .. } => levels.map(|levels| levels.allocated),
-                _ => None,
-            }
-        });
-        let high = kept.exact().unwrap().height(CudaIndex(0)).unwrap();
-        assert!(high.1 as i64 >= top.max().unwrap(), "{high:?}");
-        assert!(high.0 >= begins);
-        let peak = folded(&kept, 0, Moment::Peak);
-        assert_eq!(peak.values().sum::<u64>(), high.1);
-        assert!(!peak.contains_key("[no event]"), "{peak:?}");
-        assert_eq!(peak["[before recording]"], 7 * MIB);
-        assert_eq!(peak["main:1>make_weights:12"], 2 * MIB + 12 * 512);
-        // What was allocated before is no churn of this recording.
-        let churn = FoldOptions { churn: true, ..FoldOptions::default() };
-        let fold = |profile: &Profile| profile.fold(CudaIndex(0), Moment::End, churn).unwrap();
-        assert!(fold(&kept).allocations < fold(&whole).allocations);
-    }
-}
-
-#[test]
-fn a_ring_stays_within_its_size() {
-    let s = probed(1, 6000);
-    for limit in [64 << 10, 100_000] {
-        let (kept, (begun, most)) = kept(&s.records, Keep::Bytes(limit));
-        assert!(begun > 10, "{begun} segments for {limit} bytes");
-        assert!(most <= limit + limit / 4, "{most} bytes of {limit}");
-        assert!(most >= limit / 2, "{most} bytes of {limit}: that much could have been kept");
-        let kept = profile(&kept);
-        let whole = s.profile();
-        assert_eq!(folded(&kept, 0, Moment::End), folded(&whole, 0, Moment::End));
-    }
-}
-
-/// What a ring with these bounds holds when the recording is over: how much of its time, most bytes, and which bound counted.
-fn bounded(records: &[Record], keep: Keep) -> (Duration, u64, Option<Bound>) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kept.bin");
-    let mut flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
-    for record in records {
-        flight.record(record).unwrap();
-    }
-    let (most, _) = flight.size();
-    let bound = flight.bound();
-    flight.write(None).unwrap();
-    flight.finish().unwrap();
-    let kept = profile(&read(&path));
-    let length = kept.duration().0 - kept.begins().unwrap_or_default().0;
-    (Duration::from_nanos(length), most, bound)
-}
-
-#[test]
-fn of_two_bounds_the_one_that_is_reached_first_counts() {
-    let s = probed(1, 6000);
-    let (whole, all, none) = bounded(&s.records, Keep::Time(Duration::from_secs(3600)));
-    assert_eq!(none, None, "all of it is kept");
-    let long = Duration::from_secs(3600);
-    let (by_size, most, bound) = bounded(&s.records, Keep::Either(long, 64 << 10));
-    assert_eq!(bound, Some(Bound::Bytes));
-    assert!(
-        most <= (64 << 10) * 5 / 4 && by_size < whole / 2,
-        "{most} bytes, {by_size:?} of {whole:?}"
-    );
-    assert_eq!(by_size, bounded(&s.records, Keep::Bytes(64 << 10)).0);
-    let short = whole / 8;
-    let (by_time, most, bound) = bounded(&s.records, Keep::Either(short, 1 << 30));
-    assert_eq!(bound, Some(Bound::Time));
-    assert!(by_time >= short && most < all, "{by_time:?} of {short:?}");
-    assert_eq!(by_time, bounded(&s.records, Keep::Time(short)).0);
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub(super) const SUFFIX: &str = "memspy";
 const SEGMENTS: u64 = 8;
 /// Segments are not shorter than this.
 const SHORTEST: Duration = Duration::from_millis(100);
+/// Blocks of segments are not made smaller than this for the sake of a given size: small ones compress badly.
+const SMALLEST_BLOCK: u64 = 4 << 10;
 
 /// How much of a recording is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +143,11 @@ impl Ring {
         self.drop_oldest(now)?;
         self.number += 1;
         let path = self.folder.join(format!("{:08}.{SUFFIX}", self.number));
-        let writer = Writer::create(&path, false).map_err(io::Error::other)?;
+        let mut writer = Writer::create(&path, false).map_err(io::Error::other)?;
+        // A segment that is full must not wait for a second of recorded time: by then it may be twice as large.
+        if let Some(bytes) = self.keep.bytes() {
+            writer = writer.in_blocks_of((bytes / SEGMENTS).max(SMALLEST_BLOCK) as usize);
+        }
         self.open = Some((Segment { path, from: now, bytes: 0, opening: 0 }, writer));
         Ok(())
     }

@@ -29,6 +29,8 @@ pub struct Writer<W: Write> {
     encoder: Encoder,
     sealer: Sealer,
     block: Vec<u8>,
+    /// Payload bytes after which a block is written.
+    full: usize,
     /// Time of the first record in the block being built.
     since: Option<u64>,
     bytes: u64,
@@ -99,11 +101,19 @@ impl<W: Write> Writer<W> {
             encoder: Encoder::new().map_err(rejected)?,
             sealer: Sealer::new(LEVEL)?,
             block: Vec::new(),
+            full: FULL,
             since: None,
             bytes: head.len() as u64,
             blocks: 0,
             failed: None,
         })
+    }
+
+    /// With blocks of at most about `payload` bytes, where that is less than usual: what is written at once never grows the
+    /// file by more.
+    pub fn in_blocks_of(mut self, payload: usize) -> Self {
+        self.full = self.full.min(payload);
+        self
     }
 
     /// Bytes handed to the file so far.
@@ -183,7 +193,7 @@ impl<W: Write> Writer<W> {
         }
         let now = self.encoder.time();
         let since = *self.since.get_or_insert(now);
-        let full = self.encoder.payload().len() >= FULL;
+        let full = self.encoder.payload().len() >= self.full;
         if ends || full || now.saturating_sub(since) >= AGE {
             self.flush()?;
         }
