@@ -161,17 +161,7 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
     for definition in table.take_definitions() {
         take(Record::Definition(definition));
     }
-    take(Record::Exact(Exact {
-        time: Nanos(0),
-        way: ExactWay::UprobeMulti,
-        frees: Frees::Events,
-        stacks_from: 0,
-        stacks_every: 0,
-        backward_lines: false,
-        knows_backward: true,
-        probes: Vec::new(),
-        uncovered: Vec::new(),
-    }));
+    take(Record::Exact(Exact { knows_backward: true, ..Exact::default() }));
     let mut allocated = 0;
     let mut time = 0;
     let mut allocate = |i: u64, grown: i64| {

@@ -31,15 +31,6 @@ mkdir -p target/envs target/sim
 exec 9>target/envs/.lock
 flock 9 # two test binaries may call this at once
 
-install_packages() {
-  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-    echo "setup-env: please install: $*" >&2
-    exit 1
-  fi
-  export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq && apt-get install -qq -y --no-install-recommends "$@" >/dev/null
-}
-
 newest_usable_python() {
   local candidate
   for candidate in ${MEMSPY_PYTHON:-} python3 python3.13 python3.12 python3.11 python3.10; do
@@ -55,7 +46,7 @@ missing=()
 command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 command -v readelf >/dev/null || missing+=(binutils)
 newest_usable_python >/dev/null || missing+=(python3 python3-venv)
-[ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+[ ${#missing[@]} -eq 0 ] || scripts/apt-install "${missing[@]}"
 python=$(newest_usable_python) || { echo "setup-env: no Python 3.10 or newer with venv found" >&2; exit 1; }
 
 # Into an environment of its own.
@@ -64,7 +55,7 @@ install_here() {
     rm -rf "$environment"
     "$1" -m venv "$environment"
   fi
-  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "${packages[@]}"
+  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile "${packages[@]}"
 }
 
 # For a CPython of the Debian tree: beside it, fetched by the Python of this machine, and run through scripts/with-python.
@@ -84,12 +75,19 @@ LAUNCHER
   chmod +x "$environment/bin/python"
 }
 
-# What is imported is compiled once: the Python that fetched it is another one. The libraries have to be built by then.
-compile_in_tree() {
-  [ ! -e "$tree$site/.compiled" ] || return 0
+# What is imported is compiled now, not by the first programs that run at once: a tenth of all that is installed. The libraries
+# have to be built by then.
+compile_imported() {
+  [ ! -e "$environment/.compiled" ] || return 0
   env -u PYTHONDONTWRITEBYTECODE LD_LIBRARY_PATH="$PWD/$libraries" "$environment/bin/python" -W ignore -c '
-import torch._dynamo, torch.distributed.fsdp, torch.utils.checkpoint'
-  touch "$tree$site/.compiled"
+import importlib
+for name in ["torch._dynamo", "torch.distributed.fsdp", "torch.profiler"]:
+    try:
+        importlib.import_module(name)
+    except ImportError:  # not every PyTorch has all of them without numpy
+        pass
+'
+  touch "$environment/.compiled"
 }
 
 tree=$PWD/target/envs/debian-unstable
@@ -122,7 +120,7 @@ if [ -d "$tree$site" ] && [ "$(cat "$tree$PWD/$libraries/.built" 2>/dev/null)" !
   mkdir -p "$tree$PWD/$libraries"
   cp -RL "$libraries/." "$tree$PWD/$libraries"
 fi
-[ ! -d "$tree$site" ] || compile_in_tree
+compile_imported
 
 echo "PATH=$PWD/$environment/bin:\$PATH"
 echo "LD_LIBRARY_PATH=$PWD/$libraries"

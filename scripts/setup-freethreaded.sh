@@ -14,23 +14,14 @@ version=${1:-3.14}
 prefix=$PWD/target/envs/python-${version}t
 [[ $version =~ ^3\.1[3-9]$ ]] || { echo "setup-freethreaded: 3.13 or newer is built, not '$version'" >&2; exit 2; }
 mkdir -p target/envs
-exec 9>target/envs/.lock
-flock 9
+exec 9>"$prefix.lock"
+flock 9 # two may ask at once
 
 skip() { echo "setup-freethreaded: skipping CPython ${version}t: $*" >&2; exit 0; }
 [ ! -x "$prefix/bin/python${version}t" ] || exit 0
 
-packages=(gcc libc6-dev make pkg-config xz-utils curl zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev)
-missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q ' installed$' || missing+=("$package")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-  [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || skip "please install: ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq || true
-  apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null || skip "${missing[*]} could not be installed"
-fi
+scripts/apt-install gcc libc6-dev make pkg-config xz-utils curl zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev ||
+  skip "packages to build it with are missing"
 
 work=$prefix.partial
 rm -rf "$work"
@@ -88,9 +79,9 @@ mkdir "$work/source"
 tar -xJf "$work/source.tar.xz" -C "$work/source" --strip-components 1
 build() {
   cd "$work/source" &&
-    ./configure --prefix="$prefix" --disable-gil --disable-test-modules OPT="-DNDEBUG -fwrapv -O2 -g" &&
+    ./configure --prefix="$prefix" --disable-gil --disable-test-modules OPT="-DNDEBUG -fwrapv -O1" &&
     make -j"$(nproc)" &&
-    make install DESTDIR="$work/installed"
+    make install DESTDIR="$work/installed" COMPILEALL_OPTS=--help # modules are compiled when they are imported
 }
 if ! (build) >"$prefix.log" 2>&1; then
   skip "the build failed, see $prefix.log"

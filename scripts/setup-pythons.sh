@@ -21,13 +21,7 @@ provide_tree() {
   [ ! -x $tree/usr/bin/python3.15 ] || return 0
   [ "$(id -u)" -eq 0 ] || { skip "a Debian tree needs root (chroot)"; return 0; }
   if ! command -v debootstrap >/dev/null; then
-    command -v apt-get >/dev/null || { skip "no debootstrap, and no apt-get to install it with"; return 0; }
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq || true
-    if ! apt-get install -qq -y --no-install-recommends debootstrap debian-archive-keyring >/dev/null; then
-      skip "debootstrap could not be installed"
-      return 0
-    fi
+    scripts/apt-install debootstrap debian-archive-keyring || { skip "there is no debootstrap"; return 0; }
   fi
   rm -rf $tree.partial
   if debootstrap --variant=minbase --include=python3.14,python3.15 unstable $tree.partial >$tree.log 2>&1; then

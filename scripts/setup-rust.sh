@@ -18,14 +18,7 @@ explain() {
   exit 1
 }
 
-apt_install() {
-  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-    explain "$* is missing, and only root on a Debian-like system can install it from here"
-  fi
-  export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq || true
-  apt-get install -qq -y --no-install-recommends "$@" >/dev/null || explain "the package $* is not to be had here"
-}
+apt_install() { scripts/apt-install "$@" || explain "$* cannot be installed from here"; }
 
 command -v cc >/dev/null || apt_install build-essential
 # The kernel's program of exact mode; without them memspy is built without that mode, and says so.

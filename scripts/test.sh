@@ -4,11 +4,10 @@
 #   scripts/test.sh [CARGO TEST ARGUMENT ...]      arguments go to cargo test, e.g. a test's name
 #   scripts/test.sh --all-versions                 every pair of scripts/torch-versions.txt as well (an hour)
 #
-# What the tests find: PyTorch on the simulated device through scripts/with-sim, CPythons through scripts/with-python, further
-# pairs of both out of scripts/torch-versions.txt. All are set up here; what this machine cannot provide is said and skipped.
+# What the tests run is set up by scripts/setup-tests.sh; what this machine cannot provide is said and skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 all_versions=
 if [ "${1:-}" = --all-versions ]; then
@@ -21,31 +20,22 @@ export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 section "Formatting"
 scripts/setup-rust.sh
 cargo fmt --check
+# Beside the compiler; what it says comes when it is done.
+set_up=target/setup-tests.log
+mkdir -p target
+scripts/setup-tests.sh >$set_up 2>&1 </dev/null &
+setting_up=$!
+trap 'kill $setting_up 2>/dev/null || true' EXIT
 section "Lints"
 cargo clippy --all-targets --quiet -- -D warnings
 section "Documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
+section "Building the tests"
+cargo test --no-run --quiet
 section "Set-up for the tests"
-scripts/setup-env.sh >/dev/null
-scripts/setup-pythons.sh
-scripts/setup-freethreaded.sh
-awk '$3 == "always" { print $1, $2 }' scripts/torch-versions.txt | while read -r torch cpython; do
-  if scripts/with-python --where "$cpython" >/dev/null 2>&1; then
-    scripts/setup-env.sh "$torch" "$cpython" >/dev/null </dev/null
-  else
-    echo "test: no CPython $cpython here: PyTorch $torch is not set up for it" >&2
-  fi
-done
-missing=()
-command -v tmux >/dev/null || missing+=(tmux) # the live view is tested in a terminal
-for package in libjemalloc2/libjemalloc.so.2 libtcmalloc-minimal4/libtcmalloc_minimal.so.4; do # PyTorch under another malloc
-  [ -e "/usr/lib/$(uname -m)-linux-gnu/${package#*/}" ] || missing+=("${package%/*}")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-  [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || { echo "test: please install ${missing[*]}" >&2; exit 1; }
-  apt-get update -qq || true
-  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
-fi
+trap - EXIT
+wait $setting_up || { cat $set_up; exit 1; }
+cat $set_up
 section "Tests"
 cargo test "$@"
 section "The simulated CUDA device"

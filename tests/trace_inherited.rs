@@ -7,7 +7,7 @@ use memspy::model::{
     InheritedMemory, Levels, Maker, Nanos, Record, Share, Site, SiteId, StackId, StackNode,
     StackSource, Thread, ThreadId, Triggered,
 };
-use trace_support::by_hand::{file, reads_as_ever};
+use trace_support::by_hand::{file, in_two_blocks, reads, reads_as_ever, without_its_first_block};
 use trace_support::{read, write};
 
 fn definitions() -> Vec<Record> {
@@ -114,11 +114,7 @@ fn expected() -> Vec<Record> {
 
 #[test]
 fn a_file_made_by_hand_reads_as_its_prose_says() {
-    let payload = by_hand();
-    let payload: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
-    let (records, summary) = read(&file(&[&payload]));
-    assert_eq!(records, expected());
-    assert_eq!((summary.damaged_places, summary.dropped_records), (0, 0));
+    reads(&by_hand(), &expected());
 }
 
 #[test]
@@ -134,20 +130,10 @@ fn the_golden_file_still_reads() {
 
 #[test]
 fn makers_whose_description_was_lost_are_lost_and_their_blocks_stay() {
-    let mut payload = by_hand();
-    let last = payload.split_off(6);
+    let whole = in_two_blocks(by_hand(), 6, &[0, 7, 1, 5, 0, 0, 1, 1, 1]);
+    assert_eq!(read(&whole).0, expected());
     // The block with the definitions does not arrive.
-    let head = vec![0, 7, 1, 5, 0, 0, 1, 1, 1];
-    let first: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
-    let second: Vec<&[u8]> =
-        std::iter::once(head.as_slice()).chain(last.iter().map(Vec::as_slice)).collect();
-    let whole = file(&[&first, &second]);
-    let (records, _) = read(&whole);
-    assert_eq!(records, expected());
-    let mut damaged = whole;
-    damaged[30] ^= 1;
-    let (records, summary) = read(&damaged);
-    assert_eq!(summary.damaged_places, 1);
+    let records = without_its_first_block(whole);
     let Record::Inherited(found) = &records[0] else { panic!("{records:?}") };
     assert_eq!(found.makers[1], Maker::Lost);
     let Maker::Seen { shares, .. } = &found.makers[2] else { panic!() };

@@ -7,7 +7,7 @@ use memspy::model::{
     StackNode, Thread, ThreadId, Thrown, ThrownError, Totals,
 };
 use memspy::trace::{Names, Rewriter};
-use trace_support::by_hand::{file, reads_as_ever};
+use trace_support::by_hand::{in_two_blocks, reads, reads_as_ever, without_its_first_block};
 use trace_support::{read, write};
 
 fn definitions() -> Vec<Record> {
@@ -60,11 +60,7 @@ fn by_hand() -> Vec<Vec<u8>> {
 
 #[test]
 fn a_file_made_by_hand_reads_as_its_prose_says() {
-    let payload = by_hand();
-    let payload: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
-    let (records, summary) = read(&file(&[&payload]));
-    assert_eq!(records, expected());
-    assert_eq!((summary.damaged_places, summary.dropped_records), (0, 0));
+    reads(&by_hand(), &expected());
 }
 
 #[test]
@@ -77,16 +73,9 @@ fn the_golden_file_still_reads() {
 
 #[test]
 fn words_whose_stack_was_lost_stay() {
-    let mut payload = by_hand();
-    let last = payload.split_off(5);
-    let head = vec![0, 7, 1, 4, 0, 0, 1, 1, 1];
-    let first: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
-    let second: Vec<&[u8]> =
-        std::iter::once(head.as_slice()).chain(last.iter().map(Vec::as_slice)).collect();
-    let mut damaged = file(&[&first, &second]);
-    damaged[30] ^= 1;
-    let (records, summary) = read(&damaged);
-    assert_eq!(summary.damaged_places, 1);
+    let whole = in_two_blocks(by_hand(), 5, &[0, 7, 1, 4, 0, 0, 1, 1, 1]);
+    assert_eq!(read(&whole).0, expected());
+    let records = without_its_first_block(whole);
     let unknown = Some((None, None));
     assert_eq!(records, [thrown(100, unknown), thrown(101, unknown), thrown(102, None)]);
 }

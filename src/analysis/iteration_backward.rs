@@ -112,7 +112,7 @@ impl BackwardBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ExactWay, Frees, Nanos, Site, SiteId, Thread};
+    use crate::model::{Nanos, Site, SiteId, Thread};
 
     /// Sites: 0 outside of a node, 1 in one.
     fn table() -> StackTable {
@@ -128,17 +128,7 @@ mod tests {
 
     fn known(knows_backward: bool) -> BackwardBlocks {
         let mut blocks = BackwardBlocks::default();
-        blocks.begin(&Exact {
-            time: Nanos(0),
-            way: ExactWay::UprobeMulti,
-            frees: Frees::Events,
-            stacks_from: 0,
-            stacks_every: 0,
-            backward_lines: false,
-            knows_backward,
-            probes: Vec::new(),
-            uncovered: Vec::new(),
-        });
+        blocks.begin(&Exact { knows_backward, ..Exact::default() });
         blocks
     }
 

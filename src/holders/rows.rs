@@ -252,9 +252,8 @@ impl<'h, 'a> Rows<'h, 'a> {
                 self.rows[held].category = self.rows[held].category.min(Category::Gradient);
                 self.take_names(held, &names, ".grad");
             }
-            let methods = part_names;
             let category = self.rows[index].category;
-            for (at, method) in parts.iter().zip(methods) {
+            for (at, method) in parts.iter().zip(part_names) {
                 if let Some(&held) = self.by_impl.get(at) {
                     self.rows[held].category = self.rows[held].category.min(category);
                     self.take_names(held, &names, method);

@@ -169,9 +169,10 @@ pub struct Event {
 }
 
 /// How exact events are obtained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ExactWay {
     /// BPF programs at uprobe_multi links.
+    #[default]
     UprobeMulti,
     /// BPF programs at perf-event uprobes.
     PerfUprobes,
@@ -192,7 +193,7 @@ pub enum Frees {
 }
 
 /// What is recorded exactly, and how: once, before the first [`Events`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exact {
     /// When the probes were in place.
     pub time: Nanos,

@@ -2,11 +2,9 @@
 
 use super::batch::{Batch, Slot};
 use super::layout::Layout;
+use super::thread_states::{MOST_INTERPRETERS, MOST_THREADS};
 use crate::target::{Addr, Field, Memory, MemoryError, Scalar};
 
-/// More interpreters and threads than any program has; a longer list is damage.
-const MOST_INTERPRETERS: usize = 256;
-const MOST_THREADS: usize = 16384;
 /// A list that changed under every one of so many walks is given up for now.
 const LIST_ATTEMPTS: usize = 8;
 

@@ -27,6 +27,7 @@ mod raised;
 mod reader;
 mod rows;
 mod thread;
+mod thread_states;
 mod variables;
 pub mod walk;
 mod windows;

@@ -9,13 +9,11 @@ use super::code_object::CodeObject;
 use super::heap::Heap;
 use super::interpreter::Interpreter;
 use super::layout::{Entry, Layout};
+use super::thread_states::thread_states;
 use super::walk::FrameFields;
 use crate::model::Function;
 use crate::target::{Addr, Field, Memory, PageCache, Process};
 
-/// More than any program has.
-const MOST_INTERPRETERS: usize = 256;
-const MOST_THREADS: usize = 4096;
 /// Handlers within handlers, causes of causes.
 const MOST_NESTED: usize = 64;
 /// Deeper stacks lose their outermost frames.
@@ -135,18 +133,9 @@ impl Look<'_> {
 
     /// What the threads of all interpreters raise and handle.
     fn roots(&self) -> Vec<Root> {
-        let (runtime, interpreter) = (&self.layout.runtime, &self.layout.interpreter);
         let mut roots = Vec::new();
-        let mut state = self.pointer(runtime.interpreters_head, self.interpreter.runtime);
-        for _ in 0..MOST_INTERPRETERS {
-            let Some(here) = state else { break };
-            let mut thread = self.pointer(interpreter.threads_head, here);
-            for _ in 0..MOST_THREADS {
-                let Some(here) = thread else { break };
-                self.roots_of_thread(here, &mut roots);
-                thread = self.pointer(self.layout.thread.next, here);
-            }
-            state = self.pointer(interpreter.next, here);
+        for thread in thread_states(self.memory, self.layout, self.interpreter.runtime) {
+            self.roots_of_thread(thread, &mut roots);
         }
         roots
     }

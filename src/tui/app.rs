@@ -4,12 +4,12 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{Event, KeyEvent, read};
+use ratatui::crossterm::event::KeyEvent;
 
 use super::draw::draw;
+use super::event_loop::{Shown, keys, show};
 use super::looking::Looking;
 use super::palette::Palette;
 use super::picture::Picture;
@@ -24,13 +24,8 @@ use crate::sampler::Pausing;
 /// Any error, of those who attach.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// How long the view may take to notice that it is to end.
-pub(super) const NOTICE: Duration = Duration::from_millis(100);
 /// How long the first picture waits for the first records.
 const FIRST: Duration = Duration::from_secs(1);
-/// Making pictures takes at most one part in this many of the time.
-pub(super) const SHARE: u32 = 10;
-
 /// What is wanted of the view.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -95,21 +90,6 @@ pub fn run(attach: Attach, options: &Options, stop: &AtomicBool) -> Result<(), T
     Ok(shown?)
 }
 
-/// What is typed. Read on a thread that nobody waits for: of a terminal that is gone the reader of events never returns.
-pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
-    let (sender, keys) = channel();
-    std::thread::Builder::new().name("memspy-keys".to_owned()).spawn(move || {
-        loop {
-            let event = read();
-            let failed = event.is_err();
-            if sender.send(event).is_err() || failed {
-                return;
-            }
-        }
-    })?;
-    Ok(keys)
-}
-
 /// One process: its recording, what the user has chosen, and the picture that follows from both.
 pub(super) struct OneView {
     recorded: Recorded,
@@ -148,47 +128,6 @@ impl OneView {
         self.picture = picture(&self.recorded, &mut self.state, self.full_filenames, whole);
     }
 
-    /// Another picture, unless it is to stand still.
-    pub(super) fn refresh(&mut self) {
-        if !self.state.frozen {
-            self.take(false);
-        }
-    }
-
-    /// The picture that the keys pressed ask for.
-    pub(super) fn follow_keys(&mut self) {
-        if !self.state.frozen || !self.was_frozen {
-            // A frozen picture has all that may be asked of it.
-            self.take(self.state.frozen);
-        }
-        self.was_frozen = self.state.frozen;
-    }
-
-    /// Whether there is news of a look at holders.
-    pub(super) fn looked(&mut self) -> bool {
-        self.looking.take()
-    }
-
-    /// Does what a key means.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Asked {
-        let asked = self.state.key(key);
-        if asked == Asked::LookAtHolders && self.picture.ended.is_none() {
-            self.looking.ask();
-        }
-        asked
-    }
-
-    /// Between two pictures.
-    pub(super) fn interval(&self) -> Duration {
-        self.state.interval
-    }
-
-    pub(super) fn draw(&mut self, screen: &mut Screen) -> io::Result<()> {
-        let holders = self.looking.holders();
-        let (picture, state, palette) = (&self.picture, &mut self.state, self.palette);
-        screen.draw(|frame| draw(frame, picture, &holders, state, palette))
-    }
-
     /// What a table of all processes tells of it.
     pub(super) fn facts(
         &self,
@@ -200,6 +139,45 @@ impl OneView {
     }
 }
 
+impl Shown for OneView {
+    fn refresh(&mut self) {
+        if !self.state.frozen {
+            self.take(false);
+        }
+    }
+
+    fn follow_keys(&mut self) {
+        if !self.state.frozen || !self.was_frozen {
+            // A frozen picture has all that may be asked of it.
+            self.take(self.state.frozen);
+        }
+        self.was_frozen = self.state.frozen;
+    }
+
+    /// Of a look at holders.
+    fn news(&mut self) -> bool {
+        self.looking.take()
+    }
+
+    fn key(&mut self, key: KeyEvent) -> Asked {
+        let asked = self.state.key(key);
+        if asked == Asked::LookAtHolders && self.picture.ended.is_none() {
+            self.looking.ask();
+        }
+        asked
+    }
+
+    fn interval(&self) -> Duration {
+        self.state.interval
+    }
+
+    fn draw(&mut self, screen: &mut Screen) -> io::Result<()> {
+        let holders = self.looking.holders();
+        let (picture, state, palette) = (&self.picture, &mut self.state, self.palette);
+        screen.draw(|frame| draw(frame, picture, &holders, state, palette))
+    }
+}
+
 fn picture(recorded: &Recorded, state: &mut State, full_filenames: bool, whole: bool) -> Picture {
     // Asked first: what is then in the profile is all that will come.
     let ended = recorded.ended();
@@ -208,50 +186,4 @@ fn picture(recorded: &Recorded, state: &mut State, full_filenames: bool, whole: 
         picture.end(how);
     }
     picture
-}
-
-fn show(
-    view: &mut OneView,
-    screen: &mut Screen,
-    keys: &Receiver<io::Result<Event>>,
-    stop: &AtomicBool,
-) -> io::Result<()> {
-    let mut next = Instant::now();
-    let mut redraw = true;
-    while !stop.load(Ordering::Relaxed) && !screen.lost.load(Ordering::Relaxed) {
-        redraw |= view.looked();
-        let now = Instant::now();
-        if now >= next {
-            view.refresh();
-            // The age of what is shown grows in any case.
-            redraw = true;
-            let cost = now.elapsed();
-            next = now + view.interval().max(cost * SHARE);
-        }
-        if redraw {
-            view.draw(screen)?;
-            redraw = false;
-        }
-        let wait = next.saturating_duration_since(Instant::now()).min(NOTICE);
-        let first = match keys.recv_timeout(wait) {
-            Ok(event) => event?,
-            Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(io::Error::other("it can no longer be read"));
-            }
-        };
-        // All that is there, so that a key held down does not draw a picture each.
-        let mut event = Some(first);
-        while let Some(now) = event {
-            if let Event::Key(key) = now
-                && view.key(key) == Asked::Quit
-            {
-                return Ok(());
-            }
-            event = keys.try_recv().ok().transpose()?;
-        }
-        view.follow_keys();
-        redraw = true;
-    }
-    Ok(())
 }

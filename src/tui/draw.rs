@@ -110,7 +110,49 @@ pub(super) fn bottom(rest: &mut Rect, height: u16) -> Rect {
     Rect { y: rest.y + rest.height, height, ..*rest }
 }
 
-pub(super) fn clock(time: Nanos) -> String {
+/// The first line of a view: what it is of on the left, on the right since when, and whether it goes on.
+pub(super) fn first_line(
+    buffer: &mut Buffer,
+    area: Rect,
+    left: &str,
+    (how, elapsed): (How, Nanos),
+    palette: Palette,
+) {
+    let (word, style) = match how {
+        How::GoesOn => ("", Style::new()),
+        How::Frozen => ("FROZEN ", palette.warning()),
+        How::Ended => ("ENDED ", palette.warning()),
+    };
+    let right = format!(" {word}{}", clock(elapsed));
+    let width = area.width as usize;
+    let room = width.saturating_sub(right.len());
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    buffer.set_string(area.x, area.y, cut(left, room, palette), bold);
+    buffer.set_string(area.x + room as u16, area.y, cut(&right, width - room, palette), style);
+}
+
+/// Whether what is shown goes on.
+#[derive(Clone, Copy)]
+pub(super) enum How {
+    /// It does.
+    GoesOn,
+    /// The user has stopped the picture.
+    Frozen,
+    /// The job, or its recording, is over.
+    Ended,
+}
+
+impl How {
+    pub(super) fn of(ended: bool, state: &State) -> How {
+        match (ended, state.frozen) {
+            (true, _) => How::Ended,
+            (false, true) => How::Frozen,
+            (false, false) => How::GoesOn,
+        }
+    }
+}
+
+fn clock(time: Nanos) -> String {
     let seconds = time.0 / 1_000_000_000;
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
@@ -118,22 +160,13 @@ pub(super) fn clock(time: Nanos) -> String {
 fn head(buffer: &mut Buffer, area: Rect, picture: &Picture, state: &State, palette: Palette) {
     let width = area.width as usize;
     let head = &picture.head;
-    let how = match (&picture.ended, state.frozen) {
-        (Some(_), _) => "ENDED ",
-        (None, true) => "FROZEN ",
-        (None, false) => "",
-    };
-    let right = format!(" {how}{}", clock(head.elapsed));
-    let room = width.saturating_sub(right.len());
     let among = state.among.as_ref().map_or(String::new(), |among| format!("{among}  "));
     let left = match head.pid {
         Some(pid) => format!("memspy top  {among}pid {pid}  {}", head.command),
         None => "memspy top  starting".to_owned(),
     };
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    buffer.set_string(area.x, area.y, cut(&left, room, palette), bold);
-    let style = if how.is_empty() { Style::new() } else { palette.warning() };
-    buffer.set_string(area.x + room as u16, area.y, cut(&right, width - room, palette), style);
+    let how = How::of(picture.ended.is_some(), state);
+    first_line(buffer, area, &left, (how, head.elapsed), palette);
     if area.height < 2 {
         return;
     }

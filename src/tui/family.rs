@@ -3,12 +3,13 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::app::{NOTICE, OneView, Options, SHARE, TopError, keys};
+use super::app::{OneView, Options, TopError};
+use super::event_loop::{Shown, keys, show};
 use super::ranks::{Overview, RankFacts, draw_ranks, ranks_state};
 use super::recording::{Attach, Recorded};
 use super::screen::Screen;
@@ -52,9 +53,9 @@ enum News {
     Over,
 }
 
-/// What is shown.
+/// Where the user is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
+enum Place {
     All,
     One(usize),
 }
@@ -77,14 +78,19 @@ pub fn run_all(members: Members, options: &Options, stop: &AtomicBool) -> Result
     let thread = thread.spawn(move || finder.run())?;
     let mut all = All {
         options,
+        news,
         seats: Vec::new(),
         state: ranks_state(options.interval),
-        shown: Shown::All,
+        place: Place::All,
         over: false,
         began: Instant::now(),
         overview: None,
     };
-    let shown = all.show(&mut screen, &keys, &news, stop);
+    // Better nothing than a picture without the ranks that are there already.
+    if let Ok(first) = all.news.recv_timeout(FIRST) {
+        all.take(first);
+    }
+    let shown = show(&mut all, &mut screen, &keys, stop);
     drop(screen);
     leave.store(true, Ordering::Relaxed);
     // Its only failure is a panic, which has been printed by then.
@@ -124,9 +130,10 @@ impl Finder {
 
 struct All<'a> {
     options: &'a Options,
+    news: Receiver<News>,
     seats: Vec<Seated>,
     state: State,
-    shown: Shown,
+    place: Place,
     /// Whether no further member comes.
     over: bool,
     began: Instant,
@@ -134,61 +141,6 @@ struct All<'a> {
 }
 
 impl All<'_> {
-    fn show(
-        &mut self,
-        screen: &mut Screen,
-        keys: &Receiver<io::Result<Event>>,
-        news: &Receiver<News>,
-        stop: &AtomicBool,
-    ) -> io::Result<()> {
-        // Better nothing than a picture without the ranks that are there already.
-        if let Ok(first) = news.recv_timeout(FIRST) {
-            self.take(first);
-        }
-        let mut next = Instant::now();
-        let mut redraw = true;
-        while !stop.load(Ordering::Relaxed) && !screen.lost.load(Ordering::Relaxed) {
-            while let Ok(news) = news.try_recv() {
-                self.take(news);
-                redraw = true;
-            }
-            redraw |= self.one().is_some_and(|view| view.looked());
-            let now = Instant::now();
-            if now >= next {
-                self.refresh();
-                redraw = true;
-                next = now + self.interval().max(now.elapsed() * SHARE);
-            }
-            if redraw {
-                self.draw(screen)?;
-                redraw = false;
-            }
-            let wait = next.saturating_duration_since(Instant::now()).min(NOTICE);
-            let first = match keys.recv_timeout(wait) {
-                Ok(event) => event?,
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(io::Error::other("it can no longer be read"));
-                }
-            };
-            let mut event = Some(first);
-            while let Some(now) = event {
-                if let Event::Key(key) = now
-                    && self.key(key) == Asked::Quit
-                {
-                    return Ok(());
-                }
-                event = keys.try_recv().ok().transpose()?;
-            }
-            match self.one() {
-                Some(view) => view.follow_keys(),
-                None => self.refresh(),
-            }
-            redraw = true;
-        }
-        Ok(())
-    }
-
     fn take(&mut self, news: News) {
         let News::Joined { rank, pid, recorded } = news else {
             self.over = true;
@@ -203,15 +155,60 @@ impl All<'_> {
 
     /// The view of the process shown; `None` while all are.
     fn one(&mut self) -> Option<&mut OneView> {
-        match self.shown {
-            Shown::All => None,
-            Shown::One(index) => self.seats.get_mut(index)?.view.as_deref_mut().ok(),
+        match self.place {
+            Place::All => None,
+            Place::One(index) => self.seats.get_mut(index)?.view.as_deref_mut().ok(),
         }
     }
 
-    fn interval(&mut self) -> Duration {
-        let interval = self.state.interval;
-        self.one().map_or(interval, |view| view.interval())
+    /// To the next process that has a view, in the order of ranks, or back to all after the last.
+    fn step(&mut self, on: bool) -> Asked {
+        let mut order: Vec<usize> =
+            (0..self.seats.len()).filter(|index| self.seats[*index].view.is_ok()).collect();
+        order.sort_by_key(|index| (self.seats[*index].rank.unwrap_or(u32::MAX), *index));
+        let places: Vec<Place> =
+            std::iter::once(Place::All).chain(order.into_iter().map(Place::One)).collect();
+        let now = places.iter().position(|place| *place == self.place).unwrap_or(0);
+        let by = if on { 1 } else { places.len() - 1 };
+        self.go(places[(now + by) % places.len()])
+    }
+
+    fn go(&mut self, to: Place) -> Asked {
+        let has_view = match to {
+            Place::All => true,
+            Place::One(index) => self.seats.get(index).is_some_and(|seat| seat.view.is_ok()),
+        };
+        if has_view {
+            self.place = to;
+            self.refresh();
+        }
+        Asked::Nothing
+    }
+}
+
+impl Shown for All<'_> {
+    fn news(&mut self) -> bool {
+        let mut some = false;
+        while let Ok(news) = self.news.try_recv() {
+            self.take(news);
+            some = true;
+        }
+        self.one().is_some_and(|view| view.news()) || some
+    }
+
+    fn follow_keys(&mut self) {
+        match self.one() {
+            Some(view) => view.follow_keys(),
+            None => self.refresh(),
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        let one = match self.place {
+            Place::All => None,
+            Place::One(index) => self.seats.get(index).and_then(|seat| seat.view.as_ref().ok()),
+        };
+        one.map_or(self.state.interval, |view| view.interval())
     }
 
     fn refresh(&mut self) {
@@ -247,7 +244,7 @@ impl All<'_> {
     }
 
     fn draw(&mut self, screen: &mut Screen) -> io::Result<()> {
-        if let Shown::One(index) = self.shown
+        if let Place::One(index) = self.place
             && let Some(Ok(view)) = self.seats.get_mut(index).map(|seat| seat.view.as_mut())
         {
             return view.draw(screen);
@@ -274,7 +271,7 @@ impl All<'_> {
         if let Some(view) = self.one() {
             let asked = view.key(key);
             if asked == Asked::Quit && plain && key.code == KeyCode::Esc {
-                return self.go(Shown::All);
+                return self.go(Place::All);
             }
             return asked;
         }
@@ -283,11 +280,11 @@ impl All<'_> {
                 KeyCode::Char(digit @ '0'..='9') => {
                     let rank = digit.to_digit(10);
                     let found = self.seats.iter().position(|seat| seat.rank == rank);
-                    return found.map_or(Asked::Nothing, |index| self.go(Shown::One(index)));
+                    return found.map_or(Asked::Nothing, |index| self.go(Place::One(index)));
                 }
                 KeyCode::Enter => {
                     let chosen = self.overview.as_ref().and_then(|all| all.chosen(&self.state));
-                    return chosen.map_or(Asked::Nothing, |index| self.go(Shown::One(index)));
+                    return chosen.map_or(Asked::Nothing, |index| self.go(Place::One(index)));
                 }
                 // The lists of one process.
                 KeyCode::Char('l' | 's' | 'h' | 'a' | 'g') => return Asked::Nothing,
@@ -295,29 +292,5 @@ impl All<'_> {
             }
         }
         self.state.key(key)
-    }
-
-    /// To the next process that has a view, in the order of ranks, or back to all after the last.
-    fn step(&mut self, on: bool) -> Asked {
-        let mut order: Vec<usize> =
-            (0..self.seats.len()).filter(|index| self.seats[*index].view.is_ok()).collect();
-        order.sort_by_key(|index| (self.seats[*index].rank.unwrap_or(u32::MAX), *index));
-        let places: Vec<Shown> =
-            std::iter::once(Shown::All).chain(order.into_iter().map(Shown::One)).collect();
-        let now = places.iter().position(|place| *place == self.shown).unwrap_or(0);
-        let by = if on { 1 } else { places.len() - 1 };
-        self.go(places[(now + by) % places.len()])
-    }
-
-    fn go(&mut self, to: Shown) -> Asked {
-        let has_view = match to {
-            Shown::All => true,
-            Shown::One(index) => self.seats.get(index).is_some_and(|seat| seat.view.is_ok()),
-        };
-        if has_view {
-            self.shown = to;
-            self.refresh();
-        }
-        Asked::Nothing
     }
 }

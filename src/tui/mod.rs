@@ -9,6 +9,7 @@ mod app;
 mod bars;
 mod chart;
 mod draw;
+mod event_loop;
 mod family;
 mod list;
 mod looking;

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
+use ratatui::style::Style;
 
-use super::draw::{bottom, clock, key_words, take, window};
+use super::draw::{How, bottom, first_line, key_words, take, window};
 use super::list::{cut, list};
 use super::palette::Palette;
 use super::picture::{name, program_lines};
@@ -268,19 +268,9 @@ pub fn draw_ranks(frame: &mut Frame<'_>, overview: &Overview, state: &mut State,
 }
 
 fn head(buffer: &mut Buffer, area: Rect, overview: &Overview, state: &State, palette: Palette) {
-    let how = match (overview.ended, state.frozen) {
-        (true, _) => "ENDED ",
-        (false, true) => "FROZEN ",
-        (false, false) => "",
-    };
-    let right = format!(" {how}{}", clock(overview.elapsed));
-    let width = area.width as usize;
-    let room = width.saturating_sub(right.len());
     let left = format!("memspy top  ranks of pid {}", overview.root);
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    buffer.set_string(area.x, area.y, cut(&left, room, palette), bold);
-    let style = if how.is_empty() { Style::new() } else { palette.warning() };
-    buffer.set_string(area.x + room as u16, area.y, cut(&right, width - room, palette), style);
+    let how = How::of(overview.ended, state);
+    first_line(buffer, area, &left, (how, overview.elapsed), palette);
     if area.height < 2 {
         return;
     }
@@ -297,5 +287,5 @@ fn head(buffer: &mut Buffer, area: Rect, overview: &Overview, state: &State, pal
         1 => format!("{uses}, 1 has ended"),
         n => format!("{uses}, {n} have ended"),
     };
-    buffer.set_string(area.x, area.y + 1, cut(&text, width, palette), Style::new());
+    buffer.set_string(area.x, area.y + 1, cut(&text, area.width as usize, palette), Style::new());
 }

@@ -45,15 +45,9 @@ impl Probed {
         Probed {
             script,
             exact: Exact {
-                time: Nanos(0),
-                way: ExactWay::UprobeMulti,
-                frees: Frees::Events,
-                stacks_from: 0,
-                stacks_every: 0,
-                backward_lines: false,
                 knows_backward: true,
                 probes: vec!["pytorch:malloc".into(), "pytorch:free".into()],
-                uncovered: Vec::new(),
+                ..Exact::default()
             },
             batch: Vec::new(),
             began: false,

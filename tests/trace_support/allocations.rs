@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use memspy::model::{
-    Arena, Change, CudaIndex, Event, Events, Exact, ExactWay, Frame, FreedArena, Frees, Function,
-    Levels, Nanos, Reconciled, Record, RecordSink, Site, SiteId, StackSource, StackTable, Thread,
+    Arena, Change, CudaIndex, Event, Events, Exact, Frame, FreedArena, Function, Levels, Nanos,
+    Reconciled, Record, RecordSink, Site, SiteId, StackSource, StackTable, Thread,
 };
 
 use super::Dice;
@@ -63,14 +63,10 @@ impl Allocations {
     pub fn opening(&mut self, sink: &mut dyn RecordSink) {
         let exact = Record::Exact(Exact {
             time: Nanos(self.time),
-            way: ExactWay::UprobeMulti,
-            frees: Frees::Events,
-            stacks_from: 0,
-            stacks_every: 0,
             backward_lines: true,
             knows_backward: true,
             probes: vec!["pytorch:malloc".into(), "pytorch:free".into()],
-            uncovered: Vec::new(),
+            ..Exact::default()
         });
         self.define(2 * SITES);
         for definition in self.table.take_definitions() {

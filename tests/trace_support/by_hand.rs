@@ -36,6 +36,30 @@ pub fn file(payloads: &[&[&[u8]]]) -> Vec<u8> {
     bytes
 }
 
+/// These records, byte by byte, in one block: they have to be `expected`.
+pub fn reads(records: &[Vec<u8>], expected: &[Record]) {
+    let payload: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+    let (found, summary) = super::read(&file(&[&payload]));
+    assert_eq!(found, expected);
+    assert_eq!((summary.damaged_places, summary.dropped_records), (0, 0));
+}
+
+/// A trace of these records in two blocks, of which the second begins with `head` and goes on at record `at`.
+pub fn in_two_blocks(mut records: Vec<Vec<u8>>, at: usize, head: &[u8]) -> Vec<u8> {
+    let last = records.split_off(at);
+    let first: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+    let second: Vec<&[u8]> = std::iter::once(head).chain(last.iter().map(Vec::as_slice)).collect();
+    file(&[&first, &second])
+}
+
+/// What is read of a trace whose first block is damaged.
+pub fn without_its_first_block(mut trace: Vec<u8>) -> Vec<Record> {
+    trace[30] ^= 1;
+    let (records, summary) = super::read(&trace);
+    assert_eq!(summary.damaged_places, 1);
+    records
+}
+
 /// Reads the golden file `name` of `tests/data`, which has to give `records`. It is written only where
 /// there is none and `MEMSPY_WRITE_GOLDEN` is set.
 pub fn reads_as_ever(name: &str, records: &[Record]) {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::super::dicts::InstanceClass;
+use super::super::layout::ObjectLayout;
 use super::Heap;
 use super::parts::{self, Part};
 use crate::target::{Addr, Field, Memory};
@@ -121,6 +122,15 @@ impl Class {
         }
     }
 
+    /// Where C put references into its instances, and how these are called.
+    pub(super) fn parts(
+        &self,
+        head: &ObjectLayout,
+    ) -> impl Iterator<Item = (Field<Addr>, &'static str)> {
+        let parts = self.parts.unwrap_or_default().iter();
+        parts.map(|(offset, name)| (head.past(Field::at(*offset as usize)), *name))
+    }
+
     pub(super) fn is_heap_type(&self) -> bool {
         self.flags & HEAP_TYPE != 0
     }
@@ -232,10 +242,8 @@ impl Heap<'_> {
                 Some(self.own_slots(&base))
             };
             let slots = class.bases.iter().filter_map(of_base).flatten();
-            let head = self.layout.object.head();
             let is_part = |offset: u64| {
-                let parts = class.parts.unwrap_or_default();
-                parts.iter().any(|part| head.past(part.0 as usize) as u64 == offset)
+                class.parts(&self.layout.object).any(|(part, _)| part.offset as u64 == offset)
             };
             slots.filter(|(_, offset)| !is_part(*offset)).collect()
         })

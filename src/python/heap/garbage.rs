@@ -109,11 +109,8 @@ impl Heap<'_> {
             Kind::Other if object.class.parts.is_some() => {}
             Kind::Text | Kind::Type | Kind::Other => return,
         }
-        let parts = object.class.parts;
-        for &(offset, _) in parts.unwrap_or_default() {
-            pointer(head.past(Field::at(offset as usize))).into_iter().for_each(&mut *take);
-        }
-        if !object.class.is_heap_type() && parts.is_none() {
+        object.class.parts(head).filter_map(|(part, _)| pointer(part)).for_each(&mut *take);
+        if !object.class.is_heap_type() && object.class.parts.is_none() {
             return;
         }
         for (_, value) in self.slots_of(at, &object.class) {

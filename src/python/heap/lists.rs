@@ -6,11 +6,10 @@
 
 use super::super::interpreter::Interpreter;
 use super::super::layout::GcState;
+use super::super::thread_states::MOST_INTERPRETERS;
 use super::HeapError;
 use crate::target::{Addr, Field, Look, MemoryError, PageCache};
 
-/// More interpreters than any program has.
-pub(super) const MOST_INTERPRETERS: usize = 256;
 /// More objects than fit in a terabyte.
 pub(super) const MOST_OBJECTS: usize = 1 << 32;
 /// `struct gc_generation`: head (next, prev), threshold, count.

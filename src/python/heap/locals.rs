@@ -2,12 +2,11 @@
 
 use super::super::layout::{Entry, GeneratorFrame, LocalNames};
 use super::super::objects::bytes;
+use super::super::thread_states::thread_states;
 use super::{Heap, Kind};
 use crate::target::{Addr, Field};
 
 /// More than any program has.
-const MOST_INTERPRETERS: usize = 256;
-const MOST_THREADS: usize = 16384;
 const MOST_FRAMES: usize = 100_000;
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
 const IN_CELL: u8 = 0x40 | 0x80;
@@ -40,22 +39,9 @@ pub struct Local {
 impl Heap<'_> {
     /// The local variables of all frames of all threads, innermost frames first.
     pub fn locals(&self) -> Vec<Local> {
-        let memory = self.memory();
-        let (runtime, interpreter) = (&self.layout.runtime, &self.layout.interpreter);
         let mut found = Vec::new();
-        let next = |field: Field<Addr>, at: Addr| {
-            memory.pointer(field.in_target(at)).ok().filter(|next| *next != Addr(0))
-        };
-        let mut at = next(runtime.interpreters_head, self.runtime);
-        for _ in 0..MOST_INTERPRETERS {
-            let Some(here) = at else { break };
-            let mut thread = next(interpreter.threads_head, here);
-            for _ in 0..MOST_THREADS {
-                let Some(here) = thread else { break };
-                self.locals_of_thread(here, &mut found);
-                thread = next(self.layout.thread.next, here);
-            }
-            at = next(interpreter.next, here);
+        for thread in thread_states(self.memory(), &self.layout, self.runtime) {
+            self.locals_of_thread(thread, &mut found);
         }
         found
     }

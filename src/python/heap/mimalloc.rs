@@ -12,13 +12,12 @@ use rustc_hash::FxHashSet;
 
 use super::super::interpreter::Interpreter;
 use super::super::layout::{GcState, Layout, References};
+use super::super::thread_states::{MOST_INTERPRETERS, MOST_THREADS};
 use super::HeapError;
 use super::blocks::{Abandoned, Blocks, GENERATIONS, Mimalloc};
-use super::lists::{MOST_INTERPRETERS, MOST_OBJECTS, Tracked};
+use super::lists::{MOST_OBJECTS, Tracked};
 use crate::target::{Addr, Field, Look, MemoryError, PageCache, Process};
 
-/// More threads than any program has.
-const MOST_THREADS: usize = 16384;
 /// How far into a thread's state its heaps are searched for.
 const SEARCHED: usize = 2048;
 /// Heaps of a thread, and which of them hold objects that the collector knows: without and with two words before the head

@@ -115,8 +115,8 @@ impl Heap<'_> {
                 take(Edge::Part, class.dict);
             }
         } else {
-            for &(offset, name) in object.class.parts.unwrap_or_default() {
-                if let Some(to) = pointer(head.past(Field::at(offset as usize))) {
+            for (part, name) in object.class.parts(head) {
+                if let Some(to) = pointer(part) {
                     take(Edge::Field(name), to);
                 }
             }
