@@ -60,7 +60,7 @@ impl Terminal {
         let line: Vec<&str> = words.collect();
         // A screen that memspy did not give back would not have this line any more.
         let text = format!(
-            "clear; echo before; {variables} {program} {} -p {pid}; echo code $?",
+            "clear; echo before; {variables} {program} {} -p {pid}; echo co''de $?",
             line.join(" ")
         );
         self.ask(&["send-keys", "-l", &text]);

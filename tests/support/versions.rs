@@ -9,6 +9,9 @@ use super::target::Target;
 
 const LIST: &str = include_str!("../../scripts/torch-versions.txt");
 
+/// Names the pairs to test.
+const ASKED: &str = "MEMSPY_VERSIONS";
+
 /// An environment with one PyTorch on one CPython.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
@@ -22,7 +25,7 @@ pub struct Environment {
 /// (`2.6.0/3.13 2.2.2/3.10`). Panics when one of them is not set up, unless this machine has no such CPython and was not asked
 /// for it; that is said on stderr.
 pub fn environments() -> Vec<Environment> {
-    let asked = std::env::var("MEMSPY_VERSIONS").ok();
+    let asked = std::env::var(ASKED).ok();
     let known = run("scripts/with-python", &["--list"]);
     let mut found = Vec::new();
     for line in LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -71,6 +74,15 @@ impl Environment {
     pub fn devices(&self) -> &'static [&'static str] {
         let simulated = self.cuda && std::env::var("MEMSPY_DEVICES").as_deref() != Ok("cpu");
         if simulated { &["cpu", "cuda"] } else { &["cpu"] }
+    }
+
+    /// Those to show all scenes on: what the scenes of other devices add with this PyTorch is tested where it was asked for.
+    pub fn devices_for_scenes(&self) -> &'static [&'static str] {
+        let devices = self.devices();
+        match std::env::var_os(ASKED) {
+            Some(_) => devices,
+            None => &devices[devices.len() - 1..],
+        }
     }
 
     /// Starts `tests/targets/SCRIPT` in it, on a simulated card of its own.
