@@ -209,7 +209,8 @@ fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
             target.say("holding 4");
             let more: Vec<(u64, u64, u64)> = serde_json::from_str(&target.line()).unwrap();
             truth.extend(more);
-            records(&recording).into_iter().filter(has_results).count() >= 3
+            // Several may fall into one iteration.
+            records(&recording).into_iter().filter(has_results).count() >= 5
         });
         target.say("holding 1");
         target.line();
