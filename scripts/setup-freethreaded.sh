@@ -3,8 +3,8 @@
 #
 #   scripts/setup-freethreaded.sh [3.14]       or 3.13, 3.15
 #
-# The source is the newest that Debian or Ubuntu carries and the mirror has. About 24 MB to fetch, four minutes on two
-# cores, 280 MB. Run it again at any time: what is there is left alone. As root it installs missing Debian packages by name.
+# The source is the newest that Debian or Ubuntu carries and the mirror has. About 24 MB to fetch, three minutes on two
+# cores, 65 MB. Run it again at any time: what is there is left alone. As root it installs missing Debian packages by name.
 # What the machine cannot provide is said, and ends it without an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -16,12 +16,12 @@ for package in libjemalloc2/libjemalloc.so.2 libtcmalloc-minimal4/libtcmalloc_mi
 done
 [ ${#missing[@]} -eq 0 ] || scripts/apt-install "${missing[@]}"
 
-# A compiler's work, beside what mostly waits for the network and the disk.
 timed() {
   local start=$SECONDS
   "$@" >/dev/null
   echo "setup-tests: ${*#scripts/}: $((SECONDS - start)) s"
 }
+# A compiler's work, beside what mostly waits for the network and the disk.
 timed scripts/setup-freethreaded.sh &
 freethreaded=$!
 trap 'kill $freethreaded 2>/dev/null || true' EXIT
