@@ -165,6 +165,12 @@ impl Ledger {
         self.insert(address, amount, account, 0);
     }
 
+    /// One that was found and taken for a block from before had only been ahead of its event: it was not held at the height.
+    pub(crate) fn was_not_before(&mut self, block: Block) {
+        self.account(BEFORE).held.take(block.amount());
+        self.held = self.held.saturating_sub(block.size);
+    }
+
     /// Takes a block that an earlier part of the recording saw being born.
     pub(crate) fn inherit(&mut self, address: u64, block: Block) {
         self.restore(address, block);

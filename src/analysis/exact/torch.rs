@@ -120,6 +120,10 @@ impl TorchDevice {
         if let Some(replaced) = self.ledger.allocate(address, size, owner, time.0) {
             // A block found in a map may only have been ahead of its event.
             self.gone += u64::from(replaced.born > 0 && !self.deaths_from_maps);
+            let age = time.0.saturating_sub(self.last_map.unwrap_or_default().0);
+            if replaced.account as usize == BEFORE && self.maps == 1 && age < UNSETTLED {
+                self.ledger.was_not_before(replaced);
+            }
         }
         if !self.deaths_from_maps {
             let bytes = levels.map_or(self.ledger.total, |l| l.allocated.max(0) as u64);
@@ -242,7 +246,10 @@ impl TorchDevice {
                 too_early_to_say.extend(block.map(|block| (address, block)));
             }
         }
-        if first && let Some(height) = &mut self.height {
+        if first
+            && let Some(height) = &mut self.height
+            && height.levels.is_none()
+        {
             // What the first moments lacked was there before.
             height.bytes = height.bytes.max(self.ledger.held);
         }
