@@ -263,7 +263,7 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
 fn what_a_killed_recorder_kept_is_readable() {
     let target = sim::start("known_lines.py", &["--pause", "10"]);
     let known: Value = serde_json::from_str(&target.said[0]).unwrap();
-    let mut recording = Recording::start(target.pid(), &["--keep", "2s"]);
+    let mut recording = Recording::start(target.pid(), &["--keep", "2s", "-r", "500"]);
     let ring = beside(recording.trace(), "ring");
     wait_until("the first segments being dropped", || {
         !ring.join("00000001.memspy").exists() && ring.join("00000012.memspy").exists()
