@@ -193,7 +193,7 @@ fn tables_and_the_summary_say_that_they_are_exact() {
     let profile = end(training(), 0);
     let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
     let mut out = Vec::new();
-    let options = LinesOptions { width: 140, ..LinesOptions::default() };
+    let options = LinesOptions { width: Some(140), ..LinesOptions::default() };
     render::lines_text(&mut out, &profile, &table, &options).unwrap();
     let text = String::from_utf8(out).unwrap();
     holds(&text, &["exact (uprobe_multi)", "allocs", "Listed are lines that allocated"]);

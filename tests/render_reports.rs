@@ -151,7 +151,7 @@ fn lines(profile: &Profile, options: &LinesOptions) -> String {
 #[test]
 fn the_table_of_lines_shows_source_and_peaks() {
     let profile = training().profile();
-    let text = lines(&profile, &LinesOptions { width: 140, ..Default::default() });
+    let text = lines(&profile, &LinesOptions { width: Some(140), ..Default::default() });
     println!("{text}");
     for expected in [
         "## train.py:train<T>",
@@ -163,7 +163,7 @@ fn the_table_of_lines_shows_source_and_peaks() {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
     let row = text.lines().find(|l| l.ends_with("loss.backward()")).unwrap();
-    assert!(row.contains("952.00 MiB  952.00 MiB  300.00 MiB    0 B  ~600.00 MiB"), "{row}");
+    assert!(row.contains("952.00 MiB  952.00 MiB  ~300.00 MiB   ~0 B  ~600.00 MiB"), "{row}");
     assert!(text.lines().all(|l| !l.ends_with(' ')));
 
     let only = lines(
@@ -176,9 +176,16 @@ fn the_table_of_lines_shows_source_and_peaks() {
     let none =
         lines(&profile, &LinesOptions { functions: vec!["nope".into()], ..Default::default() });
     assert!(none.contains("no function was seen whose name or file contains nope"));
+    // A terminal's width is kept, as far as figures and the begin of the source have room; elsewhere nothing is cut.
+    let at_width = |width| lines(&profile, &LinesOptions { width, ..Default::default() });
     for width in [0, 40, 80, 100] {
-        lines(&profile, &LinesOptions { width, ..Default::default() });
+        let text = at_width(Some(width));
+        // Where there is no room the columns that matter least go, and then the end of the source.
+        assert!(!text.contains("~600.00 MiB"), "{text}");
+        assert_eq!(text.contains("loss = model(batch)"), width >= 80, "{text}");
     }
+    let whole = at_width(None);
+    assert!(whole.contains("~600.00 MiB") && whole.contains("loss = model(batch)"), "{whole}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub struct LineRow {
     /// Bytes freed while the line was on a stack (estimated); `None` in an exact recording that has not
     /// the stacks of frees.
     pub freed: Option<i64>,
-    /// Bytes alive at the peak's moment that were allocated while the line was on the stack.
+    /// Bytes alive at the peak's moment that were allocated while the line was on the stack (as sure as `allocated`).
     pub live: u64,
     /// Of these, bytes allocated while the line was innermost.
     pub live_self: u64,
@@ -73,6 +73,8 @@ pub struct LineTable {
     pub columns: Vec<StatKey>,
     /// Functions, the greatest peak first; among equals the one whose own lines hold the most.
     pub functions: Vec<LineFunction>,
+    /// Whether the rows' bytes allocated and live are estimates: of all recordings but exact ones with the stack of each event.
+    pub estimated: bool,
     /// The device's high-water mark of allocated bytes.
     pub allocated: HighWater,
     /// The device's high-water mark of reserved bytes.
@@ -229,7 +231,8 @@ impl Profile {
             let own: u64 = f.rows.iter().map(|r| r.live_self).sum();
             (std::cmp::Reverse((f.peak, own)), f.function)
         });
-        Ok(LineTable { device, columns: columns.to_vec(), functions, allocated, reserved })
+        let columns = columns.to_vec();
+        Ok(LineTable { device, columns, functions, estimated: !sums.exact, allocated, reserved })
     }
 
     /// What every frame has: of all stacks that it stands on.

@@ -27,7 +27,8 @@ pub struct RankRow {
     pub ranks: usize,
     /// One per column of the table; `None` where no rank knows it.
     pub cells: Vec<Option<Ranked>>,
-    /// Bytes alive at each rank's peak that were allocated while the line was on the stack.
+    /// Bytes alive at each rank's peak that were allocated while the line was on the stack; without `exact` an estimate, which
+    /// can be off either way.
     pub live: Ranked,
 }
 
@@ -70,6 +71,7 @@ impl RankTable {
                 functions.entry(key).or_default().push((index, function, lines));
             }
         }
+        let estimated: Vec<bool> = ranks.iter().map(|(_, table)| table.estimated).collect();
         let columns = ranks.first().map_or(Vec::new(), |(_, table)| table.columns.clone());
         let mut functions: Vec<RankFunction> = functions
             .into_values()
@@ -85,7 +87,10 @@ impl RankTable {
                     function: function.clone(),
                     found: (index, lines.clone()),
                     peak: found.iter().map(|(_, _, lines)| lines.peak).max().unwrap_or(0),
-                    rows: rows.iter().filter_map(|(line, rows)| row(*line, rows)).collect(),
+                    rows: rows
+                        .iter()
+                        .filter_map(|(line, rows)| row(*line, rows, &estimated))
+                        .collect(),
                 })
             })
             .collect();
@@ -97,7 +102,7 @@ impl RankTable {
     }
 }
 
-fn row(line: u32, rows: &[(usize, &LineRow)]) -> Option<RankRow> {
+fn row(line: u32, rows: &[(usize, &LineRow)], estimated: &[bool]) -> Option<RankRow> {
     let columns = rows.first()?.1.cells.len();
     let cells = (0..columns)
         .map(|column| {
@@ -110,7 +115,8 @@ fn row(line: u32, rows: &[(usize, &LineRow)]) -> Option<RankRow> {
         .collect();
     let live = ranked(rows.iter().map(|(rank, row)| {
         let value = i64::try_from(row.live).unwrap_or(i64::MAX);
-        (*rank, Some(Bounded { value, exact: true, upper: Some(value) }))
+        let exact = estimated.get(*rank) == Some(&false);
+        (*rank, Some(Bounded { value, exact, upper: exact.then_some(value) }))
     }))?;
     Some(RankRow { line, ranks: rows.len(), cells, live })
 }

@@ -12,9 +12,6 @@ use super::flame::{device, into_io};
 use super::ranks::{self, Rank};
 use super::{charging, output};
 
-/// Width of the table where the terminal's is not known.
-const WIDTH: usize = 120;
-
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
     let mut ranks = ranks::read(&words.traces, &|| charging(&words.stacks))?;
@@ -94,9 +91,8 @@ fn write(
 }
 
 fn options(words: &Words, path: &std::path::Path) -> LinesOptions {
-    let terminal = (path.as_os_str() == "-").then(terminal_size::terminal_size).flatten();
     LinesOptions {
-        width: terminal.map_or(WIDTH, |(width, _)| usize::from(width.0)),
+        width: if path.as_os_str() == "-" { output::width() } else { None },
         functions: words.functions.clone(),
         limit: None,
         full_filenames: words.stacks.full_filenames,

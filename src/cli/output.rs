@@ -19,6 +19,12 @@ pub(super) fn host() -> String {
         .unwrap_or_else(|| "unknown-host".to_owned())
 }
 
+/// Characters per line where standard output is a terminal; what goes into a file or a pipe is not cut.
+pub(super) fn width() -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
+    Some(usize::from(width.0))
+}
+
 /// What the name of a file may tell.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Naming<'a> {

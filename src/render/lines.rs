@@ -10,22 +10,16 @@ use crate::analysis::{Bounded, LineFunction, LineRow, LineTable, Profile};
 use crate::model::{Function, Metric, Pool, Source, StatField, StatKey};
 
 /// What of the table is shown, and how wide.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct LinesOptions {
-    /// Characters per line.
-    pub width: usize,
+    /// Characters per line, as on a terminal: what matters least gives way to the rest. `None`: nothing is cut.
+    pub width: Option<usize>,
     /// Only functions whose name or file contains one of these; all when empty.
     pub functions: Vec<String>,
     /// At most so many functions; `None` for all.
     pub limit: Option<usize>,
     /// Whether file names are shown with their full path.
     pub full_filenames: bool,
-}
-
-impl Default for LinesOptions {
-    fn default() -> Self {
-        LinesOptions { width: 120, functions: Vec::new(), limit: None, full_filenames: false }
-    }
 }
 
 const BAR: usize = 8;
@@ -150,7 +144,7 @@ impl<'a> FunctionText<'a> {
         profile: &'a Profile,
         table: &LineTable,
         function: &'a LineFunction,
-        width: usize,
+        width: Option<usize>,
         most: i64,
     ) -> FunctionText<'a> {
         let lines = source_lines(profile, function);
@@ -164,14 +158,18 @@ impl<'a> FunctionText<'a> {
             columns.push(Column::new(column_head(key), cells(&value)));
         }
         let head = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
-        let (about, times) = match profile.exact() {
-            Some(exact) if exact.is_estimated() => ("~", "stacks"),
-            Some(_) => ("", "allocs"),
-            None => ("~", "samples"),
+        let about = if table.estimated { "~" } else { "" };
+        let times = match profile.exact() {
+            Some(_) if table.estimated => "stacks",
+            Some(_) => "allocs",
+            None => "samples",
         };
         let extras = vec![
-            Column::new(head("live at", "the peak"), cells(&|r| bytes(r.live))),
-            Column::new(head("of it", "own"), cells(&|r| bytes(r.live_self))),
+            Column::new(
+                head("live at", "the peak"),
+                cells(&|r| format!("{about}{}", bytes(r.live))),
+            ),
+            Column::new(head("of it", "own"), cells(&|r| format!("{about}{}", bytes(r.live_self)))),
             Column::new(
                 head("", "allocated"),
                 cells(&|r| format!("{about}{}", signed_bytes(r.allocated))),
@@ -188,11 +186,12 @@ impl<'a> FunctionText<'a> {
         lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
         mut columns: Vec<Column>,
         mut extras: Vec<Column>,
-        width: usize,
+        width: Option<usize>,
         most: i64,
     ) -> FunctionText<'a> {
         let taken =
             |columns: &[Column]| columns.iter().map(|c| c.width + 2).sum::<usize>() + 7 + BAR + 3;
+        let width = width.unwrap_or(usize::MAX);
         let mut room = width.saturating_sub(taken(&columns));
         // Columns that leave no room for the source are left out, the least important first.
         while !extras.is_empty()
@@ -336,8 +335,13 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
         },
     ];
     let sums = |k: &StatKey| matches!(k.field, StatField::Allocated | StatField::Freed);
-    if !exact && table.columns.iter().any(sums) {
-        notes.push("Sums of allocated and freed are estimates: what happens between two samples is shared by both.");
+    let has_sums = !exact && table.columns.iter().any(sums);
+    if table.estimated {
+        notes.push(match (exact, has_sums) {
+            (true, _) => "Live and allocated with ~ are estimates, from a sample of the allocations.",
+            (false, false) => "Live and allocated with ~ are estimates: what happens between two samples is shared by both.",
+            (false, true) => "Live and sums of allocated and freed are estimates: what happens between two samples is shared by both.",
+        });
     }
     for note in notes {
         writeln!(out, "{note}")?;

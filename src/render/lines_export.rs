@@ -88,6 +88,7 @@ pub fn lines_json(
     let value = json!({
         "device": table.device.0,
         "columns": columns,
+        "estimated": table.estimated,
         "peak_allocated": high_water(table.allocated),
         "peak_reserved": high_water(table.reserved),
         "samples": profile.samples(),

@@ -11,7 +11,6 @@ use super::lines::{Column, FunctionText, LinesOptions, cell, column_head, with_s
 use super::lines_export::high_water;
 use super::size::{count, signed_bytes};
 use crate::analysis::{Bounded, LineTable, Profile, RankFunction, RankRow, RankTable, Ranked};
-use crate::model::{Metric, Pool, StatField, StatKey};
 
 /// A rank among others, and its own table.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +66,7 @@ pub fn rank_lines_text(
         "",
         "Greatest and least are among the ranks in which the line was seen (which one, in brackets; all: they are equal), each at its own time.",
         "A peak is the greatest value the allocator reached while the line was on a thread's stack; live: bytes made below the line and",
-        "alive at each rank's peak. ~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; ?: unknown; without a mark: exact.",
+        "alive at each rank's peak. ~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; ?: unknown; without a mark: exact. Live with ~: an estimate.",
     ] {
         writeln!(out, "{note}")?;
     }
@@ -108,12 +107,10 @@ fn text<'a>(
     ranks: &[RankLines<'a>],
     table: &RankTable,
     function: &'a RankFunction,
-    width: usize,
+    width: Option<usize>,
     most: i64,
 ) -> FunctionText<'a> {
     let rows = rows(ranks, function);
-    let live =
-        StatKey { metric: Metric::AllocatedBytes, pool: Pool::All, field: StatField::Current };
     let cells = |value: &dyn Fn(&RankRow) -> String| -> Vec<String> {
         rows.iter().map(|(_, _, row)| row.map_or_else(String::new, value)).collect()
     };
@@ -122,7 +119,8 @@ fn text<'a>(
         label.strip_prefix("rank ").unwrap_or(label).to_owned()
     };
     // Greatest and least, each with its rank, and the sum.
-    let group = |head: String, key: StatKey, of: &dyn Fn(&RankRow) -> Option<Ranked>| {
+    type Show<'s> = &'s dyn Fn(Bounded) -> String;
+    let group = |head: String, show: Show<'_>, of: &dyn Fn(&RankRow) -> Option<Ranked>| {
         let of_rank = |which: fn(&Ranked) -> (Bounded, usize)| {
             cells(&|row| match of(row) {
                 None => "?".to_owned(),
@@ -130,11 +128,11 @@ fn text<'a>(
                     let (value, rank) = which(&all);
                     let even = row.ranks > 1 && is_even(&all);
                     let who = if even { "all".to_owned() } else { label(rank) };
-                    format!("{} ({who})", cell(key, value))
+                    format!("{} ({who})", show(value))
                 }
             })
         };
-        let sum = cells(&|row| of(row).map_or_else(|| "?".to_owned(), |all| cell(key, all.sum)));
+        let sum = cells(&|row| of(row).map_or_else(|| "?".to_owned(), |all| show(all.sum)));
         let heading = |below: &str| [String::new(), below.to_owned()];
         [
             Column::new([head, "greatest".to_owned()], of_rank(|all| all.greatest)),
@@ -145,9 +143,12 @@ fn text<'a>(
     let mut columns = Vec::new();
     for (i, &key) in table.columns.iter().enumerate() {
         let of = |row: &RankRow| row.cells.get(i).copied().flatten();
-        columns.extend(group(column_head(key).join(" "), key, &of));
+        columns.extend(group(column_head(key).join(" "), &|value| cell(key, value), &of));
     }
-    let mut extras = Vec::from(group("live at peaks".to_owned(), live, &|row| Some(row.live)));
+    let live = |value: Bounded| {
+        format!("{}{}", if value.exact { "" } else { "~" }, signed_bytes(value.value))
+    };
+    let mut extras = Vec::from(group("live at peaks".to_owned(), &live, &|row| Some(row.live)));
     extras.push(Column::new(["".into(), "ranks".into()], cells(&|row| row.ranks.to_string())));
     let first =
         |row: &RankRow| row.cells.first().copied().flatten().map_or(0, |c| c.greatest.0.value);

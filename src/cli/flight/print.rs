@@ -7,6 +7,7 @@ use crate::analysis::{Profile, ThreadChoice};
 use crate::model::{Nanos, Record};
 use crate::render::{self, LinesOptions, RenderError};
 
+use super::super::output;
 use super::window::{Stream, Window};
 
 /// Prints it.
@@ -22,7 +23,8 @@ pub(in crate::cli) struct Printer {
 impl Printer {
     /// Prints one `every` so often, of the recording so far.
     pub(in crate::cli) fn of_all(every: Duration, full_filenames: bool) -> Printer {
-        let options = LinesOptions { full_filenames, ..LinesOptions::default() };
+        let options =
+            LinesOptions { full_filenames, width: output::width(), ..LinesOptions::default() };
         Printer { every, last: None, now: Nanos(0), options, since: None }
     }
 
