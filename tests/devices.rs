@@ -202,15 +202,9 @@ fn a_process_without_gpu_memory_is_said_so() {
 
 #[test]
 fn a_process_without_pytorch_has_its_memory_outside_of_it() {
-    let program = "import ctypes, sys\n\
-                   cuda, at = ctypes.CDLL('libcuda.so.1'), ctypes.c_uint64()\n\
-                   cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(300 << 20))\n\
-                   print('READY', flush=True)\n\
-                   sys.stdin.readline()";
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut job = std::process::Command::new(root.join("scripts/with-sim"));
-    job.args(["python", "-c", program]);
-    let target = Target::start(job);
+    let mut target = sim::start("driver_only.py", &[]);
+    target.say("go");
+    assert_eq!(target.line(), "HELD");
     let bytes = 552_402_944 + (300 << 20);
     let device = &look(&target)["processes"][0]["devices"][0];
     assert_eq!((&device["process"], &device["outside_pytorch"]), (&bytes.into(), &bytes.into()));

@@ -11,6 +11,7 @@ use memspy::model::{EndReason, Metric, Pool, Record};
 use memspy::trace::Reader;
 use serde_json::Value;
 use support::memspy::{Done, command, memspy, memspy_at, run, stacks_of, total, wait_until};
+use support::sim;
 use support::target::Target;
 
 const TORCHRUN: [&str; 6] =
@@ -165,6 +166,26 @@ fn a_rank_that_is_killed_ends_its_own_trace_only() {
         assert_eq!(end.reason, EndReason::TargetExited);
         memspy(&["lines", trace.to_str().unwrap()]).ok();
     }
+}
+
+#[test]
+fn who_has_only_loaded_the_driver_is_no_member_before_it_holds_memory() {
+    let mut target = sim::start("driver_only.py", &[]);
+    let (pid, folder) = (target.pid(), tempfile::tempdir().unwrap());
+    let record = |name: &str| {
+        let mut command = command(Some(pid));
+        command.args(["record", "-s", "-d", "0.6", "-p", &pid.to_string(), "-o"]);
+        command.arg(folder.path().join(name));
+        run(&mut command)
+    };
+    // As a launcher that imports PyTorch and leaves the devices to its ranks.
+    let done = record("loaded-%p.bin");
+    assert_eq!(done.status.code(), Some(1), "{}", done.err);
+    assert!(done.err.contains("nothing was recorded"), "{}", done.err);
+    target.say("go");
+    assert_eq!(target.line(), "HELD");
+    record("holds-%p.bin").ok();
+    assert_eq!(traces(folder.path()).len(), 1);
 }
 
 #[test]

@@ -9,12 +9,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::readers::{AttachError, Readers, Torch};
-use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
+use super::readers::{AttachError, Readers};
+use crate::model::AllocatorBackend;
 use crate::target::{Process, environment};
 
 /// A process that was left out is asked about again so often.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// A process younger than this that has loaded the driver and no PyTorch may be a launcher that is importing it, and never
+/// uses a device.
+const IMPORT: Duration = Duration::from_secs(20);
 /// What a process that may use CUDA has loaded.
 const CUDA: [&str; 2] = ["libcuda.so", "libc10_cuda.so"];
 /// How Python's `multiprocessing` names what it starts anew (Lib/multiprocessing/spawn.py).
@@ -130,8 +133,15 @@ impl Family {
         };
         // The driver is asked last: that takes milliseconds, and a lock of its own.
         let is_copy = self.is_copy(&process);
-        let seems = !is_copy && (is_rank(&process) || uses_cuda(&readers));
-        let standing = if seems || holds_memory(&readers) {
+        let seems = match is_copy {
+            true => Some(false),
+            false if is_rank(&process) => Some(true),
+            false => uses_cuda(&readers),
+        };
+        let is_settled = || process.age().is_none_or(|age| age > IMPORT);
+        let is_member = seems == Some(true)
+            || holds_memory(&readers).unwrap_or_else(|| seems.is_none() && is_settled());
+        let standing = if is_member {
             let rank = rank(&process);
             self.stand(pid, Standing::Taken);
             return Some(Member { readers: *readers, rank });
@@ -165,24 +175,24 @@ impl Family {
     }
 }
 
-/// Whether the driver says that memory is its own.
-fn holds_memory(readers: &Readers) -> bool {
-    let Ok(gpu) = &readers.gpu else { return false };
-    readers.devices().iter().filter_map(|device| device.nvml_index).any(|device| {
-        let usage = gpu.usage(device, Nanos(0));
-        usage.is_ok_and(|usage| matches!(usage.process, ProcessUsage::Bytes(bytes) if bytes > 0))
-    })
+/// Whether the driver says that memory is its own; `None` when it does not say of any device.
+fn holds_memory(readers: &Readers) -> Option<bool> {
+    let gpu = readers.gpu.as_ref().ok()?;
+    let devices = readers.devices();
+    let told = devices.iter().filter_map(|device| gpu.lists(device.nvml_index?));
+    told.reduce(|one, other| one || other)
 }
 
-/// Whether PyTorch has initialised CUDA in it, or something else than PyTorch has loaded the driver.
-fn uses_cuda(readers: &Readers) -> bool {
+/// Whether PyTorch has initialised CUDA in it. `None` when something has loaded the driver and PyTorch is not there: a program
+/// of another kind, or one that is importing PyTorch just now, as launchers do that never use a device.
+fn uses_cuda(readers: &Readers) -> Option<bool> {
     match readers.allocator() {
         // Of a process that ends, nothing can be known any more.
-        AllocatorBackend::NotInitialized | AllocatorBackend::Unknown(_) => false,
-        AllocatorBackend::NotLoaded => matches!(readers.torch, Torch::NotLoaded),
+        AllocatorBackend::NotInitialized | AllocatorBackend::Unknown(_) => Some(false),
+        AllocatorBackend::NotLoaded => None,
         AllocatorBackend::Native
         | AllocatorBackend::CudaMallocAsync
-        | AllocatorBackend::Pluggable(_) => true,
+        | AllocatorBackend::Pluggable(_) => Some(true),
     }
 }
 

@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use procfs::ProcError;
+use procfs::{Current, ProcError};
 
 use super::mappings::{Mapping, Mappings};
 use super::memory::LiveMemory;
@@ -117,6 +118,13 @@ impl Process {
     /// Start time in clock ticks since boot: with the pid, its identity.
     pub fn start_time(&self) -> u64 {
         self.start_time
+    }
+
+    /// How long ago it started, to about 10 ms; `None` when the kernel does not say how long it has been up.
+    pub fn age(&self) -> Option<Duration> {
+        let up = procfs::Uptime::current().ok()?.uptime_duration();
+        let hertz = procfs::ticks_per_second();
+        Some(up.saturating_sub(Duration::from_secs_f64(self.start_time as f64 / hertz as f64)))
     }
 
     /// Its memory.
@@ -326,6 +334,22 @@ mod tests {
         let mut magic = [0; 4];
         io::Read::read_exact(&mut file, &mut magic).unwrap();
         assert_eq!(&magic, b"\x7fELF");
+    }
+
+    #[test]
+    fn a_process_has_an_age() {
+        let before = std::time::Instant::now();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let started = std::time::Instant::now();
+        std::thread::sleep(Duration::from_millis(300));
+        let least = started.elapsed();
+        let age = Process::open(child.id()).unwrap().age().unwrap();
+        let most = before.elapsed();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // The kernel counts in ticks.
+        let tick = Duration::from_millis(20);
+        assert!((least.saturating_sub(tick)..most + tick).contains(&age), "{least:?} {age:?}");
     }
 
     #[test]
