@@ -1,5 +1,6 @@
 //! Classes: what an object is, looked up once for each.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ pub struct Class {
     pub(super) dict_offset: i64,
     pub(super) slots: OnceCell<Vec<(Arc<str>, u64)>>,
     /// The references in what C made of its instances; `None` where these are not known.
-    pub(super) parts: Option<&'static [Part]>,
+    pub(super) parts: Option<Cow<'static, [Part]>>,
 }
 
 impl Class {
@@ -127,7 +128,7 @@ impl Class {
         &self,
         head: &ObjectLayout,
     ) -> impl Iterator<Item = (Field<Addr>, &'static str)> {
-        let parts = self.parts.unwrap_or_default().iter();
+        let parts = self.parts.as_deref().unwrap_or_default().iter();
         parts.map(|(offset, name)| (head.past(Field::at(*offset as usize)), *name))
     }
 
@@ -199,8 +200,8 @@ impl Heap<'_> {
         // A class of Python's may be called like a builtin one, but has no module in its name.
         let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
         let own = match flags & EXCEPTION {
-            0 => parts::of_type(&name),
-            _ => parts::of_exception(&self.layout, &name),
+            0 => parts::of_type(&name).map(Cow::Borrowed),
+            _ => parts::of_exception(&self.layout, &name).map(Cow::Owned),
         };
         let parts = own.filter(|_| is_of_c).or_else(|| self.parts_of_base(at, &bases));
         Some(Class {
@@ -219,9 +220,9 @@ impl Heap<'_> {
     }
 
     /// Those of the first base that has any.
-    fn parts_of_base(&self, class: Addr, bases: &[Addr]) -> Option<&'static [Part]> {
+    fn parts_of_base(&self, class: Addr, bases: &[Addr]) -> Option<Cow<'static, [Part]>> {
         let others = bases.iter().filter(|base| **base != class);
-        others.filter_map(|base| self.class_at(*base)).find_map(|base| base.parts)
+        others.filter_map(|base| self.class_at(*base)).find_map(|base| base.parts.clone())
     }
 
     /// The module that a class statement stands in (`__module__`).

@@ -80,23 +80,20 @@ const WEAK_TYPES: [&str; 6] = [
     "weakref.CallableProxyType",
 ];
 
-/// `PyBaseExceptionObject` after its dictionary, and what some exceptions have besides (Include/cpython/pyerrors.h); the notes,
-/// and a larger object, came with 3.11.
-#[rustfmt::skip]
-const EXCEPTIONS: [(&str, &[Part], &[Part]); 5] = [
-    ("AttributeError", &[(24, "args"), (32, "__traceback__"), (40, "__context__"), (48, "__cause__"), (64, "obj"), (72, "name")],
-     &[(24, "args"), (32, "__notes__"), (40, "__traceback__"), (48, "__context__"), (56, "__cause__"), (72, "obj"), (80, "name")]),
-    ("BaseExceptionGroup", &[],
-     &[(24, "args"), (32, "__notes__"), (40, "__traceback__"), (48, "__context__"), (56, "__cause__"), (72, "message"), (80, "exceptions")]),
-    ("StopIteration", &[(24, "args"), (32, "__traceback__"), (40, "__context__"), (48, "__cause__"), (64, "value")],
-     &[(24, "args"), (32, "__notes__"), (40, "__traceback__"), (48, "__context__"), (56, "__cause__"), (72, "value")]),
-    ("SystemExit", &[(24, "args"), (32, "__traceback__"), (40, "__context__"), (48, "__cause__"), (64, "code")],
-     &[(24, "args"), (32, "__notes__"), (40, "__traceback__"), (48, "__context__"), (56, "__cause__"), (72, "code")]),
-    ("BaseException", &[(24, "args"), (32, "__traceback__"), (40, "__context__"), (48, "__cause__")],
-     &[(24, "args"), (32, "__notes__"), (40, "__traceback__"), (48, "__context__"), (56, "__cause__")]),
+/// What all exceptions have after their dictionary, one behind the other (`PyException_HEAD`, Include/cpython/pyerrors.h).
+const OF_EVERY_EXCEPTION: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
+/// Where `args` is.
+const ARGS: u64 = 24;
+/// It came behind `args` with this version.
+const NOTES: (u8, &str) = (11, "__notes__");
+/// What some have besides, behind the mark `suppress_context`, and since when.
+const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
+    ("AttributeError", 10, &["obj", "name"]),
+    ("BaseException", 0, &[]),
+    ("BaseExceptionGroup", 11, &["message", "exceptions"]),
+    ("StopIteration", 0, &["value"]),
+    ("SystemExit", 0, &["code"]),
 ];
-/// The first version whose `AttributeError` is larger than other exceptions.
-const LARGER_ATTRIBUTE_ERROR: u8 = 10;
 
 /// The references in instances of a type written in C; `None` for one that is not known.
 pub(super) fn of_type(name: &str) -> Option<&'static [Part]> {
@@ -108,14 +105,16 @@ pub(super) fn of_type(name: &str) -> Option<&'static [Part]> {
 }
 
 /// Those in exceptions of a builtin class of this name; `None` for one that only has what its base has.
-pub(super) fn of_exception(layout: &Layout, name: &str) -> Option<&'static [Part]> {
-    let (_, before, since) = EXCEPTIONS.iter().find(|(known, ..)| *known == name)?;
-    match layout.minor {
-        11.. => Some(since),
-        LARGER_ATTRIBUTE_ERROR.. => Some(before),
-        _ if name == "AttributeError" => None,
-        _ => Some(before),
+pub(super) fn of_exception(layout: &Layout, name: &str) -> Option<Vec<Part>> {
+    let (.., own) =
+        EXCEPTIONS.iter().find(|(known, since, _)| *known == name && layout.minor >= *since)?;
+    let mut names = Vec::from(OF_EVERY_EXCEPTION);
+    if layout.minor >= NOTES.0 {
+        names.insert(1, NOTES.1);
     }
+    let behind = ARGS + 8 * names.len() as u64 + 8;
+    let every = (ARGS..).step_by(8).zip(names);
+    Some(every.chain((behind..).step_by(8).zip(own.iter().copied())).collect())
 }
 
 #[cfg(test)]
