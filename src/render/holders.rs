@@ -12,7 +12,7 @@ use crate::model::{
     ThreadSample, is_library,
 };
 
-/// Wider names are cut in the middle.
+/// Characters that most shapes need; longer ones push the rest of their row aside.
 const SHAPE: usize = 24;
 
 /// Which tensors a table lists.
