@@ -57,8 +57,10 @@ fn damaged_memory_makes_errors_not_panics() {
         let process = Process::open(target.pid()).unwrap();
         let reader = PythonReader::attach_own(&process).unwrap();
         let whole = PageCache::new(Box::new(process.memory()));
-        // As they are: damage soon ends the lists themselves.
+        // As they are: damage soon ends the lists themselves. It may not have come to rest yet.
+        let pause = Standstill::of(&process).unwrap();
         let objects = reader.heap(&whole).unwrap().objects().to_vec();
+        drop(pause);
         let (mut missed, mut read) = (0, 0);
         for seed in 1..=16 {
             let memory =

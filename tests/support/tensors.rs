@@ -32,8 +32,10 @@ pub fn read_damaged(target: &Target, seed: u64) -> usize {
     let process = Process::open(target.pid()).unwrap();
     let python = PythonReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
+    let pause = stopped(&process);
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = python.heap(&memory).unwrap();
+    drop(pause);
     let types = reader.types(&memory, python.object_head()).unwrap().unwrap();
     let objects = heap.objects().iter().filter(|object| object.class.is_a(types.base));
     let places: Vec<Addr> = objects.map(|object| object.at).collect();
@@ -49,13 +51,17 @@ pub fn read_damaged(target: &Target, seed: u64) -> usize {
     read.len()
 }
 
+/// On a busy machine a thread may take long to stop.
+fn stopped(process: &Process) -> Pause {
+    (0..20).find_map(|_| Pause::of(process).ok()).expect("it stops")
+}
+
 /// All tensors that Python knows, by `id()`, and what reads them, while the target stands still.
 fn look(target: &Target, at: impl FnOnce(&Tensors<'_>, &BTreeMap<u64, (TensorInfo, bool)>)) {
     let process = Process::open(target.pid()).unwrap();
     let python = PythonReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
-    // On a busy machine a thread may take long to stop.
-    let pause = (0..20).find_map(|_| Pause::of(&process).ok()).expect("it stops");
+    let pause = stopped(&process);
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = python.heap(&memory).unwrap();
     let types = reader.types(&memory, python.object_head()).unwrap().unwrap();
