@@ -206,13 +206,18 @@ fn tables_and_the_summary_say_that_they_are_exact() {
     let mut out = Vec::new();
     render::lines_csv(&mut out, &profile, &table, &[]).unwrap();
     let mut csv = csv::Reader::from_reader(&out[..]);
-    let freed = csv.headers().unwrap().iter().position(|h| h == "freed").unwrap();
-    assert!(csv.records().all(|r| r.unwrap()[freed].is_empty()), "unknown is not 0");
+    let heads = csv.headers().unwrap().clone();
+    let column = |name: &str| heads.iter().position(|h| h == name).unwrap();
+    for row in csv.records().map(Result::unwrap) {
+        assert!(row[column("freed")].is_empty(), "unknown is not 0");
+        assert_eq!(&row[column("estimated")], "false");
+    }
 
     let mut out = Vec::new();
     render::lines_json(&mut out, &profile, &table, &[]).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["exact"]["way"], "uprobe_multi");
+    assert_eq!(json["estimated"], false);
     assert_eq!(json["exact"]["no_python"], 1234);
     assert_eq!(json["exact"]["comparisons_equal"], 2);
     assert_eq!(json["exact"]["other_memory"]["pinned"]["peak"], 4 * MIB);

@@ -204,6 +204,7 @@ fn csv_and_json_have_exact_bytes_and_limits() {
         .unwrap();
     assert_eq!(&row[column("allocated_bytes.all.peak")], "998244352");
     assert_eq!(&row[column("allocated_bytes.all.peak.exact")], "true");
+    assert_eq!(&row[column("estimated")], "true");
     assert_eq!(&row[column("source")], "        loss.backward()");
 
     let mut out = Vec::new();

@@ -13,7 +13,7 @@ use crate::analysis::{
 use crate::model::{CudaIndex, EventTotals, Frees, ReaderKind};
 
 /// Writes one row per line seen. Each column asked for becomes three: the value, `.exact`, and
-/// `.upper`, empty when nothing limits it.
+/// `.upper`, empty when nothing limits it. `estimated` is of what was allocated, freed and live.
 pub fn lines_csv(
     out: &mut dyn Write,
     profile: &Profile,
@@ -25,8 +25,8 @@ pub fn lines_csv(
     for key in &table.columns {
         head.extend([key.to_string(), format!("{key}.exact"), format!("{key}.upper")]);
     }
-    let rest = ["allocated", "freed", "live_at_peak", "live_at_peak_own", "samples", "source"];
-    head.extend(rest.map(String::from));
+    let rest = ["allocated", "freed", "live_at_peak", "live_at_peak_own", "estimated"];
+    head.extend(rest.into_iter().chain(["samples", "source"]).map(String::from));
     csv.write_record(&head)?;
     for (function, lines) in selected(profile, table, functions) {
         for (line, source, row) in source_lines(profile, lines) {
@@ -49,6 +49,7 @@ pub fn lines_csv(
                 row.freed.map_or_else(String::new, |freed| freed.to_string()),
                 row.live.to_string(),
                 row.live_self.to_string(),
+                table.estimated.to_string(),
                 row.samples.to_string(),
                 source.unwrap_or_default().to_owned(),
             ]);
