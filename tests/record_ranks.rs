@@ -169,23 +169,25 @@ fn a_rank_that_is_killed_ends_its_own_trace_only() {
 }
 
 #[test]
-fn who_has_only_loaded_the_driver_is_no_member_before_it_holds_memory() {
-    let mut target = sim::start("driver_only.py", &[]);
-    let (pid, folder) = (target.pid(), tempfile::tempdir().unwrap());
-    let record = |name: &str| {
+fn who_is_importing_pytorch_is_no_member_yet_and_who_uses_the_driver_alone_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |pid: u32, name: &str| {
         let mut command = command(Some(pid));
         command.args(["record", "-s", "-d", "0.6", "-p", &pid.to_string(), "-o"]);
         command.arg(folder.path().join(name));
         run(&mut command)
     };
-    // As a launcher that imports PyTorch and leaves the devices to its ranks.
-    let done = record("loaded-%p.bin");
+    let alone = sim::start("driver_only.py", &[]);
+    record(alone.pid(), "alone-%p.bin").ok();
+    // As a launcher does, which leaves the devices to its ranks.
+    let mut importing = sim::start("driver_only.py", &["--importing"]);
+    let done = record(importing.pid(), "importing-%p.bin");
     assert_eq!(done.status.code(), Some(1), "{}", done.err);
     assert!(done.err.contains("nothing was recorded"), "{}", done.err);
-    target.say("go");
-    assert_eq!(target.line(), "HELD");
-    record("holds-%p.bin").ok();
-    assert_eq!(traces(folder.path()).len(), 1);
+    importing.say("go");
+    assert_eq!(importing.line(), "HELD");
+    record(importing.pid(), "holds-%p.bin").ok();
+    assert_eq!(traces(folder.path()).len(), 2);
 }
 
 #[test]

@@ -62,13 +62,6 @@ impl GpuReader {
         Ok(devices)
     }
 
-    /// Whether the process computes on device `nvml_index`: has a CUDA context, and so memory, there. `None` when the driver does
-    /// not tell. As expensive as [`Self::usage`].
-    pub fn lists(&self, nvml_index: u32) -> Option<bool> {
-        let device = self.nvml.device_by_index(nvml_index).ok()?;
-        processes::is_on(self.pid, &processes::computing_on(&device, self.pids), self.pids)
-    }
-
     /// One look at device `nvml_index`. The list of processes costs milliseconds and holds a lock of the
     /// driver (field.md: 4.5 ms), so this is for a few calls a second, never for the sampling rate.
     pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {

@@ -73,16 +73,6 @@ pub(super) fn usage_of(pid: u32, listed: &DeviceProcesses, pids: HostPids) -> Pr
     }
 }
 
-/// Whether process `pid` computes by such a list; `None` when the list does not tell.
-pub(super) fn is_on(pid: u32, listed: &DeviceProcesses, pids: HostPids) -> Option<bool> {
-    let listed = listed.as_ref().ok()?;
-    match listed.iter().any(|process| process.pid == Some(pid)) {
-        true => Some(true),
-        // In a container the list may leave out, or not identify, what is in it.
-        false => pids.is_on_host().then_some(false),
-    }
-}
-
 fn or_older(
     answer: Result<Vec<ProcessInfo>, NvmlError>,
     older: impl FnOnce() -> Result<Vec<ProcessInfo>, NvmlError>,

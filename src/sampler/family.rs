@@ -9,15 +9,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::readers::{AttachError, Readers};
-use crate::model::AllocatorBackend;
-use crate::target::{Process, environment};
+use super::readers::{AttachError, Readers, Torch};
+use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
+use crate::target::{Mappings, Process, environment};
 
 /// A process that was left out is asked about again so often.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// A process younger than this that has loaded the driver and no PyTorch may be a launcher that is importing it, and never
-/// uses a device.
-const IMPORT: Duration = Duration::from_secs(20);
+/// A process that is not older may be importing PyTorch.
+const IMPORT: Duration = Duration::from_secs(30);
+/// What PyTorch loads before its CUDA part (torch/__init__.py: `_load_global_deps`), and its CPU part.
+const PYTORCH: [&str; 3] = ["libtorch_global_deps.so", "libc10.so", "libtorch_cpu.so"];
 /// What a process that may use CUDA has loaded.
 const CUDA: [&str; 2] = ["libcuda.so", "libc10_cuda.so"];
 /// How Python's `multiprocessing` names what it starts anew (Lib/multiprocessing/spawn.py).
@@ -118,8 +119,7 @@ impl Family {
             }
             Standing::Idle | Standing::Copy(_) => {
                 let mappings = process.mappings().ok()?;
-                let is_cuda = |name: &str| CUDA.iter().any(|library| name.starts_with(library));
-                mappings.object(is_cuda)?;
+                has(&mappings, &CUDA).then_some(())?;
                 let attached = match self.any {
                     true => Readers::attach_any(pid),
                     false => Readers::attach(pid),
@@ -133,15 +133,8 @@ impl Family {
         };
         // The driver is asked last: that takes milliseconds, and a lock of its own.
         let is_copy = self.is_copy(&process);
-        let seems = match is_copy {
-            true => Some(false),
-            false if is_rank(&process) => Some(true),
-            false => uses_cuda(&readers),
-        };
-        let is_settled = || process.age().is_none_or(|age| age > IMPORT);
-        let is_member = seems == Some(true)
-            || holds_memory(&readers).unwrap_or_else(|| seems.is_none() && is_settled());
-        let standing = if is_member {
+        let seems = !is_copy && (is_rank(&process) || uses_cuda(&readers));
+        let standing = if seems || holds_memory(&readers) {
             let rank = rank(&process);
             self.stand(pid, Standing::Taken);
             return Some(Member { readers: *readers, rank });
@@ -175,25 +168,39 @@ impl Family {
     }
 }
 
-/// Whether the driver says that memory is its own; `None` when it does not say of any device.
-fn holds_memory(readers: &Readers) -> Option<bool> {
-    let gpu = readers.gpu.as_ref().ok()?;
-    let devices = readers.devices();
-    let told = devices.iter().filter_map(|device| gpu.lists(device.nvml_index?));
-    told.reduce(|one, other| one || other)
+/// Whether the driver says that memory is its own.
+fn holds_memory(readers: &Readers) -> bool {
+    let Ok(gpu) = &readers.gpu else { return false };
+    readers.devices().iter().filter_map(|device| device.nvml_index).any(|device| {
+        let usage = gpu.usage(device, Nanos(0));
+        usage.is_ok_and(|usage| matches!(usage.process, ProcessUsage::Bytes(bytes) if bytes > 0))
+    })
 }
 
-/// Whether PyTorch has initialised CUDA in it. `None` when something has loaded the driver and PyTorch is not there: a program
-/// of another kind, or one that is importing PyTorch just now, as launchers do that never use a device.
-fn uses_cuda(readers: &Readers) -> Option<bool> {
+/// Whether PyTorch has initialised CUDA in it, or something else than PyTorch has loaded the driver.
+fn uses_cuda(readers: &Readers) -> bool {
     match readers.allocator() {
         // Of a process that ends, nothing can be known any more.
-        AllocatorBackend::NotInitialized | AllocatorBackend::Unknown(_) => Some(false),
-        AllocatorBackend::NotLoaded => None,
+        AllocatorBackend::NotInitialized | AllocatorBackend::Unknown(_) => false,
+        AllocatorBackend::NotLoaded => {
+            matches!(readers.torch, Torch::NotLoaded) && !may_be_importing(&readers.process)
+        }
         AllocatorBackend::Native
         | AllocatorBackend::CudaMallocAsync
-        | AllocatorBackend::Pluggable(_) => Some(true),
+        | AllocatorBackend::Pluggable(_) => true,
     }
+}
+
+/// Whether PyTorch may be on its way into a process that has loaded the driver: as into launchers, which never use a device.
+fn may_be_importing(process: &Process) -> bool {
+    let is_young = process.age().is_some_and(|age| age < IMPORT);
+    is_young && process.mappings().is_ok_and(|mappings| has(&mappings, &PYTORCH))
+}
+
+/// Whether one of these libraries is loaded.
+fn has(mappings: &Mappings, libraries: &[&str]) -> bool {
+    let is_one = |name: &str| libraries.iter().any(|library| name.starts_with(library));
+    mappings.object(is_one).is_some()
 }
 
 /// Whether a launcher started it as a rank. What a rank starts anew inherits its environment.

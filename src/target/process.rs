@@ -123,8 +123,8 @@ impl Process {
     /// How long ago it started, to about 10 ms; `None` when the kernel does not say how long it has been up.
     pub fn age(&self) -> Option<Duration> {
         let up = procfs::Uptime::current().ok()?.uptime_duration();
-        let hertz = procfs::ticks_per_second();
-        Some(up.saturating_sub(Duration::from_secs_f64(self.start_time as f64 / hertz as f64)))
+        let started = self.start_time as f64 / procfs::ticks_per_second() as f64;
+        Some(up.saturating_sub(Duration::from_secs_f64(started)))
     }
 
     /// Its memory.
