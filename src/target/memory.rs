@@ -108,6 +108,20 @@ impl dyn Memory + '_ {
         Ok(out)
     }
 
+    /// Reads `len` bytes, or those of them that lie before the first page that cannot be read.
+    pub fn vec_up_to(&self, addr: Addr, len: usize) -> Vec<u8> {
+        if let Ok(whole) = self.vec(addr, len) {
+            return whole;
+        }
+        let mut out = Vec::new();
+        while out.len() < len {
+            let here = addr + out.len() as u64;
+            let Ok(part) = self.vec(here, left_in_page(here).min(len - out.len())) else { break };
+            out.extend_from_slice(&part);
+        }
+        out
+    }
+
     /// Reads a little-endian `u64`.
     pub fn u64(&self, addr: Addr) -> Result<u64, MemoryError> {
         Ok(u64::from_le_bytes(self.bytes(addr)?))
@@ -130,8 +144,7 @@ impl dyn Memory + '_ {
         while text.len() < max {
             // Never past the end of a page: the next one may not be mapped.
             let here = addr + text.len() as u64;
-            let in_page = 4096 - (here.0 % 4096) as usize;
-            let part = self.vec(here, in_page.min(max - text.len()).min(128))?;
+            let part = self.vec(here, left_in_page(here).min(max - text.len()).min(128))?;
             match part.iter().position(|&b| b == 0) {
                 Some(end) => {
                     text.extend_from_slice(&part[..end]);
@@ -142,6 +155,11 @@ impl dyn Memory + '_ {
         }
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
+}
+
+/// Bytes from `addr` to the end of its page: the smallest pages there are.
+fn left_in_page(addr: Addr) -> usize {
+    4096 - (addr.0 % 4096) as usize
 }
 
 /// The memory of a running process, read with `process_vm_readv(2)`.
@@ -259,6 +277,25 @@ mod tests {
         let text = b"na\xc3\xafve\0rest";
         assert_eq!(memory.c_string(addr_of(text), 100).unwrap(), "naïve");
         assert_eq!(memory.c_string(addr_of(text), 2).unwrap(), "na");
+    }
+
+    #[test]
+    fn what_lies_before_memory_that_cannot_be_read_is_read() {
+        /// Ends at 0x3000.
+        struct Ending;
+        impl Memory for Ending {
+            fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError> {
+                out.fill(7);
+                match spans.iter().position(|span| span.addr.0 + span.len as u64 > 0x3000) {
+                    Some(index) => Err(MemoryError::Fault { span: spans[index], index }),
+                    None => Ok(()),
+                }
+            }
+        }
+        let memory: &dyn Memory = &Ending;
+        assert_eq!(memory.vec_up_to(Addr(0x1ff0), 0x100), [7; 0x100]);
+        assert_eq!(memory.vec_up_to(Addr(0x1ff0), 0x8000), [7; 0x1010]);
+        assert!(memory.vec_up_to(Addr(0x3000), 8).is_empty());
     }
 
     #[test]

@@ -74,7 +74,8 @@ pub(super) fn class_of_vtable(memory: &dyn Memory, vtable: u64) -> Option<String
 }
 
 /// Itanium C++ ABI: the word before the vtable's address point leads to the `type_info`, whose second
-/// word is the mangled name.
+/// word is the mangled name. At the address point itself is a function, and the `type_info` is an object with a vtable: a
+/// vector's buffer beside a stray pointer is no vtable.
 fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     let vtable = Addr(vtable);
     if !vtable.is_plausible() || !vtable.0.is_multiple_of(8) {
@@ -82,6 +83,10 @@ fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     }
     let info = memory.pointer(vtable - 8).ok().filter(|info| info.is_plausible())?;
     let name = memory.pointer(info + 8).ok().filter(|name| name.is_plausible())?;
+    let leads_on = |at: Addr| memory.pointer(at).is_ok_and(Addr::is_plausible);
+    if !leads_on(vtable) || !leads_on(info) {
+        return None;
+    }
     memory.c_string(name, LONGEST).ok()
 }
 
@@ -103,6 +108,24 @@ fn last_component(mangled: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::LiveMemory;
+
+    #[test]
+    fn what_only_looks_like_a_vtable_is_none() {
+        let at = |thing: &[u64]| thing.as_ptr() as u64;
+        let name = c"N5torch4NodeE";
+        let class_info = [at(&[0; 1]), name.as_ptr() as u64];
+        let no_info = [3, name.as_ptr() as u64];
+        let memory = LiveMemory::new(std::process::id());
+        let class = |info: &[u64], function: u64| {
+            let table = [0, at(info), function];
+            class_of_vtable(&memory, at(&table) + 16)
+        };
+        assert_eq!(class(&class_info, at(&class_info)).as_deref(), Some("Node"));
+        // The buffer of a `std::vector<SymInt>`, behind a pointer of somebody else.
+        assert_eq!(class(&class_info, 16), None);
+        assert_eq!(class(&no_info, at(&class_info)), None);
+    }
 
     #[test]
     fn the_class_is_the_last_component() {

@@ -159,7 +159,8 @@ impl Tensors<'_> {
 
     /// Finds the saved variables in `len` bytes from `at` on.
     fn scan(&self, at: Addr, len: usize, by: SavedIn, node: &mut Node) {
-        let Ok(bytes) = self.memory.vec(at, len & !7) else { return };
+        // Where no size tells the end, it may reach beyond the heap.
+        let bytes = self.memory.vec_up_to(at, len & !7);
         let saved_len = self.layout.saved.len;
         let word = |offset: usize| Field::<u64>::at(offset).of(&bytes).unwrap_or_default();
         let mut offset = 0;
