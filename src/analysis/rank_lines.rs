@@ -71,7 +71,6 @@ impl RankTable {
                 functions.entry(key).or_default().push((index, function, lines));
             }
         }
-        let estimated: Vec<bool> = ranks.iter().map(|(_, table)| table.estimated).collect();
         let columns = ranks.first().map_or(Vec::new(), |(_, table)| table.columns.clone());
         let mut functions: Vec<RankFunction> = functions
             .into_values()
@@ -87,10 +86,7 @@ impl RankTable {
                     function: function.clone(),
                     found: (index, lines.clone()),
                     peak: found.iter().map(|(_, _, lines)| lines.peak).max().unwrap_or(0),
-                    rows: rows
-                        .iter()
-                        .filter_map(|(line, rows)| row(*line, rows, &estimated))
-                        .collect(),
+                    rows: rows.iter().filter_map(|(line, rows)| row(*line, rows, ranks)).collect(),
                 })
             })
             .collect();
@@ -102,7 +98,7 @@ impl RankTable {
     }
 }
 
-fn row(line: u32, rows: &[(usize, &LineRow)], estimated: &[bool]) -> Option<RankRow> {
+fn row(line: u32, rows: &[(usize, &LineRow)], ranks: &[(&Profile, &LineTable)]) -> Option<RankRow> {
     let columns = rows.first()?.1.cells.len();
     let cells = (0..columns)
         .map(|column| {
@@ -115,7 +111,7 @@ fn row(line: u32, rows: &[(usize, &LineRow)], estimated: &[bool]) -> Option<Rank
         .collect();
     let live = ranked(rows.iter().map(|(rank, row)| {
         let value = i64::try_from(row.live).unwrap_or(i64::MAX);
-        let exact = estimated.get(*rank) == Some(&false);
+        let exact = ranks.get(*rank).is_some_and(|(_, table)| !table.estimated);
         (*rank, Some(Bounded { value, exact, upper: exact.then_some(value) }))
     }))?;
     Some(RankRow { line, ranks: rows.len(), cells, live })

@@ -119,7 +119,9 @@ impl Family {
             }
             Standing::Idle | Standing::Copy(_) => {
                 let mappings = process.mappings().ok()?;
-                has(&mappings, &CUDA).then_some(())?;
+                if !has(&mappings, &CUDA) {
+                    return None;
+                }
                 let attached = match self.any {
                     true => Readers::attach_any(pid),
                     false => Readers::attach(pid),
