@@ -45,11 +45,9 @@ fn a_free_just_before_the_first_map_is_not_taken_for_lost() {
     let old = s.malloc(0, 0, 6 * MIB);
     s.malloc(0, 0, MIB);
     s.begin();
-    let at = s.records.iter().position(|r| matches!(r, Record::Blocks(_))).unwrap();
-    let map = s.records.remove(at);
+    let map = s.take_first_map();
     s.tell_free(old, None);
     s.flush();
-    let Record::Blocks(map) = map else { panic!() };
     s.push_map(map);
     s.release_unseen(0, old);
     s.now += 1_000_000_000;
@@ -67,8 +65,7 @@ fn a_block_of_the_first_map_that_is_ahead_of_its_event_was_not_there_before() {
     s.enter(0, "main", 1);
     s.malloc(0, 0, 6 * MIB);
     s.begin();
-    let at = s.records.iter().position(|r| matches!(r, Record::Blocks(_))).unwrap();
-    s.records.remove(at);
+    s.take_first_map();
     let highest = s.malloc(0, 0, 3 * MIB);
     s.release(0, highest);
     let ahead = s.malloc_unseen(0, 0, 2 * MIB);

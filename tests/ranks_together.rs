@@ -6,6 +6,9 @@ mod support;
 
 use std::path::Path;
 
+use memspy::analysis::{LineTable, Profile, RankTable};
+use memspy::render::{self, LinesOptions, RankLines};
+use memspy::trace::Reader;
 use serde_json::Value;
 use support::memspy::{Recording, collapsed, lines, memspy, row, stacks_of, total};
 use support::oom::ask;
@@ -118,6 +121,28 @@ fn check_text(traces: &[&Path], known: &Value) {
     for part in ["720.00 MiB (1)  414.00 MiB (0)  1.11 GiB", live, "dtype=torch.uint8, device"] {
         assert!(row.contains(part), "no '{part}' in: {row}");
     }
+    let text = text_in(traces, 120);
+    assert!(text.lines().all(|line| line.chars().count() <= 160), "{text}");
+}
+
+/// The same table on a terminal of this width.
+fn text_in(traces: &[&Path], width: usize) -> String {
+    let profile = |trace: &&Path| {
+        let mut profile = Profile::new();
+        Reader::open(trace).unwrap().replay(&mut profile).unwrap();
+        profile
+    };
+    let profiles: Vec<Profile> = traces.iter().map(profile).collect();
+    let columns = &Profile::default_columns()[..1];
+    let table = |profile: &Profile| profile.lines(profile.main_gpu().unwrap(), columns).unwrap();
+    let tables: Vec<_> = profiles.iter().map(table).collect();
+    let both: Vec<(&Profile, &LineTable)> = profiles.iter().zip(&tables).collect();
+    let rank = |&(profile, table)| RankLines { label: "rank", profile, table };
+    let ranks: Vec<RankLines<'_>> = both.iter().map(rank).collect();
+    let options = LinesOptions { width: Some(width), ..LinesOptions::default() };
+    let mut out = Vec::new();
+    render::rank_lines_text(&mut out, &ranks, &RankTable::of(&both), &options).unwrap();
+    String::from_utf8(out).unwrap()
 }
 
 fn check_csv(traces: &[&Path], line: u64) {

@@ -99,6 +99,14 @@ impl Probed {
         self.script.records.push(Record::Blocks(map));
     }
 
+    /// Takes the first map out of the recording.
+    pub fn take_first_map(&mut self) -> BlockMap {
+        let is_map = |record: &Record| matches!(record, Record::Blocks(_));
+        let at = self.records.iter().position(is_map).unwrap();
+        let Record::Blocks(map) = self.records.remove(at) else { panic!("no map") };
+        map
+    }
+
     /// Delivers the events so far.
     pub fn flush(&mut self) {
         self.script.define();
