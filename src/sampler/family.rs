@@ -185,7 +185,7 @@ fn uses_cuda(readers: &Readers) -> bool {
         // Of a process that ends, nothing can be known any more.
         AllocatorBackend::NotInitialized | AllocatorBackend::Unknown(_) => false,
         AllocatorBackend::NotLoaded => {
-            matches!(readers.torch, Torch::NotLoaded) && !may_be_importing(&readers.process)
+            matches!(readers.torch, Torch::NotLoaded) && has_driver_alone(&readers.process)
         }
         AllocatorBackend::Native
         | AllocatorBackend::CudaMallocAsync
@@ -193,10 +193,12 @@ fn uses_cuda(readers: &Readers) -> bool {
     }
 }
 
-/// Whether PyTorch may be on its way into a process that has loaded the driver: as into launchers, which never use a device.
-fn may_be_importing(process: &Process) -> bool {
+/// Whether the driver is loaded, and PyTorch not on its way: as it is into launchers, which never use a device. What was loaded
+/// at an earlier look may be gone, by the `exec` of a process that had been forked.
+fn has_driver_alone(process: &Process) -> bool {
+    let Ok(mappings) = process.mappings() else { return false };
     let is_young = process.age().is_some_and(|age| age < IMPORT);
-    is_young && process.mappings().is_ok_and(|mappings| has(&mappings, &PYTORCH))
+    has(&mappings, &CUDA) && !(is_young && has(&mappings, &PYTORCH))
 }
 
 /// Whether one of these libraries is loaded.
