@@ -36,6 +36,7 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
 use crate::analysis::{Profile, ThreadChoice};
+use crate::render::visible;
 
 use args::{Command, Words};
 
@@ -127,9 +128,9 @@ fn speak_as(subject: &str) {
     SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
 }
 
-/// Prints one line to standard error. A closed standard error is nothing to fail for.
+/// Prints one line to standard error, whatever stands in it. A closed standard error is nothing to fail for.
 fn say(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());
-    let _ = writeln!(io::stderr(), "memspy: {subject}{line}");
+    let _ = writeln!(io::stderr(), "memspy: {}{}", visible(&subject), visible(line));
 }

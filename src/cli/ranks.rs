@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use crate::analysis::Profile;
+use crate::render;
 
 use super::flame::device;
 use super::replay;
@@ -37,7 +38,8 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     let labels: Vec<String> = ranks.iter().map(|rank| rank.label.clone()).collect();
     for rank in &mut ranks {
         if labels.iter().filter(|label| **label == rank.label).count() > 1 {
-            rank.label = format!("{} ({})", rank.label, rank.trace.display());
+            rank.label =
+                render::visible(&format!("{} ({})", rank.label, rank.trace.display())).into_owned();
         }
     }
     Ok(ranks)
