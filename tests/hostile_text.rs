@@ -148,7 +148,8 @@ fn a_folded_stack_has_the_frames_and_the_bytes_that_it_had() {
             let (stack, bytes) = line.rsplit_once(' ').unwrap();
             // As others read it: a second number at the end is a second count.
             let end = stack.rsplit(' ').next().unwrap();
-            let second = stack.contains(' ') && end.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+            let second =
+                stack.contains(' ') && end.bytes().all(|b| b.is_ascii_digit() || b == b'.');
             assert!(!second, "two counts: {line}");
             (stack.split(';').count(), bytes.parse().unwrap())
         };
@@ -168,8 +169,9 @@ fn a_folded_stack_has_the_frames_and_the_bytes_that_it_had() {
             // Dots in the name of a holder make its path: there the frames are others.
             let shapes = [&hostile, &plain].map(|done| {
                 let all = shape(&done.out).into_iter();
-                let mut all: Vec<_> =
-                    all.map(|(frames, bytes)| (if by_holder { 0 } else { frames }, bytes)).collect();
+                let mut all: Vec<_> = all
+                    .map(|(frames, bytes)| (if by_holder { 0 } else { frames }, bytes))
+                    .collect();
                 all.sort_unstable();
                 all
             });

@@ -214,9 +214,13 @@ impl Iterations {
 
     /// Events were lost since the last check of the probes: nothing of that time is certain.
     pub(crate) fn take_lost(&mut self, time: Nanos) {
-        let since = time.0.saturating_sub(CHECKED_EVERY);
+        self.lose_since(Nanos(time.0.saturating_sub(CHECKED_EVERY)));
+    }
+
+    /// Of nothing that happened since then anything is certain.
+    pub(crate) fn lose_since(&mut self, since: Nanos) {
         // Losses are told in the order of their times, and iterations stand in it: each is marked once at most.
-        let from = self.done.partition_point(|iteration| iteration.to.0 < since);
+        let from = self.done.partition_point(|iteration| iteration.to < since);
         let from = from.max(self.uncertain.start);
         let unmarked = from.max(self.uncertain.end).min(self.done.len());
         for iteration in &mut self.done[unmarked..] {

@@ -8,7 +8,7 @@ use crate::analysis::Profile;
 use crate::render;
 
 use super::flame::device;
-use super::replay;
+use super::replay::Recording;
 
 /// A trace among others.
 pub(super) struct Rank {
@@ -24,7 +24,7 @@ pub(super) struct Rank {
 pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<Rank>> {
     let mut ranks = Vec::new();
     for trace in traces {
-        let profile = replay::profile(trace, empty())?;
+        let profile = Recording::trace(trace)?.profile(empty())?;
         let (rank, pid) = profile.start().map_or((None, 0), |start| (start.rank, start.pid));
         let label = match rank {
             Some(rank) => format!("rank {rank}"),

@@ -297,6 +297,11 @@ pub fn iterations_json(
             })
         })
         .collect();
-    let value = json!({"device": device.0, "iterations": rows, "left_out": left_out});
+    let value = json!({
+        "device": device.0,
+        "iterations": rows,
+        "left_out": left_out,
+        "warnings": profile.warnings(),
+    });
     pretty_json(out, &value)
 }

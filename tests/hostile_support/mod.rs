@@ -33,7 +33,8 @@ pub const HOSTILE: [&str; 14] = [
 pub fn strange(text: &str) -> Vec<char> {
     let is = |c: &char| {
         *c != '\n' && c.is_control()
-            || "\u{61c}\u{200b}\u{200e}\u{200f}\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}".contains(*c)
+            || "\u{61c}\u{200b}\u{200e}\u{200f}\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}"
+                .contains(*c)
             || ('\u{202a}'..='\u{202e}').contains(c)
             || ('\u{2066}'..='\u{2069}').contains(c)
     };
