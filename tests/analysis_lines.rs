@@ -259,3 +259,60 @@ proptest! {
         prop_assert_eq!(rows, s.truth.len());
     }
 }
+
+/// Defines a chain of `depth` stacks over `frames` frames, one called by the other, and looks at the innermost.
+fn deep_chain(depth: u32, frames: u32) -> Profile {
+    let mut profile = Profile::new();
+    let mut take = |record: Record| profile.record(&record).unwrap();
+    let function = |name: &str| Function {
+        name: name.into(),
+        file: "a.py".into(),
+        first_line: 1,
+        last_line: 9,
+    };
+    take(Record::Definition(Definition::Function(FunctionId(0), function("f"))));
+    for line in 0..frames {
+        let frame = Frame { function: FunctionId(0), line: line + 1 };
+        take(Record::Definition(Definition::Frame(FrameId(line), frame)));
+    }
+    for i in 0..depth {
+        let node = StackNode { parent: i.checked_sub(1).map(StackId), frame: FrameId(i % frames) };
+        take(Record::Definition(Definition::Stack(StackId(i), node)));
+    }
+    let thread = Thread { os_id: Some(1), python_id: 1, name: None, main: true };
+    take(Record::Definition(Definition::Thread(ThreadId(0), thread)));
+    for time in 1..4 {
+        let sample = ThreadSample {
+            thread: ThreadId(0),
+            stack: StackId(depth - 1),
+            gil: true,
+            activity: Activity::Active,
+        };
+        take(Record::Sample(Sample { time: Nanos(time * 5_000_000), threads: vec![sample] }));
+        let mut counters = AllocatorCounters::default();
+        let bytes = Stat { current: 4096, peak: 4096, allocated: 4096, freed: 0 };
+        counters.stats[Metric::AllocatedBytes as usize][Pool::All as usize] = bytes;
+        take(Record::Counters {
+            time: Nanos(time * 5_000_000),
+            device: CudaIndex(0),
+            counters: Box::new(counters),
+        });
+    }
+    profile.finish();
+    profile
+}
+
+#[test]
+fn lines_of_a_very_deep_stack_take_time_by_its_depth_and_not_by_its_square() {
+    // Where it took the square, this was 2^38 steps.
+    let table = deep_chain(1 << 19, 1 << 19).lines(CudaIndex(0), &Profile::default_columns());
+    let rows: usize = table.unwrap().functions.iter().map(|f| f.rows.len()).sum();
+    assert_eq!(rows, 1 << 19);
+}
+
+#[test]
+fn lines_of_a_recursion_count_a_sample_once() {
+    let table = deep_chain(10, 3).lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+    let samples: Vec<u64> = table.functions[0].rows.iter().map(|row| row.samples).collect();
+    assert_eq!(samples, [3, 3, 3]);
+}

@@ -20,7 +20,6 @@ const MOST_LINES: usize = 560;
 const UNSAFE: &[&str] = &[
     "src/target/elf.rs",     // maps files of the target
     "src/target/usdt.rs",    // maps files of the target
-    "src/trace/window.rs",   // maps the trace
     "src/probe/syscall.rs",  // bpf(2)
     "src/gpu/checkpoint.rs", // calls the driver's library
 ];
@@ -30,7 +29,7 @@ fn rooms() -> BTreeMap<&'static str, Room> {
     BTreeMap::from([
         ("model", room(&[], &[])),
         ("target", room(&["model"], &["nix", "procfs", "object", "memmap2"])),
-        ("trace", room(&["model"], &["bincode", "zstd", "crc32c", "memmap2"])),
+        ("trace", room(&["model"], &["bincode", "zstd", "crc32c"])),
         ("analysis", room(&["model"], &[])),
         ("python", room(&["model", "target"], &["py_spy", "remoteprocess"])),
         ("torch", room(&["model", "target"], &[])),

@@ -123,3 +123,22 @@ fn words_that_make_no_sense_end_with_code_2() {
         assert_eq!(code, 2, "{words:?}: {err}");
     }
 }
+
+#[test]
+fn a_full_device_as_standard_output_is_an_error_and_no_panic() {
+    for words in [
+        &["completions", "bash"][..],
+        &["completions", "zsh"],
+        &["completions", "fish"],
+        &["--help"],
+        &["--version"],
+        &["lines", "--help"],
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let done = Command::new(cargo_bin("memspy")).args(words).stdout(full).output().unwrap();
+        let err = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(1), "{words:?}: {err}");
+        assert_eq!(err.lines().count(), 1, "{words:?} gives one line, not: {err}");
+        assert!(err.contains("cannot write to standard output"), "{words:?}: {err}");
+    }
+}

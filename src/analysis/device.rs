@@ -134,9 +134,20 @@ pub(crate) struct DeviceProfile {
     /// Height of the highest map.
     top: u64,
     before: Option<Arc<Charge>>,
+    /// Whether records are missing since the last counters, and since the last map.
+    counters_interrupted: bool,
+    map_interrupted: bool,
 }
 
 impl DeviceProfile {
+    /// Records are missing: of what was allocated and freed meanwhile nothing is told.
+    pub(crate) fn interrupt(&mut self) {
+        (self.counters_interrupted, self.map_interrupted) = (true, true);
+        self.around = None;
+        self.ledger.clear();
+        self.overlooked.clear();
+    }
+
     /// Takes new counters, seen at `now`; `from` is the look before. Returns the old ones.
     pub(crate) fn step(
         &mut self,
@@ -163,6 +174,9 @@ impl DeviceProfile {
         if let Some(high) = &mut self.reserved {
             high.next(old.max_reserved(), new.max_reserved(), new.reserved(), from, now);
         }
+        if std::mem::take(&mut self.counters_interrupted) {
+            return None;
+        }
         self.ledger.step((from.0, now.0), &old, new, seen);
         Some(old)
     }
@@ -173,6 +187,19 @@ impl DeviceProfile {
         match map.consistency {
             Consistency::Consistent => self.maps_consistent += 1,
             Consistency::Degraded { .. } => self.maps_degraded += 1,
+        }
+        if std::mem::take(&mut self.map_interrupted) {
+            // Which of its blocks were born since the one before is not known, nor who made them.
+            let lost = Arc::new(Charge { shares: vec![(Origin::NoStack, 1)], span: None, born: 0 });
+            self.find_living(&mut map.blocks);
+            for block in map.blocks.values_mut() {
+                block.charge.get_or_insert_with(|| lost.clone());
+            }
+            self.keep_moment(&map);
+            self.ledger.clear();
+            self.living = map.blocks;
+            self.last_map = Some(map.time);
+            return;
         }
         let first = self.last_map.is_none();
         let lived_on = self.find_living(&mut map.blocks);
@@ -222,6 +249,7 @@ impl DeviceProfile {
         &mut self,
         mapped: Nanos,
         blocks: impl Iterator<Item = (InheritedBlock, Arc<Charge>)>,
+        goes_on: bool,
     ) {
         self.living.clear();
         for (block, charge) in blocks {
@@ -232,8 +260,11 @@ impl DeviceProfile {
         self.last_map = Some(mapped);
         // What the counters did before it has been charged already.
         self.ledger.clear();
-        (self.maps_consistent, self.maps_degraded, self.top) = (0, 0, 0);
-        self.peak = None;
+        self.map_interrupted = false;
+        if !goes_on {
+            (self.maps_consistent, self.maps_degraded, self.top) = (0, 0, 0);
+            self.peak = None;
+        }
         // The last map stands before the inheritance, without makers: now they are known.
         if let Some(last) = self.end.take() {
             self.keep_moment(&Seen {

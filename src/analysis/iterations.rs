@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::iteration_backward::BackwardBlocks;
@@ -104,6 +105,8 @@ pub(crate) struct Iterations {
     in_backward: Option<BackwardBlocks>,
     /// Whether parameters are kept one by one.
     by_parameter: bool,
+    /// Of `done`, those that lost events have made uncertain already: marked once, they are not walked again.
+    uncertain: Range<usize>,
 }
 
 /// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
@@ -211,12 +214,21 @@ impl Iterations {
 
     /// Events were lost since the last check of the probes: nothing of that time is certain.
     pub(crate) fn take_lost(&mut self, time: Nanos) {
-        let since = time.0.saturating_sub(CHECKED_EVERY);
-        for iteration in self.done.iter_mut().rev().take_while(|it| it.to.0 >= since) {
+        self.lose_since(Nanos(time.0.saturating_sub(CHECKED_EVERY)));
+    }
+
+    /// Of nothing that happened since then anything is certain.
+    pub(crate) fn lose_since(&mut self, since: Nanos) {
+        // Losses are told in the order of their times, and iterations stand in it: each is marked once at most.
+        let from = self.done.partition_point(|iteration| iteration.to < since);
+        let from = from.max(self.uncertain.start);
+        let unmarked = from.max(self.uncertain.end).min(self.done.len());
+        for iteration in &mut self.done[unmarked..] {
             for levels in iteration.levels.values_mut() {
                 (levels.exact, levels.intermediate) = (false, None);
             }
         }
+        self.uncertain = from..self.done.len();
         self.open.values_mut().for_each(OpenLevels::began_unseen);
         if let Some(blocks) = &mut self.in_backward {
             blocks.lose();
@@ -296,8 +308,9 @@ impl Iterations {
         if self.last.is_none_or(|last| last.time <= time) {
             return Some(&mut self.held);
         }
-        let mut done = self.done.iter_mut().rev();
-        let of = done.find(|iteration| iteration.from <= time)?;
+        // They follow each other in time.
+        let after = self.done.partition_point(|iteration| iteration.from <= time);
+        let of = self.done.get_mut(after.checked_sub(1)?)?;
         (time < of.to).then_some(&mut of.held)
     }
 

@@ -9,7 +9,9 @@ use super::fold::FoldError;
 use super::high_water::HighWater;
 use super::line_bounds::stat_index;
 use super::profile::Profile;
-use crate::model::{CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StatField, StatKey};
+use crate::model::{
+    CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StackTable, StatField, StatKey,
+};
 
 /// A value that may be known only to lie between two limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,6 +251,7 @@ impl Profile {
                 callers[parent.0 as usize].add(&rest[0]);
             }
         }
+        let recursive = recursive(table, nodes.len());
         let mut by_frame: FxHashMap<FrameId, Node> = FxHashMap::default();
         for (i, node) in nodes.iter().enumerate() {
             let Some(stack) = table.get_stack(StackId(i as u32)) else {
@@ -263,13 +266,7 @@ impl Profile {
             line.reach(node);
             line.live_self += own[i];
             // In a recursion the outer occurrence has counted the inner one already.
-            let mut caller = stack.parent;
-            let mut recursive = false;
-            while let Some(outer) = caller.and_then(|c| table.get_stack(c)) {
-                recursive |= outer.frame == stack.frame;
-                caller = outer.parent;
-            }
-            if !recursive {
+            if !recursive[i] {
                 line.add(node);
             }
         }
@@ -353,6 +350,51 @@ impl Profile {
         }
         nodes
     }
+}
+
+/// Of the first `count` stacks, which have their innermost frame also further out. One walk over the tree of stacks, so that
+/// the time grows with their number and not with their depth.
+fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
+    let stack = |i: u32| table.get_stack(StackId(i));
+    let (mut first_callee, mut next_callee) = (vec![None; count], vec![None; count]);
+    let mut outermost = Vec::new();
+    for i in (0..count as u32).rev() {
+        match stack(i).and_then(|node| node.parent) {
+            Some(parent) => {
+                next_callee[i as usize] = first_callee[parent.0 as usize].replace(i);
+            }
+            None => outermost.push(i),
+        }
+    }
+    let mut recursive = vec![false; count];
+    // How often each frame stands on the stack that is being walked.
+    let mut standing: FxHashMap<FrameId, u32> = FxHashMap::default();
+    for root in outermost {
+        let mut path: Vec<(u32, Option<u32>)> = Vec::new();
+        let mut enter = Some(root);
+        loop {
+            if let Some(i) = enter {
+                if let Some(node) = stack(i) {
+                    let times = standing.entry(node.frame).or_default();
+                    recursive[i as usize] = *times > 0;
+                    *times += 1;
+                }
+                path.push((i, first_callee[i as usize]));
+            }
+            let Some((i, callee)) = path.last_mut() else { break };
+            enter = *callee;
+            match enter {
+                Some(next) => *callee = next_callee[next as usize],
+                None => {
+                    if let Some(times) = stack(*i).and_then(|node| standing.get_mut(&node.frame)) {
+                        *times -= 1;
+                    }
+                    path.pop();
+                }
+            }
+        }
+    }
+    recursive
 }
 
 /// How far sums can be trusted.

@@ -270,6 +270,7 @@ impl RecordSink for Look {
             | Record::Inherited(_)
             | Record::Triggered(_)
             | Record::Thrown(_)
+            | Record::Gap(_)
             | Record::End(_) => {}
         }
         Ok(())

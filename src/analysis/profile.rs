@@ -20,7 +20,7 @@ use super::losses::Losses;
 use super::tick::{ThreadChoice, Tick};
 use super::timeline::Timeline;
 use crate::model::{
-    AllocatorCounters, CudaIndex, Device, DeviceUsage, End, FunctionId, Nanos, ProcessUsage,
+    AllocatorCounters, CudaIndex, Device, DeviceUsage, End, FunctionId, Gap, Nanos, ProcessUsage,
     ReaderKind, Runtime, Source, StackTable, Start, ThreadSample,
 };
 
@@ -83,6 +83,11 @@ pub struct Profile {
     begins: Option<Nanos>,
     bad_definitions: u64,
     warnings: Vec<String>,
+    /// Stretches of which records are missing: the first few, and how many there are.
+    gaps: Vec<Gap>,
+    gap_count: u64,
+    /// Whether such a stretch has just been passed: what is inherited next goes on from there.
+    after_gap: bool,
     /// The tick being collected, and whether there is one.
     open: Tick,
     is_open: bool,
@@ -175,6 +180,18 @@ impl Profile {
                 "the recording ended abruptly (or goes on): what follows is up to its last whole block"
                     .to_owned(),
             );
+        }
+        for gap in &self.gaps {
+            all.push(format!(
+                "the recording has a gap: records are missing between {:.3} and {:.3} s ({})",
+                gap.from.seconds(),
+                gap.to.seconds(),
+                gap.why
+            ));
+        }
+        if self.gap_count > self.gaps.len() as u64 {
+            let more = self.gap_count - self.gaps.len() as u64;
+            all.push(format!("the recording has {more} more gaps"));
         }
         if self.choice.gil_only && self.stacks_read > 0 && self.gil_holders == 0 {
             all.push(

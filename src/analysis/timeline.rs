@@ -39,7 +39,8 @@ impl Timeline {
         }
         self.points.push(point);
         while self.points.len() > POINTS {
-            self.width = (self.width * 2).max(1_000_000);
+            // At its widest there is one stretch: doubling ends, whatever the times say.
+            self.width = self.width.saturating_mul(2).max(1_000_000);
             let width = self.width;
             self.points.dedup_by(|later, earlier| {
                 let same = same_stretch(width, earlier, later);
@@ -53,7 +54,7 @@ impl Timeline {
 }
 
 fn same_stretch(width: u64, a: &TimelinePoint, b: &TimelinePoint) -> bool {
-    width > 0 && a.time.0 / width == b.time.0 / width
+    width == u64::MAX || width > 0 && a.time.0 / width == b.time.0 / width
 }
 
 fn merge(into: &mut TimelinePoint, from: &TimelinePoint) {
@@ -78,5 +79,16 @@ mod tests {
         assert!(timeline.points().len() <= POINTS && timeline.points().len() > POINTS / 4);
         let top = timeline.points().iter().map(|p| p.allocated).max();
         assert_eq!(top, Some(5_000));
+    }
+
+    #[test]
+    fn times_that_leap_to_and_fro_are_no_more_work_than_others() {
+        let mut timeline = Timeline::default();
+        for i in 0..20_000u64 {
+            let time = Nanos(if i % 2 == 0 { 0 } else { u64::MAX });
+            timeline.add(TimelinePoint { time, allocated: i as i64, reserved: 0 });
+        }
+        assert!(timeline.points().len() <= POINTS);
+        assert_eq!(timeline.points().iter().map(|p| p.allocated).max(), Some(19_999));
     }
 }

@@ -413,12 +413,13 @@ impl Floor {
         let length = (every / (2 * PARTS as u64)).max(1);
         let mut closed = false;
         let (mut began, mut least) = *self.open.get_or_insert((time, level));
-        if time >= began + length * 4 * PARTS as u64 {
+        if time.saturating_sub(began) >= length * 4 * PARTS as u64 {
             // Nothing changed for so long: what there was is forgotten, the level held all the time.
             self.parts.clear();
             (began, least) = (time - length * 2 * PARTS as u64, self.last);
         }
-        while time >= began + length {
+        // By what is left of the time, never by where it ends: near the end of a u64 a sum would begin anew at 0.
+        while time.saturating_sub(began) >= length {
             self.parts.push_back(least);
             if self.parts.len() > 2 * PARTS {
                 self.parts.pop_front();
@@ -433,5 +434,27 @@ impl Floor {
         }
         let floor = |parts: std::collections::vec_deque::Iter<'_, u64>| parts.copied().min();
         floor(self.parts.range(..PARTS)).zip(floor(self.parts.range(PARTS..)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_near_the_end_of_a_u64_are_no_more_work_than_others() {
+        for every in [1_000_000_000, 60_000_000_000, 3600_000_000_000] {
+            for times in [
+                [0, u64::MAX, 0, u64::MAX - 1],
+                [u64::MAX - 3, u64::MAX - 2, u64::MAX - 1, u64::MAX],
+                [u64::MAX, 0, 1 << 63, u64::MAX],
+            ] {
+                let mut floor = Floor::default();
+                for time in times {
+                    floor.take(time, 1 << 20, every);
+                    assert!(floor.parts.len() <= 2 * PARTS);
+                }
+            }
+        }
     }
 }

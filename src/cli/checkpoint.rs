@@ -12,6 +12,7 @@ use crate::sampler::{MoveError, Moved, Mover, Outcome};
 use crate::target::ProcessError;
 
 use super::args::{Pause, Resume};
+use super::flame::into_io;
 use super::{hints, say};
 
 /// Longest sleep without looking whether to end.
@@ -110,8 +111,9 @@ fn print(pid: u32, what: &str, state: &str, moved: &Moved, json: bool) -> Result
     };
     let mut out = io::stdout().lock();
     let written = match json {
-        true => writeln!(out, "{}", render::move_json(&report, state)),
-        false => writeln!(out, "{what}").and_then(|()| render::move_text(&mut out, &report)),
+        true => render::move_json(&mut out, &report, state).map_err(into_io),
+        false => writeln!(out, "{}", render::visible(what))
+            .and_then(|()| render::move_text(&mut out, &report)),
     };
     written.and_then(|()| out.flush()).context("cannot write to standard output")
 }

@@ -121,8 +121,7 @@ impl Looks {
                 }
                 render::devices_csv(out, &view, self.jobs > 0).map_err(into_io)
             }
-            DevicesFormat::Json if self.again => writeln!(out, "{}", render::devices_json(&view)),
-            DevicesFormat::Json => writeln!(out, "{:#}", render::devices_json(&view)),
+            DevicesFormat::Json => render::devices_json(out, &view, !self.again).map_err(into_io),
         }
     }
 }

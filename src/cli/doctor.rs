@@ -36,7 +36,7 @@ impl<W: Write> Report<W> {
             }
             Is::Fact => "-  ",
         };
-        writeln!(self.out, "{mark}  {what:<18} {text}")
+        writeln!(self.out, "{mark}  {what:<18} {}", render::visible(text))
     }
 }
 

@@ -52,12 +52,6 @@ pub(super) fn run(words: &Words) -> Result<()> {
         stacks: words.stacks.clone(),
     };
     let how = if words.together { Ranks::Together } else { Ranks::Apart };
-    for rank in &ranks {
-        let of = if ranks.len() > 1 { format!("{}: ", rank.label) } else { String::new() };
-        for warning in rank.profile.warnings() {
-            say(&format!("warning: {of}{warning}"));
-        }
-    }
     match &ranks[..] {
         [one] => drawing.draw(&one.profile, &path, words.force),
         _ => drawing.draw_all(&ranks, how, &path, words.force),

@@ -9,7 +9,8 @@ use crate::render;
 
 use super::args::{Iterations as Words, LinesFormat};
 use super::flame::{device, into_io};
-use super::{output, replay};
+use super::output;
+use super::replay::Recording;
 
 /// Runs it.
 pub(super) fn run(words: &Words) -> Result<()> {
@@ -30,8 +31,9 @@ pub(super) fn run(words: &Words) -> Result<()> {
 
 /// The recording by the clock asked for, else by the first that it has: steps, then the period of its counters.
 fn profile(words: &Words) -> Result<Profile> {
+    let recording = Recording::trace(&words.trace)?;
     let read = |clock: IterationClock| {
-        replay::profile(&words.trace, Profile::new().with_iterations(clock, words.parameters))
+        recording.profile(Profile::new().with_iterations(clock, words.parameters))
     };
     let has_none = |profile: &Profile| profile.iterations().0.is_empty();
     if let Some(marker) = &words.marker {
@@ -52,7 +54,7 @@ fn profile(words: &Words) -> Result<Profile> {
         }
     }
     let mut finder = PeriodFinder::default();
-    replay::replay(&words.trace, &mut finder)?;
+    recording.replay(&mut finder)?;
     let read = finder.period().map(|period| read(IterationClock::Period(period))).transpose()?;
     match read {
         Some(read) if !has_none(&read) => Ok(read),

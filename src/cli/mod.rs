@@ -28,12 +28,15 @@ mod top;
 
 use std::cell::RefCell;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
 use crate::analysis::{Profile, ThreadChoice};
+use crate::render::visible;
 
 use args::{Command, Words};
 
@@ -42,7 +45,20 @@ use args::{Command, Words};
 /// Exit code 0: done. 1: not done, and one line on standard error says why. 2: the words make no sense.
 /// `record -- PROGRAM` passes on the program's own code.
 pub fn run() -> ExitCode {
-    let words = Words::parse();
+    let words = match Words::try_parse() {
+        Ok(words) => words,
+        Err(error) if error.use_stderr() => error.exit(),
+        // The help or the version, which were asked for: not to get them is an error as any other.
+        Err(asked) => {
+            return match asked.print() {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    say(&format!("error: cannot write to standard output: {error}"));
+                    ExitCode::FAILURE
+                }
+                _ => ExitCode::SUCCESS,
+            };
+        }
+    };
     // A file that may not grow further is then an error of the write, which is told, and not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &words.command {
@@ -61,15 +77,7 @@ pub fn run() -> ExitCode {
         Command::Pause(words) => checkpoint::pause(words).map(|()| ExitCode::SUCCESS),
         Command::Resume(words) => checkpoint::resume(words).map(|()| ExitCode::SUCCESS),
         Command::Doctor(words) => doctor::run(words).map(|()| ExitCode::SUCCESS),
-        Command::Completions(words) => {
-            clap_complete::generate(
-                words.shell,
-                &mut Words::command(),
-                "memspy",
-                &mut io::stdout(),
-            );
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completions(words) => completions(words).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,
@@ -78,6 +86,13 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints the completions of a shell. They are made in memory: the generator ends memspy where it cannot write.
+fn completions(words: &args::Completions) -> Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(words.shell, &mut Words::command(), "memspy", &mut text);
+    output::write(Path::new("-"), false, |out| out.write_all(&text))
 }
 
 /// A profile that charges memory to the threads asked for.
@@ -113,9 +128,9 @@ fn speak_as(subject: &str) {
     SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
 }
 
-/// Prints one line to standard error. A closed standard error is nothing to fail for.
+/// Prints one line to standard error, whatever stands in it. A closed standard error is nothing to fail for.
 fn say(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());
-    let _ = writeln!(io::stderr(), "memspy: {subject}{line}");
+    let _ = writeln!(io::stderr(), "memspy: {}{}", visible(&subject), visible(line));
 }

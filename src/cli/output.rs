@@ -60,7 +60,7 @@ pub(super) fn expand(path: &Path, naming: Naming<'_>) -> Result<PathBuf> {
         }
         match rest.next() {
             Some('p') => expanded.push_str(&pid.to_string()),
-            Some('h') => expanded.push_str(host),
+            Some('h') => expanded.push_str(&in_a_name(host)),
             Some('r') => match rank {
                 Some(rank) => expanded.push_str(&rank.to_string()),
                 None => expanded.push_str(&format!("p{pid}")),
@@ -73,6 +73,27 @@ pub(super) fn expand(path: &Path, naming: Naming<'_>) -> Result<PathBuf> {
         }
     }
     Ok(PathBuf::from(expanded))
+}
+
+/// Longest name that a host can have (HOST_NAME_MAX of Linux is 64, that of POSIX at most 255).
+const LONGEST_HOST: usize = 64;
+
+/// A host's name as part of a file's name. It may come from a trace that somebody made: only letters, digits, `-`, `_` and
+/// single dots behind them stay, so that it leads to no other folder and means nothing to a shell.
+fn in_a_name(host: &str) -> String {
+    let mut name = String::new();
+    for c in host.chars().take(LONGEST_HOST) {
+        match c {
+            '.' if name.ends_with(char::is_alphanumeric) => name.push('.'),
+            '-' if !name.is_empty() => name.push('-'),
+            c if c.is_alphanumeric() => name.push(c),
+            _ => name.push('_'),
+        }
+    }
+    match name.trim_end_matches('.') {
+        "" => "unknown-host".to_owned(),
+        name => name.to_owned(),
+    }
 }
 
 /// Where a report on the recording that began with `start` goes: to the name that was asked for, else to `default`.
@@ -181,6 +202,30 @@ mod tests {
         assert_eq!(of_rank.unwrap(), PathBuf::from("a-3"));
         assert!(expand("a-%x").unwrap_err().to_string().contains("%x"));
         assert!(expand("a-%").is_err());
+    }
+
+    #[test]
+    fn a_host_name_out_of_a_trace_cannot_leave_the_folder() {
+        for (host, name) in [
+            ("../../etc/x", "______etc_x"),
+            ("/etc/passwd", "_etc_passwd"),
+            ("..", "__"),
+            (".", "_"),
+            ("", "unknown-host"),
+            ("-rf", "_rf"),
+            ("a\0b\nc\x1b[2J", "a_b_c__2J"),
+            ("gpu-17.example.org", "gpu-17.example.org"),
+            ("größe", "größe"),
+        ] {
+            let naming = Naming { pid: 1, host, rank: None };
+            let path = expand(Path::new("out/%h.txt"), naming).unwrap();
+            assert_eq!(path, PathBuf::from(format!("out/{name}.txt")), "{host:?}");
+            let path = expand(Path::new("%h"), naming).unwrap();
+            assert_eq!(path.components().count(), 1, "{host:?}");
+        }
+        let long = "x".repeat(5000);
+        let path = expand(Path::new("%h"), Naming { pid: 1, host: &long, rank: None }).unwrap();
+        assert_eq!(path.as_os_str().len(), LONGEST_HOST);
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use crate::analysis::Profile;
+use crate::render;
 
 use super::flame::device;
-use super::replay;
+use super::replay::Recording;
 
 /// A trace among others.
 pub(super) struct Rank {
@@ -23,7 +24,7 @@ pub(super) struct Rank {
 pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<Rank>> {
     let mut ranks = Vec::new();
     for trace in traces {
-        let profile = replay::profile(trace, empty())?;
+        let profile = Recording::trace(trace)?.profile(empty())?;
         let (rank, pid) = profile.start().map_or((None, 0), |start| (start.rank, start.pid));
         let label = match rank {
             Some(rank) => format!("rank {rank}"),
@@ -37,7 +38,8 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     let labels: Vec<String> = ranks.iter().map(|rank| rank.label.clone()).collect();
     for rank in &mut ranks {
         if labels.iter().filter(|label| **label == rank.label).count() > 1 {
-            rank.label = format!("{} ({})", rank.label, rank.trace.display());
+            rank.label =
+                render::visible(&format!("{} ({})", rank.label, rank.trace.display())).into_owned();
         }
     }
     Ok(ranks)

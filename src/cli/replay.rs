@@ -1,66 +1,123 @@
-//! Reading a trace into a profile, with progress on a terminal and warnings about what is wrong with it.
+//! Reading recordings: with progress on a terminal, and a word on standard error about all that is wrong with them.
+//!
+//! Every command that reads a trace or the segments of a ring does it through [`Recording`], which warns by itself.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::analysis::{Profile, Verdicts};
 use crate::model::RecordSink;
-use crate::trace::{Reader, Summary, segments};
+use crate::trace::{self, Reader, Summary, segments};
+
+use super::say;
 
 /// Shorter traces are read before a bar could be seen.
 const WORTH_A_BAR: u64 = 16 << 20;
 
-/// Reads the trace at `path` into the empty `profile`.
-pub(super) fn profile(path: &Path, mut profile: Profile) -> Result<Profile> {
-    let warnings = replay(path, &mut profile)?;
-    profile.finish();
-    for warning in warnings {
-        profile.warn(warning);
-    }
-    Ok(profile)
+/// A recording on the disk, which may be read several times and is warned of once.
+pub(super) struct Recording<'a> {
+    path: &'a Path,
+    is_ring: bool,
+    warned: RefCell<BTreeSet<String>>,
 }
 
-/// Reads the trace at `path` into the empty `verdicts`.
-pub(super) fn into_verdicts(path: &Path, mut verdicts: Verdicts) -> Result<Verdicts> {
-    let warnings = replay(path, &mut verdicts)?;
-    let profile = verdicts.profile_mut();
-    profile.finish();
-    for warning in warnings {
-        profile.warn(warning);
+impl Recording<'_> {
+    /// The trace at `path`.
+    pub(super) fn trace(path: &Path) -> Result<Recording<'_>> {
+        if path.is_dir() && !segments(path)?.is_empty() {
+            bail!(
+                "{0} is a folder of segments that 'record --keep' left; 'memspy join {0} -o FILE' makes one trace of them",
+                path.display()
+            );
+        }
+        Ok(Recording { path, is_ring: false, warned: RefCell::default() })
     }
-    Ok(verdicts)
+
+    /// The trace at `path`, or the segments in it where it is a folder.
+    pub(super) fn trace_or_ring(path: &Path) -> Recording<'_> {
+        Recording { path, is_ring: path.is_dir(), warned: RefCell::default() }
+    }
+
+    /// Reads it into the empty `profile`.
+    pub(super) fn profile(&self, mut profile: Profile) -> Result<Profile> {
+        let damage = self.pass_to(&mut profile)?;
+        self.finish(&mut profile, damage);
+        Ok(profile)
+    }
+
+    /// Reads it into the empty `verdicts`.
+    pub(super) fn verdicts(&self, mut verdicts: Verdicts) -> Result<Verdicts> {
+        let damage = self.pass_to(&mut verdicts)?;
+        self.finish(verdicts.profile_mut(), damage);
+        Ok(verdicts)
+    }
+
+    /// Passes its records to something that makes no report by itself.
+    pub(super) fn replay(&self, sink: &mut dyn RecordSink) -> Result<()> {
+        let damage = self.pass_to(sink)?;
+        self.warn(&damage);
+        Ok(())
+    }
+
+    /// Lets `profile`, into which it was read, and standard error tell what is wrong with it.
+    fn finish(&self, profile: &mut Profile, damage: Vec<String>) {
+        profile.finish();
+        for warning in damage {
+            profile.warn(warning);
+        }
+        self.warn(&profile.warnings());
+    }
+
+    fn warn(&self, warnings: &[String]) {
+        for warning in warnings {
+            if self.warned.borrow_mut().insert(warning.clone()) {
+                say(&format!("warning: {}: {warning}", self.path.display()));
+            }
+        }
+    }
+
+    fn pass_to(&self, sink: &mut dyn RecordSink) -> Result<Vec<String>> {
+        let path = self.path;
+        if self.is_ring {
+            return Ok(trace::join(&found(path)?, sink)?.warnings);
+        }
+        let mut reader = Reader::open(path)?;
+        let bar = bar(reader.length().unwrap_or(0));
+        let summary = reader.replay_with(sink, &mut |progress| {
+            bar.set_position(progress.bytes);
+            ControlFlow::Continue(())
+        })?;
+        bar.finish_and_clear();
+        if summary.records == 0 {
+            bail!(
+                "{} has no whole block: the recording ended before its first second was written",
+                path.display()
+            );
+        }
+        Ok(damage(&summary))
+    }
 }
 
-/// Passes the records of the trace at `path` to `sink`, with progress on a terminal; gives what is wrong with it.
-pub(super) fn replay(path: &Path, sink: &mut dyn RecordSink) -> Result<Vec<String>> {
-    if path.is_dir() && !segments(path)?.is_empty() {
-        anyhow::bail!(
-            "{0} is a folder of segments that 'record --keep' left; 'memspy join {0} -o FILE' makes one trace of them",
-            path.display()
+/// The segments of the ring in `folder`.
+pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
+    let segments = segments(folder)?;
+    if segments.is_empty() {
+        bail!(
+            "{} has no segments of a recording (*.memspy): name the folder that 'record --keep' made beside its output",
+            folder.display()
         );
     }
-    let mut reader = Reader::open(path)?;
-    let bar = bar(reader.length().unwrap_or(0));
-    let summary = reader.replay_with(sink, &mut |progress| {
-        bar.set_position(progress.bytes);
-        ControlFlow::Continue(())
-    })?;
-    bar.finish_and_clear();
-    if summary.records == 0 {
-        anyhow::bail!(
-            "{} has no whole block: the recording ended before its first second was written",
-            path.display()
-        );
-    }
-    Ok(warnings(&summary))
+    Ok(segments)
 }
 
 /// What a report has to say about the state of its trace.
-fn warnings(summary: &Summary) -> Vec<String> {
+fn damage(summary: &Summary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(damage) = &summary.first_damage {
         warnings.push(format!(
@@ -77,6 +134,12 @@ fn warnings(summary: &Summary) -> Vec<String> {
         warnings.push(format!(
             "{} records are of kinds this memspy does not know: a later memspy wrote them",
             summary.unknown_tags
+        ));
+    }
+    if summary.complete && summary.unfinished_bytes > 0 {
+        warnings.push(format!(
+            "{} bytes follow the end of the recording: they were not read",
+            summary.unfinished_bytes
         ));
     }
     warnings

@@ -42,7 +42,7 @@ pub use inherited::{Inherited, InheritedBlock, InheritedMemory, Maker, Share, Tr
 pub use machine::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MigDevice};
 pub use object_head::ObjectHead;
 pub use record::{
-    End, EndReason, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
+    End, EndReason, Gap, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
     Source, Start, Step, StepClock, ThreadSample, Totals,
 };
 pub use source_file::is_library;

@@ -74,6 +74,8 @@ pub enum Record {
     Triggered(Triggered),
     /// The exception of an out-of-memory error was looked for.
     Thrown(Thrown),
+    /// Something was recorded here and is missing or damaged: written where segments of a recording are joined.
+    Gap(Gap),
     /// The recording's end. Always last; its absence means that the recording ended abruptly.
     End(End),
 }
@@ -91,6 +93,7 @@ impl Record {
             Record::Inherited(i) => Some(i.time),
             Record::Triggered(t) => Some(t.time),
             Record::Thrown(t) => Some(t.time),
+            Record::Gap(g) => Some(g.to),
             Record::Sample(s) => Some(s.time),
             Record::Counters { time, .. } => Some(*time),
             Record::Blocks(b) => Some(b.time),
@@ -291,6 +294,18 @@ pub struct End {
     pub reason: EndReason,
     /// Sums over the recording.
     pub totals: Totals,
+}
+
+/// A stretch of which records are missing. What stands behind it begins with how things stood at its end, where that is
+/// known ([`Record::Inherited`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// The last moment of which everything is there.
+    pub from: Nanos,
+    /// From when on everything is there again.
+    pub to: Nanos,
+    /// What is missing.
+    pub why: String,
 }
 
 /// Something that takes records: a trace writer, a profile, a test.

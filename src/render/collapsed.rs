@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use super::RenderError;
-use super::label::Labels;
+use super::escape::Guard;
+use super::label::{Labels, one_line};
 use crate::analysis::{Folded, Label, Profile};
 
 /// How the frames of a flamegraph are named.
@@ -23,6 +24,7 @@ pub fn collapsed(
     folded: &Folded,
     style: NameStyle,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     for (stack, bytes) in stacks(profile, folded, style) {
         writeln!(out, "{stack} {bytes}")?;
     }
@@ -47,7 +49,22 @@ pub(super) fn label_text(labels: &Labels<'_>, label: &Label, style: NameStyle) -
         Label::Node(site) => labels.node(site),
         Label::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", labels.node(site)),
     };
-    text.replace(';', ":")
+    step(&text)
+}
+
+/// A frame's text as the folded format can hold it: `;` would begin another frame, and a number behind a blank at its end would
+/// be read as one of two counts, of which the format knows a second use.
+pub(super) fn step(text: &str) -> String {
+    let text = one_line(text).replace(';', ":");
+    match text.trim_end().rsplit_once(' ') {
+        Some((name, end)) if is_count(end) => format!("{name}_{end}"),
+        _ => text,
+    }
+}
+
+fn is_count(text: &str) -> bool {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    whole.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit())
 }
 
 /// Stacks as text with their bytes; those that read alike are one.

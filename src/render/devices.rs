@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::RenderError;
 use super::dump::allocator_text;
+use super::escape::Guard;
 use super::fragmentation::fragmentation_text;
 use super::label::one_line;
 use super::size::optional_bytes;
@@ -68,8 +69,10 @@ fn is_used(pid: u32, listed: &DeviceProcesses, device: &LookDevice) -> bool {
 
 /// Writes the look as text.
 pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     let driver = view.devices.iter().find_map(|d| d.driver_version.as_deref());
-    writeln!(out, "{}  driver {}", view.timestamp, driver.unwrap_or("unknown"))?;
+    let driver = one_line(driver.unwrap_or("unknown"));
+    writeln!(out, "{}  driver {driver}", view.timestamp)?;
     let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
     for status in view.devices {
         rows.push(row(status));
@@ -223,7 +226,8 @@ fn write_target(
     let command = look.start().map(|s| s.command.join(" ")).unwrap_or_default();
     let torch = look.runtime().map(|runtime| {
         let version = runtime.torch.as_deref();
-        let version = version.map_or_else(|| "no PyTorch".to_owned(), |v| format!("PyTorch {v}"));
+        let version =
+            version.map_or_else(|| "no PyTorch".to_owned(), |v| format!("PyTorch {}", one_line(v)));
         format!(" ({version}, {})", allocator_text(&runtime.allocator))
     });
     writeln!(out, "\nProcess {pid}: {}{}", short(&command), torch.unwrap_or_default())?;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::RenderError;
 use super::devices::{DevicesTarget, DevicesView};
 use super::fragmentation::fragmentation_json;
+use super::interchange::{Sheet, json_line, pretty_json};
 use crate::analysis::{LookDevice, OutsideTorch, Shares};
 use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus};
 
@@ -48,7 +49,7 @@ const PROCESS_KEYS: [&str; 16] = [
 
 /// Writes the head of the table; `processes` when rows will tell of processes.
 pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), RenderError> {
-    let mut csv = csv::Writer::from_writer(out);
+    let mut csv = Sheet::new(out);
     let more: &[&str] = if processes { &PROCESS_KEYS } else { &[] };
     csv.write_record(KEYS.iter().chain(more))?;
     csv.flush()?;
@@ -61,7 +62,7 @@ pub fn devices_csv(
     view: &DevicesView<'_>,
     processes: bool,
 ) -> Result<(), RenderError> {
-    let mut csv = csv::Writer::from_writer(out);
+    let mut csv = Sheet::new(out);
     if !processes {
         for status in view.devices {
             csv.write_record(cells(view.timestamp, status))?;
@@ -129,11 +130,18 @@ fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 16]
     ]
 }
 
-/// The look as JSON, without a line end.
-pub fn devices_json(view: &DevicesView<'_>) -> Value {
+/// Writes the look as JSON.
+///
+/// In many lines if `pretty`, else in one.
+pub fn devices_json(
+    out: &mut dyn Write,
+    view: &DevicesView<'_>,
+    pretty: bool,
+) -> Result<(), RenderError> {
     let devices: Vec<Value> = view.devices.iter().map(status).collect();
     let processes: Vec<Value> = view.targets.iter().map(|of| target(view, of)).collect();
-    json!({"timestamp": view.timestamp, "devices": devices, "processes": processes})
+    let value = json!({"timestamp": view.timestamp, "devices": devices, "processes": processes});
+    if pretty { pretty_json(out, &value) } else { json_line(out, &value) }
 }
 
 fn memory(memory: Option<&DeviceMemory>) -> Value {

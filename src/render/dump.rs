@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::escape::Guard;
 use super::fragmentation::fragmentation_text;
 use super::holders::{categories, pause};
 use super::label::{Labels, one_line};
@@ -22,6 +23,7 @@ pub fn dump_text(
     gpu: Option<CudaIndex>,
     full_filenames: bool,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     if let Some(start) = look.start() {
         writeln!(out, "Process {}: {}", start.pid, one_line(&start.command.join(" ")))?;
     }
@@ -86,7 +88,7 @@ pub(super) fn labels(look: &Look, full_filenames: bool) -> Labels<'_> {
 
 fn runtime_text(runtime: &Runtime) -> String {
     let version = |name: &str, version: &Option<String>| match version {
-        Some(version) => format!("{name} {version}"),
+        Some(version) => format!("{name} {}", one_line(version)),
         None => format!("no {name}"),
     };
     format!(
@@ -104,8 +106,8 @@ pub fn allocator_text(allocator: &AllocatorBackend) -> String {
         AllocatorBackend::NotInitialized => "CUDA not initialised yet".to_owned(),
         AllocatorBackend::Native => "caching allocator".to_owned(),
         AllocatorBackend::CudaMallocAsync => "cudaMallocAsync allocator".to_owned(),
-        AllocatorBackend::Pluggable(name) => format!("pluggable allocator {name}"),
-        AllocatorBackend::Unknown(what) => format!("unknown allocator ({what})"),
+        AllocatorBackend::Pluggable(name) => format!("pluggable allocator {}", one_line(name)),
+        AllocatorBackend::Unknown(what) => format!("unknown allocator ({})", one_line(what)),
     }
 }
 

@@ -8,6 +8,7 @@ use super::RenderError;
 use super::dump::{Holders, activity_text, allocator_text, labels};
 use super::fragmentation::fragmentation_json;
 use super::holders_json::device_sums;
+use super::interchange::pretty_json;
 use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
 use crate::model::holdings::holdings;
 use crate::model::{
@@ -46,9 +47,7 @@ pub fn dump_json(
         "holders_unknown_because": holders.as_ref().err(),
         "not_read": missed,
     });
-    serde_json::to_writer_pretty(&mut *out, &value)?;
-    writeln!(out)?;
-    Ok(())
+    pretty_json(out, &value)
 }
 
 /// What each device's memory is for, as it was a moment before.

@@ -1,6 +1,7 @@
 //! What a report says of exact events: how they were obtained, what was lost, how they agree with the counters.
 
 use super::header::stretch;
+use super::label::one_line;
 use super::size::{bytes, count};
 use crate::analysis::{ExactProfile, MemoryKind, Profile};
 use crate::model::{CudaIndex, EventTotals, ExactWay, Frees, ReaderKind};
@@ -103,7 +104,7 @@ pub(super) fn notes(exact: &ExactProfile) -> Vec<String> {
             bytes(options.stacks_every)
         ));
     }
-    notes.extend(options.uncovered.iter().map(|text| text.to_string()));
+    notes.extend(options.uncovered.iter().map(|text| one_line(text)));
     for memory in
         [MemoryKind::Driver, MemoryKind::Physical, MemoryKind::Managed, MemoryKind::Pinned]
     {

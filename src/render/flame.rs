@@ -7,7 +7,8 @@ use inferno::flamegraph::color::{BasicPalette, Palette};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::RenderError;
-use super::collapsed::{NameStyle, label_text, labels, stacks};
+use super::collapsed::{NameStyle, label_text, labels, stacks, step};
+use super::escape::Guard;
 use super::exact;
 use super::label::one_line;
 use super::size::{bytes, count, percent};
@@ -66,7 +67,8 @@ pub fn flame_of_ranks(
     let together = if how == Ranks::Together { " added up" } else { "" };
     let count = ranks.len();
     let title = format!("GPU memory of {count} ranks{together}, {moment}: {} in all", bytes(total));
-    let sizes = ranks.iter().map(|rank| format!("{} {}", rank.label, bytes(rank.folded.total)));
+    let sizes =
+        ranks.iter().map(|rank| format!("{} {}", one_line(rank.label), bytes(rank.folded.total)));
     let lines = rank_lines(ranks, how, style);
     draw(out, &lines, title, sizes.collect::<Vec<_>>().join(", "), "Line:")
 }
@@ -78,6 +80,7 @@ pub fn collapsed_of_ranks(
     how: Ranks,
     style: NameStyle,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     for line in rank_lines(ranks, how, style) {
         writeln!(out, "{line}")?;
     }
@@ -88,7 +91,7 @@ fn rank_lines(ranks: &[RankMemory<'_>], how: Ranks, style: NameStyle) -> Vec<Str
     let mut lines: Vec<(String, u64)> = Vec::new();
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for rank in ranks {
-        let label = rank.label.replace(';', ":");
+        let label = step(rank.label);
         let stacks = stacks(rank.profile, rank.folded, style).into_iter();
         for (stack, bytes) in stacks.filter(|(_, bytes)| *bytes > 0) {
             match how {
@@ -131,6 +134,7 @@ pub fn holders_collapsed(
     stacks: &HolderStacks,
     style: NameStyle,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     for line in holder_lines(profile, stacks, style) {
         writeln!(out, "{line}")?;
     }
@@ -142,7 +146,7 @@ fn holder_lines(profile: &Profile, stacks: &HolderStacks, style: NameStyle) -> V
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (path, bytes) in &stacks.paths {
         let part = |part: &HolderPart| match part {
-            HolderPart::Text(text) => one_line(text).replace(';', ":"),
+            HolderPart::Text(text) => step(text),
             HolderPart::Made(label) => label_text(&labels, label, style),
         };
         let path: Vec<String> = path.iter().map(part).collect();

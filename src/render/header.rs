@@ -2,6 +2,7 @@
 
 use super::clock::length;
 use super::exact;
+use super::label::one_line;
 use super::size::{count, percent, signed_bytes};
 use crate::analysis::{HighWater, Profile, Reached};
 use crate::model::{CudaIndex, EndReason, ReaderKind};
@@ -10,7 +11,8 @@ use crate::model::{CudaIndex, EndReason, ReaderKind};
 pub fn header(profile: &Profile, device: CudaIndex) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(start) = profile.start() {
-        lines.push(format!("Process {} on {}: {}", start.pid, start.host, start.command.join(" ")));
+        let (host, command) = (one_line(&start.host), one_line(&start.command.join(" ")));
+        lines.push(format!("Process {} on {host}: {command}", start.pid));
     }
     lines.push(gpu_line(profile, device));
     match profile.exact() {
@@ -20,7 +22,7 @@ pub fn header(profile: &Profile, device: CudaIndex) -> Vec<String> {
         }
         None => lines.push(sampling_line(profile)),
     }
-    lines.extend(profile.warnings().iter().map(|w| format!("warning: {w}")));
+    lines.extend(profile.warnings().iter().map(|w| format!("warning: {}", one_line(w))));
     lines
 }
 
@@ -31,7 +33,7 @@ pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
         .iter()
         .find(|d| d.cuda_index == Some(device))
         .and_then(|d| d.name.as_deref())
-        .map_or_else(String::new, |name| format!(" ({name})"));
+        .map_or_else(String::new, |name| format!(" ({})", one_line(name)));
     let before = match profile.begins() {
         None => "the recording",
         Some(_) => "what is kept",
@@ -137,7 +139,7 @@ pub(super) fn end_text(profile: &Profile) -> String {
         Some(EndReason::Interrupted) => "interrupted".to_owned(),
         Some(EndReason::TargetExited) => "the process exited".to_owned(),
         Some(EndReason::TargetExecuted) => "the process became another program".to_owned(),
-        Some(EndReason::Failed(why)) => format!("failed: {why}"),
-        Some(EndReason::Condition(what)) => format!("'{what}' came true"),
+        Some(EndReason::Failed(why)) => format!("failed: {}", one_line(why)),
+        Some(EndReason::Condition(what)) => format!("'{}' came true", one_line(what)),
     }
 }

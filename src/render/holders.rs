@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::escape::Guard;
 use super::label::{one_line, short_file};
 use super::size::{bytes, count};
 use crate::analysis::{Change, changes, saved};
@@ -42,6 +43,7 @@ pub fn tensors_text(
     map: &HolderMap,
     wanted: TensorsWanted,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     let any_cuda =
         map.tensors.iter().filter_map(|row| row.tensor.device).any(TensorDevice::is_cuda);
     for (device, sums) in holdings(map) {
@@ -181,6 +183,7 @@ pub fn changes_text(
     place: &str,
     wanted: TensorsWanted,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     let any_cuda =
         now.tensors.iter().filter_map(|row| row.tensor.device).any(TensorDevice::is_cuda);
     for (device, sums) in holdings(now) {
@@ -221,7 +224,8 @@ pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> String {
     let own = frames.iter().find(|(_, function)| !is_library(&function.file));
     match own.or(frames.first()) {
         Some((line, function)) => {
-            format!("{}:{line} in {}", short_file(&function.file, None), one_line(&function.name))
+            let file = one_line(short_file(&function.file, None));
+            format!("{file}:{line} in {}", one_line(&function.name))
         }
         None => "an unknown line".to_owned(),
     }
@@ -229,6 +233,7 @@ pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> String {
 
 /// Writes what the autograd graph keeps, by class of node.
 pub fn graph_text(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     let summary = saved(map);
     let nodes = count(map.nodes.len() as u64);
     writeln!(out, "{nodes} autograd nodes keep {} for the backward pass", bytes(summary.all))?;

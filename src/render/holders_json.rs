@@ -5,22 +5,19 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
+use super::interchange::{json_line, pretty_json};
 use crate::analysis::saved;
 use crate::model::holdings::holdings;
 use crate::model::{Category, DeviceHoldings, HolderMap, Referrers, SavedIn, TensorRow};
 
 /// Writes every tensor and every node of a look, and what they add up to.
 pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
-    serde_json::to_writer_pretty(&mut *out, &value(map))?;
-    writeln!(out)?;
-    Ok(())
+    pretty_json(out, &value(map))
 }
 
 /// The same in one line, for looks one after the other.
 pub fn holders_json_line(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
-    serde_json::to_writer(&mut *out, &value(map))?;
-    writeln!(out)?;
-    Ok(())
+    json_line(out, &value(map))
 }
 
 fn value(map: &HolderMap) -> Value {

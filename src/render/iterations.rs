@@ -6,7 +6,10 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
+use super::escape::Guard;
 use super::header::header;
+use super::interchange::{Sheet, pretty_json};
+use super::label::one_line;
 use super::size::{count, signed_bytes};
 use crate::analysis::{HeldInIteration, Iteration, IterationClock, IterationLevels, Profile};
 use crate::model::{Category, CudaIndex};
@@ -18,6 +21,7 @@ pub fn iterations_text(
     device: CudaIndex,
     limit: usize,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     for line in header(profile, device) {
         writeln!(out, "{line}")?;
     }
@@ -140,7 +144,7 @@ fn parameters(
     for (name, bytes) in last.held.get(&device).iter().flat_map(|held| &held.parameters) {
         let (weight, gradient) =
             (signed_bytes(bytes.weight as i64), signed_bytes(bytes.gradient as i64));
-        writeln!(out, "{weight:>11} {gradient:>11}  {name}")?;
+        writeln!(out, "{weight:>11} {gradient:>11}  {}", one_line(name))?;
     }
     Ok(())
 }
@@ -176,7 +180,7 @@ pub fn iterations_csv(
     profile: &Profile,
     device: CudaIndex,
 ) -> Result<(), RenderError> {
-    let mut csv = csv::Writer::from_writer(out);
+    let mut csv = Sheet::new(out);
     let fixed = [
         "epoch",
         "step",
@@ -293,8 +297,11 @@ pub fn iterations_json(
             })
         })
         .collect();
-    let value = json!({"device": device.0, "iterations": rows, "left_out": left_out});
-    serde_json::to_writer_pretty(&mut *out, &value)?;
-    writeln!(out)?;
-    Ok(())
+    let value = json!({
+        "device": device.0,
+        "iterations": rows,
+        "left_out": left_out,
+        "warnings": profile.warnings(),
+    });
+    pretty_json(out, &value)
 }

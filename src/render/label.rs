@@ -1,5 +1,6 @@
 //! The text of frames, threads and file names.
 
+use super::escape::visible;
 use crate::analysis::Label;
 use crate::model::source_file::in_standard_library;
 use crate::model::{Frame, Function, SiteId, StackTable, ThreadId};
@@ -88,9 +89,9 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Text that cannot break a line-based format.
+/// Text of a target or a file as a part of a line: by the one rule of [`visible`].
 pub fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    visible(text).into_owned()
 }
 
 #[cfg(test)]

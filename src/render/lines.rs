@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::escape::Guard;
 use super::header::header;
 use super::label::{Labels, one_line};
 use super::size::{bytes, count, scaled, signed_bytes};
@@ -35,6 +36,7 @@ pub fn lines_text(
     table: &LineTable,
     options: &LinesOptions,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     for line in header(profile, table.device) {
         writeln!(out, "{line}")?;
     }

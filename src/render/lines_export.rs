@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::RenderError;
 use super::exact::way;
+use super::interchange::{Sheet, pretty_json};
 use super::lines::{labels, selected, source_lines};
 use crate::analysis::{
     Bounded, ExactProfile, HighWater, LineRow, LineTable, MemoryKind, Profile, Reached,
@@ -20,7 +21,7 @@ pub fn lines_csv(
     table: &LineTable,
     functions: &[String],
 ) -> Result<(), RenderError> {
-    let mut csv = csv::Writer::from_writer(out);
+    let mut csv = Sheet::new(out);
     let mut head: Vec<String> = ["device", "file", "function", "line"].map(String::from).into();
     for key in &table.columns {
         head.extend([key.to_string(), format!("{key}.exact"), format!("{key}.upper")]);
@@ -99,9 +100,7 @@ pub fn lines_json(
         "warnings": profile.warnings(),
         "functions": functions,
     });
-    serde_json::to_writer_pretty(&mut *out, &value)?;
-    writeln!(out)?;
-    Ok(())
+    pretty_json(out, &value)
 }
 
 fn row_json(line: u32, source: Option<&str>, row: &LineRow) -> Value {

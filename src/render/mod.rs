@@ -11,12 +11,14 @@ mod devices;
 mod devices_export;
 mod dump;
 mod dump_json;
+mod escape;
 mod exact;
 mod flame;
 mod fragmentation;
 mod header;
 mod holders;
 mod holders_json;
+mod interchange;
 mod iterations;
 mod label;
 mod lines;
@@ -34,6 +36,7 @@ pub use devices::{DevicesTarget, DevicesView, devices_text};
 pub use devices_export::{devices_csv, devices_csv_head, devices_json};
 pub use dump::{Holders, allocator_text, dump_text};
 pub use dump_json::dump_json;
+pub use escape::{Guard, visible};
 pub use exact::{kind as memory_name, way};
 pub use flame::{
     RankMemory, Ranks, collapsed_of_ranks, flame, flame_of_ranks, holders_collapsed, holders_flame,

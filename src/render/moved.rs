@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::RenderError;
+use super::escape::Guard;
+use super::interchange::json_line;
+use super::label::one_line;
 use super::size::{bytes, optional_bytes, signed_bytes};
 use crate::model::{Device, DeviceUsage, ProcessUsage};
 
@@ -24,8 +28,9 @@ pub struct MoveReport<'a> {
 
 /// Writes what changed, without saying of what.
 pub fn move_text(out: &mut dyn Write, report: &MoveReport<'_>) -> io::Result<()> {
+    let out = &mut Guard::text(out);
     for (device, before, after) in report.devices {
-        let name = device.name.as_deref().unwrap_or("unknown model");
+        let name = one_line(device.name.as_deref().unwrap_or("unknown model"));
         writeln!(
             out,
             "  GPU {}, {name}: in use {} -> {} ({}); this process {} -> {}",
@@ -52,8 +57,12 @@ pub fn move_text(out: &mut dyn Write, report: &MoveReport<'_>) -> io::Result<()>
     writeln!(out, "  {}", steps.join(", "))
 }
 
-/// The report as JSON: sizes in bytes, times in seconds.
-pub fn move_json(report: &MoveReport<'_>, state: &str) -> Value {
+/// Writes the report as JSON in one line: sizes in bytes, times in seconds.
+pub fn move_json(
+    out: &mut dyn Write,
+    report: &MoveReport<'_>,
+    state: &str,
+) -> Result<(), RenderError> {
     let process = |usage: &ProcessUsage| match usage {
         ProcessUsage::Bytes(bytes) => Some(*bytes),
         ProcessUsage::Unknown(_) => None,
@@ -78,7 +87,7 @@ pub fn move_json(report: &MoveReport<'_>, state: &str) -> Value {
         .iter()
         .map(|(what, took)| ((*what).to_owned(), json!(took.as_secs_f64())))
         .collect();
-    json!({
+    let value = json!({
         "pid": report.pid,
         "state": state,
         "devices": devices,
@@ -87,7 +96,8 @@ pub fn move_json(report: &MoveReport<'_>, state: &str) -> Value {
         "host_available_before": report.host_available.0,
         "host_available_after": report.host_available.1,
         "seconds": steps,
-    })
+    });
+    json_line(out, &value)
 }
 
 fn change(before: Option<u64>, after: Option<u64>) -> String {
@@ -104,7 +114,7 @@ fn change(before: Option<u64>, after: Option<u64>) -> String {
 fn usage(usage: &ProcessUsage) -> String {
     match usage {
         ProcessUsage::Bytes(known) => bytes(*known),
-        ProcessUsage::Unknown(why) => format!("unknown ({why})"),
+        ProcessUsage::Unknown(why) => format!("unknown ({})", one_line(why)),
     }
 }
 

@@ -5,7 +5,9 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use super::RenderError;
+use super::escape::Guard;
 use super::header::{gpu_line, sampling_line};
+use super::interchange::{Sheet, pretty_json};
 use super::label::{one_line, short_file};
 use super::lines::{Column, FunctionText, LinesOptions, cell, column_head, with_source};
 use super::lines_export::high_water;
@@ -33,17 +35,18 @@ pub fn rank_lines_text(
     table: &RankTable,
     options: &LinesOptions,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     for rank in ranks {
         let start = rank.profile.start();
         let (pid, host) = start.map_or((0, "an unknown host"), |s| (s.pid, &*s.host));
-        writeln!(out, "{}: process {pid} on {}", rank.label, one_line(host))?;
+        writeln!(out, "{}: process {pid} on {}", one_line(rank.label), one_line(host))?;
         writeln!(out, "  {}", gpu_line(rank.profile, rank.table.device))?;
         match rank.profile.exact() {
             Some(exact) => writeln!(out, "  {} exact events", count(exact.events()))?,
             None => writeln!(out, "  {}", sampling_line(rank.profile))?,
         }
         for warning in rank.profile.warnings() {
-            writeln!(out, "  warning: {warning}")?;
+            writeln!(out, "  warning: {}", one_line(&warning))?;
         }
     }
     writeln!(out, "{}", balance(ranks))?;
@@ -80,7 +83,9 @@ fn balance(ranks: &[RankLines<'_>]) -> String {
     let greatest = ranks.iter().rev().max_by_key(|rank| peak(rank));
     let least = ranks.iter().min_by_key(|rank| peak(rank));
     let text = |rank: Option<&RankLines<'_>>| {
-        rank.map_or_else(String::new, |r| format!("{} ({})", signed_bytes(peak(r)), r.label))
+        rank.map_or_else(String::new, |r| {
+            format!("{} ({})", signed_bytes(peak(r)), one_line(r.label))
+        })
     };
     format!(
         "{} ranks, peak allocated: greatest {}, least {}, sum {}",
@@ -116,7 +121,7 @@ fn text<'a>(
     };
     let label = |rank: usize| {
         let label = ranks.get(rank).map_or("?", |rank| rank.label);
-        label.strip_prefix("rank ").unwrap_or(label).to_owned()
+        one_line(label.strip_prefix("rank ").unwrap_or(label))
     };
     // Greatest and least, each with its rank, and the sum.
     type Show<'s> = &'s dyn Fn(Bounded) -> String;
@@ -169,7 +174,7 @@ pub fn rank_lines_csv(
     table: &RankTable,
     functions: &[String],
 ) -> Result<(), RenderError> {
-    let mut csv = csv::Writer::from_writer(out);
+    let mut csv = Sheet::new(out);
     let mut head: Vec<String> = ["file", "function", "line", "ranks"].map(String::from).into();
     let keys = table.columns.iter().map(ToString::to_string);
     for key in keys.chain(["live_at_peak".to_owned()]) {
@@ -284,7 +289,5 @@ pub fn rank_lines_json(
         "columns": columns,
         "functions": functions,
     });
-    serde_json::to_writer_pretty(&mut *out, &value)?;
-    writeln!(out)?;
-    Ok(())
+    pretty_json(out, &value)
 }

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::escape::Guard;
 use super::holders::{footer, name};
 use super::label::one_line;
 use super::size::bytes;
@@ -16,6 +17,7 @@ pub fn referrers_text(
     map: &HolderMap,
     asked: &str,
 ) -> Result<bool, RenderError> {
+    let out = &mut Guard::text(out);
     let groups = storages(map);
     let results = results(&map.tensors, &map.nodes);
     let mut found = false;
@@ -46,7 +48,7 @@ pub fn referrers_text(
                 Some(result) => format!(", alive by {}", name(map, &map.tensors[result])),
                 None => String::new(),
             };
-            writeln!(out, "  autograd       {} keeps it {how}{alive}", node.class)?;
+            writeln!(out, "  autograd       {} keeps it {how}{alive}", one_line(&node.class))?;
         }
         for group in groups.iter().filter(|group| group.tensors.contains(&index)) {
             for other in group.tensors.iter().filter(|&&other| other != index) {
@@ -82,7 +84,7 @@ fn write_referrers(out: &mut dyn Write, referrers: &Referrers) -> Result<(), Ren
             }
             (None, None) => one_line(step),
         };
-        writeln!(out, "  {class:<14} {way}")?;
+        writeln!(out, "  {:<14} {way}", one_line(class))?;
     }
     let seen = referrers.referrers.len();
     match referrers.count {

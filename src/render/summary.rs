@@ -3,8 +3,10 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::escape::Guard;
 use super::exact::{events_line, notes};
 use super::header::{end_text, gpu_line, sampling_line};
+use super::label::one_line;
 use super::size::bytes;
 use crate::analysis::Profile;
 
@@ -16,6 +18,8 @@ pub fn summary(
     file: &str,
     size: u64,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
+    let file = one_line(file);
     writeln!(out, "Recorded to {file} ({}): {}", bytes(size), end_text(profile))?;
     match profile.exact() {
         Some(exact) => {
@@ -35,7 +39,7 @@ pub fn summary(
         writeln!(out, "  no GPU memory of PyTorch was seen")?;
     }
     for warning in profile.warnings() {
-        writeln!(out, "  warning: {warning}")?;
+        writeln!(out, "  warning: {}", one_line(&warning))?;
     }
     let has_driver_events = profile.exact().is_some_and(|exact| exact.events() > 0);
     if !any && !has_driver_events {

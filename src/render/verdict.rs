@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use super::RenderError;
 use super::clock::utc;
+use super::escape::Guard;
 use super::header::{end_text, stretch};
 use super::label::{Labels, one_line};
 use super::size::{bytes, count, optional_bytes, percent};
@@ -27,6 +28,7 @@ pub fn verdict_text(
     profile: &Profile,
     verdict: &Verdict,
 ) -> Result<(), RenderError> {
+    let out = &mut Guard::text(out);
     let text = Text { profile, verdict, labels: super::lines::labels(profile, false) };
     text.head(out)?;
     text.thrown(out)?;
@@ -76,7 +78,7 @@ impl Text<'_> {
         }
         writeln!(out, "Recorded: {}", stretch(self.profile))?;
         for warning in self.profile.warnings() {
-            writeln!(out, "warning: {warning}")?;
+            writeln!(out, "warning: {}", one_line(&warning))?;
         }
         Ok(())
     }
@@ -234,7 +236,10 @@ impl Text<'_> {
     }
 
     fn device(&self, out: &mut dyn Write, device: &VerdictDevice) -> io::Result<()> {
-        let name = device.name.as_deref().map_or_else(String::new, |name| format!(" ({name})"));
+        let name = device
+            .name
+            .as_deref()
+            .map_or_else(String::new, |name| format!(" ({})", one_line(name)));
         let total = optional_bytes(device.total);
         writeln!(out, "\nGPU {}{name}, {total} of memory", device.device.0)?;
         match &device.usage {
@@ -245,7 +250,9 @@ impl Text<'_> {
                         bytes(*own),
                         bytes(usage.used.saturating_sub(*own))
                     ),
-                    ProcessUsage::Unknown(why) => format!("this process's part is unknown: {why}"),
+                    ProcessUsage::Unknown(why) => {
+                        format!("this process's part is unknown: {}", one_line(why))
+                    }
                 };
                 writeln!(
                     out,

@@ -61,7 +61,7 @@ impl HostPids {
         let id = |at: usize| ids.get(at).map(|id| *id as u32);
         let pid = if self.depth == 0 { listed } else { id(self.depth)? };
         let pid_inside = ids.last().map(|id| *id as u32).filter(|inside| *inside != pid);
-        let words = process.cmdline().unwrap_or_default();
+        let words = super::process::command_of(&process).unwrap_or_default();
         let name = || process.stat().ok().map(|stat| format!("[{}]", stat.comm));
         let command = if words.is_empty() { name() } else { Some(words.join(" ")) };
         Some(FoundProcess { pid, pid_inside, command })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -156,7 +156,7 @@ impl Process {
 
     /// Its command line; empty for a kernel thread.
     pub fn command(&self) -> Result<Vec<String>, ProcessError> {
-        self.proc.cmdline().map_err(|e| self.error("read the command line of", e))
+        command_of(&self.proc).map_err(|e| self.error("read the command line of", e))
     }
 
     /// Its working directory, as its mount namespace names it.
@@ -205,7 +205,7 @@ impl Process {
             .flat_map(|task| task.children().unwrap_or_default())
             .filter_map(|pid| {
                 let child = procfs::process::Process::new(pid as i32).ok()?;
-                Some((pid, child.cmdline().ok()?))
+                Some((pid, command_of(&child).ok()?))
             })
             .collect();
         children.sort();
@@ -307,6 +307,22 @@ impl Process {
     }
 }
 
+/// The words of a process's command line that are not empty. They may be any bytes: what is no UTF-8 is spelled `\xff`.
+pub(super) fn command_of(process: &procfs::process::Process) -> procfs::ProcResult<Vec<String>> {
+    let mut line = Vec::new();
+    process.open_relative("cmdline")?.read_to_end(&mut line)?;
+    Ok(line.split(|&b| b == 0).filter(|word| !word.is_empty()).map(text_of).collect())
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
+}
+
 /// Device and inode of the program a process runs.
 fn executable_identity(pid: u32) -> Option<(u64, u64)> {
     let meta = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?;
@@ -318,6 +334,20 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn a_command_line_that_is_no_utf8_is_told_all_the_same() {
+        assert_eq!(text_of(b"job-\xff\xc3(\xe2\x82.py"), "job-\\xff\\xc3(\\xe2\\x82.py");
+        assert_eq!(text_of("größe".as_bytes()), "größe");
+        use std::os::unix::ffi::OsStrExt;
+        let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+        let mut child =
+            Command::new("cat").arg("-").arg(odd).stdin(Stdio::piped()).spawn().unwrap();
+        let command = Process::open(child.id()).and_then(|process| process.command());
+        drop(child.stdin.take());
+        let _ = child.wait();
+        assert_eq!(command.unwrap().last().map(String::as_str), Some("\\xff\\xfe"));
+    }
 
     #[test]
     fn a_process_knows_itself() {

@@ -1,6 +1,6 @@
 //! Turns records into a file, and the file into the same records again.
 //!
-//! May import `model` and `std`; bincode, zstd, crc32c, memmap2 and thiserror live here only.
+//! May import `model` and `std`; bincode, zstd, crc32c and thiserror live here only.
 //! Never knows the clock, the target or what records mean, and never makes a record up.
 //! Start reading at the format below, then at [`Writer`] and [`Reader`].
 //!
@@ -62,6 +62,7 @@
 //! | 23 | inherited | time, makers, memory (below): what a recording has from its dropped beginning |
 //! | 24 | triggered | time, condition, what was seen |
 //! | 25 | thrown | time, opt error: opt thread, opt stack, the error's words |
+//! | 26 | gap | time (its end), begin (ns since the recording began), what is missing |
 //!
 //! Functions, frames and stacks are numbered in the order of their records, from what the head of the
 //! block says; each uses numbers smaller than its own only. A thread's number is written: the next one
@@ -155,6 +156,7 @@ mod reader;
 mod renumber;
 mod rewrite;
 mod ring;
+mod sequence;
 mod sniff;
 mod summary;
 mod window;
@@ -162,7 +164,7 @@ mod wire;
 mod writer;
 
 pub use error::{CreateError, ReadError};
-pub use join::{join, segments};
+pub use join::{Joined, join, segments};
 pub use reader::Reader;
 pub use rewrite::{Names, Rewriter};
 pub use ring::{Bound, Keep, Ring};

@@ -16,6 +16,9 @@ use crate::model::RecordSink;
 
 /// Bytes searched at a time for the next good block.
 const STRIDE: u64 = 1 << 20;
+/// What looks like a block and is none costs the search as many bytes as it claims to have. Of these it may cost this much,
+/// and four times the file: damage has a few of them, a file made of nothing else would take the square of its size.
+const SEARCHED: u64 = 64 << 20;
 
 /// A trace open for reading.
 #[derive(Debug)]
@@ -37,7 +40,7 @@ impl Reader {
             return Err(ReadError::NotAFile { path, what });
         }
         let file = File::open(&path).map_err(open)?;
-        Reader::new(path, Window::File { file, view: None })
+        Reader::new(path, Window::of(file))
     }
 
     /// Opens a trace that is in memory.
@@ -116,6 +119,7 @@ impl Reader {
             next_block: 0,
             next_record: 0,
             in_damage: false,
+            search_left: SEARCHED + 4 * total,
             summary: Summary { version: self.version, bytes: total, ..Summary::default() },
         }
         .run(sink, progress)
@@ -143,6 +147,8 @@ struct Replay<'a> {
     next_record: u64,
     /// Whether damage was noted since the last good block.
     in_damage: bool,
+    /// Bytes that may still be checked in vain in search of a good block.
+    search_left: u64,
     summary: Summary,
 }
 
@@ -222,6 +228,7 @@ impl Replay<'_> {
             // An unfinished block, or a whole one whose length is wrong: then others follow it.
             return Ok(match self.next_block_after(at)? {
                 Some(_) => Found::Damage("a block states a length beyond the file's end"),
+                None if self.search_left == 0 => Found::Damage("too much looks like a block"),
                 None => Found::Unfinished,
             });
         }
@@ -248,9 +255,15 @@ impl Replay<'_> {
                 let start = body - BLOCK_HEAD as u64;
                 if let Some(claim) = self.claim(start)?
                     && claim.length as u64 <= self.total - body
-                    && claim.holds(self.bytes(body, claim.length)?)
                 {
-                    return Ok(Some(start));
+                    if claim.holds(self.bytes(body, claim.length)?) {
+                        return Ok(Some(start));
+                    }
+                    let cost = (claim.length as u64).max(STRIDE);
+                    self.search_left = self.search_left.saturating_sub(cost);
+                    if self.search_left == 0 {
+                        return Ok(None);
+                    }
                 }
                 skip += found + 1;
             }

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use memmap2::{Mmap, MmapOptions};
-
-/// Bytes mapped at a time, unless one block is larger.
-const SPAN: u64 = 8 << 20;
+/// Bytes read at a time, unless one block is larger. What is read stays as it is whatever becomes of the file, which a
+/// mapped stretch does not: the kernel ends a program that looks at a mapped page which another one has cut off.
+const SPAN: u64 = 1 << 20;
 
 /// Why bytes could not be had.
 #[derive(Debug)]
@@ -21,18 +21,25 @@ pub(crate) enum Unreadable {
 /// The bytes of a trace.
 #[derive(Debug)]
 pub(crate) enum Window {
-    /// A file, of which a stretch is mapped.
+    /// A file, of which a stretch is in memory.
     File {
         /// The file.
         file: File,
-        /// Offset of the mapped stretch, and the stretch.
-        view: Option<(u64, Mmap)>,
+        /// Offset of the stretch that was read last.
+        start: u64,
+        /// The stretch.
+        stretch: Vec<u8>,
     },
     /// Bytes in memory.
     Memory(Arc<[u8]>),
 }
 
 impl Window {
+    /// A file of which nothing has been read.
+    pub(crate) fn of(file: File) -> Window {
+        Window::File { file, start: 0, stretch: Vec::new() }
+    }
+
     /// Bytes there are now.
     pub(crate) fn length(&self) -> io::Result<u64> {
         match self {
@@ -49,44 +56,35 @@ impl Window {
         total: u64,
     ) -> Result<&[u8], Unreadable> {
         let end = offset.saturating_add(length as u64);
-        let now = self.length().map_err(Unreadable::Failed)?;
-        if end > now {
-            return Err(Unreadable::Shrunk(now));
-        }
         match self {
             Window::Memory(bytes) => {
                 let found = bytes.get(offset as usize..end as usize);
-                found.ok_or(Unreadable::Shrunk(now))
+                found.ok_or(Unreadable::Shrunk(bytes.len() as u64))
             }
-            Window::File { file, view } => {
-                let inside = view.as_ref().is_some_and(|(start, map)| {
-                    *start <= offset && end <= *start + map.len() as u64
-                });
+            Window::File { file, start, stretch } => {
+                let inside = *start <= offset && end <= *start + stretch.len() as u64;
                 if !inside {
-                    // The old stretch goes first, so that never two are mapped.
-                    *view = None;
-                    let span = SPAN.max(length as u64).min(total.min(now) - offset);
-                    *view = Some((offset, map(file, offset, span).map_err(Unreadable::Failed)?));
+                    let span = SPAN.max(length as u64).min(total.saturating_sub(offset));
+                    stretch.clear();
+                    if span as usize > stretch.capacity() || stretch.capacity() as u64 > 2 * SPAN {
+                        // The old stretch goes first, so that never two are held.
+                        *stretch = Vec::with_capacity(span as usize);
+                    }
+                    stretch.resize(span as usize, 0);
+                    *start = offset;
+                    if let Err(error) = file.read_exact_at(stretch, offset) {
+                        stretch.clear();
+                        return Err(match error.kind() {
+                            io::ErrorKind::UnexpectedEof => {
+                                Unreadable::Shrunk(file.metadata().map_or(0, |file| file.len()))
+                            }
+                            _ => Unreadable::Failed(error),
+                        });
+                    }
                 }
-                view.as_ref()
-                    .and_then(|(start, map)| {
-                        let from = (offset - start) as usize;
-                        map.get(from..from + length)
-                    })
-                    .ok_or(Unreadable::Shrunk(now))
+                let from = (offset - *start) as usize;
+                stretch.get(from..from + length).ok_or(Unreadable::Shrunk(total))
             }
         }
     }
-}
-
-fn map(file: &File, offset: u64, span: u64) -> io::Result<Mmap> {
-    let length = usize::try_from(span).map_err(io::Error::other)?;
-    let mut options = MmapOptions::new();
-    options.offset(offset).len(length);
-    // SAFETY: the map is read-only and its bytes are only ever taken as bytes. A recorder only
-    // appends, and a new recording to the same path replaces the file instead of truncating it, so
-    // whole blocks do not change below us; what another program changes is seen by the checksum, or
-    // harms no more than the answer. `bytes` compares the file's length before every access; a
-    // program that truncates the file between that and the access ends us with SIGBUS.
-    unsafe { options.map(file) }
 }

@@ -16,6 +16,7 @@ use super::screen::Screen;
 use super::state::{Asked, State};
 use crate::analysis::ThreadChoice;
 use crate::model::Nanos;
+use crate::render;
 
 /// Between two looks for further members.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -118,7 +119,8 @@ impl Finder {
             };
             for Joining { rank, pid, attach } in joining {
                 let recorded = Recorded::start(attach, self.choice, self.host.clone());
-                let recorded = recorded.map_err(|error| format!("cannot be recorded: {error}"));
+                let recorded = recorded
+                    .map_err(|error| render::one_line(&format!("cannot be recorded: {error}")));
                 if self.news.send(News::Joined { rank, pid, recorded }).is_err() {
                     return;
                 }

@@ -10,6 +10,7 @@ use ratatui::text::Span;
 use super::palette::Palette;
 use super::state::State;
 use super::table::{Column, Name, Table};
+use crate::render;
 
 /// Draws the table; notes in `state` how many rows fit.
 pub(super) fn list(
@@ -115,6 +116,8 @@ fn width_of(text: &str) -> usize {
 
 /// The beginning of a text that fits.
 pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
+    // The second line behind those who made the text.
+    let text = &*render::visible(text);
     if width_of(text) <= width {
         return text.to_owned();
     }

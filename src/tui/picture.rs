@@ -145,7 +145,9 @@ impl Picture {
                     holders_table(seen, holders.looking, state.shown).map(Cow::Owned)
                 }
                 _ if holders.looking => Err("looking who holds the memory ...".to_owned()),
-                (Some(Err(why)), _) => Err(format!("cannot tell who holds the memory: {why}")),
+                (Some(Err(why)), _) => {
+                    Err(render::one_line(&format!("cannot tell who holds the memory: {why}")))
+                }
                 (None, Some(_)) => Err("nobody looked who held the memory".to_owned()),
                 (None, None) => Err("h looks who holds the memory".to_owned()),
             };

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::analysis::{Live, ThreadChoice};
 use crate::model::{End, EndReason, Record, RecordSink};
+use crate::render;
 use crate::sampler::{BackgroundSink, ExactRecorder, Progress, Recorder};
 
 use super::app::BoxError;
@@ -107,6 +108,11 @@ struct Keeper {
     attach: Attach,
 }
 
+/// What happened and why, as one line: the reason may quote the target.
+fn told(what: &str, why: &dyn std::fmt::Display) -> String {
+    render::one_line(&format!("{what}: {why}"))
+}
+
 impl Keeper {
     /// Records until the job ends or the view is left; says how it ended.
     fn keep_recording(&mut self, mut recorder: Recording) -> Option<String> {
@@ -118,7 +124,7 @@ impl Keeper {
             }
             let reason = match recorded {
                 Ok(end) => end.reason,
-                Err(error) => return Some(format!("the recording failed: {error}")),
+                Err(error) => return Some(told("the recording failed", &error)),
             };
             match reason {
                 EndReason::Interrupted if renew.load(Ordering::Relaxed) => {}
@@ -126,7 +132,7 @@ impl Keeper {
                 EndReason::TargetExecuted => {
                     return Some("the job has become another program".to_owned());
                 }
-                EndReason::Failed(why) => return Some(format!("the recording failed: {why}")),
+                EndReason::Failed(why) => return Some(told("the recording failed", &why)),
                 EndReason::Duration | EndReason::Interrupted | EndReason::Condition(_) => {
                     return None;
                 }
@@ -134,7 +140,7 @@ impl Keeper {
             self.stop.store(false, Ordering::Relaxed);
             recorder = match (self.attach)() {
                 Ok(recorder) => recorder,
-                Err(error) => return Some(format!("the recording could not go on: {error}")),
+                Err(error) => return Some(told("the recording could not go on", &error)),
             };
             lock(&self.live).begin_anew();
         }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use memspy::model::{
     Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Consistency,
     CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, FrameId, Function,
-    FunctionId, Missed, MissedWhy, Nanos, PoolId, ProcessUsage, ReaderKind, Record, Runtime,
+    FunctionId, Gap, Missed, MissedWhy, Nanos, PoolId, ProcessUsage, ReaderKind, Record, Runtime,
     Sample, Segment, SiteId, Source, StackId, StackNode, Start, Stat, Thread, ThreadId,
     ThreadSample, Totals,
 };
@@ -102,6 +102,11 @@ fn missed() -> impl Strategy<Value = Record> {
             count,
         })
     })
+}
+
+fn gap() -> impl Strategy<Value = Record> {
+    (number(), number(), text())
+        .prop_map(|(from, to, why)| Record::Gap(Gap { from: Nanos(from), to: Nanos(to), why }))
 }
 
 fn counters() -> impl Strategy<Value = Record> {
@@ -250,6 +255,7 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
         1 => device(),
         1 => usage(),
         1 => missed(),
+        1 => gap(),
         2 => counters(),
         2 => map(),
         8 => numbered(),

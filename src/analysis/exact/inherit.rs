@@ -39,15 +39,22 @@ impl ExactProfile {
         }
     }
 
-    /// Begins with what was handed on.
-    pub(crate) fn inherit(&mut self, inherited: &Inherited, table: &StackTable) {
+    /// Begins with what was handed on; or goes on with it behind a gap, and keeps what it knows of the time before that.
+    pub(crate) fn inherit(&mut self, inherited: &Inherited, table: &StackTable, goes_on: bool) {
+        self.interrupted = false;
         self.last = self.last.max(inherited.time);
         // A map that stands before tells no makers.
         self.device_of.clear();
         self.freed_early.clear();
-        self.lines.clear();
+        if goes_on {
+            let torch = self.torch.values_mut().map(|torch| &mut torch.ledger);
+            let others = self.others.values_mut().map(|other| &mut other.ledger);
+            torch.chain(others).for_each(Ledger::forget_living);
+        } else {
+            self.lines.clear();
+        }
         let (least_life, from_maps) = (self.least_life, self.exact.frees == Frees::Maps);
-        for torch in self.torch.values_mut() {
+        for torch in self.torch.values_mut().filter(|_| !goes_on) {
             let largest_free = torch.largest_free;
             *torch = TorchDevice::new(least_life, from_maps);
             torch.largest_free = largest_free;
@@ -73,8 +80,10 @@ impl ExactProfile {
                     for block in &memory.blocks {
                         other.ledger.inherit(block.address, living(block, account));
                     }
-                    (other.height, other.height_at) = (other.ledger.total, inherited.time);
-                    other.ledger.reach(inherited.time.0);
+                    if !goes_on || other.ledger.total > other.height {
+                        (other.height, other.height_at) = (other.ledger.total, inherited.time);
+                        other.ledger.reach(inherited.time.0);
+                    }
                 }
                 (_, None) => {}
             }

@@ -190,6 +190,15 @@ impl Ledger {
         Some(block)
     }
 
+    /// Lets all blocks go: which of them still live is told anew.
+    pub(crate) fn forget_living(&mut self) {
+        let addresses: Vec<u64> = self.live.keys().copied().collect();
+        for address in addresses {
+            // None of them died young: when they died is not known.
+            self.free(address, u64::MAX);
+        }
+    }
+
     /// Takes back a block that was let go, with nothing reached in between that it was part of.
     pub(crate) fn restore(&mut self, address: u64, block: Block) {
         let (amount, account) = (block.amount(), block.account as usize);

@@ -81,6 +81,12 @@ impl LineLevels {
         reached
     }
 
+    /// Events are missing: where threads stand now, and since when, is not known.
+    pub(crate) fn interrupt(&mut self) {
+        self.threads.clear();
+        self.greatest = None;
+    }
+
     /// The counters, read by themselves.
     pub(crate) fn saw(&mut self, levels: Levels) {
         let now = level(levels);

@@ -104,6 +104,8 @@ pub struct ExactProfile {
     events: u64,
     with_stack: u64,
     last: Nanos,
+    /// Whether records are missing since the last event.
+    interrupted: bool,
 }
 
 impl ExactProfile {
@@ -126,7 +128,15 @@ impl ExactProfile {
             events: 0,
             with_stack: 0,
             last: Nanos(0),
+            interrupted: false,
         }
+    }
+
+    /// Records are missing: who stood where is not known any more.
+    pub(crate) fn interrupt(&mut self) {
+        self.interrupted = true;
+        self.freed_early.clear();
+        self.lines.values_mut().for_each(LineLevels::interrupt);
     }
 
     /// Probes were placed once more.
@@ -142,6 +152,7 @@ impl ExactProfile {
     /// Takes an event; where a known block of PyTorch is freed, says on which device.
     pub(crate) fn take(&mut self, event: &Event, table: &StackTable) -> Option<CudaIndex> {
         self.last = self.last.max(event.time);
+        self.interrupted = false;
         self.events += 1;
         let time = event.time;
         match event.change {
@@ -303,6 +314,10 @@ impl ExactProfile {
 
     pub(crate) fn take_map(&mut self, map: &BlockMap) {
         self.last = self.last.max(map.time);
+        if self.interrupted {
+            // It says what lived at the end of a gap, which the inheritance says too, and with the makers.
+            return;
+        }
         let device = map.device;
         let freed_early = std::mem::take(&mut self.freed_early);
         self.device(device).take_map(map, &freed_early);

@@ -96,10 +96,13 @@ impl Profile {
     /// Begins with what an earlier part of the recording handed on.
     pub(super) fn take_inherited(&mut self, inherited: &Inherited) {
         self.finish();
-        self.begins = Some(inherited.time);
+        let goes_on = std::mem::take(&mut self.after_gap);
+        if !goes_on {
+            self.begins = Some(inherited.time);
+        }
         self.last_time = self.last_time.max(inherited.time);
         if let Some(exact) = &mut self.exact {
-            exact.inherit(inherited, &self.stacks);
+            exact.inherit(inherited, &self.stacks, goes_on);
             return;
         }
         let mut charges: FxHashMap<(u32, u64), Arc<Charge>> = FxHashMap::default();
@@ -114,7 +117,7 @@ impl Profile {
                 });
                 (*block, charge.clone())
             });
-            self.profiles.entry(device).or_default().inherit(mapped, blocks);
+            self.profiles.entry(device).or_default().inherit(mapped, blocks, goes_on);
         }
     }
 }

@@ -3,18 +3,20 @@
 use std::io;
 
 use super::super::charge::Origin;
-use super::super::device::Seen;
+use super::super::device::{DeviceProfile, Seen};
 use super::super::exact::ExactProfile;
 use super::super::line_bounds::{Around, Step};
 use super::{CounterLook, Profile, UsagePeak};
 use crate::model::{
-    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, MissedWhy, Nanos,
-    ProcessUsage, ReaderKind, Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
+    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, Gap, MissedWhy,
+    Nanos, ProcessUsage, ReaderKind, Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
 /// periods apart: where looks were missed, a loop may have come round.
 const LONGEST_STAY: u64 = 5;
+/// Gaps that are told one by one.
+const MOST_GAPS: usize = 5;
 
 impl Profile {
     /// Half a period of the wanted rate in nanoseconds: what is further apart is another tick.
@@ -250,6 +252,27 @@ fn common_stack(table: &StackTable, depths: &[u32], a: StackId, b: StackId) -> O
 }
 
 impl Profile {
+    /// Of what lies between two stretches of records nothing is charged to anybody, and nothing stayed.
+    fn take_gap(&mut self, gap: &Gap) {
+        self.finish();
+        self.last_time = self.last_time.max(gap.to);
+        self.gap_count += 1;
+        if self.gaps.len() < MOST_GAPS {
+            self.gaps.push(gap.clone());
+        }
+        // What begins with a gap has nothing to go on from.
+        self.after_gap = gap.from > Nanos(0);
+        for threads in [&mut self.previous.threads, &mut self.at_work, &mut self.previously_at_work]
+        {
+            threads.clear();
+        }
+        self.profiles.values_mut().for_each(DeviceProfile::interrupt);
+        if let Some(exact) = &mut self.exact {
+            exact.interrupt();
+        }
+        self.iterations.lose_since(gap.from);
+    }
+
     fn take_event(&mut self, event: &Event) {
         self.iterations.take_step(self.clock.take_event(event, &self.stacks));
         self.iterations.take_in_backward(event, &self.stacks);
@@ -356,6 +379,7 @@ impl RecordSink for Profile {
                 self.last_time = self.last_time.max(triggered.time);
             }
             Record::Thrown(thrown) => self.last_time = self.last_time.max(thrown.time),
+            Record::Gap(gap) => self.take_gap(gap),
             Record::End(end) => {
                 self.finish();
                 self.last_time = self.last_time.max(end.time);

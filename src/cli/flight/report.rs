@@ -3,12 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{Condition, Profile, Tally, Verdicts, Watch};
 use crate::cli::args::{Join as JoinWords, Verdict as VerdictWords};
 use crate::cli::flame::into_io;
-use crate::cli::{charging, output, replay};
+use crate::cli::replay::{self, Recording};
+use crate::cli::{charging, output, say};
 use crate::model::{End, EndReason, Nanos, Record, RecordSink};
 use crate::render;
 use crate::trace::{self, Writer};
@@ -90,7 +91,11 @@ pub(super) fn write(
         tally: Tally::default(),
         dropped: false,
     };
-    let mut result = trace::join(segments, &mut joined).map(drop);
+    let mut result = trace::join(segments, &mut joined).map(|joined| {
+        for warning in joined.warnings {
+            say(&format!("warning: {warning}"));
+        }
+    });
     if let (Ok(()), Some((time, reason))) = (&result, end) {
         let totals = joined.tally.totals();
         let end = joined.record(&Record::End(End { time, reason, totals }));
@@ -122,10 +127,7 @@ pub(in crate::cli) fn verdict(words: &VerdictWords) -> Result<()> {
         true => verdicts.also(Watch::new(vec!["oom".parse::<Condition>()?])),
         false => verdicts.only(Watch::new(words.until.clone())),
     };
-    let mut verdicts = match words.trace.is_dir() {
-        true => of_ring(&words.trace, verdicts)?,
-        false => replay::into_verdicts(&words.trace, verdicts)?,
-    };
+    let mut verdicts = Recording::trace_or_ring(&words.trace).verdicts(verdicts)?;
     let start = verdicts.profile().start();
     let path = output::of_report(words.output.as_deref(), start, PathBuf::from("-"))?;
     write_verdict(&mut verdicts, &path, words.force)?;
@@ -133,34 +135,17 @@ pub(in crate::cli) fn verdict(words: &VerdictWords) -> Result<()> {
     Ok(())
 }
 
-fn of_ring(folder: &Path, mut verdicts: Verdicts) -> Result<Verdicts> {
-    let segments = found(folder)?;
-    trace::join(&segments, &mut verdicts)?;
-    verdicts.profile_mut().finish();
-    Ok(verdicts)
-}
-
-fn found(folder: &Path) -> Result<Vec<PathBuf>> {
-    let segments = trace::segments(folder)?;
-    if segments.is_empty() {
-        bail!(
-            "{} has no segments of a recording (*.memspy): name the folder that 'record --keep' made beside its output",
-            folder.display()
-        );
-    }
-    Ok(segments)
-}
-
 /// `memspy join`.
 pub(in crate::cli) fn join(words: &JoinWords) -> Result<()> {
-    let segments = found(&words.ring)?;
+    let segments = replay::found(&words.ring)?;
     // A first pass tells what the name may need.
     let path = match &words.output {
-        Some(path) => {
+        Some(path) if path.to_string_lossy().contains('%') => {
             let mut profile = Profile::new();
-            trace::join(&segments[..1], &mut profile)?;
+            trace::join(&segments, &mut profile)?;
             output::expand(path, profile.start().into())?
         }
+        Some(path) => path.clone(),
         None => words.ring.with_extension("bin"),
     };
     output::check(&path, words.force)?;

@@ -233,6 +233,10 @@ impl Decoder {
                 let (threads, stacks) = (&self.threads, &self.stacks);
                 Some(Record::Thrown(thrown.at(time, |n| threads.get(n), |n| stacks.get(n))))
             }
+            tag::GAP => {
+                let time = self.time(from)?;
+                Some(Record::Gap(structure::<rare::Gap<'_>>(from)?.at(time)))
+            }
             tag::END => {
                 let time = self.time(from)?;
                 let mut end = structure::<rare::End<'_>>(from)?.at(time);

@@ -266,6 +266,10 @@ impl Encoder {
                 put_struct(thrown::Thrown::from(what), out)?;
                 tag::THROWN
             }
+            Record::Gap(gap) => {
+                put_struct(rare::Gap::from(gap), out)?;
+                tag::GAP
+            }
             Record::End(end) => {
                 put_struct(rare::End::from(end), out)?;
                 put_struct(end.totals.exact.as_ref().map(exact::EventTotals::from), out)?;

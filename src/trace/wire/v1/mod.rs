@@ -46,6 +46,7 @@ pub(crate) mod tag {
     pub(crate) const INHERITED: u8 = 23;
     pub(crate) const TRIGGERED: u8 = 24;
     pub(crate) const THROWN: u8 = 25;
+    pub(crate) const GAP: u8 = 26;
 }
 
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.

@@ -414,3 +414,22 @@ impl CountedBy {
         model::Step { time, step, epoch: self.epoch, clock, within }
     }
 }
+/// A stretch that is missing; its end goes before it as the time.
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct Gap<'a> {
+    from: u64,
+    why: &'a str,
+}
+
+impl<'a> From<&'a model::Gap> for Gap<'a> {
+    fn from(gap: &'a model::Gap) -> Self {
+        Gap { from: gap.from.0, why: &gap.why }
+    }
+}
+
+impl Gap<'_> {
+    /// The record this stands for.
+    pub(crate) fn at(self, time: model::Nanos) -> model::Gap {
+        model::Gap { from: model::Nanos(self.from), to: time, why: self.why.to_owned() }
+    }
+}

@@ -1,0 +1,95 @@
+//! How reports for programs are written: JSON that is safe on a terminal, CSV that is safe in a spreadsheet.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use super::RenderError;
+use super::escape::{Guard, visible};
+
+/// Writes `value` in many lines, and ends the last one.
+pub(super) fn pretty_json(out: &mut dyn Write, value: &Value) -> Result<(), RenderError> {
+    let mut out = Guard::json(out);
+    serde_json::to_writer_pretty(&mut out, value)?;
+    Ok(writeln!(out)?)
+}
+
+/// Writes `value` in one line.
+pub(super) fn json_line(out: &mut dyn Write, value: &Value) -> Result<(), RenderError> {
+    let mut out = Guard::json(out);
+    serde_json::to_writer(&mut out, value)?;
+    Ok(writeln!(out)?)
+}
+
+/// A table as CSV. Of every cell, whoever wrote it, what a reader would not see is spelled out, and a begin that a
+/// spreadsheet takes for a formula is disarmed (OWASP, CSV injection).
+pub(super) struct Sheet<W: Write>(csv::Writer<W>);
+
+impl<W: Write> Sheet<W> {
+    /// A table that will be written to `out`.
+    pub(super) fn new(out: W) -> Sheet<W> {
+        Sheet(csv::Writer::from_writer(out))
+    }
+
+    /// Writes a row.
+    pub(super) fn write_record<C: AsRef<str>>(
+        &mut self,
+        cells: impl IntoIterator<Item = C>,
+    ) -> csv::Result<()> {
+        for cell in cells {
+            self.0.write_field(&*disarmed(cell.as_ref()))?;
+        }
+        self.0.write_record(None::<&[u8]>)
+    }
+
+    /// Writes what is buffered.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn disarmed(cell: &str) -> Cow<'_, str> {
+    // Tab and CR, of which formulas can begin too, are spelled out by then.
+    let is_formula =
+        cell.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n']);
+    match is_formula && !is_number(cell) {
+        true => Cow::Owned(format!("'{}", visible(cell))),
+        false => visible(cell),
+    }
+}
+
+/// Whether it is a number as memspy writes it: `-12`, `-0.5`.
+fn is_number(cell: &str) -> bool {
+    let digits = cell.strip_prefix('-').unwrap_or(cell);
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));
+    let are_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    are_digits(whole) && are_digits(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_no_formula_and_a_number_stays_one() {
+        for (cell, written) in [
+            ("forward", "forward"),
+            ("=cmd|'/c calc'!A0", "'=cmd|'/c calc'!A0"),
+            ("+1+1", "'+1+1"),
+            ("-1+cmd", "'-1+cmd"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("\t=1", "'\\t=1"),
+            ("\r=1", "'\\r=1"),
+            ("＝1", "'＝1"),
+            ("-12", "-12"),
+            ("-0.5", "-0.5"),
+            ("-", "'-"),
+            ("-inf", "'-inf"),
+            ("a\nb\x1b[2J", "a\\nb\\x1b[2J"),
+            ("", ""),
+        ] {
+            assert_eq!(disarmed(cell), written);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Which of the files in a ring's folder are the segments of one recording, and what is missing between them.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use super::error::ReadError;
+use super::reader::Reader;
+use crate::model::{Record, RecordSink, Start};
+
+/// A segment to be read.
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    /// What to call it: the name of its file.
+    pub(super) name: String,
+    /// What is missing between the one before and this one.
+    pub(super) before: Option<String>,
+    /// The segment open for reading, or why it cannot be.
+    pub(super) reader: Result<Reader, ReadError>,
+}
+
+/// The segments of a recording in their order.
+pub(super) struct Sequence {
+    pub(super) found: Vec<Found>,
+    /// What is wrong with other files.
+    pub(super) warnings: Vec<String>,
+}
+
+/// The segments of the recording that most of `paths` belong to.
+///
+/// # Errors
+/// None of them can be read: that of the first.
+pub(super) fn chosen(paths: &[PathBuf]) -> Result<Sequence, ReadError> {
+    let mut all: Vec<(PathBuf, Result<(Reader, Option<Start>), ReadError>)> = Vec::new();
+    for path in paths {
+        all.push((path.clone(), Reader::open(path).and_then(started)));
+    }
+    let starts = || all.iter().filter_map(|(_, read)| read.as_ref().ok()?.1.as_ref());
+    // Of two that have as many, the later one: the ring's own is the one that was written last.
+    let most =
+        starts().max_by_key(|start| starts().filter(|other| other == start).count()).cloned();
+    if all.iter().all(|(_, read)| read.is_err())
+        && let Some((_, Err(error))) = all.first_mut().map(|(path, read)| (path, read))
+    {
+        let nothing = ReadError::Empty { path: PathBuf::new() };
+        let error = std::mem::replace(error, nothing);
+        // Killed before the first head was written: there is nothing, and nothing is damaged.
+        return match error {
+            ReadError::Empty { .. } | ReadError::HeadCut { .. } => {
+                Ok(Sequence { found: Vec::new(), warnings: Vec::new() })
+            }
+            error => Err(error),
+        };
+    }
+    let mut sequence = Sequence { found: Vec::new(), warnings: Vec::new() };
+    let mut last: Option<u64> = None;
+    for (path, read) in all {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (reader, start) = match read {
+            Ok((reader, start)) => (Ok(reader), start),
+            Err(error) => (Err(error), None),
+        };
+        if let (Some(start), Some(most)) = (&start, &most)
+            && start != most
+        {
+            sequence.warnings.push(format!(
+                "segment {name} belongs to another recording (of process {} on {}, not of {} on {}, or begun at another \
+                 time): it is left out",
+                start.pid, start.host, most.pid, most.host
+            ));
+            continue;
+        }
+        let number = number(&path);
+        let before = match (last, number) {
+            (Some(last), Some(number)) if number > last + 1 => Some(match number - last {
+                2 => format!("segment {:08} is missing", last + 1),
+                _ => format!("segments {:08} to {:08} are missing", last + 1, number - 1),
+            }),
+            _ => None,
+        };
+        last = number.or(last);
+        sequence.found.push(Found { path, name, before, reader });
+    }
+    Ok(sequence)
+}
+
+/// The number of a segment, which is its name.
+fn number(path: &Path) -> Option<u64> {
+    path.file_stem()?.to_str()?.parse().ok().filter(|number| *number < u64::MAX)
+}
+
+/// A segment with what it says was recorded; `None` where that is lost.
+fn started(mut reader: Reader) -> Result<(Reader, Option<Start>), ReadError> {
+    struct First(Option<Start>);
+    impl RecordSink for First {
+        fn record(&mut self, record: &Record) -> io::Result<()> {
+            match record {
+                Record::Start(start) => {
+                    self.0 = Some(start.clone());
+                    // Enough was seen.
+                    Err(io::ErrorKind::Interrupted.into())
+                }
+                _ => Ok(()),
+            }
+        }
+    }
+    let mut first = First(None);
+    match reader.replay_with(&mut first, &mut |_| ControlFlow::Break(())) {
+        Ok(_) | Err(ReadError::Sink { .. }) => Ok((reader, first.0)),
+        Err(error) => Err(error),
+    }
+}
