@@ -18,8 +18,6 @@ const MOST_LINES: usize = 560;
 
 /// Files in which `unsafe` may stand, each for one stated reason.
 const UNSAFE: &[&str] = &[
-    "src/target/elf.rs",     // maps files of the target
-    "src/target/usdt.rs",    // maps files of the target
     "src/trace/window.rs",   // maps the trace
     "src/probe/syscall.rs",  // bpf(2)
     "src/gpu/checkpoint.rs", // calls the driver's library
@@ -29,7 +27,7 @@ fn rooms() -> BTreeMap<&'static str, Room> {
     let room = |imports, crates| Room { imports, crates };
     BTreeMap::from([
         ("model", room(&[], &[])),
-        ("target", room(&["model"], &["nix", "procfs", "object", "memmap2"])),
+        ("target", room(&["model"], &["nix", "procfs", "object", "rustix"])),
         ("trace", room(&["model"], &["bincode", "zstd", "crc32c", "memmap2"])),
         ("analysis", room(&["model"], &[])),
         ("python", room(&["model", "target"], &["py_spy", "remoteprocess"])),

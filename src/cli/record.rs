@@ -112,6 +112,9 @@ pub(super) fn record(
         output::check(&verdict_path(&path), words.force)?;
     }
     announce(&readers);
+    if let (false, Err(error)) = (words.no_source, readers.process.check_files()) {
+        say(&format!("no source text is read from files: {error}"));
+    }
     if let (Err(error), Some(condition)) =
         (&readers.gpu, words.until.until.iter().find(|condition| condition.needs_driver()))
     {
