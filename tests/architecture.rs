@@ -27,8 +27,9 @@ fn rooms() -> BTreeMap<&'static str, Room> {
     let room = |imports, crates| Room { imports, crates };
     BTreeMap::from([
         ("model", room(&[], &[])),
+        ("files", room(&[], &["rustix", "tempfile"])),
         ("target", room(&["model"], &["nix", "procfs", "object", "rustix"])),
-        ("trace", room(&["model"], &["bincode", "zstd", "crc32c", "memmap2"])),
+        ("trace", room(&["model", "files"], &["bincode", "zstd", "crc32c", "memmap2"])),
         ("analysis", room(&["model"], &[])),
         ("python", room(&["model", "target"], &["py_spy", "remoteprocess"])),
         ("torch", room(&["model", "target"], &[])),
@@ -38,13 +39,16 @@ fn rooms() -> BTreeMap<&'static str, Room> {
         ("holders", room(&["model", "target", "python", "torch"], &[])),
         (
             "sampler",
-            room(&["model", "target", "python", "torch", "gpu", "probe", "holders"], &["rustix"]),
+            room(
+                &["model", "files", "target", "python", "torch", "gpu", "probe", "holders"],
+                &["rustix"],
+            ),
         ),
         ("tui", room(&["model", "analysis", "render", "sampler"], &["ratatui"])),
         (
             "cli",
             room(
-                &["model", "target", "trace", "analysis", "render", "sampler", "tui"],
+                &["model", "files", "target", "trace", "analysis", "render", "sampler", "tui"],
                 &[
                     "clap",
                     "clap_complete",

@@ -124,6 +124,27 @@ fn in_time(mut command: Command) -> String {
 }
 
 #[test]
+fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() {
+    let target = Target::start(pythons::newest_here().target("life.py"));
+    let folder = tempfile::tempdir().unwrap();
+    let record = |words: &[&str]| {
+        let mut command = support::memspy::command(None);
+        command.args(["record", "-d", "0.3", "--keep", "60s", "--until", "allocated>1T"]);
+        command.args(["-p", &target.pid().to_string(), "-o"]).arg(folder.path().join("t.bin"));
+        command.args(words);
+        in_time(command);
+        ["t.bin", "t.verdict.txt"].map(|name| {
+            let path = folder.path().join(name);
+            std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+        })
+    };
+    assert_eq!(record(&[]), [0o600; 2]);
+    assert_eq!(record(&["--force"]), [0o600; 2]);
+    assert_eq!(record(&["--force", "--mode", "644"]), [0o644; 2]);
+    target.finish();
+}
+
+#[test]
 fn a_file_that_only_root_may_read_gets_into_no_trace_of_another_users_job() {
     assert_root();
     let files = Files::new();

@@ -43,6 +43,9 @@ use args::{Command, Words};
 /// `record -- PROGRAM` passes on the program's own code.
 pub fn run() -> ExitCode {
     let words = Words::parse();
+    if let Some(mode) = words.mode {
+        output::set_mode(mode);
+    }
     // A file that may not grow further is then an error of the write, which is told, and not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &words.command {

@@ -187,7 +187,7 @@ fn sinks(words: &Words, path: &Path, stop: &Arc<AtomicBool>) -> Result<Sinks> {
     let to = match (until.kept(), words.format) {
         (Some(keep), _) => To::Flight(Box::new(Flight::new(path, keep, words.force, choice)?)),
         (None, RecordFormat::Trace) => {
-            let writer = trace::Writer::create(path, words.force);
+            let writer = trace::Writer::create_as(path, output::creation(words.force));
             To::Trace(Box::new(writer.context("nothing was recorded")?))
         }
         (None, _) => To::Nothing,

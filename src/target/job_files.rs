@@ -413,11 +413,16 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "read line; exec cat"]).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Until its own exec it is a copy of this program.
-        while std::fs::read(format!("/proc/{}/comm", child.id())).unwrap() != b"sh\n" {
+        // Until its own exec it is a copy of this program; then it waits for a line.
+        let name = format!("/proc/{}/comm", child.id());
+        let process = loop {
+            let process = Process::open(child.id()).unwrap();
+            let waits = process.thread_state(child.id()) == Some('S');
+            if waits && std::fs::read(&name).unwrap() == b"sh\n" {
+                break Process::open(child.id()).unwrap();
+            }
             std::thread::yield_now();
-        }
-        let process = Process::open(child.id()).unwrap();
+        };
         process.read_file(Path::new("/etc/passwd"), 1 << 20).unwrap();
         io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
         while process.same_program() {
