@@ -6,6 +6,7 @@
 //! | floor | room | turns what into what |
 //! |---|---|---|
 //! | 0 | [`model`] | the words everyone speaks |
+//! | 0 | [`files`] | a path → a file of memspy's own, safe from other users |
 //! | 1 | [`target`] | a pid → safe reads of its memory, mappings, ELF symbols |
 //! | 1 | [`trace`] | records ↔ file |
 //! | 1 | [`analysis`] | records → answers |
@@ -34,6 +35,7 @@
 
 pub mod analysis;
 pub mod cli;
+pub mod files;
 pub mod gpu;
 pub mod holders;
 pub mod model;

@@ -96,6 +96,91 @@ fn overwriting_through_a_link_keeps_the_link() {
     Reader::open(&path).unwrap();
 }
 
+fn mode(path: &std::path::Path) -> u32 {
+    std::os::unix::fs::PermissionsExt::mode(&fs::metadata(path).unwrap().permissions()) & 0o7777
+}
+
+#[test]
+fn a_trace_is_for_its_owner_only_and_overwriting_does_not_widen_it() {
+    let (_directory, path) = place();
+    Writer::create(&path, false).unwrap().finish().unwrap();
+    assert_eq!(mode(&path), 0o600);
+    for kept in [0o400, 0o600, 0o640] {
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(kept)).unwrap();
+        Writer::create(&path, true).unwrap().finish().unwrap();
+        assert_eq!(mode(&path), kept);
+    }
+}
+
+#[test]
+fn overwriting_gives_nothing_to_a_hard_link_of_the_old_file() {
+    let (directory, path) = place();
+    let link = directory.path().join("link");
+    fs::write(&path, "old").unwrap();
+    fs::hard_link(&path, &link).unwrap();
+    Writer::create(&path, true).unwrap().finish().unwrap();
+    assert_eq!(fs::read_to_string(&link).unwrap(), "old");
+    assert_ne!(fs::read(&path).unwrap(), b"old");
+    let names: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}
+
+/// Gives what is there to another user.
+fn give_away(path: &std::path::Path) {
+    std::os::unix::fs::lchown(path, Some(65534), Some(65534))
+        .expect("this test has to run as root");
+}
+
+#[test]
+fn a_link_of_another_user_is_not_written_through() {
+    let (directory, path) = place();
+    let other = directory.path().join("other");
+    fs::write(&other, "precious").unwrap();
+    std::os::unix::fs::symlink(&other, &path).unwrap();
+    give_away(&path);
+    for overwrite in [false, true] {
+        let error = Writer::create(&path, overwrite).err().unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious", "{error}");
+        if overwrite {
+            assert!(error.to_string().contains("65534"), "{error}");
+        }
+    }
+    assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
+}
+
+#[test]
+fn a_pipe_of_another_user_in_a_folder_of_everybody_gets_nothing() {
+    let (directory, path) = place();
+    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o1777))
+        .unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    give_away(&path);
+    // Somebody reads: so nothing blocks.
+    let _reader = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let error = Writer::create(&path, false).err().expect("it is refused");
+    assert!(error.to_string().contains("65534"), "{error}");
+}
+
+#[test]
+fn a_ring_of_another_user_is_not_used() {
+    use memspy::trace::{Keep, Ring};
+    let (directory, _) = place();
+    let keep = Keep::Bytes(1 << 20);
+    let folder = directory.path().join("own.ring");
+    Ring::create(&folder, keep, false).unwrap();
+    assert_eq!(mode(&folder), 0o700);
+    Ring::create(&folder, keep, true).unwrap();
+    let theirs = directory.path().join("theirs.ring");
+    fs::create_dir(&theirs).unwrap();
+    give_away(&theirs);
+    assert!(Ring::create(&theirs, keep, true).is_err());
+    let link = directory.path().join("link.ring");
+    std::os::unix::fs::symlink(&folder, &link).unwrap();
+    give_away(&link);
+    assert!(Ring::create(&link, keep, true).is_err());
+}
+
 #[test]
 fn a_recording_in_progress_is_read_up_to_its_last_whole_block() {
     let (_directory, path) = place();

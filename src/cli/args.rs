@@ -22,7 +22,7 @@ pub use kept::Kept;
 pub use record::{FreesWord, ProbesWord, Record, RecordFormat};
 pub use top::Top;
 pub use values::time;
-use values::{marker, pid, seconds};
+use values::{marker, mode, pid, seconds};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
@@ -33,6 +33,9 @@ use values::{marker, pid, seconds};
 #[derive(Debug, Parser)]
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
 pub struct Words {
+    /// Mode of the files written, in octal [default: 600; with --force that of the file overwritten]
+    #[arg(long, global = true, value_name = "MODE", value_parser = mode)]
+    pub mode: Option<u32>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -91,6 +91,12 @@ fn about_readers<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io:
             report.line("stacks", Is::Bad, uncovered)?;
         }
     }
+    match readers.process.check_files() {
+        Ok(()) => {
+            report.line("source text", Is::Good, "of files that the job's own user may read")?
+        }
+        Err(error) => report.line("source text", Is::Bad, &error.to_string())?,
+    }
     about_torch(report, readers)?;
     about_gpu(report, readers)?;
     about_exact(report, &ExactOutlook::of(&readers.process))?;

@@ -59,6 +59,9 @@ pub fn run() -> ExitCode {
             };
         }
     };
+    if let Some(mode) = words.mode {
+        output::set_mode(mode);
+    }
     // A file that may not grow further is then an error of the write, which is told, and not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &words.command {

@@ -1,14 +1,28 @@
 //! Files to write: their names, and what may not be overwritten.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
+use crate::files::{Creation, Place, PlaceError, place};
 use crate::model::Start;
 
 use super::say;
+
+/// The mode that was asked for, for all files that this run writes: as the umask, one for the whole program.
+static MODE: OnceLock<u32> = OnceLock::new();
+
+/// Lets all files have this mode.
+pub(super) fn set_mode(mode: u32) {
+    let _ = MODE.set(mode);
+}
+
+/// How files are made.
+pub(super) fn creation(force: bool) -> Creation {
+    Creation { replace: force, mode: MODE.get().copied() }
+}
 
 /// The host's name; `unknown-host` when the kernel does not say.
 pub(super) fn host() -> String {
@@ -113,14 +127,14 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
     if path.as_os_str() == "-" {
         return Ok(());
     }
-    if path.is_dir() {
-        bail!("cannot write {}: it is a directory; name a file with -o", path.display());
-    }
-    if !force && !is_stream(path) && path.exists() {
-        bail!(
-            "{} exists already; use --force to overwrite it, or name another file with -o",
-            path.display()
-        );
+    match place(path) {
+        Ok(Place::Directory(_)) => {
+            bail!("cannot write {}: it is a directory; name a file with -o", path.display());
+        }
+        Ok(Place::File(..)) if !force => bail!("{}", exists(path)),
+        Err(foreign @ PlaceError::Foreign { .. }) => bail!("cannot write: {foreign} with -o"),
+        // What cannot be looked at cannot be written either: that error says more.
+        Ok(_) | Err(_) => {}
     }
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
@@ -130,9 +144,11 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
     }
 }
 
-/// Whether `path` is a device or a pipe: something that is written to, never replaced.
-pub(super) fn is_stream(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
+fn exists(path: &Path) -> String {
+    format!(
+        "{} exists already; use --force to overwrite it, or name another file with -o",
+        path.display()
+    )
 }
 
 /// Writes a whole file (or standard output, for `-`) with `content`; a file is complete or not there.
@@ -150,17 +166,11 @@ pub(super) fn write(
         };
     }
     check(path, force)?;
-    if is_stream(path) {
-        return write_to(path, content).with_context(|| format!("cannot write {}", path.display()));
+    match creation(force).write(path, content) {
+        // Another program was faster than the look above.
+        Err(PlaceError::Exists(_)) => bail!("{}", exists(path)),
+        other => other.with_context(|| format!("cannot write {}", path.display())),
     }
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let result = write_to(&part, content).and_then(|()| std::fs::rename(&part, path));
-    if result.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    result.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The same, and says where it is.
@@ -179,13 +189,6 @@ pub(super) fn wrote(path: &Path) {
     if path.as_os_str() != "-" {
         say(&format!("wrote {}", path.display()));
     }
-}
-
-fn write_to(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let file: File = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-    let mut out = BufWriter::new(file);
-    content(&mut out)?;
-    out.flush()
 }
 
 #[cfg(test)]
@@ -249,7 +252,37 @@ mod tests {
     fn a_device_is_written_to_and_not_replaced() {
         let device = Path::new("/dev/null");
         write(device, false, |out| out.write_all(b"x")).unwrap();
-        assert!(is_stream(device));
+        assert!(matches!(place(device), Ok(Place::Stream(_))));
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(path).unwrap().permissions())
+            & 0o7777
+    }
+
+    #[test]
+    fn a_link_left_beside_the_output_does_not_make_memspy_write_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("x.svg"), folder.path().join("other"));
+        std::fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, folder.path().join("x.svg.part")).unwrap();
+        write(&path, false, |out| out.write_all(b"text")).unwrap();
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "precious");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
+    }
+
+    #[test]
+    fn a_report_is_for_its_owner_only_and_overwriting_does_not_widen_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.svg");
+        write(&path, false, |out| out.write_all(b"one")).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        for kept in [0o400, 0o600, 0o640] {
+            let permissions = std::os::unix::fs::PermissionsExt::from_mode(kept);
+            std::fs::set_permissions(&path, permissions).unwrap();
+            write(&path, true, |out| out.write_all(b"two")).unwrap();
+            assert_eq!(mode(&path), kept);
+        }
     }
 
     #[test]

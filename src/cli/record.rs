@@ -112,6 +112,9 @@ pub(super) fn record(
         output::check(&verdict_path(&path), words.force)?;
     }
     announce(&readers);
+    if let (false, Err(error)) = (words.no_source, readers.process.check_files()) {
+        say(&format!("no source text is read from files: {error}"));
+    }
     if let (Err(error), Some(condition)) =
         (&readers.gpu, words.until.until.iter().find(|condition| condition.needs_driver()))
     {
@@ -184,7 +187,7 @@ fn sinks(words: &Words, path: &Path, stop: &Arc<AtomicBool>) -> Result<Sinks> {
     let to = match (until.kept(), words.format) {
         (Some(keep), _) => To::Flight(Box::new(Flight::new(path, keep, words.force, choice)?)),
         (None, RecordFormat::Trace) => {
-            let writer = trace::Writer::create(path, words.force);
+            let writer = trace::Writer::create_as(path, output::creation(words.force));
             To::Trace(Box::new(writer.context("nothing was recorded")?))
         }
         (None, _) => To::Nothing,

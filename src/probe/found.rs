@@ -27,8 +27,10 @@ impl Found {
             Some(mapping) => {
                 let path = || mapping.path.clone().unwrap_or_default().display().to_string();
                 let file = open(process, &mapping)?;
-                let all = usdt::notes(&file)
-                    .map_err(|e| ProbeError::Unreadable { path: path(), why: e.to_string() })?;
+                let notes = process.work_on_file(move || Ok(usdt::notes(&file)));
+                let unreadable = |why: String| ProbeError::Unreadable { path: path(), why };
+                let all = notes.map_err(|e| unreadable(e.to_string()))?;
+                let all = all.map_err(|e| unreadable(e.to_string()))?;
                 let of = |name: &str| -> Vec<Usdt> {
                     let wanted = |site: &&Usdt| site.provider == "pytorch" && site.name == name;
                     all.iter().filter(wanted).take(MOST_SITES).cloned().collect()

@@ -44,7 +44,7 @@ pub fn offer(process: &Process) -> Result<Offer, ProbeError> {
 pub fn try_way(process: &Process, way: ExactWay) -> Result<(), ProbeError> {
     let path = process.program()?;
     let unreadable = |why: String| ProbeError::Unreadable { path: path.display().to_string(), why };
-    let file = process.open_file(&path).map_err(|error| unreadable(error.to_string()))?;
+    let file = process.open_program().map_err(|error| unreadable(error.to_string()))?;
     let name = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
     if way == ExactWay::PerfSamples {
         return samples::try_open(&name, &ANYWHERE, std::process::id());

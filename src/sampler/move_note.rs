@@ -1,16 +1,20 @@
 //! A note that memspy leaves while a job is paused: since when, and how much it had where.
 //!
-//! The driver does not tell either; without the note memspy says that it does not know. Text: a line with the
-//! seconds since 1970, then `UUID BYTES` for each GPU.
+//! The driver does not tell either; without the note memspy says that it does not know. Text: a line with the job's pid and
+//! start, one with the seconds since 1970, then `UUID BYTES` for each GPU. It may lie where others write: it is
+//! believed only as a file of this user or of root, and as the note that was written for this very job.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::files::{Creation, is_own_folder, read_own};
 use crate::model::{Device, DeviceUsage, ProcessUsage};
 use crate::target::Process;
+
+/// More than any note has.
+const LONGEST: u64 = 64 << 10;
 
 /// What the note says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,20 +51,23 @@ impl MoveNote {
         let path = path(process);
         let _ = fs::remove_file(&path);
         let lines = self.devices.iter().map(|(uuid, bytes)| format!("{uuid} {bytes}\n"));
-        let text = format!("{}\n{}", self.since, lines.collect::<String>());
+        let (job, lines) = (job(process), lines.collect::<String>());
+        let text = format!("{job}\n{}\n{lines}", self.since);
         // Anew and for this user only: the folder may be everybody's.
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        if let Ok(mut file) = Creation::default().create(&path) {
+            let _ = file.write_all(text.as_bytes());
+        }
     }
 
     /// The note about `process`, if memspy left one and this user may believe it.
     pub(super) fn read(process: &Process) -> Option<MoveNote> {
-        let path = path(process);
-        let owner = fs::symlink_metadata(&path).ok().filter(|m| m.is_file())?.uid();
-        if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-            return None;
-        }
-        MoveNote::parse(&fs::read_to_string(path).ok()?)
+        MoveNote::read_text(process, &read_own(&path(process), LONGEST)?)
+    }
+
+    /// The note about `process` in this text. A file may have been renamed: the name says nothing.
+    fn read_text(process: &Process, text: &str) -> Option<MoveNote> {
+        let (about, rest) = text.split_once('\n')?;
+        (about == job(process)).then(|| MoveNote::parse(rest)).flatten()
     }
 
     /// Takes the note about `process` away.
@@ -79,16 +86,40 @@ impl MoveNote {
     }
 }
 
-/// Where the note about a process lies: named by its pid and start, so that a reused pid has none.
+/// A process as a note names it: a reused pid is another one.
+fn job(process: &Process) -> String {
+    format!("{}-{}", process.pid(), process.start_time())
+}
+
+/// Where the note about a process lies.
 fn path(process: &Process) -> PathBuf {
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|f| f.is_dir());
-    let name = format!("memspy-paused-{}-{}", process.pid(), process.start_time());
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // The variable may be that of another user (sudo keeps it, if told to).
+    let folder = folder.filter(|folder| is_own_folder(folder));
+    let name = format!("memspy-paused-{}", job(process));
     folder.unwrap_or_else(std::env::temp_dir).join(name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_note_of_another_process_or_another_user_is_not_believed() {
+        let own = Process::open(std::process::id()).unwrap();
+        let other = Process::open(std::os::unix::process::parent_id()).unwrap();
+        let note = MoveNote { since: 1, devices: vec![("GPU-1".to_owned(), 17)] };
+        note.write(&other);
+        let theirs = path(&other);
+        assert_eq!(MoveNote::read(&other), Some(note));
+        let text = fs::read_to_string(&theirs).unwrap();
+        // Renamed by one who may write to the folder of notes.
+        assert_eq!(MoveNote::read_text(&own, &text), None);
+        let given = std::os::unix::fs::chown(&theirs, Some(65534), None);
+        given.expect("this test has to run as root");
+        assert_eq!(MoveNote::read(&other), None);
+        MoveNote::remove(&other);
+    }
 
     #[test]
     fn a_note_is_read_as_it_was_written() {

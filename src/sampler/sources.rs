@@ -1,7 +1,7 @@
 //! The source text of functions, read from the target's files while they are what the target runs, or from its memory.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -62,8 +62,9 @@ impl<S: RecordSink> WithSources<S> {
         }
         let in_file = match name.starts_with('<') {
             true => None,
-            false => read(&self.process, Path::new(&**name)).ok(),
+            false => self.process.read_file(Path::new(&**name), LARGEST_FILE).ok(),
         };
+        let in_file = in_file.map(|bytes| Arc::from(String::from_utf8_lossy(&bytes)));
         let text = in_file.or_else(|| self.line_cache.as_ref()?.text(name).map(Arc::from));
         if self.files.len() == FILES_KEPT {
             self.files.pop_front();
@@ -71,18 +72,6 @@ impl<S: RecordSink> WithSources<S> {
         self.files.push_back((name.clone(), text.clone()));
         text
     }
-}
-
-fn read(process: &Process, path: &Path) -> io::Result<Arc<str>> {
-    let file = process.open_file(path)?;
-    let meta = file.metadata()?;
-    // A name may lead to a device or a pipe: reading those could block or never end.
-    if !meta.is_file() || meta.len() > LARGEST_FILE {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a source file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(LARGEST_FILE).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into())
 }
 
 impl<S: RecordSink> RecordSink for WithSources<S> {

@@ -2,21 +2,20 @@
 //!
 //! The dynamic symbol table is part of what the loader maps, so a look-up needs a handful of small
 //! reads and no file: deleted files, containers and 500 MB libraries are all the same. Symbols that are
-//! not exported need the file, which is mapped, not read whole.
+//! not exported need the file.
 
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-use memmap2::Mmap;
+use object::LittleEndian;
 use object::elf::{
     DT_GNU_HASH, DT_STRTAB, DT_SYMTAB, Dyn64, DynamicTag, FileHeader64, GnuHashHeader, PT_DYNAMIC,
     PT_LOAD, ProgramHeader64, SHN_UNDEF, Sym64, gnu_hash,
 };
 use object::pod::{Pod, from_bytes, slice_from_all_bytes};
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
-use object::{LittleEndian, Object, ObjectSymbol};
 
+use super::elf_file::ElfFile;
 use super::mappings::{Mapping, Mappings};
 use super::memory::{Addr, Memory, MemoryError};
 use super::process::Process;
@@ -180,23 +179,12 @@ impl LoadedObject {
         let no_file =
             |source| SymbolError::NoFile { object: object(), name: name.to_owned(), source };
         let file = process.open_mapped(&self.mapping).map_err(no_file)?;
-        match self.in_file(&file, name).map_err(no_file)? {
-            Some(addr) => Ok(addr),
+        let wanted = name.to_owned();
+        let found = process.work_on_file(move || ElfFile::read(&file)?.symbol(&wanted));
+        match found.map_err(|error| no_file(error.into()))? {
+            Some(address) => Ok(self.at_virtual(address)),
             None => Err(SymbolError::Missing { object: object(), name: name.to_owned() }),
         }
-    }
-
-    fn in_file(&self, file: &File, name: &str) -> io::Result<Option<Addr>> {
-        // SAFETY: the map is only read, and a file that shrinks meanwhile is a library being
-        // overwritten in place under a running process, which kills that process as well.
-        let map = unsafe { Mmap::map(file)? };
-        let object = object::File::parse(&*map)
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
-        let found = object
-            .symbols()
-            .chain(object.dynamic_symbols())
-            .find(|s| s.is_definition() && s.name() == Ok(name));
-        Ok(found.map(|s| self.at_virtual(s.address())))
     }
 
     fn tables(&self, memory: &dyn Memory) -> Result<Option<Tables>, ObjectError> {

@@ -6,12 +6,15 @@
 //! Start reading at [`Process`] and [`Memory`].
 
 pub mod access;
+mod bounded;
 pub mod elf;
+mod elf_file;
 pub mod environment;
 pub mod field;
 pub mod host_memory;
 pub mod host_pids;
 pub mod image;
+pub mod job_files;
 pub mod mappings;
 pub mod memory;
 pub mod pages;
@@ -25,6 +28,7 @@ pub use field::{Field, Scalar};
 pub use host_memory::{HostMemory, MemoryLimit};
 pub use host_pids::{FoundProcess, HostPids};
 pub use image::{MemoryImage, RecordingMemory};
+pub use job_files::FileError;
 pub use mappings::{Mapping, Mappings};
 pub use memory::{Addr, LiveMemory, Memory, MemoryError, Span};
 pub use pages::{Look, PageCache};

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use procfs::{Current, ProcError};
 
+use super::bounded::Bounded;
+use super::job_files::{FileError, auxiliary_vector};
 use super::mappings::{Mapping, Mappings};
 use super::memory::LiveMemory;
 
@@ -94,6 +96,9 @@ pub struct Process {
     pid: u32,
     start_time: u64,
     executable: Option<(u64, u64)>,
+    /// Its auxiliary vector when it was opened.
+    started_with: Option<Vec<u8>>,
+    bounded: Bounded,
 }
 
 impl Process {
@@ -106,8 +111,14 @@ impl Process {
         if matches!(stat.state, 'Z' | 'X') {
             return Err(ProcessError::Exited { pid });
         }
-        let executable = executable_identity(pid);
-        Ok(Process { proc, pid, start_time: stat.starttime, executable })
+        Ok(Process {
+            proc,
+            pid,
+            start_time: stat.starttime,
+            executable: executable_identity(pid),
+            started_with: auxiliary_vector(pid),
+            bounded: Bounded::default(),
+        })
     }
 
     /// Its pid, in memspy's pid namespace.
@@ -269,37 +280,43 @@ impl Process {
         stat.get(after + 2).map(|&state| char::from(state))
     }
 
-    /// Where a file of the target lies for memspy: the target may live in another root.
-    pub fn path_from_here(&self, path: &Path) -> PathBuf {
-        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
-        root.join(path.strip_prefix("/").unwrap_or(path))
-    }
-
-    /// Opens a file by the name the target has for it; a relative name is taken from its working directory.
-    pub fn open_file(&self, path: &Path) -> io::Result<File> {
-        if path.is_absolute() {
-            File::open(self.path_from_here(path))
-        } else {
-            File::open(PathBuf::from(format!("/proc/{}/cwd", self.pid)).join(path))
-        }
-    }
-
     /// Opens the file behind a mapping: the very inode that is mapped. Where the kernel does not allow
-    /// that (it needs CAP_CHECKPOINT_RESTORE), by name; a deleted file then cannot be opened.
+    /// that (it needs CAP_CHECKPOINT_RESTORE), by name, as its own user could; a deleted file then cannot be opened.
     pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
-        let exact =
-            format!("/proc/{}/map_files/{:x}-{:x}", self.pid, mapping.start.0, mapping.end.0);
-        if let Ok(file) = File::open(exact) {
-            return Ok(file);
+        let name = format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0);
+        match self.open_exact(&name) {
+            Ok(file) => return Ok(file),
+            Err(error @ FileError::NoAnswer { .. }) => return Err(error.into()),
+            Err(_) => {}
         }
         match &mapping.path {
-            Some(path) if !mapping.deleted => File::open(self.path_from_here(path)),
+            Some(path) if !mapping.deleted => Ok(self.open_named(path)?),
             Some(path) => Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 format!("{} was deleted while mapped", path.display()),
             )),
             None => Err(io::Error::new(io::ErrorKind::NotFound, "no file is mapped there")),
         }
+    }
+
+    /// Opens the very file of the program it runs.
+    pub fn open_program(&self) -> io::Result<File> {
+        Ok(self.open_exact("exe")?)
+    }
+
+    /// What the kernel says of it.
+    pub(super) fn status(&self) -> Result<procfs::process::Status, ProcessError> {
+        self.proc.status().map_err(|e| self.error("read the status of", e))
+    }
+
+    /// Its auxiliary vector when it was opened; `None` where the kernel did not show it.
+    pub(super) fn started_with(&self) -> Option<&[u8]> {
+        self.started_with.as_deref()
+    }
+
+    /// What waits for its files.
+    pub(super) fn bounded(&self) -> &Bounded {
+        &self.bounded
     }
 
     fn error(&self, action: &'static str, error: ProcError) -> ProcessError {

@@ -7,8 +7,10 @@
 use std::fs::File;
 use std::io;
 
-use memmap2::Mmap;
-use object::{Object, ObjectSection, ObjectSegment};
+use object::LittleEndian;
+use object::read::elf::SectionHeader;
+
+use super::elf_file::ElfFile;
 
 /// Notes of this owner and type describe probes.
 const OWNER: &[u8] = b"stapsdt\0";
@@ -17,12 +19,9 @@ const TYPE: u32 = 3;
 /// Why the notes of a file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum UsdtError {
-    /// The file could not be mapped.
+    /// The file could not be read; it is no ELF file, or a damaged one.
     #[error("cannot read the file: {0}")]
     Io(#[from] io::Error),
-    /// It is no ELF file, or a damaged one.
-    #[error("no usable ELF file: {0}")]
-    Elf(#[from] object::Error),
     /// A note breaks off or says something unknown.
     #[error("a probe's note is not understood: {0}")]
     Note(String),
@@ -120,21 +119,13 @@ pub struct Usdt {
 
 /// All places marked in `file`; none when it has no notes.
 pub fn notes(file: &File) -> Result<Vec<Usdt>, UsdtError> {
-    // SAFETY: the map is only read, and a file that shrinks meanwhile is a library being overwritten
-    // in place under a running process, which kills that process as well.
-    let map = unsafe { Mmap::map(file)? };
-    let object = object::File::parse(&*map)?;
-    let Some(section) = object.section_by_name(".note.stapsdt") else { return Ok(Vec::new()) };
-    let base = object.section_by_name(".stapsdt.base").map(|section| section.address());
-    let offset_of = |address: u64| {
-        object.segments().find_map(|segment| {
-            let inside = address.checked_sub(segment.address())?;
-            let (offset, len) = segment.file_range();
-            (inside < len).then_some(offset + inside)
-        })
-    };
+    let elf = ElfFile::read(file)?;
+    let Some(section) = elf.section(".note.stapsdt") else { return Ok(Vec::new()) };
+    let base = elf.section(".stapsdt.base").map(|section| section.sh_addr(LittleEndian));
+    let offset_of = |address: u64| elf.offset_of(address);
     let mut found = Vec::new();
-    let mut rest = section.data()?;
+    let content = elf.content(section)?;
+    let mut rest = &content[..];
     while !rest.is_empty() {
         let note = Note::split_off(&mut rest).ok_or_else(|| broken("it breaks off"))?;
         if note.owner != OWNER || note.kind != TYPE {

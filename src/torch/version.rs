@@ -1,6 +1,5 @@
 //! The version of the target's PyTorch, from the `version.py` of its package.
 
-use std::io::Read;
 use std::path::Path;
 
 use crate::target::Process;
@@ -12,10 +11,8 @@ const LONGEST: u64 = 64 << 10;
 /// as the target names it) belongs to. `None` when there is no readable `version.py` beside it.
 pub(super) fn of(process: &Process, library: &Path) -> Option<String> {
     let package = library.parent()?.parent()?;
-    let file = process.open_file(&package.join("version.py")).ok()?;
-    let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text).ok()?;
-    parse(&text)
+    let text = process.read_file(&package.join("version.py"), LONGEST).ok()?;
+    parse(&String::from_utf8_lossy(&text))
 }
 
 /// The value of `__version__` in the text of torch/version.py (written by PyTorch's
@@ -33,6 +30,25 @@ fn parse(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_in_the_place_of_version_py_is_no_version_and_stops_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("torch/version.py");
+        std::fs::create_dir_all(folder.path().join("torch/lib")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let library = folder.path().join("torch/lib/libc10_cuda.so");
+        let (done, wait) = std::sync::mpsc::channel();
+        let find = move || of(&Process::open(std::process::id()).unwrap(), &library);
+        std::thread::spawn(move || done.send(find()));
+        let found = wait.recv_timeout(std::time::Duration::from_secs(30));
+        assert_eq!(found, Ok(None), "it hangs");
+        std::fs::remove_file(&pipe).unwrap();
+        std::fs::write(&pipe, "__version__ = '2.11.0'\n").unwrap();
+        let library = folder.path().join("torch/lib/libc10_cuda.so");
+        let own = Process::open(std::process::id()).unwrap();
+        assert_eq!(of(&own, &library).as_deref(), Some("2.11.0"));
+    }
 
     #[test]
     fn the_version_is_the_value_of_its_variable() {

@@ -1,9 +1,11 @@
 //! What can go wrong when a trace is created or read.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+use crate::files::PlaceError;
 
 /// Why a trace could not be created.
 #[derive(Debug, Error)]
@@ -29,6 +31,18 @@ pub enum CreateError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+impl CreateError {
+    pub(super) fn from_place(path: &Path, error: PlaceError) -> CreateError {
+        let path = path.to_owned();
+        match error {
+            PlaceError::Exists(_) => CreateError::Exists { path },
+            PlaceError::Directory(_) => CreateError::Directory { path },
+            PlaceError::Io { source, .. } => CreateError::Create { path, source },
+            foreign => CreateError::Create { path, source: io::Error::other(foreign) },
+        }
+    }
 }
 
 /// Why a trace could not be read. Damage inside a trace is not an error: see [`super::Summary`].

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::error::CreateError;
 use super::writer::Writer;
+use crate::files;
 use crate::model::{Nanos, Record, RecordSink};
 
 /// The end of a segment's name.
@@ -103,12 +104,13 @@ impl Ring {
     pub fn create(folder: &Path, keep: Keep, overwrite: bool) -> Result<Ring, CreateError> {
         let path = || folder.to_owned();
         let create = |source| CreateError::Create { path: path(), source };
-        match fs::create_dir(folder) {
+        match files::create_folder(folder) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 if !overwrite {
                     return Err(CreateError::Exists { path: path() });
                 }
+                files::use_folder(folder).map_err(|e| CreateError::from_place(folder, e))?;
                 for old in super::segments(folder).map_err(|e| create(io::Error::other(e)))? {
                     fs::remove_file(old).map_err(create)?;
                 }

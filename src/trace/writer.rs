@@ -1,6 +1,6 @@
 //! From records to a trace.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use super::envelope::{MAGIC, Sealer};
 use super::error::CreateError;
 use super::wire::v1;
 use super::wire::v1::encode::{Encoder, Rejected};
+use crate::files::Creation;
 use crate::model::{Nanos, Record, RecordSink};
 
 /// Payload bytes after which a block is written.
@@ -50,42 +51,20 @@ pub struct Written {
 }
 
 impl Writer<File> {
-    /// Creates the trace at `path`.
+    /// Creates the trace at `path`, for its owner only.
     ///
     /// An existing file is refused, or with `overwrite` replaced: readers that have the old one open
     /// keep it. A pipe or a device is written to as it is.
     pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self, CreateError> {
+        Writer::create_as(path, Creation::replacing(overwrite))
+    }
+
+    /// The same, with a mode of its own.
+    pub fn create_as(path: impl AsRef<Path>, creation: Creation) -> Result<Self, CreateError> {
         let path = path.as_ref();
         let create = |source| CreateError::Create { path: path.to_owned(), source };
-        let mut options = OpenOptions::new();
-        options.write(true);
-        let file = match fs::metadata(path) {
-            Ok(found) if found.is_dir() => {
-                return Err(CreateError::Directory { path: path.to_owned() });
-            }
-            Ok(found) if !found.is_file() => options.open(path),
-            Ok(_) if !overwrite => {
-                return Err(CreateError::Exists { path: path.to_owned() });
-            }
-            Ok(_) => replace(path, &mut options),
-            Err(_) => options.create_new(true).open(path),
-        };
-        let file = file.map_err(|error| match error.kind() {
-            // Another program was faster than the look above.
-            io::ErrorKind::AlreadyExists => CreateError::Exists { path: path.to_owned() },
-            _ => create(error),
-        })?;
+        let file = creation.create(path).map_err(|error| CreateError::from_place(path, error))?;
         Writer::new(file).map_err(create)
-    }
-}
-
-fn replace(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // What a link points to is replaced, not the link.
-    let path = fs::canonicalize(path)?;
-    match fs::remove_file(&path) {
-        Ok(()) => options.create_new(true).open(&path),
-        // A file may be writable where its directory is not.
-        Err(_) => options.truncate(true).open(&path),
     }
 }
 

@@ -71,6 +71,14 @@ pub fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A mode of a file, in octal: who may read and write it.
+pub(super) fn mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text.trim_start_matches("0o"), 8) {
+        Ok(mode) if mode & !0o666 == 0 => Ok(mode),
+        _ => Err("a mode is rights to read and to write, in octal, such as 600 or 644".to_owned()),
+    }
+}
+
 /// A line of a file.
 pub(super) fn marker(text: &str) -> Result<MarkerLine, String> {
     let parsed = text.rsplit_once(':').and_then(|(file, line)| {
@@ -83,6 +91,16 @@ pub(super) fn marker(text: &str) -> Result<MarkerLine, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_are_octal_and_only_of_reading_and_writing() {
+        for (text, value) in [("600", 0o600), ("0644", 0o644), ("0o440", 0o440), ("0", 0)] {
+            assert_eq!(mode(text), Ok(value), "{text}");
+        }
+        for wrong in ["", "-1", "800", "755", "4644", "rw"] {
+            assert!(mode(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn times_have_units() {

@@ -94,7 +94,8 @@ impl Flight {
         loop {
             self.number += 1;
             let path = report::numbered(&self.path, self.number);
-            let taken = path.exists() || report::verdict_path(&path).exists();
+            let is_there = |path: &Path| path.symlink_metadata().is_ok();
+            let taken = is_there(&path) || is_there(&report::verdict_path(&path));
             // The first one was looked at before anything was recorded.
             if self.number == 1 || self.force || !taken {
                 return path;

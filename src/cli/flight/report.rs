@@ -86,7 +86,7 @@ pub(super) fn write(
     end: Option<(Nanos, EndReason)>,
 ) -> Result<Reported> {
     let mut joined = Joined {
-        writer: Writer::create(path, force)?,
+        writer: Writer::create_as(path, output::creation(force))?,
         verdicts: Verdicts::new(profile),
         tally: Tally::default(),
         dropped: false,

@@ -1,0 +1,106 @@
+//! Folders and small files of this user's own, in places where others may write.
+
+use std::fs::{self, DirBuilder, Metadata, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use super::place::{PlaceError, WRITABLE_BY_OTHERS, is_trusted};
+
+/// The mode of folders: nobody else looks into them.
+const FOLDER: u32 = 0o700;
+
+/// Makes a folder for this user only.
+///
+/// # Errors
+/// Something is there, or the folder cannot be made.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(FOLDER).create(path)
+}
+
+/// Goes on using a folder that is there, for this user only.
+///
+/// # Errors
+/// It is none, or others may write to it.
+pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
+    let failed = |source| PlaceError::Io { path: path.to_owned(), source };
+    let found = fs::symlink_metadata(path).map_err(failed)?;
+    let what = if found.is_symlink() { "a symbolic link" } else { "a folder" };
+    if !is_trusted(found.uid()) {
+        return Err(PlaceError::Foreign { path: path.to_owned(), what, user: found.uid() });
+    }
+    if !is_closed_folder(&found) {
+        let why = "it is no folder that only its owner may write to";
+        return Err(failed(io::Error::other(why)));
+    }
+    fs::set_permissions(path, Permissions::from_mode(FOLDER)).map_err(failed)
+}
+
+/// Whether `path` is a folder of this very user to which nobody else may write.
+pub fn is_own_folder(path: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(path).is_ok_and(|found| is_closed_folder(&found) && found.uid() == own)
+}
+
+fn is_closed_folder(found: &Metadata) -> bool {
+    found.is_dir() && found.mode() & WRITABLE_BY_OTHERS == 0
+}
+
+/// The content of a small file that this user or root made and only they may write to; `None` for any other.
+pub fn read_own(path: &Path, limit: u64) -> Option<String> {
+    // Looked at when it is open: a name may lead elsewhere a moment later.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = fs::File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
+    let found = file.metadata().ok()?;
+    let closed = found.is_file() && found.mode() & WRITABLE_BY_OTHERS == 0;
+    if !closed || !is_trusted(found.uid()) || found.len() > limit {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(limit).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_user_left_or_may_write_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("note");
+        let mode = |mode| fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        fs::write(&path, "text").unwrap();
+        mode(0o600);
+        assert_eq!(read_own(&path, 4).as_deref(), Some("text"));
+        assert_eq!(read_own(&path, 3), None);
+        mode(0o622);
+        assert_eq!(read_own(&path, 4), None);
+        mode(0o600);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(read_own(&link, 4), None);
+        let given = std::os::unix::fs::chown(&path, Some(65534), None);
+        given.expect("this test has to run as root");
+        assert_eq!(read_own(&path, 4), None);
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert_eq!(read_own(&pipe, 4), None);
+    }
+
+    #[test]
+    fn a_folder_is_used_again_only_when_it_is_this_users_own() {
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("a.ring");
+        create_folder(&folder).unwrap();
+        assert!(is_own_folder(&folder));
+        use_folder(&folder).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        use_folder(&folder).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, FOLDER);
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        assert!(use_folder(&folder).is_err() && !is_own_folder(&folder));
+    }
+}

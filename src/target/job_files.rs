@@ -1,0 +1,436 @@
+//! Files that a target names, opened inside of its own root with the rights of its own user.
+//!
+//! A job chooses the names: of its source files, of its libraries. memspy may have more rights than the job's user, and
+//! must not lend them. So a name is resolved by `openat2` below the job's root, on a thread of its own that has taken on the
+//! job's user, groups and capabilities (the kernel keeps them by thread); nothing but a regular file is opened.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{setfsgid, setfsuid};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use super::process::Process;
+
+/// `openat2` may be told to try again while names change under it; more often is no accident.
+const MOST_ATTEMPTS: u32 = 32;
+/// `AT_SECURE` of <linux/auxvec.h>: the program was started with more rights than the one who started it.
+const AT_SECURE: u64 = 23;
+/// File systems whose files are not stored but made up by the kernel, some for the very process that reads them (magic numbers of
+/// <linux/magic.h>): proc, sysfs, debugfs, tracefs, securityfs, cgroup, cgroup2, bpf, configfs, selinuxfs, pstore, efivarfs, nsfs,
+/// binfmt_misc.
+const MADE_UP: [u32; 14] = [
+    0x9fa0,
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0x0027_e0eb,
+    0x6367_7270,
+    0xcafe_4a11,
+    0x6265_6570,
+    0xf97c_ff8c,
+    0x6165_676c,
+    0xde5e_81e4,
+    0x6e73_6673,
+    0x4249_4e4d,
+];
+
+/// Why a file that a target names was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The target's user has rights that memspy cannot take on.
+    #[error(
+        "memspy cannot take on the rights of user {user}, whose job it is, and reads no files for it with its own: run \
+         memspy as that user or as root (CAP_SETUID and CAP_SETGID)"
+    )]
+    Rights {
+        /// The target's user.
+        user: u32,
+    },
+    /// The kernel cannot keep a look-up inside of a directory.
+    #[error(
+        "files named by another user's job are only read on Linux 5.6 and newer (openat2): run memspy as the job's user"
+    )]
+    NoOpenat2,
+    /// It is not certain any more whose rights count.
+    #[error(
+        "the process has become another program, or was started with raised rights (set-user-id)"
+    )]
+    Changed,
+    /// A directory, a device, a pipe; a file that the kernel makes up.
+    #[error("it is no stored file")]
+    NotRegular,
+    /// Larger than what is read.
+    #[error("it has {bytes} bytes")]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+    },
+    /// The file system does not answer.
+    #[error("its file system did not answer within {seconds} s")]
+    NoAnswer {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// The system's reason.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<Errno> for FileError {
+    fn from(error: Errno) -> Self {
+        FileError::Io(error.into())
+    }
+}
+
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Io(error) => error,
+            other => io::Error::other(other),
+        }
+    }
+}
+
+/// What a program was started with; another one has other addresses in it.
+pub(super) fn auxiliary_vector(pid: u32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/auxv")).ok().filter(|vector| !vector.is_empty())
+}
+
+/// Whether the program of this vector was started with more rights than the one who started it had.
+fn has_raised_rights(auxiliary_vector: &[u8]) -> bool {
+    let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let mut entries = auxiliary_vector.chunks_exact(16);
+    entries.any(|entry| word(entry) == AT_SECURE && word(&entry[8..]) != 0)
+}
+
+/// The rights of a target's user, and its root: all that is needed to open a file as it would.
+#[derive(Debug)]
+struct Rights {
+    root: OwnedFd,
+    user: u32,
+    group: u32,
+    groups: BTreeSet<u32>,
+    /// Rights to read what modes forbid.
+    capabilities: CapabilitySet,
+    /// Whether its names mean what they mean for memspy.
+    same_root: bool,
+}
+
+impl Rights {
+    /// Those of `process`, if it still runs the program it ran when it was opened: else a job could let memspy read a name
+    /// while the number is that of a program with more rights.
+    fn of(process: &Process, started_with: Option<&[u8]>) -> Result<Rights, FileError> {
+        let pid = process.pid();
+        let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(format!("/proc/{pid}/root"), directory, Mode::empty())?;
+        let status = process.status().map_err(|error| io::Error::other(error.to_string()))?;
+        let link = |name: &str| std::fs::read_link(name).ok();
+        let same = |name: &str| {
+            let own = link(&format!("/proc/self/{name}"));
+            own.is_some() && own == link(&format!("/proc/{pid}/{name}"))
+        };
+        let same_root = same("ns/mnt") && same("root");
+        // What capabilities in a user namespace of its own are worth is not known outside of it.
+        let capabilities = match same("ns/user") {
+            true => CapabilitySet::from_bits_truncate(status.capeff),
+            false => CapabilitySet::empty(),
+        };
+        // Last: whatever was read before belongs to the same program.
+        let now = auxiliary_vector(pid);
+        let unchanged = now.is_some() && now.as_deref() == started_with;
+        let users = [status.ruid, status.euid, status.suid, status.fuid];
+        let group_ids = [status.rgid, status.egid, status.sgid, status.fgid];
+        let alike = |ids: [u32; 4]| ids.iter().all(|id| *id == ids[0]);
+        if !unchanged
+            || now.is_some_and(|now| has_raised_rights(&now))
+            || !alike(users)
+            || !alike(group_ids)
+        {
+            return Err(FileError::Changed);
+        }
+        Ok(Rights {
+            root,
+            user: status.ruid,
+            group: status.rgid,
+            groups: status.groups.into_iter().collect(),
+            capabilities: capabilities
+                & (CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH),
+            same_root,
+        })
+    }
+
+    /// Gives this thread these rights, for good.
+    fn take_on(&self) -> Result<(), FileError> {
+        let own_user = rustix::process::geteuid().as_raw();
+        let own_group = rustix::process::getegid().as_raw();
+        let own_groups: BTreeSet<u32> =
+            rustix::process::getgroups()?.into_iter().map(|group| group.as_raw()).collect();
+        let cannot = FileError::Rights { user: self.user };
+        let mut fits = true;
+        if self.groups != own_groups {
+            let groups: Vec<_> =
+                self.groups.iter().map(|id| rustix::thread::Gid::from_raw(*id)).collect();
+            fits &= rustix::thread::set_thread_groups(&groups).is_ok();
+        }
+        if self.group != own_group {
+            let group = nix::unistd::Gid::from_raw(self.group);
+            setfsgid(group);
+            // The call tells what was, not whether it worked.
+            fits &= setfsgid(group) == group;
+        }
+        // Groups that this user's memspy has and the job has not are the user's own all the same.
+        if !fits && self.user != own_user {
+            return Err(cannot);
+        }
+        if self.user != own_user {
+            let user = nix::unistd::Uid::from_raw(self.user);
+            setfsuid(user);
+            if setfsuid(user) != user {
+                return Err(cannot);
+            }
+        }
+        let own = rustix::thread::capabilities(None)?;
+        let kept = own.permitted & self.capabilities;
+        let sets = CapabilitySets {
+            effective: kept,
+            permitted: kept,
+            inheritable: CapabilitySet::empty(),
+        };
+        Ok(rustix::thread::set_capabilities(None, sets)?)
+    }
+
+    /// What is at `path`, without opening it.
+    fn find(&self, path: &Path) -> Result<OwnedFd, FileError> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        for _ in 0..MOST_ATTEMPTS {
+            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), inside) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::NOSYS) if self.is_own() => {
+                    return Ok(rustix::fs::open(path, flags, Mode::empty())?);
+                }
+                Err(Errno::NOSYS) => return Err(FileError::NoOpenat2),
+                found => return Ok(found?),
+            }
+        }
+        Err(Errno::AGAIN.into())
+    }
+
+    /// Whether a look-up of memspy's own would lead to nothing else, and with no more rights.
+    fn is_own(&self) -> bool {
+        let none = rustix::thread::capabilities(None).is_ok_and(|own| own.effective.is_empty());
+        self.same_root && none && self.user == rustix::process::getuid().as_raw()
+    }
+}
+
+/// Opens the file that `found` stands for, if it is a stored one. Nothing else is ever opened: that alone may block, or set something
+/// off.
+fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileError> {
+    let stat = rustix::fs::fstat(found)?;
+    let kind = rustix::fs::fstatfs(found)?.f_type as u32;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || MADE_UP.contains(&kind) {
+        return Err(FileError::NotRegular);
+    }
+    let name = format!("/proc/self/fd/{}", found.as_raw_fd());
+    // A file that somebody has a lease on is not waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(name, flags, Mode::empty())?;
+    Ok((File::from(file), stat.st_size as u64))
+}
+
+/// Opens what a name of `/proc/PID` stands for: the very file, whatever it is called.
+fn open_exact(name: &str) -> Result<File, FileError> {
+    let found = rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    open_stored(found.as_fd()).map(|(file, _)| file)
+}
+
+impl Process {
+    /// Whether files that it names can be read with the rights of its user.
+    ///
+    /// # Errors
+    /// Why none can.
+    pub fn check_files(&self) -> Result<(), FileError> {
+        let rights = Rights::of(self, self.started_with())?;
+        self.bounded().run(move || {
+            rights.take_on()?;
+            rights.find(Path::new("/")).map(drop)
+        })
+    }
+
+    /// The content of the file that it calls `path` (from its working directory, if that is no whole path), read as its own user
+    /// could: only a stored file of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// Its user may not read it; it is none that is read; its file system does not answer.
+    pub fn read_file(&self, path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
+        let path = self.whole(path)?;
+        let rights = Rights::of(self, self.started_with())?;
+        self.bounded().run(move || {
+            rights.take_on()?;
+            let (file, bytes) = open_stored(rights.find(&path)?.as_fd())?;
+            if bytes > limit {
+                return Err(FileError::TooLarge { bytes });
+            }
+            let mut content = Vec::new();
+            // No more than it had: what grows meanwhile might never end.
+            file.take(bytes).read_to_end(&mut content)?;
+            Ok(content)
+        })
+    }
+
+    /// Opens the file that it calls `path` in the same way.
+    pub(super) fn open_named(&self, path: &Path) -> Result<File, FileError> {
+        let path = path.to_owned();
+        let rights = Rights::of(self, self.started_with())?;
+        self.bounded().run(move || {
+            rights.take_on()?;
+            open_stored(rights.find(&path)?.as_fd()).map(|(file, _)| file)
+        })
+    }
+
+    /// Opens the very file that `name` of its folder in `/proc` stands for, with memspy's own rights: the job has it open.
+    pub(super) fn open_exact(&self, name: &str) -> Result<File, FileError> {
+        let name = format!("/proc/{}/{name}", self.pid());
+        self.bounded().run(move || open_exact(&name))
+    }
+
+    /// Does `work` on a file of its, for no longer than a file may take.
+    ///
+    /// # Errors
+    /// It took too long, or `work` failed.
+    pub fn work_on_file<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, FileError> {
+        self.bounded().run(move || work().map_err(FileError::Io))
+    }
+
+    /// `path` from its root on.
+    fn whole(&self, path: &Path) -> Result<PathBuf, FileError> {
+        if path.is_absolute() {
+            return Ok(path.to_owned());
+        }
+        let nowhere =
+            || io::Error::new(io::ErrorKind::NotFound, "its working directory is not in its root");
+        let folder = self.directory().ok_or_else(nowhere)?;
+        let root = std::fs::read_link(format!("/proc/{}/root", self.pid()))?;
+        let inside = folder.strip_prefix(&root).map_err(|_| nowhere())?;
+        Ok(Path::new("/").join(inside).join(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::super::bounded::Bounded;
+    use super::*;
+
+    fn own() -> Process {
+        Process::open(std::process::id()).unwrap()
+    }
+
+    #[test]
+    fn only_stored_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.py");
+        std::fs::write(&path, "text").unwrap();
+        let own = own();
+        own.check_files().unwrap();
+        assert_eq!(own.read_file(&path, 4).unwrap(), b"text");
+        assert!(matches!(own.read_file(&path, 3), Err(FileError::TooLarge { bytes: 4 })));
+        let pipe = folder.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let others = ["/dev/zero", "/dev/ptmx", "/", "/proc/self/environ", "/proc/self/maps"];
+        for other in others.iter().map(Path::new).chain([pipe.as_path()]) {
+            let refused = own.read_file(other, 1 << 20);
+            assert!(
+                matches!(refused, Err(FileError::NotRegular)),
+                "{}: {refused:?}",
+                other.display()
+            );
+        }
+        let magic = format!("/proc/{}/fd/0", std::process::id());
+        assert!(own.read_file(Path::new(&magic), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn a_relative_name_is_one_of_the_working_directory() {
+        let text = own().read_file(Path::new("src/target/job_files.rs"), 1 << 20).unwrap();
+        assert!(text.starts_with(b"//! Files that a target names"));
+        assert!(own().read_file(Path::new("no/such/file"), 1).is_err());
+    }
+
+    #[test]
+    fn the_rights_of_another_user_are_those_of_one_thread_only() {
+        let rights = Rights::of(&own(), own().started_with());
+        let (user, group, groups) = (65534, 65534, BTreeSet::new());
+        let capabilities = CapabilitySet::empty();
+        let rights = Rights { user, group, groups, capabilities, ..rights.unwrap() };
+        let before = rustix::thread::capabilities(None).unwrap();
+        let root = rustix::process::geteuid().is_root();
+        assert!(root, "this test has to run as root");
+        let there = Bounded::default().run(move || {
+            rights.take_on()?;
+            let ids = std::fs::read_to_string("/proc/thread-self/status")?;
+            Ok((
+                ids,
+                File::open("/etc/shadow").is_err(),
+                rustix::thread::capabilities(None)?.effective,
+            ))
+        });
+        let (ids, refused, capabilities) = there.unwrap();
+        let ids: Vec<&str> =
+            ids.lines().filter(|l| l.starts_with("Uid") || l.starts_with("Groups")).collect();
+        assert_eq!(ids[0], "Uid:\t0\t0\t0\t65534");
+        assert_eq!(ids[1].trim_end(), "Groups:");
+        assert!(refused && capabilities.is_empty());
+        assert_eq!(rustix::thread::capabilities(None).unwrap(), before);
+        File::open("/etc/shadow").unwrap();
+    }
+
+    #[test]
+    fn raised_rights_are_seen_in_the_auxiliary_vector() {
+        let vector = |secure: u64| -> Vec<u8> {
+            [6, 4096, AT_SECURE, secure, 0, 0]
+                .iter()
+                .flat_map(|word: &u64| word.to_le_bytes())
+                .collect()
+        };
+        assert!(has_raised_rights(&vector(1)) && !has_raised_rights(&vector(0)));
+        assert!(!has_raised_rights(own().started_with().unwrap()));
+    }
+
+    #[test]
+    fn a_program_that_replaced_the_job_lends_it_no_rights() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line; exec cat"]).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Until its own exec it is a copy of this program; then it waits for a line.
+        let name = format!("/proc/{}/comm", child.id());
+        let process = loop {
+            let process = Process::open(child.id()).unwrap();
+            let waits = process.thread_state(child.id()) == Some('S');
+            if waits && std::fs::read(&name).unwrap() == b"sh\n" {
+                break Process::open(child.id()).unwrap();
+            }
+            std::thread::yield_now();
+        };
+        process.read_file(Path::new("/etc/passwd"), 1 << 20).unwrap();
+        io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
+        while process.same_program() {
+            std::thread::yield_now();
+        }
+        let refused = process.read_file(Path::new("/etc/passwd"), 1 << 20);
+        assert!(matches!(refused, Err(FileError::Changed)), "{refused:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
