@@ -155,4 +155,8 @@ impl RecordSink for Flight {
             Ok(())
         }
     }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.ring.sync()
+    }
 }
