@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use memspy::model::{Record, RecordSink};
+use memspy::model::{Nanos, Record, RecordSink};
 use memspy::trace::{Reader, Writer};
 use trace_support::{Dice, Loop};
 
@@ -86,4 +86,28 @@ fn up_to(count: usize) -> Vec<Record> {
         records.len() < count
     });
     records
+}
+
+#[test]
+fn a_recording_killed_within_its_first_second_keeps_a_third_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("early.trace");
+    let mut writer = Writer::create(&path, false).unwrap().with_early_blocks();
+    let (mut it, mut opening) = (Loop::new(3), Vec::new());
+    it.opening(&mut opening);
+    it.define(8, 4, &mut opening);
+    opening.iter().for_each(|record| writer.record(record).unwrap());
+    writer.sync().unwrap();
+    let sample = |n: u64| {
+        Record::Sample(memspy::model::Sample { time: Nanos(n * 10_000_000), threads: Vec::new() })
+    };
+    for now in 0..1000u64 {
+        writer.record(&sample(now)).unwrap();
+        let mut records: Vec<Record> = Vec::new();
+        Reader::open(&path).unwrap().replay(&mut records).unwrap();
+        // In hundredths of a second, the last of which has no length yet.
+        let kept = (records.len() - opening.len()) as u64;
+        let may_lack = (2 * now).div_ceil(3).clamp(10, 100) + 1;
+        assert!(now + 1 - kept <= may_lack, "{kept} of {now}");
+    }
 }

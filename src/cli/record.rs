@@ -111,7 +111,7 @@ pub(super) fn record(
     if waits(words) {
         output::check(&verdict_path(&path), words.force)?;
     }
-    announce(&readers);
+    let mut attached = attached(&readers);
     if let (false, Err(error)) = (words.no_source, readers.process.check_files()) {
         say(&format!("no source text is read from files: {error}"));
     }
@@ -134,10 +134,14 @@ pub(super) fn record(
     let process = readers.process.clone();
     let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
     // Before the file is made: probes that are refused leave nothing behind.
-    let recorder = recorder(words, wanted, readers)?;
+    let recorder = recorder(words, wanted, readers, &mut attached)?;
     let sink = sinks(words, &path, stop)?;
     let bar = progress_bar(words, duration);
-    let mut observe = |progress: &Progress| show(&bar, progress);
+    // Said when the first moments are on the disk: whoever reads it may kill memspy.
+    let mut observe = |progress: &Progress| {
+        attached.drain(..).for_each(|line| say(&line));
+        show(&bar, progress);
+    };
     let (sinks, result) = if words.no_source {
         drive(recorder, sink, host, stop, &mut observe, |s| s)?
     } else {
@@ -145,6 +149,8 @@ pub(super) fn record(
         drive(recorder, sink, host, stop, &mut observe, WithSources::into_inner)?
     };
     bar.finish_and_clear();
+    // The process may have ended before anything was seen of it.
+    attached.drain(..).for_each(|line| say(&line));
     let Some(mut sinks) = sinks else {
         return result.with_context(|| format!("the recording into {} failed", path.display()));
     };
@@ -188,7 +194,7 @@ fn sinks(words: &Words, path: &Path, stop: &Arc<AtomicBool>) -> Result<Sinks> {
         (Some(keep), _) => To::Flight(Box::new(Flight::new(path, keep, words.force, choice)?)),
         (None, RecordFormat::Trace) => {
             let writer = trace::Writer::create_as(path, output::creation(words.force));
-            To::Trace(Box::new(writer.context("nothing was recorded")?))
+            To::Trace(Box::new(writer.context("nothing was recorded")?.with_early_blocks()))
         }
         (None, _) => To::Nothing,
     };
@@ -282,8 +288,13 @@ enum Any {
     Exact(Box<ExactRecorder>),
 }
 
-/// The recorder asked for; an exact one has placed its probes.
-fn recorder(words: &Words, wanted: Wanted, readers: Readers) -> Result<Any> {
+/// The recorder asked for; an exact one has placed its probes, and adds to `said` which these are.
+fn recorder(
+    words: &Words,
+    wanted: Wanted,
+    readers: Readers,
+    said: &mut Vec<String>,
+) -> Result<Any> {
     if !words.exact {
         return Ok(Any::Samples(Box::new(Recorder::new(readers, wanted))));
     }
@@ -310,18 +321,17 @@ fn recorder(words: &Words, wanted: Wanted, readers: Readers) -> Result<Any> {
     recorder.place().map_err(|error| hints::probe(error, pid))?;
     match recorder.probe() {
         Some(probe) => {
-            say(&format!(
+            said.push(format!(
                 "probes are in place after {:.0} ms ({}): {}",
                 began.elapsed().as_secs_f64() * 1e3,
                 render::way(probe.way()),
                 probe.probes().join(", ")
             ));
-            for uncovered in probe.uncovered() {
-                say(uncovered);
-            }
+            said.extend(probe.uncovered().iter().map(|what| what.to_string()));
         }
-        None => say(
-            "nothing to probe is loaded in it yet; waiting for PyTorch's CUDA part or the CUDA driver",
+        None => said.push(
+            "nothing to probe is loaded in it yet; waiting for PyTorch's CUDA part or the CUDA driver"
+                .to_owned(),
         ),
     }
     Ok(Any::Exact(Box::new(recorder)))
@@ -348,16 +358,16 @@ fn drive<S: RecordSink + Send + 'static>(
     Ok((sink.map(unwrap), written.and(recorded)))
 }
 
-/// Says what was attached to, and what cannot be seen of it yet.
-fn announce(readers: &Readers) {
+/// What was attached to, and what cannot be seen of it yet.
+fn attached(readers: &Readers) -> Vec<String> {
     let python = readers.python.as_ref();
     let python = python.map_or("no Python".to_owned(), |p| format!("Python {}", p.version()));
     let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
-    say(&format!(
+    let mut lines = vec![format!(
         "attached to process {} ({python}{torch}) in {:.0} ms; Ctrl-C ends the recording",
         readers.process.pid(),
         readers.took.as_secs_f64() * 1e3,
-    ));
+    )];
     let limit = match readers.allocator() {
         AllocatorBackend::Native => None,
         AllocatorBackend::NotLoaded => {
@@ -377,11 +387,12 @@ fn announce(readers: &Readers) {
         }
     };
     if let Some(limit) = limit {
-        say(&format!("{limit}; recording stacks and the driver's totals"));
+        lines.push(format!("{limit}; recording stacks and the driver's totals"));
     }
     if let (Err(error), Torch::Attached(_)) = (&readers.gpu, &readers.torch) {
-        say(&format!("{error}; memory outside PyTorch will be unknown"));
+        lines.push(format!("{error}; memory outside PyTorch will be unknown"));
     }
+    lines
 }
 
 fn progress_bar(words: &Words, duration: Option<Duration>) -> ProgressBar {

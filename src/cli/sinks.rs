@@ -221,4 +221,12 @@ impl RecordSink for Sinks {
         };
         self.pass(&Record::End(End { reason, ..end.clone() }))
     }
+
+    fn sync(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            To::Nothing => Ok(()),
+            To::Trace(writer) => writer.sync(),
+            To::Flight(flight) => flight.sync(),
+        }
+    }
 }

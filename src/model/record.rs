@@ -312,6 +312,12 @@ pub struct Gap {
 pub trait RecordSink {
     /// Takes one record. An error means that the sink cannot take any more.
     fn record(&mut self, record: &Record) -> io::Result<()>;
+
+    /// Makes sure that what was taken so far stays, even if this process is killed right after; nothing where it is only kept
+    /// in memory.
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl RecordSink for Vec<Record> {

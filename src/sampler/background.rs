@@ -15,11 +15,18 @@ const OLDEST: Duration = Duration::from_millis(200);
 /// instants are counted) rather than lose a record or take ever more memory.
 const WAITING: usize = 256;
 
+/// What is handed over.
+enum Handed {
+    Records(Vec<Record>),
+    /// The sink is to sync what it has; the answer tells how that went.
+    Sync(SyncSender<io::Result<()>>),
+}
+
 /// A sink that passes records to another sink on its own thread.
 pub struct BackgroundSink<S> {
     batch: Vec<Record>,
     since: Instant,
-    to_thread: Option<SyncSender<Vec<Record>>>,
+    to_thread: Option<SyncSender<Handed>>,
     thread: Option<JoinHandle<(S, io::Result<()>)>>,
 }
 
@@ -53,15 +60,21 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
             return Ok(());
         }
         let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
-        let gone =
-            || io::Error::new(io::ErrorKind::BrokenPipe, "the trace can no longer be written");
+        self.send(Handed::Records(batch))
+    }
+
+    fn send(&self, handed: Handed) -> io::Result<()> {
         let Some(to_thread) = &self.to_thread else { return Err(gone()) };
-        match to_thread.try_send(batch) {
+        match to_thread.try_send(handed) {
             Ok(()) => Ok(()),
-            Err(TrySendError::Full(batch)) => to_thread.send(batch).map_err(|_| gone()),
+            Err(TrySendError::Full(handed)) => to_thread.send(handed).map_err(|_| gone()),
             Err(TrySendError::Disconnected(_)) => Err(gone()),
         }
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the trace can no longer be written")
 }
 
 impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
@@ -76,10 +89,31 @@ impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
             Ok(())
         }
     }
+
+    /// Waits for the thread.
+    fn sync(&mut self) -> io::Result<()> {
+        self.hand_over()?;
+        let (answer, answered) = sync_channel(1);
+        self.send(Handed::Sync(answer))?;
+        answered.recv().unwrap_or_else(|_| Err(gone()))
+    }
 }
 
-fn drain<S: RecordSink>(mut sink: S, batches: Receiver<Vec<Record>>) -> (S, io::Result<()>) {
-    for batch in batches {
+fn drain<S: RecordSink>(mut sink: S, batches: Receiver<Handed>) -> (S, io::Result<()>) {
+    for handed in batches {
+        let batch = match handed {
+            Handed::Records(batch) => batch,
+            Handed::Sync(answer) => {
+                let synced = sink.sync();
+                let told = synced.as_ref().map(drop).map_err(|e| io::Error::new(e.kind(), e.to_string()));
+                // Whoever asked has ended meanwhile.
+                let _ = answer.send(told);
+                if synced.is_err() {
+                    return (sink, synced);
+                }
+                continue;
+            }
+        };
         for record in &batch {
             if let Err(error) = sink.record(record) {
                 // Dropping the receiver tells the sampler at its next batch.
@@ -108,6 +142,30 @@ mod tests {
         let (records, result) = sink.finish();
         result.unwrap();
         assert!(records.unwrap().into_iter().eq((0..1000).map(sample)));
+    }
+
+    #[test]
+    fn what_is_synced_has_arrived_when_that_returns() {
+        struct Shared(std::sync::Arc<std::sync::Mutex<(usize, usize)>>);
+        impl RecordSink for Shared {
+            fn record(&mut self, _: &Record) -> io::Result<()> {
+                self.0.lock().unwrap().0 += 1;
+                Ok(())
+            }
+
+            fn sync(&mut self) -> io::Result<()> {
+                let mut counts = self.0.lock().unwrap();
+                counts.1 = counts.0;
+                Ok(())
+            }
+        }
+        let counts = std::sync::Arc::default();
+        let mut sink = BackgroundSink::new(Shared(std::sync::Arc::clone(&counts))).unwrap();
+        for n in 0..100 {
+            sink.record(&sample(n)).unwrap();
+        }
+        sink.sync().unwrap();
+        assert_eq!(*counts.lock().unwrap(), (100, 100));
     }
 
     #[test]

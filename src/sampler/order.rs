@@ -50,6 +50,11 @@ impl RecordSink for Order<'_> {
         self.held.push(record.clone());
         Ok(())
     }
+
+    /// What waits for a late record goes on waiting.
+    fn sync(&mut self) -> io::Result<()> {
+        self.sink.sync()
+    }
 }
 
 #[cfg(test)]

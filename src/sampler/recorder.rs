@@ -110,7 +110,8 @@ impl Recorder {
     }
 
     /// Records until the duration is over, `stop` is set or the target ends; the last record is the
-    /// [`End`] returned. `observe` is called a few times a second. An error is the sink's.
+    /// [`End`] returned. `observe` is called when the first sample has been recorded and synced, and then a few times a
+    /// second. An error is the sink's.
     pub fn run(
         mut self,
         host: String,
@@ -187,6 +188,7 @@ impl Recorder {
         let mut checked = Duration::ZERO;
         let mut refreshed = Duration::ZERO;
         let mut told = Duration::ZERO;
+        let mut is_begun = false;
         loop {
             let tick = pace.tick(Instant::now());
             self.session.totals.ticks += tick.missed;
@@ -202,6 +204,11 @@ impl Recorder {
             self.session.totals.ticks += 1;
             if let Next::End(reason) = self.observe_target(sink)? {
                 return Ok(reason);
+            }
+            if !std::mem::replace(&mut is_begun, true) {
+                // Whoever is told that the recording has begun may kill memspy at once, and has this sample.
+                sink.sync()?;
+                observe(&self.progress(now));
             }
             if now.saturating_sub(checked) >= CHECK_ALIVE_EVERY {
                 checked = now;

@@ -84,6 +84,10 @@ impl<S: RecordSink> RecordSink for WithSources<S> {
         }
         Ok(())
     }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.inner.sync()
+    }
 }
 
 #[cfg(test)]

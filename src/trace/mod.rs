@@ -25,7 +25,8 @@
 //!   fields it knows, so a later writer may add both without a new version.
 //! * The blocks can be unpacked and read one by one in any order, except that they use what earlier
 //!   blocks defined. What is coded as a difference starts anew in every block.
-//! * A writer writes a block in one piece when it holds a second of recorded time or 256 KiB. Whatever
+//! * A writer writes a block in one piece when it holds a second of recorded time or 256 KiB (a recorder: at once when it has seen
+//!   something, then when a tenth of a second has gone by, then two, four and eight). Whatever
 //!   kills it, every block but the last is whole.
 //!
 //! ## Records

@@ -146,6 +146,9 @@ impl Ring {
         self.number += 1;
         let path = self.folder.join(format!("{:08}.{SUFFIX}", self.number));
         let mut writer = Writer::create(&path, false).map_err(io::Error::other)?;
+        if self.number == 1 {
+            writer = writer.with_early_blocks();
+        }
         // A segment that is full must not wait for a second of recorded time: by then it may be twice as large.
         if let Some(bytes) = self.keep.bytes() {
             writer = writer.in_blocks_of((bytes / SEGMENTS).max(SMALLEST_BLOCK) as usize);
@@ -284,5 +287,9 @@ impl RecordSink for Ring {
             }
         }
         Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.flush()
     }
 }

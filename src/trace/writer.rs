@@ -16,13 +16,15 @@ use crate::model::{Nanos, Record, RecordSink};
 const FULL: usize = 256 << 10;
 /// Recorded time after which a block is written.
 const AGE: u64 = 1_000_000_000;
+/// The same for the first blocks of a recording that may be killed at any moment: each of them may last twice as long as the one before.
+const FIRST_AGE: u64 = 100_000_000;
 /// Effort of the compressor: more costs time on the recording machine for a few per cent.
 const LEVEL: i32 = 6;
 
 /// Writes records as a trace, block by block.
 ///
-/// A block is written when a second of recorded time or 256 KiB are in it, and when [`Self::flush`]
-/// is called. When nothing is recorded for a while, what is buffered waits: a recorder calls
+/// A block is written when a second of recorded time (less [in the beginning](Self::with_early_blocks), if wanted) or 256 KiB
+/// are in it, and when [`Self::flush`] is called. When nothing is recorded for a while, what is buffered waits: a recorder calls
 /// [`Self::flush_if_older_than`] from its loop. After an error nothing more is written, every later
 /// call fails, and the file is readable up to its last whole block.
 pub struct Writer<W: Write> {
@@ -32,6 +34,8 @@ pub struct Writer<W: Write> {
     block: Vec<u8>,
     /// Payload bytes after which a block is written.
     full: usize,
+    /// Recorded time after which the next block is written.
+    age: u64,
     /// Time of the first record in the block being built.
     since: Option<u64>,
     bytes: u64,
@@ -81,6 +85,7 @@ impl<W: Write> Writer<W> {
             sealer: Sealer::new(LEVEL)?,
             block: Vec::new(),
             full: FULL,
+            age: AGE,
             since: None,
             bytes: head.len() as u64,
             blocks: 0,
@@ -92,6 +97,13 @@ impl<W: Write> Writer<W> {
     /// file by more.
     pub fn in_blocks_of(mut self, payload: usize) -> Self {
         self.full = self.full.min(payload);
+        self
+    }
+
+    /// With first blocks that are written after a tenth of a second and then after twice as long each, until they are as long
+    /// as usual: for a recording that has just begun and may be killed.
+    pub fn with_early_blocks(mut self) -> Self {
+        self.age = FIRST_AGE;
         self
     }
 
@@ -173,7 +185,8 @@ impl<W: Write> Writer<W> {
         let now = self.encoder.time();
         let since = *self.since.get_or_insert(now);
         let full = self.encoder.payload().len() >= self.full;
-        if ends || full || now.saturating_sub(since) >= AGE {
+        if ends || full || now.saturating_sub(since) >= self.age {
+            self.age = AGE.min(2 * self.age);
             self.flush()?;
         }
         Ok(())
@@ -185,6 +198,10 @@ impl<W: Write> RecordSink for Writer<W> {
         self.check()?;
         let taken = self.take(record);
         self.note(taken)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.flush()
     }
 }
 

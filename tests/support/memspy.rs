@@ -129,6 +129,14 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a trace that is being written goes on after the recording's first second.
+fn has_a_second(trace: &Path) -> bool {
+    let mut records: Vec<memspy::model::Record> = Vec::new();
+    let _ = memspy::trace::Reader::open(trace).map(|mut reader| reader.replay(&mut records));
+    let last = records.iter().filter_map(|record| record.time()).max();
+    last.is_some_and(|time| time.0 >= 1_000_000_000)
+}
+
 /// A memspy that is recording; killed when dropped.
 pub struct Recording {
     child: Child,
@@ -184,18 +192,17 @@ impl Recording {
         self.child.id()
     }
 
-    /// Waits until a whole block of the trace is on the disk.
+    /// Waits until a second of the recording is on the disk.
     pub fn wait_for_block(&self) {
-        wait_until("a block of the trace", || {
-            std::fs::metadata(&self.trace).is_ok_and(|m| m.len() > 10)
-        });
+        wait_until("a second of the trace", || has_a_second(&self.trace));
     }
 
-    /// Waits until a whole block of what is kept is on the disk.
+    /// The same of what is kept.
     pub fn wait_for_segment(&self) {
-        let first = self.trace.with_extension("ring").join("00000001.memspy");
-        wait_until("a block of the first segment", || {
-            std::fs::metadata(&first).is_ok_and(|m| m.len() > 10)
+        let ring = self.trace.with_extension("ring");
+        wait_until("a second in the segments", || {
+            let segments = memspy::trace::segments(&ring).unwrap_or_default();
+            segments.last().is_some_and(|last| has_a_second(last))
         });
     }
 

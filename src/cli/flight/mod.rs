@@ -156,4 +156,8 @@ impl RecordSink for Flight {
             Ok(())
         }
     }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.ring.sync()
+    }
 }

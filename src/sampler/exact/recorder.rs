@@ -127,7 +127,8 @@ impl ExactRecorder {
     }
 
     /// Records until the duration is over, `stop` is set or the target ends; the last record is the
-    /// [`End`] returned. `observe` is called a few times a second. An error is the sink's.
+    /// [`End`] returned. `observe` is called when the first state of the allocator has been recorded and synced, and then a
+    /// few times a second. An error is the sink's.
     pub fn run(
         mut self,
         host: String,
@@ -143,6 +144,9 @@ impl ExactRecorder {
         if self.probe.is_some() {
             self.record_placed(sink)?;
         }
+        // Whoever is told that the recording has begun may kill memspy at once, and has this.
+        sink.sync()?;
+        observe(&self.progress(self.session.start.elapsed()));
         let reason = self.follow(sink, stop, observe)?;
         self.finish(sink)?;
         self.session.totals.exact = Some(self.totals);
