@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::blocks::{Block, BlockMap, BlockState, PoolId, Segment};
+use super::blocks::{Block, BlockMap, BlockState, PoolId};
 use super::gpu::CudaIndex;
 use super::holders::{Category, HolderMap, TensorRow};
 use super::record::Nanos;
@@ -32,7 +32,7 @@ pub struct DeviceHoldings {
     pub unnamed: Held,
     /// Storages among these that only garbage holds: `gc.collect()` would free them.
     pub garbage: Held,
-    /// Bytes of the segments that `torch.cuda.empty_cache()` would return: see [`releasable`].
+    /// Bytes that `torch.cuda.empty_cache()` would return: [`Segment::releasable`].
     pub releasable: u64,
     /// What the allocator added to the bytes asked for.
     pub rounding: u64,
@@ -266,7 +266,7 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
         let device = cuda(map.device);
         let sums = devices.entry(device).or_default();
         sums.allocated = Some(map.allocated());
-        sums.releasable = releasable(map).map(|segment| segment.size).sum();
+        sums.releasable = map.releasable();
         blocks.insert(device, Blocks::new(map));
     }
     for group in storages(map) {
@@ -312,16 +312,6 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
         }
     }
     devices
-}
-
-/// The segments without any block in use: `torch.cuda.empty_cache()` would return them. Segments that expand
-/// and private pools, of which it returns parts, are left out.
-pub fn releasable(map: &BlockMap) -> impl Iterator<Item = &Segment> {
-    map.segments.iter().filter(|segment| {
-        segment.pool == PoolId::default()
-            && !segment.expandable
-            && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
-    })
 }
 
 fn cuda(device: CudaIndex) -> TensorDevice {
@@ -402,7 +392,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Consistency, DType, Nanos, TensorInfo};
+    use crate::model::{Consistency, DType, Nanos, Segment, TensorInfo};
 
     fn tensor(at: u64, data: u64, bytes: u64, category: Category, name: Option<&str>) -> TensorRow {
         TensorRow {
@@ -459,6 +449,8 @@ mod tests {
                     stream: 0,
                     small: true,
                     expandable: false,
+                    granule: 0,
+                    retired: false,
                     pool: PoolId(0, 0),
                     blocks: vec![
                         block(0x1000, 1024, BlockState::Allocated),
