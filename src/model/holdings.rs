@@ -23,6 +23,19 @@ pub struct Held {
     pub storages: u64,
 }
 
+/// The tensors of a device that Python has objects of, each counted by itself: views again with what they show of their memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PythonTensors {
+    /// How many.
+    pub tensors: u64,
+    /// Their elements.
+    pub elements: u64,
+    /// Bytes of these elements.
+    pub bytes: u64,
+    /// How many of them have an unknown (symbolic) size, and are in neither sum.
+    pub unknown: u64,
+}
+
 /// A device's memory by who holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceHoldings {
@@ -46,6 +59,8 @@ pub struct DeviceHoldings {
     pub elsewhere: Held,
     /// `allocated_bytes` by the blocks; `None` for devices without PyTorch's native CUDA allocator.
     pub allocated: Option<u64>,
+    /// Its tensors as Python counts them.
+    pub in_python: PythonTensors,
 }
 
 impl DeviceHoldings {
@@ -268,6 +283,19 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
         sums.allocated = Some(map.allocated());
         sums.releasable = map.releasable();
         blocks.insert(device, Blocks::new(map));
+    }
+    for row in map.tensors.iter().filter(|row| row.object.is_some()) {
+        let Some(device) = row.tensor.device else { continue };
+        let sums = &mut devices.entry(device).or_default().in_python;
+        sums.tensors += 1;
+        let elements = row.tensor.numel.and_then(|numel| u64::try_from(numel).ok());
+        match (elements, row.tensor.logical_bytes()) {
+            (Some(elements), Some(bytes)) => {
+                sums.elements = sums.elements.saturating_add(elements);
+                sums.bytes = sums.bytes.saturating_add(bytes);
+            }
+            _ => sums.unknown += 1,
+        }
     }
     for group in storages(map) {
         let sums = devices.entry(group.device).or_default();

@@ -16,9 +16,17 @@ pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderEr
     Ok(())
 }
 
-/// The same in one line, for looks one after the other.
-pub fn holders_json_line(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
-    serde_json::to_writer(&mut *out, &value(map))?;
+/// The same in one line, for looks one after the other: when it was, and where the program stood.
+pub fn holders_json_line(
+    out: &mut dyn Write,
+    map: &HolderMap,
+    timestamp: &str,
+    place: Option<&str>,
+) -> Result<(), RenderError> {
+    let mut value = value(map);
+    value["timestamp"] = json!(timestamp);
+    value["place"] = json!(place);
+    serde_json::to_writer(&mut *out, &value)?;
     writeln!(out)?;
     Ok(())
 }
@@ -114,6 +122,12 @@ pub(super) fn device_sums(sums: &DeviceHoldings) -> Value {
         "garbage": sums.garbage.bytes,
         "releasable": sums.releasable,
         "storages": sums.storages(),
+        "python_tensors": {
+            "tensors": sums.in_python.tensors,
+            "elements": sums.in_python.elements,
+            "bytes": sums.in_python.bytes,
+            "of_unknown_size": sums.in_python.unknown,
+        },
     })
 }
 
