@@ -29,6 +29,13 @@ fn look(target: &Target) -> Value {
     serde_json::from_str(&devices(target, &["--json", "-p", &pid]).out).unwrap()
 }
 
+/// `memspy COMMAND --json` of a target.
+fn holders_of(target: &Target, name: &str) -> Value {
+    let pid = target.pid().to_string();
+    let done = run(command(Some(target.pid())).args([name, "--json", "-p", &pid])).ok();
+    serde_json::from_str(&done.out).unwrap()
+}
+
 /// A target on the card of another one.
 fn start_beside(target: &Target, mode: &str) -> Target {
     let environment = std::fs::read(format!("/proc/{}/environ", target.pid())).unwrap();
@@ -133,6 +140,41 @@ fn the_cache_of_a_job_is_cut_up_as_its_own_snapshot_says() {
         assert!(of("free") > 0, "{mode} has something to tell");
         assert_eq!(of("private") > 0, mode == "graph_pool");
         assert_eq!(of("expandable") > 0, mode == "expandable");
+    }
+}
+
+/// PyTorch unmaps the free granules of expandable segments, waits for other streams and empties pools that nothing uses.
+#[test]
+fn empty_cache_would_return_what_it_then_returns() {
+    for setting in [
+        &[][..],
+        &["expandable_segments:True"],
+        &["expandable_segments:True,large_segment_size_mb:40"],
+    ] {
+        let mut target = sim::start("empty_cache.py", setting);
+        let mut said = std::mem::take(&mut target.said);
+        let mut patterns = 0;
+        loop {
+            let truth: Value = serde_json::from_str(said.last().unwrap()).unwrap();
+            let Some(pattern) = truth["pattern"].as_str() else { break };
+            let label = format!("{setting:?} {pattern}");
+            let device = &look(&target)["processes"][0]["devices"][0];
+            assert_eq!(device["reserved"], truth["reserved"], "{label}");
+            let mut told = vec![device["fragmentation"]["releasable"].clone()];
+            // All commands have it from one place.
+            if patterns == 0 {
+                for (command, path) in [("tensors", "/devices"), ("dump", "/holders/devices")] {
+                    let all = holders_of(&target, command);
+                    told.push(all.pointer(path).unwrap()["cuda:0"]["releasable"].clone());
+                }
+            }
+            target.say("empty the cache");
+            let returned: u64 = target.line().parse().unwrap();
+            assert!(told.iter().all(|told| *told == returned), "{label}: {told:?} for {returned}");
+            patterns += 1;
+            said = target.read_until_ready();
+        }
+        assert_eq!(patterns, 9);
     }
 }
 

@@ -179,6 +179,8 @@ fn map(consistency: Consistency) -> Record {
             stream: 5,
             small: true,
             expandable: false,
+            granule: 0,
+            retired: false,
             pool: PoolId(1, 2),
             blocks: vec![
                 block(4096, 1024, 1000, BlockState::Allocated),

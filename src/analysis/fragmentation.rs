@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::holdings::releasable;
 use crate::model::{BlockMap, BlockState, PoolId, Segment};
 
 /// Free blocks of a size from `from` to twice that.
@@ -54,9 +53,11 @@ pub struct Fragmentation {
     pub largest_free: u64,
     /// The free blocks by size, smallest first; classes without blocks are left out.
     pub by_size: Vec<SizeClass>,
-    /// Segments with nothing in use, which `torch.cuda.empty_cache()` would return: those of the default
-    /// pool that do not expand.
+    /// Segments with nothing in use: those of the default pool that do not expand.
     pub wholly_free: SegmentSum,
+    /// Bytes that `torch.cuda.empty_cache()` would return: wholly free segments, free parts of expandable ones, and what waits
+    /// for other streams only. See [`Segment::releasable`].
+    pub releasable: u64,
     /// The private pools (CUDA graphs, `torch.cuda.MemPool`): what is free there serves only them.
     pub private_pools: BTreeMap<PoolId, SegmentSum>,
     /// Segments that expand, of the default pool and of others.
@@ -75,11 +76,13 @@ impl Fragmentation {
             }
             if segment.expandable {
                 sums.expandable.add(segment);
+            } else if segment.pool == PoolId::default()
+                && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
+            {
+                sums.wholly_free.add(segment);
             }
         }
-        for segment in releasable(map) {
-            sums.wholly_free.add(segment);
-        }
+        sums.releasable = map.releasable();
         for (_, block) in map.blocks() {
             match block.state {
                 BlockState::Allocated => {}
@@ -114,7 +117,9 @@ mod tests {
         };
         let blocks: Vec<Block> = blocks.iter().map(block).collect();
         let size = blocks.iter().map(|b| b.size).sum();
-        Segment { address, size, stream: 0, small: false, expandable, pool, blocks }
+        let granule = if expandable { Segment::usual_granule(false) } else { 0 };
+        let (small, retired) = (false, false);
+        Segment { address, size, stream: 0, small, expandable, granule, retired, pool, blocks }
     }
 
     fn map(segments: Vec<Segment>) -> BlockMap {

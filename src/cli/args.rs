@@ -334,7 +334,7 @@ pub struct Tensors {
     /// Only this device, as the job numbers it
     #[arg(long, value_name = "N")]
     pub gpu: Option<u8>,
-    /// Tensors of the CPU and of other devices too [default: those on GPUs, if there are any]
+    /// Tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at the first look]
     #[arg(short, long, conflicts_with = "gpu")]
     pub all_devices: bool,
     /// List so many storages; 0 lists all

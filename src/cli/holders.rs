@@ -43,14 +43,14 @@ fn watch(
 ) -> Result<()> {
     let stop = Signals::watch()?.stop;
     let pid = words.looking.pid;
-    let mut before: Option<HolderMap> = None;
+    let mut before: Option<(HolderMap, TensorsWanted)> = None;
     let mut refusal = None;
     let mut take = |look: Result<HolderLook, HolderError>, stacks: &StackTable, samples: &[_]| {
         let map = match look {
             Ok(look) => look.map,
             // One that came at a bad moment is made up for by the next.
-            Err(error) if error.is_transient() && before.is_some() => {
-                say(&format!("a look was left out: {error}"));
+            Err(error) if error.is_traced() || error.is_transient() && before.is_some() => {
+                say(&format!("a look was left out, the next one is tried again: {error}"));
                 return Ok(());
             }
             Err(error) => {
@@ -60,17 +60,21 @@ fn watch(
             }
         };
         let mut out = io::stdout().lock();
+        let timestamp = chrono::Local::now().format("%Y/%m/%d %H:%M:%S%.3f").to_string();
+        let place = render::place(stacks, samples);
+        if !words.looking.json {
+            writeln!(out, "{timestamp}  at {}", place.as_deref().unwrap_or("an unknown line"))?;
+        }
+        // What the first look lists, the later ones do: nothing is dropped midway.
+        let wanted = before.as_ref().map_or_else(|| wanted.settled(&map), |(_, wanted)| *wanted);
         match (&before, words.looking.json) {
-            (_, true) => render::holders_json_line(&mut out, &map),
+            (_, true) => render::holders_json_line(&mut out, &map, &timestamp, place.as_deref()),
             (None, false) => render::tensors_text(&mut out, &map, wanted),
-            (Some(before), false) => {
-                let place = render::place(stacks, samples);
-                render::changes_text(&mut out, before, &map, &place, wanted)
-            }
+            (Some((before, _)), false) => render::changes_text(&mut out, before, &map, wanted),
         }
         .map_err(into_io)?;
         out.flush()?;
-        before = Some(map);
+        before = Some((map, wanted));
         Ok(())
     };
     let watched = watch_holders(readers, words.looking.pausing(), every, &stop, &mut take);

@@ -25,6 +25,11 @@ pub enum HolderError {
 }
 
 impl HolderError {
+    /// Whether it did not begin, because another process holds the one that was to be stopped.
+    pub fn is_traced(&self) -> bool {
+        matches!(self, HolderError::Pause(PauseError::Traced { .. }))
+    }
+
     /// Whether another attempt a moment later may succeed.
     pub fn is_transient(&self) -> bool {
         match self {

@@ -45,10 +45,48 @@ pub struct Segment {
     pub small: bool,
     /// Whether it is an expandable segment (mapped part of a larger address range).
     pub expandable: bool,
+    /// Bytes that PyTorch maps and unmaps at once in it, counted from its first byte; 0 when it is not expandable.
+    pub granule: u64,
+    /// Whether its private pool serves no CUDA graph or `MemPool` any more: what is free in it can be given back.
+    pub retired: bool,
     /// The pool it belongs to.
     pub pool: PoolId,
     /// Its blocks, in address order.
     pub blocks: Vec<Block>,
+}
+
+impl Segment {
+    /// What PyTorch maps at once in an expandable segment unless it is told otherwise (`kSmallBuffer`, `kLargeBuffer` in
+    /// c10/core/AllocatorConfig.h; only `large_segment_size_mb` changes it).
+    pub fn usual_granule(small: bool) -> u64 {
+        if small { 2 << 20 } else { 20 << 20 }
+    }
+
+    /// Bytes of it that `torch.cuda.empty_cache()` would return to the driver.
+    ///
+    /// As `release_cached_blocks` does it (c10/cuda/CUDACachingAllocator.cpp): it first waits for other streams, so that what is
+    /// pending is free as well. Then it returns segments without a block in use, and of expandable ones every whole
+    /// granule that is free. Private pools keep everything while a CUDA graph or a `MemPool` uses them.
+    pub fn releasable(&self) -> u64 {
+        if self.pool != PoolId::default() && !self.retired {
+            return 0;
+        }
+        let in_use = |block: &Block| block.state == BlockState::Allocated;
+        if self.granule == 0 {
+            return if self.blocks.iter().any(in_use) { 0 } else { self.size };
+        }
+        let offset = |block: &Block| block.address.saturating_sub(self.address);
+        let mut bytes = 0;
+        let mut free_from = 0u64;
+        let used = self.blocks.iter().filter(|block| in_use(block));
+        let ends = used.map(|block| (offset(block), offset(block).saturating_add(block.size)));
+        for (begin, end) in ends.chain([(self.size, self.size)]) {
+            let (first, last) = (free_from.div_ceil(self.granule), begin / self.granule);
+            bytes += last.saturating_sub(first) * self.granule;
+            free_from = end;
+        }
+        bytes
+    }
 }
 
 /// How far a block map can be trusted.
@@ -89,6 +127,11 @@ impl BlockMap {
     /// Sum of the sizes of the allocated blocks, in bytes.
     pub fn allocated(&self) -> u64 {
         self.blocks().filter(|(_, b)| b.state == BlockState::Allocated).map(|(_, b)| b.size).sum()
+    }
+
+    /// Bytes that `torch.cuda.empty_cache()` would return to the driver: see [`Segment::releasable`].
+    pub fn releasable(&self) -> u64 {
+        self.segments.iter().map(Segment::releasable).sum()
     }
 
     /// Sum of the sizes of the segments, in bytes.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::blocks::{Block, BlockMap, BlockState, PoolId, Segment};
+use super::blocks::{Block, BlockMap, BlockState, PoolId};
 use super::gpu::CudaIndex;
 use super::holders::{Category, HolderMap, TensorRow};
 use super::record::Nanos;
@@ -23,6 +23,19 @@ pub struct Held {
     pub storages: u64,
 }
 
+/// The tensors of a device that Python has objects of, each counted by itself: views again with what they show of their memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PythonTensors {
+    /// How many.
+    pub tensors: u64,
+    /// Their elements.
+    pub elements: u64,
+    /// Bytes of these elements.
+    pub bytes: u64,
+    /// How many of them have an unknown (symbolic) size, and are in neither sum.
+    pub unknown: u64,
+}
+
 /// A device's memory by who holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceHoldings {
@@ -32,7 +45,7 @@ pub struct DeviceHoldings {
     pub unnamed: Held,
     /// Storages among these that only garbage holds: `gc.collect()` would free them.
     pub garbage: Held,
-    /// Bytes of the segments that `torch.cuda.empty_cache()` would return: see [`releasable`].
+    /// Bytes that `torch.cuda.empty_cache()` would return: [`Segment::releasable`].
     pub releasable: u64,
     /// What the allocator added to the bytes asked for.
     pub rounding: u64,
@@ -46,6 +59,8 @@ pub struct DeviceHoldings {
     pub elsewhere: Held,
     /// `allocated_bytes` by the blocks; `None` for devices without PyTorch's native CUDA allocator.
     pub allocated: Option<u64>,
+    /// Its tensors as Python counts them.
+    pub in_python: PythonTensors,
 }
 
 impl DeviceHoldings {
@@ -266,8 +281,21 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
         let device = cuda(map.device);
         let sums = devices.entry(device).or_default();
         sums.allocated = Some(map.allocated());
-        sums.releasable = releasable(map).map(|segment| segment.size).sum();
+        sums.releasable = map.releasable();
         blocks.insert(device, Blocks::new(map));
+    }
+    for row in map.tensors.iter().filter(|row| row.object.is_some()) {
+        let Some(device) = row.tensor.device else { continue };
+        let sums = &mut devices.entry(device).or_default().in_python;
+        sums.tensors += 1;
+        let elements = row.tensor.numel.and_then(|numel| u64::try_from(numel).ok());
+        match (elements, row.tensor.logical_bytes()) {
+            (Some(elements), Some(bytes)) => {
+                sums.elements = sums.elements.saturating_add(elements);
+                sums.bytes = sums.bytes.saturating_add(bytes);
+            }
+            _ => sums.unknown += 1,
+        }
     }
     for group in storages(map) {
         let sums = devices.entry(group.device).or_default();
@@ -312,16 +340,6 @@ pub fn holdings(map: &HolderMap) -> BTreeMap<TensorDevice, DeviceHoldings> {
         }
     }
     devices
-}
-
-/// The segments without any block in use: `torch.cuda.empty_cache()` would return them. Segments that expand
-/// and private pools, of which it returns parts, are left out.
-pub fn releasable(map: &BlockMap) -> impl Iterator<Item = &Segment> {
-    map.segments.iter().filter(|segment| {
-        segment.pool == PoolId::default()
-            && !segment.expandable
-            && segment.blocks.iter().all(|block| block.state == BlockState::Inactive)
-    })
 }
 
 fn cuda(device: CudaIndex) -> TensorDevice {
@@ -402,7 +420,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Consistency, DType, Nanos, TensorInfo};
+    use crate::model::{Consistency, DType, Nanos, Segment, TensorInfo};
 
     fn tensor(at: u64, data: u64, bytes: u64, category: Category, name: Option<&str>) -> TensorRow {
         TensorRow {
@@ -459,6 +477,8 @@ mod tests {
                     stream: 0,
                     small: true,
                     expandable: false,
+                    granule: 0,
+                    retired: false,
                     pool: PoolId(0, 0),
                     blocks: vec![
                         block(0x1000, 1024, BlockState::Allocated),

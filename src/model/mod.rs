@@ -36,7 +36,8 @@ pub use holders::{
     Category, GraphNode, HolderMap, Referrer, Referrers, SavedBy, SavedIn, TensorRow,
 };
 pub use holdings::{
-    DeviceHoldings, Held, HeldOnDevice, HeldStorages, HolderSnapshot, NamelessBlock, StorageGroup,
+    DeviceHoldings, Held, HeldOnDevice, HeldStorages, HolderSnapshot, NamelessBlock, PythonTensors,
+    StorageGroup,
 };
 pub use inherited::{Inherited, InheritedBlock, InheritedMemory, Maker, Share, Triggered};
 pub use machine::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MigDevice};

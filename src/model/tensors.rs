@@ -191,7 +191,7 @@ pub struct TensorInfo {
 impl TensorInfo {
     /// Bytes of its elements, as if they lay close together; `None` when their type or number is not known.
     pub fn logical_bytes(&self) -> Option<u64> {
-        Some(u64::try_from(self.numel?).ok()? * self.dtype.bytes()?)
+        u64::try_from(self.numel?).ok()?.checked_mul(self.dtype.bytes()?)
     }
 }
 

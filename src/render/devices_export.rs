@@ -28,7 +28,7 @@ const KEYS: [&str; 13] = [
     "memory.used",
 ];
 /// Further columns when processes were asked for; `index` is nvidia-smi's too.
-const PROCESS_KEYS: [&str; 16] = [
+const PROCESS_KEYS: [&str; 17] = [
     "index",
     "pid",
     "cuda_index",
@@ -45,6 +45,7 @@ const PROCESS_KEYS: [&str; 16] = [
     "wholly_free_segments",
     "wholly_free_bytes",
     "expandable_bytes",
+    "releasable_bytes",
 ];
 
 /// Writes the head of the table; `processes` when rows will tell of processes.
@@ -108,7 +109,7 @@ fn cells(timestamp: &str, status: &DeviceStatus) -> Vec<String> {
     ]
 }
 
-fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 16] {
+fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 17] {
     let cut = device.fragmentation.as_ref();
     [
         cell(device.nvml_index),
@@ -127,6 +128,7 @@ fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 16]
         cell(cut.map(|f| f.wholly_free.segments)),
         cell(cut.map(|f| f.wholly_free.bytes)),
         cell(cut.map(|f| f.expandable.bytes)),
+        cell(cut.map(|f| f.releasable)),
     ]
 }
 

@@ -44,7 +44,8 @@ pub(super) fn fragmentation_text(
     let whole = &sums.wholly_free;
     writeln!(
         out,
-        "{indent}wholly free: {}, {} (empty_cache() would return them)",
+        "{indent}empty_cache() would return: {} (wholly free: {}, {})",
+        bytes(sums.releasable),
         number(whole.segments, "segment"),
         bytes(whole.bytes)
     )?;
@@ -98,6 +99,7 @@ pub(super) fn fragmentation_json(sums: &Fragmentation) -> Value {
         "largest_free": sums.largest_free,
         "free_by_size": by_size,
         "wholly_free": segments(&sums.wholly_free),
+        "releasable": sums.releasable,
         "private_pools": pools,
         "expandable": segments(&sums.expandable),
     })

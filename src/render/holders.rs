@@ -9,8 +9,8 @@ use super::size::{bytes, count};
 use crate::analysis::{Change, changes, saved};
 use crate::model::holdings::{holder, holdings, storages};
 use crate::model::{
-    Category, DeviceHoldings, Frame, HolderMap, StackTable, StorageGroup, TensorDevice, TensorRow,
-    ThreadSample, is_library,
+    Category, DeviceHoldings, Frame, HolderMap, PythonTensors, StackTable, StorageGroup,
+    TensorDevice, TensorRow, ThreadSample, is_library,
 };
 
 /// Characters that most shapes need; longer ones push the rest of their row aside.
@@ -28,12 +28,19 @@ pub struct TensorsWanted {
 }
 
 impl TensorsWanted {
-    /// Whether a device is to be listed. Without a GPU in use the others are.
-    fn takes(self, device: TensorDevice, any_cuda: bool) -> bool {
+    /// Whether a device is to be listed.
+    fn takes(self, device: TensorDevice) -> bool {
         match self.gpu {
             Some(gpu) => device.is_cuda() && device.index == Some(gpu),
-            None => self.all_devices || device.is_cuda() || !any_cuda,
+            None => self.all_devices || device.is_cuda(),
         }
+    }
+
+    /// The same for a look like this one and all that follow it: those of all devices where there is no tensor on a GPU.
+    pub fn settled(self, map: &HolderMap) -> TensorsWanted {
+        let mut devices = map.tensors.iter().filter_map(|row| row.tensor.device);
+        let any_cuda = devices.any(TensorDevice::is_cuda);
+        TensorsWanted { all_devices: self.gpu.is_none() && (self.all_devices || !any_cuda), ..self }
     }
 }
 
@@ -44,15 +51,14 @@ pub fn tensors_text(
     wanted: TensorsWanted,
 ) -> Result<(), RenderError> {
     let out = &mut Guard::text(out);
-    let any_cuda =
-        map.tensors.iter().filter_map(|row| row.tensor.device).any(TensorDevice::is_cuda);
+    let wanted = wanted.settled(map);
     for (device, sums) in holdings(map) {
-        if wanted.takes(device, any_cuda) {
+        if wanted.takes(device) {
             device_sums(out, device, &sums)?;
         }
     }
     let listed: Vec<StorageGroup> =
-        storages(map).into_iter().filter(|group| wanted.takes(group.device, any_cuda)).collect();
+        storages(map).into_iter().filter(|group| wanted.takes(group.device)).collect();
     writeln!(
         out,
         "{:>11}  {:<18}  {:<SHAPE$}  {:<9}  name",
@@ -137,7 +143,19 @@ fn device_sums(
         None => writeln!(out, "{device}: {} in tensors", bytes(sums.in_tensors()))?,
     }
     categories(out, sums)?;
-    writeln!(out)?;
+    let PythonTensors { tensors, elements, bytes: size, unknown } = sums.in_python;
+    write!(
+        out,
+        "    {:<35} {} in {} tensors, {} elements",
+        "Python's tensors, each view counted",
+        bytes(size),
+        count(tensors),
+        count(elements)
+    )?;
+    if unknown > 0 {
+        write!(out, "; {} of unknown size are not in it", count(unknown))?;
+    }
+    writeln!(out, "\n")?;
     Ok(())
 }
 
@@ -175,28 +193,25 @@ pub(super) fn categories(out: &mut dyn Write, sums: &DeviceHoldings) -> std::io:
     line("empty_cache() would return", sums.releasable, " of what is cached".to_owned())
 }
 
-/// Writes what came and went between two looks, `most` lines of it; `place` is where the program stood.
+/// Writes what came and went between two looks, `most` lines of it, under a line for each device.
 pub fn changes_text(
     out: &mut dyn Write,
     before: &HolderMap,
     now: &HolderMap,
-    place: &str,
     wanted: TensorsWanted,
 ) -> Result<(), RenderError> {
     let out = &mut Guard::text(out);
-    let any_cuda =
-        now.tensors.iter().filter_map(|row| row.tensor.device).any(TensorDevice::is_cuda);
     for (device, sums) in holdings(now) {
-        if wanted.takes(device, any_cuda) {
-            let size = sums.allocated.unwrap_or(sums.in_tensors());
-            let tensors = count(sums.storages());
-            writeln!(out, "{device}: {} in use, {tensors} storages  at {place}", bytes(size))?;
+        if wanted.takes(device) {
+            let size = match sums.allocated {
+                Some(allocated) => format!("{} allocated", bytes(allocated)),
+                None => format!("{} in tensors", bytes(sums.in_tensors())),
+            };
+            writeln!(out, "{device}: {size}, {} storages", count(sums.storages()))?;
         }
     }
-    let listed: Vec<Change> = changes(before, now)
-        .into_iter()
-        .filter(|change| wanted.takes(change.device, any_cuda))
-        .collect();
+    let listed: Vec<Change> =
+        changes(before, now).into_iter().filter(|change| wanted.takes(change.device)).collect();
     for change in listed.iter().take(wanted.most) {
         let map = if change.came { now } else { before };
         let sign = if change.came { '+' } else { '-' };
@@ -213,22 +228,18 @@ pub fn changes_text(
 }
 
 /// Where a program stands, for a look: the innermost frame of its main thread that is not a library's.
-pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> String {
+pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
     let main = samples.iter().find(|s| stacks.get_thread(s.thread).is_some_and(|t| t.main));
-    let Some(sample) = main else { return "an unknown line".to_owned() };
+    let sample = main?;
     let known = |frame: Frame| {
         let function = stacks.get_function(frame.function)?;
         Some((frame.line, function))
     };
     let frames: Vec<_> = stacks.frames(sample.stack).filter_map(known).collect();
     let own = frames.iter().find(|(_, function)| !is_library(&function.file));
-    match own.or(frames.first()) {
-        Some((line, function)) => {
-            let file = one_line(short_file(&function.file, None));
-            format!("{file}:{line} in {}", one_line(&function.name))
-        }
-        None => "an unknown line".to_owned(),
-    }
+    let (line, function) = own.or(frames.first())?;
+    let file = one_line(short_file(&function.file, None));
+    Some(format!("{file}:{line} in {}", one_line(&function.name)))
 }
 
 /// Writes what the autograd graph keeps, by class of node.

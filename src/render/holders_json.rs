@@ -15,9 +15,17 @@ pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderEr
     pretty_json(out, &value(map))
 }
 
-/// The same in one line, for looks one after the other.
-pub fn holders_json_line(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
-    json_line(out, &value(map))
+/// The same in one line, for looks one after the other: when it was, and where the program stood.
+pub fn holders_json_line(
+    out: &mut dyn Write,
+    map: &HolderMap,
+    timestamp: &str,
+    place: Option<&str>,
+) -> Result<(), RenderError> {
+    let mut value = value(map);
+    value["timestamp"] = json!(timestamp);
+    value["place"] = json!(place);
+    json_line(out, &value)
 }
 
 fn value(map: &HolderMap) -> Value {
@@ -111,6 +119,12 @@ pub(super) fn device_sums(sums: &DeviceHoldings) -> Value {
         "garbage": sums.garbage.bytes,
         "releasable": sums.releasable,
         "storages": sums.storages(),
+        "python_tensors": {
+            "tensors": sums.in_python.tensors,
+            "elements": sums.in_python.elements,
+            "bytes": sums.in_python.bytes,
+            "of_unknown_size": sums.in_python.unknown,
+        },
     })
 }
 

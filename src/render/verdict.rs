@@ -316,15 +316,14 @@ impl Text<'_> {
             let pending = bytes(cache.cut.pending_free);
             writeln!(out, "    {pending:>12} freed, while another stream may still use it")?;
         }
-        let parts = if cache.cut.expandable.segments > 0 {
-            ", besides parts of expandable segments"
-        } else {
-            ""
+        let parts = match cache.cut.expandable.segments {
+            0 => "",
+            _ => " and free parts of expandable ones",
         };
         writeln!(
             out,
             "  torch.cuda.empty_cache() could return {} (wholly free segments{parts})",
-            bytes(cache.cut.wholly_free.bytes)
+            bytes(cache.cut.releasable)
         )
     }
 

@@ -77,7 +77,8 @@ fn look(readers: &mut Readers, start: Instant) -> (Looked, Option<Duration>) {
             let clock = OptimizerCounter::find(&look.map);
             (Ok((snapshot(&look.map, time), clock)), Some(pause * look.attempts))
         }
-        Err(error) => (Err(error.to_string()), None),
+        // What another process kept it from was only waited for.
+        Err(error) => (Err(error.to_string()), error.is_traced().then_some(Duration::ZERO)),
     }
 }
 

@@ -16,6 +16,11 @@ const REST: Duration = Duration::from_millis(2);
 /// A process that runs on is seen whole only by luck: more attempts, without a rest.
 const MOST_RUNNING_ATTEMPTS: u32 = 200;
 
+/// Only one process can stop another: how long a look waits for one that does (another memspy, py-spy) to let go, and how
+/// often it asks.
+const MAX_WAIT_FOR_TRACER: Duration = Duration::from_secs(3);
+const ASK_TRACER_EVERY: Duration = Duration::from_millis(2);
+
 /// One look, and how often it was tried.
 #[derive(Debug)]
 pub struct HolderLook {
@@ -52,6 +57,7 @@ fn look_for(
         Pausing::Never => MOST_RUNNING_ATTEMPTS,
     };
     let mut attempts = 0;
+    let patience = Instant::now() + MAX_WAIT_FOR_TRACER;
     loop {
         attempts += 1;
         let torch = match &mut readers.torch {
@@ -60,6 +66,10 @@ fn look_for(
         };
         match reader.look(&readers.process, python, torch, pausing, asked) {
             Ok(map) => return Ok(HolderLook { map, attempts }),
+            Err(error) if error.is_traced() && Instant::now() < patience => {
+                attempts -= 1; // It did not even begin.
+                std::thread::sleep(ASK_TRACER_EVERY);
+            }
             Err(error) if may_pass(&error) && attempts < most => {
                 if pausing == Pausing::Stop {
                     std::thread::sleep(REST);

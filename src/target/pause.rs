@@ -18,6 +18,8 @@ use super::process::Process;
 
 /// Looks for threads that threads not yet stopped have started meanwhile.
 const MOST_ROUNDS: usize = 16;
+/// How often a thread is asked for again whose tracer left at that moment.
+const MAX_RETRIES: usize = 8;
 /// A thread that does not stop for so long sits in the kernel (a page being read, a driver).
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -31,12 +33,16 @@ pub enum PauseError {
         pid: u32,
     },
     /// A debugger or another profiler holds it.
-    #[error("process {pid} is being traced by another process ({tracer}): only one can stop it")]
+    #[error(
+        "process {pid} is being traced by another process ({program}, {tracer}): only one can stop it"
+    )]
     Traced {
         /// The pid.
         pid: u32,
-        /// Pid of the tracer.
+        /// Pid of the tracer, or of the thread of it that traces.
         tracer: u32,
+        /// What that is called.
+        program: String,
     },
     /// A thread would not stop.
     #[error(
@@ -162,16 +168,13 @@ impl Pause {
         let mut seized = Vec::with_capacity(ids.len());
         for &id in ids {
             let thread = Pid::from_raw(id);
-            match ptrace::seize(thread, Options::empty()) {
-                Ok(()) => {
+            match self.seize(thread)? {
+                true => {
                     // From here on it has to be let go.
                     self.threads.insert(id, None);
                     seized.push(id);
                 }
-                Err(Errno::ESRCH) => continue, // It has ended.
-                // It is ending: others could be seized. The next round shows whether it is gone.
-                Err(Errno::EPERM) if !self.threads.is_empty() => continue,
-                Err(errno) => return Err(self.refused(errno)),
+                false => continue,
             }
             match ptrace::interrupt(thread) {
                 Ok(()) | Err(Errno::ESRCH) => {}
@@ -182,6 +185,38 @@ impl Pause {
             self.wait_for(id)?;
         }
         Ok(())
+    }
+
+    /// Whether a thread could be seized; one that is ending cannot.
+    fn seize(&self, thread: Pid) -> Result<bool, PauseError> {
+        for _ in 0..MAX_RETRIES {
+            match ptrace::seize(thread, Options::empty()) {
+                Ok(()) => return Ok(true),
+                Err(Errno::ESRCH) => return Ok(false),
+                Err(Errno::EPERM) => {}
+                Err(errno) => return Err(PauseError::Os { pid: self.pid, errno }),
+            }
+            // Another memspy may let go of one thread after the other.
+            if let Some(tracer) = self.tracer_of(thread) {
+                let program = std::fs::read_to_string(format!("/proc/{tracer}/comm"));
+                let program =
+                    program.map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned());
+                return Err(PauseError::Traced { pid: self.pid, tracer, program });
+            }
+            if !self.threads.is_empty() {
+                // It is ending: others could be seized. The next round shows whether it is gone.
+                return Ok(false);
+            }
+        }
+        Err(PauseError::Denied { pid: self.pid })
+    }
+
+    /// The thread that traces a thread.
+    fn tracer_of(&self, thread: Pid) -> Option<u32> {
+        let path = format!("/proc/{}/task/{thread}/status", self.pid);
+        let status = std::fs::read_to_string(path).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+        line.trim().parse().ok().filter(|&tracer| tracer != 0)
     }
 
     fn wait_for(&mut self, id: i32) -> Result<(), PauseError> {
@@ -225,20 +260,6 @@ impl Pause {
                 WaitStatus::PtraceEvent(pid, signal, 0) => WaitStatus::Stopped(pid, signal),
                 other => other,
             }),
-        }
-    }
-
-    fn refused(&self, errno: Errno) -> PauseError {
-        let pid = self.pid;
-        let tracer =
-            std::fs::read_to_string(format!("/proc/{pid}/status")).ok().and_then(|status| {
-                let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
-                line.trim().parse().ok().filter(|&tracer| tracer != 0)
-            });
-        match (errno, tracer) {
-            (Errno::EPERM, Some(tracer)) => PauseError::Traced { pid, tracer },
-            (Errno::EPERM, None) => PauseError::Denied { pid },
-            _ => PauseError::Os { pid, errno },
         }
     }
 }

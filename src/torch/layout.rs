@@ -179,6 +179,11 @@ impl BlockLayout {
         self.size + 0x38
     }
 
+    /// Where `expandable_segment_` may lie: after `event_count`, a counter of 4 or 8 bytes and two `shared_ptr`s.
+    pub(super) fn expandable_segment(self) -> [Field<Addr>; 2] {
+        [0x68, 0x60].map(|at| Field::at(self.size + at))
+    }
+
     /// The block in `bytes`; `None` when they are too few, or cannot be a block.
     pub(super) fn decode(self, bytes: &[u8]) -> Option<RawBlock> {
         let number = |at: usize| Field::<u64>::at(self.size + at).of(bytes);
@@ -214,7 +219,8 @@ impl BlockLayout {
 /// Where `graph_pools` lies, and how a `PrivatePool` is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateLayout {
-    /// The table in the `DeviceCachingAllocator`.
+    /// The table in the `DeviceCachingAllocator`. After it lies `graph_pools_freeable`, which lists those of them that no
+    /// graph uses any more (c10/cuda/CUDACachingAllocator.cpp).
     pub(super) table: usize,
     /// The two `BlockPool`s in a `PrivatePool`.
     pub(super) pools: [usize; 2],

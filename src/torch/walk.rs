@@ -18,6 +18,10 @@ use crate::target::{Addr, Field};
 const MOST_BLOCKS: usize = 1 << 21;
 /// More private pools than a job has.
 const MOST_PRIVATE_POOLS: u64 = 1 << 16;
+/// How much of an `ExpandableSegment` is searched for its sizes.
+const EXPANDABLE_SEGMENT: usize = 0x60;
+/// What is mapped at once is so large at least, and larger than the number of these pieces.
+const MIN_GRANULE: u64 = 2 << 20;
 
 /// What a walk needs to know.
 #[derive(Debug, Clone, Copy)]
@@ -57,16 +61,21 @@ pub(super) enum Lost {
 struct PoolKind {
     small: bool,
     id: PoolId,
+    /// No graph uses it any more.
+    retired: bool,
 }
 
 /// A block met on the walk.
 #[derive(Debug)]
 struct Node {
     block: RawBlock,
+    at: Addr,
     active: bool,
     /// Its neighbours' places in the trail; `None` where it has none, or it is not here yet.
     prev: Option<u32>,
     next: Option<u32>,
+    /// What is mapped at once in the expandable segment that the block is in; 0 outside of such.
+    granule: u64,
 }
 
 /// Room for what a walk meets, kept from walk to walk.
@@ -103,6 +112,7 @@ pub(super) fn walk(
     walk.active_blocks()?;
     walk.cached_blocks()?;
     walk.all_blocks()?;
+    walk.granules()?;
     if walk.lacking {
         return Err(Lost::Lacking);
     }
@@ -174,7 +184,7 @@ impl Walk<'_, '_> {
         let (object, layout) = (self.ground.object, self.ground.pools);
         for at in layout.pools {
             let pool = object.get(at..).ok_or(Lost::Broken("the object is cut"))?;
-            self.pool(self.ground.device + at as u64, pool, PoolId::default())?;
+            self.pool(self.ground.device + at as u64, pool, PoolId::default(), false)?;
         }
         let Some(private) = self.ground.private else { return Ok(()) };
         let table = object.get(private.table..).and_then(FlatTable::decode);
@@ -182,6 +192,7 @@ impl Walk<'_, '_> {
         if table.slots > MOST_PRIVATE_POOLS {
             return Err(Lost::Broken("the table of private pools is too large"));
         }
+        let retired = self.retired_pools(private)?;
         self.entries::<{ FlatTable::PAIR_ENTRY }>(table, |walk, entry| {
             let number = |at| Field::<u64>::at(at).of(entry).unwrap_or(0);
             let (id, owner) = (PoolId(number(0x08), number(0x10)), Addr(number(0x18)));
@@ -193,18 +204,32 @@ impl Walk<'_, '_> {
                     if layout.pool.owner().of(copy) != Some(owner) {
                         return Err(Lost::Broken("a private pool has another owner"));
                     }
-                    walk.pool(owner + at as u64, copy, id)?;
+                    walk.pool(owner + at as u64, copy, id, retired.contains(&owner))?;
                 }
             }
             Ok(())
         })
     }
 
+    /// The `PrivatePool`s that nothing uses any more, by `graph_pools_freeable`.
+    fn retired_pools(&mut self, private: PrivateLayout) -> Result<Vec<Addr>, Lost> {
+        let table = self.ground.object.get(private.table + FlatTable::SIZE..);
+        let Some(table) = table.and_then(FlatTable::decode) else { return Ok(Vec::new()) };
+        let mut pools = Vec::new();
+        if table.slots <= MOST_PRIVATE_POOLS {
+            self.entries::<{ FlatTable::PAIR_ENTRY }>(table, |_, entry| {
+                pools.extend(Field::<Addr>::at(0x18).of(entry));
+                Ok(())
+            })?;
+        }
+        Ok(pools)
+    }
+
     /// Follows the sets of the `BlockPool` at `addr`, of which `copy` is a copy.
-    fn pool(&mut self, addr: Addr, copy: &[u8], id: PoolId) -> Result<(), Lost> {
+    fn pool(&mut self, addr: Addr, copy: &[u8], id: PoolId, retired: bool) -> Result<(), Lost> {
         let small = self.ground.pools.pool.is_small().of(copy);
         let small = small.ok_or(Lost::Broken("the object is cut"))? != 0;
-        self.trail.pools.insert(addr, PoolKind { small, id });
+        self.trail.pools.insert(addr, PoolKind { small, id, retired });
         for set in 0..self.ground.pools.pool.sets {
             let at = set * TreeHeader::SET + TreeHeader::IN_SET;
             let here = addr + at as u64;
@@ -261,6 +286,75 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
+    /// Finds out what is mapped at once in each expandable segment.
+    fn granules(&mut self) -> Result<(), Lost> {
+        for start in 0..self.trail.nodes.len() {
+            let first = &self.trail.nodes[start];
+            if first.prev.is_some() || first.next.is_none() {
+                continue;
+            }
+            let (mut bytes, mut is_expandable, mut chain) = (0u64, false, Vec::new());
+            let mut place = Some(start as u32);
+            while let Some((here, node)) =
+                place.and_then(|at| Some((at, self.trail.nodes.get(at as usize)?)))
+            {
+                bytes = bytes.saturating_add(node.block.size);
+                is_expandable |= !node.block.mapped;
+                chain.push(here);
+                if chain.len() > self.trail.nodes.len() {
+                    return Err(Lost::Broken("a chain of blocks has no end"));
+                }
+                place = node.next;
+            }
+            if !is_expandable {
+                continue;
+            }
+            let block = self.trail.nodes[start].block;
+            let small = self.trail.pools.get(&block.pool).is_some_and(|pool| pool.small);
+            let found = self.granule(self.trail.nodes[start].at, &block, bytes)?;
+            let granule = found.unwrap_or(Segment::usual_granule(small));
+            for here in chain {
+                self.trail.nodes[here as usize].granule = granule;
+            }
+        }
+        Ok(())
+    }
+
+    /// `segment_size_` of the `ExpandableSegment` that the chain of `bytes` bytes from `first` on is made of: its object has
+    /// the address of the first block (`ptr_`), the granule, and how many of it there are (`max_handles_`).
+    fn granule(&mut self, at: Addr, first: &RawBlock, bytes: u64) -> Result<Option<u64>, Lost> {
+        for field in self.ground.block.expandable_segment() {
+            let Some(object) = self.bytes::<8>(field.in_target(at))? else { continue };
+            let object = Addr(u64::from_le_bytes(object));
+            if !object.is_plausible() || !object.0.is_multiple_of(8) {
+                continue;
+            }
+            let mut copy = [0; EXPANDABLE_SEGMENT];
+            match self.set.get(object, &mut copy) {
+                Ok(()) => {}
+                Err(NotHere::Wanted) => {
+                    self.lacking = true;
+                    continue;
+                }
+                Err(NotHere::Impossible) => continue,
+            }
+            let words: Vec<u64> = (0..copy.len())
+                .step_by(8)
+                .filter_map(|at| Field::<u64>::at(at).of(&copy))
+                .collect();
+            if !words.contains(&first.address) {
+                continue;
+            }
+            let is_granule = |word: &&u64| {
+                **word >= MIN_GRANULE && bytes % **word == 0 && words.contains(&(bytes / **word))
+            };
+            if let Some(granule) = words.iter().find(is_granule) {
+                return Ok(Some(*granule));
+            }
+        }
+        Ok(None)
+    }
+
     /// The place of the block at `addr` in the trail; it is added if it is new.
     fn place(&mut self, addr: Addr, active: bool) -> Result<Option<u32>, Lost> {
         if addr.0 == 0 {
@@ -285,7 +379,7 @@ impl Walk<'_, '_> {
         }
         let place = place as u32;
         self.trail.places.insert(addr, place);
-        self.trail.nodes.push(Node { block, active, prev: None, next: None });
+        self.trail.nodes.push(Node { block, at: addr, active, prev: None, next: None, granule: 0 });
         Ok(Some(place))
     }
 }
@@ -309,6 +403,8 @@ fn segments(trail: &Trail) -> Result<Found, Lost> {
             // The address range of an expandable segment is larger than the device, so that some of
             // it is always unmapped and stays in the chain; no other segment has unmapped blocks.
             expandable: first.prev.is_some(),
+            granule: first.granule,
+            retired: pool.retired,
             pool: pool.id,
             blocks: Vec::new(),
         };

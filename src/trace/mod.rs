@@ -96,9 +96,10 @@
 //! **Block maps** are edits of the map of this device before in this block, or of an empty one. An edit is
 //! `count << 2 | kind`, and 0 ends the edits. Kind 0 keeps, 1 drops the next `count` segments of the map before,
 //! 2 brings `count` new ones, 3 changes the next `count`. A new or changed segment is one byte of flags (1
-//! small, 2 expandable, 4 what follows up to the blocks is as before and left out), its address less the
+//! small, 2 expandable, 4 what follows up to the blocks is as before and left out, 8 of a pool that nothing uses any
+//! more, 16 it has an unusual granule), its address less the
 //! end of the segment before in the new map (folded; at first 0), size (folded), stream, both parts of its
-//! pool; then edits of its blocks: kinds 0, 1 and 2 as above. A new block is one byte of flags (bits
+//! pool, and the granule if it is unusual (usual are 0 or, if expandable, 2 MiB for small and 20 MiB for others); then edits of its blocks: kinds 0, 1 and 2 as above. A new block is one byte of flags (bits
 //! 0 and 1 the state: allocated, pending free, inactive; 4 a gap follows; 8 nothing was requested), size
 //! (folded), the gap to the end of the block before or the segment's address (folded) if there is one,
 //! and `size - requested` (zigzag) unless nothing was.

@@ -298,6 +298,8 @@ impl Script {
                     stream: 0,
                     small: size <= MIB,
                     expandable: false,
+                    granule: 0,
+                    retired: false,
                     pool: PoolId(0, 0),
                     blocks: vec![Block { address, size, requested, state: BlockState::Allocated }],
                 })

@@ -37,7 +37,8 @@ fn segment(address: u64, small: bool, pool: PoolId, blocks: &[(u64, u64, char)])
         })
         .collect();
     let size = end - address;
-    Segment { address, size, stream: 0x77, small, expandable: false, pool, blocks }
+    let (expandable, granule, retired) = (false, 0, false);
+    Segment { address, size, stream: 0x77, small, expandable, granule, retired, pool, blocks }
 }
 
 /// Some of everything.

@@ -149,16 +149,18 @@ fn map() -> impl Strategy<Value = Record> {
         (number(), number(), number(), 0..3usize).prop_map(|(address, size, requested, state)| {
             Block { address, size, requested, state: [Allocated, PendingFree, Inactive][state] }
         });
-    let segment =
-        (
-            (number(), number(), number()),
-            any::<(bool, bool)>(),
-            (number(), number()),
-            vec(block, 0..5),
-        )
-            .prop_map(|((address, size, stream), (small, expandable), (a, b), blocks)| {
-                Segment { address, size, stream, small, expandable, pool: PoolId(a, b), blocks }
-            });
+    let segment = (
+        (number(), number(), number()),
+        any::<(bool, bool, bool)>(),
+        (number(), number(), number()),
+        vec(block, 0..5),
+    )
+        .prop_map(
+            |((address, size, stream), (small, expandable, retired), (a, b, granule), blocks)| {
+                let pool = PoolId(a, b);
+                Segment { address, size, stream, small, expandable, granule, retired, pool, blocks }
+            },
+        );
     let consistency = prop_oneof![
         Just(Consistency::Consistent),
         (number(), number()).prop_map(|(allocated_in_blocks, allocated_counter)| {

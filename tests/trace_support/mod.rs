@@ -235,6 +235,8 @@ impl Loop {
                     stream: 0,
                     small: false,
                     expandable: false,
+                    granule: 0,
+                    retired: false,
                     pool: PoolId(0, n % 2),
                     blocks,
                 }

@@ -16,6 +16,9 @@ const CHANGE: u64 = 3;
 const SEGMENT_SMALL: u8 = 1;
 const SEGMENT_EXPANDABLE: u8 = 2;
 const SEGMENT_SAME_HEAD: u8 = 4;
+const SEGMENT_RETIRED: u8 = 8;
+/// What it maps at once is not the usual, and follows.
+const SEGMENT_GRANULE: u8 = 16;
 
 const BLOCK_STATE: u8 = 3;
 const BLOCK_GAP: u8 = 4;
@@ -140,16 +143,25 @@ fn encode_segments(before: &[Segment], now: &[Segment], out: &mut Vec<u8>) {
     put(out, 0);
 }
 
-fn head(segment: &Segment) -> (u64, u64, u64, bool, bool, PoolId) {
-    (segment.address, segment.size, segment.stream, segment.small, segment.expandable, segment.pool)
+/// All of it but its blocks.
+fn head(segment: &Segment) -> impl PartialEq + use<> {
+    let Segment { address, size, stream, small, expandable, granule, retired, pool, .. } = *segment;
+    (address, size, stream, small, expandable, granule, retired, pool)
+}
+
+fn usual_granule(expandable: bool, small: bool) -> u64 {
+    if expandable { Segment::usual_granule(small) } else { 0 }
 }
 
 fn encode_head(segment: &Segment, same: bool, end: u64, out: &mut Vec<u8>) {
     let mut flags = 0;
+    let unusual = segment.granule != usual_granule(segment.expandable, segment.small);
     for (bit, set) in [
         (SEGMENT_SMALL, segment.small),
         (SEGMENT_EXPANDABLE, segment.expandable),
         (SEGMENT_SAME_HEAD, same),
+        (SEGMENT_RETIRED, segment.retired),
+        (SEGMENT_GRANULE, unusual && !same),
     ] {
         flags |= if set { bit } else { 0 };
     }
@@ -160,6 +172,9 @@ fn encode_head(segment: &Segment, same: bool, end: u64, out: &mut Vec<u8>) {
         put(out, segment.stream);
         put(out, segment.pool.0);
         put(out, segment.pool.1);
+        if unusual {
+            put(out, segment.granule);
+        }
     }
 }
 
@@ -262,13 +277,20 @@ fn decode_segment(
     let size = unfold(from.number()?);
     let stream = from.number()?;
     let pool = PoolId(from.number()?, from.number()?);
+    let (small, expandable) = (flags & SEGMENT_SMALL != 0, flags & SEGMENT_EXPANDABLE != 0);
+    let granule = match flags & SEGMENT_GRANULE {
+        0 => usual_granule(expandable, small),
+        _ => from.number()?,
+    };
     let before = known.map(|s| s.blocks).unwrap_or_default();
     Ok(Segment {
         address,
         size,
         stream,
-        small: flags & SEGMENT_SMALL != 0,
-        expandable: flags & SEGMENT_EXPANDABLE != 0,
+        small,
+        expandable,
+        granule,
+        retired: flags & SEGMENT_RETIRED != 0,
         pool,
         blocks: decode_blocks(&before, address, from)?,
     })
@@ -347,13 +369,15 @@ mod tests {
 
     fn segment() -> impl Strategy<Value = Segment> {
         let blocks = proptest::collection::vec(block(), 0..5);
-        (number(), number(), number(), any::<(bool, bool)>(), blocks).prop_map(
-            |(address, size, stream, (small, expandable), blocks)| Segment {
+        (number(), number(), number(), any::<(bool, bool, bool)>(), number(), blocks).prop_map(
+            |(address, size, stream, (small, expandable, retired), granule, blocks)| Segment {
                 address,
                 size,
                 stream,
                 small,
                 expandable,
+                granule,
+                retired,
                 pool: PoolId(stream & 1, size & 3),
                 blocks,
             },
@@ -445,6 +469,8 @@ mod tests {
                 stream: 0,
                 small: true,
                 expandable: false,
+                granule: 0,
+                retired: false,
                 pool: PoolId(0, 0),
                 blocks: (0..2048).map(block).collect(),
             }],
