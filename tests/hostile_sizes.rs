@@ -142,9 +142,9 @@ fn is_bounded(name: &str, bomb: &Bomb, commands: &[&[&str]]) {
 #[test]
 fn functions_without_number() {
     let mut bomb = Bomb::new();
-    for _ in 0..4 {
+    {
         let mut records = Vec::new();
-        let count = 1 << 20;
+        let count = 4 << 20;
         for _ in 0..count {
             record(&mut records, 3, &[0, 0, 0, 0]);
         }
@@ -158,7 +158,7 @@ fn a_sample_of_more_threads_than_there_are() {
     let mut bomb = Bomb::new();
     let (count, mut records) = Bomb::opening(1);
     record(&mut records, 5, &numbers(&[0, 0]));
-    let threads = 8 << 20;
+    let threads = 16 << 20;
     let mut sample = numbers(&[0, threads]);
     for _ in 0..threads {
         sample.extend_from_slice(&[0, 0, 0]);
