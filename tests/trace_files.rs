@@ -5,9 +5,9 @@ mod trace_support;
 use std::fs;
 use std::path::PathBuf;
 
-use memspy::model::RecordSink;
+use memspy::model::{Definition, Function, FunctionId, Record, RecordSink, Source};
 use memspy::trace::{CreateError, ReadError, Reader, Writer};
-use trace_support::{Loop, borders, write};
+use trace_support::{Dice, Loop, borders, write};
 
 fn place() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -219,4 +219,42 @@ fn a_file_that_shrank_is_an_error_and_not_a_crash() {
         std::ops::ControlFlow::Continue(())
     });
     assert!(matches!(outcome, Err(ReadError::Shrunk { .. })), "{outcome:?}");
+}
+
+/// A trace of some megabytes.
+fn large(path: &std::path::Path) {
+    let mut writer = Writer::create(path, false).unwrap();
+    let function = Function { name: "f".into(), file: "f.py".into(), first_line: 1, last_line: 1 };
+    let definition = Definition::Function(FunctionId(0), function);
+    writer.record(&Loop::start()).unwrap();
+    writer.record(&Record::Definition(definition)).unwrap();
+    let mut dice = Dice(5);
+    for _ in 0..60 {
+        let text = (0..150_000).map(|_| char::from(b' ' + dice.roll(94) as u8)).collect::<String>();
+        let source = Source { function: FunctionId(0), first_line: 1, text: text.into() };
+        writer.record(&Record::Source(source)).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_trace_cut_while_memspy_reads_it_is_an_error_and_no_signal() {
+    use std::os::unix::process::ExitStatusExt;
+    let (directory, path) = place();
+    large(&path);
+    let bytes = fs::read(&path).unwrap();
+    // When it is cut, and by how much, is up to chance: none of it may end memspy.
+    for round in 0..60 {
+        let copy = directory.path().join(format!("copy-{round}"));
+        fs::write(&copy, &bytes).unwrap();
+        let mut memspy = std::process::Command::new(env!("CARGO_BIN_EXE_memspy"));
+        let memspy = memspy.arg("verdict").arg(&copy).stdout(std::process::Stdio::null());
+        let mut child = memspy.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(round % 20));
+        let file = fs::OpenOptions::new().write(true).open(&copy).unwrap();
+        file.set_len(bytes.len() as u64 * (round % 7) / 10 + 20).unwrap();
+        let done = child.wait_with_output().unwrap();
+        assert_eq!(done.status.signal(), None, "round {round}: {}", done.status);
+        let _ = fs::remove_file(&copy);
+    }
 }

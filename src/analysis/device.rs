@@ -229,6 +229,14 @@ impl DeviceProfile {
         self.last_map = Some(map.time);
     }
 
+    /// About how many bytes it takes, besides what every device takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let moments = [&self.peak, &self.end].into_iter().flatten();
+        let listed: usize = moments.map(|moment| moment.blocks.len()).sum();
+        let blocks = (self.living.len() + self.overlooked.len()) * 4 * size_of::<Living>();
+        self.ledger.memory() + (blocks + listed * size_of::<(u64, Arc<Charge>)>()) as u64
+    }
+
     /// Whether nothing was allocated since the last map.
     pub(crate) fn is_settled(&self) -> bool {
         self.last_map.is_none() || self.ledger.intervals.is_empty()

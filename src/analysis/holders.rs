@@ -71,6 +71,15 @@ impl HolderLooks {
         }
     }
 
+    /// About how many bytes they take.
+    pub(crate) fn memory(&self) -> u64 {
+        let of = |look: &Look| {
+            let names: usize = look.held.held.iter().map(|held| held.holder.len() + 96).sum();
+            (size_of::<Look>() + names + look.made.len() * 64) as u64
+        };
+        self.highest.values().chain(self.last.values()).map(of).sum()
+    }
+
     /// The memory of a device by holder; `None` when no look saw it.
     pub(crate) fn stacks(
         &self,

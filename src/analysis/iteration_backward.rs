@@ -37,6 +37,12 @@ pub(super) struct BackwardBlocks {
 }
 
 impl BackwardBlocks {
+    /// About how many bytes it takes.
+    pub(super) fn memory(&self) -> u64 {
+        let blocks: usize = self.blocks.values().map(|blocks| blocks.capacity()).sum();
+        (blocks * size_of::<Passing>() + self.live.len() * 48) as u64
+    }
+
     /// From now on events come as `exact` says.
     pub(super) fn begin(&mut self, exact: &Exact) {
         self.forget();

@@ -38,6 +38,11 @@ pub(super) struct OpenLevels {
 }
 
 impl OpenLevels {
+    /// About how many bytes it takes.
+    pub(super) fn memory(&self) -> u64 {
+        (size_of::<OpenLevels>() + self.late.capacity() * size_of::<Seen>()) as u64
+    }
+
     /// Counters that were looked at.
     pub(super) fn look(&mut self, time: Nanos, allocated: Stat, reserved: Stat) {
         self.levels.reserved = reserved.current;

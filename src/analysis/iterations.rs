@@ -107,6 +107,14 @@ pub(crate) struct Iterations {
     by_parameter: bool,
     /// Of `done`, those that lost events have made uncertain already: marked once, they are not walked again.
     uncertain: Range<usize>,
+    /// About how many bytes `done` takes.
+    kept: u64,
+}
+
+/// About how many bytes a look's sums take.
+fn memory_of(held: &HeldInIteration) -> u64 {
+    let names: usize = held.parameters.keys().map(|name| name.len() + 96).sum();
+    (size_of::<HeldInIteration>() + held.categories.len() * 32 + names) as u64
 }
 
 /// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
@@ -178,6 +186,9 @@ impl Iterations {
                 held: std::mem::take(&mut self.held),
             };
             if self.done.len() < MOST {
+                let levels = iteration.levels.len() * 2 * size_of::<(CudaIndex, IterationLevels)>();
+                self.kept += (size_of::<Iteration>() + levels) as u64;
+                self.kept += iteration.held.values().map(memory_of).sum::<u64>();
                 self.done.push(iteration);
             } else {
                 self.left_out += 1;
@@ -196,6 +207,13 @@ impl Iterations {
                 }
             }
         }
+    }
+
+    /// About how many bytes they take.
+    pub(crate) fn memory(&self) -> u64 {
+        let open: u64 = self.open.values().map(OpenLevels::memory).sum();
+        let passing = self.in_backward.as_ref().map_or(0, BackwardBlocks::memory);
+        self.kept + self.held.values().map(memory_of).sum::<u64>() + open + passing
     }
 
     /// From now on events come as `exact` says.

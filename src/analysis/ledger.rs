@@ -81,6 +81,8 @@ impl Interval {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) intervals: Vec<Interval>,
+    /// How many were seen at the ends of all of them, at most.
+    seen: usize,
     /// Whether the counters per pool do not add up to those of all pools, so that only these are used.
     pub(crate) unpooled: bool,
     /// The least `current` seen at all since the map.
@@ -130,6 +132,7 @@ impl Ledger {
 
     /// Books bytes that a map shows and no counter has told of yet.
     pub(crate) fn push(&mut self, interval: Interval) {
+        self.seen += interval.seen.len();
         self.intervals.push(interval);
         if self.intervals.len() > INTERVALS {
             let mut halved: Vec<Interval> = Vec::with_capacity(INTERVALS / 2 + 1);
@@ -140,6 +143,7 @@ impl Ledger {
                 }
             }
             self.intervals = halved;
+            self.seen = self.intervals.iter().map(|interval| interval.seen.len()).sum();
         }
     }
 
@@ -155,9 +159,16 @@ impl Ledger {
         }
     }
 
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let seen = self.seen * size_of::<(Origin, u64)>();
+        (self.intervals.len() * size_of::<Interval>() + seen) as u64
+    }
+
     /// Begins anew at a map.
     pub(crate) fn clear(&mut self) {
         self.intervals.clear();
+        self.seen = 0;
         self.low = None;
     }
 

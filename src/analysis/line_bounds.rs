@@ -159,6 +159,8 @@ impl StackBounds {
 #[derive(Debug, Default)]
 pub(crate) struct BoundsByStack {
     stacks: Vec<Option<Box<StackBounds>>>,
+    /// How many of them there are.
+    kept: usize,
 }
 
 impl BoundsByStack {
@@ -168,7 +170,7 @@ impl BoundsByStack {
 
     /// Bytes that it takes.
     pub(crate) fn memory(&self) -> u64 {
-        let kept = self.stacks.iter().flatten().count() * size_of::<StackBounds>();
+        let kept = self.kept * size_of::<StackBounds>();
         (kept + self.stacks.len() * size_of::<usize>()) as u64
     }
 
@@ -181,7 +183,10 @@ impl BoundsByStack {
         if i >= self.stacks.len() {
             self.stacks.resize(i + 1, None);
         }
-        self.stacks[i].get_or_insert_with(|| Box::new(StackBounds::new()))
+        self.stacks[i].get_or_insert_with(|| {
+            self.kept += 1;
+            Box::new(StackBounds::new())
+        })
     }
 
     /// A stack seen at both ends of `step`.

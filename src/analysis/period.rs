@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{Arena, Change, CudaIndex, Metric, Nanos, Pool, Record, RecordSink, Step};
 
-/// Looks kept: the first so many.
-const MOST_LOOKS: usize = 1 << 19;
+/// Looks kept of all devices: the first so many.
+const MOST_LOOKS: usize = 1 << 20;
 /// Distances that are tried.
 const MOST_TRIED: usize = 64;
 /// Equal levels are compared with so many that came after.
@@ -55,6 +55,8 @@ type Looks = BTreeMap<i64, (i64, i64)>;
 pub struct PeriodFinder {
     counters: BTreeMap<CudaIndex, Looks>,
     events: BTreeMap<CudaIndex, (i64, Looks)>,
+    /// Looks kept so far, of all devices.
+    looks: usize,
 }
 
 impl PeriodFinder {
@@ -127,7 +129,8 @@ impl RecordSink for PeriodFinder {
         match record {
             Record::Counters { device, counters, .. } => {
                 let looks = self.counters.entry(*device).or_default();
-                if looks.len() < MOST_LOOKS {
+                if self.looks < MOST_LOOKS {
+                    self.looks += 1;
                     let stat = |metric: Metric| counters.stat(metric, Pool::All);
                     let made = stat(Metric::Allocation).allocated;
                     let active = stat(Metric::Active).current;
@@ -142,8 +145,9 @@ impl RecordSink for PeriodFinder {
                         let (made, looks) = self.events.entry(device).or_default();
                         *made += 1;
                         if let Some(levels) = levels
-                            && looks.len() < MOST_LOOKS
+                            && self.looks < MOST_LOOKS
                         {
+                            self.looks += 1;
                             looks.insert(*made, (levels.allocated, levels.active));
                         }
                     }

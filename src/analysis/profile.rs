@@ -2,6 +2,7 @@
 
 pub(crate) mod inherit;
 mod intake;
+mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::model::{
     AllocatorCounters, CudaIndex, Device, DeviceUsage, End, FunctionId, Gap, Nanos, ProcessUsage,
     ReaderKind, Runtime, Source, StackTable, Start, ThreadSample,
 };
+use memory::MemoryLimit;
 
 /// Greatest values that NVML told of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +90,7 @@ pub struct Profile {
     gap_count: u64,
     /// Whether such a stretch has just been passed: what is inherited next goes on from there.
     after_gap: bool,
+    memory: MemoryLimit,
     /// The tick being collected, and whether there is one.
     open: Tick,
     is_open: bool,

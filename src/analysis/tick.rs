@@ -90,6 +90,10 @@ impl Tick {
                 chosen.retain(|t| is_main(t));
             }
         }
+        // Of so many none can be told from the others, and their weights would not add up.
+        if chosen.len() as u64 > END_WEIGHT {
+            return vec![(Origin::NoStack, END_WEIGHT)];
+        }
         let weight = (END_WEIGHT / chosen.len() as u64).max(1);
         chosen.iter().map(|t| (Origin::Stack(t.thread, t.stack), weight)).collect()
     }

@@ -114,7 +114,7 @@ impl Reader {
             window: &mut self.window,
             total,
             opener,
-            decoder: Decoder::new(),
+            decoder: Decoder::new(total),
             tally: Tally::default(),
             next_block: 0,
             next_record: 0,

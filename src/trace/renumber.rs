@@ -46,6 +46,11 @@ impl Numbering {
         Some(to)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.next as usize
+    }
+
     fn after(&self, file: u32) -> usize {
         self.runs.partition_point(|run| run.from <= file)
     }

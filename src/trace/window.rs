@@ -62,6 +62,11 @@ impl Window {
                 found.ok_or(Unreadable::Shrunk(bytes.len() as u64))
             }
             Window::File { file, start, stretch } => {
+                // What is in memory is good, but of a file that is being cut not much else will be.
+                let now = file.metadata().map_err(Unreadable::Failed)?.len();
+                if end > now {
+                    return Err(Unreadable::Shrunk(now));
+                }
                 let inside = *start <= offset && end <= *start + stretch.len() as u64;
                 if !inside {
                     let span = SPAN.max(length as u64).min(total.saturating_sub(offset));

@@ -117,6 +117,13 @@ impl Ledger {
         Ledger { least_life, ..Ledger::default() }
     }
 
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        // A table of addresses is half empty at times.
+        let blocks = self.live.len() * 2 * size_of::<(u64, Block)>();
+        (blocks + self.accounts.len() * size_of::<Account>()) as u64
+    }
+
     fn account(&mut self, index: usize) -> &mut Account {
         if index >= self.accounts.len() {
             self.accounts.resize(index + 1, Account::default());

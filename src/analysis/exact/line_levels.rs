@@ -63,6 +63,12 @@ pub(crate) struct LineLevels {
 }
 
 impl LineLevels {
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let stacks = self.reached.len() * size_of::<Reached>();
+        (stacks + self.common.len() * 48 + self.threads.len() * 96) as u64
+    }
+
     fn of_stack(&mut self, stack: StackId) -> &mut Reached {
         let index = stack.0 as usize;
         if index >= self.reached.len() {

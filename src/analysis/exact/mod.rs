@@ -139,6 +139,15 @@ impl ExactProfile {
         self.lines.values_mut().for_each(LineLevels::interrupt);
     }
 
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let torch: u64 = self.torch.values().map(TorchDevice::memory).sum();
+        let others: u64 = self.others.values().map(|other| other.ledger.memory()).sum();
+        let lines: u64 = self.lines.values().map(LineLevels::memory).sum();
+        let of = self.device_of.len() * 32 + self.freed_early.len() * 32 + self.counts_to.len() * 8;
+        torch + others + lines + of as u64
+    }
+
     /// Probes were placed once more.
     pub(crate) fn placed_again(&mut self, exact: Exact) {
         self.exact = exact;

@@ -87,6 +87,12 @@ impl TorchDevice {
         }
     }
 
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let suspects = self.suspects.len() * 16;
+        self.ledger.memory() + (self.lately.len() * size_of::<Freed>() + suspects) as u64
+    }
+
     /// A block was allocated; returns its size.
     pub(crate) fn allocate(
         &mut self,

@@ -54,6 +54,12 @@ impl Profile {
         if let Definition::Function(_, function) = definition {
             self.engine.saw(function);
         }
+        self.memory.text += match definition {
+            Definition::Function(_, function) => function.name.len() + function.file.len(),
+            Definition::Thread(_, thread) => thread.name.as_ref().map_or(0, |name| name.len()),
+            Definition::Site(_, site) => site.node.as_ref().map_or(0, |node| node.len()),
+            _ => 0,
+        } as u64;
         if !self.stacks.define(definition.clone()) {
             self.bad_definitions += 1;
             return;
@@ -293,6 +299,7 @@ impl Profile {
 
 impl RecordSink for Profile {
     fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.check_memory(record)?;
         match record {
             Record::Sample(sample) => {
                 self.iterations.take_step(self.clock.take_sample(sample, &self.stacks));
@@ -358,7 +365,10 @@ impl RecordSink for Profile {
             }
             Record::Definition(definition) => self.define(definition),
             Record::Source(source) => {
-                self.sources.insert(source.function, source.clone());
+                let before = self.sources.insert(source.function, source.clone());
+                let before = before.map_or(0, |before| before.text.len() as u64);
+                self.memory.text =
+                    (self.memory.text + source.text.len() as u64).saturating_sub(before);
             }
             Record::Start(start) => self.start = Some(start.clone()),
             Record::Runtime(runtime) => {

@@ -149,7 +149,10 @@ pub(in crate::cli) fn join(words: &JoinWords) -> Result<()> {
         None => words.ring.with_extension("bin"),
     };
     output::check(&path, words.force)?;
-    let reported = write(&segments, &path, words.force, Profile::new(), None)?;
+    let bytes = segments.iter().filter_map(|segment| std::fs::metadata(segment).ok());
+    let mut profile = Profile::new();
+    profile.limit_memory(replay::most_memory(bytes.map(|file| file.len()).sum()));
+    let reported = write(&segments, &path, words.force, profile, None)?;
     if reported.verdicts.profile().start().is_none() {
         let _ = std::fs::remove_file(&path);
         return Err(anyhow!("the segments in {} have no whole block", words.ring.display()));

@@ -5,7 +5,7 @@
 //! changed segment, its blocks.
 
 use super::varint::{Cursor, fold, put, unfold, unzigzag, zigzag};
-use super::{MAX_DEVICES, Malformed};
+use super::{MAX_DEVICES, Malformed, TOO_MANY_BLOCKS};
 use crate::model::{Block, BlockMap, BlockState, Consistency, PoolId, Segment};
 
 const KEEP: u64 = 0;
@@ -72,7 +72,14 @@ impl BlocksState {
         &mut self,
         map: &mut BlockMap,
         from: &mut Cursor<'_>,
+        most_blocks: usize,
     ) -> Result<(), Malformed> {
+        let kept = |segments: &[Segment]| -> usize {
+            segments.iter().map(|segment| 1 + segment.blocks.len()).sum()
+        };
+        let others = self.devices.iter().filter(|(device, _)| *device != map.device.0);
+        let others: usize = others.map(|(_, segments)| kept(segments)).sum();
+        let mut room = most_blocks.checked_sub(others).ok_or(TOO_MANY_BLOCKS)?;
         let before = self.segments(map.device.0)?;
         map.retries = from.number32()?;
         map.consistency = match from.number()? {
@@ -83,7 +90,7 @@ impl BlocksState {
             },
             _ => return Err(Malformed("a block map's consistency is unknown")),
         };
-        *before = decode_segments(std::mem::take(before), from)?;
+        *before = decode_segments(std::mem::take(before), from, &mut room)?;
         map.segments.clone_from(before);
         Ok(())
     }
@@ -240,20 +247,29 @@ fn step(from: &mut Cursor<'_>) -> Result<Option<(u64, u64)>, Malformed> {
 
 const GONE: Malformed = Malformed("a block map edits more than the map before has");
 
-fn decode_segments(before: Vec<Segment>, from: &mut Cursor<'_>) -> Result<Vec<Segment>, Malformed> {
+fn decode_segments(
+    before: Vec<Segment>,
+    from: &mut Cursor<'_>,
+    room: &mut usize,
+) -> Result<Vec<Segment>, Malformed> {
     let mut now = Vec::with_capacity(before.len());
     let mut old = before.into_iter();
     let mut end = 0u64;
     while let Some((kind, count)) = step(from)? {
         for _ in 0..count {
             let segment = match kind {
-                KEEP => old.next().ok_or(GONE)?,
+                KEEP => {
+                    let kept = old.next().ok_or(GONE)?;
+                    let count = 1 + kept.blocks.len();
+                    *room = room.checked_sub(count).ok_or(TOO_MANY_BLOCKS)?;
+                    kept
+                }
                 DROP => {
                     old.next().ok_or(GONE)?;
                     continue;
                 }
-                CHANGE => decode_segment(Some(old.next().ok_or(GONE)?), end, from)?,
-                _ => decode_segment(None, end, from)?,
+                CHANGE => decode_segment(Some(old.next().ok_or(GONE)?), end, from, room)?,
+                _ => decode_segment(None, end, from, room)?,
             };
             end = segment.address.wrapping_add(segment.size);
             now.push(segment);
@@ -266,11 +282,13 @@ fn decode_segment(
     known: Option<Segment>,
     end: u64,
     from: &mut Cursor<'_>,
+    room: &mut usize,
 ) -> Result<Segment, Malformed> {
+    *room = room.checked_sub(1).ok_or(TOO_MANY_BLOCKS)?;
     let flags = from.byte()?;
     if flags & SEGMENT_SAME_HEAD != 0 {
         let mut segment = known.ok_or(Malformed("a new segment has no head"))?;
-        segment.blocks = decode_blocks(&segment.blocks, segment.address, from)?;
+        segment.blocks = decode_blocks(&segment.blocks, segment.address, from, room)?;
         return Ok(segment);
     }
     let address = unfold(from.number()?).wrapping_add(end);
@@ -292,7 +310,7 @@ fn decode_segment(
         granule,
         retired: flags & SEGMENT_RETIRED != 0,
         pool,
-        blocks: decode_blocks(&before, address, from)?,
+        blocks: decode_blocks(&before, address, from, room)?,
     })
 }
 
@@ -300,12 +318,16 @@ fn decode_blocks(
     before: &[Block],
     start: u64,
     from: &mut Cursor<'_>,
+    room: &mut usize,
 ) -> Result<Vec<Block>, Malformed> {
     let mut now = Vec::with_capacity(before.len());
     let mut rest = before;
     let mut end = start;
     while let Some((kind, count)) = step(from)? {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if kind != DROP {
+            *room = room.checked_sub(count).ok_or(TOO_MANY_BLOCKS)?;
+        }
         if kind == NEW {
             // A block takes at least two bytes: what is announced cannot exceed what is there.
             now.reserve(count.min(from.left() / 2));
@@ -443,7 +465,7 @@ mod tests {
                 prop_assert_eq!(write.encode(&map, &mut bytes), Ok(()));
                 let mut copy = BlockMap { segments: Vec::new(), ..map.clone() };
                 let mut cursor = Cursor(&bytes);
-                prop_assert_eq!(read.decode(&mut copy, &mut cursor), Ok(()));
+                prop_assert_eq!(read.decode(&mut copy, &mut cursor, 1000), Ok(()));
                 prop_assert_eq!(&copy, &map);
                 prop_assert!(cursor.is_empty());
             }

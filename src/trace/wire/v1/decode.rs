@@ -12,7 +12,7 @@ use super::rare::{self, Head};
 use super::sample::SampleState;
 use super::thrown;
 use super::varint::Cursor;
-use super::{Clock, Malformed, tag};
+use super::{Clock, Malformed, most_blocks, tag};
 use crate::model::{
     AllocatorCounters, BlockMap, Consistency, CudaIndex, Definition, End, Events, Frame, FrameId,
     Function, FunctionId, Nanos, Record, RecordSink, Sample, SiteId, Source, StackId, StackNode,
@@ -60,6 +60,7 @@ struct Next {
 /// Reads block after block.
 #[derive(Debug)]
 pub(crate) struct Decoder {
+    most_blocks: usize,
     functions: Numbering,
     frames: Numbering,
     stacks: Numbering,
@@ -81,8 +82,12 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     /// A decoder that knows no definition yet.
-    pub(crate) fn new() -> Self {
+    ///
+    /// The file has `bytes`, which bounds what may be kept of it.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let most_blocks = most_blocks(bytes);
         Decoder {
+            most_blocks,
             functions: Numbering::default(),
             frames: Numbering::default(),
             stacks: Numbering::default(),
@@ -221,7 +226,7 @@ impl Decoder {
                     stacks: &self.stacks,
                     sites: &self.sites,
                 };
-                Some(Record::Inherited(inherited::decode(from, time, &lookup)?))
+                Some(Record::Inherited(inherited::decode(from, time, &lookup, self.most_blocks)?))
             }
             tag::TRIGGERED => {
                 let time = self.time(from)?;
@@ -274,7 +279,7 @@ impl Decoder {
         tally: &mut Tally,
     ) -> Result<(), Stopped> {
         self.threads_out.time = Nanos(self.clock.decode_sample(from.number()?));
-        self.sample.decode(tag, from)?;
+        self.sample.decode(tag, from, self.threads.len())?;
         if tag != tag::SAMPLE_SAME || self.threads_lost {
             self.renumber_sample();
         }
@@ -342,7 +347,7 @@ impl Decoder {
             consistency: Consistency::Consistent,
             segments: std::mem::take(&mut self.map_out.segments),
         };
-        self.blocks.decode(&mut map, from)?;
+        self.blocks.decode(&mut map, from, self.most_blocks)?;
         let record = Record::Blocks(map);
         let delivered = deliver(&record, sink, tally);
         if let Record::Blocks(map) = record {

@@ -2,9 +2,9 @@
 
 use bincode::{BorrowDecode, Encode};
 
-use super::Malformed;
 use super::events::{arena, put_arena};
 use super::varint::{Cursor, fold, fold_signed, put, unfold, unfold_signed, unzigzag, zigzag};
+use super::{Malformed, TOO_MANY_BLOCKS};
 use crate::model::{
     self, Inherited, InheritedBlock, InheritedMemory, Levels, Maker, Nanos, Share, SiteId, StackId,
     ThreadId,
@@ -118,10 +118,12 @@ pub(crate) fn decode(
     from: &mut Cursor<'_>,
     time: Nanos,
     numbers: &Numbers<'_>,
+    most_blocks: usize,
 ) -> Result<Inherited, Malformed> {
+    let mut room = most_blocks;
     let mut makers = Vec::new();
-    for _ in 0..count(from, 1)? {
-        makers.push(maker(from, numbers)?);
+    for _ in 0..few(count(from, 1)?, &mut room)? {
+        makers.push(maker(from, numbers, &mut room)?);
     }
     let mut memory = Vec::new();
     for _ in 0..count(from, 5)? {
@@ -137,7 +139,7 @@ pub(crate) fn decode(
             _ => return Err(Malformed("levels neither there nor absent")),
         };
         let freed_since = from.number()?;
-        let blocks = blocks(from, makers.len())?;
+        let blocks = blocks(from, makers.len(), &mut room)?;
         memory.push(InheritedMemory { arena, mapped, levels, freed_since, blocks });
     }
     Ok(Inherited { time, makers, memory })
@@ -152,7 +154,11 @@ fn count(from: &mut Cursor<'_>, least: usize) -> Result<usize, Malformed> {
     }
 }
 
-fn maker(from: &mut Cursor<'_>, numbers: &Numbers<'_>) -> Result<Maker, Malformed> {
+fn maker(
+    from: &mut Cursor<'_>,
+    numbers: &Numbers<'_>,
+    room: &mut usize,
+) -> Result<Maker, Malformed> {
     Ok(match from.byte()? {
         BEFORE => Maker::Before,
         NO_EVENT => Maker::NoEvent,
@@ -165,7 +171,7 @@ fn maker(from: &mut Cursor<'_>, numbers: &Numbers<'_>) -> Result<Maker, Malforme
         SEEN => {
             let span = from.number()?.checked_sub(1).map(Nanos);
             let mut shares = Vec::new();
-            for _ in 0..count(from, 2)? {
+            for _ in 0..few(count(from, 2)?, room)? {
                 let thread = from.number()?.checked_sub(1);
                 let by = match thread {
                     None => None,
@@ -185,7 +191,17 @@ fn maker(from: &mut Cursor<'_>, numbers: &Numbers<'_>) -> Result<Maker, Malforme
     })
 }
 
-fn blocks(from: &mut Cursor<'_>, makers: usize) -> Result<Vec<InheritedBlock>, Malformed> {
+/// The same number, if there is room for so many more.
+fn few(count: usize, room: &mut usize) -> Result<usize, Malformed> {
+    *room = room.checked_sub(count).ok_or(TOO_MANY_BLOCKS)?;
+    Ok(count)
+}
+
+fn blocks(
+    from: &mut Cursor<'_>,
+    makers: usize,
+    room: &mut usize,
+) -> Result<Vec<InheritedBlock>, Malformed> {
     let empty = InheritedBlock {
         address: 0,
         size: 0,
@@ -195,7 +211,7 @@ fn blocks(from: &mut Cursor<'_>, makers: usize) -> Result<Vec<InheritedBlock>, M
         small: false,
         maker: 0,
     };
-    let mut blocks = vec![empty; count(from, LEAST_BLOCK)?];
+    let mut blocks = vec![empty; few(count(from, LEAST_BLOCK)?, room)?];
     let mut before = 0u64;
     for block in &mut blocks {
         before = before.wrapping_add(unfold_signed(from.number()?) as u64);

@@ -52,6 +52,16 @@ pub(crate) mod tag {
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.
 pub(crate) const MAX_DEVICES: usize = 1024;
 
+/// The most blocks that a reader keeps in one map, and in those of all devices, of a file of so many bytes: a repetition costs
+/// next to nothing in a compressed file, and a block in memory as much as many bytes of it.
+pub(crate) fn most_blocks(file: u64) -> usize {
+    usize::try_from(file).unwrap_or(usize::MAX).saturating_add(1 << 20)
+}
+
+/// More than that.
+pub(crate) const TOO_MANY_BLOCKS: Malformed =
+    Malformed("it has more blocks of memory than a file of this size may have");
+
 /// A payload that does not follow the format; says in which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);

@@ -4,6 +4,9 @@ use super::varint::{Cursor, put, unzigzag, zigzag};
 use super::{Malformed, tag};
 use crate::model::{Activity, StackId, ThreadId, ThreadSample};
 
+/// So many threads may be unknown to a reader because a damaged block described them.
+const LOST: usize = 1 << 16;
+
 /// The sample before, as both writer and reader of a block know it. Numbers are the file's.
 #[derive(Debug, Default)]
 pub(crate) struct SampleState {
@@ -58,9 +61,16 @@ impl SampleState {
     }
 
     /// Reads the rest of a sample written under `tag`; afterwards [`Self::threads`] are its threads.
-    pub(crate) fn decode(&mut self, tag: u8, from: &mut Cursor<'_>) -> Result<(), Malformed> {
+    ///
+    /// A sample has each of the `known` threads once at most, and threads whose description was lost.
+    pub(crate) fn decode(
+        &mut self,
+        tag: u8,
+        from: &mut Cursor<'_>,
+        known: usize,
+    ) -> Result<(), Malformed> {
         match tag {
-            tag::SAMPLE => self.decode_all(from)?,
+            tag::SAMPLE => self.decode_all(from, known)?,
             _ if !self.any => {
                 return Err(Malformed("a sample refers to one before, and there is none"));
             }
@@ -71,10 +81,13 @@ impl SampleState {
         Ok(())
     }
 
-    fn decode_all(&mut self, from: &mut Cursor<'_>) -> Result<(), Malformed> {
+    fn decode_all(&mut self, from: &mut Cursor<'_>, known: usize) -> Result<(), Malformed> {
         self.threads.clear();
         let mut thread = 0i64;
-        for _ in 0..from.number()? {
+        for n in 0..from.number()? {
+            if n >= (known + LOST) as u64 {
+                return Err(Malformed("a sample has more threads than were described"));
+            }
             thread = thread.wrapping_add(unzigzag(from.number()?));
             let number = u32::try_from(thread)
                 .map_err(|_| Malformed("a thread's number is out of range"))?;
@@ -165,7 +178,7 @@ mod tests {
                 let mut bytes = Vec::new();
                 let tag = write.encode(&sample, &mut bytes);
                 let mut cursor = Cursor(&bytes);
-                prop_assert_eq!(read.decode(tag, &mut cursor), Ok(()));
+                prop_assert_eq!(read.decode(tag, &mut cursor, 4), Ok(()));
                 prop_assert_eq!(read.threads(), &sample[..]);
                 prop_assert!(cursor.is_empty());
             }
