@@ -58,6 +58,7 @@ fn rooms() -> BTreeMap<&'static str, Room> {
                     "signal_hook",
                     "terminal_size",
                     "nix",
+                    "rustix",
                     "serde_json",
                 ],
             ),

@@ -25,7 +25,7 @@ use super::launch::Launched;
 use super::output::Naming;
 use super::signals::Signals;
 use super::sinks::{Reading, Sinks, To, Waiting};
-use super::{charging, choice, family, flame, hints, in_one_line, output, say};
+use super::{charging, choice, family, flame, hints, in_one_line, output, privileges, say};
 
 /// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
 const MOST_NUMBERS: usize = 1 << 18;
@@ -67,6 +67,7 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
             (signals, Some(Launched::start(&words.program, passed_on)?))
         }
     };
+    privileges::give_up_for(words);
     let pid = launched.as_ref().map(Launched::pid).or(words.pid).unwrap_or_default();
     if words.subprocesses {
         let recorded = family::record(&Arc::new(words.clone()), pid, &mut launched, &host, &stop);

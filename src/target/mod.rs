@@ -22,7 +22,7 @@ pub mod pause;
 pub mod process;
 pub mod usdt;
 
-pub use access::Access;
+pub use access::{Access, is_no_more_than_the_job};
 pub use elf::{LoadedObject, ObjectError, SymbolError};
 pub use field::{Field, Scalar};
 pub use host_memory::{HostMemory, MemoryLimit};
