@@ -235,6 +235,7 @@ fn check_top_level(complain: &mut dyn FnMut(String)) {
         "Cargo.lock",
         "README.md",
         "CHANGELOG.md",
+        "SECURITY.md",
         "src",
         "cuda",
         "scripts",
