@@ -63,6 +63,28 @@ fn a_process_that_is_not_python() {
 }
 
 #[test]
+fn rights_that_are_missing_are_not_taken_for_a_missing_python() {
+    assert!(nix::unistd::geteuid().is_root(), "this test has to run as root");
+    let python = Waiting::start("python3", &["-c", "input()"]);
+    let process = memspy::target::Process::open(python.0.id()).unwrap();
+    while !process
+        .mappings()
+        .is_ok_and(|maps| maps.object(|name| name.starts_with("libc")).is_some())
+    {
+        std::thread::yield_now();
+    }
+    for word in ["dump", "record"] {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-sys_ptrace"]).arg(cargo_bin("memspy"));
+        let done = command.args([word, "-p", &python.pid()]).output().unwrap();
+        let err = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(1), "{err}");
+        assert!(err.contains("permission denied") && err.contains("SYS_PTRACE"), "{err}");
+        assert!(!err.contains("not a Python program"), "{err}");
+    }
+}
+
+#[test]
 fn a_launcher_whose_child_is_python() {
     let script = "python3 -c 'input()' & wait";
     let shell = Waiting::start("sh", &["-c", script]);

@@ -144,6 +144,85 @@ fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() 
     target.finish();
 }
 
+/// The lines of `/proc/…/status` that say what a thread may do.
+fn rights(status: &str) -> Vec<(String, u64)> {
+    let lines = status.lines().filter_map(|line| line.split_once(":\t"));
+    let lines = lines.filter(|(name, _)| ["CapEff", "CapPrm", "NoNewPrivs"].contains(name));
+    lines.map(|(name, hex)| (name.to_owned(), u64::from_str_radix(hex, 16).unwrap())).collect()
+}
+
+#[test]
+fn a_recorder_that_is_root_keeps_only_the_rights_it_needs() {
+    assert_root();
+    const SYS_PTRACE: u64 = 1 << 19;
+    const NOT_NEEDED: u64 = 1 << 16 | 1 << 21 | 1 << 12; // SYS_MODULE, SYS_ADMIN, NET_ADMIN
+    let target = Target::start(pythons::newest_here().target("life.py"));
+    let mut recording = support::memspy::Recording::start(target.pid(), &[]);
+    recording.wait_for_block();
+    let threads = std::fs::read_dir(format!("/proc/{}/task", recording.pid())).unwrap();
+    let mut seen = 0;
+    for thread in threads {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        let has = rights(&status);
+        assert_eq!(has.len(), 3, "{status}");
+        for (name, bits) in &has {
+            match name.as_str() {
+                "NoNewPrivs" => assert_eq!(*bits, 1, "{status}"),
+                _ => assert!(bits & NOT_NEEDED == 0 && bits & SYS_PTRACE != 0, "{status}"),
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen > 1, "it has threads");
+    recording.interrupt();
+    target.finish();
+}
+
+#[test]
+fn a_program_that_memspy_starts_has_all_the_rights_that_memspy_was_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = "import time; time.sleep(0.5); print(open('/proc/self/status').read())";
+    let mut command = support::memspy::command(None);
+    command.args(["record", "-o"]).arg(folder.path().join("t.bin"));
+    let done = run(command.args(["--", "python3", "-c", program])).ok();
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    assert_eq!(rights(&done.out), rights(&own));
+}
+
+#[test]
+fn code_that_opens_files_by_name_is_not_used_beside_another_users_job() {
+    assert_root();
+    let files = Files::new();
+    // A library with the name of a Python that memspy does not know, in a program that is none.
+    let library = files.path("libpython3.6.so");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&library);
+    assert!(compiler.status().unwrap().success());
+    let start = |user: u32| {
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--reuid={user}"), "--clear-groups", "cat"]);
+        command.env("LD_PRELOAD", &library).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let comm = format!("/proc/{}/comm", child.id());
+        while std::fs::read(&comm).unwrap() != b"cat\n" {
+            std::thread::yield_now();
+        }
+        let process = memspy::target::Process::open(child.id()).unwrap();
+        let is_library = |name: &str| name.starts_with("libpython");
+        while process.mappings().unwrap().object(is_library).is_none() {
+            std::thread::yield_now();
+        }
+        let done = support::memspy::memspy_at(child.id(), &["dump"]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        done
+    };
+    start(NOBODY).refused(&["CPython 3.6 is not known", "no more rights than the job"]);
+    let own = start(0);
+    assert!(!own.err.contains("no more rights"), "{}", own.err);
+    own.refused(&["CPython 3.6 is not known"]);
+}
+
 #[test]
 fn a_file_that_only_root_may_read_gets_into_no_trace_of_another_users_job() {
     assert_root();

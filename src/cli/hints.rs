@@ -84,10 +84,20 @@ pub(super) fn denied(pid: u32) -> String {
 
 /// The exact remedy for these facts.
 pub(super) fn advice(access: &Access) -> String {
-    if access.sys_ptrace || access.user == 0 {
+    if access.user == 0 && !access.sys_ptrace {
         return if access.in_container {
             "memspy runs in a container without the right to trace: start it with --cap-add SYS_PTRACE \
              (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]), or run memspy on the host"
+                .to_owned()
+        } else {
+            "memspy runs as root without CAP_SYS_PTRACE: give it that capability (systemd: CapabilityBoundingSet)"
+                .to_owned()
+        };
+    }
+    if access.sys_ptrace {
+        return if access.in_container {
+            "memspy has CAP_SYS_PTRACE and is refused all the same, by the container's seccomp profile or because the process \
+             is not of this container: run memspy on the host"
                 .to_owned()
         } else {
             "a security module (SELinux, AppArmor, lockdown) refuses it: look into the kernel's log"
@@ -147,6 +157,9 @@ mod tests {
             (Access { ptrace_scope: Some(3), ..access() }, "boot"),
             (Access { target_user: Some(7), ..access() }, "user 7"),
             (Access { user: 0, in_container: true, ..access() }, "--cap-add SYS_PTRACE"),
+            (Access { user: 0, ..access() }, "without CAP_SYS_PTRACE"),
+            (Access { user: 0, sys_ptrace: true, ..access() }, "security module"),
+            (Access { sys_ptrace: true, in_container: true, ..access() }, "on the host"),
             (Access { target_in_container: true, ..access() }, "host"),
         ];
         for (facts, remedy) in cases {

@@ -1,53 +1,74 @@
 //! Starting the program that is to be recorded, and what becomes of it.
 
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::signals::PassedOn;
 
 /// Between two looks whether the program has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A program started by memspy.
 pub(super) struct Launched {
-    child: Child,
+    child: Arc<Mutex<Child>>,
+    pid: u32,
     name: String,
 }
 
 impl Launched {
-    /// Starts `program` (its name and its arguments) on memspy's own terminal.
-    pub(super) fn start(program: &[String]) -> Result<Self> {
+    /// Starts `program` (its name and its arguments) on memspy's own terminal, and passes `signals` on to it until it ends.
+    pub(super) fn start(program: &[String], signals: PassedOn) -> Result<Self> {
         let (name, arguments) = program.split_first().context("no program to start after --")?;
         let child = Command::new(name)
             .args(arguments)
             .spawn()
             .with_context(|| format!("cannot start {name}; is it spelled right and executable?"))?;
-        Ok(Launched { child, name: name.clone() })
+        let pid = child.id();
+        let child = Arc::new(Mutex::new(child));
+        pass_on(signals, Arc::clone(&child)).context("cannot pass signals on")?;
+        Ok(Launched { child, pid, name: name.clone() })
     }
 
     /// Its pid.
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Whether it has ended.
     pub(super) fn has_ended(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(Some(_)))
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(child.try_wait(), Ok(Some(_)))
     }
 
-    /// Waits for its end (memspy never ends a program it records) and passes on its exit code. When
-    /// `leave` is set, it goes on without memspy.
-    pub(super) fn wait(mut self, leave: &AtomicBool) -> Result<u8> {
+    /// Waits for its end (memspy never ends a program it records by itself) and passes on its exit code.
+    pub(super) fn wait(self) -> Result<u8> {
         loop {
-            let status = self.child.try_wait();
+            let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
             match status.with_context(|| format!("cannot wait for {}", self.name))? {
                 Some(status) => return Ok(exit_code(status)),
-                None if leave.load(Ordering::Relaxed) => return Ok(0),
                 None => std::thread::sleep(LOOK_EVERY),
             }
         }
     }
+}
+
+/// Sends every signal that comes to `child`.
+fn pass_on(mut signals: PassedOn, child: Arc<Mutex<Child>>) -> std::io::Result<()> {
+    let pass_on = move || {
+        for signal in signals.forever() {
+            // Held meanwhile: once it has been waited for, its number may be another program's.
+            let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+            if let (Ok(None), Ok(signal)) = (child.try_wait(), Signal::try_from(signal)) {
+                let _ = kill(Pid::from_raw(child.id() as i32), signal);
+            }
+        }
+    };
+    std::thread::Builder::new().name("memspy-signals".to_owned()).spawn(pass_on).map(drop)
 }
 
 /// The exit code a shell would give: 128 and the signal's number for a program that a signal ended.

@@ -19,6 +19,7 @@ mod iterations;
 mod launch;
 mod lines;
 mod output;
+mod privileges;
 mod ranks;
 mod record;
 mod replay;
@@ -62,6 +63,7 @@ pub fn run() -> ExitCode {
     if let Some(mode) = words.mode {
         output::set_mode(mode);
     }
+    privileges::give_up(&words.command);
     // A file that may not grow further is then an error of the write, which is told, and not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &words.command {

@@ -25,7 +25,7 @@ use super::launch::Launched;
 use super::output::Naming;
 use super::signals::Signals;
 use super::sinks::{Reading, Sinks, To, Waiting};
-use super::{charging, choice, family, flame, hints, in_one_line, output, say};
+use super::{charging, choice, family, flame, hints, in_one_line, output, privileges, say};
 
 /// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
 const MOST_NUMBERS: usize = 1 << 18;
@@ -60,12 +60,18 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
         bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
     }
 
-    let Signals { stop, leave } = Signals::watch()?;
-    let mut launched = words.pid.is_none().then(|| Launched::start(&words.program)).transpose()?;
+    let (Signals { stop }, mut launched) = match words.pid {
+        Some(_) => (Signals::watch()?, None),
+        None => {
+            let (signals, passed_on) = Signals::watch_for_program()?;
+            (signals, Some(Launched::start(&words.program, passed_on)?))
+        }
+    };
+    privileges::give_up_for(words);
     let pid = launched.as_ref().map(Launched::pid).or(words.pid).unwrap_or_default();
     if words.subprocesses {
         let recorded = family::record(&Arc::new(words.clone()), pid, &mut launched, &host, &stop);
-        return ended(launched, recorded, &leave);
+        return ended(launched, recorded);
     }
     let attached = match &launched {
         Some(_) => attach_when_python(pid, &stop),
@@ -80,11 +86,11 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
         }
         Err(error) => Err(hints::attach(error, pid)),
     };
-    ended(launched, recorded, &leave)
+    ended(launched, recorded)
 }
 
 /// Waits for a program that memspy started, and passes on its exit code.
-fn ended(launched: Option<Launched>, recorded: Result<()>, leave: &AtomicBool) -> Result<ExitCode> {
+fn ended(launched: Option<Launched>, recorded: Result<()>) -> Result<ExitCode> {
     match launched {
         None => recorded.map(|()| ExitCode::SUCCESS),
         Some(program) => {
@@ -92,7 +98,7 @@ fn ended(launched: Option<Launched>, recorded: Result<()>, leave: &AtomicBool) -
             if let Err(error) = &recorded {
                 say(&format!("error: {}", in_one_line(error)));
             }
-            let code = program.wait(leave)?;
+            let code = program.wait()?;
             // A program's own failure says more than memspy's.
             Ok(if recorded.is_err() && code == 0 { ExitCode::FAILURE } else { code.into() })
         }

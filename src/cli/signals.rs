@@ -1,37 +1,60 @@
-//! Ctrl-C and its kin: work ends in order, a second time at once.
+//! Ctrl-C and its kin: work ends in order, a second time at once; what is meant for a program that memspy started reaches it.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag::{register, register_conditional_default};
 
-/// What signals ask of memspy; the second one ends it at once.
+/// What signals ask of memspy.
 pub(super) struct Signals {
-    /// SIGINT, SIGTERM, SIGHUP: the recording is to end.
+    /// SIGINT, SIGTERM, SIGHUP: the recording is to end. A second one ends memspy at once.
     pub(super) stop: Arc<AtomicBool>,
-    /// SIGTERM, SIGHUP, which a program that memspy started has not received as Ctrl-C is: memspy is
-    /// to end without waiting for it.
-    pub(super) leave: Arc<AtomicBool>,
 }
+
+/// Signals to pass on to a program that memspy is about to start.
+pub(super) type PassedOn = signal_hook::iterator::Signals;
 
 impl Signals {
     /// Watches for them from now on.
     pub(super) fn watch() -> Result<Signals> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        use signal_hook::flag::{register, register_conditional_default};
-        let signals = Signals { stop: Arc::default(), leave: Arc::default() };
+        let signals = Signals { stop: Arc::default() };
         let watch = || -> io::Result<()> {
-            for signal in [SIGINT, SIGTERM, SIGHUP] {
+            for signal in not_ignored(&[SIGINT, SIGTERM, SIGHUP]) {
                 register_conditional_default(signal, Arc::clone(&signals.stop))?;
                 register(signal, Arc::clone(&signals.stop))?;
-            }
-            for signal in [SIGTERM, SIGHUP] {
-                register(signal, Arc::clone(&signals.leave))?;
             }
             Ok(())
         };
         watch().context("cannot watch for Ctrl-C")?;
         Ok(signals)
     }
+
+    /// The same for a memspy that starts a program. Ctrl-C reaches the program by itself, as it does memspy. All others are sent to
+    /// memspy in its place: it passes them on and lives as long as the program does.
+    pub(super) fn watch_for_program() -> Result<(Signals, PassedOn)> {
+        let signals = Signals { stop: Arc::default() };
+        let watch = || -> io::Result<PassedOn> {
+            for signal in not_ignored(&[SIGINT]) {
+                register_conditional_default(signal, Arc::clone(&signals.stop))?;
+                register(signal, Arc::clone(&signals.stop))?;
+            }
+            for signal in not_ignored(&[SIGTERM, SIGHUP]) {
+                register(signal, Arc::clone(&signals.stop))?;
+            }
+            PassedOn::new(not_ignored(&[SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]))
+        };
+        let passed_on = watch().context("cannot watch for signals")?;
+        Ok((signals, passed_on))
+    }
+}
+
+/// Those of `signals` that memspy was not started to ignore (`nohup`): then neither it nor what it starts is to notice them.
+fn not_ignored(signals: &[i32]) -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
 }

@@ -76,6 +76,15 @@ pub enum PythonError {
     /// The symbols of the interpreter could not be looked up.
     #[error(transparent)]
     Symbol(#[from] SymbolError),
+    /// The own reader does not apply, and the py-spy crate may not be used.
+    #[error(
+        "{why}; the py-spy crate, which may know it, opens files that the job names: it is used only by a memspy with no more \
+         rights than the job, as its own user"
+    )]
+    NoFallback {
+        /// Why the own reader does not apply.
+        why: String,
+    },
     /// The py-spy crate, used where the own reader does not apply, failed as well.
     #[error("py-spy cannot read process {pid} either: {why}")]
     Fallback {

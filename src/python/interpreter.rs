@@ -4,7 +4,9 @@ use super::debug_offsets;
 use super::error::PythonError;
 use super::layout::{Layout, LayoutSource};
 use super::rows::{ROWS, row};
-use crate::target::{Addr, LoadedObject, Mapping, Mappings, Memory, Process, ProcessError};
+use crate::target::{
+    Addr, LoadedObject, Mapping, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
+};
 
 /// More loaded files than any process has.
 const MOST_OBJECTS: usize = 4096;
@@ -113,8 +115,15 @@ fn runtime(
         .collect();
     objects.sort_by_key(|m| (rank(m), m.start));
     for mapping in objects {
-        // A mapped file that is no ELF object is no error: there are many (locales, data).
-        let Ok(object) = LoadedObject::read(memory, mapping) else { continue };
+        let object = match LoadedObject::read(memory, mapping) {
+            Ok(object) => object,
+            // Mappings may be seen with fewer rights (CAP_PERFMON) than memory.
+            Err(ObjectError::Memory { source: MemoryError::Denied, .. }) => {
+                return Err(PythonError::Denied { pid: process.pid() });
+            }
+            // A mapped file that is no ELF object is no error: there are many (locales, data).
+            Err(_) => continue,
+        };
         if let Ok(Some(addr)) = object.exported(memory, "_PyRuntime") {
             return Ok(Some((object, addr)));
         }

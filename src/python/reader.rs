@@ -11,7 +11,7 @@ use super::probed::ProbedStacks;
 use super::raised::Exceptions;
 use super::variables::IntegerVariable;
 use crate::model::{FrameWalk, ObjectHead, StackTable, ThreadId, ThreadSample};
-use crate::target::{PageCache, Process};
+use crate::target::{PageCache, Process, is_no_more_than_the_job};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
 pub struct PythonReader {
@@ -39,11 +39,19 @@ impl PythonReader {
     ///
     /// # Errors
     /// [`PythonError::NotReady`] while the interpreter starts: try again a little later. The others are
-    /// final for this process: no Python, a version unknown to the own reader and to py-spy, no
-    /// permission, process gone.
+    /// final for this process: no Python, a version unknown to the own reader and to py-spy (which is used only where memspy has no more
+    /// rights than the process), no permission, process gone.
     pub fn attach(process: &Process) -> Result<PythonReader, PythonError> {
         match Self::attach_own(process) {
             Ok(reader) => Ok(reader),
+            Err(
+                error @ (PythonError::UnknownVersion { .. }
+                | PythonError::Unsupported { .. }
+                | PythonError::LayoutMismatch { .. }),
+                // Its code follows links and waits for pipes, and was not written for a job that means harm.
+            ) if !is_no_more_than_the_job(process) => {
+                Err(PythonError::NoFallback { why: error.to_string() })
+            }
             Err(
                 error @ (PythonError::UnknownVersion { .. }
                 | PythonError::Unsupported { .. }

@@ -122,11 +122,11 @@ impl Family {
                 if !has(&mappings, &CUDA) {
                     return None;
                 }
-                let attached = match self.any {
-                    true => Readers::attach_any(pid),
-                    false => Readers::attach(pid),
-                };
-                Box::new(attached.ok()?)
+                Box::new(attach(pid, self.any)?)
+            }
+            // What was attached to before an exec is gone.
+            Standing::Waiting(readers) if !readers.process.same_start() => {
+                Box::new(attach(pid, self.any)?)
             }
             Standing::Waiting(mut readers) => {
                 readers.refresh();
@@ -168,6 +168,10 @@ impl Family {
         }
         false
     }
+}
+
+fn attach(pid: u32, any: bool) -> Option<Readers> {
+    if any { Readers::attach_any(pid).ok() } else { Readers::attach(pid).ok() }
 }
 
 /// Whether the driver says that memory is its own.

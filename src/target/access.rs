@@ -55,6 +55,18 @@ impl Access {
     }
 }
 
+/// Whether memspy can do nothing that the user of `process` cannot: the same user, and no capability that the process lacks.
+pub fn is_no_more_than_the_job(process: &Process) -> bool {
+    let statuses =
+        Process::open(std::process::id()).and_then(|own| Ok((own.status()?, process.status()?)));
+    let Ok((own, job)) = statuses else { return false };
+    let link = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/user")).ok();
+    let namespace = link("self");
+    let same_namespace = namespace.is_some() && namespace == link(&process.pid().to_string());
+    let users = [job.ruid, job.euid, job.suid, job.fuid];
+    same_namespace && users.iter().all(|user| *user == own.euid) && own.capprm & !job.capprm == 0
+}
+
 /// The effective capability set of memspy.
 fn effective_capabilities() -> Result<u64, ProcessError> {
     let pid = std::process::id();
@@ -79,6 +91,24 @@ fn in_container() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_of_another_user_or_with_fewer_capabilities_may_do_less() {
+        assert!(nix::unistd::geteuid().is_root(), "this test has to run as root");
+        assert!(is_no_more_than_the_job(&Process::open(std::process::id()).unwrap()));
+        for less in [&["--reuid=65534"][..], &["--bounding-set", "-chown"]] {
+            let mut command = std::process::Command::new("setpriv");
+            command.args(less).arg("cat").stdin(std::process::Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let comm = format!("/proc/{}/comm", child.id());
+            while std::fs::read(&comm).unwrap() != b"cat\n" {
+                std::thread::yield_now();
+            }
+            assert!(!is_no_more_than_the_job(&Process::open(child.id()).unwrap()), "{less:?}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
 
     #[test]
     fn the_facts_about_itself_are_known() {

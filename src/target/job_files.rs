@@ -21,6 +21,8 @@ use super::process::Process;
 const MOST_ATTEMPTS: u32 = 32;
 /// `AT_SECURE` of <linux/auxvec.h>: the program was started with more rights than the one who started it.
 const AT_SECURE: u64 = 23;
+/// How something is found without being opened.
+const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// File systems whose files are not stored but made up by the kernel, some for the very process that reads them (magic numbers of
 /// <linux/magic.h>): proc, sysfs, debugfs, tracefs, securityfs, cgroup, cgroup2, bpf, configfs, selinuxfs, pstore, efivarfs, nsfs,
 /// binfmt_misc.
@@ -60,7 +62,8 @@ pub enum FileError {
     NoOpenat2,
     /// It is not certain any more whose rights count.
     #[error(
-        "the process has become another program, or was started with raised rights (set-user-id)"
+        "it is not certain whose rights count: the process has become another program, was started with raised rights \
+         (set-user-id), or runs as several users"
     )]
     Changed,
     /// A directory, a device, a pipe; a file that the kernel makes up.
@@ -208,25 +211,23 @@ impl Rights {
 
     /// What is at `path`, without opening it.
     fn find(&self, path: &Path) -> Result<OwnedFd, FileError> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         for _ in 0..MOST_ATTEMPTS {
-            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), inside) {
+            match rustix::fs::openat2(&self.root, path, FOUND, Mode::empty(), inside) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::NOSYS) if self.is_own() => {
-                    return Ok(rustix::fs::open(path, flags, Mode::empty())?);
-                }
-                Err(Errno::NOSYS) => return Err(FileError::NoOpenat2),
+                Err(Errno::NOSYS) => return self.find_without_openat2(path),
                 found => return Ok(found?),
             }
         }
         Err(Errno::AGAIN.into())
     }
 
-    /// Whether a look-up of memspy's own would lead to nothing else, and with no more rights.
-    fn is_own(&self) -> bool {
-        let none = rustix::thread::capabilities(None).is_ok_and(|own| own.effective.is_empty());
-        self.same_root && none && self.user == rustix::process::getuid().as_raw()
+    /// The same on an old kernel: only where memspy's own names and files are those of the job's user.
+    fn find_without_openat2(&self, path: &Path) -> Result<OwnedFd, FileError> {
+        if !self.same_root || self.user != rustix::process::getuid().as_raw() {
+            return Err(FileError::NoOpenat2);
+        }
+        Ok(rustix::fs::open(path, FOUND, Mode::empty())?)
     }
 }
 
@@ -247,7 +248,7 @@ fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileError> {
 
 /// Opens what a name of `/proc/PID` stands for: the very file, whatever it is called.
 fn open_exact(name: &str) -> Result<File, FileError> {
-    let found = rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let found = rustix::fs::open(name, FOUND, Mode::empty())?;
     open_stored(found.as_fd()).map(|(file, _)| file)
 }
 
@@ -394,6 +395,17 @@ mod tests {
         assert!(refused && capabilities.is_empty());
         assert_eq!(rustix::thread::capabilities(None).unwrap(), before);
         File::open("/etc/shadow").unwrap();
+    }
+
+    #[test]
+    fn without_openat2_no_file_is_found_for_another_user_or_in_another_root() {
+        let rights = || Rights::of(&own(), own().started_with()).unwrap();
+        rights().find_without_openat2(Path::new("/etc/passwd")).unwrap();
+        let others = [Rights { user: 65534, ..rights() }, Rights { same_root: false, ..rights() }];
+        for other in others {
+            let refused = other.find_without_openat2(Path::new("/etc/passwd"));
+            assert!(matches!(refused, Err(FileError::NoOpenat2)), "{refused:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The target process: a pid becomes safe reads of its memory, its mappings, its files and its ELF symbols.
 //!
 //! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses.
-//! May import `model`, and alone knows process reading, `/proc` and ELF.
+//! May import `model`, and alone knows process reading, `/proc` and ELF. Its only threads open files as the target's user.
 //! Never writes to or signals the target, and stops it only by [`Pause`]; never interprets what it reads.
 //! Start reading at [`Process`] and [`Memory`].
 
@@ -22,7 +22,7 @@ pub mod pause;
 pub mod process;
 pub mod usdt;
 
-pub use access::Access;
+pub use access::{Access, is_no_more_than_the_job};
 pub use elf::{LoadedObject, ObjectError, SymbolError};
 pub use field::{Field, Scalar};
 pub use host_memory::{HostMemory, MemoryLimit};

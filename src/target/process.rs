@@ -160,6 +160,15 @@ impl Process {
         }
     }
 
+    /// Whether no `exec` has happened in it since it was opened, of another program or of the same one again (`true` where that
+    /// cannot be seen).
+    pub fn same_start(&self) -> bool {
+        match (&self.started_with, auxiliary_vector(self.pid)) {
+            (Some(before), Some(now)) => *before == now,
+            _ => true,
+        }
+    }
+
     /// What is mapped in it now.
     pub fn mappings(&self) -> Result<Mappings, ProcessError> {
         Mappings::read(&self.proc)

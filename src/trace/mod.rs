@@ -1,6 +1,6 @@
 //! Turns records into a file, and the file into the same records again.
 //!
-//! May import `model` and `std`; bincode, zstd, crc32c and thiserror live here only.
+//! May import `model`, `files` and `std`; bincode, zstd, crc32c and thiserror live here only.
 //! Never knows the clock, the target or what records mean, and never makes a record up.
 //! Start reading at the format below, then at [`Writer`] and [`Reader`].
 //!

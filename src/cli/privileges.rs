@@ -1,0 +1,75 @@
+//! Rights that a command does not need: given up before it begins.
+//!
+//! This bounds what a mistake can do, not what an intruder could: root without capabilities still owns root's files.
+
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use super::args::{Command, Record};
+
+/// To read and write the files that the user names.
+const FILES: CapabilitySet =
+    CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
+/// To look into a job: its memory, the files mapped in it, others as its own user; and to give way to it.
+const JOB: CapabilitySet = FILES
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::CHECKPOINT_RESTORE)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SYS_NICE);
+/// To place probes in the kernel.
+const PROBES: CapabilitySet = JOB
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::SYS_RESOURCE)
+    .union(CapabilitySet::IPC_LOCK);
+
+/// What is needed to look into a job, with probes or without.
+fn live(probes: bool) -> CapabilitySet {
+    if probes { PROBES } else { JOB }
+}
+
+/// Gives up what `command` does not need. Threads that are started later have no more.
+pub(super) fn give_up(command: &Command) {
+    let kept = match command {
+        Command::Flame(_)
+        | Command::Lines(_)
+        | Command::Iterations(_)
+        | Command::Verdict(_)
+        | Command::Join(_)
+        | Command::Completions(_) => FILES,
+        Command::Dump(_) | Command::Tensors(_) | Command::Referrers(_) | Command::Graph(_) => JOB,
+        Command::Top(words) => live(words.exact),
+        Command::Doctor(_) => PROBES,
+        // Later: the program that it may start is to have all that memspy was given.
+        Command::Record(_) => return,
+        // The driver's libraries may start programs of their own, to load its modules or to make its devices.
+        Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return,
+    };
+    keep(kept);
+}
+
+/// The same for `record`, when the program is started, if there is one.
+pub(super) fn give_up_for(words: &Record) {
+    let signals = if words.pid.is_none() { CapabilitySet::KILL } else { CapabilitySet::empty() };
+    keep(live(words.exact).union(signals));
+}
+
+fn keep(kept: CapabilitySet) {
+    // What cannot be given up does no harm that was not there before.
+    let Ok(own) = rustix::thread::capabilities(None) else { return };
+    // Kernels before 5.9 let only CAP_SYS_ADMIN open mapped files.
+    let kept = match own.permitted.contains(CapabilitySet::CHECKPOINT_RESTORE) {
+        true => kept,
+        false => kept.union(CapabilitySet::SYS_ADMIN),
+    };
+    let _ = rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: own.effective & kept,
+            permitted: own.permitted & kept,
+            inheritable: own.inheritable & kept,
+        },
+    );
+    let _ = rustix::thread::set_no_new_privs(true);
+}
