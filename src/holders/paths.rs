@@ -175,14 +175,16 @@ impl Search<'_, '_> {
             return;
         }
         let mut items = 0;
-        heap.references(&Object { at, class, references: 0 }, &mut |edge, to| {
+        let mut take = |edge, to| {
             items += 1;
             // A function's globals and code are not what it holds.
             let leads_away = kind == Kind::Function && edge == Edge::Part;
             if items <= MOST_ITEMS && !leads_away && self.leads_on(to) && self.enters(to) {
                 visits.push(Visit { at: to, from: Some(from), edge, depth });
             }
-        });
+        };
+        heap.hidden_references(at, &mut take);
+        heap.references(&Object { at, class, references: 0 }, &mut take);
     }
 }
 
@@ -244,6 +246,11 @@ pub(super) fn step(heap: &Heap<'_>, edge: &Edge) -> String {
         Edge::KeywordDefault => ".__kwdefaults__".to_owned(),
         Edge::Closure => ".__closure__".to_owned(),
         Edge::SelfOfMethod => ".__self__".to_owned(),
+        Edge::Call(name) => format!(".{name}()"),
+        Edge::Variable(at) => match heap.name_of_context_variable(*at) {
+            Some(name) => format!("[<ContextVar {name}>]"),
+            None => "[…]".to_owned(),
+        },
         Edge::Part => ".__dict__".to_owned(),
     }
 }
