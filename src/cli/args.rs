@@ -349,7 +349,8 @@ pub struct Tensors {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memspy referrers -p 12345 'train: losses[0]'     a name as 'memspy tensors' prints it
-  memspy referrers -p 12345 0x7f30c4a01d30         or an address out of 'memspy tensors --json'")]
+  memspy referrers -p 12345 'losses[0]'            without its function, if no other is called so
+  memspy referrers -p 12345 0x7f30c4a01d30         or an address, also as 'memspy tensors --json' has it")]
 pub struct Referrers {
     /// What is looked at, and how
     #[command(flatten)]

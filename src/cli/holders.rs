@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::model::{HolderMap, StackTable};
+use crate::model::{Called, HolderMap, StackTable, called};
 use crate::render::{self, RenderError, TensorsWanted};
 use crate::sampler::{
     HolderError, HolderLook, Pausing, Readers, attach, look_at_holders, look_at_referrers,
@@ -104,18 +104,30 @@ pub(super) fn referrers(words: &Referrers) -> Result<()> {
     let map = look_at_referrers(&mut readers, words.looking.pausing(), &words.tensor)
         .map_err(|error| refused(error, pid))?
         .map;
+    let asked = meant(&map, &words.tensor, pid)?;
     if words.looking.json {
         say(&render::pause(&map));
         return show(&words.looking, &map, &|_, _| Ok(()));
     }
     let mut text = Vec::new();
-    if !render::referrers_text(&mut text, &map, &words.tensor)? {
-        bail!(
-            "process {pid} has no tensor called '{}': 'memspy tensors -p {pid} --limit 0 --all-devices' lists their names",
-            words.tensor
-        );
-    }
+    render::referrers_text(&mut text, &map, &asked)?;
     output::write(Path::new("-"), false, |out| out.write_all(&text))
+}
+
+/// The tensors that a word means, of which there is one at least.
+fn meant(map: &HolderMap, word: &str, pid: u32) -> Result<Vec<usize>> {
+    match called(&map.tensors, word) {
+        Called::Rows(rows) if rows.is_empty() => bail!(
+            "process {pid} has no tensor called '{word}': 'memspy tensors -p {pid} --limit 0 --all-devices' lists their names"
+        ),
+        Called::Rows(rows) => Ok(rows),
+        Called::Ambiguous(names) => {
+            bail!(
+                "'{word}' may be any of these in process {pid}, give one whole: '{}'",
+                names.join("', '")
+            )
+        }
+    }
 }
 
 impl Looking {

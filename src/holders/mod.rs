@@ -5,6 +5,7 @@
 //! Never sleeps, never retries: what has to be tried again says so, and its caller waits.
 //! Start reading at [`HolderReader`]; where names come from is told in `names` and `paths`.
 
+mod cpp_ways;
 mod error;
 mod names;
 mod paths;

@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::reader::Found;
 use crate::model::Category;
-use crate::python::Heap;
+use crate::python::{Edge, Heap, Kind, Object};
 use crate::target::Addr;
 
 /// Modules within modules.
@@ -87,20 +87,36 @@ pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
     let is_module: FxHashSet<Addr> = found.modules.iter().copied().collect();
     let mut parts: FxHashMap<Addr, Parts> = FxHashMap::default();
     let mut children: FxHashSet<Addr> = FxHashSet::default();
+    let mut scripted: Vec<(Addr, Addr)> = Vec::new();
     for module in &found.modules {
         let mut own = Parts::default();
         for (attribute, value) in heap.attributes(*module) {
             let category = match attribute.as_str() {
                 "_parameters" => Category::Parameter,
                 "_buffers" => Category::Buffer,
+                "forward" => {
+                    let original = original_of_script(heap, value);
+                    scripted.extend(
+                        original.filter(|at| is_module.contains(at)).map(|at| (*module, at)),
+                    );
+                    continue;
+                }
                 "_modules" => {
-                    let entries = heap.named_entries(value).into_iter();
+                    // That of a script is an object around a dictionary.
+                    let dict = match heap.entries_if_dict(value) {
+                        Some(_) => Some(value),
+                        None => heap.attribute(value, "_python_modules"),
+                    };
+                    let entries = dict.map(|dict| heap.named_entries(dict)).into_iter().flatten();
                     own.children = entries.filter(|(_, at)| is_module.contains(at)).collect();
                     children.extend(own.children.iter().map(|(_, child)| *child));
                     continue;
                 }
                 _ => continue,
             };
+            if heap.entries_if_dict(value).is_none() {
+                continue; // A script has them in C++.
+            }
             for (name, tensor) in heap.named_entries(value) {
                 if is_tensor.contains(&tensor) {
                     named.set_category(tensor, category);
@@ -110,6 +126,14 @@ pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
         }
         parts.insert(*module, own);
     }
+    // A script shares the tensors of the module that it was made of, which is alive with it.
+    for (script, original) in scripted {
+        let tensors = parts.get(&original).map(|own| own.tensors.clone()).unwrap_or_default();
+        if let Some(own) = parts.get_mut(&script).filter(|own| own.tensors.is_empty()) {
+            own.tensors = tensors;
+            children.insert(original);
+        }
+    }
     for root in found.modules.iter().filter(|module| !children.contains(module)) {
         let mut tensors = Vec::new();
         collect(*root, "", &parts, 0, &mut tensors);
@@ -118,6 +142,19 @@ pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
             named.trees.push(Tree { root: *root, class, tensors });
         }
     }
+}
+
+/// The module that a script was made of: its own `forward` wraps a method of that (torch/jit/_recursive.py).
+fn original_of_script(heap: &Heap<'_>, forward: Addr) -> Option<Addr> {
+    let method = heap.attribute(forward, "__wrapped__")?;
+    let class = heap.class_of(method).filter(|class| class.kind == Kind::Method)?;
+    let mut original = None;
+    heap.references(&Object { at: method, class, references: 0 }, &mut |edge, to| {
+        if edge == Edge::SelfOfMethod {
+            original = Some(to);
+        }
+    });
+    original
 }
 
 fn collect(

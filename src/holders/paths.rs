@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::cpp_ways::CppWays;
 use super::names::{Named, Rank};
 use super::reader::Found;
 use super::rows::Part;
@@ -13,6 +14,9 @@ use crate::target::Addr;
 
 /// Steps from a variable.
 const FARTHEST: u32 = 8;
+/// A module or a task counts as no farther than this: what a module holds beside its parameters is found however deep it lies in
+/// others, and what a coroutine holds though only the event loop has its task.
+const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 /// Objects looked into from one kind of variables.
 const MOST_VISITS: usize = 200_000;
 /// A container with more items is looked into only so far.
@@ -34,13 +38,15 @@ pub(super) fn of_variables(
     heap: &Heap<'_>,
     found: &Found,
     locals: &[Local],
+    ways: &CppWays,
     named: &mut Named,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
     let mut wanted: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
-    let mut search = Search { heap, named, wanted, seen: FxHashSet::default() };
+    let modules = found.modules.iter().copied().collect();
+    let mut search = Search { heap, ways, modules, named, wanted, seen: FxHashSet::default() };
     let unreached = |search: &Search<'_, '_>| -> Vec<Addr> {
         let tensors = found.tensors.iter().copied();
         tensors.filter(|at| !search.seen.contains(at) && needs_name(*at)).collect()
@@ -52,19 +58,24 @@ pub(super) fn of_variables(
 /// The shortest ways to objects, from the variables of the program as far as these lead there.
 pub(super) fn to_objects(
     heap: &Heap<'_>,
+    found: &Found,
     locals: &[Local],
+    ways: &CppWays,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut named = Named::default();
     let all = objects.len();
-    let mut search =
-        Search { heap, named: &mut named, wanted: objects, seen: FxHashSet::default() };
+    let modules = found.modules.iter().copied().collect();
+    let (wanted, seen) = (objects, FxHashSet::default());
+    let mut search = Search { heap, ways, modules, named: &mut named, wanted, seen };
     search.everywhere(locals, &|search| search.named.variables.len() < all);
     named.variables
 }
 
 struct Search<'h, 'a> {
     heap: &'h Heap<'a>,
+    ways: &'h CppWays,
+    modules: FxHashSet<Addr>,
     named: &'h mut Named,
     wanted: FxHashSet<Addr>,
     seen: FxHashSet<Addr>,
@@ -104,6 +115,7 @@ impl Search<'_, '_> {
         for (name, dict) in own {
             self.from(of_module(&name, dict), Rank::Variable);
         }
+        self.from(self.ways.of_nodes.clone(), Rank::Variable);
         self.from(scoped(library), Rank::Library);
         if more(self) {
             let roots = others.iter().flat_map(|(name, dict)| of_module(name, *dict)).collect();
@@ -126,7 +138,10 @@ impl Search<'_, '_> {
         }
         let mut next = 0;
         while next < visits.len() && next < MOST_VISITS {
-            let (at, depth) = (visits[next].at, visits[next].depth);
+            let (at, mut depth) = (visits[next].at, visits[next].depth);
+            if self.modules.contains(&at) || self.is_task(at) {
+                depth = depth.min(MAX_DEPTH_OF_LANDMARKS);
+            }
             if self.wanted.contains(&at) {
                 let path = path(self.heap, &visits, &names, next);
                 self.name(at, rank, &path);
@@ -147,6 +162,10 @@ impl Search<'_, '_> {
         self.named.add(at, rank, path);
     }
 
+    fn is_task(&self, at: Addr) -> bool {
+        self.heap.class_of(at).is_some_and(|class| &*class.name == "_asyncio.Task")
+    }
+
     /// Whether an object is new.
     fn enters(&mut self, at: Addr) -> bool {
         at.is_plausible() && self.seen.insert(at)
@@ -165,7 +184,7 @@ impl Search<'_, '_> {
         rank: Rank,
         visits: &mut Vec<Visit>,
     ) {
-        let heap = self.heap;
+        let (heap, ways) = (self.heap, self.ways);
         let Some(class) = heap.class_of(at) else { return };
         let kind = class.kind;
         // Modules are roots themselves; functions and classes of libraries lead everywhere.
@@ -175,14 +194,23 @@ impl Search<'_, '_> {
             return;
         }
         let mut items = 0;
-        heap.references(&Object { at, class, references: 0 }, &mut |edge, to| {
+        let is_generator = kind == Kind::Generator;
+        let mut take = |edge, to| {
             items += 1;
+            // However many coroutines wait for each other.
+            let awaits = is_generator && matches!(edge, Edge::Field(_));
+            let depth = if awaits { depth - 1 } else { depth };
             // A function's globals and code are not what it holds.
             let leads_away = kind == Kind::Function && edge == Edge::Part;
             if items <= MOST_ITEMS && !leads_away && self.leads_on(to) && self.enters(to) {
                 visits.push(Visit { at: to, from: Some(from), edge, depth });
             }
-        });
+        };
+        for (name, to) in ways.from_tensor(at) {
+            take(Edge::Slot(name.clone()), *to);
+        }
+        heap.hidden_references(at, &mut take);
+        heap.references(&Object { at, class, references: 0 }, &mut take);
     }
 }
 
@@ -244,6 +272,11 @@ pub(super) fn step(heap: &Heap<'_>, edge: &Edge) -> String {
         Edge::KeywordDefault => ".__kwdefaults__".to_owned(),
         Edge::Closure => ".__closure__".to_owned(),
         Edge::SelfOfMethod => ".__self__".to_owned(),
+        Edge::Call(name) => format!(".{name}()"),
+        Edge::Variable(at) => match heap.name_of_context_variable(*at) {
+            Some(name) => format!("[<ContextVar {name}>]"),
+            None => "[…]".to_owned(),
+        },
         Edge::Part => ".__dict__".to_owned(),
     }
 }

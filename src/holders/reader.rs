@@ -97,7 +97,8 @@ impl HolderReader {
         // What the graph keeps is explained by it.
         let in_use = InUse::of(&blocks);
         let needs_name = |object: Addr| rows.needs_name(object, &in_use);
-        let unreached = paths::of_variables(&heap, &found, &locals, &mut named, &needs_name);
+        let ways = rows.ways(&found);
+        let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
         // All objects are looked into for it: only where something may be found.
         let garbage = match rows.may_be_much(&unreached, &in_use) {
             true => heap.garbage().unwrap_or_default(),
@@ -117,7 +118,7 @@ impl HolderReader {
             Some(name) => {
                 let rows = rows.finish(&named, &garbage, &parts);
                 let asked = referrers::asked(name, &rows.0);
-                (rows, referrers::find(&heap, &locals, &asked), go_on())
+                (rows, referrers::find(&heap, &found, &locals, &ways, &asked), go_on())
             }
             None => {
                 let pause = go_on();

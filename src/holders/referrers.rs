@@ -4,30 +4,34 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::cpp_ways::CppWays;
 use super::paths;
-use crate::model::{Referrer, Referrers, TensorRow};
+use super::reader::Found;
+use crate::model::{Called, Referrer, Referrers, TensorRow, called};
 use crate::python::{Edge, Heap, Kind, Local};
 use crate::target::Addr;
 
-/// Objects of one name that are asked about.
-const MOST_ASKED: usize = 16;
 /// Referrers kept for one of them.
 const MOST_REFERRERS: usize = 256;
 
-/// The Python objects of tensors that are called `name`, or are at the address that it says.
-pub(super) fn asked(name: &str, rows: &[TensorRow]) -> Vec<Addr> {
-    let address = name.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok());
-    let is_asked = |row: &&TensorRow| {
-        let own = [row.object, Some(row.tensor.at), row.tensor.storage.map(|storage| storage.data)];
-        row.names.iter().any(|known| **known == *name)
-            || address.is_some_and(|address| own.contains(&Some(address)))
-    };
-    let objects = rows.iter().filter(is_asked).filter_map(|row| row.object.map(Addr));
-    objects.take(MOST_ASKED).collect()
+/// The Python objects of the tensors that `word` means.
+pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
+    match called(rows, word) {
+        Called::Rows(meant) => {
+            meant.into_iter().filter_map(|row| rows[row].object.map(Addr)).collect()
+        }
+        Called::Ambiguous(_) => Vec::new(),
+    }
 }
 
 /// What refers to each of `objects`: tracked objects, and variables of functions that run.
-pub(super) fn find(heap: &Heap<'_>, locals: &[Local], objects: &[Addr]) -> Vec<Referrers> {
+pub(super) fn find(
+    heap: &Heap<'_>,
+    found_objects: &Found,
+    locals: &[Local],
+    ways: &CppWays,
+    objects: &[Addr],
+) -> Vec<Referrers> {
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
     let mut counts: FxHashMap<Addr, i32> = FxHashMap::default();
     let asked: FxHashSet<Addr> = objects.iter().copied().collect();
@@ -56,7 +60,7 @@ pub(super) fn find(heap: &Heap<'_>, locals: &[Local], objects: &[Addr]) -> Vec<R
         referrers.retain(|(at, _, _)| !of_instances.contains(at));
     }
     let containers = found.values().flatten().map(|(at, _, _)| *at).collect();
-    let ways = paths::to_objects(heap, locals, containers);
+    let ways = paths::to_objects(heap, found_objects, locals, ways, containers);
     let of_object = |&object: &Addr| {
         let variables = locals.iter().filter(|local| local.value == object).map(|local| Referrer {
             at: None,

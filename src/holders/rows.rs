@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::cpp_ways::CppWays;
 use super::names::Named;
+use super::reader::Found;
 use crate::model::holdings::InUse;
 use crate::model::{Category, GraphNode, SavedBy, TensorInfo, TensorRow};
 use crate::python::Heap;
@@ -142,6 +144,11 @@ impl<'h, 'a> Rows<'h, 'a> {
             }
             next += 1;
         }
+    }
+
+    /// What C++ holds for Python.
+    pub(super) fn ways(&self, found: &Found) -> CppWays {
+        CppWays::new(self.tensors, &self.graph, found)
     }
 
     /// Whether a tensor of Python that no variable leads to would be left without an explanation: it has memory

@@ -7,6 +7,7 @@
 
 pub mod allocator;
 pub mod blocks;
+pub mod called;
 pub mod events;
 pub mod frame_walk;
 pub mod gpu;
@@ -26,6 +27,7 @@ pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
 };
 pub use blocks::{Block, BlockMap, BlockState, Consistency, PoolId, Segment};
+pub use called::{Called, called};
 pub use events::{
     Arena, Change, Event, EventTotals, Events, Exact, ExactWay, FreedArena, Frees, Levels, Mark,
     Reconciled, Site, SiteId, StackSource,

@@ -11,23 +11,18 @@ use crate::analysis::results;
 use crate::model::holdings::storages;
 use crate::model::{HolderMap, Referrer, Referrers, SavedIn, TensorRow};
 
-/// Writes what refers to the tensors that were asked about; `false` when there is none of that name.
+/// Writes what refers to the tensors that were asked about, which are these rows.
 pub fn referrers_text(
     out: &mut dyn Write,
     map: &HolderMap,
-    asked: &str,
-) -> Result<bool, RenderError> {
+    asked: &[usize],
+) -> Result<(), RenderError> {
     let out = &mut Guard::text(out);
     let groups = storages(map);
     let results = results(&map.tensors, &map.nodes);
-    let mut found = false;
-    for (index, row) in map.tensors.iter().enumerate() {
+    for &index in asked {
+        let row = &map.tensors[index];
         let referrers = map.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
-        // Those that Python does not know have names too: of what has them.
-        if referrers.is_none() && !row.names.iter().any(|name| **name == *asked) {
-            continue;
-        }
-        found = true;
         write_tensor(out, map, row)?;
         match referrers {
             Some(referrers) => write_referrers(out, referrers)?,
@@ -57,10 +52,7 @@ pub fn referrers_text(
             }
         }
     }
-    if found {
-        footer(out, map)?;
-    }
-    Ok(found)
+    footer(out, map)
 }
 
 fn write_tensor(out: &mut dyn Write, map: &HolderMap, row: &TensorRow) -> Result<(), RenderError> {

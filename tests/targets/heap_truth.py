@@ -3,7 +3,9 @@
     python tests/targets/heap_truth.py [COUNT]      COUNT further small objects, for measuring
 """
 import array
+import asyncio
 import collections
+import contextvars
 import functools
 import gc
 import itertools
@@ -153,8 +155,53 @@ def raised(error):
         return caught
 
 
+async def waits_for(future):
+    kept = ["in a coroutine"]
+    await future
+    return kept
+
+
+def contexts():
+    """Contexts, the nodes of the trees of their variables, and tokens."""
+    variables = [contextvars.ContextVar("v%d" % n, default=["default"]) for n in range(40)]
+    context = contextvars.Context()
+    tokens = [context.run(variable.set, ["set"]) for variable in variables]
+    nodes = [context.copy(), context]
+    for node in nodes:
+        nodes += [other for other in gc.get_referents(node) if "hamt" in type(other).__name__]
+    return variables[:1] + tokens[:1] + nodes
+
+
+def tasks():
+    """Tasks and futures of an event loop that stands still."""
+    loop = asyncio.new_event_loop()
+    future, result, failed = loop.create_future(), loop.create_future(), loop.create_future()
+    waiting = loop.create_task(waits_for(future))
+    many = loop.create_task(waits_for(waiting))
+    done = loop.create_task(asyncio.sleep(0, ["result"]))
+    loop.run_until_complete(done)
+    result.set_result(["result"])
+    failed.set_exception(ValueError(["failed"]))
+    failed.exception()
+    for task in (waiting, many):
+        task.add_done_callback(shared(task))
+    return [future, result, failed, waiting, many, done, future.__await__()]
+
+
+def locals_of_threads():
+    local = threading.local()
+    local.kept = ["in a local"]
+    return local
+
+
 class Failure(Exception):
     pass
+
+
+def tees():
+    first, second = itertools.tee(iter([["a"], ["b"], ["c"]]))
+    next(second), next(second)
+    return [first, second] + [other for other in gc.get_referents(first) if other is not type(first)]
 
 
 def known_types():
@@ -180,6 +227,8 @@ def known_types():
         itertools.compress([["a"]], [1]), itertools.zip_longest([["a"]], [["b"]], fillvalue=["f"]), itertools.product([["a"]], [["b"]]),
         itertools.permutations([["a"], ["b"]]), itertools.groupby([["a"]], function), weakref.ref(function, shared(2)),
         weakref.proxy(function, shared(3)), weakref.WeakMethod(Plain().__init__, shared(4)), error, error.__traceback__, error.__cause__, stop, leave,
+        *contexts(), *tasks(), locals_of_threads(), *tees(), waits_for(None).__await__(),
+        *([types.GenericAlias(list, (["a"],))] if hasattr(types, "GenericAlias") else []),
         missing, shared(5).__closure__[0], Plain().__init__, types.SimpleNamespace(a=["a"]),
     ]
 

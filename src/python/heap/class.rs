@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::super::dicts::InstanceClass;
 use super::super::layout::ObjectLayout;
 use super::Heap;
-use super::parts::{self, Part};
+use super::parts::{self, Part, Row};
 use crate::target::{Addr, Field, Memory};
 
 /// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15, but for the length of the head.
@@ -93,6 +93,8 @@ pub struct Class {
     pub(super) slots: OnceCell<Vec<(Arc<str>, u64)>>,
     /// The references in what C made of its instances; `None` where these are not known.
     pub(super) parts: Option<Cow<'static, [Part]>>,
+    /// Further ones, as many as an instance says.
+    pub(super) row: Option<Row>,
 }
 
 impl Class {
@@ -200,13 +202,16 @@ impl Heap<'_> {
         // A class of Python's may be called like a builtin one, but has no module in its name.
         let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
         let own = match flags & EXCEPTION {
-            0 => parts::of_type(&name).map(Cow::Borrowed),
+            0 => parts::of_type(&name)
+                .map(Cow::Borrowed)
+                .or_else(|| parts::of_version(&self.layout, &name).map(Cow::Owned)),
             _ => parts::of_exception(&self.layout, &name).map(Cow::Owned),
         };
         let parts = own.filter(|_| is_of_c).or_else(|| self.parts_of_base(at, &bases));
         Some(Class {
             at,
             kind: kind(&name, flags),
+            row: parts::row_of(&name).filter(|_| is_of_c),
             name: name.into(),
             bases,
             parts,

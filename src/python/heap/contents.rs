@@ -9,6 +9,8 @@ use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// More items than any container that is looked at has; a longer one is damage.
 const MOST_ITEMS: u64 = 1 << 26;
+/// No object of C has more references one behind the other (a `hamt` node; `tee` has 57).
+const MAX_ROW: u64 = 1 << 12;
 /// `PyVarObject.ob_size`, `PyListObject.ob_item`, `PySetObject.mask` and `.table`: the same from 3.8 to 3.15, but for the
 /// length of the head.
 const SIZE: Field<u64> = Field::at(16);
@@ -137,6 +139,23 @@ impl Heap<'_> {
         let entries = self.instance_entries(at, &class).into_iter();
         attributes.extend(entries.filter_map(|(key, value)| Some((self.text(key)?, value))));
         attributes
+    }
+
+    /// The references of an instance that lie one behind the other, with their numbers; those that are not set are left out.
+    pub(super) fn row_of(&self, at: Addr, class: &Class) -> Vec<(usize, Addr)> {
+        let (memory, object) = (self.memory(), &self.layout.object);
+        let Some(row) = class.row else { return Vec::new() };
+        let references = || {
+            let count = memory.u32(object.past(row.count).in_target(at))? as u64;
+            let first = object.past(Field::<Addr>::at(row.first as usize)).in_target(at);
+            memory.vec(first, 8 * count.min(MAX_ROW) as usize)
+        };
+        let Ok(bytes) = references() else {
+            self.missed();
+            return Vec::new();
+        };
+        let all = bytes.chunks_exact(8).map(|word| Field::<Addr>::at(0).of(word)).enumerate();
+        all.filter_map(|(index, to)| Some((index, to.filter(|to| to.is_plausible())?))).collect()
     }
 
     /// The slots that are set.

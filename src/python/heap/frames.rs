@@ -160,7 +160,28 @@ impl Heap<'_> {
         }
     }
 
+    /// What a frame that does not run works with, besides its `locals` first values: what it iterates over, what it awaits.
+    pub(super) fn stack_of_frame(&self, frame: Addr, locals: Option<usize>) -> Option<Vec<Addr>> {
+        let values = self.values_of_frame(frame)?;
+        let stack = values.get(8 * locals?..)?.chunks_exact(8);
+        let value =
+            |value: &[u8]| Field::<u64>::at(0).of(value).map(|value| Addr(value & !super::TAG));
+        Some(stack.filter_map(value).filter(|value| value.is_plausible()).collect())
+    }
+
     fn owned_by_frame(&self, frame: Addr, take: &mut dyn FnMut(Addr)) -> Option<()> {
+        let values = self.values_of_frame(frame)?;
+        for field in self.owns().fields {
+            self.counted(self.memory().pointer(field.in_target(frame)).ok()?, take);
+        }
+        for value in values.chunks_exact(8) {
+            self.counted(Field::<Addr>::at(0).of(value)?, take);
+        }
+        Some(())
+    }
+
+    /// The local variables and the stack of a frame that does not run.
+    fn values_of_frame(&self, frame: Addr) -> Option<Vec<u8>> {
         let memory = self.memory();
         let owns = self.owns();
         let start = frame + self.layout.heap.frame_locals as u64;
@@ -185,14 +206,7 @@ impl Heap<'_> {
         if slots > MOST_SLOTS {
             return None;
         }
-        let values = memory.vec(start, 8 * slots as usize).ok()?;
-        for field in owns.fields {
-            self.counted(memory.pointer(field.in_target(frame)).ok()?, take);
-        }
-        for value in values.chunks_exact(8) {
-            self.counted(Field::<Addr>::at(0).of(value)?, take);
-        }
-        Some(())
+        memory.vec(start, 8 * slots as usize).ok()
     }
 
     fn counted(&self, reference: Addr, take: &mut dyn FnMut(Addr)) {

@@ -110,6 +110,7 @@ impl Heap<'_> {
             Kind::Text | Kind::Type | Kind::Other => return,
         }
         object.class.parts(head).filter_map(|(part, _)| pointer(part)).for_each(&mut *take);
+        self.row_of(at, &object.class).into_iter().for_each(|(_, to)| take(to));
         if !object.class.is_heap_type() && object.class.parts.is_none() {
             return;
         }

@@ -66,8 +66,13 @@ impl Heap<'_> {
         }
     }
 
-    /// The local variables of a `_PyInterpreterFrame` (or `PyFrameObject` up to 3.10).
-    pub(super) fn locals_of_frame(&self, frame: Addr, take: &mut dyn FnMut(Local)) -> Option<()> {
+    /// The local variables of a `_PyInterpreterFrame` (or `PyFrameObject` up to 3.10). Returns how many there may be: so many
+    /// values come before those that the function works with.
+    pub(super) fn locals_of_frame(
+        &self,
+        frame: Addr,
+        take: &mut dyn FnMut(Local),
+    ) -> Option<usize> {
         let memory = self.memory();
         let layout = &self.layout;
         if let Entry::Shim { owner, from } = layout.frame.entry
@@ -125,7 +130,7 @@ impl Heap<'_> {
                 take(Local { function, file, name, value, thread, frame, slot, cell_at });
             }
         }
-        Some(())
+        Some(names.len())
     }
 
     /// The frame of a generator that waits.

@@ -8,13 +8,14 @@ mod class;
 mod contents;
 mod frames;
 mod garbage;
+mod hidden;
 mod lists;
 mod locals;
 mod mimalloc;
 mod parts;
 mod references;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
@@ -92,6 +93,7 @@ pub struct Heap<'a> {
     objects: Vec<Object>,
     classes: RefCell<FxHashMap<Addr, Option<Rc<Class>>>>,
     unreadable: Cell<u64>,
+    context_values: OnceCell<hidden::ContextValues>,
 }
 
 impl<'a> Heap<'a> {
@@ -125,6 +127,7 @@ impl<'a> Heap<'a> {
             objects: Vec::new(),
             classes: RefCell::default(),
             unreadable: Cell::new(0),
+            context_values: OnceCell::new(),
         }
     }
 

@@ -4,16 +4,28 @@
 //! `gc.get_referents` in the tests). What a type has besides and is not listed is not followed.
 
 use super::super::layout::Layout;
+use crate::target::Field;
 
 /// Where a reference is in an object, and how it is called in Python.
 pub(super) type Part = (u64, &'static str);
 
 /// Sorted by name.
-const TYPES: [(&str, &[Part]); 47] = [
+const TYPES: [(&str, &[Part]); 65] = [
+    ("Context", CONTEXT),
+    ("ContextVar", CONTEXT_VARIABLE),
+    ("TaskStepMethWrapper", &[(16, "<task>"), (24, "<exception>")]),
+    ("TaskWakeupMethWrapper", &[(16, "<task>")]),
+    ("Token", TOKEN),
+    ("_asyncio.FutureIter", &[(16, "<future>")]),
+    ("_asyncio.TaskStepMethWrapper", &[(16, "<task>"), (24, "<exception>")]),
+    ("_contextvars.Context", CONTEXT),
+    ("_contextvars.ContextVar", CONTEXT_VARIABLE),
+    ("_contextvars.Token", TOKEN),
     ("builtin_function_or_method", &[(24, "__self__"), (32, "__module__")]),
     ("callable_iterator", &[(16, "<callable>"), (24, "<sentinel>")]),
     ("classmethod", &[(16, "__func__")]),
     ("collections.defaultdict", &[(48, "default_factory")]),
+    ("coroutine_wrapper", &[(16, "<coroutine>")]),
     ("dict_itemiterator", ITERATES),
     ("dict_items", ITERATES),
     ("dict_keyiterator", ITERATES),
@@ -25,7 +37,13 @@ const TYPES: [(&str, &[Part]); 47] = [
     ("functools._lru_cache_wrapper", &[(72, "<cache>"), (88, "__wrapped__")]),
     ("functools._lru_list_elem", &[(40, "<key>"), (48, "<result>")]),
     ("functools.partial", &[(16, "func"), (24, "args"), (32, "keywords")]),
+    ("hamt", &[(16, "<root>")]),
+    ("hamt_array_node", &HAMT_ARRAY),
+    ("hamt_bitmap_node", &[]),
+    ("hamt_collision_node", &[]),
     ("iterator", COUNTS),
+    ("itertools._tee", &[(16, "<buffer>")]),
+    ("itertools._tee_dataobject", &[(16, "<items>"), (32, "<next>")]),
     (
         "itertools.accumulate",
         &[(16, "<total>"), (24, "<items>"), (32, "<function>"), (40, "<initial>")],
@@ -62,9 +80,24 @@ const TYPES: [(&str, &[Part]); 47] = [
     ("staticmethod", &[(16, "__func__")]),
     ("traceback", &[(16, "tb_next"), (24, "tb_frame")]),
     ("tuple_iterator", COUNTS),
+    ("types.GenericAlias", &[(16, "__origin__"), (24, "__args__"), (32, "__parameters__")]),
     ("zip", &[(24, "<items>"), (32, "<result>")]),
 ];
 
+/// `PyContext`, whose variables are a tree of `hamt` nodes (Include/internal/pycore_context.h, pycore_hamt.h).
+const CONTEXT: &[Part] = &[(16, "<previous>"), (24, "<variables>")];
+/// What a `ContextVar` has in the context at hand is no reference of its own.
+const CONTEXT_VARIABLE: &[Part] = &[(24, "<default>")];
+const TOKEN: &[Part] = &[(16, "<context>"), (24, "var"), (32, "old_value")];
+const HAMT_ARRAY: [Part; 32] = {
+    let mut parts = [(16, "<node>"); 32];
+    let mut n = 0;
+    while n < parts.len() {
+        parts[n].0 += 8 * n as u64;
+        n += 1;
+    }
+    parts
+};
 const ITERATES: &[Part] = &[(16, "<items>")];
 /// After a number.
 const COUNTS: &[Part] = &[(24, "<items>")];
@@ -79,6 +112,76 @@ const WEAK_TYPES: [&str; 6] = [
     "weakcallableproxy",
     "weakref.CallableProxyType",
 ];
+
+/// References one behind the other, and how many of them there are; some may be null.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) count: Field<u32>,
+    pub(super) first: u64,
+}
+
+/// The types that have such a row.
+const ROWS: [(&str, Row); 3] = [
+    ("hamt_bitmap_node", Row { count: Field::at(16), first: 32 }),
+    ("hamt_collision_node", Row { count: Field::at(16), first: 32 }),
+    ("itertools._tee_dataobject", Row { count: Field::at(24), first: 40 }),
+];
+
+/// `FutureObj` (Modules/_asynciomodule.c), as far as it can hold what is looked for; and of a `TaskObj` where the task's own part
+/// begins, by minor version.
+const FUTURE: [Part; 5] =
+    [(16, "_loop"), (24, "<callback>"), (32, "<context>"), (40, "_callbacks"), (48, "_exception")];
+const RESULT_TO_3_9: [Part; 3] =
+    [(56, "_result"), (64, "_source_traceback"), (72, "_cancel_message")];
+const RESULT: [Part; 4] =
+    [(56, "<traceback>"), (64, "_result"), (72, "_source_traceback"), (80, "_cancel_message")];
+/// Since 3.14.
+const AWAITED_BY: Part = (96, "<awaited by>");
+const TASK: [&str; 4] = ["_fut_waiter", "_coro", "<name>", "_context"];
+const TASK_BEGINS: [(u8, u64); 6] =
+    [(14, 120), (13, 112), (11, 128), (10, 152), (9, 144), (8, 104)];
+
+/// Those in instances of types whose structures differ between versions (compared with `gc.get_referents` on each).
+pub(super) fn of_version(layout: &Layout, name: &str) -> Option<Vec<Part>> {
+    match name {
+        "_asyncio.Future" | "_asyncio.Task" => {
+            let mut parts = FUTURE.to_vec();
+            match layout.minor {
+                // `cancel_msg` came with 3.9.
+                8 => parts.extend(&RESULT_TO_3_9[..2]),
+                9 => parts.extend(RESULT_TO_3_9),
+                _ => parts.extend(RESULT),
+            }
+            if layout.minor >= 14 {
+                parts.push(AWAITED_BY);
+            }
+            if name == "_asyncio.Task" {
+                let (_, first) = TASK_BEGINS.iter().find(|(since, _)| layout.minor >= *since)?;
+                parts.extend((*first..).step_by(8).zip(TASK));
+            }
+            Some(parts)
+        }
+        // Its weak references to what threads have come first up to 3.12.
+        "_thread._local" => {
+            let first = if layout.minor >= 13 { 16 } else { 24 };
+            let mut parts =
+                vec![(first, "<arguments>"), (first + 8, "<keywords>"), (first + 24, LOCAL)];
+            if layout.minor >= 13 {
+                parts.push((first + 32, "<watchdogs>"));
+            }
+            Some(parts)
+        }
+        _ => None,
+    }
+}
+
+/// What a `threading.local` has for each thread: a dictionary of dictionaries.
+pub(super) const LOCAL: &str = "<threads>";
+
+/// The row of references in instances of a type.
+pub(super) fn row_of(name: &str) -> Option<Row> {
+    ROWS.iter().find(|(known, _)| *known == name).map(|(_, row)| *row)
+}
 
 /// What all exceptions have after their dictionary, one behind the other (`PyException_HEAD`, Include/cpython/pyerrors.h).
 const OF_EVERY_EXCEPTION: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
@@ -126,5 +229,6 @@ mod tests {
         assert!(TYPES.is_sorted_by_key(|(name, _)| name));
         assert!(TYPES.iter().all(|(name, parts)| of_type(name) == Some(parts)));
         assert_eq!(of_type("itertools.tee"), None);
+        assert!(ROWS.iter().all(|(name, _)| of_type(name).is_some()));
     }
 }

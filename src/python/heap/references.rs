@@ -40,6 +40,10 @@ pub enum Edge {
     Closure,
     /// What a method is bound to.
     SelfOfMethod,
+    /// What a method of it returns.
+    Call(&'static str),
+    /// What a context has a context variable set to.
+    Variable(Addr),
     /// Any other part.
     Part,
 }
@@ -88,9 +92,21 @@ impl Heap<'_> {
             }
             Kind::Generator => {
                 if let Some(frame) = self.frame_of_generator(at) {
-                    self.locals_of_frame(frame, &mut |local| {
+                    let locals = self.locals_of_frame(frame, &mut |local| {
                         take(Edge::Local(local.name), local.value);
                     });
+                    let mut stack = self.stack_of_frame(frame, locals).unwrap_or_default();
+                    // A coroutine that waits has what it waits for on top.
+                    let awaited = match &*object.class.name {
+                        "coroutine" => stack.pop(),
+                        _ => None,
+                    };
+                    for value in stack {
+                        take(Edge::Field("<stack>"), value);
+                    }
+                    if let Some(awaited) = awaited {
+                        take(Edge::Field("cr_await"), awaited);
+                    }
                 }
             }
             Kind::Frame => {
@@ -119,6 +135,9 @@ impl Heap<'_> {
                 if let Some(to) = pointer(part) {
                     take(Edge::Field(name), to);
                 }
+            }
+            for (index, to) in self.row_of(at, &object.class) {
+                take(Edge::Item(index), to);
             }
             for (name, value) in self.slots_of(at, &object.class) {
                 take(Edge::Slot(name), value);

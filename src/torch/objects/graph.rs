@@ -34,6 +34,10 @@ const NAME: usize = 24;
 const BASIC_SIZE: usize = 32;
 /// More than a `THPFunction` has.
 const MOST_FUNCTION: u64 = 4096;
+/// Hooks of Python, and bytes of a vector of pointers to them.
+const PYTHON_HOOKS: [&str; 3] =
+    ["PyFunctionTensorPreHook", "PyFunctionPreHook", "PyFunctionPostHook"];
+const MAX_HOOKS: u64 = 1 << 16;
 /// `PySavedVariableHooks.data_`: what the hook packed.
 const PACKED: Field<Addr> = Field::at(24);
 
@@ -69,6 +73,8 @@ pub struct Node {
     pub outputs: Vec<Option<u64>>,
     /// The `THPFunction` of a function written in Python.
     pub function: Option<Addr>,
+    /// Python's dictionaries of hooks on it and on its results.
+    pub hooks: Vec<Addr>,
 }
 
 /// All nodes that can be reached.
@@ -113,6 +119,7 @@ impl Tensors<'_> {
                 .and_then(|vector| outputs::elements(self.memory, vector))
                 .unwrap_or_default(),
             function: None,
+            hooks: self.hooks(&head),
             class,
         };
         if &*node.class == "AccumulateGrad" {
@@ -145,6 +152,37 @@ impl Tensors<'_> {
         let Ok(edges) = self.memory.vec(Addr(begin), len as usize) else { return Vec::new() };
         let node = |edge: &[u8]| Field::<Addr>::at(0).of(edge).filter(|node| node.is_plausible());
         edges.chunks_exact(layout.edge_len).filter_map(node).collect()
+    }
+
+    /// What `pre_hooks_`, `tensor_pre_hooks_` and `post_hooks_` hold for Python: vectors of pointers to objects with a vtable and a
+    /// dictionary (torch/csrc/autograd/python_hook.h). Between `next_edges_` and `input_metadata_` (torch/csrc/autograd/function.h).
+    fn hooks(&self, head: &[u8]) -> Vec<Addr> {
+        let layout = &self.layout.node;
+        let word = |at: usize| Field::<u64>::at(at).of(head).unwrap_or_default();
+        let mut hooks: Vec<Addr> = Vec::new();
+        for at in (layout.next_edges + 24..layout.inputs.saturating_sub(16)).step_by(8) {
+            let (begin, end, room) = (word(at), word(at + 8), word(at + 16));
+            let len = end.wrapping_sub(begin);
+            let is_vector = Addr(begin).is_plausible()
+                && begin.is_multiple_of(8)
+                && (8..=MAX_HOOKS).contains(&len)
+                && len.is_multiple_of(8)
+                && (end..=begin + MAX_HOOKS).contains(&room);
+            let Some(Ok(pointers)) = is_vector.then(|| self.memory.vec(Addr(begin), len as usize))
+            else {
+                continue;
+            };
+            for hook in pointers.chunks_exact(8).filter_map(|one| Field::<Addr>::at(0).of(one)) {
+                let class = self.classes.of(self.memory, hook).map(|(class, _)| class);
+                if class.is_some_and(|class| PYTHON_HOOKS.contains(&&*class))
+                    && let Ok(dict) = self.memory.pointer(hook + 8)
+                    && !hooks.contains(&dict)
+                {
+                    hooks.push(dict);
+                }
+            }
+        }
+        hooks
     }
 
     /// The bytes that malloc gave for the object at `at` (glibc: malloc/malloc.c, `struct malloc_chunk`).

@@ -95,6 +95,27 @@ impl<'a> Tensors<'a> {
         self.classes.is_tensor(self.memory, at).then_some(at)
     }
 
+    /// The dictionaries of hooks that a Python tensor has (`THPVariable.backward_hooks`, `.post_accumulate_grad_hooks`: after its
+    /// `cdata`, torch/csrc/autograd/python_variable.h).
+    pub fn hooks_of(&self, object: Addr) -> Vec<(&'static str, Addr)> {
+        let first = object + self.head.past(self.layout.python.offset) as u64 + 8;
+        let Ok(fields) = self.memory.vec(first, 16) else { return Vec::new() };
+        let names = ["_backward_hooks", "_post_accumulate_grad_hooks"];
+        let hooks = fields.chunks_exact(8).map(|field| Field::<Addr>::at(0).of(field));
+        let set =
+            |(name, hooks): (_, Option<Addr>)| Some((name, hooks.filter(|at| at.is_plausible())?));
+        names.into_iter().zip(hooks).filter_map(set).collect()
+    }
+
+    /// The node that the tensor at `at` is a result of.
+    pub fn node_of(&self, at: Addr) -> Option<Addr> {
+        let meta = self.memory.pointer(self.layout.tensor.autograd_meta().in_target(at)).ok()?;
+        let node = self.memory.pointer(
+            self.autograd.grad_fn.in_target(Some(meta).filter(|meta| meta.is_plausible())?),
+        );
+        node.ok().filter(|node| node.is_plausible())
+    }
+
     /// Whether there is a `TensorImpl` at `at`.
     pub fn is_tensor(&self, at: Addr) -> bool {
         self.classes.is_tensor(self.memory, at)

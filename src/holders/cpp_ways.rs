@@ -1,0 +1,54 @@
+//! Ways to Python objects that lead through C++: hooks of tensors and of autograd nodes, the `ctx` of a function written in Python.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::reader::Found;
+use crate::target::Addr;
+use crate::torch::{Graph, Tensors};
+
+/// What C++ holds for Python, and whose it is.
+#[derive(Debug, Default)]
+pub(super) struct CppWays {
+    /// By tensor of Python: attribute and what it leads to.
+    of_tensors: FxHashMap<Addr, Vec<(Arc<str>, Addr)>>,
+    /// What only the graph leads to, each with a text for its node.
+    pub(super) of_nodes: Vec<(String, Addr)>,
+}
+
+impl CppWays {
+    /// Those of the tensors of Python and of all nodes.
+    pub(super) fn new(tensors: &Tensors<'_>, graph: &Graph, found: &Found) -> CppWays {
+        let mut ways = CppWays::default();
+        let nodes: FxHashMap<Addr, usize> =
+            graph.nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();
+        for &object in &found.tensors {
+            let mut own: Vec<(Arc<str>, Addr)> = Vec::new();
+            for (name, hooks) in tensors.hooks_of(object) {
+                own.push((name.into(), hooks));
+            }
+            let made_by = tensors.impl_of(object).and_then(|at| tensors.node_of(at));
+            if let Some(node) =
+                made_by.and_then(|at| nodes.get(&at)).map(|&node| &graph.nodes[node])
+            {
+                own.extend(node.function.map(|function| ("grad_fn".into(), function)));
+                own.extend(node.hooks.iter().map(|hooks| ("grad_fn.<hooks>".into(), *hooks)));
+            }
+            if !own.is_empty() {
+                ways.of_tensors.insert(object, own);
+            }
+        }
+        for node in &graph.nodes {
+            let text = |what: &str| format!("<node {}>{what}", node.class);
+            ways.of_nodes.extend(node.function.map(|function| (text(""), function)));
+            ways.of_nodes.extend(node.hooks.iter().map(|hooks| (text(".<hooks>"), *hooks)));
+        }
+        ways
+    }
+
+    /// What a tensor leads to through C++.
+    pub(super) fn from_tensor(&self, tensor: Addr) -> &[(Arc<str>, Addr)] {
+        self.of_tensors.get(&tensor).map_or(&[], Vec::as_slice)
+    }
+}

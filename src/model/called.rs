@@ -1,0 +1,119 @@
+//! Which tensors a word means: a name that `memspy tensors` prints, or an address.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::holders::TensorRow;
+
+/// The tensors that a word means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Called {
+    /// Indices of these rows; none when nothing is called so.
+    Rows(Vec<usize>),
+    /// Several differ only in what the word leaves out: their whole names.
+    Ambiguous(Vec<Arc<str>>),
+}
+
+/// Finds the tensors called `word`: by a whole name; by the address of the Python object, of the tensor or of its memory (`0x…` or
+/// decimal, as `id()` and JSON have it); or by a name without the function or `__main__` before it, if that is no other's.
+pub fn called(rows: &[TensorRow], word: &str) -> Called {
+    let which = |is_meant: &dyn Fn(&TensorRow) -> bool| -> Vec<usize> {
+        (0..).zip(rows).filter(|(_, row)| is_meant(row)).map(|(index, _)| index).collect()
+    };
+    let whole = which(&|row| row.names.iter().any(|name| **name == *word));
+    if !whole.is_empty() {
+        return Called::Rows(whole);
+    }
+    let address = match word.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => word.parse().ok(),
+    };
+    if let Some(address) = address.filter(|address| *address != 0) {
+        return Called::Rows(which(&|row| {
+            let storage = row.tensor.storage.map(|storage| storage.data);
+            [row.object, Some(row.tensor.at), storage].contains(&Some(address))
+        }));
+    }
+    let is_short = |name: &Arc<str>| without_scope(name) == Some(word);
+    let short = which(&|row| row.names.iter().any(is_short));
+    let names: BTreeSet<Arc<str>> = short
+        .iter()
+        .flat_map(|&row| &rows[row].names)
+        .filter(|name| is_short(name))
+        .cloned()
+        .collect();
+    // Several names of one tensor mean the same.
+    match short.len() > 1 && names.len() > 1 {
+        true => Called::Ambiguous(names.into_iter().collect()),
+        false => Called::Rows(short),
+    }
+}
+
+/// `losses[0]` of `train: losses[0]` and of `__main__.losses[0]`.
+fn without_scope(name: &str) -> Option<&str> {
+    match name.split_once(": ") {
+        Some((_, name)) => Some(name),
+        None => name.strip_prefix("__main__."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Category, DType, TensorInfo};
+
+    fn row(at: u64, names: &[&str]) -> TensorRow {
+        TensorRow {
+            tensor: TensorInfo {
+                at,
+                class: "TensorImpl".into(),
+                storage: None,
+                shape: None,
+                strides: None,
+                nested: None,
+                numel: None,
+                dtype: DType(6),
+                device: None,
+                offset: 0,
+                version: None,
+                requires_grad: false,
+                grad_fn: None,
+                grad: None,
+                parts: Vec::new(),
+                part_names: &[],
+            },
+            object: Some(at + 1),
+            python_class: None,
+            category: Category::Other,
+            names: names.iter().map(|&name| name.into()).collect(),
+            saved: Vec::new(),
+            made_by: None,
+            garbage: false,
+        }
+    }
+
+    #[test]
+    fn a_name_without_its_scope_is_enough_if_it_is_no_others() {
+        let rows = [
+            row(16, &["train: losses[0]", "main: losses[0]"]),
+            row(32, &["main: x", "x.y: z"]),
+            row(48, &["helper: x"]),
+            row(64, &["main: cache[…]"]),
+            row(80, &["main: cache[…]"]),
+        ];
+        let rows_of = |word| match called(&rows, word) {
+            Called::Rows(rows) => rows,
+            Called::Ambiguous(names) => panic!("{names:?}"),
+        };
+        assert_eq!(rows_of("train: losses[0]"), [0]);
+        assert_eq!(rows_of("losses[0]"), [0]);
+        assert_eq!(rows_of("main: x"), [1]);
+        assert_eq!(rows_of("cache[…]"), [3, 4]);
+        assert_eq!((rows_of("33"), rows_of("0x20"), rows_of("0")), (vec![1], vec![1], Vec::new()));
+        assert!(rows_of("nobody").is_empty());
+        assert_eq!(
+            called(&rows, "x"),
+            Called::Ambiguous(vec!["helper: x".into(), "main: x".into()])
+        );
+    }
+}

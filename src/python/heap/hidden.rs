@@ -1,0 +1,112 @@
+//! Ways that Python goes and that no attribute shows: what a `ContextVar` is set to, what a `threading.local` has.
+//!
+//! Both are kept elsewhere: a variable's value in the tree of every context that has it (`PyContext`, Objects/hamt.c; the same from
+//! 3.8 to 3.15, but for the length of the head), the attributes of a `threading.local` in a dictionary for each thread.
+
+use rustc_hash::FxHashMap;
+
+use super::parts::LOCAL;
+use super::{Class, Edge, Heap};
+use crate::target::{Addr, Field};
+
+/// `PyContext.ctx_vars`, `PyHamtObject.h_root`, `PyContextVar.var_name`.
+const VARIABLES: Field<Addr> = Field::at(24);
+const ROOT: Field<Addr> = Field::at(16);
+const NAME: Field<Addr> = Field::at(16);
+/// A tree has at most 8 levels, and no program so many variables.
+const MAX_DEPTH: u32 = 8;
+const MAX_VARIABLES: usize = 1 << 16;
+
+/// Values by context variable, of all contexts.
+pub(super) type ContextValues = FxHashMap<Addr, Vec<Addr>>;
+
+fn is_context(class: &Class) -> bool {
+    matches!(&*class.name, "Context" | "_contextvars.Context")
+}
+
+impl Heap<'_> {
+    /// Passes on what a program reaches from the object at `at` by a call or by attributes that are not its own. No object
+    /// on the way counts: each is told by the object that the program asks.
+    pub fn hidden_references(&self, at: Addr, take: &mut dyn FnMut(Edge, Addr)) {
+        let Some(class) = self.class_of(at) else { return };
+        match &*class.name {
+            "ContextVar" | "_contextvars.ContextVar" => {
+                let values = self.context_values.get_or_init(|| self.all_context_values());
+                for value in values.get(&at).into_iter().flatten() {
+                    take(Edge::Call("get"), *value);
+                }
+            }
+            _ if is_context(&class) => {
+                self.variables_of_context(at, &mut |variable, value| {
+                    take(Edge::Variable(variable), value);
+                });
+            }
+            _ if class.parts.as_deref().is_some_and(|parts| parts.iter().any(|p| p.1 == LOCAL)) => {
+                self.attributes_of_local(at, &class, take);
+            }
+            _ => {}
+        }
+    }
+
+    /// The name of a context variable.
+    pub fn name_of_context_variable(&self, at: Addr) -> Option<String> {
+        let name = self.memory().pointer(self.layout.object.past(NAME).in_target(at)).ok()?;
+        self.text(name)
+    }
+
+    fn all_context_values(&self) -> ContextValues {
+        let mut values = ContextValues::default();
+        for object in self.objects().iter().filter(|object| is_context(&object.class)) {
+            self.variables_of_context(object.at, &mut |variable, value| {
+                let known: &mut Vec<Addr> = values.entry(variable).or_default();
+                if !known.contains(&value) {
+                    known.push(value);
+                }
+            });
+        }
+        values
+    }
+
+    fn variables_of_context(&self, context: Addr, take: &mut dyn FnMut(Addr, Addr)) {
+        let (memory, head) = (self.memory(), &self.layout.object);
+        let pointer = |field: Field<Addr>, at: Addr| {
+            memory.pointer(head.past(field).in_target(at)).ok().filter(|to| to.is_plausible())
+        };
+        let root = pointer(VARIABLES, context).and_then(|tree| pointer(ROOT, tree));
+        let mut nodes: Vec<(Addr, u32)> = root.map(|root| (root, 0)).into_iter().collect();
+        let mut found = 0;
+        while let Some((node, depth)) = nodes.pop() {
+            let Some(class) = self.class_of(node) else { continue };
+            if depth > MAX_DEPTH || found > MAX_VARIABLES {
+                return;
+            }
+            if &*class.name == "hamt_array_node" {
+                let children = class.parts(head).filter_map(|(part, _)| {
+                    memory.pointer(part.in_target(node)).ok().filter(|to| to.is_plausible())
+                });
+                nodes.extend(children.map(|child| (child, depth + 1)));
+                continue;
+            }
+            // Pairs of a variable and its value; without a variable, a further node.
+            let row: FxHashMap<usize, Addr> = self.row_of(node, &class).into_iter().collect();
+            for (index, value) in row.iter().filter(|(index, _)| *index % 2 == 1) {
+                found += 1;
+                match row.get(&(index - 1)) {
+                    Some(variable) => take(*variable, *value),
+                    None => nodes.push((*value, depth + 1)),
+                }
+            }
+        }
+    }
+
+    fn attributes_of_local(&self, at: Addr, class: &Class, take: &mut dyn FnMut(Edge, Addr)) {
+        let of_threads = class.parts(&self.layout.object).find(|(_, name)| *name == LOCAL);
+        let dict = of_threads.and_then(|(part, _)| self.memory().pointer(part.in_target(at)).ok());
+        let Some(threads) = dict.and_then(|dict| self.entries_if_dict(dict)) else { return };
+        for (_, attributes) in threads {
+            for (name, value) in self.entries_if_dict(attributes).unwrap_or_default() {
+                take(Edge::Attribute(name), value);
+            }
+        }
+    }
+}
