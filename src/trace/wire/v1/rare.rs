@@ -411,6 +411,6 @@ impl CountedBy {
             Clock::Optimizer => model::StepClock::Optimizer,
             Clock::Variable => model::StepClock::Variable,
         };
-        model::Step { time, step, epoch: self.epoch, clock, within }
+        model::Step { time, step, epoch: self.epoch, clock, within, is_over: false }
     }
 }
