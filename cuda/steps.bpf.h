@@ -11,7 +11,7 @@
 enum watched_kind { WATCHED_NOTHING, WATCHED_WORD32, WATCHED_WORD64, WATCHED_INTEGER };
 struct watched {
 	u64 at;        /* the word, or the reference to an `int` */
-	u64 check_at;  /* a word that tells that the reference is still the variable's, */
+	u64 check_at;  /* a word that tells that it is still there, or that the reference is still the variable's, */
 	u64 check;     /* and what it has to be, without tag bits */
 	u64 type;      /* the class `int` */
 	u64 thread;    /* PyThreadState of the frame */
@@ -100,8 +100,6 @@ static __always_inline int read_watched(const struct watched *w, u64 *value)
 /* Whether what lies there is the variable: a frame that has ended keeps its last references. */
 static __always_inline int is_in_place(const struct watched *w)
 {
-	if (w->kind != WATCHED_INTEGER)
-		return 1;
 	if ((read_word(w->check_at) & ~TAG) != w->check)
 		return 0;
 	if (!w->frame)

@@ -195,7 +195,8 @@ fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
         assert_eq!((&row["step"], &row["peak_allocated"]), (&(*step).into(), &(*peak).into()));
         assert_eq!(row["intermediate_gradients"], *intermediate, "{row}");
     }
-    assert_eq!(rows[from..].len(), 59);
+    // The last was still under way.
+    assert_eq!((rows[from..].len(), &rows.last().unwrap()["end"]), (60, &"not seen".into()));
 }
 
 #[test]
@@ -255,9 +256,77 @@ fn without_programs_in_the_kernel_steps_are_seen_now_and_then() {
     let truth: Vec<Truth> = serde_json::from_str(&target.line()).unwrap();
     recording.interrupt();
     let steps = steps(&recording);
-    assert!(steps.len() > 10 && steps.iter().all(|step| step.within.is_none()), "{steps:?}");
+    assert!(steps.len() > 10 && !steps.iter().any(Step::is_between_events), "{steps:?}");
     let last = truth.last().unwrap().1;
     assert!(steps.iter().all(|step| (1001..=last).contains(&step.step) || step.step == 0));
     let rows = iterations(&recording, &[]);
     assert!(rows.iter().all(|row| row["intermediate_gradients"].is_null()));
+}
+
+/// `iterations` listed neither the last step of a loop nor, in exact recordings, the first; and what it gave as the end of a
+/// step, in sampled ones, was the begin of the next.
+#[test]
+fn every_step_of_a_loop_is_listed_with_its_own_end() {
+    for exact in [false, true] {
+        let mut target = sim::start("iterations_truth.py", &[]);
+        let words = ["--iter-var", "counted_in_function:number"];
+        let words: &[&str] = if exact { &[&["--exact"], &words[..]].concat() } else { &words };
+        let mut recording = Recording::start(target.pid(), words);
+        target.say("slow 8");
+        let truth: Vec<(u64, i64, i64)> = serde_json::from_str(&target.line()).unwrap();
+        wait_until("the end of the loop", || steps(&recording).iter().any(|step| step.is_over));
+        recording.interrupt();
+        let rows = iterations(&recording, &[]);
+        let listed: Vec<u64> = rows.iter().map(|row| row["step"].as_u64().unwrap()).collect();
+        assert_eq!(listed, truth.iter().map(|it| it.0).collect::<Vec<_>>(), "exact {exact}");
+        let mut right = 0;
+        for (row, (step, peak, end)) in rows.iter().zip(&truth) {
+            let is_last = *step == 7;
+            assert_eq!(row["end"], if is_last { "variable gone" } else { "counted" });
+            assert_eq!(row["begin_is_known"], *step > 0);
+            if row["peak_is_exact"] == true {
+                assert_eq!(row["peak_allocated"], *peak, "exact {exact}: {row}");
+            }
+            // What is not certain says so.
+            if row["allocated_is_exact"] == true {
+                assert_eq!(row["allocated"], *end, "exact {exact}: {row}");
+            }
+            assert!(!exact || is_last || row["allocated_is_exact"] == true, "{row}");
+            right += usize::from(row["allocated"] == *end);
+        }
+        assert!(right >= if exact { 7 } else { 5 }, "exact {exact}: {right} of 8: {rows:?}");
+        let trace = recording.trace().to_str().unwrap();
+        let text = memspy(&["iterations", trace]).ok().out;
+        assert!(text.contains("8 steps, counted by the loop's variable"), "{text}");
+        // The wait before the first step is no part of it.
+        assert!(
+            text.contains("7 steps that were seen from their begin to their end in "),
+            "{text}"
+        );
+        assert!(text.contains("7*") && text.contains("*: ended when the variable was"), "{text}");
+    }
+}
+
+#[test]
+fn a_step_that_is_under_way_at_the_end_of_the_recording_is_listed_as_that() {
+    for exact in [false, true] {
+        let mut target = sim::start("iterations_truth.py", &[]);
+        let words: &[&str] = if exact { &["--exact"] } else { &["-r", "1000"] };
+        let words = [words, &["--iter-var", "counted"]].concat();
+        let mut recording = Recording::start(target.pid(), &words);
+        wait_until("the variable", || !steps(&recording).is_empty());
+        target.say("named 100");
+        let truth: Vec<Truth> = serde_json::from_str(&target.line()).unwrap();
+        let last = truth.last().unwrap().1;
+        wait_until("its last value", || steps(&recording).iter().any(|step| step.step == last));
+        recording.interrupt();
+        let rows = iterations(&recording, &[]);
+        let (end, whole) = rows.split_last().unwrap();
+        assert_eq!((&end["step"], &end["end"]), (&last.into(), &"not seen".into()), "{end}");
+        assert_eq!(
+            (&end["peak_is_exact"], &end["allocated_is_exact"]),
+            (&false.into(), &false.into())
+        );
+        assert!(whole.iter().all(|row| row["end"] == "counted"));
+    }
 }

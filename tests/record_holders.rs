@@ -139,7 +139,11 @@ fn iterations_have_the_peaks_that_the_job_saw() {
     assert!(rows.iter().any(held), "{rows:?}");
 
     let text = memspy(&["iterations", trace]).ok().out;
-    assert!(text.contains("12 steps in") && text.contains("optimizer state"), "{text}");
+    assert!(
+        text.contains("12 steps, counted by the optimizer's step counter")
+            && text.contains("optimizer state"),
+        "{text}"
+    );
     let csv = memspy(&["iterations", "--format", "csv", trace]).ok().out;
     assert_eq!(csv.lines().count(), 13);
 }
@@ -166,7 +170,7 @@ fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iteration
             let report: serde_json::Value = serde_json::from_str(&report).unwrap();
             report["iterations"].as_array().unwrap().clone()
         };
-        // The first step has no peak that is known to be its own, and the last has no end.
+        // The first step has no peak that is known to be its own.
         let rows = iterations(&[]);
         let named: Vec<(u64, u64)> = rows
             .iter()
@@ -176,7 +180,7 @@ fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iteration
         // A variable that is not there is looked for now and then.
         let first = all.iter().position(|step| *step == named[0]).unwrap();
         assert!(first <= 3, "{first}");
-        assert_eq!(named, all[first..35]);
+        assert_eq!(named, all[first..]);
         let mut known = 0;
         for (row, peak) in rows.iter().zip(&peaks[first..]) {
             let seen = row["peak_allocated"].as_i64().unwrap();
@@ -186,8 +190,8 @@ fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iteration
             }
             known += usize::from(row["peak_is_exact"] == true);
         }
-        // But for the first, whose begin was not seen.
-        assert!(known >= if exact { rows.len() - 1 } else { 10 }, "{known}");
+        // But for the first, whose begin was not seen, and the last, after which the variable may have stayed for a while.
+        assert!(known >= if exact { rows.len() - 2 } else { 10 }, "{known}");
         assert!(memspy(&["iterations", trace]).ok().out.contains("loop's variable changes"));
 
         let marker = format!("targets/holders_truth.py:{line}");
@@ -204,6 +208,9 @@ fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iteration
         let rows = iterations(&["--period"]);
         let text = memspy(&["iterations", trace, "--period"]).ok().out;
         assert!(text.contains(&format!("{} allocations are made", made[1])), "{made:?}: {text}");
+        // A period may be several steps: it says by what it counts.
+        let by = format!("periods, counted by the period of the allocator's counters, {}", made[1]);
+        assert!(text.contains(&by) && text.contains("may be several real steps"), "{text}");
         assert!((32..=35).contains(&rows.len()), "{}", rows.len());
         assert!(rows.iter().any(|row| row["peak_allocated"] == peaks[20]), "{rows:?}");
     }

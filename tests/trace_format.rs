@@ -108,6 +108,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             epoch: Some(3),
             clock: StepClock::Variable,
             within: None,
+            is_over: false,
         }),
         Record::Step(Step {
             time: Nanos(118),
@@ -115,6 +116,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             epoch: Some(3),
             clock: StepClock::Variable,
             within: Some(Nanos(0)),
+            is_over: false,
         }),
     ];
     assert_eq!(records, expected);

@@ -1,146 +1,116 @@
-//! The levels of one device in the iteration under way, and how sure its peak is.
+//! The levels of one device in the iteration under way, and how sure they are.
 //!
 //! Where an iteration ends is known to within the time between two looks at its clock, or exactly, between two events. In the
 //! first case a level seen in that time may be of either iteration: it gives none of them a peak, but makes a lower one
-//! uncertain in both.
+//! uncertain in both. What the level was at the end is then that of the last look before, which is right if nothing had been
+//! allocated or freed by the first look after it.
 
-use std::collections::VecDeque;
-
-use super::iterations::IterationLevels;
+use super::iteration::IterationLevels;
+use super::iteration_level::{Ended, OpenLevel};
 use crate::model::{Levels, Nanos, Stat};
 
-/// A level that was seen.
-#[derive(Debug, Clone, Copy)]
-struct Seen {
-    time: Nanos,
-    level: i64,
-    /// Whether nothing higher was missed since the look before: the allocator's mark rose to it, or every allocation is seen.
-    is_peak: bool,
+/// What a look tells of the iteration before: whether the levels at its end are exact; `None` where it does not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Confirmed {
+    pub(super) allocated: Option<bool>,
+    pub(super) reserved: Option<bool>,
 }
 
 /// The levels so far.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct OpenLevels {
-    /// Those of this iteration for certain.
-    levels: IterationLevels,
-    /// What may have been reached unseen.
-    unseen: i64,
-    /// The last look at which something may have been reached unseen before it, and what.
-    last_unseen: (Nanos, i64),
-    /// Seen lately; the highest first, and none before a higher one.
-    late: VecDeque<Seen>,
-    /// `allocated_bytes` as last seen, with the allocator's mark.
-    before: Option<Stat>,
-    /// Whether every allocation is seen: counters then tell nothing more.
-    all_seen: bool,
-    /// Whether every free is, too.
+    allocated: OpenLevel,
+    reserved: OpenLevel,
+    /// Whether every free is seen, and every allocation.
     frees_seen: bool,
+    all_seen: bool,
+    /// In looks at the counters: bytes that were reserved and given back in all, and since when that did not change.
+    given_back: Option<i64>,
+    nothing_given_back_since: Option<Nanos>,
 }
 
 impl OpenLevels {
     /// About how many bytes it takes.
     pub(super) fn memory(&self) -> u64 {
-        (size_of::<OpenLevels>() + self.late.capacity() * size_of::<Seen>()) as u64
+        size_of::<OpenLevels>() as u64 + self.allocated.memory() + self.reserved.memory()
     }
 
     /// Counters that were looked at.
-    pub(super) fn look(&mut self, time: Nanos, allocated: Stat, reserved: Stat) {
-        self.levels.reserved = reserved.current;
-        self.levels.peak_reserved = self.levels.peak_reserved.max(reserved.current);
-        if self.all_seen && self.frees_seen {
-            return; // Read a moment before or after the event that it stands beside.
+    pub(super) fn look(&mut self, time: Nanos, allocated: Stat, reserved: Stat) -> Confirmed {
+        if self.given_back.replace(reserved.freed) != Some(reserved.freed) {
+            self.nothing_given_back_since = Some(time);
         }
-        self.levels.allocated = allocated.current;
-        if self.all_seen {
-            return;
-        }
-        let before = self.before.replace(allocated);
-        if let Some(before) = before.filter(|before| allocated.peak < before.peak) {
-            // The job put the mark back: before that it may have been as high as this.
-            let most = allocated.allocated.saturating_sub(before.allocated);
-            let unseen = before.current.saturating_add(most);
-            self.unseen = self.unseen.max(unseen);
-            self.last_unseen = (time, unseen);
-        }
-        // It rose since the last look: what it rose to was reached in between.
-        let is_peak = before.is_some_and(|before| before.peak < allocated.peak);
-        let level = if is_peak { allocated.peak } else { allocated.current };
-        self.see(Seen { time, level, is_peak });
+        let reserved = self.reserved.look(time, reserved);
+        // With all events seen it would be read a moment before or after the event that it stands beside.
+        let allocated = match self.all_seen {
+            true if self.frees_seen => None,
+            true => {
+                self.allocated.correct(allocated.current);
+                None
+            }
+            false => self.allocated.look(time, allocated),
+        };
+        Confirmed { allocated, reserved }
+    }
+
+    /// Since when nothing that was reserved has been given back, as looks at the counters tell.
+    pub(super) fn nothing_given_back_since(&self) -> Option<Nanos> {
+        self.nothing_given_back_since
+    }
+
+    /// The same where every allocation is seen: since then all that was reserved is known.
+    pub(super) fn reserved_is_known_since(&self) -> Option<Nanos> {
+        self.nothing_given_back_since.filter(|_| self.all_seen)
     }
 
     /// The levels after an allocation, where every allocation is seen.
     pub(super) fn allocated(&mut self, time: Nanos, now: Levels) {
         self.all_seen = true;
-        self.levels.allocated = now.allocated;
-        self.levels.reserved = now.reserved;
-        self.levels.peak_reserved = self.levels.peak_reserved.max(now.reserved);
-        self.see(Seen { time, level: now.allocated, is_peak: true });
+        self.allocated.reached(time, now.allocated);
+        self.reserved.reached(time, now.reserved);
     }
 
     /// The level once memory has been given up, where every free is seen.
     pub(super) fn freed(&mut self, level: i64) {
         self.frees_seen = true;
-        if self.all_seen {
-            self.levels.allocated = level;
-        }
-    }
-
-    fn see(&mut self, mut seen: Seen) {
-        while let Some(last) = self.late.back().filter(|last| last.level <= seen.level) {
-            seen.is_peak |= last.is_peak && last.level == seen.level;
-            self.late.pop_back();
-        }
-        self.late.push_back(seen);
+        self.allocated.fell(level);
     }
 
     /// What was seen before `time` is of this iteration.
     pub(super) fn settle(&mut self, time: Nanos) {
-        while let Some(seen) = self.late.front().filter(|seen| seen.time < time) {
-            let levels = &mut self.levels;
-            if seen.level > levels.peak_allocated {
-                (levels.peak_allocated, levels.exact) = (seen.level, seen.is_peak);
-            } else if seen.level == levels.peak_allocated {
-                levels.exact |= seen.is_peak;
-            }
-            self.late.pop_front();
-        }
+        self.allocated.settle(time);
+        self.reserved.settle(time);
     }
 
     /// Ends the iteration between two events, and begins the next one.
     pub(super) fn end_between_events(&mut self) -> IterationLevels {
-        let ended = self.end(Nanos(u64::MAX));
-        // It begins with the level that this one ended with, which may be its peak.
-        self.unseen = 0;
-        self.levels.exact = self.all_seen && self.frees_seen;
-        if !self.frees_seen {
-            // What was freed since the last allocation is not known: it began with no more than that.
-            self.unseen = self.levels.allocated;
-            self.levels.peak_allocated = 0;
-        }
-        ended
+        levels(self.allocated.end_between_events(), self.reserved.end_between_events())
     }
 
-    /// Ends the iteration somewhere after `from`, and begins the next one.
-    pub(super) fn end(&mut self, from: Nanos) -> IterationLevels {
-        self.settle(from);
-        let doubtful = self.late.front().map_or(0, |seen| seen.level);
-        let mut ended = self.levels;
-        ended.exact &= self.unseen.max(doubtful) <= ended.peak_allocated;
-        // It was at least as high as where it ended; between two looks, that is.
-        self.unseen = match self.last_unseen {
-            (time, unseen) if time >= from => doubtful.max(unseen),
-            _ => doubtful,
-        };
-        self.late.clear();
-        self.levels.peak_allocated = self.levels.allocated;
-        self.levels.peak_reserved = self.levels.reserved;
-        self.levels.exact = false;
-        ended
+    /// Ends the iteration somewhere after `from` and not after `until`, and begins the next one.
+    pub(super) fn end(&mut self, from: Nanos, until: Nanos) -> IterationLevels {
+        levels(self.allocated.end(from, until), self.reserved.end(from, until))
     }
 
     /// Lets no peak of the iteration under way be certain: its begin was not seen.
     pub(super) fn began_unseen(&mut self) {
-        self.unseen = i64::MAX;
+        self.allocated.began_unseen();
+        self.reserved.began_unseen();
+    }
+}
+
+fn levels(allocated: Ended, reserved: Ended) -> IterationLevels {
+    IterationLevels {
+        peak_allocated: allocated.peak,
+        exact: allocated.peak_is_exact,
+        allocated: allocated.at_end,
+        allocated_is_exact: allocated.at_end_is_exact,
+        // What was given back unseen makes it less; that is told by the look that follows.
+        peak_reserved: reserved.peak.max(reserved.at_end),
+        peak_reserved_is_exact: reserved.peak_is_exact,
+        reserved: reserved.at_end,
+        reserved_is_exact: reserved.at_end_is_exact,
+        intermediate: None,
     }
 }
 
@@ -161,11 +131,11 @@ mod tests {
         let mut open = OpenLevels::default();
         open.look(Nanos(1), stat(40, 100, 0), Stat::default());
         open.look(Nanos(2), stat(20, 100, 0), Stat::default());
-        assert_eq!(peak(open.end(Nanos(3))), (40, false));
+        assert_eq!(peak(open.end(Nanos(3), Nanos(3))), (40, false));
         open.look(Nanos(4), stat(30, 150, 0), Stat::default());
-        assert_eq!(peak(open.end(Nanos(5))), (150, true));
+        assert_eq!(peak(open.end(Nanos(5), Nanos(5))), (150, true));
         // Nothing happened: the level it began with.
-        assert_eq!(peak(open.end(Nanos(6))), (30, false));
+        assert_eq!(peak(open.end(Nanos(6), Nanos(6))), (30, false));
     }
 
     #[test]
@@ -175,11 +145,11 @@ mod tests {
         open.look(Nanos(2), stat(10, 50, 0), Stat::default());
         open.settle(Nanos(8)); // As every sample does.
         open.look(Nanos(8), stat(20, 70, 0), Stat::default());
-        assert_eq!(peak(open.end(Nanos(8))), (50, false));
+        assert_eq!(peak(open.end(Nanos(8), Nanos(8))), (50, false));
         open.look(Nanos(12), stat(20, 90, 0), Stat::default());
         open.look(Nanos(19), stat(20, 90, 0), Stat::default());
         // 70 may have been its own, but it came to 90.
-        assert_eq!(peak(open.end(Nanos(19))), (90, true));
+        assert_eq!(peak(open.end(Nanos(19), Nanos(19))), (90, true));
     }
 
     #[test]
@@ -187,10 +157,10 @@ mod tests {
         for (allocated, exact) in [(1040, true), (1090, false)] {
             let mut open = OpenLevels::default();
             open.look(Nanos(1), stat(10, 100, 1000), Stat::default());
-            open.end(Nanos(2));
+            open.end(Nanos(2), Nanos(2));
             open.look(Nanos(3), stat(20, 30, allocated), Stat::default());
             open.look(Nanos(4), stat(20, 50, allocated + 30), Stat::default());
-            assert_eq!(peak(open.end(Nanos(5))), (50, exact));
+            assert_eq!(peak(open.end(Nanos(5), Nanos(5))), (50, exact));
         }
     }
 
@@ -230,6 +200,28 @@ mod tests {
         for (time, allocated) in [(1, 10), (2, 30), (3, 20)] {
             open.allocated(Nanos(time), Levels { allocated, ..Levels::default() });
         }
-        assert_eq!(peak(open.end(Nanos(4))), (30, true));
+        assert_eq!(peak(open.end(Nanos(4), Nanos(4))), (30, true));
+    }
+
+    #[test]
+    fn the_level_at_the_end_is_that_of_the_last_look_before_it() {
+        let look = |current, freed| Stat { current, peak: 700, allocated: current + freed, freed };
+        for (first, exact) in
+            [(look(555, 90), true), (look(555, 95), false), (look(620, 90), false)]
+        {
+            let mut open = OpenLevels::default();
+            let reserved = Stat { current: 800, peak: 800, allocated: 800, freed: 0 };
+            open.look(Nanos(1), look(600, 40), reserved);
+            open.look(Nanos(5), look(555, 90), reserved);
+            // Its variable changed between 6 and 10; by the end of that the next iteration had allocated.
+            open.look(Nanos(9), look(630, 90), reserved);
+            let ended = open.end(Nanos(6), Nanos(10));
+            assert_eq!((ended.allocated, ended.allocated_is_exact), (555, false));
+            assert_eq!((ended.reserved, ended.reserved_is_exact), (800, false));
+            let confirmed = open.look(Nanos(11), first, reserved);
+            assert_eq!(confirmed, Confirmed { allocated: Some(exact), reserved: Some(true) });
+            let none = Confirmed::default();
+            assert_eq!(open.look(Nanos(12), first, reserved), none, "only the first one tells");
+        }
     }
 }

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
-use std::sync::Arc;
 
+use super::iteration::{HeldInIteration, Iteration, IterationEnd, IterationLevels};
 use super::iteration_backward::BackwardBlocks;
 use super::iteration_peak::OpenLevels;
 use crate::model::{
@@ -18,77 +18,6 @@ use crate::model::{
 
 /// Iterations kept; those after are left out, and counted.
 const MOST: usize = 1 << 17;
-
-/// One device in one iteration, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct IterationLevels {
-    /// Greatest `allocated_bytes` seen.
-    pub peak_allocated: i64,
-    /// Whether that is the peak itself: the allocator's high-water mark rose to it, or every allocation was seen.
-    pub exact: bool,
-    /// `allocated_bytes` at its end.
-    pub allocated: i64,
-    /// Greatest `reserved_bytes` seen.
-    pub peak_reserved: i64,
-    /// `reserved_bytes` at its end.
-    pub reserved: i64,
-    /// Intermediate gradients: the most bytes asked for that blocks held at once which were allocated while an autograd node
-    /// was evaluated, and freed by the backward pass before the iteration ended. `None` where that is not known (sampled
-    /// recordings), and where no node was seen to allocate.
-    pub intermediate: Option<u64>,
-}
-
-/// An iteration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Iteration {
-    /// The optimizer's step that it ended with, the value that the loop's variable had in it, else its number.
-    pub step: u64,
-    /// The value that the epoch's variable had in it.
-    pub epoch: Option<u64>,
-    /// How many steps it stands for: more than one where several fell between two samples.
-    pub steps: u64,
-    /// Its begin.
-    pub from: Nanos,
-    /// Its end.
-    pub to: Nanos,
-    /// By device.
-    pub levels: BTreeMap<CudaIndex, IterationLevels>,
-    /// What the look at holders in it saw that found most allocated, by device.
-    pub held: BTreeMap<CudaIndex, HeldInIteration>,
-}
-
-/// What a look at holders in an iteration saw on a device, in bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct HeldInIteration {
-    /// `allocated_bytes` at that look.
-    pub allocated: u64,
-    /// Bytes among the other tensors that are results of autograd nodes; `None` where the recording does not tell.
-    pub results: Option<u64>,
-    /// By category; those missing hold nothing.
-    pub categories: BTreeMap<Category, u64>,
-    /// Blocks in no tensor that Python or the graph knows: gradients on their way through the backward pass, work spaces.
-    pub in_no_tensor: u64,
-    /// The bytes of each parameter and of its gradient, by the parameter's name; only if they were asked for.
-    pub parameters: BTreeMap<Arc<str>, ParameterBytes>,
-}
-
-impl HeldInIteration {
-    /// Feature maps: what is saved for the backward pass, and results of nodes that only Python keeps. `None` where the
-    /// recording does not tell the latter.
-    pub fn feature_maps(&self) -> Option<u64> {
-        let saved = self.categories.get(&Category::Saved).copied().unwrap_or_default();
-        Some(saved + self.results?)
-    }
-}
-
-/// A parameter in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ParameterBytes {
-    /// Its own.
-    pub weight: u64,
-    /// Those of its gradient; 0 when it has none.
-    pub gradient: u64,
-}
 
 /// Iterations being gathered.
 #[derive(Debug, Default)]
@@ -101,6 +30,17 @@ pub(crate) struct Iterations {
     held: BTreeMap<CudaIndex, HeldInIteration>,
     /// Whether the last step came with another epoch only.
     keeps_step: bool,
+    /// Whether nothing counts any more: the last step is over, and the next one has not begun.
+    is_over: bool,
+    /// Whether the iteration under way was seen to begin.
+    begin_is_known: bool,
+    /// The iteration that ended last, of which the next look at each device tells what that had then; and a moment before its
+    /// begin.
+    ended: Option<(usize, Nanos)>,
+    /// A moment before the begin of the iteration under way.
+    begun_after: Nanos,
+    /// When the counters of each device were looked at last, in an exact recording.
+    looked: BTreeMap<CudaIndex, Nanos>,
     /// What the backward pass holds; only where iterations are asked for.
     in_backward: Option<BackwardBlocks>,
     /// Whether parameters are kept one by one.
@@ -123,6 +63,9 @@ pub(super) const TAKEN_TOGETHER: u64 = 20_000_000;
 /// for those whose counter could not be found for as long.
 const SETTLED_AFTER: u64 = 1_000_000_000;
 
+/// More steps than these in a second are none: what counts them is another counter now, or what lies there is no counter.
+const MOST_STEPS: u64 = 1_000_000;
+
 /// Losses of events are told once a second, or a little later.
 const CHECKED_EVERY: u64 = 3_000_000_000;
 
@@ -136,77 +79,134 @@ impl Iterations {
     /// Takes the step that a clock told of, if it did, and the time after which it was made.
     pub(crate) fn take_step(&mut self, told: Option<(Step, Nanos)>) {
         let Some((step, from)) = told else { return };
-        if self.last.is_some_and(|last| (last.step, last.epoch) == (step.step, step.epoch)) {
+        if step.is_over {
+            return self.take_over(step, from);
+        }
+        let is_last =
+            |last: Step| (last.clock, last.step, last.epoch) == (step.clock, step.step, step.epoch);
+        if !self.is_over && self.last.is_some_and(is_last) {
             return;
         }
         // A loop's variable keeps its last value until the loop begins anew, also when the epoch's has changed already: what
-        // was between the two is no iteration.
-        let is_between = self.keeps_step
-            && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
+        // was between the two is no iteration. Nor is what was between two loops.
+        let is_between = std::mem::take(&mut self.is_over)
+            || self.keeps_step
+                && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
         self.keeps_step = step.clock == StepClock::Variable
             && self.last.is_some_and(|last| last.step == step.step && last.epoch != step.epoch);
-        let is_vague = step.within.is_some_and(|within| within.0 > SETTLED_AFTER);
-        let end = |open: &mut OpenLevels| match step.is_between_events() {
-            true => open.end_between_events(),
-            false => {
-                let ended = open.end(from);
-                if is_vague {
-                    open.began_unseen();
-                }
-                IterationLevels { exact: ended.exact && !is_vague, ..ended }
-            }
-        };
-        // A variable has the number of the step under way, and may begin anew with the next epoch.
-        let ended = self.last.filter(|_| !is_between).and_then(|last| match step.clock {
-            StepClock::Optimizer if step.step > last.step => {
-                Some((last, step, step.step - last.step))
-            }
-            StepClock::Optimizer => None,
-            StepClock::Variable if step.epoch == last.epoch && step.step > last.step => {
-                Some((last, last, step.step - last.step))
-            }
-            StepClock::Variable => Some((last, last, 1)),
-        });
+        let last = self.last.filter(|last| !is_between && last.clock == step.clock);
+        let ended = last.and_then(|last| ended_by(&last, &step));
         if let Some((last, named, steps)) = ended {
+            let levels = self.end_levels(&step, from);
             let iteration = Iteration {
                 step: named.step,
                 epoch: named.epoch,
                 steps,
                 from: last.time,
+                begin_is_known: self.begin_is_known,
                 to: step.time,
-                levels: self
-                    .open
-                    .iter_mut()
-                    .map(|(device, open)| {
-                        let intermediate =
-                            self.in_backward.as_ref().and_then(|it| it.most(*device));
-                        (*device, IterationLevels { intermediate, ..end(open) })
-                    })
-                    .collect(),
+                end: IterationEnd::Counted,
+                ends_between_events: step.is_between_events(),
+                levels,
                 held: std::mem::take(&mut self.held),
             };
-            if self.done.len() < MOST {
-                let levels = iteration.levels.len() * 2 * size_of::<(CudaIndex, IterationLevels)>();
-                self.kept += (size_of::<Iteration>() + levels) as u64;
-                self.kept += iteration.held.values().map(memory_of).sum::<u64>();
-                self.done.push(iteration);
-            } else {
-                self.left_out += 1;
+            self.push(iteration);
+        }
+        let is_first = self.last.replace(step).is_none();
+        if is_first || ended.is_none() {
+            self.end_levels(&step, from);
+            self.ended = None;
+            if !is_between && (is_first || !step.is_between_events()) {
+                self.open.values_mut().for_each(OpenLevels::began_unseen);
             }
         }
+        self.begin_is_known = !is_first && (ended.is_some() || is_between);
+        self.begun_after = from;
+        self.begin_anew();
+    }
+
+    /// The variable is there no more since some moment after `from`.
+    fn take_over(&mut self, step: Step, from: Nanos) {
+        let Some(last) = self.last.filter(|_| !self.is_over) else { return };
+        let iteration = Iteration {
+            step: last.step,
+            epoch: last.epoch,
+            steps: 1,
+            from: last.time,
+            begin_is_known: self.begin_is_known,
+            to: from.max(last.time),
+            end: IterationEnd::VariableGone,
+            ends_between_events: false,
+            levels: self.end_levels(&step, from),
+            held: std::mem::take(&mut self.held),
+        };
+        self.push(iteration);
+        self.last = Some(Step { time: step.time, ..last });
+        (self.is_over, self.keeps_step) = (true, false);
+        self.begin_anew();
+    }
+
+    /// What the levels were in the iteration that `step` ends.
+    fn end_levels(&mut self, step: &Step, from: Nanos) -> BTreeMap<CudaIndex, IterationLevels> {
+        let is_vague = step.within.is_some_and(|within| within.0 > SETTLED_AFTER);
+        let in_backward = &self.in_backward;
+        let end = |(device, open): (&CudaIndex, &mut OpenLevels)| {
+            let mut ended = match step.is_between_events() {
+                true => open.end_between_events(),
+                false => open.end(from, step.time),
+            };
+            if is_vague {
+                open.began_unseen();
+                ended = ended.uncertain();
+            }
+            ended.intermediate = in_backward.as_ref().and_then(|it| it.most(*device));
+            (*device, ended)
+        };
+        self.open.iter_mut().map(end).collect()
+    }
+
+    fn push(&mut self, iteration: Iteration) {
+        self.ended = None;
+        if self.done.len() < MOST {
+            let levels = iteration.levels.len() * 2 * size_of::<(CudaIndex, IterationLevels)>();
+            self.kept += (size_of::<Iteration>() + levels) as u64;
+            self.kept += iteration.held.values().map(memory_of).sum::<u64>();
+            self.ended = Some((self.done.len(), self.begun_after));
+            self.done.push(iteration);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    fn begin_anew(&mut self) {
         self.held.clear();
         if let Some(blocks) = &mut self.in_backward {
             blocks.forget();
         }
-        let is_first = self.last.replace(step).is_none();
-        if is_first || ended.is_none() {
-            for open in self.open.values_mut() {
-                end(open);
-                if !is_between && (is_first || !step.is_between_events()) {
-                    open.began_unseen();
-                }
-            }
-        }
+    }
+
+    /// The iteration under way at `now`, where a variable tells that it is: nothing says when it ends, or whether it has.
+    pub(crate) fn under_way(&self, now: Nanos) -> Option<Iteration> {
+        let is_counted = |last: &Step| last.clock == StepClock::Variable && !self.is_over;
+        let last = self.last.filter(is_counted).filter(|_| self.left_out == 0)?;
+        let levels = |(device, open): (&CudaIndex, &OpenLevels)| {
+            let until = Nanos(u64::MAX);
+            let mut levels = open.clone().end(until, until).uncertain();
+            levels.intermediate = self.in_backward.as_ref().and_then(|it| it.most(*device));
+            (*device, levels)
+        };
+        Some(Iteration {
+            step: last.step,
+            epoch: last.epoch,
+            steps: 1,
+            from: last.time,
+            begin_is_known: self.begin_is_known,
+            to: now.max(last.time),
+            end: IterationEnd::NotSeen,
+            ends_between_events: false,
+            levels: self.open.iter().map(levels).collect(),
+            held: self.held.clone(),
+        })
     }
 
     /// About how many bytes they take.
@@ -243,7 +243,8 @@ impl Iterations {
         let unmarked = from.max(self.uncertain.end).min(self.done.len());
         for iteration in &mut self.done[unmarked..] {
             for levels in iteration.levels.values_mut() {
-                (levels.exact, levels.intermediate) = (false, None);
+                *levels = levels.uncertain();
+                levels.intermediate = None;
             }
         }
         self.uncertain = from..self.done.len();
@@ -258,10 +259,10 @@ impl Iterations {
         self.open.entry(device).or_default().freed(level);
     }
 
-    /// A look at the target begins: what was seen before it is of the iteration under way.
+    /// A look at the target begins: what was seen long before it is of the iteration under way.
     pub(crate) fn take_tick(&mut self, time: Nanos) {
         for open in self.open.values_mut() {
-            open.settle(time);
+            open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
         }
     }
 
@@ -273,7 +274,29 @@ impl Iterations {
     ) {
         let stat = |metric: Metric| counters.stat(metric, Pool::All);
         let open = self.open.entry(device).or_default();
-        open.look(time, stat(Metric::AllocatedBytes), stat(Metric::ReservedBytes));
+        let confirmed = open.look(time, stat(Metric::AllocatedBytes), stat(Metric::ReservedBytes));
+        if let Some((ended, begun_after)) = self.ended
+            && let Some(ended) = self.done.get_mut(ended)
+            && let Some(levels) = ended.levels.get_mut(&device)
+        {
+            levels.allocated_is_exact |= confirmed.allocated == Some(true);
+            levels.reserved_is_exact |= confirmed.reserved == Some(true);
+            // If nothing was given back, it was never more than at its end.
+            levels.peak_reserved_is_exact |= confirmed.reserved == Some(true)
+                && ended.begin_is_known
+                && open.nothing_given_back_since().is_some_and(|since| since <= begun_after);
+        }
+        // Events tell what was reserved more, looks that nothing was given back.
+        let Some(known_since) = open.reserved_is_known_since() else { return };
+        let before = self.looked.insert(device, time).unwrap_or_default();
+        for ended in self.done.iter_mut().rev().take_while(|it| it.to > before) {
+            if let Some(levels) = ended.levels.get_mut(&device)
+                && ended.ends_between_events
+                && ended.from >= known_since
+            {
+                (levels.reserved_is_exact, levels.peak_reserved_is_exact) = (true, true);
+            }
+        }
     }
 
     /// The levels after an allocation: nothing higher comes unseen.
@@ -300,7 +323,7 @@ impl Iterations {
                 let parameters = &mut held.parameters;
                 match (storages.category, storages.holder.strip_suffix(".grad")) {
                     (Category::Parameter, _) => {
-                        let name = Arc::clone(&storages.holder);
+                        let name = std::sync::Arc::clone(&storages.holder);
                         parameters.entry(name).or_default().weight += storages.bytes;
                     }
                     (Category::Gradient, Some(name)) => {
@@ -332,8 +355,9 @@ impl Iterations {
         (time < of.to).then_some(&mut of.held)
     }
 
-    pub(crate) fn by_variable(&self) -> bool {
-        self.last.is_some_and(|last| last.clock == StepClock::Variable)
+    /// What counted the steps last; `None` without any.
+    pub(crate) fn step_clock(&self) -> Option<StepClock> {
+        self.last.map(|last| last.clock)
     }
 
     pub(crate) fn at_events(&self) -> bool {
@@ -349,106 +373,23 @@ impl Iterations {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::HeldOnDevice;
-
-    #[test]
-    fn a_variable_has_the_number_of_the_step_under_way() {
-        let mut iterations = Iterations::default();
-        for (time, epoch, step) in
-            [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)]
-        {
-            let clock = StepClock::Variable;
-            let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock, within: None };
-            iterations.take_step(Some((step, Nanos(time))));
-        }
-        let of = |i: &Iteration| (i.epoch, i.step, i.steps, i.from.0, i.to.0);
-        let seen: Vec<_> = iterations.done().iter().map(of).collect();
-        let expected = [(0, 7, 1, 1, 2), (0, 8, 2, 2, 5), (0, 10, 1, 5, 6), (1, 0, 1, 6, 7)];
-        assert_eq!(seen, expected.map(|(e, s, n, from, to)| (Some(e), s, n, from, to)));
-    }
-
-    fn step(time: u64, epoch: u64, step: u64) -> Option<(Step, Nanos)> {
-        let clock = StepClock::Variable;
-        let step =
-            Step { time: Nanos(time), step, epoch: Some(epoch), clock, within: Some(Nanos(0)) };
-        Some((step, Nanos(time)))
-    }
-
-    #[test]
-    fn where_events_were_lost_no_peak_is_certain() {
-        let mut iterations = Iterations::asked_for(false);
-        let second = 1_000_000_000;
-        for number in 0..8 {
-            let time = Nanos(number * second);
-            if number == 6 {
-                iterations.take_lost(Nanos(time.0 - 1));
-            }
-            iterations.take_step(step(time.0, 0, number));
-            let now = Levels { allocated: 10, ..Levels::default() };
-            iterations.take_levels(time, CudaIndex(0), now);
-            iterations.take_freed(CudaIndex(0), 0);
-        }
-        let exact = |it: &Iteration| it.levels[&CudaIndex(0)].exact;
-        let seen: Vec<bool> = iterations.done().iter().map(exact).collect();
-        assert_eq!(seen, [true, true, false, false, false, false, true]);
-    }
-
-    #[test]
-    fn what_is_between_two_epochs_is_no_iteration() {
-        let mut iterations = Iterations::default();
-        let looks = [(1, 0, 7), (2, 0, 8), (3, 1, 8), (5, 1, 7), (6, 1, 8), (7, 2, 8), (8, 3, 8)];
-        for (time, epoch, number) in looks {
-            iterations.take_step(step(time, epoch, number));
-        }
-        let of = |i: &Iteration| (i.epoch, i.step, i.from.0, i.to.0);
-        let seen: Vec<_> = iterations.done().iter().map(of).collect();
-        let expected = [(0, 7, 1, 2), (0, 8, 2, 3), (1, 7, 5, 6), (1, 8, 6, 7), (2, 8, 7, 8)];
-        assert_eq!(seen, expected.map(|(e, s, from, to)| (Some(e), s, from, to)));
-    }
-
-    #[test]
-    fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
-        let mut iterations = Iterations::default();
-        let look = |time, age, allocated| HolderSnapshot {
-            time: Nanos(time),
-            pause: None,
-            devices: vec![HeldOnDevice {
-                device: CudaIndex(0),
-                allocated,
-                rounding: 0,
-                without_tensor: 0,
-                results: None,
-                held: Vec::new(),
-            }],
-            age: Nanos(age),
-            nameless: Vec::new(),
+/// The iteration that `step` ends: its begin, what names it, and how many steps it stands for; `None` where `step` has nothing to
+/// do with `last`.
+fn ended_by(last: &Step, step: &Step) -> Option<(Step, Step, u64)> {
+    // A variable has the number of the step under way, and may begin anew with the next epoch.
+    if step.clock == StepClock::Variable {
+        let steps = match step.epoch == last.epoch && step.step > last.step {
+            true => step.step - last.step,
+            false => 1,
         };
-        for number in 1..=4 {
-            iterations.take_step(step(number * 10, 0, number));
-            iterations.take_holders(&look(number * 10 + 2, 0, 100));
-            iterations.take_holders(&look(number * 10 + 3, 0, 100 + number));
-            iterations.take_holders(&look(number * 10 + 4, 0, 50));
-        }
-        iterations.take_holders(&look(60, 31, 700)); // Made at 29, in the second.
-        iterations.take_holders(&look(60, 55, 900)); // Before the first.
-        let held = |i: &Iteration| i.held[&CudaIndex(0)].allocated;
-        assert_eq!(iterations.done().iter().map(held).collect::<Vec<_>>(), [101, 700, 103]);
+        return Some((*last, *last, steps));
     }
-
-    #[test]
-    fn a_counter_that_begins_anew_ends_no_iteration() {
-        let mut iterations = Iterations::default();
-        for (time, step) in [(1, 3), (2, 4), (3, 6), (4, 1), (5, 2)] {
-            iterations.take_step(Some((
-                Step { time: Nanos(time), step, ..Step::default() },
-                Nanos(time),
-            )));
-        }
-        let of = |i: &Iteration| (i.step, i.steps, i.from.0, i.to.0);
-        let seen: Vec<_> = iterations.done().iter().map(of).collect();
-        assert_eq!(seen, [(4, 1, 1, 2), (6, 2, 2, 3), (2, 1, 4, 5)]);
-    }
+    let steps = step.step.checked_sub(last.step).filter(|steps| *steps > 0)?;
+    let nanos = u128::from(step.time.0.saturating_sub(last.time.0));
+    let most = 1 + nanos * u128::from(MOST_STEPS) / 1_000_000_000;
+    (u128::from(steps) <= most).then_some((*last, *step, steps))
 }
+
+#[cfg(test)]
+#[path = "iterations_tests.rs"]
+mod tests;

@@ -14,15 +14,16 @@ use super::device::{DeviceProfile, Moment, Seen, Snapshot};
 use super::exact::ExactProfile;
 use super::high_water::{HighWater, Reached};
 use super::holders::{HolderLooks, HolderStacks};
+use super::iteration::Iteration;
 use super::iteration_clock::{IterationClock, RunningClock};
-use super::iterations::{Iteration, Iterations};
+use super::iterations::Iterations;
 use super::line_bounds::BoundsByStack;
 use super::losses::Losses;
 use super::tick::{ThreadChoice, Tick};
 use super::timeline::Timeline;
 use crate::model::{
     AllocatorCounters, CudaIndex, Device, DeviceUsage, End, FunctionId, Gap, Nanos, ProcessUsage,
-    ReaderKind, Runtime, Source, StackTable, Start, ThreadSample,
+    ReaderKind, Runtime, Source, StackTable, Start, StepClock, ThreadSample,
 };
 use memory::MemoryLimit;
 
@@ -131,9 +132,9 @@ impl Profile {
         self.clock.clock()
     }
 
-    /// Whether a variable of the program counted the steps.
-    pub fn steps_by_variable(&self) -> bool {
-        self.iterations.by_variable()
+    /// What counted the recorded steps; `None` where none were.
+    pub fn step_clock(&self) -> Option<StepClock> {
+        self.iterations.step_clock()
     }
 
     /// Whether steps were seen to begin exactly between two events; `false` also where the last one was not.
@@ -159,6 +160,12 @@ impl Profile {
     /// The whole iterations of training that were recorded, and how many more there were than are kept.
     pub fn iterations(&self) -> (&[Iteration], u64) {
         (self.iterations.done(), self.iterations.left_out())
+    }
+
+    /// The iteration that the loop's variable says to be under way at the end of the recording; `None` where none is, or
+    /// something else counts. The loop may be over: nothing tells.
+    pub fn iteration_under_way(&self) -> Option<Iteration> {
+        self.iterations.under_way(self.last_time)
     }
 
     /// Takes the tick being collected into account. Called by the record of the end; call it yourself when a

@@ -199,6 +199,8 @@ pub struct Step {
     /// allocated or freed up to the last event before it is of the step before, and everything since of this one. `None`
     /// where it was seen at a sample, or by a look at the counter now and then.
     pub within: Option<Nanos>,
+    /// Whether the variable is there no more: the step is over, and no other one is under way.
+    pub is_over: bool,
 }
 
 impl Step {

@@ -9,6 +9,10 @@ pub enum Watched {
         at: u64,
         /// Whether it has 8 bytes, not 4.
         wide: bool,
+        /// Address of a word that tells that it is still there,
+        check_at: u64,
+        /// and what that has to be.
+        check: u64,
     },
     /// A variable of Python that refers to an `int`.
     Integer(WatchedInteger),

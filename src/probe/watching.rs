@@ -27,7 +27,9 @@ pub(super) fn place(steps: Option<&WatchedSteps>, number: u32) -> [u8; LEN] {
 
 fn watched(watched: &Watched) -> [u8; WATCHED] {
     let (words, kind, size_bit) = match *watched {
-        Watched::Word { at, wide } => ([at, 0, 0, 0, 0, 0], if wide { WORD64 } else { WORD32 }, 0),
+        Watched::Word { at, wide, check_at, check } => {
+            ([at, check_at, check, 0, 0, 0], if wide { WORD64 } else { WORD32 }, 0)
+        }
         Watched::Integer(variable) => {
             let (thread, frame) = variable.frame.map_or((0, 0), |it| (it.thread, it.frame));
             let words =

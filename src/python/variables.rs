@@ -25,6 +25,8 @@ pub struct IntegerVariable {
     name: String,
     place: Option<Place>,
     searched: Option<Instant>,
+    /// Searches in a row that did not find it.
+    missed: u32,
     /// The class `int`, once one was met.
     integer: Option<Addr>,
     /// The dictionary of the main module, once it has been found: there are thousands of modules.
@@ -48,6 +50,7 @@ impl IntegerVariable {
             name: name.to_owned(),
             place: None,
             searched: None,
+            missed: 0,
             integer: None,
             main: None,
         }
@@ -57,6 +60,7 @@ impl IntegerVariable {
     pub fn read(&mut self) -> Option<u64> {
         for _ in 0..ATTEMPTS {
             if let Some(value) = self.place.and_then(|place| self.value(place)) {
+                self.missed = 0;
                 return Some(value);
             }
         }
@@ -67,7 +71,14 @@ impl IntegerVariable {
         }
         self.searched = Some(now);
         self.place = self.search();
-        self.value(self.place?)
+        let value = self.place.and_then(|place| self.value(place));
+        self.missed = if value.is_some() { 0 } else { self.missed.saturating_add(1) };
+        value
+    }
+
+    /// Searches in a row that did not find it; a single one may miss it while calls begin and end.
+    pub fn searches_missed(&self) -> u32 {
+        self.missed
     }
 
     /// Lets the next read search for it, if need be, however short ago that was done.

@@ -1,5 +1,6 @@
 //! Training iterations as a table, CSV and JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::Write;
 
@@ -11,8 +12,10 @@ use super::header::header;
 use super::interchange::{Sheet, pretty_json};
 use super::label::one_line;
 use super::size::{count, signed_bytes};
-use crate::analysis::{HeldInIteration, Iteration, IterationClock, IterationLevels, Profile};
-use crate::model::{Category, CudaIndex};
+use crate::analysis::{
+    HeldInIteration, Iteration, IterationClock, IterationEnd, IterationLevels, Profile,
+};
+use crate::model::{Category, CudaIndex, StepClock};
 
 /// Writes the last `limit` iterations (0: all), and the one with the highest peak.
 pub fn iterations_text(
@@ -25,19 +28,8 @@ pub fn iterations_text(
     for line in header(profile, device) {
         writeln!(out, "{line}")?;
     }
-    let (all, left_out) = profile.iterations();
-    let seconds: f64 = all.iter().map(duration).sum();
-    let steps: u64 = all.iter().map(|iteration| iteration.steps).sum();
-    writeln!(
-        out,
-        "{} steps in {seconds:.1} s: {:.4} s each{}",
-        count(steps),
-        seconds / steps.max(1) as f64,
-        match left_out {
-            0 => String::new(),
-            more => format!("; {} later iterations are left out", count(more)),
-        }
-    )?;
+    let all = listed(profile);
+    summary(out, profile, &all)?;
     if let Some(highest) = all.iter().max_by_key(|i| levels(i, device).peak_allocated) {
         let peak = size(levels(highest, device).peak_allocated, levels(highest, device).exact);
         writeln!(out, "highest peak: {peak} in step {}", named(highest))?;
@@ -69,9 +61,9 @@ pub fn iterations_text(
             iteration.to.seconds(),
             duration(iteration),
             size(reached.peak_allocated, reached.exact),
-            signed_bytes(reached.allocated),
-            signed_bytes(reached.peak_reserved),
-            signed_bytes(reached.reserved),
+            size(reached.allocated, reached.allocated_is_exact),
+            size(reached.peak_reserved, reached.peak_reserved_is_exact),
+            size(reached.reserved, reached.reserved_is_exact),
             reached.intermediate.map_or_else(|| "-".to_owned(), |it| signed_bytes(it as i64)),
             held.unwrap_or_default()
         );
@@ -80,8 +72,25 @@ pub fn iterations_text(
     writeln!(out)?;
     writeln!(
         out,
-        "~: at least that; without: the step's own peak, to the byte (the allocator's mark rose to it, or every event was seen)."
+        "~ at a peak: at least that; without: the step's own peak, to the byte (the allocator's mark rose to it, or every event was seen)."
     )?;
+    writeln!(
+        out,
+        "~ at its end, cached: as last seen before the end, something was allocated, freed or reserved between that and the first look after it."
+    )?;
+    let ends = |end| all.iter().any(|iteration| iteration.end == end);
+    if ends(IterationEnd::NotSeen) {
+        writeln!(
+            out,
+            "+: still under way when the recording ended, or the loop was over: nothing tells its end, its figures are those until then."
+        )?;
+    }
+    if ends(IterationEnd::VariableGone) {
+        writeln!(
+            out,
+            "*: ended when the variable was there no more (its function returned), some hundredths of a second after the time given, or less."
+        )?;
+    }
     writeln!(
         out,
         "intermediate: intermediate gradients, the most that blocks held at once which were allocated while an autograd node was \
@@ -91,9 +100,11 @@ pub fn iterations_text(
         out,
         "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors)."
     )?;
-    let clock = match (profile.iteration_clock(), has_epochs || profile.steps_by_variable()) {
-        (IterationClock::Steps, false) => "the optimizer's step counter rises".to_owned(),
-        (IterationClock::Steps, true) => "the loop's variable changes".to_owned(),
+    let clock = match (profile.iteration_clock(), profile.step_clock()) {
+        (IterationClock::Steps, Some(StepClock::Variable)) => {
+            "the loop's variable changes".to_owned()
+        }
+        (IterationClock::Steps, _) => "the optimizer's step counter rises".to_owned(),
         (IterationClock::Marker(marker), _) => {
             format!("a thread comes to {}:{}", marker.file, marker.line)
         }
@@ -107,7 +118,73 @@ pub fn iterations_text(
         false => "within the time between two samples",
     };
     writeln!(out, "An iteration ends when {clock}; seen {seen}.")?;
-    parameters(out, all, device)
+    parameters(out, &all, device)
+}
+
+/// All iterations, and the one under way if that is known.
+fn listed(profile: &Profile) -> Vec<Cow<'_, Iteration>> {
+    let whole = profile.iterations().0.iter().map(Cow::Borrowed);
+    whole.chain(profile.iteration_under_way().map(Cow::Owned)).collect()
+}
+
+/// What counts the steps, in the words of exports.
+fn counted_by(profile: &Profile) -> String {
+    match (profile.iteration_clock(), profile.step_clock()) {
+        (IterationClock::Steps, Some(StepClock::Variable)) => "variable".to_owned(),
+        (IterationClock::Steps, _) => "optimizer".to_owned(),
+        (IterationClock::Marker(marker), _) => format!("marker {}:{}", marker.file, marker.line),
+        (IterationClock::Period(_), _) => "period".to_owned(),
+    }
+}
+
+/// How many steps there are, by what they are counted, and how long one takes.
+fn summary(
+    out: &mut dyn Write,
+    profile: &Profile,
+    all: &[Cow<'_, Iteration>],
+) -> Result<(), RenderError> {
+    let is_period = matches!(profile.iteration_clock(), IterationClock::Period(_));
+    let (what, by) = match (profile.iteration_clock(), profile.step_clock()) {
+        (IterationClock::Steps, Some(StepClock::Variable)) => {
+            ("steps", "the loop's variable (--iter-var)".to_owned())
+        }
+        (IterationClock::Steps, _) => ("steps", "the optimizer's step counter".to_owned()),
+        (IterationClock::Marker(marker), _) => {
+            ("steps", format!("how often a thread came to {}:{}", marker.file, marker.line))
+        }
+        (IterationClock::Period(period), _) => (
+            "periods",
+            format!(
+                "the period of the allocator's counters, {} allocations: each may be several real steps, or a part of one",
+                count(period.allocations.unsigned_abs())
+            ),
+        ),
+    };
+    let steps = |rows: &mut dyn Iterator<Item = &Cow<'_, Iteration>>| -> u64 {
+        rows.map(|iteration| iteration.steps).sum()
+    };
+    let left_out = match profile.iterations().1 {
+        0 => String::new(),
+        more => format!("; {} later ones are left out", count(more)),
+    };
+    writeln!(out, "{} {what}, counted by {by}{left_out}", count(steps(&mut all.iter())))?;
+    // The first may have waited for something, and nobody knows when the last ended.
+    let is_timed = |iteration: &&Cow<'_, Iteration>| {
+        iteration.begin_is_known && iteration.end != IterationEnd::NotSeen
+    };
+    let timed = steps(&mut all.iter().filter(is_timed));
+    let seconds: f64 = all.iter().filter(is_timed).map(|iteration| duration(iteration)).sum();
+    let whole = match timed == steps(&mut all.iter()) {
+        true => "",
+        false => " that were seen from their begin to their end",
+    };
+    if timed > 0 {
+        let each = seconds / timed as f64;
+        writeln!(out, "{} {what}{whole} in {seconds:.1} s: {each:.4} s each", count(timed))?;
+    } else if is_period {
+        writeln!(out, "none was seen from its begin to its end")?;
+    }
+    Ok(())
 }
 
 /// What a look saw, and how far below the peak that was.
@@ -128,10 +205,11 @@ fn held_by(held: &HeldInIteration, reached: IterationLevels) -> String {
 /// Writes the last parameters and gradients seen, if they were asked for.
 fn parameters(
     out: &mut dyn Write,
-    all: &[Iteration],
+    all: &[Cow<'_, Iteration>],
     device: CudaIndex,
 ) -> Result<(), RenderError> {
-    let seen = |i: &'_ &Iteration| i.held.get(&device).is_some_and(|h| !h.parameters.is_empty());
+    let seen =
+        |i: &'_ &Cow<'_, Iteration>| i.held.get(&device).is_some_and(|h| !h.parameters.is_empty());
     let Some(last) = all.iter().rev().find(seen) else { return Ok(()) };
     writeln!(out)?;
     writeln!(
@@ -155,9 +233,14 @@ fn below_peak(held: &HeldInIteration, reached: IterationLevels) -> i64 {
 }
 
 fn named(iteration: &Iteration) -> String {
+    let mark = match iteration.end {
+        IterationEnd::Counted => "",
+        IterationEnd::VariableGone => "*",
+        IterationEnd::NotSeen => "+",
+    };
     match iteration.epoch {
-        Some(epoch) => format!("{epoch}:{}", iteration.step),
-        None => iteration.step.to_string(),
+        Some(epoch) => format!("{epoch}:{}{mark}", iteration.step),
+        None => format!("{}{mark}", iteration.step),
     }
 }
 
@@ -190,14 +273,19 @@ pub fn iterations_csv(
         "peak_allocated",
         "peak_is_exact",
         "allocated",
+        "allocated_is_exact",
         "peak_reserved",
+        "peak_reserved_is_exact",
         "reserved",
+        "reserved_is_exact",
         "intermediate_gradients",
+        "counted_by",
+        "begin_is_known",
+        "end",
     ];
     let categories = Category::ALL.map(Category::name);
-    let parameters: BTreeSet<&str> = profile
-        .iterations()
-        .0
+    let (all, by) = (listed(profile), counted_by(profile));
+    let parameters: BTreeSet<&str> = all
         .iter()
         .filter_map(|iteration| iteration.held.get(&device))
         .flat_map(|held| held.parameters.keys().map(|name| &**name))
@@ -208,7 +296,7 @@ pub fn iterations_csv(
     csv.write_record(
         head.chain(parameters.iter().copied()).chain(gradients.iter().map(|name| &**name)),
     )?;
-    for iteration in profile.iterations().0 {
+    for iteration in &all {
         let reached = levels(iteration, device);
         let mut row = vec![
             iteration.epoch.map_or_else(String::new, |epoch| epoch.to_string()),
@@ -219,9 +307,15 @@ pub fn iterations_csv(
             reached.peak_allocated.to_string(),
             reached.exact.to_string(),
             reached.allocated.to_string(),
+            reached.allocated_is_exact.to_string(),
             reached.peak_reserved.to_string(),
+            reached.peak_reserved_is_exact.to_string(),
             reached.reserved.to_string(),
+            reached.reserved_is_exact.to_string(),
             reached.intermediate.map_or_else(String::new, |bytes| bytes.to_string()),
+            by.clone(),
+            iteration.begin_is_known.to_string(),
+            iteration.end.name().to_owned(),
         ];
         let held = iteration.held.get(&device);
         let bytes = |of: &dyn Fn(&HeldInIteration) -> u64| {
@@ -252,7 +346,7 @@ pub fn iterations_json(
     profile: &Profile,
     device: CudaIndex,
 ) -> Result<(), RenderError> {
-    let (all, left_out) = profile.iterations();
+    let (all, left_out) = (listed(profile), profile.iterations().1);
     let rows: Vec<Value> = all
         .iter()
         .map(|iteration| {
@@ -286,8 +380,13 @@ pub fn iterations_json(
                 "peak_allocated": reached.peak_allocated,
                 "peak_is_exact": reached.exact,
                 "allocated": reached.allocated,
+                "allocated_is_exact": reached.allocated_is_exact,
                 "peak_reserved": reached.peak_reserved,
+                "peak_reserved_is_exact": reached.peak_reserved_is_exact,
                 "reserved": reached.reserved,
+                "reserved_is_exact": reached.reserved_is_exact,
+                "begin_is_known": iteration.begin_is_known,
+                "end": iteration.end.name(),
                 "intermediate_gradients": reached.intermediate,
                 "held": held,
                 "feature_maps": look.and_then(HeldInIteration::feature_maps),
@@ -299,6 +398,7 @@ pub fn iterations_json(
         .collect();
     let value = json!({
         "device": device.0,
+        "counted_by": counted_by(profile),
         "iterations": rows,
         "left_out": left_out,
         "warnings": profile.warnings(),

@@ -105,7 +105,8 @@ fn drain<S: RecordSink>(mut sink: S, batches: Receiver<Handed>) -> (S, io::Resul
             Handed::Records(batch) => batch,
             Handed::Sync(answer) => {
                 let synced = sink.sync();
-                let told = synced.as_ref().map(drop).map_err(|e| io::Error::new(e.kind(), e.to_string()));
+                let told =
+                    synced.as_ref().map(drop).map_err(|e| io::Error::new(e.kind(), e.to_string()));
                 // Whoever asked has ended meanwhile.
                 let _ = answer.send(told);
                 if synced.is_err() {

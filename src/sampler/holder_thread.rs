@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::holders::look_at_holders;
+use super::optimizer_counter::OptimizerCounter;
 use super::readers::Readers;
-use super::steps::OptimizerCounter;
 use crate::holders::Pausing;
 use crate::model::holdings::snapshot;
 use crate::model::{HolderSnapshot, Nanos};
@@ -74,7 +74,7 @@ fn look(readers: &mut Readers, start: Instant) -> (Looked, Option<Duration>) {
             // When it was stopped.
             let ago = pause + look.map.age;
             let time = Nanos(start.elapsed().saturating_sub(ago).as_nanos() as u64);
-            let clock = OptimizerCounter::find(&look.map);
+            let clock = OptimizerCounter::find(&look.map, &readers.process);
             (Ok((snapshot(&look.map, time), clock)), Some(pause * look.attempts))
         }
         // What another process kept it from was only waited for.

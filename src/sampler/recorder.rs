@@ -241,7 +241,10 @@ impl Recorder {
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
         self.session.record_thrown(sink)?;
-        self.session.record_step(sink)?;
+        if self.session.record_step(sink)? {
+            // The next look is recorded in any case: it tells whether the last one before the step's end was of its end.
+            self.devices.values_mut().for_each(|device| device.recorded = None);
+        }
         Ok(Next::GoOn)
     }
 

@@ -12,9 +12,10 @@ use super::error_thread::{ErrorThread, Found};
 use super::family::rank;
 use super::gpu_watch::GpuWatch;
 use super::holder_thread::HolderThread;
+use super::loop_variables::LoopVariables;
 use super::losses::Losses;
 use super::readers::Readers;
-use super::steps::{Counts, LoopVariables, Places, Steps};
+use super::steps::{Counts, Places, Steps};
 use crate::probe::RawStep;
 use crate::python::Raised;
 
@@ -187,6 +188,22 @@ impl Session {
         self.steps.seen(counts, seen, time, within)
     }
 
+    /// The last step that was recorded, and until when it is known to have been under way, or that none was.
+    pub(super) fn last_step(&self) -> (Option<Step>, Option<Nanos>) {
+        (self.steps.last(), self.steps.known_until())
+    }
+
+    /// Takes a step that memspy itself read, if it is new.
+    pub(super) fn take_step(&mut self, step: Step) -> Option<Step> {
+        self.steps.take(step)
+    }
+
+    /// That the last step is over, if what counted it is there no more; told once.
+    pub(super) fn step_over(&mut self) -> Option<Step> {
+        let time = self.now();
+        self.steps.over(time)
+    }
+
     /// Takes the allocator's counters just read: when they count an error, its exception is looked for.
     pub(super) fn see_errors(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
         if let Some(errors) = &mut self.errors {
@@ -233,12 +250,12 @@ impl Session {
         ThrownError { thread, stack, text: raised.text }
     }
 
-    /// Records the steps that training has made, when they change.
-    pub(super) fn record_step(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    /// Records the steps that training has made, when they change; whether they did.
+    pub(super) fn record_step(&mut self, sink: &mut dyn RecordSink) -> io::Result<bool> {
         let time = self.now();
         match self.steps.next(&self.readers.process, time) {
-            Some(step) => sink.record(&Record::Step(step)),
-            None => Ok(()),
+            Some(step) => sink.record(&Record::Step(step)).map(|()| true),
+            None => Ok(false),
         }
     }
 

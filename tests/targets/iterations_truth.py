@@ -5,7 +5,8 @@
 After READY: `local EPOCHS STEPS` counts in a function called for every epoch, `nested EPOCHS STEPS` in one function,
 `closed EPOCHS STEPS` in a variable that a closure shares, `named STEPS` in a global variable, `optimizer STEPS` by Adam's own
 counter; each is answered by a list of [epoch, step, peak]. `backward STEPS` trains a chain whose gradients have known sizes:
-[step, peak, intermediate gradients]. `holding STEPS` keeps activations: [step, peak, their bytes]. The peaks are PyTorch's own, put back at the begin of each iteration.
+[step, peak, intermediate gradients]. `holding STEPS` keeps activations: [step, peak, their bytes]. `slow STEPS` counts in a variable of a
+function that returns: [step, peak, allocated at its end]. The peaks are PyTorch's own, put back at the begin of each iteration.
 """
 import argparse
 import json
@@ -92,6 +93,21 @@ def named(body, steps):
         body.end(None, counted)
 
 
+def counted_in_function(body, steps):
+    """[step, peak, allocated at the end]: of three levels, each for a while."""
+    for number in range(steps):
+        body.begin()
+        large = torch.empty(3_000_000 + 1000 * number, device=body.device)
+        time.sleep(0.05)
+        body.kept = large[:1].clone()
+        small = torch.empty(1_000_000 + 1000 * number, device=body.device)
+        del large
+        time.sleep(0.05)
+        del small
+        time.sleep(0.05)
+        body.found.append([number, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()])
+
+
 def by_optimizer(body, model, optimizer, steps):
     def at_step(*_):
         # The counter of the last step rises right after this, before anything is allocated.
@@ -173,6 +189,8 @@ def main():
             by_optimizer(body, model, optimizer, *numbers)
         elif request == "holding":
             holding(body, model, *numbers)
+        elif request == "slow":
+            counted_in_function(body, *numbers)
         else:
             {"local": local, "nested": nested, "closed": closed, "named": named, "backward": backward}[request](body, *numbers)
         body.kept = None

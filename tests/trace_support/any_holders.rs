@@ -45,10 +45,10 @@ pub fn holders() -> impl Strategy<Value = Record> {
 
 pub fn step() -> impl Strategy<Value = Record> {
     let clock = prop_oneof![Just(StepClock::Optimizer), Just(StepClock::Variable)];
-    (number(), number(), option::of(number()), clock, option::of(number())).prop_map(
-        |(time, step, epoch, clock, within)| {
+    (number(), number(), option::of(number()), clock, option::of(number()), any::<bool>()).prop_map(
+        |(time, step, epoch, clock, within, is_over)| {
             let within = within.map(Nanos);
-            Record::Step(Step { time: Nanos(time), step, epoch, clock, within })
+            Record::Step(Step { time: Nanos(time), step, epoch, clock, within, is_over })
         },
     )
 }

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::{ExactRecorder, monotonic};
-use crate::model::{MissedWhy, Nanos, ReaderKind, Record, RecordSink};
+use super::{ExactRecorder, QUIET, monotonic};
+use crate::model::{MissedWhy, Nanos, ReaderKind, Record, RecordSink, Step};
 use crate::probe::{Probe, RawStep};
 use crate::sampler::steps::{Counts, Places};
 
@@ -17,6 +17,8 @@ pub(super) struct Watching {
     before: Option<Watched>,
     /// When the place was last known to be right (CLOCK_MONOTONIC in nanoseconds).
     right: Option<u64>,
+    /// Whether a step was told of since the place is watched: events since then are known not to be of another one.
+    is_told: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +32,14 @@ impl Watching {
     /// Other probes watch nothing yet.
     pub(super) fn begin_anew(&mut self) {
         self.now = None;
+    }
+
+    /// A step was told of that was under way at `time`.
+    fn tell(&mut self, time: u64) {
+        self.is_told = true;
+        if let Some(now) = &mut self.now {
+            now.right_before = now.right_before.max(Some(time));
+        }
     }
 
     fn under(&self, number: u32) -> Option<Watched> {
@@ -46,20 +56,80 @@ impl ExactRecorder {
     /// now.
     pub(super) fn follow_steps(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         if !self.probe.as_ref().is_some_and(Probe::can_watch) {
-            return self.session.record_step(sink);
+            return self.session.record_step(sink).map(drop);
         }
+        let told = self.session.last_step();
         let before = monotonic();
         match self.session.places() {
-            Places::At(counts) if self.watching.now.is_some_and(|now| now.counts == counts) => {
-                self.watching.right = self.watching.right.max(Some(before));
+            Places::At(counts, step) => {
+                match self.watching.now.is_some_and(|now| now.counts == counts) {
+                    true => self.watching.right = self.watching.right.max(Some(before)),
+                    false => self.watch(Some(counts)),
+                }
+                let is_of = |last: Step| (last.step, last.epoch) == (step.step, step.epoch);
+                match told.0.is_some_and(is_of) {
+                    true => Ok(()),
+                    false => self.record_unseen_step(step, before, told, sink),
+                }
             }
-            Places::At(counts) => self.watch(Some(counts)),
-            Places::Unknown => {}
-            Places::Nowhere => self.watch(None),
+            Places::Unknown => self.record_over(sink),
+            Places::Nowhere => {
+                self.watch(None);
+                Ok(())
+            }
             Places::Unreadable => {
                 self.watch(None);
-                return self.session.record_step(sink);
+                self.session.record_step(sink).map(drop)
             }
+        }
+    }
+
+    /// Records a step that memspy itself read after `before`, if there was no event that told of it: one that waits for
+    /// something, or the first one, which allocated before the variable had been found. `told` is what had been told until
+    /// then.
+    fn record_unseen_step(
+        &mut self,
+        step: Step,
+        before: u64,
+        told: (Option<Step>, Option<Nanos>),
+        sink: &mut dyn RecordSink,
+    ) -> io::Result<()> {
+        // An event of before has come out of the ring by then, and the step that it told of.
+        let until = before + QUIET;
+        while monotonic() < until {
+            std::hint::spin_loop();
+        }
+        self.empty_ring();
+        self.record_events(sink)?;
+        if self.waiting.len() > 0 || self.session.last_step().0 != told.0 {
+            return Ok(()); // The next look is 5 ms away.
+        }
+        self.last = self.last.max(Nanos(before.saturating_sub(self.epoch)));
+        let within = match self.watching.is_told {
+            // Every event since the last step was looked at.
+            true => Some(Nanos(0)),
+            false => told.1.map(|until| Nanos(self.last.0.saturating_sub(until.0).max(1))),
+        };
+        let Some(step) = self.session.take_step(Step { time: self.last, within, ..step }) else {
+            return Ok(());
+        };
+        self.watching.tell(before);
+        self.flush(sink)?;
+        sink.record(&Record::Step(step))
+    }
+
+    /// Records that the last step is over, if the variable that counted is gone.
+    fn record_over(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        if let Some(over) = self.session.step_over() {
+            self.empty_ring();
+            self.record_events(sink)?;
+            self.last = self.last.max(over.time);
+            self.flush(sink)?;
+            sink.record(&Record::Step(Step { time: self.last, ..over }))?;
+        }
+        // Nothing that was there is of a step.
+        if let (None, Some(until)) = self.session.last_step() {
+            self.watching.right = self.watching.right.max(Some(until.0 + self.epoch));
         }
         Ok(())
     }
@@ -71,6 +141,7 @@ impl ExactRecorder {
             return;
         }
         watching.number = watching.number.wrapping_add(1);
+        watching.is_told = false;
         let right_before = watching.right;
         let now = counts.map(|counts| Watched { counts, right_before });
         watching.before = std::mem::replace(&mut watching.now, now);
@@ -95,6 +166,9 @@ impl ExactRecorder {
         // The kernel's program looks whether the place is right before it tells of a step.
         self.watching.right = self.watching.right.max(Some(raw.time));
         let seen = self.session.seen_step(&watched.counts, raw, self.last, within);
+        if raw.place == self.watching.number {
+            self.watching.tell(raw.time);
+        }
         let Some(step) = seen else { return Ok(()) };
         self.flush(sink)?;
         sink.record(&Record::Step(step))

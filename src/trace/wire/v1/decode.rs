@@ -215,7 +215,8 @@ impl Decoder {
                             true => None,
                             false => structure::<Option<u64>>(from)?,
                         };
-                        counted.at(time, step, within.map(Nanos))
+                        let is_over = !from.is_empty() && structure::<bool>(from)?;
+                        Step { is_over, ..counted.at(time, step, within.map(Nanos)) }
                     }
                 }))
             }

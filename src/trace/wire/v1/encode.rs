@@ -245,6 +245,7 @@ impl Encoder {
                 put(out, step.step);
                 put_struct(rare::CountedBy::from(*step), out)?;
                 put_struct(step.within.map(|within| within.0), out)?;
+                put_struct(step.is_over, out)?;
                 tag::STEP
             }
             Record::Inherited(what) => {

@@ -411,7 +411,7 @@ impl CountedBy {
             Clock::Optimizer => model::StepClock::Optimizer,
             Clock::Variable => model::StepClock::Variable,
         };
-        model::Step { time, step, epoch: self.epoch, clock, within }
+        model::Step { time, step, epoch: self.epoch, clock, within, is_over: false }
     }
 }
 /// A stretch that is missing; its end goes before it as the time.

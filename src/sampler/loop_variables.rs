@@ -1,0 +1,108 @@
+//! Variables of the program that count steps and epochs.
+
+use crate::model::{Nanos, Step, StepClock, WatchedSteps};
+use crate::python::{IntegerVariable, PythonReader};
+use crate::target::Process;
+
+/// How long steps wait for a variable that counts epochs, in nanoseconds.
+const EPOCH_PATIENCE: u64 = 1_000_000_000;
+
+/// Variables of the program that count.
+pub(super) struct LoopVariables {
+    step: IntegerVariable,
+    epoch: Option<IntegerVariable>,
+    /// When the loop was first seen to run, if it does.
+    inside: Option<Nanos>,
+    /// Whether an epoch was ever seen.
+    has_epoch: bool,
+    /// When the step was last known to be there, and what it was then; cleared when it is told to be over.
+    known: Option<Nanos>,
+    /// The last two searches that did not find it.
+    missed: [Option<Nanos>; 2],
+}
+
+/// Searches in a row after which a variable is taken to be gone.
+const GONE_AFTER: u32 = 2;
+
+impl LoopVariables {
+    /// Those named; `None` where none is, or variables cannot be read.
+    pub(super) fn find(
+        python: Option<&PythonReader>,
+        process: &Process,
+        step: Option<&str>,
+        epoch: Option<&str>,
+    ) -> Option<LoopVariables> {
+        let variable = |name: &str| python?.integer_variable(process, name);
+        Some(LoopVariables {
+            step: variable(step?)?,
+            epoch: epoch.and_then(variable),
+            inside: None,
+            has_epoch: false,
+            known: None,
+            missed: [None; 2],
+        })
+    }
+
+    /// Where they were last found, for a program in the kernel; `None` where that could not read one.
+    pub(super) fn watched(&self) -> Option<WatchedSteps> {
+        let epoch = self.epoch.as_ref().filter(|_| self.has_epoch);
+        let epoch = epoch.map(|epoch| epoch.watched().ok_or(()));
+        Some(WatchedSteps { step: self.step.watched()?, epoch: epoch.transpose().ok()? })
+    }
+
+    /// The step was seen to be there.
+    pub(super) fn saw(&mut self, time: Nanos) {
+        self.known = self.known.max(Some(time));
+        self.missed = [None; 2];
+    }
+
+    /// When the variable was last known to be there, if it is there no more; told once.
+    pub(super) fn gone(&mut self) -> Option<Nanos> {
+        match self.step.searches_missed() {
+            GONE_AFTER.. => self.known.take(),
+            _ => None,
+        }
+    }
+
+    /// The last moment at which the variable is known not to have been there, or to have been what it was then.
+    pub(super) fn known_until(&self) -> Option<Nanos> {
+        self.known.max(self.missed[0])
+    }
+
+    pub(super) fn read(&mut self, time: Nanos) -> Option<Step> {
+        let missed = self.step.searches_missed();
+        let read = self.read_both(time);
+        if self.step.searches_missed() > missed {
+            self.missed = [self.missed[1], Some(time)];
+        }
+        read
+    }
+
+    fn read_both(&mut self, time: Nanos) -> Option<Step> {
+        let step = self.step.read();
+        let entered = step.map(|_| self.inside.unwrap_or(time));
+        if entered != std::mem::replace(&mut self.inside, entered)
+            && let Some(epoch) = &mut self.epoch
+        {
+            epoch.hurry();
+        }
+        let epoch = self.epoch.as_mut().map(IntegerVariable::read);
+        let step = self.step.read().filter(|_| step.is_some())?;
+        let again = self.epoch.as_mut().map(IntegerVariable::read);
+        let is_known = epoch.flatten().is_some();
+        self.has_epoch |= is_known;
+        // One that is named and not there is given up only after a while: a single look may miss it.
+        let waits = self.epoch.is_some() && !self.has_epoch;
+        if waits && self.inside.is_some_and(|since| time.0 - since.0 < EPOCH_PATIENCE) {
+            return None;
+        }
+        // An epoch that ends in between would be given a step of the other one.
+        (epoch == again && is_known == self.has_epoch).then_some(Step {
+            time,
+            step,
+            epoch: epoch.flatten(),
+            clock: StepClock::Variable,
+            ..Step::default()
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! The counter that optimizers keep of the steps they have made, for each parameter a tensor.
+
+use crate::model::{Category, DType, HolderMap, Watched};
+use crate::target::{Addr, Memory, Process};
+
+/// `torch.float32`, `float64`, `int64`, `int32`: what step counters are kept as.
+const FLOAT32: DType = DType(6);
+const FLOAT64: DType = DType(7);
+const INT64: DType = DType(4);
+const INT32: DType = DType(3);
+/// No job has made more steps; as `float32` a counter stands still from 2²⁴ on.
+const MOST_STEPS: f64 = 1e15;
+
+/// So much of a `c10::StorageImpl` is looked through for the address of its bytes: it stands behind two or three words.
+const STORAGE_HEAD: usize = 64;
+
+/// Where a counter is, and how it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OptimizerCounter {
+    at: Addr,
+    dtype: DType,
+    /// Words that tell that it is still the counter's memory: those of a freed tensor or storage are others at once, as malloc
+    /// keeps its lists there.
+    checks: [Check; 2],
+}
+
+/// A word, and what it has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Check {
+    at: Addr,
+    word: u64,
+}
+
+impl Check {
+    fn holds(&self, memory: &dyn Memory) -> bool {
+        memory.u64(self.at) == Ok(self.word)
+    }
+}
+
+impl OptimizerCounter {
+    /// The first counter of an optimizer that lies in the process's own memory: those of fused and capturable optimizers
+    /// lie on the GPU and cannot be read.
+    pub(super) fn find(map: &HolderMap, process: &Process) -> Option<OptimizerCounter> {
+        let memory = process.memory();
+        let memory: &dyn Memory = &memory;
+        let counts = map.tensors.iter().filter(|row| {
+            row.category == Category::OptimizerState
+                && row.names.iter().any(|name| name.contains(".step["))
+                && row.tensor.numel == Some(1)
+                && row.tensor.device.is_some_and(|device| device.to_string() == "cpu")
+        });
+        let clock = |row: &crate::model::TensorRow| {
+            let dtype = row.tensor.dtype;
+            let storage = row.tensor.storage.filter(|storage| storage.data != 0)?;
+            let offset = u64::try_from(row.tensor.offset).ok()? * dtype.bytes()?;
+            let known = [FLOAT32, FLOAT64, INT64, INT32].contains(&dtype);
+            // The vtable of its `TensorImpl`, and the pointer that its `StorageImpl` has to the bytes.
+            let tensor = Addr(row.tensor.at);
+            let head = memory.vec(Addr(storage.at), STORAGE_HEAD).ok()?;
+            let points = |word: &[u8]| word == storage.data.to_ne_bytes();
+            let pointer = 8 * head.chunks_exact(8).position(points)? as u64;
+            let checks = [
+                Check { at: tensor, word: memory.u64(tensor).ok()? },
+                Check { at: Addr(storage.at) + pointer, word: storage.data },
+            ];
+            let at = Addr(storage.data + offset);
+            known.then_some(OptimizerCounter { at, dtype, checks })
+        };
+        counts.filter_map(clock).min_by_key(|clock| clock.at)
+    }
+
+    /// The steps made; `None` when what lies there is not this counter any more.
+    pub(super) fn read(&self, process: &Process) -> Option<u64> {
+        let memory = process.memory();
+        let memory: &dyn Memory = &memory;
+        let word = match self.is_wide() {
+            true => memory.u64(self.at).ok()?,
+            false => memory.u32(self.at).ok()?.into(),
+        };
+        // Afterwards: what was there before, was when the word was read.
+        self.checks.iter().all(|check| check.holds(memory)).then_some(())?;
+        self.steps(word)
+    }
+
+    /// What a program in the kernel reads it by.
+    pub(super) fn watched(&self) -> Watched {
+        let [Check { at, word }, _] = self.checks;
+        Watched::Word { at: self.at.0, wide: self.is_wide(), check_at: at.0, check: word }
+    }
+
+    fn is_wide(&self) -> bool {
+        matches!(self.dtype, FLOAT64 | INT64)
+    }
+
+    /// The steps that are kept as `word`.
+    pub(super) fn steps(&self, word: u64) -> Option<u64> {
+        let value = match self.dtype {
+            FLOAT32 => f64::from(f32::from_bits(word as u32)),
+            FLOAT64 => f64::from_bits(word),
+            INT64 => word as i64 as f64,
+            _ => f64::from(word as i32),
+        };
+        let counts = value.fract() == 0.0 && (0.0..MOST_STEPS).contains(&value);
+        counts.then_some(value as u64)
+    }
+}
