@@ -1,9 +1,8 @@
 //! Work that may never end, because a file lies on a file system that does not answer: done on a thread, waited for in vain at
 //! most once.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::job_files::FileError;
@@ -14,8 +13,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Does work on threads, one at a time, and goes on without them when they take too long.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Bounded {
-    /// A thread that nobody waits for any more is still at work.
-    hangs: Arc<AtomicBool>,
+    /// What a thread that nobody waits for any more holds while it is at work.
+    hanging: Arc<Mutex<Weak<()>>>,
 }
 
 impl Bounded {
@@ -30,20 +29,26 @@ impl Bounded {
         self.run_within(LIMIT, work)
     }
 
+    /// Whether a thread is still at work that was waited for in vain.
+    fn hangs(&self) -> bool {
+        self.hanging.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
+    }
+
     fn run_within<T: Send + 'static>(
         &self,
         limit: Duration,
         work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
     ) -> Result<T, FileError> {
         let too_long = FileError::NoAnswer { seconds: limit.as_secs() };
-        if self.hangs.load(Ordering::Acquire) {
+        if self.hangs() {
             return Err(too_long);
         }
         let (to_here, from_thread) = sync_channel(1);
-        let hangs = Arc::clone(&self.hangs);
+        let at_work = Arc::new(());
+        let mark = Arc::downgrade(&at_work);
         let thread = std::thread::Builder::new().name("memspy-files".to_owned()).spawn(move || {
             let _ = to_here.send(work());
-            hangs.store(false, Ordering::Release);
+            drop(at_work);
         });
         let thread = thread.map_err(FileError::Io)?;
         match from_thread.recv_timeout(limit) {
@@ -53,11 +58,7 @@ impl Bounded {
                 result
             }
             Err(RecvTimeoutError::Timeout) => {
-                self.hangs.store(true, Ordering::Release);
-                // It may have ended just now: then nobody would take the mark away.
-                if thread.is_finished() {
-                    self.hangs.store(false, Ordering::Release);
-                }
+                *self.hanging.lock().unwrap_or_else(PoisonError::into_inner) = mark;
                 Err(too_long)
             }
             Err(RecvTimeoutError::Disconnected) => {
@@ -86,7 +87,7 @@ mod tests {
         assert!(matches!(bounded.run(|| Ok(())), Err(FileError::NoAnswer { .. })));
         go_on.send(()).unwrap();
         end.recv().unwrap();
-        while bounded.hangs.load(Ordering::Acquire) {
+        while bounded.hangs() {
             std::thread::yield_now();
         }
         bounded.run(|| Ok(())).unwrap();
