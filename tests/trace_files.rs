@@ -164,7 +164,7 @@ fn a_trace_cut_while_memspy_reads_it_is_an_error_and_no_signal() {
         fs::write(&copy, &bytes).unwrap();
         let mut memspy = std::process::Command::new(env!("CARGO_BIN_EXE_memspy"));
         let memspy = memspy.arg("verdict").arg(&copy).stdout(std::process::Stdio::null());
-        let mut child = memspy.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let child = memspy.stderr(std::process::Stdio::piped()).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(round % 20));
         let file = fs::OpenOptions::new().write(true).open(&copy).unwrap();
         file.set_len(bytes.len() as u64 * (round % 7) / 10 + 20).unwrap();

@@ -247,7 +247,7 @@ pub fn with_strings(records: Vec<Record>, change: &dyn Fn(&str) -> String) -> Ve
             }
             Record::Thrown(thrown) => {
                 if let Some(error) = &mut thrown.error {
-                    error.text = change(&error.text).into();
+                    error.text = change(&error.text);
                 }
             }
             Record::End(end) => match &mut end.reason {
