@@ -8,7 +8,8 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use hostile_support::{HOSTILE, exact, sampled, save, strange, with_strings};
+use hostile_support::strange::{HOSTILE, strange};
+use hostile_support::{exact, sampled, save, with_strings};
 use support::memspy::{Done, command, run};
 
 fn memspy(words: &[&str], traces: &[&Path]) -> Done {

@@ -247,3 +247,18 @@ fn the_systems_full_device_is_reported() {
     let error = Writer::create("/dev/full", false).err().unwrap();
     assert!(error.to_string().contains("/dev/full"), "{error}");
 }
+
+#[test]
+fn a_file_of_nothing_but_signs_of_blocks_is_not_searched_for_ever() {
+    // Each states a length that fits and a checksum that does not hold: the square of the file's size to check.
+    let mut bytes = b"MEMSPY\r\n\x01\x00".to_vec();
+    let signs = 40_000u32;
+    for n in 0..signs {
+        bytes.extend_from_slice(&((signs - n) * 11).to_le_bytes());
+        bytes.extend_from_slice(&[1, 2, 3, 4, 0x28, 0xB5, 0x2F, 0xFD]);
+    }
+    let (copy, summary) = read(&bytes);
+    assert!(copy.is_empty());
+    // The first sign, and that the search was given up.
+    assert_eq!(summary.damaged_places, 2, "{summary:?}");
+}

@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn times_near_the_end_of_a_u64_are_no_more_work_than_others() {
-        for every in [1_000_000_000, 60_000_000_000, 3600_000_000_000] {
+        for every in [1_000_000_000, 60_000_000_000, 3_600_000_000_000] {
             for times in [
                 [0, u64::MAX, 0, u64::MAX - 1],
                 [u64::MAX - 3, u64::MAX - 2, u64::MAX - 1, u64::MAX],

@@ -17,7 +17,10 @@
 //! ```
 //!
 //! * `crc32c` is that of the body. A body has at most 65 MiB, a payload at most 64 MiB; whatever
-//!   states more is damaged, so no file can make a reader allocate more than that.
+//!   states more is damaged. A few bytes of a body may stand for very many of a payload, and these for yet more in
+//!   memory: so a reader also refuses a sample of more threads than were described (and 65,536 whose description may be
+//!   lost), and maps and inheritances of more blocks than the file has bytes and 1,048,576 more. Those who keep
+//!   what the records tell bound that themselves, as reports do.
 //! * A `number` and all fields are encoded by bincode 2, `config::standard()`: below 251 one byte; else
 //!   251, 252 or 253 followed by a u16, u32 or u64. A string is its number of bytes and its UTF-8; an
 //!   option is 0, or 1 and the value; an enum the number of its variant and the variant's fields.
@@ -144,7 +147,7 @@
 //! every body begins with `28 B5 2F FD`, as each zstd frame does; where these stand and the eight bytes before
 //! them state a length and a checksum that hold, reading goes on. If none follows, what reaches beyond
 //! the end is a block not finished, as every recording has that is killed or still running; other bytes
-//! are damage. Block numbers and record counts in the heads tell how much was lost.
+//! are damage. The search ends where what looks like a block and is none has cost 64 MiB and four times the file. Block numbers and record counts in the heads tell how much was lost.
 //!
 //! What was defined in a lost block stays unknown: definitions and samples that use it are left out
 //! and counted; an event that uses a lost site stays, without a site, for it still allocated or freed.

@@ -19,6 +19,7 @@ const STRIDE: u64 = 1 << 20;
 /// What looks like a block and is none costs the search as many bytes as it claims to have. Of these it may cost this much,
 /// and four times the file: damage has a few of them, a file made of nothing else would take the square of its size.
 const SEARCHED: u64 = 64 << 20;
+const GIVEN_UP: &str = "too much looks like a block and is none: what follows was not searched";
 
 /// A trace open for reading.
 #[derive(Debug)]
@@ -180,7 +181,12 @@ impl Replay<'_> {
                     self.damaged(at, why);
                     match self.next_block_after(at)? {
                         Some(next) => at = next,
-                        None => break,
+                        None => {
+                            if self.search_left == 0 {
+                                self.damaged(at, GIVEN_UP);
+                            }
+                            break;
+                        }
                     }
                 }
             }
@@ -228,7 +234,7 @@ impl Replay<'_> {
             // An unfinished block, or a whole one whose length is wrong: then others follow it.
             return Ok(match self.next_block_after(at)? {
                 Some(_) => Found::Damage("a block states a length beyond the file's end"),
-                None if self.search_left == 0 => Found::Damage("too much looks like a block"),
+                None if self.search_left == 0 => Found::Damage(GIVEN_UP),
                 None => Found::Unfinished,
             });
         }

@@ -26,12 +26,15 @@ pub(super) struct Sequence {
     pub(super) warnings: Vec<String>,
 }
 
+/// A file open for reading, with what it says was recorded.
+type Opened = Result<(Reader, Option<Start>), ReadError>;
+
 /// The segments of the recording that most of `paths` belong to.
 ///
 /// # Errors
 /// None of them can be read: that of the first.
 pub(super) fn chosen(paths: &[PathBuf]) -> Result<Sequence, ReadError> {
-    let mut all: Vec<(PathBuf, Result<(Reader, Option<Start>), ReadError>)> = Vec::new();
+    let mut all: Vec<(PathBuf, Opened)> = Vec::new();
     for path in paths {
         all.push((path.clone(), Reader::open(path).and_then(started)));
     }
@@ -90,7 +93,7 @@ fn number(path: &Path) -> Option<u64> {
 }
 
 /// A segment with what it says was recorded; `None` where that is lost.
-fn started(mut reader: Reader) -> Result<(Reader, Option<Start>), ReadError> {
+fn started(mut reader: Reader) -> Opened {
     struct First(Option<Start>);
     impl RecordSink for First {
         fn record(&mut self, record: &Record) -> io::Result<()> {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+pub mod strange;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,36 +12,6 @@ use memspy::trace::Writer;
 
 use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
-
-/// What a string may have in it that is no harm in a string, and is where the string is printed.
-pub const HOSTILE: [&str; 14] = [
-    "\x1b]0;PWNED\x07",
-    "\x1b[2J\x1b[31m",
-    "\u{9b}2J",
-    "a\nGPU 0 (fake): peak allocated 1 B 7",
-    "\r\u{8}\u{7f}\0",
-    ";x;y",
-    "<script>alert(1)</script>&\"']]>",
-    "\u{202e}gnp.\u{2066}\u{200f}",
-    "\u{200b}\u{feff}\u{2028}\u{2029}\u{85}",
-    "=cmd|'/c calc'!A0",
-    "@+-1",
-    "\t=1",
-    " 42",
-    "\u{ffff}\u{fffe}",
-];
-
-/// Characters that must not come out of memspy, wherever they came in.
-pub fn strange(text: &str) -> Vec<char> {
-    let is = |c: &char| {
-        *c != '\n' && c.is_control()
-            || "\u{61c}\u{200b}\u{200e}\u{200f}\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}"
-                .contains(*c)
-            || ('\u{202a}'..='\u{202e}').contains(c)
-            || ('\u{2066}'..='\u{2069}').contains(c)
-    };
-    text.chars().filter(is).collect()
-}
 
 fn holders(time: u64) -> Record {
     let held = |category, holder: &str, bytes| HeldStorages {
@@ -275,7 +247,7 @@ pub fn with_strings(records: Vec<Record>, change: &dyn Fn(&str) -> String) -> Ve
             }
             Record::Thrown(thrown) => {
                 if let Some(error) = &mut thrown.error {
-                    error.text = change(&error.text).into();
+                    error.text = change(&error.text);
                 }
             }
             Record::End(end) => match &mut end.reason {
