@@ -1,5 +1,6 @@
 //! Recordings with looks at who holds the memory.
 
+#![allow(clippy::print_stderr, reason = "what was tested is said")]
 #![allow(unreachable_pub, reason = "support is a module of each test binary")]
 
 mod support;
@@ -224,4 +225,36 @@ fn a_recording_without_looks_says_how_to_have_them() {
     let trace = recording.trace().to_str().unwrap();
     memspy(&["flame", "--by", "holder", trace]).refused(&["no looks at holders", "--holders"]);
     memspy(&["iterations", trace]).refused(&["no whole training iteration", "--holders"]);
+}
+
+/// Looks fell anywhere into a step, so that most steps had no feature maps: those are there between forward and backward only.
+#[test]
+fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_known() {
+    for exact in [false, true] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        let words: &[&str] = if exact { &["--exact", "--holders=50"] } else { &["--holders=50"] };
+        let mut recording = Recording::start(target.pid(), words);
+        wait_until("a look", || looks(&recording) >= 1);
+        target.say("thirds");
+        let before = looks(&recording);
+        // Those before the shape is known do not count.
+        wait_until("looks at a job that trains", || looks(&recording) >= before + 15);
+        target.say("");
+        target.line();
+        recording.interrupt();
+        let saved = |record: Record| match record {
+            Record::Holders(look) => {
+                let of = |held: &&memspy::model::HeldStorages| held.category == Category::Saved;
+                Some(look.devices[0].held.iter().filter(of).map(|held| held.bytes).sum::<u64>())
+            }
+            _ => None,
+        };
+        let all: Vec<u64> = records(&recording).into_iter().filter_map(saved).collect();
+        let aimed = &all[before + 5..before + 15];
+        let most = *aimed.iter().max().unwrap();
+        let late = aimed.iter().filter(|bytes| **bytes >= most / 10 * 9).count();
+        eprintln!("exact {exact}: {late} of 10: {all:?}");
+        // One in three by chance.
+        assert!(most > 1_000_000 && late >= 7, "exact {exact}: {late} of 10: {all:?}");
+    }
 }

@@ -98,6 +98,9 @@ pub struct HeldInIteration {
     pub allocated: u64,
     /// Bytes among the other tensors that are results of autograd nodes; `None` where the recording does not tell.
     pub results: Option<u64>,
+    /// Feature maps: the most that any look in the iteration saw of what is saved for the backward pass, and of results of
+    /// nodes that only Python keeps. `None` where the recording does not tell the latter.
+    pub feature_maps: Option<u64>,
     /// By category; those missing hold nothing.
     pub categories: BTreeMap<Category, u64>,
     /// Blocks in no tensor that Python or the graph knows: gradients on their way through the backward pass, work spaces.
@@ -107,9 +110,8 @@ pub struct HeldInIteration {
 }
 
 impl HeldInIteration {
-    /// Feature maps: what is saved for the backward pass, and results of nodes that only Python keeps. `None` where the
-    /// recording does not tell the latter.
-    pub fn feature_maps(&self) -> Option<u64> {
+    /// What is saved for the backward pass, and results of nodes that only Python keeps, at this look.
+    pub(super) fn feature_maps_now(&self) -> Option<u64> {
         let saved = self.categories.get(&Category::Saved).copied().unwrap_or_default();
         Some(saved + self.results?)
     }

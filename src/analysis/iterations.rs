@@ -332,12 +332,16 @@ impl Iterations {
                     _ => {}
                 }
             }
+            held.feature_maps = held.feature_maps_now();
             if let Some(seen) = self.held_at(time) {
                 match seen.entry(device.device) {
-                    Entry::Occupied(mut before) if before.get().allocated <= held.allocated => {
-                        before.insert(held);
+                    Entry::Occupied(mut before) => {
+                        let most = before.get().feature_maps.max(held.feature_maps);
+                        if before.get().allocated <= held.allocated {
+                            before.insert(held);
+                        }
+                        before.get_mut().feature_maps = most;
                     }
-                    Entry::Occupied(_) => {}
                     Entry::Vacant(none) => drop(none.insert(held)),
                 }
             }

@@ -98,7 +98,7 @@ pub fn iterations_text(
     )?;
     writeln!(
         out,
-        "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors)."
+        "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most that a look in the step saw."
     )?;
     let clock = match (profile.iteration_clock(), profile.step_clock()) {
         (IterationClock::Steps, Some(StepClock::Variable)) => {
@@ -195,7 +195,7 @@ fn held_by(held: &HeldInIteration, reached: IterationLevels) -> String {
         _ => "at the peak".to_owned(),
     };
     let categories = held.categories.iter().map(|(category, bytes)| (category.name(), *bytes));
-    let feature_maps = held.feature_maps().map(|bytes| ("feature maps", bytes));
+    let feature_maps = held.feature_maps.map(|bytes| ("feature maps", bytes));
     let all = categories.chain([("in no tensor", held.in_no_tensor)]).chain(feature_maps);
     let all: Vec<String> =
         all.map(|(name, bytes)| format!("{name} {}", signed_bytes(bytes as i64))).collect();
@@ -325,7 +325,7 @@ pub fn iterations_csv(
             bytes(&|held| held.categories.get(&category).copied().unwrap_or_default())
         }));
         row.push(bytes(&|held| held.in_no_tensor));
-        let maps = held.and_then(HeldInIteration::feature_maps);
+        let maps = held.and_then(|held| held.feature_maps);
         row.push(maps.map_or_else(String::new, |bytes| bytes.to_string()));
         row.push(bytes(&|held| held.allocated));
         row.push(held.map_or_else(String::new, |held| below_peak(held, reached).to_string()));
@@ -389,7 +389,7 @@ pub fn iterations_json(
                 "end": iteration.end.name(),
                 "intermediate_gradients": reached.intermediate,
                 "held": held,
-                "feature_maps": look.and_then(HeldInIteration::feature_maps),
+                "feature_maps": look.and_then(|held| held.feature_maps),
                 "look_allocated": look.map(|held| held.allocated),
                 "look_below_peak": look.map(|held| below_peak(held, reached)),
                 "parameters": parameters,

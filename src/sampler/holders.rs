@@ -49,8 +49,23 @@ fn look_for(
     pausing: Pausing,
     asked: Option<&str>,
 ) -> Result<HolderLook, HolderError> {
+    let reader = prepare(readers)?;
+    look_with(&reader, readers, pausing, asked)
+}
+
+/// What takes time before a look, while the process runs.
+pub(super) fn prepare(readers: &mut Readers) -> Result<HolderReader, HolderError> {
     readers.refresh();
-    let reader = HolderReader::attach(&readers.process)?.ok_or(HolderError::NoTorch)?;
+    HolderReader::attach(&readers.process)?.ok_or(HolderError::NoTorch)
+}
+
+/// A look that has been prepared.
+pub(super) fn look_with(
+    reader: &HolderReader,
+    readers: &mut Readers,
+    pausing: Pausing,
+    asked: Option<&str>,
+) -> Result<HolderLook, HolderError> {
     let Some(python) = &readers.python else { return Err(HolderError::NoTorch) };
     let most = match pausing {
         Pausing::Stop => MOST_ATTEMPTS,

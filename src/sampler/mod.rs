@@ -29,6 +29,7 @@ mod readers;
 mod recorder;
 mod session;
 mod sources;
+mod step_shape;
 mod steps;
 
 pub use crate::holders::{HolderError, Pausing};

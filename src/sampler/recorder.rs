@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{
     AllocatorBackend, AllocatorCounters, BlockMap, Consistency, CudaIndex, End, EndReason,
-    MissedWhy, Nanos, ReaderKind, Record, RecordSink, Sample, Totals,
+    Metric, MissedWhy, Nanos, Pool, ReaderKind, Record, RecordSink, Sample, Totals,
 };
 
 use crate::torch::TorchError;
@@ -20,6 +20,7 @@ use super::policy::MapPolicy;
 use super::priority::serve_early;
 use super::readers::{Readers, Torch};
 use super::session::{AlsoWanted, Session};
+use super::step_shape::Moment;
 
 /// Between two checks that the target is still the process and the program it was.
 const CHECK_ALIVE_EVERY: Duration = Duration::from_millis(100);
@@ -240,12 +241,24 @@ impl Recorder {
         }
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
+        self.see_moment();
         self.session.record_thrown(sink)?;
         if self.session.record_step(sink)? {
             // The next look is recorded in any case: it tells whether the last one before the step's end was of its end.
             self.devices.values_mut().for_each(|device| device.recorded = None);
         }
         Ok(Next::GoOn)
+    }
+
+    /// Lets a look at holders that is due be made, if this is its moment.
+    fn see_moment(&mut self) {
+        let is_backward = self.session.is_backward(&self.sample.threads);
+        let sum = |of: &dyn Fn(&AllocatorCounters) -> i64| {
+            self.counters.iter().map(|(_, counters)| of(counters)).sum()
+        };
+        let allocations = sum(&|counters| counters.stat(Metric::Allocation, Pool::All).allocated);
+        let level = sum(&AllocatorCounters::allocated);
+        self.session.see_moment(Moment { allocations, level, is_backward });
     }
 
     fn read_stacks(&mut self) -> Next {

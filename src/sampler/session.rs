@@ -4,9 +4,11 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    AllocatorCounters, CudaIndex, Definition, EndReason, Frame, HolderSnapshot, MissedWhy, Nanos,
-    ReaderKind, Record, RecordSink, Runtime, StackTable, Start, Step, Thrown, ThrownError, Totals,
+    AllocatorCounters, CudaIndex, Definition, EndReason, Frame, Function, HolderSnapshot,
+    MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, StackId, StackTable, Start, Step,
+    ThreadSample, Thrown, ThrownError, Totals,
 };
+use rustc_hash::FxHashMap;
 
 use super::error_thread::{ErrorThread, Found};
 use super::family::rank;
@@ -15,9 +17,22 @@ use super::holder_thread::HolderThread;
 use super::loop_variables::LoopVariables;
 use super::losses::Losses;
 use super::readers::Readers;
+use super::step_shape::{Moment, StepShape};
 use super::steps::{Counts, Places, Steps};
 use crate::probe::RawStep;
 use crate::python::Raised;
+
+/// Stacks of which is remembered whether they are in the backward pass.
+const MOST_STACKS: usize = 1 << 16;
+
+/// Whether a function calls the autograd engine (torch/autograd/graph.py since PyTorch 2.1, before that torch/autograd/__init__.py).
+fn calls_engine(function: &Function) -> bool {
+    match &*function.name {
+        "_engine_run_backward" => function.file.ends_with("torch/autograd/graph.py"),
+        "backward" | "grad" => function.file.ends_with("torch/autograd/__init__.py"),
+        _ => false,
+    }
+}
 
 /// What is wanted beside stacks and memory, in every kind of recording.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +60,10 @@ pub(super) struct Session {
     holders: Option<HolderThread>,
     errors: Option<ErrorThread>,
     steps: Steps,
+    /// When looks at holders say most.
+    shape: StepShape,
+    /// Whether a stack is in the backward pass, by its number.
+    backward: FxHashMap<StackId, bool>,
     /// Whether every allocation is recorded: then it can be said who made what has no name.
     pub(super) exact: bool,
     /// Numbers begin anew when the table is so large; `None`: never.
@@ -64,6 +83,8 @@ impl Session {
             holders: None,
             errors: None,
             steps: Steps::default(),
+            shape: StepShape::default(),
+            backward: FxHashMap::default(),
             exact: false,
             forget_after,
         }
@@ -77,6 +98,7 @@ impl Session {
         }
         self.record_definitions(sink)?;
         sink.record(&Record::Definition(Definition::Anew))?;
+        self.backward.clear();
         if let Some(python) = &mut self.readers.python {
             python.forget_numbers();
         }
@@ -169,6 +191,38 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Whether one of `threads` is in the backward pass.
+    pub(super) fn is_backward(&mut self, threads: &[ThreadSample]) -> bool {
+        if self.holders.is_none() {
+            return false;
+        }
+        if self.backward.len() > MOST_STACKS {
+            self.backward.clear();
+        }
+        let table = &self.table;
+        let runs_engine = |stack: StackId| {
+            table.frames(stack).any(|frame| {
+                table.get_function(frame.function).is_some_and(|function| calls_engine(function))
+            })
+        };
+        let known = &mut self.backward;
+        threads
+            .iter()
+            .any(|it| *known.entry(it.stack).or_insert_with(|| runs_engine(it.stack)))
+    }
+
+    /// Takes what is seen of the job now; a look at holders that is due is made if this is its moment.
+    pub(super) fn see_moment(&mut self, now: Moment) {
+        let Some(holders) = &self.holders else { return };
+        self.shape.see(now);
+        if let Some((waited, patience)) = holders.due()
+            && self.shape.is_time(waited, patience)
+        {
+            holders.go();
+            self.shape.looked();
+        }
     }
 
     /// Where the steps that training makes are counted now.

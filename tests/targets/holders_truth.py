@@ -116,6 +116,21 @@ def steady(model, optimizer, batch, epochs, steps):
     return made, peaks
 
 
+def thirds(model, optimizer, batch):
+    """Steps with as long a wait after the forward pass, after the backward pass and after the optimizer; until the next line."""
+    made = 0
+    for made in handshake.until_asked():
+        loss = model(batch.inputs.repeat(100, 1)).square().mean()
+        time.sleep(0.03)
+        loss.backward()
+        time.sleep(0.03)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        del loss
+        time.sleep(0.03)
+    return made
+
+
 def unique(tensors):
     """Bytes of distinct storages."""
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
@@ -189,6 +204,9 @@ def main():
             continue
         elif request == "steady":
             print(json.dumps(steady(model, optimizer, batch, *map(int, argument))), flush=True)
+            continue
+        elif request == "thirds":
+            print(json.dumps(thirds(model, optimizer, batch)), flush=True)
             continue
         elif request == "leak":
             # A model and a tensor that only cycles hold, beside what is alive.

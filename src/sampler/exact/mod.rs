@@ -1,5 +1,6 @@
 //! Exact recordings: what probes deliver becomes events with named sites, checked against the counters.
 
+mod moments;
 mod outlook;
 mod reconcile;
 mod recorder;

@@ -12,6 +12,7 @@ use failing::Failing;
 use placing::{Placing, detach};
 use stepping::Watching;
 
+use super::moments::Moments;
 use super::reconcile::Reconciler;
 use super::sites::Sites;
 use super::waiting::{Seen, Waiting};
@@ -83,6 +84,7 @@ pub struct ExactRecorder {
     samples: Vec<ThreadSample>,
     failing: Failing,
     watching: Watching,
+    moments: Moments,
 }
 
 impl ExactRecorder {
@@ -109,6 +111,7 @@ impl ExactRecorder {
             samples: Vec::new(),
             failing: Failing::default(),
             watching: Watching::default(),
+            moments: Moments::default(),
             wanted,
         }
     }
@@ -177,6 +180,7 @@ impl ExactRecorder {
             self.record_events(sink)?;
             self.compare_counters(sink)?;
             self.follow_steps(sink)?;
+            self.session.see_moment(self.moments.take());
             self.session.record_watched(sink)?;
             self.session.record_thrown(sink)?;
             if now.saturating_sub(alive) >= CHECK_ALIVE_EVERY {
@@ -318,6 +322,7 @@ impl ExactRecorder {
                 }
             };
             let event = self.name(&raw);
+            self.moments.saw(&raw);
             self.reconciler.saw(&event);
             self.batch.events.push(event);
             if self.batch.events.len() == MOST_EVENTS {

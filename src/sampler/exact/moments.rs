@@ -1,0 +1,37 @@
+//! What the events of the last milliseconds tell of where in its step the job is.
+
+use std::collections::BTreeMap;
+
+use crate::model::{Arena, Change, CudaIndex};
+use crate::probe::RawEvent;
+use crate::sampler::step_shape::Moment;
+
+/// Allocations of PyTorch so far, and the level of each device.
+#[derive(Debug, Default)]
+pub(super) struct Moments {
+    allocations: i64,
+    levels: BTreeMap<CudaIndex, i64>,
+    is_backward: bool,
+}
+
+impl Moments {
+    /// Takes an event.
+    pub(super) fn saw(&mut self, raw: &RawEvent) {
+        if let Change::Allocated { arena: Arena::Torch(device), levels: Some(levels), .. } =
+            raw.change
+        {
+            self.allocations += 1;
+            self.is_backward |= raw.node.is_some();
+            self.levels.insert(device, levels.allocated);
+        }
+    }
+
+    /// The moment after these; the backward pass runs if a node allocated since the last call.
+    pub(super) fn take(&mut self) -> Moment {
+        Moment {
+            allocations: self.allocations,
+            level: self.levels.values().sum(),
+            is_backward: std::mem::take(&mut self.is_backward),
+        }
+    }
+}

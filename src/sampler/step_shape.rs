@@ -1,0 +1,178 @@
+//! The shape of a training step, as far as it tells when a look at holders says most: at the end of the forward pass, when all that
+//! is saved for the backward pass is there, and at the step's peak.
+//!
+//! A steady loop makes the same allocations in every step. So the forward pass ends so many allocations after the last backward
+//! pass was seen to begin as it did in the steps before.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Steps remembered.
+const STEPS: usize = 16;
+/// Spans of time between two looks of which the highest and the lowest levels are remembered.
+const SPANS: usize = 6;
+/// Of the allocations of a step, or of the span of its levels: so near to the end of the forward pass, or to the peak, is near
+/// enough at first; the longer it is waited for, the less near is.
+const NEAR: f64 = 0.03;
+/// The forward pass ends this near to the peak: one look is enough for both.
+const SAME: f64 = 0.9;
+/// Of so many looks one is for the peak, where that is somewhere else.
+const PEAK_EVERY: u32 = 3;
+
+/// What a look at the job told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moment {
+    /// Allocations made so far.
+    pub(super) allocations: i64,
+    /// Bytes allocated.
+    pub(super) level: i64,
+    /// Whether the backward pass runs.
+    pub(super) is_backward: bool,
+}
+
+/// The shape of the steps.
+#[derive(Debug, Default)]
+pub(super) struct StepShape {
+    last: Option<Moment>,
+    /// Allocations made when the last backward pass was seen to begin.
+    begun: Option<i64>,
+    /// Of the last steps: the allocations from there to the last moment before the next backward pass, and the level then.
+    forward: VecDeque<(i64, i64)>,
+    /// The lowest and the highest level of the last spans.
+    levels: VecDeque<(i64, i64)>,
+    looks: u32,
+}
+
+impl StepShape {
+    /// Takes what is seen of the job, again and again.
+    pub(super) fn see(&mut self, now: Moment) {
+        if self.levels.is_empty() {
+            self.levels.push_back((now.level, now.level));
+        }
+        if let Some((low, high)) = self.levels.back_mut() {
+            (*low, *high) = ((*low).min(now.level), (*high).max(now.level));
+        }
+        let Some(last) = self.last.replace(now) else { return };
+        if now.is_backward && !last.is_backward {
+            if let Some(begun) = self.begun.replace(now.allocations) {
+                push(&mut self.forward, (last.allocations - begun, last.level), STEPS);
+            }
+        }
+    }
+
+    /// A look was made.
+    pub(super) fn looked(&mut self) {
+        self.looks = self.looks.wrapping_add(1);
+        if let Some(last) = self.last {
+            push(&mut self.levels, (last.level, last.level), SPANS);
+        }
+    }
+
+    /// Whether a look that is due for `waited` is to be made now. After `patience` it is in any case.
+    pub(super) fn is_time(&self, waited: Duration, patience: Duration) -> bool {
+        let Some(now) = self.last else { return true };
+        let part = waited.as_secs_f64() / patience.as_secs_f64().max(1e-9);
+        if part >= 1.0 {
+            return true;
+        }
+        // Hardly more for some steps, as the next one may be better.
+        let slack = NEAR + (1.0 - NEAR) * part.powi(3);
+        let low = self.levels.iter().map(|it| it.0).min().unwrap_or(now.level);
+        let high = self.levels.iter().map(|it| it.1).max().unwrap_or(now.level);
+        let near_peak = now.level as f64 >= high as f64 - slack * (high - low) as f64;
+        let (Some(begun), Some(end)) = (self.begun, self.forward_end()) else { return near_peak };
+        let is_peak = (end.1 - low) as f64 >= SAME * (high - low) as f64;
+        if !is_peak && self.looks.is_multiple_of(PEAK_EVERY) {
+            return near_peak;
+        }
+        let (made, slack) = ((now.allocations - begun) as f64, slack * end.0 as f64);
+        // A little late is too late: what was saved goes first.
+        !now.is_backward && (end.0 as f64 - slack..=end.0 as f64 + slack / 4.0).contains(&made)
+    }
+
+    /// Where the forward pass ends: of the last steps the middle one, as single backward passes may have been missed.
+    fn forward_end(&self) -> Option<(i64, i64)> {
+        let mut ends: Vec<(i64, i64)> = self.forward.iter().copied().collect();
+        ends.sort_unstable();
+        ends.get(ends.len() / 2).copied()
+    }
+}
+
+fn push<T>(last: &mut VecDeque<T>, next: T, most: usize) {
+    if last.len() == most {
+        last.pop_front();
+    }
+    last.push_back(next);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// A step of 100 allocations: 60 forward, each of which stays, 30 backward, each of which frees two, 10 in the optimizer,
+    /// which take `optimizer` each until the step ends. A moment after every `every`th.
+    fn train(every: usize, optimizer: i64) -> impl Iterator<Item = (usize, Moment)> {
+        (0i64..).step_by(every).map(move |n| {
+            let level = match n % 100 {
+                at @ ..60 => at,
+                at @ 60..90 => 60 - 2 * (at - 60),
+                at => optimizer * (at - 89),
+            };
+            let is_backward = (60..90).contains(&(n % 100));
+            ((n % 100) as usize, Moment { allocations: n, level: 1000 + level, is_backward })
+        })
+    }
+
+    /// Where in the step the first `count` looks are made, one of which is due whenever three steps have passed.
+    fn looks(every: usize, optimizer: i64, count: usize) -> Vec<usize> {
+        let mut shape = StepShape::default();
+        let (mut due, mut made) = (0, Vec::new());
+        for (at, now) in train(every, optimizer) {
+            shape.see(now);
+            // A step takes a tenth of the patience.
+            let waited = u32::try_from((now.allocations - due).max(0)).unwrap();
+            if now.allocations >= due && shape.is_time(PATIENCE / 1000 * waited, PATIENCE) {
+                shape.looked();
+                due = now.allocations + 317;
+                made.push(at);
+                if made.len() == count {
+                    break;
+                }
+            }
+        }
+        made
+    }
+
+    #[test]
+    fn looks_fall_to_the_end_of_the_forward_pass() {
+        for every in [1, 3, 7] {
+            let made = looks(every, 1, 40);
+            let late = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
+            assert!(late >= 35, "every {every}: {made:?}");
+        }
+    }
+
+    #[test]
+    fn a_peak_elsewhere_gets_every_third_look() {
+        let made = looks(1, 20, 40);
+        let forward = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
+        let peak = made[3..].iter().filter(|at| **at >= 97).count();
+        assert!(forward >= 20 && peak >= 10 && forward + peak >= 36, "{made:?}");
+    }
+
+    #[test]
+    fn without_a_shape_it_is_time_at_once_and_in_vain_is_waited_no_longer_than_asked() {
+        let mut shape = StepShape::default();
+        assert!(shape.is_time(Duration::ZERO, PATIENCE));
+        let moment = |level| Moment { allocations: level, level, is_backward: false };
+        shape.see(moment(500));
+        assert!(shape.is_time(Duration::ZERO, PATIENCE), "nothing ever changed");
+        shape.see(moment(900));
+        shape.see(moment(100));
+        assert!(!shape.is_time(Duration::ZERO, PATIENCE));
+        assert!(!shape.is_time(PATIENCE / 2, PATIENCE));
+        assert!(shape.is_time(PATIENCE, PATIENCE));
+    }
+}
