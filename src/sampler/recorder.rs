@@ -212,9 +212,8 @@ impl Recorder {
             }
             if now.saturating_sub(refreshed) >= REFRESH_EVERY {
                 refreshed = now;
-                if self.session.readers.refresh() {
-                    self.session.record_runtime(sink)?;
-                }
+                self.session.refresh(sink)?;
+                self.session.record_waiting(sink)?;
                 observe(&self.progress(now));
             }
             if now.saturating_sub(told) >= LOSSES_EVERY {
@@ -227,6 +226,9 @@ impl Recorder {
 
     /// One instant: stacks, counters, and block maps where they are worth it.
     fn observe_target(&mut self, sink: &mut Order<'_>) -> io::Result<Next> {
+        if self.session.waits_for_devices() {
+            self.session.refresh(sink)?;
+        }
         self.read_counters_before();
         if let Next::End(reason) = self.read_stacks() {
             return Ok(Next::End(reason));
