@@ -4,8 +4,9 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, CudaIndex, Definition, EndReason, Frame, HolderSnapshot, MissedWhy, Nanos,
-    ReaderKind, Record, RecordSink, Runtime, StackTable, Start, Step, Thrown, ThrownError, Totals,
+    AllocatorBackend, AllocatorCounters, CudaIndex, Definition, EndReason, Frame, HolderSnapshot,
+    MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, StackTable, Start, Step, Thrown,
+    ThrownError, Totals,
 };
 
 use super::error_thread::{ErrorThread, Found};

@@ -83,6 +83,8 @@ pub struct ExactRecorder {
     counters: Vec<(CudaIndex, AllocatorCounters)>,
     /// When counters were last recorded with nothing under way (CLOCK_MONOTONIC in nanoseconds).
     settled: Option<u64>,
+    /// Whether there was no allocator yet when the probes were placed.
+    starts_empty: bool,
     /// When the probes were placed: what these saw before, those before them have told.
     placed: u64,
     samples: Vec<ThreadSample>,
@@ -112,6 +114,7 @@ impl ExactRecorder {
             reconciler: Reconciler::new(wanted.frees != Frees::Maps),
             counters: Vec::new(),
             settled: None,
+            starts_empty: false,
             placed: 0,
             samples: Vec::new(),
             failing: Failing::default(),

@@ -4,6 +4,7 @@ use std::io;
 
 use super::ExactRecorder;
 use crate::model::{AllocatorBackend, MissedWhy, Nanos, ReaderKind, Record, RecordSink};
+use crate::probe::Probe;
 use crate::sampler::readers::Torch;
 
 /// Nanoseconds between two records of the counters as they are while nothing is under way.
@@ -11,13 +12,10 @@ const SETTLED_EVERY: u64 = 200_000_000;
 
 impl ExactRecorder {
     /// Whether no device has an allocator, asked while the probes already stand: then they see all that it will ever do.
-    pub(super) fn starts_empty(&mut self, sink: &mut dyn RecordSink) -> io::Result<bool> {
-        self.session.refresh(sink)?;
-        let sees_allocations = self.probe.as_ref().is_some_and(|probe| {
-            probe.probes().iter().any(|name| name.starts_with("pytorch:malloc"))
-        });
-        Ok(sees_allocations
-            && self.session.readers.allocator() == AllocatorBackend::NotInitialized)
+    pub(super) fn has_no_allocator(&mut self, probe: &Probe) -> bool {
+        self.session.readers.refresh();
+        probe.probes().iter().any(|name| name.starts_with("pytorch:malloc"))
+            && self.session.readers.allocator() == AllocatorBackend::NotInitialized
     }
 
     /// Looks whether the devices have got their allocators: until memspy knows where the counters are, events come
@@ -34,8 +32,7 @@ impl ExactRecorder {
 
     /// Tells the kernel's program where the counters of the devices are.
     pub(super) fn tell_levels(&mut self) {
-        let (Some(probe), Torch::Attached(torch)) =
-            (&mut self.probe, &self.session.readers.torch)
+        let (Some(probe), Torch::Attached(torch)) = (&mut self.probe, &self.session.readers.torch)
         else {
             return;
         };

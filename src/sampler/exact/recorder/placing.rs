@@ -49,6 +49,8 @@ impl ExactRecorder {
         };
         match Probe::attach(&self.session.readers.process, &self.plan) {
             Ok(probe) => {
+                // At once: the job may begin any moment.
+                self.starts_empty = self.has_no_allocator(&probe);
                 self.probe = Some(probe);
                 Ok(Placing::Placed)
             }
@@ -100,7 +102,8 @@ impl ExactRecorder {
 
     /// Records what is probed from now on, and what was there before.
     pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let starts_empty = self.starts_empty(sink)?;
+        let starts_empty = self.starts_empty;
+        self.session.record_runtime(sink)?;
         self.tell_levels();
         let Some(probe) = &self.probe else { return Ok(()) };
         if starts_empty {
