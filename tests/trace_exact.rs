@@ -159,6 +159,7 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             stacks_every: 0,
             backward_lines: true,
             knows_backward: false, // The file is of before that.
+            starts_empty: false,
             probes: vec!["p".into()],
             uncovered: vec![],
         }),
@@ -204,6 +205,7 @@ fn golden() -> Vec<Record> {
             stacks_every: 1 << 20,
             backward_lines: way == ExactWay::UprobeMulti,
             knows_backward: false,
+            starts_empty: false,
             probes: vec!["pytorch:malloc".into(), "cuMemAlloc_v2".into()],
             uncovered: vec!["Größe unbekannt".into()],
         })

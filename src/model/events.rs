@@ -210,6 +210,9 @@ pub struct Exact {
     /// Whether each allocation and each free of PyTorch tells that it was made while a node was evaluated: frees do so only
     /// where steps are counted.
     pub knows_backward: bool,
+    /// Whether no device had an allocator of PyTorch yet when the probes stood at it: then all that it ever does is
+    /// recorded, from a level of 0 on.
+    pub starts_empty: bool,
     /// What is probed: `pytorch:malloc`, `cuMemAlloc_v2`, ...
     pub probes: Vec<Arc<str>>,
     /// What is not covered, one sentence each.

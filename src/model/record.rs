@@ -29,7 +29,8 @@ impl Nanos {
 pub enum Record {
     /// What is recorded, and how. Always first.
     Start(Start),
-    /// What runs in the target; again whenever that changes (CUDA initialised, another allocator).
+    /// What runs in the target; again whenever that changes (CUDA initialised, another allocator), and now and then
+    /// while PyTorch has no allocator yet.
     Runtime(Runtime),
     /// A function, frame, stack or thread gets its number.
     Definition(Definition),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, BlockMap, Consistency, CudaIndex, End, EndReason,
-    Metric, MissedWhy, Nanos, Pool, ReaderKind, Record, RecordSink, Sample, Totals,
+    AllocatorBackend, AllocatorCounters, BlockMap, Consistency, CudaIndex, End, EndReason, Metric,
+    MissedWhy, Nanos, Pool, ReaderKind, Record, RecordSink, Sample, Totals,
 };
 
 use crate::torch::TorchError;
@@ -220,9 +220,8 @@ impl Recorder {
             }
             if now.saturating_sub(refreshed) >= REFRESH_EVERY {
                 refreshed = now;
-                if self.session.readers.refresh() {
-                    self.session.record_runtime(sink)?;
-                }
+                self.session.refresh(sink)?;
+                self.session.record_waiting(sink)?;
                 observe(&self.progress(now));
             }
             if now.saturating_sub(told) >= LOSSES_EVERY {
@@ -235,6 +234,9 @@ impl Recorder {
 
     /// One instant: stacks, counters, and block maps where they are worth it.
     fn observe_target(&mut self, sink: &mut Order<'_>) -> io::Result<Next> {
+        if self.session.waits_for_devices() {
+            self.session.refresh(sink)?;
+        }
         self.read_counters_before();
         if let Next::End(reason) = self.read_stacks() {
             return Ok(Next::End(reason));

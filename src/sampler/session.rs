@@ -4,9 +4,9 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    AllocatorCounters, CudaIndex, Definition, EndReason, Frame, Function, HolderSnapshot,
-    MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, StackId, StackTable, Start, Step,
-    ThreadSample, Thrown, ThrownError, Totals,
+    AllocatorBackend, AllocatorCounters, CudaIndex, Definition, EndReason, Frame, Function,
+    HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, StackId, StackTable,
+    Start, Step, ThreadSample, Thrown, ThrownError, Totals,
 };
 use rustc_hash::FxHashMap;
 
@@ -16,7 +16,7 @@ use super::gpu_watch::GpuWatch;
 use super::holder_thread::HolderThread;
 use super::loop_variables::LoopVariables;
 use super::losses::Losses;
-use super::readers::Readers;
+use super::readers::{Readers, Torch};
 use super::step_shape::{Moment, StepShape};
 use super::steps::{Counts, Places, Steps};
 use crate::probe::RawStep;
@@ -208,9 +208,7 @@ impl Session {
             })
         };
         let known = &mut self.backward;
-        threads
-            .iter()
-            .any(|it| *known.entry(it.stack).or_insert_with(|| runs_engine(it.stack)))
+        threads.iter().any(|it| *known.entry(it.stack).or_insert_with(|| runs_engine(it.stack)))
     }
 
     /// Takes what is seen of the job now; a look at holders that is due is made if this is its moment.
@@ -336,18 +334,45 @@ impl Session {
         self.record_runtime(sink)
     }
 
+    /// Looks for PyTorch being imported and CUDA being initialised; records what runs in the target when that has changed,
+    /// and says whether it has.
+    pub(super) fn refresh(&mut self, sink: &mut dyn RecordSink) -> io::Result<bool> {
+        let changed = self.readers.refresh();
+        if changed {
+            self.record_runtime(sink)?;
+        }
+        Ok(changed)
+    }
+
+    /// Whether PyTorch is there and no device has an allocator yet.
+    pub(super) fn waits_for_devices(&self) -> bool {
+        matches!(&self.readers.torch, Torch::Attached(torch) if *torch.backend() == AllocatorBackend::NotInitialized)
+    }
+
+    /// Records that there is still no allocator: whatever one counts was counted after that.
+    pub(super) fn record_waiting(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        match self.waits_for_devices() {
+            true => self.record_what_runs(sink),
+            false => Ok(()),
+        }
+    }
+
     /// Records what runs in the target, and its devices: their numbers may depend on it.
     pub(super) fn record_runtime(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        self.record_what_runs(sink)?;
+        for device in self.readers.devices() {
+            sink.record(&Record::Device(device))?;
+        }
+        Ok(())
+    }
+
+    fn record_what_runs(&self, sink: &mut dyn RecordSink) -> io::Result<()> {
         sink.record(&Record::Runtime(Runtime {
             time: self.now(),
             python: self.readers.python.as_ref().map(|python| python.version().to_owned()),
             torch: self.readers.torch_version(),
             allocator: self.readers.allocator(),
-        }))?;
-        for device in self.readers.devices() {
-            sink.record(&Record::Device(device))?;
-        }
-        Ok(())
+        }))
     }
 
     /// Records functions, frames, stacks, threads and sites met since the last call.

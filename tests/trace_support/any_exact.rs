@@ -92,7 +92,7 @@ pub fn events() -> impl Strategy<Value = Record> {
 pub fn exact() -> impl Strategy<Value = Record> {
     use ExactWay::{PerfSamples, PerfUprobes, UprobeMulti};
     let texts = || vec(text().prop_map(Into::into), 0..4);
-    (number(), 0..3usize, 0..3usize, (number(), number()), any::<[bool; 2]>(), (texts(), texts()))
+    (number(), 0..3usize, 0..3usize, (number(), number()), any::<[bool; 3]>(), (texts(), texts()))
         .prop_map(|(time, way, frees, stacks, backward, (probes, uncovered))| {
             Record::Exact(Exact {
                 time: Nanos(time),
@@ -102,6 +102,7 @@ pub fn exact() -> impl Strategy<Value = Record> {
                 stacks_every: stacks.1,
                 backward_lines: backward[0],
                 knows_backward: backward[1],
+                starts_empty: backward[2],
                 probes,
                 uncovered,
             })

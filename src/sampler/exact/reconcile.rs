@@ -35,6 +35,8 @@ struct Device {
     /// The best look since the last record.
     best: Option<Ahead>,
     last: Option<AllocatorCounters>,
+    /// Whether the job has begun to count anew.
+    was_reset: bool,
 }
 
 /// Compares events and counters.
@@ -43,12 +45,19 @@ pub(super) struct Reconciler {
     devices: FxHashMap<CudaIndex, Device>,
     frees: i64,
     frees_probed: bool,
+    /// Whether nothing had been counted yet when the probes were in place.
+    starts_empty: bool,
 }
 
 impl Reconciler {
     /// `frees_probed`: whether frees are seen one by one.
     pub(super) fn new(frees_probed: bool) -> Reconciler {
         Reconciler { frees_probed, ..Reconciler::default() }
+    }
+
+    /// Nothing has been counted yet, and every event from now on is seen: what the counters have more is missing.
+    pub(super) fn start_empty(&mut self) {
+        self.starts_empty = true;
     }
 
     /// Counts an event.
@@ -81,6 +90,7 @@ impl Reconciler {
             // The job has begun to count anew (reset_accumulated_memory_stats).
             device.base = None;
             device.best = None;
+            device.was_reset = true;
         }
         device.last = Some(*counters);
         device.best = Some(match device.best {
@@ -100,6 +110,9 @@ impl Reconciler {
         let mut found = Vec::new();
         for (&index, device) in &mut self.devices {
             let Some(best) = device.best.take() else { continue };
+            if device.base.is_none() && self.starts_empty && !device.was_reset {
+                device.base = Some(Ahead { allocations: 0, frees: 0, requested: 0 });
+            }
             let Some(base) = device.base else {
                 device.base = Some(best);
                 continue;
@@ -162,6 +175,18 @@ mod tests {
             requested: 0,
         };
         assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn a_job_that_had_counted_nothing_is_compared_from_its_first_allocation_on() {
+        let mut reconciler = Reconciler::new(true);
+        reconciler.start_empty();
+        reconciler.saw(&allocated(64));
+        reconciler.look(CudaIndex(0), &counters(3, 0, 192));
+        let found = reconciler.take(Nanos(0));
+        assert_eq!((found[0].allocations, found[0].frees, found[0].requested), (2, Some(0), 128));
+        reconciler.look(CudaIndex(0), &counters(1, 0, 10));
+        assert!(reconciler.take(Nanos(2)).is_empty(), "counted anew");
     }
 
     #[test]

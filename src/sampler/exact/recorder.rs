@@ -1,5 +1,6 @@
 //! The recorder of exact events: empties the ring, names what it finds, and checks it against the counters.
 
+mod beginning;
 mod failing;
 mod placing;
 mod stepping;
@@ -81,6 +82,12 @@ pub struct ExactRecorder {
     counted: ProbeCounts,
     reconciler: Reconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
+    /// When counters were last recorded with nothing under way (CLOCK_MONOTONIC in nanoseconds).
+    settled: Option<u64>,
+    /// Whether there was no allocator yet when the probes were placed.
+    starts_empty: bool,
+    /// When the probes were placed: what these saw before, those before them have told.
+    placed: u64,
     samples: Vec<ThreadSample>,
     failing: Failing,
     watching: Watching,
@@ -108,6 +115,9 @@ impl ExactRecorder {
             counted: ProbeCounts::default(),
             reconciler: Reconciler::new(wanted.frees != Frees::Maps),
             counters: Vec::new(),
+            settled: None,
+            starts_empty: false,
+            placed: 0,
             samples: Vec::new(),
             failing: Failing::default(),
             watching: Watching::default(),
@@ -176,6 +186,7 @@ impl ExactRecorder {
             if self.wanted.duration.is_some_and(|duration| now - began >= duration) {
                 return Ok(EndReason::Duration);
             }
+            self.find_devices(sink)?;
             self.empty_ring();
             self.record_events(sink)?;
             self.compare_counters(sink)?;
@@ -212,6 +223,7 @@ impl ExactRecorder {
     fn finish(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         self.empty_ring();
         self.record_events(sink)?;
+        self.settled = None;
         self.compare_counters(sink)?;
         self.check(sink)?;
         if let Some(probe) = &mut self.probe {
@@ -232,10 +244,8 @@ impl ExactRecorder {
             // The kernel waits a while at each: not while events come in.
             std::thread::spawn(move || drop(ended));
         }
-        let changed = self.session.readers.refresh();
-        if changed {
-            self.session.record_runtime(sink)?;
-        }
+        let changed = self.session.refresh(sink)?;
+        self.session.record_waiting(sink)?;
         if self
             .probe
             .as_ref()
@@ -243,22 +253,10 @@ impl ExactRecorder {
         {
             self.place_again(sink)?;
         }
-        if let (Some(probe), Torch::Attached(torch)) =
-            (&mut self.probe, &self.session.readers.torch)
+        if let Torch::Attached(torch) = &self.session.readers.torch
+            && (changed || torch.levels().count() != self.plan.levels.len())
         {
-            let levels: Vec<_> = torch.levels().collect();
-            if changed || levels.len() != self.plan.levels.len() {
-                for (device, at) in &levels {
-                    if let Err(error) = probe.set_levels(*device, *at) {
-                        self.session.losses.add(
-                            ReaderKind::Events,
-                            MissedWhy::Failed(error.to_string()),
-                            1,
-                        );
-                    }
-                }
-                self.plan.levels = levels;
-            }
+            self.tell_levels();
         }
         Ok(())
     }
@@ -291,10 +289,14 @@ impl ExactRecorder {
         }
         let Some(probe) = &mut self.probe else { return };
         let (sites, table) = (&mut self.sites, &mut self.session.table);
+        let placed = self.placed;
         self.waiting.fill(|waiting| {
-            probe.drain(&mut |raw| match raw {
-                Raw::Step(step) => waiting.push(Seen::Step(step)),
-                raw => waiting.extend(sites.describe(raw, table).map(Seen::Event)),
+            probe.drain(&mut |raw| {
+                let seen = match raw {
+                    Raw::Step(step) => Some(Seen::Step(step)),
+                    raw => sites.describe(raw, table).map(Seen::Event),
+                };
+                waiting.extend(seen.filter(|seen| seen.time() >= placed));
             });
         });
     }
@@ -395,6 +397,7 @@ impl ExactRecorder {
             for (device, counters) in &self.counters {
                 self.reconciler.look(*device, counters);
             }
+            self.record_settled(before, sink)?;
         }
         Ok(())
     }

@@ -49,6 +49,8 @@ impl ExactRecorder {
         };
         match Probe::attach(&self.session.readers.process, &self.plan) {
             Ok(probe) => {
+                // At once: the job may begin any moment.
+                self.starts_empty = self.has_no_allocator(&probe);
                 self.probe = Some(probe);
                 Ok(Placing::Placed)
             }
@@ -65,6 +67,7 @@ impl ExactRecorder {
             Ok(Placing::Placed) => {
                 let placed = monotonic();
                 if let Some(mut before) = before {
+                    self.placed = placed;
                     detach(&mut before);
                     let (sites, table) = (&mut self.sites, &mut self.session.table);
                     self.waiting.fill(|waiting| {
@@ -99,7 +102,13 @@ impl ExactRecorder {
 
     /// Records what is probed from now on, and what was there before.
     pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let starts_empty = self.starts_empty;
+        self.session.record_runtime(sink)?;
+        self.tell_levels();
         let Some(probe) = &self.probe else { return Ok(()) };
+        if starts_empty {
+            self.reconciler.start_empty();
+        }
         let exact = Exact {
             time: self.now(),
             way: probe.way(),
@@ -112,6 +121,7 @@ impl ExactRecorder {
                 && probe.can_watch()
                 && self.wanted.frees != Frees::Maps
                 && (self.wanted.stacks_from, self.wanted.stacks_every) == (0, 0),
+            starts_empty,
             probes: probe.probes().to_vec(),
             uncovered: probe.uncovered().to_vec(),
         };

@@ -186,7 +186,8 @@ impl Decoder {
             tag::EXACT => {
                 let time = self.time(from)?;
                 let exact = structure::<exact::Exact<'_>>(from)?;
-                Some(Record::Exact(exact.at(time, flag(from)?)))
+                let (knows_backward, starts_empty) = (flag(from)?, flag(from)?);
+                Some(Record::Exact(exact.at(time, knows_backward, starts_empty)))
             }
             tag::RECONCILED => {
                 let time = self.time(from)?;

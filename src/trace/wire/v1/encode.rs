@@ -222,6 +222,7 @@ impl Encoder {
             Record::Exact(what) => {
                 put_struct(exact::Exact::from(what), out)?;
                 put_struct(what.knows_backward, out)?;
+                put_struct(what.starts_empty, out)?;
                 tag::EXACT
             }
             Record::Events(batch) => {

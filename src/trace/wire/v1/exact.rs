@@ -112,8 +112,13 @@ impl<'a> From<&'a model::Exact> for Exact<'a> {
 }
 
 impl Exact<'_> {
-    /// The record this stands for; the last field follows it, in files that have one.
-    pub(crate) fn at(self, time: model::Nanos, knows_backward: bool) -> model::Exact {
+    /// The record this stands for; the last two fields follow it, in files that have them.
+    pub(crate) fn at(
+        self,
+        time: model::Nanos,
+        knows_backward: bool,
+        starts_empty: bool,
+    ) -> model::Exact {
         model::Exact {
             time,
             way: match self.way {
@@ -130,6 +135,7 @@ impl Exact<'_> {
             stacks_every: self.stacks_every,
             backward_lines: self.backward_lines,
             knows_backward,
+            starts_empty,
             probes: self.probes.into_iter().map(Into::into).collect(),
             uncovered: self.uncovered.into_iter().map(Into::into).collect(),
         }
