@@ -137,6 +137,17 @@ pub(crate) struct DeviceProfile {
 }
 
 impl DeviceProfile {
+    /// A device that had no allocator at `time`: all its counters were 0, and no block is older.
+    pub(crate) fn from_zero(time: Nanos) -> DeviceProfile {
+        DeviceProfile {
+            counters: Some((time, Box::default())),
+            allocated: Some(HighWater::from_zero(time)),
+            reserved: Some(HighWater::from_zero(time)),
+            last_map: Some(time),
+            ..DeviceProfile::default()
+        }
+    }
+
     /// Takes new counters, seen at `now`; `from` is the look before. Returns the old ones.
     pub(crate) fn step(
         &mut self,

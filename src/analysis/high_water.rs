@@ -30,6 +30,11 @@ impl HighWater {
         HighWater { bytes: peak, reached: Reached::BeforeRecording, within: current, resets: 0 }
     }
 
+    /// The mark of a counter that counted nothing up to `time`.
+    pub(crate) fn from_zero(time: Nanos) -> HighWater {
+        HighWater { bytes: 0, reached: Reached::Between(time, time), within: 0, resets: 0 }
+    }
+
     /// Takes the counter's next value; `old` is its value at the look before.
     pub(crate) fn next(&mut self, old: i64, peak: i64, current: i64, from: Nanos, to: Nanos) {
         self.within = self.within.max(current);

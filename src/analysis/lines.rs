@@ -4,12 +4,15 @@ use rustc_hash::FxHashMap;
 
 use super::charge::Origin;
 use super::device::Moment;
-use super::exact::ExactProfile;
+use super::exact::{ANYTHING, ExactProfile, NOTHING, Untold};
 use super::fold::FoldError;
 use super::high_water::HighWater;
 use super::line_bounds::stat_index;
 use super::profile::Profile;
-use crate::model::{CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StatField, StatKey};
+use super::statements;
+use crate::model::{
+    CudaIndex, FrameId, FunctionId, Metric, Pool, ReaderKind, StackId, StatField, StatKey,
+};
 
 /// A value that may be known only to lie between two limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +30,14 @@ pub struct Bounded {
 pub struct Cell {
     /// Which statistic.
     pub key: StatKey,
-    /// Its value: for `peak` the greatest reached while the line was on a stack, for `current` the
-    /// greatest seen at a sample, for `allocated` and `freed` the sum while it was on a stack,
-    /// estimated as the attribution rule does.
+    /// Its value: for `peak` the greatest reached while the line was on a stack; for `current` the greatest at an end of
+    /// the line, but of samples the greatest seen at one; for `allocated` and `freed` the sum while it was on a
+    /// stack, of samples estimated as the attribution rule does.
     pub value: Bounded,
+    /// Why there is no value; then `value` says nothing.
+    pub untold: Option<Untold>,
+    /// For `allocated` and `freed`, the greatest of one execution of the line; `None` where that is not known.
+    pub one_run: Option<Bounded>,
 }
 
 /// One line of a function.
@@ -77,8 +84,55 @@ pub struct LineTable {
     pub estimated: bool,
     /// The device's high-water mark of allocated bytes.
     pub allocated: HighWater,
-    /// The device's high-water mark of reserved bytes.
-    pub reserved: HighWater,
+    /// The device's high-water mark of reserved bytes; `None` where that is not known.
+    pub reserved: Option<HighWater>,
+    /// Why nothing of an exact recording's lines is marked exact.
+    pub doubt: Option<String>,
+}
+
+impl LineTable {
+    /// The same with a row for each line of the functions' sources that has code.
+    pub fn with_all_lines(mut self, profile: &Profile) -> LineTable {
+        let exact = profile.exact();
+        let frees_known = exact.is_some_and(ExactProfile::knows_freed);
+        for function in &mut self.functions {
+            let Some(source) = profile.source(function.function) else { continue };
+            for (text, line) in source.text.lines().zip(source.first_line..) {
+                let text = text.trim_start();
+                let is_code = !text.is_empty() && !text.starts_with('#');
+                if !is_code || function.rows.iter().any(|row| row.line == line) {
+                    continue;
+                }
+                let cell = |key: &StatKey| {
+                    // In no execution of it was anything allocated or freed.
+                    let nothing = match key.field {
+                        StatField::Allocated => exact.is_some(),
+                        StatField::Freed => frees_known,
+                        StatField::Peak | StatField::Current => false,
+                    };
+                    let untold = exact.and_then(|exact| exact.untold(self.device, *key));
+                    let is_exact = !self.estimated;
+                    let zero = Bounded { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
+                    let (value, untold) = match nothing && untold.is_none() {
+                        true => (zero, None),
+                        false => (UNKNOWN, untold.or(Some(Untold::NotSeen))),
+                    };
+                    Cell { key: *key, value, untold, one_run: None }
+                };
+                function.rows.push(LineRow {
+                    line,
+                    cells: self.columns.iter().map(cell).collect(),
+                    allocated: 0,
+                    freed: frees_known.then_some(0),
+                    live: 0,
+                    live_self: 0,
+                    samples: 0,
+                });
+            }
+            function.rows.sort_unstable_by_key(|row| row.line);
+        }
+        self
+    }
 }
 
 /// Why there is no table.
@@ -93,36 +147,51 @@ pub enum LineError {
         /// Asked for.
         device: CudaIndex,
     },
-    /// Exact events do not tell this of lines.
-    #[error(
-        "an exact recording does not tell {key} of lines; it tells allocated_bytes.all.peak, \
-         reserved_bytes.all.peak, active_bytes.all.peak, allocated_bytes.all.allocated, \
-         allocation.all.allocated and, if made with --frees stacks, allocated_bytes.all.freed"
-    )]
-    NotInEvents {
-        /// Asked for.
-        key: StatKey,
-    },
 }
 
 /// One statistic below a node of the stack tree.
 #[derive(Debug, Clone, Copy)]
-struct Sums {
-    current: i64,
-    lower: i64,
-    upper: i64,
-    allocated: i64,
-    freed: i64,
+pub(super) struct Sums {
+    pub(super) current: i64,
+    pub(super) lower: i64,
+    pub(super) upper: i64,
+    pub(super) allocated: i64,
+    pub(super) freed: i64,
+    /// Of exact events, the greatest level at an end of the node itself, between limits.
+    pub(super) ended: (i64, i64),
+    /// The greatest at which it may have ended.
+    pub(super) again: i64,
+    /// The greatest of one execution at least, and at most, of the node itself: allocated, freed.
+    pub(super) least: [i64; 2],
+    pub(super) most: [i64; 2],
 }
 
 impl Sums {
-    const NONE: Sums =
-        Sums { current: i64::MIN, lower: i64::MIN, upper: i64::MIN, allocated: 0, freed: 0 };
+    pub(super) const NONE: Sums = Sums {
+        current: NOTHING,
+        lower: NOTHING,
+        upper: NOTHING,
+        allocated: 0,
+        freed: 0,
+        ended: (NOTHING, NOTHING),
+        again: NOTHING,
+        least: [0; 2],
+        most: [0; 2],
+    };
 
+    /// Takes what a callee reached, or the same line elsewhere.
     fn reach(&mut self, other: &Sums) {
         self.current = self.current.max(other.current);
         self.lower = self.lower.max(other.lower);
         self.upper = self.upper.max(other.upper);
+        self.again = self.again.max(other.again);
+        self.least = std::array::from_fn(|i| self.least[i].max(other.least[i]));
+    }
+
+    /// Takes the ends of the same line elsewhere.
+    fn end(&mut self, other: &Sums) {
+        self.ended = (self.ended.0.max(other.ended.0), self.ended.1.max(other.ended.1));
+        self.most = std::array::from_fn(|i| self.most[i].max(other.most[i]));
     }
 
     fn add(&mut self, other: &Sums) {
@@ -130,37 +199,60 @@ impl Sums {
         self.freed += other.freed;
     }
 
-    /// `exact` says whether sums are.
-    fn bounded(&self, field: StatField, exact: bool) -> Bounded {
-        let estimate = |value| Bounded { value, exact, upper: exact.then_some(value) };
+    fn bounded(&self, field: StatField, sure: Sureness) -> Bounded {
+        let sum = |value| Bounded { value, exact: sure.exact, upper: sure.exact.then_some(value) };
         match field {
-            StatField::Peak => Bounded {
-                value: self.lower,
-                exact: self.lower == self.upper,
-                upper: (self.upper != i64::MAX).then_some(self.upper),
-            },
-            StatField::Current => {
-                Bounded { value: self.current, exact: true, upper: Some(self.current) }
+            StatField::Peak => sure.between(self.lower, self.upper),
+            StatField::Current if sure.events => {
+                sure.between(self.ended.0, self.ended.1.max(self.again))
             }
-            StatField::Allocated => estimate(self.allocated),
-            StatField::Freed => estimate(self.freed),
+            // At a sample: not the level at the line's end, and not the greatest either.
+            StatField::Current => {
+                let upper = (self.upper != ANYTHING).then_some(self.upper.max(self.current));
+                Bounded { value: self.current, exact: false, upper }
+            }
+            StatField::Allocated => sum(self.allocated),
+            StatField::Freed => sum(self.freed),
+        }
+    }
+
+    fn one_run(&self, field: StatField, sure: Sureness) -> Option<Bounded> {
+        let which = match field {
+            StatField::Allocated => 0,
+            StatField::Freed => 1,
+            StatField::Peak | StatField::Current => return None,
+        };
+        let run = Bounded {
+            value: self.least[which],
+            exact: self.least[which] == self.most[which],
+            upper: Some(self.most[which]),
+        };
+        match sure.runs {
+            true => Some(run),
+            false => None,
         }
     }
 }
 
 /// What a node of the stack tree, or a line, has.
 #[derive(Debug, Clone)]
-struct Node {
-    stats: Vec<Sums>,
-    live: u64,
-    live_self: u64,
-    samples: u64,
+pub(super) struct Node {
+    pub(super) stats: Vec<Sums>,
+    pub(super) live: u64,
+    pub(super) live_self: u64,
+    pub(super) samples: u64,
 }
 
 impl Node {
     fn reach(&mut self, other: &Node) {
         for (a, b) in self.stats.iter_mut().zip(&other.stats) {
             a.reach(b);
+        }
+    }
+
+    fn end(&mut self, other: &Node) {
+        for (a, b) in self.stats.iter_mut().zip(&other.stats) {
+            a.end(b);
         }
     }
 
@@ -186,19 +278,30 @@ impl Profile {
         if !self.has_gpu(device) {
             return Err(LineError::NoGpu(self.no_gpu(device)));
         }
-        let (Some(allocated), Some(reserved)) =
-            (self.peak_allocated(device), self.peak_reserved(device))
-        else {
+        let Some(allocated) = self.peak_allocated(device) else {
             return Err(LineError::NoCounters { device });
         };
+        let reserved = self.peak_reserved(device);
         let exact = self.exact();
-        let untold = |key: &&StatKey| exact.is_some_and(|exact| !exact.tells(**key));
-        if let Some(&key) = columns.iter().find(untold) {
-            return Err(LineError::NotInEvents { key });
-        }
-        let sums = Sureness {
-            exact: exact.is_some_and(|exact| !exact.is_estimated()),
+        let doubt = exact.and_then(|exact| {
+            let lost = self.losses().late(ReaderKind::Events);
+            match lost {
+                0 => exact.doubt(device),
+                _ => Some(format!("{lost} events were lost")),
+            }
+        });
+        let estimated = exact.is_none_or(ExactProfile::is_estimated);
+        let untold: Vec<Option<Untold>> =
+            columns.iter().map(|key| exact.and_then(|exact| exact.untold(device, *key))).collect();
+        let sure = Sureness {
+            exact: !estimated && doubt.is_none(),
             frees: exact.is_none_or(ExactProfile::knows_freed),
+            events: exact.is_some(),
+            levels: doubt.is_none(),
+            runs: exact.is_some_and(|exact| !exact.has_corrected(device))
+                && !estimated
+                && doubt.is_none(),
+            active: exact.is_none_or(|exact| !exact.had_pending(device)),
         };
         let by_frame = self.by_frame(device, columns);
         let mut functions: FxHashMap<FunctionId, Vec<LineRow>> = FxHashMap::default();
@@ -213,7 +316,12 @@ impl Profile {
             functions
                 .entry(frame.function)
                 .or_default()
-                .push(row(frame.line, &node, columns, sums));
+                .push(row(frame.line, &node, columns, &untold, sure));
+        }
+        if exact.is_some() {
+            for (function, rows) in &mut functions {
+                statements::widen(rows, self.source(*function));
+            }
         }
         let mut functions: Vec<LineFunction> = functions
             .into_iter()
@@ -232,7 +340,8 @@ impl Profile {
             (std::cmp::Reverse((f.peak, own)), f.function)
         });
         let columns = columns.to_vec();
-        Ok(LineTable { device, columns, functions, estimated: !sums.exact, allocated, reserved })
+        let estimated = !sure.exact;
+        Ok(LineTable { device, columns, functions, estimated, allocated, reserved, doubt })
     }
 
     /// What every frame has: of all stacks that it stands on.
@@ -261,6 +370,7 @@ impl Profile {
                 samples: 0,
             });
             line.reach(node);
+            line.end(node);
             line.live_self += own[i];
             // In a recursion the outer occurrence has counted the inner one already.
             let mut caller = stack.parent;
@@ -281,7 +391,7 @@ impl Profile {
         let mut wanted = vec![stat_index(Metric::AllocatedBytes, Pool::All)];
         wanted.extend(columns.iter().map(|k| stat_index(k.metric, k.pool)));
         if let Some(exact) = self.exact() {
-            return self.exact_nodes(exact, device, &wanted);
+            return self.exact_nodes(exact, device, columns);
         }
         let bounds = self.bounds(device);
         let mut nodes: Vec<Node> = Vec::new();
@@ -296,6 +406,7 @@ impl Profile {
                         upper: b.upper[w],
                         allocated: b.allocated[w],
                         freed: b.freed[w],
+                        ..Sums::NONE
                     })
                 })
                 .collect();
@@ -314,68 +425,62 @@ impl Profile {
     }
 }
 
-impl Profile {
-    /// The same out of exact events, which tell the levels of allocated, reserved and active bytes and
-    /// each allocation.
-    fn exact_nodes(&self, exact: &ExactProfile, device: CudaIndex, wanted: &[usize]) -> Vec<Node> {
-        let levels = [Metric::AllocatedBytes, Metric::ReservedBytes, Metric::ActiveBytes]
-            .map(|metric| stat_index(metric, Pool::All));
-        let bytes = levels[0];
-        let allocations = stat_index(Metric::Allocation, Pool::All);
-        let none =
-            Node { stats: vec![Sums::NONE; wanted.len()], live: 0, live_self: 0, samples: 0 };
-        let mut nodes = vec![none; self.known_stacks() as usize];
-        for (node, reached) in nodes.iter_mut().zip(exact.line_levels(device)) {
-            for (stat, w) in node.stats.iter_mut().zip(wanted) {
-                if let Some(i) = levels.iter().position(|level| level == w) {
-                    (stat.current, stat.lower) = (reached.lower[i], reached.lower[i]);
-                    stat.upper = reached.upper[i];
-                }
-                if *w == bytes {
-                    stat.freed = reached.freed as i64;
-                }
-            }
+/// How far values can be trusted.
+#[derive(Debug, Clone, Copy)]
+struct Sureness {
+    /// Sums are true.
+    exact: bool,
+    /// Sums of frees are known at all.
+    frees: bool,
+    /// They come from exact events.
+    events: bool,
+    /// Levels are true where their limits meet.
+    levels: bool,
+    /// What one execution did is known.
+    runs: bool,
+    /// Active bytes went down with each free.
+    active: bool,
+}
+
+impl Sureness {
+    fn between(self, lower: i64, upper: i64) -> Bounded {
+        match lower {
+            // Nobody knows.
+            NOTHING => UNKNOWN,
+            _ => Bounded {
+                value: lower,
+                exact: lower == upper && self.levels,
+                upper: (upper != ANYTHING && self.levels).then_some(upper),
+            },
         }
-        for held in exact.by_site(device) {
-            let stack = self.stacks().get_site(held.site).and_then(|site| site.stack);
-            let Some(node) = stack.and_then(|stack| nodes.get_mut(stack.0 as usize)) else {
-                continue;
-            };
-            node.live += held.at_height;
-            node.samples += held.count;
-            for (stat, w) in node.stats.iter_mut().zip(wanted) {
-                if *w == bytes {
-                    stat.allocated += held.allocated as i64;
-                } else if *w == allocations {
-                    stat.allocated += held.count as i64;
-                }
-            }
-        }
-        nodes
     }
 }
 
-/// How far sums can be trusted.
-#[derive(Debug, Clone, Copy)]
-struct Sureness {
-    exact: bool,
-    /// Whether those of frees are known at all.
-    frees: bool,
-}
+/// At least nothing.
+const UNKNOWN: Bounded = Bounded { value: 0, exact: false, upper: None };
 
-fn row(line: u32, node: &Node, columns: &[StatKey], sure: Sureness) -> LineRow {
-    let seen = node.stats[0].current != i64::MIN;
+fn row(
+    line: u32,
+    node: &Node,
+    columns: &[StatKey],
+    untold: &[Option<Untold>],
+    sure: Sureness,
+) -> LineRow {
+    let seen = node.stats[0].current != NOTHING;
     let cells = columns
         .iter()
         .zip(&node.stats[1..])
-        .map(|(&key, sums)| Cell {
-            key,
-            value: if seen {
-                sums.bounded(key.field, sure.exact)
-            } else {
-                Sums { current: 0, lower: 0, upper: i64::MAX, ..*sums }
-                    .bounded(key.field, sure.exact)
-            },
+        .zip(untold)
+        .map(|((&key, sums), &untold)| {
+            let is_active = key.metric == Metric::ActiveBytes && !sure.active;
+            let sure = Sureness { levels: sure.levels && !is_active, ..sure };
+            let is_level = matches!(key.field, StatField::Peak | StatField::Current);
+            let value = match (untold, is_level && !seen) {
+                (None, false) => sums.bounded(key.field, sure),
+                _ => UNKNOWN,
+            };
+            let one_run = sums.one_run(key.field, sure).filter(|_| untold.is_none());
+            Cell { key, value, untold, one_run }
         })
         .collect();
     LineRow {

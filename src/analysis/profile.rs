@@ -68,6 +68,8 @@ pub struct Profile {
     sources: FxHashMap<FunctionId, Source>,
     start: Option<Start>,
     runtime: Option<Runtime>,
+    /// When there was last known to be no allocator: what one counts was counted since.
+    empty_at: Option<Nanos>,
     devices: Vec<Device>,
     end: Option<End>,
     losses: Losses,
@@ -158,6 +160,9 @@ impl Profile {
     pub fn finish(&mut self) {
         if self.is_open {
             self.close_tick();
+        }
+        if let Some(exact) = &mut self.exact {
+            exact.finish(&self.stacks);
         }
     }
 
@@ -287,10 +292,12 @@ impl Profile {
             let counter = d.allocated.map_or(0, |h| h.bytes);
             counter.max(d.peak.as_ref().map_or(0, |s| s.allocated as i64))
         };
-        self.profiles
-            .iter()
-            .max_by_key(|(device, d)| (height(d), std::cmp::Reverse(**device)))
-            .map(|(&device, _)| device)
+        let height = |device: &CudaIndex| {
+            let exact = self.exact().and_then(|exact| exact.height(*device));
+            let counted = self.profiles.get(device).map_or(0, height);
+            counted.max(exact.map_or(0, |(_, bytes)| bytes as i64))
+        };
+        self.gpus().max_by_key(|device| (height(device), std::cmp::Reverse(*device)))
     }
 
     /// High-water mark of `allocated_bytes.all`.
@@ -316,7 +323,22 @@ impl Profile {
 
     /// High-water mark of `reserved_bytes.all`.
     pub fn peak_reserved(&self, device: CudaIndex) -> Option<HighWater> {
-        self.profiles.get(&device)?.reserved
+        let counted = self.profiles.get(&device).and_then(|profile| profile.reserved);
+        let Some((time, bytes)) = self.exact().and_then(|exact| exact.top_reserved(device)) else {
+            return counted;
+        };
+        // It grows within an allocation, whose event tells it.
+        match counted {
+            Some(counted) if counted.bytes >= bytes => {
+                Some(HighWater { within: counted.within.max(bytes), ..counted })
+            }
+            counted => Some(HighWater {
+                bytes,
+                reached: Reached::Between(time, time),
+                within: bytes,
+                resets: counted.map_or(0, |c| c.resets),
+            }),
+        }
     }
 
     /// The last counters.
@@ -361,6 +383,6 @@ impl Profile {
     }
 
     pub(crate) fn has_gpu(&self, device: CudaIndex) -> bool {
-        self.profiles.contains_key(&device)
+        self.gpus().any(|gpu| gpu == device)
     }
 }

@@ -229,6 +229,9 @@ pub struct Lines {
     /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak
     #[arg(short, long, value_delimiter = ',', value_name = "KEY,KEY")]
     pub columns: Vec<StatKey>,
+    /// A row for every line of a function's source, also those of which nothing was seen
+    #[arg(long, conflicts_with = "together")]
+    pub all_lines: bool,
     /// How stacks are shown
     #[command(flatten)]
     pub stacks: Stacks,

@@ -33,8 +33,9 @@ pub(super) fn run(words: &Words) -> Result<()> {
     }
     let mut tables = Vec::new();
     for Rank { label, profile, .. } in &ranks {
-        let table =
-            device(profile, words.table.gpu).and_then(|gpu| Ok(profile.lines(gpu, &columns)?));
+        let table = device(profile, words.table.gpu)
+            .and_then(|gpu| Ok(profile.lines(gpu, &columns)?))
+            .map(|table| if words.all_lines { table.with_all_lines(profile) } else { table });
         tables.push(if ranks.len() > 1 { table.with_context(|| label.clone())? } else { table? });
     }
     if words.together {

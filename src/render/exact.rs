@@ -59,6 +59,9 @@ pub(super) fn events_line(
         None if exact.has_torch() => "; not compared with the allocator's counters".to_owned(),
         None => String::new(),
     };
+    if let Some(balance) = device.and_then(|device| exact.balance(device)).filter(|b| b.is_even()) {
+        text += &format!("; bytes allocated and freed equal too ({} comparisons)", balance.checks);
+    }
     text
 }
 

@@ -48,6 +48,9 @@ pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
 }
 
 fn mark_text(high: HighWater, before: &str) -> String {
+    if high.bytes == 0 && matches!(high.reached, Reached::Between(..)) {
+        return signed_bytes(0); // At no moment in particular.
+    }
     let when = match high.reached {
         // Exact events tell the moment itself.
         Reached::Between(from, to) if from == to => format!("reached at {:.3} s", to.seconds()),

@@ -1,12 +1,13 @@
 //! The table of lines as text: source, peaks and bars, function by function.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use super::RenderError;
 use super::header::header;
 use super::label::{Labels, one_line};
 use super::size::{bytes, count, scaled, signed_bytes};
-use crate::analysis::{Bounded, LineFunction, LineRow, LineTable, Profile};
+use crate::analysis::{Bounded, Cell, LineFunction, LineRow, LineTable, Profile, Untold};
 use crate::model::{Function, Metric, Pool, Source, StatField, StatKey};
 
 /// What of the table is shown, and how wide.
@@ -153,9 +154,23 @@ impl<'a> FunctionText<'a> {
         };
         let mut columns = Vec::new();
         for (i, &key) in table.columns.iter().enumerate() {
-            let value =
-                |row: &LineRow| row.cells.get(i).map_or_else(String::new, |c| cell(c.key, c.value));
+            let value = |row: &LineRow| match row.cells.get(i) {
+                Some(Cell { untold: Some(untold), .. }) => untold.word().to_owned(),
+                Some(c) => cell(c.key, c.value),
+                None => String::new(),
+            };
             columns.push(Column::new(column_head(key), cells(&value)));
+            // The sum of all executions, and the greatest of one.
+            if profile.exact().is_some()
+                && matches!(key.field, StatField::Allocated | StatField::Freed)
+            {
+                let one_run = |row: &LineRow| match row.cells.get(i).map(|c| (c.key, c.one_run)) {
+                    Some((key, Some(value))) => cell(key, value),
+                    _ => String::new(),
+                };
+                let head = ["of it at most".to_owned(), "in one run".to_owned()];
+                columns.push(Column::new(head, cells(&one_run)));
+            }
         }
         let head = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
         let about = if table.estimated { "~" } else { "" };
@@ -329,14 +344,28 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
         "A peak is the greatest value the allocator reached while the line was on a thread's stack.",
         "~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; ?: unknown; without a mark: exact.",
         if exact {
-            "Listed are lines that allocated. One with two limits began or ended while memory was freed or allocated elsewhere ('record --frees stacks' leaves fewer)."
+            "Listed are lines that allocated, by what they reached whenever they did: an execution of a line that allocated nothing is not seen. One with two limits began or ended while memory was freed or allocated elsewhere ('record --frees stacks' leaves fewer)."
         } else {
             "A line seen by two samples in a row is taken to have stayed; one that was gone again before a sample is not listed."
         },
     ];
-    let sums = |k: &StatKey| matches!(k.field, StatField::Allocated | StatField::Freed);
-    let has_sums = !exact && table.columns.iter().any(sums);
-    if table.estimated {
+    let has = |fields: [StatField; 2]| table.columns.iter().any(|k| fields.contains(&k.field));
+    let has_sums = has([StatField::Allocated, StatField::Freed]);
+    if has([StatField::Current; 2]) {
+        notes.push(match exact {
+            true => "Current is the greatest level at an end of the line.",
+            false => "Current is the greatest level seen at a sample while the line was on a thread's stack, not the one at its end.",
+        });
+    }
+    if exact && has_sums {
+        notes.push("In one run: the greatest sum of one execution of the line; two limits where a loop may have come back to it.");
+    }
+    let doubt = table.doubt.as_ref().map(|doubt| format!("Nothing is marked exact: {doubt}."));
+    notes.extend(doubt.as_deref());
+    let untold = untold_notes(table);
+    notes.extend(untold.iter().map(String::as_str));
+    let has_sums = !exact && has_sums;
+    if table.estimated && table.doubt.is_none() {
         notes.push(match (exact, has_sums) {
             (true, _) => "Live and allocated with ~ are estimates, from a sample of the allocations.",
             (false, false) => "Live and allocated with ~ are estimates: what happens between two samples is shared by both.",
@@ -347,6 +376,23 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
         writeln!(out, "{note}")?;
     }
     Ok(())
+}
+
+/// Why values are not there, one sentence for each reason.
+fn untold_notes(table: &LineTable) -> Vec<String> {
+    let rows = table.functions.iter().flat_map(|function| &function.rows);
+    let cells = rows.flat_map(|row| &row.cells);
+    let reasons: BTreeSet<(Untold, StatKey)> =
+        cells.filter_map(|cell| Some((cell.untold?, cell.key))).collect();
+    let mut by_reason: BTreeMap<Untold, Vec<String>> = BTreeMap::new();
+    for (untold, key) in reasons {
+        by_reason.entry(untold).or_default().push(key.to_string());
+    }
+    let note = |(untold, keys): (Untold, Vec<String>)| match untold {
+        Untold::NotSeen => format!("{}: {}.", untold.word(), untold.why()),
+        _ => format!("{} ({}): {}.", untold.word(), keys.join(", "), untold.why()),
+    };
+    by_reason.into_iter().map(note).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::lines::{labels, selected, source_lines};
 use crate::analysis::{
     Bounded, ExactProfile, HighWater, LineRow, LineTable, MemoryKind, Profile, Reached,
 };
-use crate::model::{CudaIndex, EventTotals, Frees, ReaderKind};
+use crate::model::{CudaIndex, EventTotals, Frees, ReaderKind, StatField, StatKey};
 
 /// Writes one row per line seen. Each column asked for becomes three: the value, `.exact`, and
 /// `.upper`, empty when nothing limits it. `estimated` is of what was allocated, freed and live.
@@ -24,6 +24,10 @@ pub fn lines_csv(
     let mut head: Vec<String> = ["device", "file", "function", "line"].map(String::from).into();
     for key in &table.columns {
         head.extend([key.to_string(), format!("{key}.exact"), format!("{key}.upper")]);
+        if has_runs(profile, *key) {
+            let parts = ["", ".exact", ".upper"];
+            head.extend(parts.map(|part| format!("{key}.one_run{part}")));
+        }
     }
     let rest = ["allocated", "freed", "live_at_peak", "live_at_peak_own", "estimated"];
     head.extend(rest.into_iter().chain(["samples", "source"]).map(String::from));
@@ -40,9 +44,11 @@ pub fn lines_csv(
                 line.to_string(),
             ];
             for cell in &row.cells {
-                let Bounded { value, exact, upper } = cell.value;
-                let upper = upper.map_or_else(String::new, |u| u.to_string());
-                record.extend([value.to_string(), exact.to_string(), upper]);
+                let value = cell.untold.is_none().then_some(cell.value);
+                record.extend(bounded_csv(value));
+                if has_runs(profile, cell.key) {
+                    record.extend(bounded_csv(cell.one_run));
+                }
             }
             record.extend([
                 row.allocated.to_string(),
@@ -58,6 +64,19 @@ pub fn lines_csv(
     }
     csv.flush()?;
     Ok(())
+}
+
+/// Whether what one execution of a line did stands beside what all did.
+fn has_runs(profile: &Profile, key: StatKey) -> bool {
+    profile.exact().is_some() && matches!(key.field, StatField::Allocated | StatField::Freed)
+}
+
+/// The value, whether it is exact, and its upper limit; empty where it is not known.
+fn bounded_csv(value: Option<Bounded>) -> [String; 3] {
+    let Some(Bounded { value, exact, upper }) = value else {
+        return [String::new(), false.to_string(), String::new()];
+    };
+    [value.to_string(), exact.to_string(), upper.map_or_else(String::new, |u| u.to_string())]
 }
 
 /// Writes the table as one JSON object; sizes in bytes, unknown is `null`.
@@ -90,7 +109,8 @@ pub fn lines_json(
         "device": table.device.0,
         "columns": columns,
         "estimated": table.estimated,
-        "peak_allocated": high_water(table.allocated),
+        "doubt": table.doubt,
+        "peak_allocated": high_water(Some(table.allocated)),
         "peak_reserved": high_water(table.reserved),
         "samples": profile.samples(),
         "exact": profile.exact().map(|exact| exact_json(profile, exact, table.device)),
@@ -107,8 +127,16 @@ pub fn lines_json(
 fn row_json(line: u32, source: Option<&str>, row: &LineRow) -> Value {
     let mut columns = Map::new();
     for cell in &row.cells {
-        let Bounded { value, exact, upper } = cell.value;
-        let limits = json!({"value": value, "exact": exact, "upper": upper});
+        let limits = |Bounded { value, exact, upper }: Bounded| json!({"value": value, "exact": exact, "upper": upper});
+        let mut limits = match cell.untold {
+            None => limits(cell.value),
+            Some(untold) => {
+                json!({"value": null, "exact": false, "upper": null, "not_told": untold.why()})
+            }
+        };
+        if let Some(Bounded { value, exact, upper }) = cell.one_run {
+            limits["one_run"] = json!({"value": value, "exact": exact, "upper": upper});
+        }
         columns.insert(cell.key.to_string(), limits);
     }
     json!({
@@ -152,6 +180,11 @@ fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Val
         "no_python": of_totals(|t| t.no_python),
         "comparisons": agreement.map(|a| a.checks),
         "comparisons_equal": agreement.map(|a| a.equal),
+        "bytes_compared": exact.balance(device).map_or(0, |balance| balance.checks),
+        "bytes_off": exact.balance(device).map(|balance| {
+            json!({"allocated": balance.allocated, "freed": balance.freed})
+        }),
+        "starts_empty": options.starts_empty,
         "frees": match options.frees {
             Frees::Events => "events",
             Frees::Stacks => "stacks",
@@ -169,7 +202,8 @@ fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Val
     })
 }
 
-pub(super) fn high_water(high: HighWater) -> Value {
+pub(super) fn high_water(high: Option<HighWater>) -> Value {
+    let Some(high) = high else { return Value::Null };
     let (from, to) = match high.reached {
         Reached::BeforeRecording => (None, None),
         Reached::Between(from, to) => (Some(from.seconds()), Some(to.seconds())),

@@ -270,7 +270,7 @@ pub fn rank_lines_json(
             "pid": start.map(|start| start.pid),
             "host": start.map(|start| &*start.host),
             "device": rank.table.device.0,
-            "peak_allocated": high_water(rank.table.allocated),
+            "peak_allocated": high_water(Some(rank.table.allocated)),
             "peak_reserved": high_water(rank.table.reserved),
             "samples": rank.profile.samples(),
             "exact": rank.profile.exact().is_some(),

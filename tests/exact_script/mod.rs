@@ -71,6 +71,39 @@ impl Probed {
         self.note_peak();
     }
 
+    /// The probes are in place before the job has an allocator.
+    pub fn begin_empty(&mut self) {
+        self.began = true;
+        self.script.gpus.clear();
+        self.script.start();
+        self.script.now += 1_000_000;
+        self.exact.time = Nanos(self.script.now);
+        self.exact.starts_empty = true;
+        let runtime = Runtime {
+            time: Nanos(self.script.now),
+            python: Some("3.12.1".into()),
+            torch: Some("2.11.0+cu130".into()),
+            allocator: AllocatorBackend::NotInitialized,
+        };
+        self.script.records.push(Record::Runtime(runtime));
+        let exact = Record::Exact(self.exact.clone());
+        self.script.records.push(exact);
+    }
+
+    /// Thread `t` allocates where it stands, before the kernel knows where the counters are.
+    pub fn malloc_early(&mut self, t: usize, device: u32, requested: u64) -> u64 {
+        let address = self.malloc_unseen(t, device, requested);
+        let site = self.site(t);
+        self.tell_without_levels(device, address, requested, site);
+        address
+    }
+
+    pub fn tell_without_levels(&mut self, device: u32, address: u64, size: u64, site: Site) {
+        let site = self.script.table.site(site);
+        let arena = Arena::Torch(CudaIndex(device));
+        self.push(Change::Allocated { arena, address, size, levels: None }, Some(site));
+    }
+
     /// What is recorded once a second: counters and maps.
     pub fn look(&mut self) {
         let devices: Vec<u32> = self.script.gpus.keys().copied().collect();
@@ -109,7 +142,19 @@ impl Probed {
 
     /// Delivers the events so far.
     pub fn flush(&mut self) {
+        let from = self.script.records.len();
         self.script.define();
+        let functions = self.script.records[from..].iter().filter_map(|record| match record {
+            Record::Definition(Definition::Function(function, _)) => Some(*function),
+            _ => None,
+        });
+        // Every line is a statement of its own.
+        let source = |function| {
+            let text = "pass\n".repeat(999).into();
+            Record::Source(Source { function, first_line: 1, text })
+        };
+        let sources: Vec<Record> = functions.map(source).collect();
+        self.script.records.extend(sources);
         if !self.batch.is_empty() {
             let events = std::mem::take(&mut self.batch);
             self.script.records.push(Record::Events(Events { events }));

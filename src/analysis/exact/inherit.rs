@@ -1,8 +1,9 @@
 //! Handing on the blocks of an exact recording, each with its site.
 
+use super::extent::Extent;
 use super::ledger::{Amount, BEFORE, Block, Ledger, NO_EVENT, NO_SITE, SITES, SMALL};
 use super::torch::{Height, TorchDevice};
-use super::{ExactProfile, MemoryKind, Other, kind_of};
+use super::{Early, ExactProfile, MemoryKind, Other, kind_of, span};
 use crate::analysis::profile::inherit::Makers;
 use crate::model::{
     Arena, CudaIndex, Frees, Inherited, InheritedBlock, InheritedMemory, Levels, Maker, Nanos,
@@ -46,6 +47,8 @@ impl ExactProfile {
         self.device_of.clear();
         self.freed_early.clear();
         self.lines.clear();
+        // What the allocator did before is no longer in the recording.
+        (self.starts_empty, self.early) = (false, Early::default());
         let (least_life, from_maps) = (self.least_life, self.exact.frees == Frees::Maps);
         for torch in self.torch.values_mut() {
             let largest_free = torch.largest_free;
@@ -101,7 +104,7 @@ impl ExactProfile {
             torch.reach(Height { time, bytes, levels: now });
         }
         if let Some(now) = now {
-            self.lines.entry(device).or_default().saw(now);
+            self.lines.entry(device).or_default().saw(span(now, None));
         }
     }
 }
@@ -120,10 +123,10 @@ fn blocks(ledger: &Ledger, makers: &mut Makers) -> Vec<InheritedBlock> {
         blocks.push(InheritedBlock {
             address,
             size: bytes,
-            requested: 0,
+            requested: block.requested,
             stands_for,
             born: Nanos(block.born),
-            small: false,
+            small: block.small,
             maker: makers.index(maker),
         });
     }
@@ -142,9 +145,6 @@ fn account(maker: &Maker) -> usize {
 }
 
 fn living(block: &InheritedBlock, account: impl Fn(&InheritedBlock) -> usize) -> Block {
-    Block::known(
-        Amount { bytes: block.size, stands_for: block.stands_for },
-        account(block),
-        block.born.0,
-    )
+    let InheritedBlock { size, requested, small, .. } = *block;
+    Block::new(Extent { size, requested, small }, block.stands_for, account(block), block.born.0)
 }

@@ -5,6 +5,8 @@
 
 use rustc_hash::FxHashMap;
 
+use super::extent::{Extent, Statistics};
+
 /// Accounts that are no sites.
 pub(crate) const BEFORE: usize = 0;
 pub(crate) const NO_EVENT: usize = 1;
@@ -54,7 +56,7 @@ impl Owner {
         Owner { account, stands_for: 1.0 }
     }
 
-    fn amount(self, bytes: u64) -> Amount {
+    pub(super) fn amount(self, bytes: u64) -> Amount {
         Amount { bytes, stands_for: (bytes as f64 * self.stands_for) as u64 }
     }
 }
@@ -65,15 +67,24 @@ pub(crate) struct Block {
     /// Bytes it takes.
     pub(crate) size: u64,
     stands_for: u64,
+    /// Bytes asked for; 0 where that is not known.
+    pub(crate) requested: u64,
+    /// Whether it is of the small pool.
+    pub(crate) small: bool,
     pub(crate) account: u32,
     /// When it was allocated, in nanoseconds since the recording began; 0 when before.
     pub(crate) born: u64,
 }
 
 impl Block {
-    /// A block known from elsewhere.
-    pub(crate) fn known(amount: Amount, account: usize, born: u64) -> Block {
-        Block { size: amount.bytes, stands_for: amount.stands_for, account: account as u32, born }
+    /// A block of `extent` that stands for `stands_for` bytes.
+    pub(crate) fn new(extent: Extent, stands_for: u64, account: usize, born: u64) -> Block {
+        let Extent { size, requested, small } = extent;
+        Block { size, stands_for, requested, small, account: account as u32, born }
+    }
+
+    pub(crate) fn extent(&self) -> Extent {
+        Extent { size: self.size, requested: self.requested, small: self.small }
     }
 
     pub(crate) fn amount(&self) -> Amount {
@@ -94,6 +105,8 @@ pub(crate) struct Account {
     pub(crate) allocated: Amount,
     /// Allocations in all.
     pub(crate) count: u64,
+    /// The statistics of all that was allocated.
+    pub(crate) statistics: Statistics,
 }
 
 /// The blocks of one address space.
@@ -133,28 +146,31 @@ impl Ledger {
     pub(crate) fn allocate(
         &mut self,
         address: u64,
-        size: u64,
+        extent: impl Into<Extent>,
         owner: Owner,
         born: u64,
     ) -> Option<Block> {
         let replaced = self.free(address, born);
-        let amount = owner.amount(size);
+        let extent = extent.into();
+        let amount = owner.amount(extent.size);
         let entry = self.account(owner.account);
         entry.live.add(amount);
         entry.allocated.add(amount);
         entry.count += 1;
-        self.insert(address, amount, owner.account, born);
+        entry.statistics.add(&Statistics::of(extent));
+        self.insert(address, Block::new(extent, amount.stands_for, owner.account, born));
         replaced
     }
 
-    fn insert(&mut self, address: u64, amount: Amount, account: usize, born: u64) {
-        let Amount { bytes: size, stands_for } = amount;
-        self.total += size;
-        self.live.insert(address, Block { size, stands_for, account: account as u32, born });
+    fn insert(&mut self, address: u64, block: Block) {
+        self.total += block.size;
+        self.live.insert(address, block);
     }
 
     /// Takes a block that was there already: one from before counts as held at the height too.
-    pub(crate) fn find(&mut self, address: u64, size: u64, account: usize) {
+    pub(crate) fn find(&mut self, address: u64, extent: impl Into<Extent>, account: usize) {
+        let extent = extent.into();
+        let size = extent.size;
         let amount = Owner::just(account).amount(size);
         let entry = self.account(account);
         entry.live.add(amount);
@@ -162,7 +178,7 @@ impl Ledger {
             entry.held.add(amount);
             self.held += size;
         }
-        self.insert(address, amount, account, 0);
+        self.insert(address, Block::new(extent, amount.stands_for, account, 0));
     }
 
     /// One that was found and taken for a block from before had only been ahead of its event: it was not held at the height.
@@ -192,9 +208,8 @@ impl Ledger {
 
     /// Takes back a block that was let go, with nothing reached in between that it was part of.
     pub(crate) fn restore(&mut self, address: u64, block: Block) {
-        let (amount, account) = (block.amount(), block.account as usize);
-        self.account(account).live.add(amount);
-        self.insert(address, amount, account, block.born);
+        self.account(block.account as usize).live.add(block.amount());
+        self.insert(address, block);
     }
 
     /// Corrects the size of a block, as of now and as of the height if it lived then.
@@ -205,18 +220,38 @@ impl Ledger {
         block.size = size;
         block.stands_for = (old.stands_for as f64 * share) as u64;
         let (new, born, index) = (block.amount(), block.born, block.account as usize);
+        let extent = block.extent();
         let at_height = born <= self.epoch_began && index != NO_EVENT;
         let account = self.account(index);
         account.live.take(old);
         account.live.add(new);
         account.allocated.take(old);
         account.allocated.add(new);
+        account.statistics.take(&Statistics::of(Extent { size: old.bytes, ..extent }));
+        account.statistics.add(&Statistics::of(extent));
         if at_height {
             account.held.take(old);
             account.held.add(new);
             self.held = self.held.saturating_sub(old.bytes) + new.bytes;
         }
         self.total = self.total.saturating_sub(old.bytes) + new.bytes;
+    }
+
+    /// Corrects the size of a block that was let go at `died`, by so many bytes less.
+    pub(crate) fn shrink_freed(&mut self, block: Block, died: u64, less: u64) {
+        let share = less as f64 / block.size.max(1) as f64;
+        let amount = Amount { bytes: less, stands_for: (block.stands_for as f64 * share) as u64 };
+        let at_height = block.born <= self.epoch_began && died > self.epoch_began;
+        let account = self.account(block.account as usize);
+        account.allocated.take(amount);
+        account.statistics.take(&Statistics::of(block.extent()));
+        account
+            .statistics
+            .add(&Statistics::of(Extent { size: block.size - less, ..block.extent() }));
+        if at_height {
+            account.held.take(amount);
+            self.held = self.held.saturating_sub(less);
+        }
     }
 
     /// Remembers this moment, `now`, as the highest.

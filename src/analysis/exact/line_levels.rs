@@ -11,33 +11,94 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Levels, StackId, StackTable, ThreadId};
+use super::executions::Executions;
+use super::extent::{Extent, STATISTICS, Statistics};
+use crate::model::{Metric, Pool, StackId, StackTable, ThreadId};
 
-/// Allocated, reserved, active bytes.
-pub(crate) const LEVELS: usize = 3;
+/// Allocated, reserved, active bytes, then the statistics of blocks; a level of allocated bytes comes twice: by the
+/// counter and, last of all, by the sum of the blocks.
+pub(crate) const LEVELS: usize = 3 + STATISTICS;
 pub(crate) type Level = [i64; LEVELS];
 
-const NOTHING: Level = [i64::MIN; LEVELS];
+/// Not reached, or not known to be.
+pub(crate) const NOTHING: i64 = i64::MIN;
 /// No upper limit.
-const ANYTHING: Level = [i64::MAX; LEVELS];
+pub(crate) const ANYTHING: i64 = i64::MAX;
+
+/// The place of a statistic in a [`Level`].
+pub(crate) fn level_index(metric: Metric, pool: Pool) -> Option<usize> {
+    match (metric, pool) {
+        (Metric::AllocatedBytes, Pool::All) => Some(0),
+        (Metric::ReservedBytes, Pool::All) => Some(1),
+        (Metric::ActiveBytes, Pool::All) => Some(2),
+        _ => Statistics::index(metric, pool).map(|index| 3 + index),
+    }
+}
+
+/// What is known of the levels at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) lower: Level,
+    pub(crate) upper: Level,
+}
+
+impl Span {
+    pub(crate) const UNKNOWN: Span = Span { lower: [NOTHING; LEVELS], upper: [ANYTHING; LEVELS] };
+    /// Below all that a line can have reached.
+    pub(crate) const NEVER: Span = Span { lower: [NOTHING; LEVELS], upper: [NOTHING; LEVELS] };
+
+    /// Allocated, reserved and active bytes, and where they are known the statistics of the blocks.
+    pub(crate) fn exactly(counted: [i64; 3], held: Option<&Statistics>) -> Span {
+        let mut span = Span::UNKNOWN;
+        for (i, value) in counted.into_iter().enumerate() {
+            (span.lower[i], span.upper[i]) = (value, value);
+        }
+        span.set_held(held);
+        span
+    }
+
+    pub(crate) fn set_held(&mut self, held: Option<&Statistics>) {
+        let Some(held) = held else { return };
+        self.lower[3..].copy_from_slice(&held.0);
+        self.upper[3..].copy_from_slice(&held.0);
+    }
+
+    fn after_free(mut self, extent: Extent) -> Span {
+        let of_block = Statistics::of(extent);
+        let mut less: Level = [0; LEVELS];
+        (less[0], less[2]) = (extent.size as i64, extent.size as i64);
+        less[3..].copy_from_slice(&of_block.0);
+        for limit in [&mut self.lower, &mut self.upper] {
+            for (value, less) in limit.iter_mut().zip(less) {
+                if *value != NOTHING && *value != ANYTHING {
+                    *value -= less;
+                }
+            }
+        }
+        self
+    }
+
+    /// Takes the greater of both limits.
+    pub(crate) fn raise(&mut self, other: &Span) {
+        self.lower = greater(&self.lower, &other.lower);
+        self.upper = greater(&self.upper, &other.upper);
+    }
+}
 
 /// What was reached while a stack stood.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reached {
-    pub(crate) lower: Level,
-    pub(crate) upper: Level,
-    /// Bytes freed by this stack.
-    pub(crate) freed: u64,
+    pub(crate) levels: Span,
+    /// What was freed by this stack.
+    pub(crate) freed: Statistics,
 }
 
 impl Reached {
-    const NEVER: Reached = Reached { lower: NOTHING, upper: NOTHING, freed: 0 };
+    const NEVER: Reached = Reached { levels: Span::NEVER, freed: Statistics([0; STATISTICS]) };
 
     fn raise(&mut self, lower: &Level, upper: &Level) {
-        for i in 0..LEVELS {
-            self.lower[i] = self.lower[i].max(lower[i]);
-            self.upper[i] = self.upper[i].max(upper[i]).max(lower[i]);
-        }
+        self.levels.lower = greater(&self.levels.lower, lower);
+        self.levels.upper = greater(&greater(&self.levels.upper, upper), lower);
     }
 }
 
@@ -45,8 +106,9 @@ impl Reached {
 #[derive(Debug, Clone, Copy)]
 struct Last {
     stack: StackId,
-    /// Greatest levels since then, that one's included and its thread's next one's not.
+    /// Greatest and least levels since then, that one's included and its thread's next one's not.
     since: Level,
+    low: Level,
     /// Whether it is not known where the thread was when they were raised.
     disturbed: bool,
 }
@@ -57,10 +119,14 @@ pub(crate) struct LineLevels {
     reached: Vec<Reached>,
     threads: FxHashMap<ThreadId, Last>,
     common: FxHashMap<(StackId, StackId), Option<StackId>>,
-    now: Option<Level>,
+    pub(crate) executions: Executions,
+    now: Option<Span>,
     /// Greatest levels since the recording began; `None` when those at its begin are not known.
     greatest: Option<Level>,
 }
+
+const NO_LEVEL: Level = [NOTHING; LEVELS];
+const ANY_LEVEL: Level = [ANYTHING; LEVELS];
 
 impl LineLevels {
     fn of_stack(&mut self, stack: StackId) -> &mut Reached {
@@ -76,31 +142,41 @@ impl LineLevels {
         let mut reached = self.reached.clone();
         // Threads may still stand where they were last seen.
         for last in self.threads.values().filter(|last| last.disturbed) {
-            reached[last.stack.0 as usize].raise(&NOTHING, &last.since);
+            reached[last.stack.0 as usize].raise(&NO_LEVEL, &last.since);
         }
         reached
     }
 
-    /// The counters, read by themselves.
-    pub(crate) fn saw(&mut self, levels: Levels) {
-        let now = level(levels);
+    /// How the executions of lines ended so far, those included that have not.
+    pub(crate) fn ended(&self) -> Executions {
+        let mut executions = self.executions.clone();
+        for (thread, last) in &self.threads {
+            let now = Span { lower: last.low, upper: last.since };
+            executions.leave(*thread, None, &now);
+        }
+        executions
+    }
+
+    /// The levels, read by themselves.
+    pub(crate) fn saw(&mut self, now: Span) {
         if self.now.is_none() {
-            self.greatest = Some(now);
+            self.greatest = Some(now.upper);
         }
         self.rise(None, now);
     }
 
-    /// An allocation by a thread at a stack, as far as they are known, after which the levels are `levels`.
+    /// An allocation of `extent` by a thread at a stack, as far as they are known, after which the levels are `now`.
     pub(crate) fn allocated(
         &mut self,
         who: Option<(ThreadId, Option<StackId>)>,
-        levels: Levels,
+        extent: Extent,
+        now: Span,
         table: &StackTable,
     ) {
-        let now = level(levels);
         match who {
             Some((thread, Some(stack))) => {
                 self.stands(thread, stack, now, table);
+                self.executions.allocated(thread, stack, extent);
                 self.rise(Some(thread), now);
             }
             _ => self.rise(None, now),
@@ -108,74 +184,99 @@ impl LineLevels {
     }
 
     /// The levels are `now`; `by` is the thread that raised them, if it is known where it stands.
-    fn rise(&mut self, by: Option<ThreadId>, now: Level) {
+    fn rise(&mut self, by: Option<ThreadId>, now: Span) {
         self.now = Some(now);
         if let Some(greatest) = &mut self.greatest {
-            *greatest = greater(greatest, &now);
+            *greatest = greater(greatest, &now.upper);
         }
         for (thread, last) in &mut self.threads {
-            let since = greater(&last.since, &now);
+            let since = greater(&last.since, &now.upper);
             last.disturbed |= since != last.since && Some(*thread) != by;
             last.since = since;
+            last.low = lesser(&last.low, &now.lower);
         }
     }
 
-    /// A free of `size` bytes, before it takes effect.
+    /// A free, before it takes effect.
     pub(crate) fn freed(
         &mut self,
         who: Option<(ThreadId, Option<StackId>)>,
-        size: u64,
+        extent: Extent,
         table: &StackTable,
     ) {
-        let Some(mut now) = self.now else { return };
-        let Some((thread, Some(stack))) = who else { return };
-        self.stands(thread, stack, now, table);
-        self.of_stack(stack).freed += size;
-        now[0] -= size as i64;
-        now[2] -= size as i64;
-        self.now = Some(now);
+        let before = self.now.unwrap_or(Span::UNKNOWN);
+        let now = before.after_free(extent);
+        self.now = self.now.map(|_| now);
+        let Some((thread, Some(stack))) = who else {
+            for last in self.threads.values_mut() {
+                last.low = lesser(&last.low, &now.lower);
+            }
+            return;
+        };
+        self.stands(thread, stack, before, table);
+        self.of_stack(stack).freed.add(&Statistics::of(extent));
+        self.executions.freed(thread, stack, extent);
+        for last in self.threads.values_mut() {
+            last.low = lesser(&last.low, &now.lower);
+        }
         if let Some(last) = self.threads.get_mut(&thread) {
             // From here on the thread is at the lower level.
-            last.since = now;
+            (last.since, last.low) = (now.upper, now.lower);
         }
     }
 
-    fn stands(&mut self, thread: ThreadId, stack: StackId, now: Level, table: &StackTable) {
-        let before = self.threads.insert(thread, Last { stack, since: now, disturbed: false });
+    /// What was told of a free was so many bytes too much.
+    pub(crate) fn freed_less(&mut self, stack: StackId, extent: Extent, less: u64) {
+        let freed = &mut self.of_stack(stack).freed;
+        freed.take(&Statistics::of(extent));
+        freed.add(&Statistics::of(Extent { size: extent.size - less, ..extent }));
+    }
+
+    fn stands(&mut self, thread: ThreadId, stack: StackId, now: Span, table: &StackTable) {
+        let here = Last { stack, since: now.upper, low: now.lower, disturbed: false };
+        let before = self.threads.insert(thread, here);
         let Some(last) = before else {
-            let upper = self.greatest.unwrap_or(ANYTHING);
-            self.of_stack(stack).raise(&now, &upper);
+            let upper = self.greatest.unwrap_or(ANY_LEVEL);
+            self.of_stack(stack).raise(&now.lower, &greater(&upper, &now.upper));
+            self.executions.enter(thread, None, stack, table);
             return;
         };
-        self.of_stack(stack).raise(&now, &now);
+        self.of_stack(stack).raise(&now.lower, &now.upper);
+        let ended = Span { lower: last.low, upper: last.since };
         if last.stack == stack && !last.disturbed {
+            self.executions.stay(stack, &ended);
             return;
         }
         let common = *self
             .common
             .entry((last.stack, stack))
             .or_insert_with(|| common_stack(table, last.stack, stack));
+        self.executions.leave(thread, common, &ended);
+        if let Some(common) = common {
+            self.executions.stay(common, &ended);
+        }
+        self.executions.enter(thread, common, stack, table);
         if last.disturbed
             && let Some(common) = common
         {
-            self.of_stack(common).raise(&NOTHING, &last.since);
+            self.of_stack(common).raise(&NO_LEVEL, &last.since);
         }
         if common != Some(stack) {
-            self.of_stack(stack).raise(&now, &last.since);
+            self.of_stack(stack).raise(&now.lower, &last.since);
         }
         if last.disturbed {
             // It may have stayed there while the level was raised elsewhere.
-            self.of_stack(last.stack).raise(&NOTHING, &last.since);
+            self.of_stack(last.stack).raise(&NO_LEVEL, &last.since);
         }
     }
 }
 
-fn level(levels: Levels) -> Level {
-    [levels.allocated, levels.reserved, levels.active]
-}
-
 fn greater(a: &Level, b: &Level) -> Level {
     std::array::from_fn(|i| a[i].max(b[i]))
+}
+
+fn lesser(a: &Level, b: &Level) -> Level {
+    std::array::from_fn(|i| a[i].min(b[i]))
 }
 
 /// The innermost stack that two stacks have in common.

@@ -1,10 +1,15 @@
 //! Answers from exact events: every block known by the place that allocated it.
 
+mod books;
 mod callers;
+mod early;
+mod executions;
+mod extent;
 mod fold;
 mod inherit;
 mod ledger;
 mod line_levels;
+mod report;
 mod torch;
 
 use std::collections::BTreeMap;
@@ -14,14 +19,21 @@ use rustc_hash::FxHashMap;
 use crate::model::events::Mark;
 use crate::model::{
     AllocatorCounters, Arena, BlockMap, Change, CudaIndex, Event, Exact, FreedArena, Frees, Levels,
-    Metric, Nanos, Pool, Reconciled, SiteId, StackId, StackSource, StackTable, StatField, StatKey,
-    ThreadId,
+    Metric, Nanos, Pool, Reconciled, SiteId, StackId, StackSource, StackTable, ThreadId,
 };
 
+pub use books::Balance;
 use callers::Callers;
-use ledger::{Ledger, NO_SITE, Owner, SITES, SMALL};
-use line_levels::{LineLevels, Reached};
+use early::{Early, Synthesized};
+use ledger::{Ledger, NO_SITE, Owner, SMALL};
+use line_levels::{LineLevels, Span};
 use torch::TorchDevice;
+
+pub(crate) use executions::Executions;
+pub(crate) use extent::Statistics;
+pub(crate) use ledger::SITES;
+pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
+pub use report::Untold;
 
 /// The most frees of unknown blocks remembered before the first map.
 const MOST_EARLY: usize = 1 << 16;
@@ -52,6 +64,8 @@ pub struct Agreement {
     pub allocations: i64,
     /// The same of bytes asked for.
     pub requested: i64,
+    /// The same of frees; 0 where they cannot be compared.
+    pub frees: i64,
 }
 
 /// Refused allocations.
@@ -72,6 +86,8 @@ pub(crate) struct Held {
     pub(crate) allocated: u64,
     /// Allocations in all.
     pub(crate) count: u64,
+    /// The statistics of what was allocated.
+    pub(crate) statistics: Statistics,
 }
 
 /// Memory outside PyTorch's device blocks, by kind.
@@ -101,6 +117,10 @@ pub struct ExactProfile {
     unknown_frees: u64,
     /// Frees of unknown blocks before the first map, with their times in nanoseconds.
     freed_early: FxHashMap<u64, u64>,
+    /// Whether no device had an allocator when the recording of its events began.
+    starts_empty: bool,
+    /// Events that wait for the first counters.
+    early: Early,
     events: u64,
     with_stack: u64,
     last: Nanos,
@@ -110,7 +130,6 @@ impl ExactProfile {
     /// A profile that counts only blocks that live for `least_life` nanoseconds.
     pub(crate) fn new(exact: Exact, least_life: u64) -> ExactProfile {
         ExactProfile {
-            exact,
             least_life,
             torch: BTreeMap::new(),
             device_of: FxHashMap::default(),
@@ -123,14 +142,19 @@ impl ExactProfile {
             marks: [0; 3],
             unknown_frees: 0,
             freed_early: FxHashMap::default(),
+            starts_empty: exact.starts_empty,
+            early: Early::default(),
             events: 0,
             with_stack: 0,
             last: Nanos(0),
+            exact,
         }
     }
 
     /// Probes were placed once more.
     pub(crate) fn placed_again(&mut self, exact: Exact) {
+        // Probes that stood before there was an allocator have seen all of it until these stood.
+        self.starts_empty |= exact.starts_empty;
         self.exact = exact;
     }
 
@@ -143,30 +167,61 @@ impl ExactProfile {
     pub(crate) fn take(&mut self, event: &Event, table: &StackTable) -> Option<CudaIndex> {
         self.last = self.last.max(event.time);
         self.events += 1;
+        let is_known = |index| self.torch.contains_key(&index);
+        if self.starts_empty && self.early.holds(event, is_known) {
+            if self.early.add(*event) {
+                self.settle_early(table);
+            }
+            return None;
+        }
+        self.apply(event, None, table)
+    }
+
+    /// Takes an event into account; `synthesized` is what is known of the levels at one that does not tell them.
+    fn apply(
+        &mut self,
+        event: &Event,
+        synthesized: Option<Synthesized>,
+        table: &StackTable,
+    ) -> Option<CudaIndex> {
         let time = event.time;
         match event.change {
             Change::Allocated { arena: Arena::Torch(index), address, size, levels } => {
                 let owner = self.owner(event.site, size, table);
-                self.device(index).allocate(time, address, size, levels, owner);
+                let who = self.who(event.site, table);
+                let levels = synthesized.map_or(levels, |known| known.levels);
+                let device = self.device(index);
+                let extent = device.allocate(time, address, size, levels, owner);
+                let held = device.held();
+                let span = match (synthesized, levels) {
+                    (Some(known), _) => {
+                        let mut span = known.span;
+                        span.set_held(held);
+                        span
+                    }
+                    (None, Some(levels)) => span(levels, held),
+                    (None, None) => Span::UNKNOWN,
+                };
                 self.device_of.insert(address, index);
-                if let Some(levels) = levels {
-                    let who = self.who(event.site, table);
-                    self.lines.entry(index).or_default().allocated(who, levels, table);
+                self.correct_lines(index);
+                let lines = self.lines.entry(index).or_default();
+                if levels.is_some() || synthesized.is_some() {
+                    lines.allocated(who, extent, span, table);
                 }
             }
             Change::Freed { arena: FreedArena::Torch, address, .. } => {
+                // Only frees with stacks say anything of lines.
+                let who = event.site.and_then(|_| self.who(event.site, table));
+                let by_stack = who.and_then(|(_, stack)| stack);
                 let index = self.device_of.remove(&address);
-                let freed =
-                    index.and_then(|index| Some((index, self.device(index).free(time, address)?)));
+                let freed = index.and_then(|index| {
+                    Some((index, self.device(index).free(time, address, by_stack)?))
+                });
                 let Some((index, block)) = freed else {
                     self.free_unknown(time, address);
                     return None;
                 };
-                // Only frees with stacks say anything of lines.
-                if event.site.is_some() {
-                    let who = self.who(event.site, table);
-                    self.lines.entry(index).or_default().freed(who, block.size, table);
-                }
+                self.lines.entry(index).or_default().freed(who, block.extent(), table);
                 return Some(index);
             }
             Change::Allocated { arena, address, size, .. } => {
@@ -216,7 +271,15 @@ impl ExactProfile {
 
     fn device(&mut self, index: CudaIndex) -> &mut TorchDevice {
         let (least_life, from_maps) = (self.least_life, self.exact.frees == Frees::Maps);
-        self.torch.entry(index).or_insert_with(|| TorchDevice::new(least_life, from_maps))
+        let (starts_empty, lines) = (self.starts_empty, &mut self.lines);
+        self.torch.entry(index).or_insert_with(|| match starts_empty {
+            true => {
+                let device = TorchDevice::from_zero(least_life, from_maps);
+                lines.entry(index).or_default().saw(span(Levels::default(), device.held()));
+                device
+            }
+            false => TorchDevice::new(least_life, from_maps),
+        })
     }
 
     /// Whom an allocation of `size` bytes belongs to, and for how many of its like it stands.
@@ -240,6 +303,7 @@ impl ExactProfile {
 
     /// A free of a block that neither an event nor a map told of.
     fn free_unknown(&mut self, time: Nanos, address: u64) {
+        self.torch.values_mut().for_each(TorchDevice::lose_track);
         if !self.torch.is_empty() && self.torch.values().all(|torch| torch.last_map.is_some()) {
             self.unknown_frees += 1;
             return;
@@ -251,15 +315,40 @@ impl ExactProfile {
     }
 
     /// The counters, read by themselves.
-    pub(crate) fn take_counters(&mut self, index: CudaIndex, counters: &AllocatorCounters) {
+    pub(crate) fn take_counters(
+        &mut self,
+        index: CudaIndex,
+        counters: &AllocatorCounters,
+        table: &StackTable,
+    ) {
+        if self.early.is_waiting() {
+            let before = self.torch.get(&index).map(TorchDevice::seen).unwrap_or_default();
+            if self.early.compare(index, counters, before) {
+                self.settle_early(table);
+            } else {
+                return;
+            }
+        }
         let levels = Levels {
             allocated: counters.allocated(),
             peak: counters.max_allocated(),
             reserved: counters.reserved(),
             active: counters.stat(Metric::ActiveBytes, Pool::All).current,
         };
-        self.device(index).begin(levels);
-        self.lines.entry(index).or_default().saw(levels);
+        let device = self.device(index);
+        device.read(counters, levels);
+        let span = span(levels, device.held());
+        self.correct_lines(index);
+        self.lines.entry(index).or_default().saw(span);
+    }
+
+    /// Takes back what was told of frees whose blocks turned out to be smaller.
+    fn correct_lines(&mut self, index: CudaIndex) {
+        let Some(device) = self.torch.get_mut(&index) else { return };
+        let lines = self.lines.entry(index).or_default();
+        for (stack, extent, less) in device.freed_too_much.drain(..) {
+            lines.freed_less(stack, extent, less);
+        }
     }
 
     /// The thread and the stack that an event counts to.
@@ -323,167 +412,10 @@ impl ExactProfile {
         agreement.checks += 1;
         agreement.allocations = reconciled.allocations;
         agreement.requested = reconciled.requested;
+        agreement.frees = reconciled.frees.unwrap_or(0);
         let frees_equal = reconciled.frees.is_none_or(|frees| frees == 0);
         let equal = reconciled.allocations == 0 && reconciled.requested == 0 && frees_equal;
         agreement.equal += u64::from(equal);
-    }
-
-    /// How the events were obtained.
-    pub fn exact(&self) -> &Exact {
-        &self.exact
-    }
-
-    /// Events taken, of every kind.
-    pub fn events(&self) -> u64 {
-        self.events
-    }
-
-    /// How the events of a device compared with its counters.
-    pub fn agreement(&self, device: CudaIndex) -> Option<Agreement> {
-        self.agreement.get(&device).copied()
-    }
-
-    /// Allocations that the driver refused.
-    pub fn refused(&self) -> Refused {
-        self.refused
-    }
-
-    /// Contexts created, modules and libraries loaded.
-    pub fn marks(&self) -> [u64; 3] {
-        self.marks
-    }
-
-    /// Bytes held at the height and at the end of memory of this kind, besides PyTorch's blocks.
-    pub fn other(&self, kind: MemoryKind) -> Option<(u64, u64)> {
-        self.others.get(&kind).map(|other| (other.height, other.ledger.total))
-    }
-
-    /// Whether there are blocks of PyTorch.
-    pub fn has_torch(&self) -> bool {
-        !self.torch.is_empty()
-    }
-
-    /// The device's highest moment and its bytes.
-    pub fn height(&self, device: CudaIndex) -> Option<(Nanos, u64)> {
-        self.torch.get(&device)?.height.map(|height| (height.time, height.bytes))
-    }
-
-    /// Greatest peak that the allocator itself counted during the recording, as far as an event showed it.
-    pub fn counted_peak(&self, device: CudaIndex) -> Option<u64> {
-        Some(self.torch.get(&device)?.counted_peak?.max(0) as u64)
-    }
-
-    /// Blocks that the block maps showed to have been allocated, and to have gone, without an event.
-    pub fn without_event(&self, device: CudaIndex) -> (u64, u64) {
-        self.torch.get(&device).map_or((0, 0), |torch| (torch.found, torch.gone))
-    }
-
-    /// The devices with blocks of PyTorch.
-    pub(crate) fn devices(&self) -> impl Iterator<Item = CudaIndex> + '_ {
-        self.torch.keys().copied()
-    }
-
-    /// What was reached on a device while each stack stood, by stack number.
-    pub(crate) fn line_levels(&self, device: CudaIndex) -> Vec<Reached> {
-        self.lines.get(&device).map_or_else(Vec::new, LineLevels::by_stack)
-    }
-
-    /// Allocations with a stack.
-    pub fn with_stack(&self) -> u64 {
-        self.with_stack
-    }
-
-    /// Whether the bytes of stacks are estimated from a sample of the allocations.
-    pub fn is_estimated(&self) -> bool {
-        self.exact.stacks_every > 0
-    }
-
-    /// Whether the stacks of frees are known.
-    pub(crate) fn knows_freed(&self) -> bool {
-        self.exact.frees == Frees::Stacks
-    }
-
-    /// Whether this statistic of lines follows from the events.
-    pub(crate) fn tells(&self, key: StatKey) -> bool {
-        use Metric::{ActiveBytes, AllocatedBytes, Allocation, ReservedBytes};
-        let told = match (key.metric, key.field) {
-            (AllocatedBytes | ReservedBytes | ActiveBytes, StatField::Peak) => true,
-            (AllocatedBytes, StatField::Allocated) => true,
-            (Allocation, StatField::Allocated) => !self.is_estimated(),
-            (AllocatedBytes, StatField::Freed) => self.knows_freed(),
-            _ => false,
-        };
-        told && key.pool == Pool::All
-    }
-
-    /// What each site held at the device's height and allocated in all.
-    pub(crate) fn by_site(&self, device: CudaIndex) -> Vec<Held> {
-        let Some(torch) = self.torch.get(&device) else { return Vec::new() };
-        let at_height = self.bytes(&torch.ledger.at_height(self.last.0));
-        let allocated = self.bytes(&torch.ledger.allocated());
-        let counts = torch.ledger.accounts().iter().map(|account| account.count);
-        at_height
-            .into_iter()
-            .zip(allocated)
-            .zip(counts)
-            .enumerate()
-            .skip(SITES)
-            .map(|(index, ((at_height, allocated), count))| Held {
-                site: SiteId((index - SITES) as u32),
-                at_height,
-                allocated,
-                count,
-            })
-            .collect()
-    }
-
-    /// Warnings for the head of a report.
-    pub(crate) fn warnings(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        for (index, device) in &self.torch {
-            let (found, gone) = (device.found, device.gone);
-            if found + gone > 0 {
-                all.push(format!(
-                    "GPU {}: {found} blocks were allocated and {gone} freed without an event (seen in block maps)",
-                    index.0
-                ));
-            }
-            let excess = device.excess.max(device.excess_at_height());
-            if excess > 0 {
-                all.push(format!(
-                    "GPU {}: known blocks exceed what the allocator counts by up to {excess} bytes: \
-                     frees were not seen",
-                    index.0
-                ));
-            }
-            if device.maps_degraded > 0 {
-                all.push(format!(
-                    "GPU {}: {} of {} block maps were read while the job changed them",
-                    index.0,
-                    device.maps_degraded,
-                    device.maps_degraded + device.maps
-                ));
-            }
-        }
-        if self.unknown_frees > 0 {
-            all.push(format!(
-                "{} blocks were freed whose allocation was not seen",
-                self.unknown_frees
-            ));
-        }
-        for (index, agreement) in &self.agreement {
-            if agreement.equal < agreement.checks {
-                all.push(format!(
-                    "GPU {}: in {} of {} comparisons the allocator's counters differed from the events, last by {} allocations and {} bytes",
-                    index.0,
-                    agreement.checks - agreement.equal,
-                    agreement.checks,
-                    agreement.allocations,
-                    agreement.requested
-                ));
-            }
-        }
-        all
     }
 }
 
@@ -496,4 +428,9 @@ fn kind_of(arena: Arena) -> Option<MemoryKind> {
         Arena::PinnedHost => Some(MemoryKind::Pinned),
         Arena::Mapping => None,
     }
+}
+
+/// What the counters say, and what follows from the blocks that live.
+fn span(levels: Levels, held: Option<&Statistics>) -> Span {
+    Span::exactly([levels.allocated, levels.reserved, levels.active], held)
 }

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::ledger::{BEFORE, Block, Ledger, NO_EVENT, Owner};
-use crate::model::{BlockMap, BlockState, Consistency, Levels, Nanos};
+use super::books::{Balance, Books, Sums};
+use super::extent::{Extent, SMALL_POOL, Statistics, UNIT, rounded};
+use super::ledger::{BEFORE, Block, Ledger, NO_EVENT, NO_SITE, Owner};
+use crate::model::{
+    AllocatorCounters, BlockMap, BlockState, Consistency, Levels, Metric, Nanos, Pool, Segment,
+    StackId,
+};
 
-/// The allocator's unit: kMinBlockSize (c10/cuda/CUDACachingAllocator.cpp).
-const UNIT: u64 = 512;
-/// Up to here blocks come from the pool in which every remainder is split off (kSmallSize).
-const SMALL_POOL: u64 = 1 << 20;
 /// The greatest remainder that is not split off a larger block (`should_split`: kSmallSize).
 const REMAINDER: u64 = 1 << 20;
 /// What happened so shortly before a map may not be in it yet, in nanoseconds.
@@ -35,6 +36,20 @@ struct Freed {
     address: u64,
     died: Nanos,
     block: Block,
+}
+
+/// Blocks remembered that are larger than what was asked for.
+const MAX_LARGER: usize = 64;
+
+/// A block that was taken to be larger than what was asked for, because the counter grew by more.
+#[derive(Debug, Clone, Copy)]
+struct Larger {
+    address: u64,
+    block: Block,
+    /// By how many bytes.
+    by: u64,
+    /// When it was freed, and by which stack, where that is known.
+    freed: Option<(u64, Option<StackId>)>,
 }
 
 /// What is known of one device.
@@ -64,6 +79,26 @@ pub(crate) struct TorchDevice {
     pub(crate) largest_free: u64,
     /// Maps that are not one instant's truth, which are not compared with.
     pub(crate) maps_degraded: u64,
+    /// Whether its allocator began with nothing, and all that it did since is recorded.
+    from_zero: bool,
+    /// The statistics of the blocks that live now; known where `knows_held`.
+    held: Statistics,
+    pub(crate) knows_held: bool,
+    /// What events told was freed, and how often.
+    freed_bytes: i64,
+    frees: i64,
+    books: Books,
+    larger: VecDeque<Larger>,
+    /// Bytes too many that were told of the frees of stacks, which a later event has shown.
+    pub(crate) freed_too_much: Vec<(StackId, Extent, u64)>,
+    /// Whether a size was set right after it had been told.
+    pub(crate) has_corrected: bool,
+    /// Whether freed blocks waited for other streams at an event.
+    pub(crate) had_pending: bool,
+    /// Greatest reserved bytes that an event told of, and when.
+    pub(crate) top_reserved: Option<(Nanos, i64)>,
+    /// Whether there are sizes that nothing has confirmed.
+    pub(crate) has_unconfirmed: bool,
 }
 
 impl TorchDevice {
@@ -78,6 +113,18 @@ impl TorchDevice {
             deaths_from_maps,
             suspects: FxHashSet::default(),
             maps: 0,
+            from_zero: false,
+            held: Statistics::default(),
+            knows_held: false,
+            freed_bytes: 0,
+            frees: 0,
+            books: Books::default(),
+            larger: VecDeque::new(),
+            freed_too_much: Vec::new(),
+            has_corrected: false,
+            had_pending: false,
+            top_reserved: None,
+            has_unconfirmed: false,
             last_map: None,
             gone: 0,
             found: 0,
@@ -87,7 +134,20 @@ impl TorchDevice {
         }
     }
 
-    /// A block was allocated; returns its size.
+    /// One whose allocator has done nothing yet, and of which every event is recorded.
+    pub(crate) fn from_zero(least_life: u64, deaths_from_maps: bool) -> TorchDevice {
+        TorchDevice {
+            levels: Some(Levels::default()),
+            // Nothing is older than the recording.
+            last_map: Some(Nanos(0)),
+            from_zero: true,
+            knows_held: !deaths_from_maps,
+            books: Books::from_zero(),
+            ..TorchDevice::new(least_life, deaths_from_maps)
+        }
+    }
+
+    /// A block was allocated; returns what it takes.
     pub(crate) fn allocate(
         &mut self,
         time: Nanos,
@@ -95,14 +155,17 @@ impl TorchDevice {
         requested: u64,
         levels: Option<Levels>,
         owner: Owner,
-    ) {
-        let least = requested.max(1).next_multiple_of(UNIT);
+    ) -> Extent {
+        let least = rounded(requested);
         let size = match (self.levels, levels) {
             (Some(before), Some(now)) => {
                 let grown = now.allocated - before.allocated + self.freed_since as i64;
                 // `roundup_power2_divisions` at most doubles what was asked for.
                 let most = 2 * least + if least > SMALL_POOL { REMAINDER } else { 0 };
                 let fits = grown % UNIT as i64 == 0 && grown >= least as i64;
+                if grown < least as i64 {
+                    self.set_right((least as i64 - grown) as u64);
+                }
                 if fits && grown as u64 <= most { grown as u64 } else { least }
             }
             _ => least,
@@ -114,10 +177,19 @@ impl TorchDevice {
                 self.counted_peak = self.counted_peak.max(Some(now.peak));
             }
             self.counted_peak = self.counted_peak.max(Some(now.allocated));
-            self.levels = Some(now);
-            self.freed_since = 0;
+            self.had_pending |= now.active != now.allocated;
+            if self.top_reserved.is_none_or(|(_, top)| now.reserved > top) {
+                self.top_reserved = Some((time, now.reserved));
+            }
         }
-        if let Some(replaced) = self.ledger.allocate(address, size, owner, time.0) {
+        // What is freed from now on is freed after these levels.
+        self.levels = levels;
+        self.freed_since = 0;
+        let extent = Extent::new(size, requested);
+        let replaced = self.ledger.allocate(address, extent, owner, time.0);
+        self.held.add(&Statistics::of(extent));
+        if let Some(replaced) = replaced {
+            self.held.take(&Statistics::of(replaced.extent()));
             // A block found in a map may only have been ahead of its event.
             self.gone += u64::from(replaced.born > 0 && !self.deaths_from_maps);
             let age = time.0.saturating_sub(self.last_map.unwrap_or_default().0);
@@ -125,21 +197,147 @@ impl TorchDevice {
                 self.ledger.was_not_before(replaced);
             }
         }
+        if size > least
+            && let Some(&block) = self.ledger.live.get(&address)
+        {
+            if self.larger.len() == MAX_LARGER {
+                self.larger.pop_front();
+            }
+            self.larger.push_back(Larger { address, block, by: size - least, freed: None });
+        }
+        // Sums that meet the counter began where it did.
+        let counted = levels.map(|levels| levels.allocated);
+        let held = self.held.get(Metric::AllocatedBytes, Pool::All);
+        self.knows_held |= !self.deaths_from_maps && counted == Some(held);
         if !self.deaths_from_maps {
             let bytes = levels.map_or(self.ledger.total, |l| l.allocated.max(0) as u64);
             self.reach(Height { time, bytes, levels });
         }
+        extent
     }
 
-    /// Counters read by themselves, before the first event that brings them.
-    pub(crate) fn begin(&mut self, levels: Levels) {
-        self.levels.get_or_insert(levels);
+    /// The counter has grown by `missing` bytes less than an allocation takes: what it grew by before an earlier event
+    /// was not all that block's. Another thread was in the midst of an allocation or a free then.
+    fn set_right(&mut self, missing: u64) {
+        if let Some(at) = self.larger.iter().rposition(|larger| larger.by == missing) {
+            self.shrink(at);
+        }
     }
 
-    /// A block is being freed.
-    pub(crate) fn free(&mut self, time: Nanos, address: u64) -> Option<Block> {
+    /// The sums show that a block was taken for larger than it was: which one, if only one can have been.
+    fn find_too_large(&self, balance: Balance) -> Option<usize> {
+        let is_it = |larger: &Larger| {
+            let by = -(larger.by as i64);
+            let freed = if larger.freed.is_some() { by } else { 0 };
+            (balance.allocated, balance.freed) == (by, freed)
+        };
+        let mut found = (0..self.larger.len()).filter(|at| self.larger.get(*at).is_some_and(is_it));
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    /// Sets right the size of that block.
+    fn shrink(&mut self, at: usize) {
+        let Some(Larger { address, block, by, freed }) = self.larger.remove(at) else { return };
+        self.has_corrected = true;
+        match freed {
+            None => {
+                let is_it = |live: &Block| (live.born, live.size) == (block.born, block.size);
+                if !self.ledger.live.get(&address).is_some_and(is_it) {
+                    return; // A map has said better.
+                }
+                self.ledger.resize(address, block.size - by);
+                self.held.take(&Statistics::of(block.extent()));
+                self.held.add(&Statistics::of(Extent { size: block.size - by, ..block.extent() }));
+            }
+            Some((died, by_stack)) => {
+                self.ledger.shrink_freed(block, died, by);
+                self.freed_bytes -= by as i64;
+                if let Some(stack) = by_stack {
+                    self.freed_too_much.push((stack, block.extent(), by));
+                }
+            }
+        }
+    }
+
+    /// Counters read by themselves: where the first event goes on from, and what the sums are compared with.
+    pub(crate) fn read(&mut self, counters: &AllocatorCounters, levels: Levels) {
+        if self.levels.is_none() && !self.from_zero {
+            // What was freed before is no part of these any more.
+            self.levels = Some(levels);
+            self.freed_since = 0;
+        }
+        self.books.compare(Sums::counted(counters), self.seen());
+        let off = self.books.balance().filter(|balance| !balance.is_even());
+        if let Some(at) = off.and_then(|balance| self.find_too_large(balance)) {
+            self.shrink(at);
+            self.books.compare(Sums::counted(counters), self.seen());
+        }
+        if self.books.balance().is_some_and(|balance| balance.is_even()) {
+            self.has_unconfirmed = false;
+        }
+        if !self.knows_held && !self.deaths_from_maps && !self.from_zero {
+            for metric in [Metric::Allocation, Metric::AllocatedBytes, Metric::RequestedBytes] {
+                for pool in Pool::ALL {
+                    if let Some(index) = Statistics::index(metric, pool) {
+                        self.held.0[index] = counters.stat(metric, pool).current;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the events come to, over all sites.
+    pub(crate) fn seen(&self) -> Sums {
+        let mut allocated = Statistics::default();
+        let accounts = self.ledger.accounts().iter().skip(NO_SITE);
+        accounts.for_each(|account| allocated.add(&account.statistics));
+        Sums {
+            allocations: allocated.get(Metric::Allocation, Pool::All),
+            frees: (!self.deaths_from_maps).then_some(self.frees),
+            requested: allocated.get(Metric::RequestedBytes, Pool::All),
+            allocated_bytes: allocated.get(Metric::AllocatedBytes, Pool::All),
+            freed_bytes: self.freed_bytes,
+        }
+    }
+
+    /// Bytes that live blocks take in the small and in the large pool.
+    pub(crate) fn held_by_pool(&self) -> [i64; 2] {
+        [Pool::Small, Pool::Large].map(|pool| self.held.get(Metric::AllocatedBytes, pool))
+    }
+
+    /// What comparing the bytes with the allocator's counters came to.
+    pub(crate) fn balance(&self) -> Option<Balance> {
+        self.books.balance()
+    }
+
+    /// The statistics of the blocks that live now, where they are known.
+    pub(crate) fn held(&self) -> Option<&Statistics> {
+        self.knows_held.then_some(&self.held)
+    }
+
+    /// A block that no event or map has told of is freed.
+    pub(crate) fn lose_track(&mut self) {
+        self.knows_held = false;
+    }
+
+    /// A block is being freed, by a stack if that is told.
+    pub(crate) fn free(
+        &mut self,
+        time: Nanos,
+        address: u64,
+        by_stack: Option<StackId>,
+    ) -> Option<Block> {
         let freed = self.ledger.free(address, time.0)?;
         self.freed_since += freed.size;
+        self.freed_bytes += freed.size as i64;
+        self.frees += 1;
+        self.held.take(&Statistics::of(freed.extent()));
+        let is_it = |larger: &&mut Larger| {
+            (larger.address, larger.block.born, larger.freed) == (address, freed.born, None)
+        };
+        if let Some(larger) = self.larger.iter_mut().rev().find(is_it) {
+            larger.freed = Some((time.0, by_stack));
+        }
         if self.lately.len() == MOST_LATELY {
             self.lately.pop_front();
         }
@@ -202,24 +400,29 @@ impl TorchDevice {
         let first = self.last_map.is_none();
         self.last_map = Some(map.time);
         let settled = map.time.0.saturating_sub(UNSETTLED);
-        let allocated =
-            || map.blocks().map(|(_, b)| b).filter(|b| b.state == BlockState::Allocated);
+        let allocated = || map.blocks().filter(|(_, b)| b.state == BlockState::Allocated);
         let mut suspects = FxHashSet::default();
         let mut present: FxHashSet<u64> = FxHashSet::default();
-        for block in allocated() {
+        for (segment, block) in allocated() {
+            let extent = extent(segment, block);
             present.insert(block.address);
             match self.ledger.live.get(&block.address) {
                 Some(known) if known.size != block.size => {
+                    let known = known.extent();
+                    self.held.take(&Statistics::of(known));
+                    self.held.add(&Statistics::of(Extent { size: block.size, ..known }));
+                    self.has_corrected = true;
                     self.ledger.resize(block.address, block.size);
                 }
                 Some(_) => {}
                 None if first && freed_early.get(&block.address) >= Some(&settled) => {}
                 None if first => {
-                    self.ledger.find(block.address, block.size, BEFORE);
+                    self.ledger.find(block.address, extent, BEFORE);
                 }
                 None if self.suspects.contains(&block.address) => {
                     self.found += 1;
-                    self.ledger.find(block.address, block.size, NO_EVENT);
+                    self.knows_held = false;
+                    self.ledger.find(block.address, extent, NO_EVENT);
                 }
                 // Its event may only be late.
                 None => {
@@ -239,6 +442,7 @@ impl TorchDevice {
         for (address, is_gone) in absent {
             if is_gone {
                 self.gone += u64::from(!self.deaths_from_maps);
+                self.knows_held = false;
                 self.ledger.free(address, map.time.0);
             } else if self.deaths_from_maps {
                 // Not part of what this map shows, whether it is dead or its map is a moment older.
@@ -273,4 +477,9 @@ impl TorchDevice {
     fn unsettled(&self, settled: u64) -> u64 {
         self.ledger.live.values().filter(|b| b.born >= settled).map(|b| b.size).sum()
     }
+}
+
+/// What a block in a map takes.
+fn extent(segment: &Segment, block: &crate::model::Block) -> Extent {
+    Extent { size: block.size, requested: block.requested, small: segment.small }
 }

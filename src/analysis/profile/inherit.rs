@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::Profile;
 use crate::analysis::charge::{Charge, Origin};
+use crate::analysis::exact::ExactProfile;
 use crate::model::{
     Arena, Inherited, InheritedBlock, InheritedMemory, Maker, Nanos, Pool, Record, Share,
 };
@@ -36,7 +37,8 @@ impl Profile {
     /// Whether every block allocated so far has been charged to someone: then a recording can be cut here without
     /// losing anything. Take the tick being collected into account first ([`Profile::finish`]).
     pub fn is_settled(&self) -> bool {
-        self.exact().is_some() || self.profiles.values().all(|device| device.is_settled())
+        self.exact().is_some_and(ExactProfile::is_settled)
+            || self.exact().is_none() && self.profiles.values().all(|device| device.is_settled())
     }
 
     /// What a recording that begins at `time` has to know of the memory held then.

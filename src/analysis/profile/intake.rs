@@ -3,13 +3,14 @@
 use std::io;
 
 use super::super::charge::Origin;
-use super::super::device::Seen;
+use super::super::device::{DeviceProfile, Seen};
 use super::super::exact::ExactProfile;
 use super::super::line_bounds::{Around, Step};
 use super::{CounterLook, Profile, UsagePeak};
 use crate::model::{
-    AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event, MissedWhy, Nanos,
-    ProcessUsage, ReaderKind, Record, RecordSink, Sample, StackId, StackTable, ThreadSample,
+    AllocatorBackend, AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event,
+    MissedWhy, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, Sample, StackId, StackTable,
+    ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
@@ -114,7 +115,11 @@ impl Profile {
             seen.extend(seen_here.iter().copied());
         }
         for look in &looks {
-            self.profiles.entry(look.device).or_default();
+            let empty_at = self.empty_at;
+            self.profiles.entry(look.device).or_insert_with(|| match empty_at {
+                Some(time) => DeviceProfile::from_zero(time),
+                None => DeviceProfile::default(),
+            });
         }
         for (&device, profile) in &mut self.profiles {
             let bounds = self.bounds.entry(device).or_default();
@@ -280,7 +285,7 @@ impl RecordSink for Profile {
             }
             Record::Counters { time, device, counters } => {
                 if let Some(exact) = &mut self.exact {
-                    exact.take_counters(*device, counters);
+                    exact.take_counters(*device, counters, &self.stacks);
                 }
                 self.iterations.take_counters(*time, *device, counters);
                 self.iterations.take_step(self.clock.take_counters(*time, *device, counters));
@@ -340,6 +345,13 @@ impl RecordSink for Profile {
             Record::Start(start) => self.start = Some(start.clone()),
             Record::Runtime(runtime) => {
                 self.last_time = self.last_time.max(runtime.time);
+                let is_absent = matches!(
+                    runtime.allocator,
+                    AllocatorBackend::NotLoaded | AllocatorBackend::NotInitialized
+                );
+                if is_absent && self.profiles.is_empty() {
+                    self.empty_at = Some(runtime.time);
+                }
                 self.runtime = Some(runtime.clone());
             }
             Record::Device(device) => device.keep_in(&mut self.devices),

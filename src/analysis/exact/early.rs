@@ -1,0 +1,202 @@
+//! The first events of a job whose allocator began while it was recorded: they come without the counters, which memspy
+//! finds only once there is something to find.
+//!
+//! They wait for the first counters that neither run ahead of the events nor behind. As the allocator began with nothing,
+//! its counters then tell whether every block takes just what was asked for, rounded; and if so, all levels up to there.
+
+use std::collections::BTreeMap;
+
+use super::ExactProfile;
+use super::books::Sums;
+use super::extent::{Extent, rounded};
+use super::line_levels::{ANYTHING, Span};
+use crate::model::{
+    AllocatorCounters, Arena, Change, CudaIndex, Event, FreedArena, Frees, Levels, Metric, Pool,
+    StackTable,
+};
+
+/// The most events that wait: a tenth of a second of a job that does nothing else.
+const MAX_EARLY: usize = 1 << 14;
+
+/// What is known of the levels at an event that does not tell them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Synthesized {
+    pub(super) levels: Option<Levels>,
+    pub(super) span: Span,
+}
+
+/// Counters that neither run ahead of the events nor behind.
+#[derive(Debug)]
+struct Settled {
+    /// How many events had come.
+    upto: usize,
+    /// By how many bytes blocks take more than was asked for, rounded, all together.
+    unexplained: i64,
+    counters: Box<AllocatorCounters>,
+}
+
+/// Events that wait.
+#[derive(Debug, Default)]
+pub(super) struct Early {
+    events: Vec<Event>,
+    sums: BTreeMap<CudaIndex, Sums>,
+    device_of: rustc_hash::FxHashMap<u64, (CudaIndex, u64)>,
+    /// The first counters of a device that have just what its events come to.
+    counters: BTreeMap<CudaIndex, Settled>,
+    is_over: bool,
+}
+
+impl Early {
+    /// Whether an event has to wait: one of PyTorch without counters, and all of PyTorch after it.
+    pub(super) fn holds(&self, event: &Event, is_known: impl Fn(CudaIndex) -> bool) -> bool {
+        match event.change {
+            Change::Allocated { arena: Arena::Torch(index), levels, .. } => {
+                self.is_waiting() || !self.is_over && levels.is_none() && !is_known(index)
+            }
+            Change::Freed { arena: FreedArena::Torch, .. } => self.is_waiting(),
+            _ => false,
+        }
+    }
+
+    /// Whether there are any.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Adds one; says whether no more can wait.
+    pub(super) fn add(&mut self, event: Event) -> bool {
+        match event.change {
+            Change::Allocated { arena: Arena::Torch(index), address, size, .. } => {
+                let least = rounded(size);
+                let sums = self.sums.entry(index).or_default();
+                sums.allocations += 1;
+                sums.requested += size as i64;
+                sums.allocated_bytes += least as i64;
+                self.device_of.insert(address, (index, least));
+            }
+            Change::Freed { address, .. } => {
+                if let Some((index, size)) = self.device_of.remove(&address) {
+                    let sums = self.sums.entry(index).or_default();
+                    sums.frees = Some(sums.frees.unwrap_or(0) + 1);
+                    sums.freed_bytes += size as i64;
+                }
+            }
+            _ => {}
+        }
+        self.events.push(event);
+        self.events.len() >= MAX_EARLY
+    }
+
+    /// Takes counters; `before` is what events of the device came to that did not have to wait. Says whether
+    /// nothing has to wait any more.
+    pub(super) fn compare(
+        &mut self,
+        index: CudaIndex,
+        counters: &AllocatorCounters,
+        before: Sums,
+    ) -> bool {
+        let waiting = self.sums.get(&index).copied().unwrap_or_default();
+        let counted = Sums::counted(counters);
+        let is_settled = counted.allocations == before.allocations + waiting.allocations
+            && counted.requested == before.requested + waiting.requested;
+        let known = before.allocated_bytes + waiting.allocated_bytes;
+        let unexplained = counted.allocated_bytes - known;
+        if is_settled && unexplained >= 0 {
+            let (upto, counters) = (self.events.len(), Box::new(*counters));
+            let settled = Settled { upto, unexplained, counters };
+            self.counters.entry(index).or_insert(settled);
+        }
+        self.sums.keys().all(|index| self.counters.contains_key(index))
+    }
+}
+
+/// One device while what waited is taken into account.
+struct Beginning<'a> {
+    settled: Option<&'a Settled>,
+    peak: i64,
+    /// Whether there was a block of the small pool yet, and of the large one.
+    has: [bool; 2],
+}
+
+impl Beginning<'_> {
+    /// What is known right after the event of this number, an allocation, with which the pools hold `in_pools` bytes.
+    fn after(&mut self, number: usize, in_pools: [i64; 2]) -> Synthesized {
+        let live = in_pools[0] + in_pools[1];
+        self.peak = self.peak.max(live);
+        for (has, live) in self.has.iter_mut().zip(in_pools) {
+            *has |= live > 0;
+        }
+        let mut span = Span::UNKNOWN;
+        (span.lower[0], span.lower[2]) = (live, live);
+        let Some(settled) = self.settled.filter(|settled| number < settled.upto) else {
+            return Synthesized { levels: None, span };
+        };
+        let (counters, unexplained) = (&settled.counters, settled.unexplained);
+        let all = |metric| counters.stat(metric, Pool::All);
+        let (allocated, active) = (all(Metric::AllocatedBytes), all(Metric::ActiveBytes));
+        span.upper[0] = live + unexplained;
+        span.upper[2] = match (allocated.freed, allocated.peak) == (active.freed, active.peak) {
+            true => span.upper[0],
+            false => active.peak.max(span.upper[0]),
+        };
+        // Nothing of what was obtained from the driver has been given back.
+        if all(Metric::ReservedBytes).freed == 0 {
+            (span.lower[1], span.upper[1]) = (0, 0);
+            for (pool, (has, live)) in
+                [Pool::Small, Pool::Large].into_iter().zip(self.has.into_iter().zip(in_pools))
+            {
+                let reserved = counters.stat(Metric::ReservedBytes, pool).allocated;
+                let is_one = counters.stat(Metric::Segment, pool).allocated == 1;
+                span.lower[1] += if has && is_one { reserved } else { live };
+                span.upper[1] += if has { reserved } else { 0 };
+            }
+        }
+        let levels = (unexplained == 0 && span.upper[1] != ANYTHING).then_some(Levels {
+            allocated: live,
+            peak: self.peak,
+            reserved: span.upper[1],
+            active: live,
+        });
+        Synthesized { levels, span }
+    }
+}
+
+impl ExactProfile {
+    /// Takes into account the events that waited, with what is known by now.
+    pub(super) fn settle_early(&mut self, table: &StackTable) {
+        let Early { events, sums, counters, .. } =
+            std::mem::replace(&mut self.early, Early { is_over: true, ..Early::default() });
+        let beginning =
+            |index| Beginning { settled: counters.get(index), peak: 0, has: [false; 2] };
+        let mut devices: BTreeMap<CudaIndex, Beginning<'_>> =
+            sums.keys().map(|index| (*index, beginning(index))).collect();
+        let sees_frees = self.exact.frees != Frees::Maps;
+        for (number, event) in events.iter().enumerate() {
+            let mut synthesized = None;
+            if let Change::Allocated { arena: Arena::Torch(index), size, levels: None, .. } =
+                event.change
+                && let Some(beginning) = devices.get_mut(&index)
+            {
+                let device = self.device(index);
+                device.has_unconfirmed = true;
+                let mut in_pools = device.held_by_pool();
+                let block = Extent::new(rounded(size), size);
+                in_pools[usize::from(!block.small)] += block.size as i64;
+                synthesized = sees_frees.then(|| beginning.after(number, in_pools));
+            }
+            self.apply(event, synthesized, table);
+        }
+    }
+
+    /// Lets nothing wait any more: no more counters will come.
+    pub(crate) fn finish(&mut self, table: &StackTable) {
+        if self.early.is_waiting() {
+            self.settle_early(table);
+        }
+    }
+
+    /// Whether no event waits for counters.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.early.is_waiting()
+    }
+}

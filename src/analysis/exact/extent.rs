@@ -1,0 +1,94 @@
+//! What a block takes, and the allocator's statistics that it counts in.
+
+use crate::model::{Metric, Pool};
+
+/// The allocator's unit: kMinBlockSize (c10/cuda/CUDACachingAllocator.cpp).
+pub(crate) const UNIT: u64 = 512;
+/// Requests of up to this many bytes, rounded, come from the small pool (kSmallSize), in which every remainder is split
+/// off. Rounding to parts of powers of two does not lead across it, for it is one.
+pub(crate) const SMALL_POOL: u64 = 1 << 20;
+
+/// A block's sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Bytes it takes.
+    pub(crate) size: u64,
+    /// Bytes asked for.
+    pub(crate) requested: u64,
+    /// Whether it is of the small pool.
+    pub(crate) small: bool,
+}
+
+impl Extent {
+    /// A block of `size` bytes for a request of `requested`.
+    pub(crate) fn new(size: u64, requested: u64) -> Extent {
+        Extent { size, requested, small: rounded(requested) <= SMALL_POOL }
+    }
+}
+
+impl From<u64> for Extent {
+    fn from(size: u64) -> Extent {
+        Extent::new(size, size)
+    }
+}
+
+/// The least that a block for a request of `requested` bytes takes.
+pub(crate) fn rounded(requested: u64) -> u64 {
+    requested.max(1).next_multiple_of(UNIT)
+}
+
+/// How many statistics there are of a block: numbers, bytes, bytes asked for, each of all pools, the small, the large one.
+pub(crate) const STATISTICS: usize = 9;
+
+/// One value for each statistic of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Statistics(pub(crate) [i64; STATISTICS]);
+
+impl Statistics {
+    /// What a block adds.
+    pub(crate) fn of(extent: Extent) -> Statistics {
+        let mut all = Statistics::default();
+        let pool = if extent.small { Pool::Small } else { Pool::Large };
+        for (kind, value) in
+            [1, extent.size as i64, extent.requested as i64].into_iter().enumerate()
+        {
+            for pool in [Pool::All, pool] {
+                all.0[3 * kind + pool as usize] = value;
+            }
+        }
+        all
+    }
+
+    /// The place of a statistic; `None` for those that are not of blocks.
+    pub(crate) fn index(metric: Metric, pool: Pool) -> Option<usize> {
+        let kind = match metric {
+            Metric::Allocation => 0,
+            Metric::AllocatedBytes => 1,
+            Metric::RequestedBytes => 2,
+            _ => return None,
+        };
+        Some(3 * kind + pool as usize)
+    }
+
+    pub(crate) fn get(&self, metric: Metric, pool: Pool) -> i64 {
+        Self::index(metric, pool).map_or(0, |index| self.0[index])
+    }
+
+    pub(crate) fn add(&mut self, other: &Statistics) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a += b);
+    }
+
+    pub(crate) fn take(&mut self, other: &Statistics) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a -= b);
+    }
+
+    pub(crate) fn raise(&mut self, other: &Statistics) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a = (*a).max(b));
+    }
+
+    pub(crate) fn since(&self, before: &Statistics) -> Statistics {
+        let mut grown = *self;
+        grown.take(before);
+        grown
+    }
+}

@@ -1,0 +1,304 @@
+//! What exact events tell a report: counts, comparisons, what is sure and what is not.
+
+use super::ledger::SITES;
+use super::line_levels::{LineLevels, Reached};
+use super::{Agreement, Balance, ExactProfile, Executions, Held, MemoryKind, Refused};
+use crate::model::{
+    CudaIndex, Exact, ExactWay, Frees, Metric, Nanos, Pool, SiteId, StatField, StatKey,
+};
+
+impl ExactProfile {
+    /// How the events were obtained.
+    pub fn exact(&self) -> &Exact {
+        &self.exact
+    }
+
+    /// Events taken, of every kind.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// How the events of a device compared with its counters.
+    pub fn agreement(&self, device: CudaIndex) -> Option<Agreement> {
+        self.agreement.get(&device).copied()
+    }
+
+    /// Allocations that the driver refused.
+    pub fn refused(&self) -> Refused {
+        self.refused
+    }
+
+    /// Contexts created, modules and libraries loaded.
+    pub fn marks(&self) -> [u64; 3] {
+        self.marks
+    }
+
+    /// Bytes held at the height and at the end of memory of this kind, besides PyTorch's blocks.
+    pub fn other(&self, kind: MemoryKind) -> Option<(u64, u64)> {
+        self.others.get(&kind).map(|other| (other.height, other.ledger.total))
+    }
+
+    /// Whether there are blocks of PyTorch.
+    pub fn has_torch(&self) -> bool {
+        !self.torch.is_empty()
+    }
+
+    /// The device's highest moment and its bytes.
+    pub fn height(&self, device: CudaIndex) -> Option<(Nanos, u64)> {
+        self.torch.get(&device)?.height.map(|height| (height.time, height.bytes))
+    }
+
+    /// Greatest peak that the allocator itself counted during the recording, as far as an event showed it.
+    pub fn counted_peak(&self, device: CudaIndex) -> Option<u64> {
+        Some(self.torch.get(&device)?.counted_peak?.max(0) as u64)
+    }
+
+    /// Blocks that the block maps showed to have been allocated, and to have gone, without an event.
+    pub fn without_event(&self, device: CudaIndex) -> (u64, u64) {
+        self.torch.get(&device).map_or((0, 0), |torch| (torch.found, torch.gone))
+    }
+
+    /// The devices with blocks of PyTorch.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = CudaIndex> + '_ {
+        self.torch.keys().copied()
+    }
+
+    /// What was reached on a device while each stack stood, by stack number.
+    pub(crate) fn line_levels(&self, device: CudaIndex) -> Vec<Reached> {
+        self.lines.get(&device).map_or_else(Vec::new, LineLevels::by_stack)
+    }
+
+    /// Allocations with a stack.
+    pub fn with_stack(&self) -> u64 {
+        self.with_stack
+    }
+
+    /// Whether the bytes of stacks are estimated from a sample of the allocations.
+    pub fn is_estimated(&self) -> bool {
+        self.exact.stacks_every > 0
+    }
+
+    /// Whether the stacks of frees are known.
+    pub(crate) fn knows_freed(&self) -> bool {
+        self.exact.frees == Frees::Stacks
+    }
+
+    /// How the executions of lines on a device ended, and what single ones did.
+    pub(crate) fn executions(&self, device: CudaIndex) -> Executions {
+        self.lines.get(&device).map_or_else(Executions::default, LineLevels::ended)
+    }
+
+    /// Why a statistic of lines does not follow from the events of a device; `None` where it does.
+    pub(crate) fn untold(&self, device: CudaIndex, key: StatKey) -> Option<Untold> {
+        use Metric::{
+            Active, ActiveBytes, AllocatedBytes, Allocation, InactiveSplit, InactiveSplitBytes,
+            RequestedBytes, ReservedBytes, Segment,
+        };
+        let is_level = matches!(key.field, StatField::Peak | StatField::Current);
+        // The counters tell these with each event.
+        let is_counted = is_level
+            && key.pool == Pool::All
+            && matches!(key.metric, AllocatedBytes | ReservedBytes | ActiveBytes);
+        let had_pending = self.torch.get(&device).is_some_and(|torch| torch.had_pending);
+        match (key.metric, key.field) {
+            (Segment | InactiveSplit | InactiveSplitBytes, _) => Some(Untold::NotInEvents),
+            _ if is_counted && key.field == StatField::Peak => None,
+            (ReservedBytes, _) if !is_counted => Some(Untold::NotInEvents),
+            (Active | ActiveBytes, field)
+                if had_pending && !is_counted && field != StatField::Allocated =>
+            {
+                Some(Untold::Pending)
+            }
+            (_, StatField::Freed) if !self.knows_freed() => Some(Untold::FreesWithoutStacks),
+            (_, StatField::Current) if self.exact.frees == Frees::Maps => Some(Untold::FreesOfMaps),
+            (_, StatField::Peak) if self.exact.frees == Frees::Maps => Some(Untold::FreesOfMaps),
+            (AllocatedBytes, StatField::Allocated) if key.pool == Pool::All => None,
+            (
+                Allocation | Active | AllocatedBytes | ActiveBytes | RequestedBytes,
+                StatField::Allocated,
+            ) if self.is_estimated() => Some(Untold::SampledStacks),
+            _ => None,
+        }
+    }
+
+    /// The statistic of blocks that equals one of active blocks: they differ only while freed blocks wait for a stream.
+    pub(crate) fn of_blocks(key: StatKey) -> Metric {
+        match (key.metric, key.pool, key.field) {
+            (Metric::ActiveBytes, Pool::All, StatField::Peak | StatField::Current) => key.metric,
+            (Metric::ActiveBytes, ..) => Metric::AllocatedBytes,
+            (Metric::Active, ..) => Metric::Allocation,
+            (metric, ..) => metric,
+        }
+    }
+
+    /// Whether freed blocks waited for other streams, so that active bytes may have gone down later than told.
+    pub(crate) fn had_pending(&self, device: CudaIndex) -> bool {
+        self.torch.get(&device).is_some_and(|torch| torch.had_pending)
+    }
+
+    /// Whether the size of a block was set right after it had been told.
+    pub(crate) fn has_corrected(&self, device: CudaIndex) -> bool {
+        self.torch.get(&device).is_some_and(|torch| torch.has_corrected)
+    }
+
+    /// Greatest reserved bytes that events of a device told of, and when.
+    pub(crate) fn top_reserved(&self, device: CudaIndex) -> Option<(Nanos, i64)> {
+        self.torch.get(&device)?.top_reserved
+    }
+
+    /// What comparing the bytes of all sites with the allocator's counters came to; `None` where that was not possible.
+    pub fn balance(&self, device: CudaIndex) -> Option<Balance> {
+        self.torch.get(&device)?.balance()
+    }
+
+    /// Why no figure of a device's lines is sure; `None` where nothing speaks against them.
+    pub(crate) fn doubt(&self, device: CudaIndex) -> Option<String> {
+        if self.exact.way == ExactWay::PerfSamples {
+            return Some("stacks are those that sampling saw last".to_owned());
+        }
+        let agreement = self.agreement(device).unwrap_or_default();
+        if (agreement.allocations, agreement.requested, agreement.frees) != (0, 0, 0) {
+            return Some("the events differ from the allocator's counters".to_owned());
+        }
+        let torch = self.torch.get(&device)?;
+        if torch.balance().is_some_and(|balance| !balance.is_even()) {
+            return Some("the bytes of blocks differ from the allocator's counters".to_owned());
+        }
+        if torch.excess.max(torch.excess_at_height()) > 0 || torch.found + torch.gone > 0 {
+            return Some("some blocks came or went without an event".to_owned());
+        }
+        torch.has_unconfirmed.then(|| {
+            "the first blocks came without counters, and their sizes could not be compared later"
+                .to_owned()
+        })
+    }
+
+    /// What each site held at the device's height and allocated in all.
+    pub(crate) fn by_site(&self, device: CudaIndex) -> Vec<Held> {
+        let Some(torch) = self.torch.get(&device) else { return Vec::new() };
+        let at_height = self.bytes(&torch.ledger.at_height(self.last.0));
+        let allocated = self.bytes(&torch.ledger.allocated());
+        let counts =
+            torch.ledger.accounts().iter().map(|account| (account.count, account.statistics));
+        at_height
+            .into_iter()
+            .zip(allocated)
+            .zip(counts)
+            .enumerate()
+            .skip(SITES)
+            .map(|(index, ((at_height, allocated), (count, statistics)))| Held {
+                site: SiteId((index - SITES) as u32),
+                at_height,
+                allocated,
+                count,
+                statistics,
+            })
+            .collect()
+    }
+
+    /// Warnings for the head of a report.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (index, device) in &self.torch {
+            let (found, gone) = (device.found, device.gone);
+            if found + gone > 0 {
+                all.push(format!(
+                    "GPU {}: {found} blocks were allocated and {gone} freed without an event (seen in block maps)",
+                    index.0
+                ));
+            }
+            let excess = device.excess.max(device.excess_at_height());
+            if excess > 0 {
+                all.push(format!(
+                    "GPU {}: known blocks exceed what the allocator counts by up to {excess} bytes: \
+                     frees were not seen",
+                    index.0
+                ));
+            }
+            if let Some(balance) = device.balance().filter(|balance| !balance.is_even()) {
+                all.push(format!(
+                    "GPU {}: the bytes of blocks are off: the allocator counted {:+} bytes allocated and {:+} freed \
+                     beyond what the events come to, so no figure is exact",
+                    index.0, balance.allocated, balance.freed
+                ));
+            }
+            if device.has_unconfirmed && device.balance().is_none() {
+                all.push(format!(
+                    "GPU {}: the first blocks came before the allocator's counters could be read, and nothing was compared \
+                     with these later: blocks may be larger than shown",
+                    index.0
+                ));
+            }
+            if device.maps_degraded > 0 {
+                all.push(format!(
+                    "GPU {}: {} of {} block maps were read while the job changed them",
+                    index.0,
+                    device.maps_degraded,
+                    device.maps_degraded + device.maps
+                ));
+            }
+        }
+        if self.unknown_frees > 0 {
+            all.push(format!(
+                "{} blocks were freed whose allocation was not seen",
+                self.unknown_frees
+            ));
+        }
+        for (index, agreement) in &self.agreement {
+            if agreement.equal < agreement.checks {
+                all.push(format!(
+                    "GPU {}: in {} of {} comparisons the allocator's counters differed from the events, last by {} allocations and {} bytes",
+                    index.0,
+                    agreement.checks - agreement.equal,
+                    agreement.checks,
+                    agreement.allocations,
+                    agreement.requested
+                ));
+            }
+        }
+        all
+    }
+}
+
+/// Why a statistic of a line is not told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Untold {
+    /// It does not follow from allocations and frees.
+    NotInEvents,
+    /// Frees were recorded without their stacks.
+    FreesWithoutStacks,
+    /// Frees were not recorded one by one.
+    FreesOfMaps,
+    /// Freed blocks waited for other streams: when they ceased to be active no event tells.
+    Pending,
+    /// Only some allocations have a stack.
+    SampledStacks,
+    /// Nothing was seen while the line was executed, if it was.
+    NotSeen,
+}
+
+impl Untold {
+    /// The word in place of a value.
+    pub fn word(self) -> &'static str {
+        match self {
+            Untold::NotSeen => "not seen",
+            _ => "not told",
+        }
+    }
+
+    /// Why.
+    pub fn why(self) -> &'static str {
+        match self {
+            Untold::NotInEvents => {
+                "the events of an exact recording do not tell it; a sampled recording does"
+            }
+            Untold::FreesWithoutStacks => "it needs the stacks of frees (record --frees stacks)",
+            Untold::FreesOfMaps => "it needs each free (record without --frees maps)",
+            Untold::Pending => {
+                "freed blocks waited for other streams, and no event tells for how long"
+            }
+            Untold::SampledStacks => "only some allocations have a stack",
+            Untold::NotSeen => "nothing was seen while the line was executed, if it was",
+        }
+    }
+}
