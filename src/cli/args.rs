@@ -364,10 +364,29 @@ pub struct Referrers {
 
 /// `memspy graph`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy graph -p 12345                                     what the autograd graph keeps, by class of node
+  memspy graph -p 12345 --like trumpy --loss 'main: loss'   memory_for_backward(net, loss) as trumpy counts it
+  memspy graph -p 12345 --like modelsize                    parameters and intermediate variables as modelsize counts them")]
 pub struct Graph {
     /// What is looked at, and how
     #[command(flatten)]
     pub looking: Looking,
+    /// What another tool would say of the same job, by its own rule
+    #[arg(long, value_name = "TOOL")]
+    pub like: Option<Like>,
+    /// With --like trumpy: this loss [default: each that is alive]; a name as 'memspy tensors' prints it, or an address
+    #[arg(long, value_name = "NAME", requires = "like")]
+    pub loss: Option<String>,
+}
+
+/// A tool whose figures can be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Like {
+    /// `memory_for_backward` of youkaichao/TRUMPY, of one loss
+    Trumpy,
+    /// `modelsize` of Oldpan/Pytorch-Memory-Utils, of every model
+    Modelsize,
 }
 
 /// `memspy doctor`.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::analysis;
 use crate::model::{Called, HolderMap, StackTable, called};
 use crate::render::{self, RenderError, TensorsWanted};
 use crate::sampler::{
@@ -14,7 +15,7 @@ use crate::sampler::{
     watch_holders,
 };
 
-use super::args::{Graph, Looking, Referrers, Tensors};
+use super::args::{Graph, Like, Looking, Referrers, Tensors};
 use super::flame::into_io;
 use super::signals::Signals;
 use super::{hints, output, say};
@@ -92,9 +93,43 @@ fn watch(
 
 /// Runs `memspy graph`.
 pub(super) fn graph(words: &Graph) -> Result<()> {
+    if words.loss.is_some() && words.like != Some(Like::Trumpy) {
+        bail!("--loss picks a loss for --like trumpy: modelsize knows none");
+    }
     let mut readers = attached(&words.looking)?;
     let map = look(&mut readers, &words.looking)?;
-    show(&words.looking, &map, &|out, map| render::graph_text(out, map))
+    let json = words.looking.json;
+    let write: Text<'_> = match words.like {
+        None => return show(&words.looking, &map, &|out, map| render::graph_text(out, map)),
+        Some(Like::Modelsize) if json => &|out, map| render::like_modelsize_json(out, map),
+        Some(Like::Modelsize) => &|out, map| render::like_modelsize_text(out, map),
+        Some(Like::Trumpy) => {
+            let losses = match &words.loss {
+                Some(loss) => losses_called(&map, loss, words.looking.pid)?,
+                None => analysis::losses(&map),
+            };
+            return output::write(Path::new("-"), false, |out| {
+                match json {
+                    true => render::like_trumpy_json(out, &map, &losses),
+                    false => render::like_trumpy_text(out, &map, &losses),
+                }
+                .map_err(into_io)
+            });
+        }
+    };
+    output::write(Path::new("-"), false, |out| write(out, &map).map_err(into_io))
+}
+
+/// The tensors of that name, each of which has an autograd graph.
+fn losses_called(map: &HolderMap, word: &str, pid: u32) -> Result<Vec<usize>> {
+    let mut rows = meant(map, word, pid)?;
+    rows.retain(|&row| map.tensors[row].tensor.grad_fn.is_some());
+    if rows.is_empty() {
+        bail!(
+            "'{word}' of process {pid} has no autograd graph: it is no result of an operation, or detached"
+        );
+    }
+    Ok(rows)
 }
 
 /// Runs `memspy referrers`.

@@ -48,7 +48,7 @@ impl CppWays {
     }
 
     /// What a tensor leads to through C++.
-    pub(super) fn from_tensor(&self, tensor: Addr) -> &[(Arc<str>, Addr)] {
+    pub(super) fn of_tensor(&self, tensor: Addr) -> &[(Arc<str>, Addr)] {
         self.of_tensors.get(&tensor).map_or(&[], Vec::as_slice)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::reader::Found;
-use crate::model::Category;
+use crate::model::{Category, Model, ModelModule};
 use crate::python::{Edge, Heap, Kind, Object};
 use crate::target::Addr;
 
@@ -36,6 +36,8 @@ pub(super) struct Named {
     pub(super) variables: FxHashMap<Addr, Arc<str>>,
     /// The tensors of modules that nothing else contains, until the name of the module is known.
     trees: Vec<Tree>,
+    /// The same as they are told.
+    pub(super) models: Vec<Model>,
 }
 
 /// An outermost module.
@@ -44,6 +46,7 @@ struct Tree {
     root: Addr,
     class: Arc<str>,
     tensors: Vec<(Addr, String)>,
+    modules: Vec<ModelModule>,
 }
 
 impl Named {
@@ -79,6 +82,7 @@ impl Named {
 struct Parts {
     tensors: Vec<(String, Addr, Category)>,
     children: Vec<(String, Addr)>,
+    inplace: bool,
 }
 
 /// Finds the tensors of all modules.
@@ -94,6 +98,10 @@ pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
             let category = match attribute.as_str() {
                 "_parameters" => Category::Parameter,
                 "_buffers" => Category::Buffer,
+                "inplace" => {
+                    own.inplace = heap.is_true(value);
+                    continue;
+                }
                 "forward" => {
                     let original = original_of_script(heap, value);
                     scripted.extend(
@@ -134,13 +142,64 @@ pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
             children.insert(original);
         }
     }
+    let mut of_torch = FxHashMap::default();
     for root in found.modules.iter().filter(|module| !children.contains(module)) {
         let mut tensors = Vec::new();
         collect(*root, "", &parts, 0, &mut tensors);
         if !tensors.is_empty() {
-            let class = heap.class_of(*root).map_or_else(|| "?".into(), |class| class.name.clone());
-            named.trees.push(Tree { root: *root, class, tensors });
+            let mut modules = Vec::new();
+            let seen = &mut FxHashSet::default();
+            list_modules(heap, *root, "", &parts, &mut of_torch, seen, &mut modules);
+            let class = class_name(heap, *root);
+            named.trees.push(Tree { root: *root, class, tensors, modules });
         }
+    }
+}
+
+fn class_name(heap: &Heap<'_>, object: Addr) -> Arc<str> {
+    heap.class_of(object).map_or_else(|| "?".into(), |class| class.name.clone())
+}
+
+/// A module and all in it, each once.
+fn list_modules(
+    heap: &Heap<'_>,
+    module: Addr,
+    path: &str,
+    parts: &FxHashMap<Addr, Parts>,
+    of_torch: &mut FxHashMap<Addr, bool>,
+    seen: &mut FxHashSet<Addr>,
+    modules: &mut Vec<ModelModule>,
+) {
+    let Some(own) = parts.get(&module).filter(|_| path.matches('.').count() < DEEPEST) else {
+        return;
+    };
+    if !seen.insert(module) {
+        return;
+    }
+    let parameters = own.tensors.iter().filter(|(.., category)| *category == Category::Parameter);
+    modules.push(ModelModule {
+        path: path.to_owned(),
+        class: class_name(heap, module),
+        is_of_torch: heap.class_of(module).is_some_and(|class| {
+            *of_torch.entry(class.at).or_insert_with(|| {
+                heap.module_of(&class).is_some_and(|module| module.starts_with("torch.nn.modules."))
+            })
+        }),
+        parameters: parameters.map(|(_, tensor, _)| tensor.0).collect(),
+        has_children: !own.children.is_empty(),
+        inplace: own.inplace,
+    });
+    for (name, child) in &own.children {
+        let separator = if path.is_empty() { "" } else { "." };
+        list_modules(
+            heap,
+            *child,
+            &format!("{path}{separator}{name}"),
+            parts,
+            of_torch,
+            seen,
+            modules,
+        );
     }
 }
 
@@ -187,6 +246,8 @@ pub(super) fn finish(heap: &Heap<'_>, found: &Found, named: &mut Named) {
             }
             None => format!("{}.", tree.class),
         };
+        let name = named.variables.get(&tree.root).cloned().unwrap_or(tree.class);
+        named.models.push(Model { name, modules: tree.modules });
         for (tensor, path) in tree.tensors {
             named.add(tensor, Rank::Module, format!("{prefix}{path}"));
         }

@@ -206,7 +206,7 @@ impl Search<'_, '_> {
                 visits.push(Visit { at: to, from: Some(from), edge, depth });
             }
         };
-        for (name, to) in ways.from_tensor(at) {
+        for (name, to) in ways.of_tensor(at) {
             take(Edge::Slot(name.clone()), *to);
         }
         heap.hidden_references(at, &mut take);

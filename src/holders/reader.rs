@@ -127,7 +127,8 @@ impl HolderReader {
         };
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
         let age = went_on.get().map_or(Duration::ZERO, Instant::elapsed);
-        Ok(HolderMap { tensors, nodes, blocks, pause, age, objects, unreadable, referrers })
+        let models = named.models;
+        Ok(HolderMap { tensors, nodes, blocks, pause, age, objects, unreadable, referrers, models })
     }
 }
 

@@ -109,6 +109,32 @@ pub struct GraphNode {
     pub variable: Option<u64>,
 }
 
+/// A module of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelModule {
+    /// Its path in the model: `layers.0`; empty for the model itself.
+    pub path: String,
+    /// Its class.
+    pub class: Arc<str>,
+    /// Whether that is one of `torch.nn`, so that its name tells what it does.
+    pub is_of_torch: bool,
+    /// `id()` of the parameters that it has itself.
+    pub parameters: Vec<u64>,
+    /// Whether it contains modules.
+    pub has_children: bool,
+    /// Its attribute `inplace`.
+    pub inplace: bool,
+}
+
+/// A module that no other one contains, with all in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Model {
+    /// The variable that leads to it, else its class.
+    pub name: Arc<str>,
+    /// It and all modules in it, each once, in the order of `modules()`.
+    pub modules: Vec<ModelModule>,
+}
+
 /// All tensors of a process at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HolderMap {
@@ -128,6 +154,8 @@ pub struct HolderMap {
     pub unreadable: u64,
     /// What refers to the tensors that were asked about.
     pub referrers: Vec<Referrers>,
+    /// The outermost modules that have tensors.
+    pub models: Vec<Model>,
 }
 
 /// What refers to the Python object of a tensor.

@@ -256,19 +256,6 @@ pub fn graph_text(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderErro
     ] {
         writeln!(out, "    {what:<35} {}", bytes(size))?;
     }
-    writeln!(out, "    {:<35} {}", "by trumpy's rule", bytes(summary.by_trumpys_rule))?;
-    if let Some(elements) = summary.intermediates {
-        // Its unit: a million bytes, at 4 bytes an element.
-        let millions = |elements: u64| elements as f64 * 4.0 / 1e6;
-        writeln!(
-            out,
-            "    {:<35} parameters {:.6} M, intermediate variables {:.4} M, with backward {:.4} M",
-            "by modelsize's rule",
-            millions(summary.parameter_elements),
-            millions(elements),
-            2.0 * millions(elements)
-        )?;
-    }
     writeln!(out)?;
     writeln!(out, "{:>11}  {:>8}  {:>6}  node", "bytes", "storages", "nodes")?;
     for (class, held) in &summary.classes {

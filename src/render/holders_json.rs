@@ -75,9 +75,6 @@ fn value(map: &HolderMap) -> Value {
             "inputs": summary.inputs,
             "parameters": summary.parameters,
             "buffers": summary.buffers,
-            "by_trumpys_rule": summary.by_trumpys_rule,
-            "intermediate_elements": summary.intermediates,
-            "parameter_elements": summary.parameter_elements,
             "classes": classes,
         },
     })

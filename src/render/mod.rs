@@ -21,6 +21,7 @@ mod holders_json;
 mod interchange;
 mod iterations;
 mod label;
+mod like;
 mod lines;
 mod lines_export;
 mod moved;
@@ -46,6 +47,7 @@ pub use holders::{TensorsWanted, changes_text, graph_text, pause, place, tensors
 pub use holders_json::{holders_json, holders_json_line};
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
 pub use label::{Labels, one_line, short_file};
+pub use like::{like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text};
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use moved::{MoveReport, move_json, move_text};

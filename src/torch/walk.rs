@@ -346,7 +346,9 @@ impl Walk<'_, '_> {
                 continue;
             }
             let is_granule = |word: &&u64| {
-                **word >= MIN_GRANULE && bytes % **word == 0 && words.contains(&(bytes / **word))
+                **word >= MIN_GRANULE
+                    && bytes.is_multiple_of(**word)
+                    && words.contains(&(bytes / **word))
             };
             if let Some(granule) = words.iter().find(is_granule) {
                 return Ok(Some(*granule));

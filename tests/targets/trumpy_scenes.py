@@ -1,6 +1,9 @@
 """Models whose loss is kept, and what trumpy says the backward pass will need.
 
-    python tests/targets/trumpy_scenes.py mlp|cnn|transformer|resnet50
+    python tests/targets/trumpy_scenes.py mlp|cnn|transformer|resnet50|several|changed|checkpointed
+
+"several": two nets, three losses, one of them of both. "changed": a saved tensor was changed in place. Truth: what it says by loss and net,
+null where it raises an error.
 """
 import sys
 
@@ -62,8 +65,53 @@ def transformer():
     return net, odd.max(1).values.prod() + y[1:].std()
 
 
+def several():
+    """Two nets and three losses, which is what training a GAN looks like."""
+    first, second = nn.Sequential(nn.Linear(100, 64), nn.ReLU(), nn.Linear(64, 10)), nn.Linear(10, 7)
+    between = first(torch.randn(32, 100))
+    one, both = between.square().mean(), second(between).exp().sum()
+    alone = second(torch.randn(5, 10)).sigmoid().sum()
+    return {"first": first, "second": second}, {"one": one, "both": both, "alone": alone}
+
+
+def changed():
+    net = nn.Linear(100, 64)
+    y = net(torch.randn(32, 100)).exp()
+    loss = y.sum()
+    y.add_(1)
+    return {"net": net}, {"loss": loss}
+
+
+def checkpointed():
+    net = nn.Sequential(nn.Linear(100, 64), nn.ReLU(), nn.Linear(64, 10))
+    loss = torch.utils.checkpoint.checkpoint(net, torch.randn(32, 100), use_reentrant=False).square().sum()
+    return {"net": net}, {"loss": loss}
+
+
+def by_loss_and_net(nets, losses):
+    said = {}
+    for loss_name, loss in losses.items():
+        for net_name, net in nets.items():
+            try:
+                said[f"{loss_name} {net_name}"] = memory_for_backward(net, loss)
+            except RuntimeError:
+                said[f"{loss_name} {net_name}"] = None
+    return said
+
+
 def main():
     torch.manual_seed(0)
+    if sys.argv[1] in ("several", "changed", "checkpointed"):
+        nets, losses = globals()[sys.argv[1]]()
+        truth = {}
+        if sys.argv[1] != "checkpointed":  # which it would run anew
+            truth = by_loss_and_net(nets, losses)
+        first, second, one, both, alone, net, loss = map({**nets, **losses}.get, (
+            "first", "second", "one", "both", "alone", "net", "loss"))
+        nets = losses = None
+        handshake.ready(truth)
+        handshake.hold()
+        return
     net, loss = globals()[sys.argv[1]]()
     truth = {"memory_for_backward": memory_for_backward(net, loss)}
     handshake.ready(truth)

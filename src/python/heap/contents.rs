@@ -45,6 +45,12 @@ impl Heap<'_> {
         small_int(self.memory(), &self.layout.object, at).ok()
     }
 
+    /// Whether something is `True`.
+    pub fn is_true(&self, at: Addr) -> bool {
+        self.class_of(at).is_some_and(|class| &*class.name == "bool")
+            && small_int(self.memory(), &self.layout.object, at) == Ok(1)
+    }
+
     /// Keys and values of a dictionary.
     pub fn entries(&self, dict: Addr) -> Vec<(Addr, Addr)> {
         dicts::entries(self.memory(), &self.layout, dict).unwrap_or_else(|_| {

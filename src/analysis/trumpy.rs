@@ -1,0 +1,134 @@
+//! What trumpy's `memory_for_backward(net, loss)` says of each loss that is alive, by its own rule.
+//!
+//! The rule (trumpy 0.1.2): from `loss.grad_fn` on, every tensor in a field `_saved_…` of a node (not in lists, and not what functions
+//! written in Python save), but the parameters of `net`, told by object; of each storage the tensor with the most elements,
+//! with the bytes of these.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::model::{HolderMap, Model, SavedIn, TensorRow};
+
+/// What it says of one loss and one net.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackwardMemory {
+    /// Index of the net in [`HolderMap::models`]; `None` where the graph has parameters of none.
+    pub net: Option<usize>,
+    /// Its answer, in bytes.
+    pub bytes: u64,
+}
+
+/// One loss, and where the tool would not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LossMemory {
+    /// Index of the loss in [`HolderMap::tensors`].
+    pub loss: usize,
+    /// For each net that its graph leads to.
+    pub figures: Vec<BackwardMemory>,
+    /// Tensors that hooks packed: it would unpack them, which recomputes or copies them, and count what comes out.
+    pub packed: u64,
+    /// Saved tensors that were changed in place since: it raises an error.
+    pub changed: u64,
+    /// Whether nothing is saved any more, as after `backward()`: it raises an error.
+    pub nothing_saved: bool,
+}
+
+/// The losses that are alive: the results of nodes with one element that Python holds; where there are none, the results that no
+/// other result was made from.
+pub fn losses(map: &HolderMap) -> Vec<usize> {
+    // Fake tensors have nodes that are not read.
+    let nodes: FxHashSet<u64> = map.nodes.iter().map(|node| node.at).collect();
+    let made_by = |row: &TensorRow| row.tensor.grad_fn.filter(|at| nodes.contains(at));
+    let results = || (0..).zip(&map.tensors).filter(|(_, row)| row.object.is_some());
+    let scalars: Vec<usize> = results()
+        .filter(|(_, row)| row.tensor.numel == Some(1) && made_by(row).is_some())
+        .map(|(index, _)| index)
+        .collect();
+    if !scalars.is_empty() {
+        return scalars;
+    }
+    let further: FxHashSet<u64> =
+        map.nodes.iter().flat_map(|node| node.next.iter().copied()).collect();
+    let is_last = |row: &TensorRow| made_by(row).is_some_and(|at| !further.contains(&at));
+    results().filter(|(_, row)| is_last(row)).map(|(index, _)| index).collect()
+}
+
+/// What it says of each of these losses.
+pub fn memory_for_backward(map: &HolderMap, losses: &[usize]) -> Vec<LossMemory> {
+    let by_address: FxHashMap<u64, usize> =
+        map.nodes.iter().zip(0..).map(|(node, index)| (node.at, index)).collect();
+    let impl_of: FxHashMap<u64, u64> =
+        map.tensors.iter().filter_map(|row| Some((row.object?, row.tensor.at))).collect();
+    let parameters = |model: &Model| -> FxHashSet<u64> {
+        let own = model.modules.iter().flat_map(|module| &module.parameters);
+        own.filter_map(|object| impl_of.get(object).copied()).collect()
+    };
+    let models: Vec<FxHashSet<u64>> = map.models.iter().map(parameters).collect();
+    losses.iter().map(|&loss| of_loss(map, loss, &by_address, &models)).collect()
+}
+
+fn of_loss(
+    map: &HolderMap,
+    loss: usize,
+    by_address: &FxHashMap<u64, usize>,
+    models: &[FxHashSet<u64>],
+) -> LossMemory {
+    let mut reached: FxHashSet<usize> = FxHashSet::default();
+    let start = map.tensors[loss].tensor.grad_fn.and_then(|at| by_address.get(&at).copied());
+    let mut waiting: Vec<usize> = start.into_iter().collect();
+    let (mut leaves, mut packed): (FxHashSet<u64>, u64) = (FxHashSet::default(), 0);
+    while let Some(node) = waiting.pop() {
+        if reached.insert(node) {
+            let node = &map.nodes[node];
+            leaves.extend(node.variable);
+            packed += node.packed as u64;
+            waiting.extend(node.next.iter().filter_map(|next| by_address.get(next).copied()));
+        }
+    }
+    let is_here = |row: &TensorRow| row.saved.iter().any(|saved| reached.contains(&saved.node));
+    let kept = || {
+        let in_field = |row: &&TensorRow| {
+            row.saved
+                .iter()
+                .any(|saved| saved.by == SavedIn::Field && reached.contains(&saved.node))
+        };
+        map.tensors.iter().filter(in_field)
+    };
+    let of_net = |parameters: &FxHashSet<u64>| -> u64 {
+        let mut largest: FxHashMap<u64, (i64, u64)> = FxHashMap::default();
+        for row in kept().filter(|row| !parameters.contains(&row.tensor.at)) {
+            let (Some(storage), Some(bytes)) = (row.tensor.storage, row.tensor.logical_bytes())
+            else {
+                continue;
+            };
+            let numel = row.tensor.numel.unwrap_or(0);
+            let most = largest.entry(storage.data).or_default();
+            if numel > most.0 {
+                *most = (numel, bytes);
+            }
+        }
+        largest.values().map(|(_, bytes)| bytes).sum()
+    };
+    let nets = models.iter().enumerate().filter(|(_, parameters)| {
+        let mut saved = kept().map(|row| row.tensor.at).chain(leaves.iter().copied());
+        saved.any(|at| parameters.contains(&at))
+    });
+    let mut figures: Vec<BackwardMemory> = nets
+        .map(|(net, parameters)| BackwardMemory { net: Some(net), bytes: of_net(parameters) })
+        .collect();
+    if figures.is_empty() {
+        figures.push(BackwardMemory { net: None, bytes: of_net(&FxHashSet::default()) });
+    }
+    let is_changed = |row: &&TensorRow| {
+        row.saved.iter().any(|saved| {
+            let version = row.tensor.version;
+            reached.contains(&saved.node) && version.is_some_and(|version| version != saved.version)
+        })
+    };
+    LossMemory {
+        loss,
+        figures,
+        packed,
+        changed: map.tensors.iter().filter(is_changed).count() as u64,
+        nothing_saved: packed == 0 && !map.tensors.iter().any(is_here),
+    }
+}

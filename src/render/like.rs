@@ -1,0 +1,156 @@
+//! What older tools would say of the same job, by their own rules, as text and as JSON.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::RenderError;
+use super::holders::{footer, name};
+use super::label::one_line;
+use super::size::{bytes, count};
+use crate::analysis::{LossMemory, ModelSize, memory_for_backward, model_sizes};
+use crate::model::HolderMap;
+
+/// Losses listed without being asked for.
+const MAX_LISTED: usize = 40;
+/// Modelsize counts every element at so many bytes, in millions of bytes.
+const TYPE_SIZE: f64 = 4.0;
+
+/// Writes trumpy's `memory_for_backward` of these losses.
+pub fn like_trumpy_text(
+    out: &mut dyn Write,
+    map: &HolderMap,
+    losses: &[usize],
+) -> Result<(), RenderError> {
+    writeln!(out, "trumpy's memory_for_backward(net, loss), by its rule:")?;
+    if losses.is_empty() {
+        writeln!(out, "    no tensor with an autograd graph is alive")?;
+    }
+    let listed = &losses[..losses.len().min(MAX_LISTED)];
+    for memory in memory_for_backward(map, listed) {
+        for figure in &memory.figures {
+            let net = match figure.net {
+                Some(net) => one_line(&map.models[net].name),
+                None => "no module".to_owned(),
+            };
+            let loss = name(map, &map.tensors[memory.loss]);
+            writeln!(
+                out,
+                "    net {net}, loss {loss}: {} ({} B)",
+                bytes(figure.bytes),
+                count(figure.bytes)
+            )?;
+        }
+        for note in notes(&memory) {
+            writeln!(out, "        {note}")?;
+        }
+    }
+    if losses.len() > listed.len() {
+        let left = count((losses.len() - listed.len()) as u64);
+        writeln!(out, "    {left} more losses are alive: --loss NAME picks one")?;
+    }
+    footer(out, map)
+}
+
+/// Where the tool itself would say something else.
+fn notes(memory: &LossMemory) -> Vec<String> {
+    let mut notes = Vec::new();
+    if memory.nothing_saved {
+        notes.push(
+            "nothing is saved (any more): trumpy raises an error after backward()".to_owned(),
+        );
+    }
+    if memory.packed > 0 {
+        notes.push(format!(
+            "{} tensors are packed by hooks (checkpoints, offload) and not in it: trumpy would unpack them",
+            count(memory.packed)
+        ));
+    }
+    if memory.changed > 0 {
+        notes.push(format!(
+            "{} saved tensors were changed in place since: trumpy raises an error",
+            count(memory.changed)
+        ));
+    }
+    notes
+}
+
+/// The same as JSON.
+pub fn like_trumpy_json(
+    out: &mut dyn Write,
+    map: &HolderMap,
+    losses: &[usize],
+) -> Result<(), RenderError> {
+    let loss = |memory: &LossMemory| {
+        let row = &map.tensors[memory.loss];
+        let figures = memory.figures.iter().map(|figure| {
+            json!({
+                "net": figure.net.map(|net| &map.models[net].name),
+                "memory_for_backward": figure.bytes,
+            })
+        });
+        json!({
+            "loss": name(map, row),
+            "id": row.object,
+            "figures": figures.collect::<Vec<Value>>(),
+            "packed_by_hooks": memory.packed,
+            "changed_in_place": memory.changed,
+            "nothing_saved": memory.nothing_saved,
+        })
+    };
+    let losses: Vec<Value> = memory_for_backward(map, losses).iter().map(loss).collect();
+    serde_json::to_writer_pretty(&mut *out, &json!({"like": "trumpy", "losses": losses}))?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn millions(elements: u64) -> f64 {
+    elements as f64 * TYPE_SIZE / 1e6
+}
+
+/// Writes modelsize's figures of every model.
+pub fn like_modelsize_text(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+    writeln!(out, "modelsize(model, input) at 4 bytes an element, by its rule:")?;
+    if map.models.is_empty() {
+        writeln!(out, "    no module with tensors is alive")?;
+    }
+    for ModelSize { model, parameters, intermediates } in model_sizes(map) {
+        let model = &map.models[model];
+        let class = model.modules.first().map_or("?", |module| &*module.class);
+        write!(
+            out,
+            "    {} ({}): parameters {:.6} M, intermediate variables ",
+            one_line(&model.name),
+            one_line(class),
+            millions(parameters)
+        )?;
+        match intermediates {
+            Ok(elements) => writeln!(
+                out,
+                "{:.4} M, with backward {:.4} M",
+                millions(elements),
+                2.0 * millions(elements)
+            )?,
+            Err(why) => writeln!(out, "are not known: {}", one_line(&why))?,
+        }
+    }
+    footer(out, map)
+}
+
+/// The same as JSON, in elements.
+pub fn like_modelsize_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+    let model = |size: &ModelSize| {
+        let model = &map.models[size.model];
+        json!({
+            "model": model.name,
+            "class": model.modules.first().map(|module| &module.class),
+            "parameter_elements": size.parameters,
+            "intermediate_elements": size.intermediates.as_ref().ok(),
+            "why_unknown": size.intermediates.as_ref().err(),
+        })
+    };
+    let models: Vec<Value> = model_sizes(map).iter().map(model).collect();
+    serde_json::to_writer_pretty(&mut *out, &json!({"like": "modelsize", "models": models}))?;
+    writeln!(out)?;
+    Ok(())
+}
