@@ -128,6 +128,26 @@ pub struct HolderMap {
     pub unreadable: u64,
     /// What refers to the tensors that were asked about.
     pub referrers: Vec<Referrers>,
+    /// Objects of the program that count the steps of training.
+    pub counting: Vec<CountingObject>,
+}
+
+/// An object that counts the steps of training in an attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CountingObject {
+    /// What it is.
+    pub kind: CountingKind,
+    /// Its `id()`.
+    pub object: u64,
+}
+
+/// What counts; the first says most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CountingKind {
+    /// `transformers.TrainerState`, in `global_step`.
+    Trainer,
+    /// A scheduler of `torch.optim.lr_scheduler`, in `last_epoch`: its own steps, which need not be the optimizer's.
+    Scheduler,
 }
 
 /// What refers to the Python object of a tensor.

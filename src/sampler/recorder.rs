@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, BlockMap, Consistency, CudaIndex, End, EndReason,
-    Metric, MissedWhy, Nanos, Pool, ReaderKind, Record, RecordSink, Sample, Totals,
+    AllocatorBackend, AllocatorCounters, BlockMap, Consistency, CudaIndex, End, EndReason, Metric,
+    MissedWhy, Nanos, Pool, ReaderKind, Record, RecordSink, Sample, Totals,
 };
 
 use crate::torch::TorchError;

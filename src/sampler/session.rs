@@ -168,8 +168,10 @@ impl Session {
         while let Some(look) = self.holders.as_ref().and_then(HolderThread::take) {
             match look {
                 // Now, not some milliseconds ago: other records of that time have gone on already.
-                Ok((snapshot, counter)) => {
+                Ok((snapshot, counter, counting)) => {
                     self.steps.found(counter);
+                    let (python, process) = (self.readers.python.as_ref(), &self.readers.process);
+                    self.steps.found_objects(python, process, &counting);
                     let time = self.now();
                     let age = Nanos(time.0.saturating_sub(snapshot.time.0));
                     let snapshot = match self.exact {
@@ -208,9 +210,7 @@ impl Session {
             })
         };
         let known = &mut self.backward;
-        threads
-            .iter()
-            .any(|it| *known.entry(it.stack).or_insert_with(|| runs_engine(it.stack)))
+        threads.iter().any(|it| *known.entry(it.stack).or_insert_with(|| runs_engine(it.stack)))
     }
 
     /// Takes what is seen of the job now; a look at holders that is due is made if this is its moment.
