@@ -61,7 +61,8 @@ fn profile(words: &Words) -> Result<Profile> {
         _ => bail!(
             "the recording has no whole training iteration: nothing counts its steps, and its counters do not repeat \
              themselves. Record two steps or more with --iter-var NAME (the loop's variable) or with --holders (the step \
-             counter of Adam, AdamW and others, not fused or capturable), or name a line with --marker FILE:LINE"
+             counter of Adam, AdamW and others, where it is not on the GPU as those of fused and capturable ones are; transformers' \
+             Trainer, a learning-rate scheduler), or name a line with --marker FILE:LINE"
         ),
     }
 }

@@ -11,7 +11,9 @@ use super::paths;
 use super::referrers;
 use super::rows::Rows;
 use crate::model::holdings::InUse;
-use crate::model::{AllocatorBackend, BlockMap, Consistency, HolderMap, Nanos};
+use crate::model::{
+    AllocatorBackend, BlockMap, Consistency, CountingKind, CountingObject, HolderMap, Nanos,
+};
 use crate::python::{Class, Heap, HeapError, PythonReader};
 use crate::target::{Addr, PageCache, Process, ProcessError, Standstill};
 use crate::torch::{TensorReader, TensorTypes, TorchReader};
@@ -40,6 +42,7 @@ pub(super) enum Role {
     Tensor,
     Module,
     Optimizer,
+    Counting(CountingKind),
     Nothing,
 }
 
@@ -49,6 +52,7 @@ pub(super) struct Found {
     pub(super) tensors: Vec<Addr>,
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
+    pub(super) counting: Vec<CountingObject>,
 }
 
 impl HolderReader {
@@ -128,7 +132,19 @@ impl HolderReader {
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
         let age = went_on.get().map_or(Duration::ZERO, Instant::elapsed);
         let models = named.models;
-        Ok(HolderMap { tensors, nodes, blocks, pause, age, objects, unreadable, referrers, models })
+        let counting = found.counting;
+        Ok(HolderMap {
+            tensors,
+            nodes,
+            blocks,
+            pause,
+            age,
+            objects,
+            unreadable,
+            referrers,
+            counting,
+            models,
+        })
     }
 }
 
@@ -166,9 +182,14 @@ fn find(heap: &Heap<'_>, types: TensorTypes) -> Found {
             Role::Tensor => found.tensors.push(object.at),
             Role::Module => found.modules.push(object.at),
             Role::Optimizer => found.optimizers.push(object.at),
+            Role::Counting(kind) => {
+                found.counting.push(CountingObject { kind, object: object.at.0 });
+            }
             Role::Nothing => {}
         }
     }
+    // Whoever takes the first one takes the same one again.
+    found.counting.sort_unstable();
     found
 }
 
@@ -179,6 +200,9 @@ fn role(heap: &Heap<'_>, class: &Class, types: TensorTypes) -> Role {
     for (name, module, role) in [
         ("Module", "torch.nn.modules.module", Role::Module),
         ("Optimizer", "torch.optim.optimizer", Role::Optimizer),
+        ("TrainerState", "transformers.trainer_callback", Role::Counting(CountingKind::Trainer)),
+        ("LRScheduler", "torch.optim.lr_scheduler", Role::Counting(CountingKind::Scheduler)),
+        ("_LRScheduler", "torch.optim.lr_scheduler", Role::Counting(CountingKind::Scheduler)),
     ] {
         let is_base = |base: &Addr| {
             heap.class_at(*base).is_some_and(|base| {

@@ -156,6 +156,26 @@ pub struct HolderMap {
     pub referrers: Vec<Referrers>,
     /// The outermost modules that have tensors.
     pub models: Vec<Model>,
+    /// Objects of the program that count the steps of training.
+    pub counting: Vec<CountingObject>,
+}
+
+/// An object that counts the steps of training in an attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CountingObject {
+    /// What it is.
+    pub kind: CountingKind,
+    /// Its `id()`.
+    pub object: u64,
+}
+
+/// What counts; the first says most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CountingKind {
+    /// `transformers.TrainerState`, in `global_step`.
+    Trainer,
+    /// A scheduler of `torch.optim.lr_scheduler`, in `last_epoch`: its own steps, which need not be the optimizer's.
+    Scheduler,
 }
 
 /// What refers to the Python object of a tensor.

@@ -183,6 +183,10 @@ pub enum StepClock {
     Optimizer,
     /// A variable of the program: the number of the step under way.
     Variable,
+    /// `global_step` of the `TrainerState` of transformers.
+    Trainer,
+    /// `last_epoch` of a scheduler of learning rates: its own steps, each of which may be several of the optimizer, or an epoch.
+    Scheduler,
 }
 
 /// The step counter of an optimizer, or a variable of the program that counts.

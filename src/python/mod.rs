@@ -6,6 +6,7 @@
 //! Start reading at [`PythonReader`]; how one stack is read without a stop is told in [`walk`].
 
 mod activity;
+mod attribute;
 mod batch;
 mod code;
 mod code_object;
@@ -32,6 +33,7 @@ mod variables;
 pub mod walk;
 mod windows;
 
+pub use attribute::IntegerAttribute;
 pub use error::PythonError;
 pub use heap::{Class, Edge, Heap, HeapError, Kind, Local, Object};
 pub use layout::LayoutSource;

@@ -1,5 +1,6 @@
 //! The one way into this room: attach to a process, then take samples.
 
+use super::attribute::IntegerAttribute;
 use super::error::PythonError;
 use super::fallback::PySpyReader;
 use super::heap::{Heap, HeapError};
@@ -173,6 +174,23 @@ impl PythonReader {
             Reader::Own(own) => {
                 let process = Process::open(process.pid()).ok()?;
                 Some(IntegerVariable::new(process, own.interpreter().clone(), name))
+            }
+            Reader::PySpy(_) => None,
+        }
+    }
+
+    /// What reads the integer attribute `name` of the object at `object` of `process`, the one attached to; `None` when py-spy reads
+    /// the stacks, or the object is gone.
+    pub fn integer_attribute(
+        &self,
+        process: &Process,
+        object: u64,
+        name: &'static str,
+    ) -> Option<IntegerAttribute> {
+        match &self.reader {
+            Reader::Own(own) => {
+                let process = Process::open(process.pid()).ok()?;
+                IntegerAttribute::new(process, own.interpreter().clone(), object, name)
             }
             Reader::PySpy(_) => None,
         }

@@ -104,6 +104,12 @@ pub fn iterations_text(
         (IterationClock::Steps, Some(StepClock::Variable)) => {
             "the loop's variable changes".to_owned()
         }
+        (IterationClock::Steps, Some(StepClock::Trainer)) => {
+            "global_step of the Trainer rises".to_owned()
+        }
+        (IterationClock::Steps, Some(StepClock::Scheduler)) => {
+            "last_epoch of the learning-rate scheduler rises".to_owned()
+        }
         (IterationClock::Steps, _) => "the optimizer's step counter rises".to_owned(),
         (IterationClock::Marker(marker), _) => {
             format!("a thread comes to {}:{}", marker.file, marker.line)
@@ -131,6 +137,8 @@ fn listed(profile: &Profile) -> Vec<Cow<'_, Iteration>> {
 fn counted_by(profile: &Profile) -> String {
     match (profile.iteration_clock(), profile.step_clock()) {
         (IterationClock::Steps, Some(StepClock::Variable)) => "variable".to_owned(),
+        (IterationClock::Steps, Some(StepClock::Trainer)) => "trainer".to_owned(),
+        (IterationClock::Steps, Some(StepClock::Scheduler)) => "scheduler".to_owned(),
         (IterationClock::Steps, _) => "optimizer".to_owned(),
         (IterationClock::Marker(marker), _) => format!("marker {}:{}", marker.file, marker.line),
         (IterationClock::Period(_), _) => "period".to_owned(),
@@ -148,6 +156,14 @@ fn summary(
         (IterationClock::Steps, Some(StepClock::Variable)) => {
             ("steps", "the loop's variable (--iter-var)".to_owned())
         }
+        (IterationClock::Steps, Some(StepClock::Trainer)) => {
+            ("steps", "global_step of transformers' TrainerState".to_owned())
+        }
+        (IterationClock::Steps, Some(StepClock::Scheduler)) => (
+            "steps",
+            "last_epoch of a learning-rate scheduler: each may be several real steps, or an epoch (--period counts by the allocator's counters)"
+                .to_owned(),
+        ),
         (IterationClock::Steps, _) => ("steps", "the optimizer's step counter".to_owned()),
         (IterationClock::Marker(marker), _) => {
             ("steps", format!("how often a thread came to {}:{}", marker.file, marker.line))

@@ -11,7 +11,7 @@ use super::optimizer_counter::OptimizerCounter;
 use super::readers::Readers;
 use crate::holders::{HolderReader, Pausing};
 use crate::model::holdings::snapshot;
-use crate::model::{HolderSnapshot, Nanos};
+use crate::model::{CountingObject, HolderSnapshot, Nanos};
 
 /// Looks that may wait to be recorded.
 const MOST_WAITING: usize = 16;
@@ -25,7 +25,8 @@ const LATE: Duration = Duration::from_millis(500);
 const NOTICE_EVERY: Duration = Duration::from_millis(20);
 
 /// A look and where training counts its steps, or why there is none.
-pub(super) type Looked = Result<(HolderSnapshot, Option<OptimizerCounter>), String>;
+pub(super) type Looked =
+    Result<(HolderSnapshot, Option<OptimizerCounter>, Vec<CountingObject>), String>;
 
 /// The thread.
 pub(super) struct HolderThread {
@@ -144,7 +145,8 @@ fn look(
             let ago = pause + look.map.age;
             let time = Nanos(start.elapsed().saturating_sub(ago).as_nanos() as u64);
             let clock = OptimizerCounter::find(&look.map, &readers.process);
-            (Ok((snapshot(&look.map, time), clock)), Some(pause * look.attempts))
+            let paused = pause * look.attempts;
+            (Ok((snapshot(&look.map, time), clock, look.map.counting)), Some(paused))
         }
         // What another process kept it from was only waited for.
         Err(error) => (Err(error.to_string()), error.is_traced().then_some(Duration::ZERO)),

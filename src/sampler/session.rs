@@ -168,8 +168,10 @@ impl Session {
         while let Some(look) = self.holders.as_ref().and_then(HolderThread::take) {
             match look {
                 // Now, not some milliseconds ago: other records of that time have gone on already.
-                Ok((snapshot, counter)) => {
+                Ok((snapshot, counter, counting)) => {
                     self.steps.found(counter);
+                    let (python, process) = (self.readers.python.as_ref(), &self.readers.process);
+                    self.steps.found_objects(python, process, &counting);
                     let time = self.now();
                     let age = Nanos(time.0.saturating_sub(snapshot.time.0));
                     let snapshot = match self.exact {

@@ -1,9 +1,11 @@
-//! What counts the steps of training: a variable that was named, else the counter that optimizers keep for their first parameter.
+//! What counts the steps of training: a variable that was named, else the counter that optimizers keep for their first parameter,
+//! else an object of the program that counts them.
 
 use super::loop_variables::LoopVariables;
 use super::optimizer_counter::OptimizerCounter;
-use crate::model::{Nanos, Step, StepClock, WatchedSteps};
+use crate::model::{CountingKind, CountingObject, Nanos, Step, StepClock, WatchedSteps};
 use crate::probe::RawStep;
+use crate::python::{IntegerAttribute, PythonReader};
 use crate::target::Process;
 
 /// What the words mean that a program in the kernel reads to see the steps between the events.
@@ -32,6 +34,7 @@ pub(super) enum Places {
 pub(super) struct Steps {
     variables: Option<LoopVariables>,
     counter: Option<OptimizerCounter>,
+    object: Option<(StepClock, IntegerAttribute)>,
     /// When the counter was last read.
     counted: Option<Nanos>,
     last: Option<Step>,
@@ -47,11 +50,37 @@ impl Steps {
 
     /// What a look at holders found.
     pub(super) fn found(&mut self, counter: Option<OptimizerCounter>) {
+        if counter.is_some() {
+            self.object = None;
+        }
         if self.variables.is_none() && counter.is_some() && counter != self.counter {
             // Another one's count has nothing to do with the last.
             (self.last, self.counted) = (None, None);
         }
         self.counter = counter;
+    }
+
+    /// Objects that a look at holders found to count; the first is taken, and kept while it is among them.
+    pub(super) fn found_objects(
+        &mut self,
+        python: Option<&PythonReader>,
+        process: &Process,
+        found: &[CountingObject],
+    ) {
+        let known = self.object.as_ref().map(|(_, attribute)| attribute.object());
+        let first = found.first().map(|first| first.kind);
+        let is_kept = found.iter().any(|it| Some(it.object) == known && Some(it.kind) == first);
+        if self.variables.is_some() || self.counter.is_some() || is_kept {
+            return;
+        }
+        self.object = found.first().and_then(|first| {
+            let (clock, name) = match first.kind {
+                CountingKind::Trainer => (StepClock::Trainer, "global_step"),
+                CountingKind::Scheduler => (StepClock::Scheduler, "last_epoch"),
+            };
+            Some((clock, python?.integer_attribute(process, first.object, name)?))
+        });
+        (self.last, self.counted) = (None, None);
     }
 
     /// The last step that was told of.
@@ -128,17 +157,17 @@ impl Steps {
             variables.saw(time);
             return Some(step);
         }
-        match self.counter?.read(process) {
-            Some(step) => {
-                self.counted = self.counted.max(Some(time));
-                Some(Step { time, step, ..Step::default() })
-            }
-            // What is no counter any more is looked for by the next look at holders.
-            None => {
-                self.counter = None;
-                None
-            }
+        // What is no counter any more is looked for by the next look at holders.
+        if let Some(counter) = self.counter {
+            let read = counter.read(process);
+            self.counter = self.counter.filter(|_| read.is_some());
+            self.counted = self.counted.max(read.map(|_| time));
+            return read.map(|step| Step { time, step, ..Step::default() });
         }
+        let (clock, object) = self.object.as_mut()?;
+        let (clock, read) = (*clock, object.read());
+        self.counted = self.counted.max(read.map(|_| time));
+        read.map(|step| Step { time, step, clock, ..Step::default() })
     }
 
     /// Takes a step; gives it back where it is another one than the last.
@@ -148,7 +177,7 @@ impl Steps {
             (None, _) => true,
             (Some(last), StepClock::Variable) => (last.step, last.epoch) != (now.step, now.epoch),
             // One that begins anew is another optimizer's, or none at all.
-            (Some(last), StepClock::Optimizer) => last.step < now.step,
+            (Some(last), _) => last.step < now.step || last.clock != now.clock,
         };
         is_new.then_some(now)
     }

@@ -62,7 +62,7 @@
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
 //! | 21 | holders | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), holder, bytes, count; how long before (ns) the process was stopped and, for each block without a name: index of its device, opt index of its holder, address, bytes; for each device opt bytes of other tensors that are results of nodes; earlier files end before the time or before these |
-//! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable), opt longest time (ns) since it was made, 0 for exactly between the events before and after it, whether the variable is there no more (0 or 1); earlier files end before these four, the last two or the last |
+//! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable, Trainer's `global_step`, learning-rate scheduler's `last_epoch`), opt longest time (ns) since it was made, 0 for exactly between the events before and after it, whether the variable is there no more (0 or 1); earlier files end before these four, the last two or the last |
 //! | 23 | inherited | time, makers, memory (below): what a recording has from its dropped beginning |
 //! | 24 | triggered | time, condition, what was seen |
 //! | 25 | thrown | time, opt error: opt thread, opt stack, the error's words |

@@ -121,14 +121,43 @@ def thirds(model, optimizer, batch):
     made = 0
     for made in handshake.until_asked():
         loss = model(batch.inputs.repeat(100, 1)).square().mean()
-        time.sleep(0.03)
+        time.sleep(0.06)
         loss.backward()
-        time.sleep(0.03)
+        time.sleep(0.06)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         del loss
-        time.sleep(0.03)
+        time.sleep(0.06)
     return made
+
+
+@dataclasses.dataclass
+class TrainerState:
+    """As transformers has it, in the attributes that tell."""
+
+    epoch: float = 0.0
+    global_step: int = 0
+
+
+TrainerState.__module__ = "transformers.trainer_callback"
+
+
+def counted_elsewhere(model, batch, state, steps):
+    """The counter of a fused optimizer is on the GPU; a scheduler counts, and a Trainer if `state` is one. Both at the end."""
+    optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    for _ in range(2):
+        step(model, optimizer, batch)
+    print("MADE", flush=True)
+    handshake.hold()
+    for _ in range(steps):
+        step(model, optimizer, batch)
+        time.sleep(0.05)
+        scheduler.step()
+        if state is not None:
+            state.global_step += 1
+        time.sleep(0.05)
+    return [scheduler.last_epoch, state and state.global_step]
 
 
 def unique(tensors):
@@ -204,6 +233,12 @@ def main():
             continue
         elif request == "steady":
             print(json.dumps(steady(model, optimizer, batch, *map(int, argument))), flush=True)
+            continue
+        elif request in ("trainer", "scheduler"):
+            del optimizer
+            gc.collect()
+            state = TrainerState(global_step=1000) if request == "trainer" else None
+            print(json.dumps(counted_elsewhere(model, batch, state, int(argument[0]))), flush=True)
             continue
         elif request == "thirds":
             print(json.dumps(thirds(model, optimizer, batch)), flush=True)

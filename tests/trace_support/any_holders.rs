@@ -44,7 +44,12 @@ pub fn holders() -> impl Strategy<Value = Record> {
 }
 
 pub fn step() -> impl Strategy<Value = Record> {
-    let clock = prop_oneof![Just(StepClock::Optimizer), Just(StepClock::Variable)];
+    let clock = prop_oneof![
+        Just(StepClock::Optimizer),
+        Just(StepClock::Variable),
+        Just(StepClock::Trainer),
+        Just(StepClock::Scheduler)
+    ];
     (number(), number(), option::of(number()), clock, option::of(number()), any::<bool>()).prop_map(
         |(time, step, epoch, clock, within, is_over)| {
             let within = within.map(Nanos);

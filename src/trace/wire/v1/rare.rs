@@ -387,6 +387,8 @@ pub(crate) struct CountedBy {
 enum Clock {
     Optimizer,
     Variable,
+    Trainer,
+    Scheduler,
 }
 
 impl From<model::Step> for CountedBy {
@@ -394,6 +396,8 @@ impl From<model::Step> for CountedBy {
         let clock = match step.clock {
             model::StepClock::Optimizer => Clock::Optimizer,
             model::StepClock::Variable => Clock::Variable,
+            model::StepClock::Trainer => Clock::Trainer,
+            model::StepClock::Scheduler => Clock::Scheduler,
         };
         CountedBy { epoch: step.epoch, clock }
     }
@@ -410,6 +414,8 @@ impl CountedBy {
         let clock = match self.clock {
             Clock::Optimizer => model::StepClock::Optimizer,
             Clock::Variable => model::StepClock::Variable,
+            Clock::Trainer => model::StepClock::Trainer,
+            Clock::Scheduler => model::StepClock::Scheduler,
         };
         model::Step { time, step, epoch: self.epoch, clock, within, is_over: false }
     }
