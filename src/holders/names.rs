@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::reader::Found;
+use super::walk::Found;
 use crate::model::Category;
 use crate::python::Heap;
 use crate::target::Addr;
@@ -89,19 +89,16 @@ pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
     let mut children: FxHashSet<Addr> = FxHashSet::default();
     for module in &found.modules {
         let mut own = Parts::default();
-        for (attribute, value) in heap.attributes(*module) {
-            let category = match attribute.as_str() {
-                "_parameters" => Category::Parameter,
-                "_buffers" => Category::Buffer,
-                "_modules" => {
-                    let entries = heap.named_entries(value).into_iter();
-                    own.children = entries.filter(|(_, at)| is_module.contains(at)).collect();
-                    children.extend(own.children.iter().map(|(_, child)| *child));
-                    continue;
-                }
-                _ => continue,
-            };
-            for (name, tensor) in heap.named_entries(value) {
+        let [parameters, buffers, modules] =
+            heap.attributes_called(*module, ["_parameters", "_buffers", "_modules"]);
+        if let Some(modules) = modules {
+            let entries = heap.named_entries(modules).into_iter();
+            own.children = entries.filter(|(_, at)| is_module.contains(at)).collect();
+            children.extend(own.children.iter().map(|(_, child)| *child));
+        }
+        for (tensors, category) in [(parameters, Category::Parameter), (buffers, Category::Buffer)]
+        {
+            for (name, tensor) in tensors.map_or(Vec::new(), |dict| heap.named_entries(dict)) {
                 if is_tensor.contains(&tensor) {
                     named.set_category(tensor, category);
                     own.tensors.push((name, tensor, category));

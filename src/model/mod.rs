@@ -33,7 +33,8 @@ pub use events::{
 pub use frame_walk::{BackwardWalk, FrameWalk, LevelsAt, ProbedFrame};
 pub use gpu::{CudaIndex, Device, DeviceUsage, ProcessUsage};
 pub use holders::{
-    Category, GraphNode, HolderMap, Referrer, Referrers, SavedBy, SavedIn, TensorRow,
+    Category, GraphNode, HolderMap, Incomplete, LookLimit, Referrer, Referrers, SavedBy, SavedIn,
+    Stops, TensorRow,
 };
 pub use holdings::{
     DeviceHoldings, Held, HeldOnDevice, HeldStorages, HolderSnapshot, NamelessBlock, StorageGroup,

@@ -33,7 +33,7 @@ pub mod walk;
 mod windows;
 
 pub use error::PythonError;
-pub use heap::{Class, Edge, Heap, HeapError, Kind, Local, Object};
+pub use heap::{Class, Edge, Heap, HeapError, Kind, Listing, Local, Object};
 pub use layout::LayoutSource;
 pub use line_cache::LineCache;
 pub use own::SampleStats;

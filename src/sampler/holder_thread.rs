@@ -6,17 +6,20 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::holders::look_at_holders;
+use super::holders::{HolderLook, look_for};
 use super::readers::Readers;
 use super::steps::OptimizerCounter;
-use crate::holders::Pausing;
+use crate::holders::LookOptions;
 use crate::model::holdings::snapshot;
-use crate::model::{HolderSnapshot, Nanos};
+use crate::model::{HolderMap, HolderSnapshot, Nanos, Stops};
 
 /// Looks that may wait to be recorded.
 const MOST_WAITING: usize = 16;
 /// No more often than this, however short the pauses are.
 const LEAST_REST: Duration = Duration::from_millis(250);
+/// For each part of the time that the job may stand still, memspy itself may work for so many on a core that the job may want;
+/// half of the time at most.
+const WORK: f64 = 10.0;
 const NOTICE_EVERY: Duration = Duration::from_millis(20);
 
 /// A look and where training counts its steps, or why there is none.
@@ -32,7 +35,12 @@ pub(super) struct HolderThread {
 impl HolderThread {
     /// Starts it for process `pid`, with readers of its own. The process stands still for at most `budget` of the time
     /// (0.01 is 1 %), on average; times count from `start`.
-    pub(super) fn start(pid: u32, budget: f64, start: Instant) -> std::io::Result<HolderThread> {
+    pub(super) fn start(
+        pid: u32,
+        budget: f64,
+        options: LookOptions,
+        start: Instant,
+    ) -> std::io::Result<HolderThread> {
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, looks) = sync_channel(MOST_WAITING);
         let stopped = Arc::clone(&stop);
@@ -41,14 +49,15 @@ impl HolderThread {
                 let Ok(mut readers) = Readers::attach(pid) else { return };
                 while !stopped.load(Ordering::Relaxed) {
                     let began = Instant::now();
-                    let (looked, paused) = look(&mut readers, start);
+                    let (looked, paused) = look(&mut readers, options, start);
+                    let took = began.elapsed();
                     let gone = !readers.process.is_alive();
                     if gone || sender.try_send(looked).is_err() {
                         return;
                     }
-                    // A look that failed may have stopped it as well.
-                    let paused = paused.unwrap_or_else(|| began.elapsed());
-                    let rest = paused.div_f64(budget.max(1e-6)).max(LEAST_REST);
+                    let budget = budget.max(1e-6);
+                    let rest = took.div_f64((WORK * budget).min(0.5));
+                    let rest = rest.max(paused.div_f64(budget)).max(LEAST_REST);
                     let until = began + rest;
                     while Instant::now() < until && !stopped.load(Ordering::Relaxed) {
                         std::thread::sleep(
@@ -66,19 +75,26 @@ impl HolderThread {
     }
 }
 
-/// One look, and for how long the process stood still in all its attempts.
-fn look(readers: &mut Readers, start: Instant) -> (Looked, Option<Duration>) {
-    match look_at_holders(readers, Pausing::Stop) {
+/// One look, and for how long the process stood still in all its attempts, also those of a look that failed.
+fn look(readers: &mut Readers, options: LookOptions, start: Instant) -> (Looked, Duration) {
+    let mut stops = Stops::default();
+    let looked = look_for(readers, options, None, &mut stops);
+    let looked = match looked {
+        // Its sums would be taken for those of all tensors.
+        Ok(HolderLook { map: HolderMap { incomplete: Some(incomplete), .. }, .. }) => {
+            Err(format!("{} was reached before the look was complete", incomplete.limit))
+        }
         Ok(look) => {
             let pause = look.map.pause.unwrap_or_default();
             // When it was stopped.
             let ago = pause + look.map.age;
             let time = Nanos(start.elapsed().saturating_sub(ago).as_nanos() as u64);
             let clock = OptimizerCounter::find(&look.map);
-            (Ok((snapshot(&look.map, time), clock)), Some(pause * look.attempts))
+            Ok((snapshot(&look.map, time), clock))
         }
-        Err(error) => (Err(error.to_string()), None),
-    }
+        Err(error) => Err(error.to_string()),
+    };
+    (looked, stops.total)
 }
 
 impl Drop for HolderThread {

@@ -6,6 +6,7 @@
 //! Start reading at [`Process`] and [`Memory`].
 
 pub mod access;
+pub mod budget;
 pub mod elf;
 pub mod environment;
 pub mod field;
@@ -14,12 +15,15 @@ pub mod host_pids;
 pub mod image;
 pub mod mappings;
 pub mod memory;
+pub mod page_copy;
+mod page_index;
 pub mod pages;
 pub mod pause;
 pub mod process;
 pub mod usdt;
 
 pub use access::Access;
+pub use budget::Budget;
 pub use elf::{LoadedObject, ObjectError, SymbolError};
 pub use field::{Field, Scalar};
 pub use host_memory::{HostMemory, MemoryLimit};
@@ -27,6 +31,7 @@ pub use host_pids::{FoundProcess, HostPids};
 pub use image::{MemoryImage, RecordingMemory};
 pub use mappings::{Mapping, Mappings};
 pub use memory::{Addr, LiveMemory, Memory, MemoryError, Span};
+pub use page_copy::PagePlan;
 pub use pages::{Look, PageCache};
-pub use pause::{Pause, PauseError, Standstill};
+pub use pause::{GoneOn, Pause, PauseError, Standstill};
 pub use process::{OsThread, Process, ProcessError};
