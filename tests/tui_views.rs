@@ -159,9 +159,12 @@ fn holders() -> Holders {
             ],
         }],
     };
+    let mut stops = Stops::default();
+    stops.add(Duration::from_millis(20));
+    stops.add(Duration::from_micros(43_200));
     Holders {
         looking: false,
-        last: Some(Ok(Seen { snapshot, age: Duration::from_secs(3), attempts: 2 })),
+        last: Some(Ok(Seen { snapshot, age: Duration::from_secs(3), stops })),
     }
 }
 
@@ -174,7 +177,7 @@ fn holders_are_listed_by_category_with_the_pause_they_cost() {
     let lines = drawn(&now, &Holders::default(), &mut state, FULL, (80, 24));
     assert!(lines.iter().any(|line| line == "h looks who holds the memory"));
     let lines = drawn(&now, &holders(), &mut state, FULL, (80, 24));
-    let title = "By holder: 407.00 MiB 3.0 s ago; the job stood still for 43.2 ms (2 attempts)";
+    let title = "By holder: 407.00 MiB 3.0 s ago; the job stood still for 43.2 ms (2 stops)";
     assert!(lines.iter().any(|line| line.starts_with(&title[..60])), "{}", lines.join("\n"));
     let list: Vec<&str> = lines
         .iter()

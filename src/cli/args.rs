@@ -4,6 +4,7 @@ mod checkpoint;
 mod devices;
 mod flight;
 mod kept;
+mod limits;
 mod record;
 mod top;
 mod values;
@@ -19,6 +20,7 @@ pub use checkpoint::{Pause, Resume};
 pub use devices::{Devices, DevicesFormat};
 pub use flight::{Join, ThenWord, Until, Verdict};
 pub use kept::Kept;
+pub use limits::Limits;
 pub use record::{FreesWord, ProbesWord, Record, RecordFormat};
 pub use top::Top;
 pub use values::time;
@@ -307,6 +309,9 @@ pub struct Dump {
     /// Do not stop the job (for some milliseconds) to sort its memory by holder: what it changes meanwhile may be torn
     #[arg(long, visible_alias = "nonblocking")]
     pub no_pause: bool,
+    /// What the look may cost
+    #[command(flatten)]
+    pub limits: Limits,
 }
 
 /// What all looks at tensors have in common.
@@ -321,6 +326,9 @@ pub struct Looking {
     /// Do not stop the job for the look (some milliseconds): what it changes meanwhile may be torn
     #[arg(long, visible_alias = "nonblocking")]
     pub no_pause: bool,
+    /// What the look may cost
+    #[command(flatten)]
+    pub limits: Limits,
 }
 
 /// `memspy tensors`.

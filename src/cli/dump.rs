@@ -9,7 +9,7 @@ use crate::analysis::Look;
 use crate::model::{CudaIndex, HolderMap};
 use crate::render;
 use crate::sampler::{
-    AlsoWanted, Family, Member, Pausing, Readers, Recorder, Wanted, attach, look_at_holders,
+    AlsoWanted, Family, Member, Readers, Recorder, Wanted, attach, look_at_holders,
 };
 
 use super::args::Dump as Words;
@@ -71,8 +71,8 @@ fn members(words: &Words) -> Result<Vec<Seen>> {
 }
 
 fn look(words: &Words, mut readers: Readers, label: String) -> Result<Seen> {
-    let pausing = if words.no_pause { Pausing::Never } else { Pausing::Stop };
-    let holders = match look_at_holders(&mut readers, pausing) {
+    let options = words.limits.options(words.no_pause);
+    let holders = match look_at_holders(&mut readers, options) {
         Ok(look) => Ok(look.map),
         Err(error) => Err(error.to_string()),
     };

@@ -2,6 +2,7 @@
 
 use anyhow::{Error, anyhow};
 
+use crate::model::LookLimit;
 use crate::sampler::{AttachError, ProbeError};
 use crate::target::{Access, PauseError, Process, ProcessError};
 
@@ -53,6 +54,23 @@ pub(super) fn pause(error: &PauseError, pid: u32) -> String {
         PauseError::Denied { .. } => denied(pid),
         PauseError::Traced { .. } => "end that, or look with --no-pause".to_owned(),
         _ => "try again, or look with --no-pause".to_owned(),
+    }
+}
+
+/// What to do when a look came to a limit with nothing to show for it.
+pub(super) fn limit(limit: LookLimit) -> String {
+    match limit {
+        LookLimit::Pause(most) => format!(
+            "let the job stand still for longer (--max-pause {}s), or look with --no-pause",
+            (5 * most).as_secs().max(1)
+        ),
+        LookLimit::Time(most) => {
+            format!("let the look take longer (--max-time {}s)", (4 * most).as_secs().max(1))
+        }
+        LookLimit::Memory(_) => {
+            "its heap is damaged, or unlike any that memspy knows: 'memspy record' needs none of it"
+                .to_owned()
+        }
     }
 }
 

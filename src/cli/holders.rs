@@ -11,7 +11,7 @@ use crate::analysis;
 use crate::model::{Called, HolderMap, StackTable, called};
 use crate::render::{self, RenderError, TensorsWanted};
 use crate::sampler::{
-    HolderError, HolderLook, Pausing, Readers, attach, look_at_holders, look_at_referrers,
+    HolderError, HolderLook, LookOptions, Readers, attach, look_at_holders, look_at_referrers,
     watch_holders,
 };
 
@@ -78,7 +78,7 @@ fn watch(
         before = Some((map, wanted));
         Ok(())
     };
-    let watched = watch_holders(readers, words.looking.pausing(), every, &stop, &mut take);
+    let watched = watch_holders(readers, words.looking.options(), every, &stop, &mut take);
     match (watched, refusal) {
         // The job's end is what a watch ends with.
         (Ok(()), Some(error)) if before.is_none() || readers.process.is_alive() => {
@@ -136,12 +136,12 @@ fn losses_called(map: &HolderMap, word: &str, pid: u32) -> Result<Vec<usize>> {
 pub(super) fn referrers(words: &Referrers) -> Result<()> {
     let pid = words.looking.pid;
     let mut readers = attached(&words.looking)?;
-    let map = look_at_referrers(&mut readers, words.looking.pausing(), &words.tensor)
+    let map = look_at_referrers(&mut readers, words.looking.options(), &words.tensor)
         .map_err(|error| refused(error, pid))?
         .map;
     let asked = meant(&map, &words.tensor, pid)?;
     if words.looking.json {
-        say(&render::pause(&map));
+        tell(&map);
         return show(&words.looking, &map, &|_, _| Ok(()));
     }
     let mut text = Vec::new();
@@ -166,8 +166,8 @@ fn meant(map: &HolderMap, word: &str, pid: u32) -> Result<Vec<usize>> {
 }
 
 impl Looking {
-    fn pausing(&self) -> Pausing {
-        if self.no_pause { Pausing::Never } else { Pausing::Stop }
+    fn options(&self) -> LookOptions {
+        self.limits.options(self.no_pause)
     }
 }
 
@@ -178,11 +178,19 @@ fn attached(words: &Looking) -> Result<Readers> {
 /// One look; how long it stopped the job goes to standard error when the output is for programs.
 fn look(readers: &mut Readers, words: &Looking) -> Result<HolderMap> {
     let look =
-        look_at_holders(readers, words.pausing()).map_err(|error| refused(error, words.pid))?;
+        look_at_holders(readers, words.options()).map_err(|error| refused(error, words.pid))?;
     if words.json {
-        say(&render::pause(&look.map));
+        tell(&look.map);
     }
     Ok(look.map)
+}
+
+/// What a program that reads the JSON need not look for.
+fn tell(map: &HolderMap) {
+    say(&render::pause(map));
+    if let Some(incomplete) = render::incomplete(map) {
+        say(&incomplete);
+    }
 }
 
 fn refused(error: HolderError, pid: u32) -> anyhow::Error {
@@ -191,6 +199,7 @@ fn refused(error: HolderError, pid: u32) -> anyhow::Error {
         error if error.is_transient() => {
             "it changed during every attempt: try again, and leave --no-pause away".to_owned()
         }
+        HolderError::Cut { limit, .. } => hints::limit(*limit),
         HolderError::NoTorch => "attach again once it has imported torch".to_owned(),
         _ => "'memspy doctor' says more about this process".to_owned(),
     };

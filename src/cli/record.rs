@@ -131,6 +131,7 @@ pub(super) fn record(
     let duration = words.duration.map(Duration::from_secs_f64);
     let also = AlsoWanted {
         holders: words.holders.map(|percent| percent / 100.0),
+        holder_options: words.limits.options(false),
         step_variable: words.iter_var.clone(),
         epoch_variable: words.epoch_var.clone(),
         // What is kept has numbers of its own.

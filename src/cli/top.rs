@@ -11,8 +11,7 @@ use anyhow::{Error, Result, anyhow, bail};
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
 use crate::sampler::{
-    AlsoWanted, ExactRecorder, ExactWanted, Family, Member, Pausing, Readers, Recorder, Wanted,
-    attach,
+    AlsoWanted, ExactRecorder, ExactWanted, Family, Member, Readers, Recorder, Wanted, attach,
 };
 use crate::tui::{self, Attach, BoxError, Joining, Members, Options, Palette, Recording, TopError};
 
@@ -34,7 +33,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
     }
     let options = Options {
         pid: words.pid,
-        pausing: if words.no_pause { Pausing::Never } else { Pausing::Stop },
+        holders: words.limits.options(words.no_pause),
         gpu: words.gpu.map(CudaIndex),
         interval: Duration::from_secs_f64(words.refresh),
         full_filenames: words.full_filenames,

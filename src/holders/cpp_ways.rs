@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::reader::Found;
+use super::walk::Found;
 use crate::target::Addr;
 use crate::torch::{Graph, Tensors};
 

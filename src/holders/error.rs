@@ -1,5 +1,6 @@
 //! Why the holders could not be read.
 
+use crate::model::LookLimit;
 use crate::python::HeapError;
 use crate::target::PauseError;
 use crate::torch::TorchError;
@@ -22,6 +23,14 @@ pub enum HolderError {
     /// The process stands in the middle of an allocation, or ran on and changed its blocks.
     #[error("the allocator was at work when the process stood still")]
     Allocating,
+    /// A limit was reached before anything could be said.
+    #[error("{limit} was reached before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]
+    Cut {
+        /// Which one.
+        limit: LookLimit,
+        /// Bytes of the process's memory copied by then.
+        copied: u64,
+    },
 }
 
 impl HolderError {

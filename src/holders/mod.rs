@@ -8,10 +8,13 @@
 mod cpp_ways;
 mod error;
 mod names;
+mod options;
 mod paths;
 mod reader;
 mod referrers;
 mod rows;
+mod walk;
 
 pub use error::HolderError;
-pub use reader::{HolderReader, Pausing};
+pub use options::{LookOptions, LookRequest, Pausing};
+pub use reader::HolderReader;

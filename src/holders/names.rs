@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::reader::Found;
+use super::walk::Found;
 use crate::model::{Category, Model, ModelModule};
 use crate::python::{Edge, Heap, Kind, Object};
 use crate::target::Addr;
@@ -94,38 +94,31 @@ pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
     let mut scripted: Vec<(Addr, Addr)> = Vec::new();
     for module in &found.modules {
         let mut own = Parts::default();
-        for (attribute, value) in heap.attributes(*module) {
-            let category = match attribute.as_str() {
-                "_parameters" => Category::Parameter,
-                "_buffers" => Category::Buffer,
-                "inplace" => {
-                    own.inplace = heap.is_true(value);
-                    continue;
-                }
-                "forward" => {
-                    let original = original_of_script(heap, value);
-                    scripted.extend(
-                        original.filter(|at| is_module.contains(at)).map(|at| (*module, at)),
-                    );
-                    continue;
-                }
-                "_modules" => {
-                    // That of a script is an object around a dictionary.
-                    let dict = match heap.entries_if_dict(value) {
-                        Some(_) => Some(value),
-                        None => heap.attribute(value, "_python_modules"),
-                    };
-                    let entries = dict.map(|dict| heap.named_entries(dict)).into_iter().flatten();
-                    own.children = entries.filter(|(_, at)| is_module.contains(at)).collect();
-                    children.extend(own.children.iter().map(|(_, child)| *child));
-                    continue;
-                }
-                _ => continue,
+        let [parameters, buffers, modules, inplace, forward] = heap.attributes_called(
+            *module,
+            ["_parameters", "_buffers", "_modules", "inplace", "forward"],
+        );
+        own.inplace = inplace.is_some_and(|value| heap.is_true(value));
+        if let Some(original) = forward.and_then(|value| original_of_script(heap, value))
+            && is_module.contains(&original)
+        {
+            scripted.push((*module, original));
+        }
+        if let Some(modules) = modules {
+            // That of a script is an object around a dictionary.
+            let dict = match heap.entries_if_dict(modules) {
+                Some(_) => Some(modules),
+                None => heap.attribute(modules, "_python_modules"),
             };
-            if heap.entries_if_dict(value).is_none() {
-                continue; // A script has them in C++.
-            }
-            for (name, tensor) in heap.named_entries(value) {
+            let entries = dict.map(|dict| heap.named_entries(dict)).into_iter().flatten();
+            own.children = entries.filter(|(_, at)| is_module.contains(at)).collect();
+            children.extend(own.children.iter().map(|(_, child)| *child));
+        }
+        for (tensors, category) in [(parameters, Category::Parameter), (buffers, Category::Buffer)]
+        {
+            // A script has them in C++.
+            let dict = tensors.filter(|dict| heap.entries_if_dict(*dict).is_some());
+            for (name, tensor) in dict.map_or(Vec::new(), |dict| heap.named_entries(dict)) {
                 if is_tensor.contains(&tensor) {
                     named.set_category(tensor, category);
                     own.tensors.push((name, tensor, category));

@@ -6,8 +6,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_ways::CppWays;
 use super::names::{Named, Rank};
-use super::reader::Found;
 use super::rows::Part;
+use super::walk::Found;
 use crate::model::is_library;
 use crate::python::{Edge, Heap, Kind, Local, Object};
 use crate::target::Addr;
@@ -19,6 +19,8 @@ const FARTHEST: u32 = 8;
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 /// Objects looked into from one kind of variables.
 const MOST_VISITS: usize = 200_000;
+/// Objects met on the way, in all.
+const MOST_SEEN: usize = 1 << 23;
 /// A container with more items is looked into only so far.
 const MOST_ITEMS: usize = 65_536;
 
@@ -202,7 +204,14 @@ impl Search<'_, '_> {
             let depth = if awaits { depth - 1 } else { depth };
             // A function's globals and code are not what it holds.
             let leads_away = kind == Kind::Function && edge == Edge::Part;
-            if items <= MOST_ITEMS && !leads_away && self.leads_on(to) && self.enters(to) {
+            if items <= MOST_ITEMS
+                && !leads_away
+                && self.seen.len() < MOST_SEEN
+                && self.leads_on(to)
+                && self.enters(to)
+                // What comes later is not visited, but known to be reached.
+                && visits.len() < MOST_VISITS
+            {
                 visits.push(Visit { at: to, from: Some(from), edge, depth });
             }
         };

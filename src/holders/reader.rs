@@ -1,143 +1,245 @@
-//! One look at all holders, while the process stands still.
+//! One look at all holders: a short stop for a copy of what is needed, and the walk over the copy.
+//!
+//! What is needed is learned by a first walk while the process runs: the pages that it touches are copied while it stands
+//! still, in some milliseconds, and it goes on before anything is computed. A page that the walk over the copy misses, as the
+//! process has made or moved objects meanwhile, is read late, so that the walk learns what lies behind it too: then what it
+//! found is not of one moment, and the next round copies these pages as well. A process that changes faster than that is at last
+//! walked over while it stands still, if that is short enough. Whatever happens, it goes on when it has stood still for as long as it may, and all ends
+//! when the time or the memory for the look is used up.
 
-use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::error::HolderError;
-use super::names::{self, Named};
-use super::paths;
-use super::referrers;
-use super::rows::Rows;
-use crate::model::holdings::InUse;
+use super::options::{LookRequest, Pausing};
+use super::walk::{Ground, Walked};
 use crate::model::{
-    AllocatorBackend, BlockMap, Consistency, CountingKind, CountingObject, HolderMap, Nanos,
+    AllocatorBackend, BlockMap, Consistency, HolderMap, Incomplete, LookLimit, Nanos, Stops,
 };
-use crate::python::{Class, Heap, HeapError, PythonReader};
-use crate::target::{Addr, PageCache, Process, ProcessError, Standstill};
-use crate::torch::{TensorReader, TensorTypes, TorchReader};
+use crate::python::{HeapError, Listing, PythonReader};
+use crate::target::{
+    GoneOn, MemoryError, PageCache, PauseError, Process, ProcessError, Standstill,
+};
+use crate::torch::{TensorReader, TorchReader};
 
 /// How long the blocks are read again when a process that runs on changes them.
 const RUNNING_PATIENCE: Duration = Duration::from_millis(20);
-
-/// Whether the process may be stopped for the look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Pausing {
-    /// Stopped for some milliseconds: everything fits together.
-    #[default]
-    Stop,
-    /// Never stopped: what was read may be torn, and is checked as far as it can be.
-    Never,
-}
+/// Copies, the last of which is walked over while the process stands still.
+const MAX_ROUNDS: u32 = 4;
+/// Pages that are copied together where one was missing: 64 KiB.
+const NEIGHBOURS: u64 = 16;
+/// Part of the time for a look that learning which pages matter may take.
+const LEARNING: f64 = 0.45;
 
 /// Reads the holders of one process.
 pub struct HolderReader {
     tensors: TensorReader,
-}
-
-/// What an object is to a look at holders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    Tensor,
-    Module,
-    Optimizer,
-    Counting(CountingKind),
-    Nothing,
-}
-
-/// The objects that matter, found in one pass over the heap.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) tensors: Vec<Addr>,
-    pub(super) modules: Vec<Addr>,
-    pub(super) optimizers: Vec<Addr>,
-    pub(super) counting: Vec<CountingObject>,
+    /// Numbers of the pages that the last walk needed.
+    pages: Vec<u64>,
 }
 
 impl HolderReader {
     /// Attaches to `process`; `Ok(None)` when PyTorch is not loaded in it.
     pub fn attach(process: &Process) -> Result<Option<HolderReader>, HolderError> {
         let tensors = TensorReader::attach(process)?;
-        Ok(tensors.map(|tensors| HolderReader { tensors }))
+        Ok(tensors.map(|tensors| HolderReader { tensors, pages: Vec::new() }))
     }
 
-    /// One look; what refers to the tensors that are called `asked`, or are at that address (`0x…`), is looked for too, which
-    /// takes as long again. The process goes on before this returns, in whatever way it returns.
+    /// One look. The process goes on before this returns, in whatever way it returns; `stops` counts how often and for how
+    /// long it stood still, also where there is an error.
     ///
     /// # Errors
-    /// Those for which [`HolderError::is_transient`] holds are worth another attempt.
+    /// Those for which [`HolderError::is_transient`] holds are worth another attempt, which costs less than the first.
     pub fn look(
-        &self,
+        &mut self,
         process: &Process,
         python: &PythonReader,
         torch: Option<&mut TorchReader>,
-        pausing: Pausing,
-        asked: Option<&str>,
+        request: &LookRequest<'_>,
+        stops: &mut Stops,
     ) -> Result<HolderMap, HolderError> {
-        let memory = PageCache::new(Box::new(process.memory()));
-        let pause = match pausing {
-            Pausing::Stop => Some(Standstill::of(process)?),
-            Pausing::Never => None,
-        };
-        let blocks = match torch {
-            Some(torch) => blocks(torch, pausing)?,
-            None => Vec::new(),
-        };
-        let heap = python.heap(&memory).map_err(|error| match (error, pausing) {
+        let memory = PageCache::within(Box::new(process.memory()), request.budget);
+        let tensors = &self.tensors;
+        let mut look = Look { tensors, process, python, torch, request, memory, stops };
+        match request.options.pausing {
+            Pausing::Never => look.running(),
+            Pausing::Stop => look.stopping(&mut self.pages),
+        }
+    }
+}
+
+/// One look under way.
+struct Look<'a> {
+    tensors: &'a TensorReader,
+    process: &'a Process,
+    python: &'a PythonReader,
+    torch: Option<&'a mut TorchReader>,
+    request: &'a LookRequest<'a>,
+    memory: PageCache,
+    stops: &'a mut Stops,
+}
+
+impl Look<'_> {
+    /// A look at a process that runs on.
+    fn running(&mut self) -> Result<HolderMap, HolderError> {
+        let blocks = self.blocks()?;
+        let walked = self.walk(&blocks, Listing::Whole, &mut || {});
+        let walked = walked.map_err(|error| match self.told(error) {
             // They are known by where they lead, and that changes while the process runs.
-            (HeapError::NoLists { .. }, Pausing::Never) => HeapError::Changing,
-            (error, _) => error,
+            HolderError::Heap(HeapError::NoLists { .. }) => HeapError::Changing.into(),
+            other => other,
         })?;
-        let head = python.object_head();
-        let types = self.tensors.types(&memory, head)?.ok_or(HolderError::NoTorch)?;
-        let found = find(&heap, types);
-        let tensors = self.tensors.tensors(&memory, head, &found.tensors)?;
-        let mut rows = Rows::new(&heap, &tensors, types, &found.tensors);
-        rows.follow_graph();
-        let mut named = Named::default();
-        names::modules(&heap, &found, &mut named);
-        let locals = heap.locals();
-        // What the graph keeps is explained by it.
-        let in_use = InUse::of(&blocks);
-        let needs_name = |object: Addr| rows.needs_name(object, &in_use);
-        let ways = rows.ways(&found);
-        let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
-        // All objects are looked into for it: only where something may be found.
-        let garbage = match rows.may_be_much(&unreached, &in_use) {
-            true => heap.garbage().unwrap_or_default(),
-            false => FxHashSet::default(),
-        };
-        names::finish(&heap, &found, &mut named);
-        let parts = paths::parts(&heap, &rows.wrappers(), &found);
-        // From then on nothing is read any more.
-        let went_on = OnceCell::new();
-        let go_on = || {
-            let pause = pause.map(|pause| pause.elapsed());
-            let _ = went_on.set(Instant::now());
-            memory.close();
-            pause
-        };
-        let ((tensors, nodes), referrers, pause) = match asked {
-            Some(name) => {
-                let rows = rows.finish(&named, &garbage, &parts);
-                let asked = referrers::asked(name, &rows.0);
-                (rows, referrers::find(&heap, &found, &locals, &ways, &asked), go_on())
+        self.map(walked, blocks)
+    }
+
+    /// A look at one that is stopped for it, with the pages that the last look needed, if there was one.
+    fn stopping(&mut self, pages: &mut Vec<u64>) -> Result<HolderMap, HolderError> {
+        let began = Instant::now();
+        let max_pause = self.request.options.max_pause;
+        let mut knows_all = true;
+        if pages.is_empty() {
+            knows_all = self.learn(pages);
+        }
+        let mut walk_took = began.elapsed();
+        for round in 1.. {
+            // A round that may come to nothing has to leave the time for another one.
+            let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
+            let missing = match round < MAX_ROUNDS && has_time && knows_all {
+                true => Missing::ReadLate,
+                false if knows_all && round > 1 && walk_took < max_pause => Missing::ReadStanding,
+                false => Missing::Refused,
+            };
+            let began = Instant::now();
+            if let Some(map) = self.round(pages, missing)? {
+                return Ok(map);
             }
-            None => {
-                let pause = go_on();
-                (rows.finish(&named, &garbage, &parts), Vec::new(), pause)
+            walk_took = began.elapsed();
+        }
+        Err(self.cut(LookLimit::Time(self.request.options.max_time)))
+    }
+
+    /// Walks over the running process, only to learn which pages matter. Whether the time was enough for it.
+    fn learn(&mut self, pages: &mut Vec<u64>) -> bool {
+        let blocks = self.running_blocks();
+        let time = self.request.options.max_time.mul_f64(LEARNING);
+        self.memory.keep_within(self.request.budget.but_at_most(time));
+        // Whatever fails here may be met whole when the process stands still.
+        let _ = self.walk(&blocks, Listing::Rough, &mut || {});
+        *pages = self.memory.pages();
+        self.memory.exceeded().is_none()
+    }
+
+    /// Stops the process, copies `pages`, and walks over the copy. `None` when it needed other pages, which are added to
+    /// `pages`.
+    fn round(
+        &mut self,
+        pages: &mut Vec<u64>,
+        missing: Missing,
+    ) -> Result<Option<HolderMap>, HolderError> {
+        let max_pause = self.request.options.max_pause;
+        let plan = self.memory.plan(pages);
+        self.memory.keep_within(self.request.budget);
+        let mut stop = Stopped::of(self.process, max_pause, self.stops)?;
+        let blocks = match self.blocks() {
+            // They were not read while it stood still.
+            _ if stop.gone_on.is_set() => Err(self.cut(LookLimit::Pause(max_pause))),
+            blocks => blocks,
+        };
+        let blocks = match blocks {
+            Ok(blocks) => blocks,
+            Err(error) => {
+                self.stops.add(stop.end());
+                return Err(error);
             }
         };
-        let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
-        let age = went_on.get().map_or(Duration::ZERO, Instant::elapsed);
-        let models = named.models;
-        let counting = found.counting;
+        let whole = self.memory.copy(&plan, &stop.gone_on);
+        match missing {
+            Missing::ReadStanding if whole => self.memory.close_with(stop.gone_on.clone()),
+            _ => _ = stop.end(),
+        }
+        if !whole || missing == Missing::Refused {
+            self.memory.close();
+        }
+        let walked = self.walk(&blocks, Listing::Whole, &mut || _ = stop.end());
+        self.stops.add(stop.end());
+        let late = self.memory.late_pages();
+        let is_mixed = missing == Missing::ReadLate && !late.is_empty();
+        remember(pages, &late, &self.memory);
+        if is_mixed {
+            return match self.memory.exceeded() {
+                // What was found is not of one moment, and there is no time for more.
+                Some(error) => Err(self.cut(self.limit(error))),
+                None => Ok(None),
+            };
+        }
+        let walked = walked.map_err(|error| self.told(error))?;
+        let map = self.map(walked, blocks)?;
+        let age = stop.age();
+        Ok(Some(HolderMap { pause: Some(stop.stopped_for), age, ..map }))
+    }
+
+    fn walk(
+        &self,
+        blocks: &[BlockMap],
+        listing: Listing,
+        read_all: &mut dyn FnMut(),
+    ) -> Result<Walked, HolderError> {
+        let Look { tensors, python, memory, request, .. } = self;
+        let ground = Ground { tensors, python, memory, blocks, asked: request.asked };
+        ground.walk(listing, read_all)
+    }
+
+    /// An error of a walk; if that came to a limit, this says so.
+    fn told(&self, error: HolderError) -> HolderError {
+        match self.memory.exceeded() {
+            Some(error) => self.cut(self.limit(error)),
+            // It did not come to what it could not do without.
+            None if self.memory.refused() > 0 => self.cut(self.limit_of_copy()),
+            None => error,
+        }
+    }
+
+    /// Why something is not in the copy, where the look itself has time left.
+    fn limit_of_copy(&self) -> LookLimit {
+        let options = &self.request.options;
+        match self.stops.longest < options.max_pause {
+            true => LookLimit::Time(options.max_time),
+            false => LookLimit::Pause(options.max_pause),
+        }
+    }
+
+    fn limit(&self, exceeded: MemoryError) -> LookLimit {
+        match exceeded {
+            MemoryError::TimeUp => LookLimit::Time(self.request.options.max_time),
+            MemoryError::OutOfRoom => LookLimit::Memory(self.request.options.max_memory),
+            _ => LookLimit::Pause(self.request.options.max_pause),
+        }
+    }
+
+    fn cut(&self, limit: LookLimit) -> HolderError {
+        HolderError::Cut { limit, copied: self.memory.copied() }
+    }
+
+    /// What is told of a walk.
+    fn map(&self, walked: Walked, blocks: Vec<BlockMap>) -> Result<HolderMap, HolderError> {
+        let Walked { tensors, nodes, referrers, counting, models, objects, unreadable, missing } =
+            walked;
+        let limit = self.memory.exceeded().map(|error| self.limit(error));
+        let limit = limit.unwrap_or_else(|| self.limit_of_copy());
+        if tensors.is_empty() && !missing.is_empty() {
+            return Err(self.cut(limit));
+        }
+        let incomplete = (!missing.is_empty()).then_some(Incomplete { limit, missing });
+        let (pause, age, stops) = (None, Duration::ZERO, *self.stops);
         Ok(HolderMap {
             tensors,
             nodes,
             blocks,
             pause,
+            stops,
+            incomplete,
             age,
             objects,
             unreadable,
@@ -145,6 +247,86 @@ impl HolderReader {
             counting,
             models,
         })
+    }
+
+    /// The blocks of all devices, while the process stands still or else as nobody changed them.
+    fn blocks(&mut self) -> Result<Vec<BlockMap>, HolderError> {
+        let pausing = self.request.options.pausing;
+        self.torch.as_deref_mut().map_or(Ok(Vec::new()), |torch| blocks(torch, pausing))
+    }
+
+    fn running_blocks(&mut self) -> Vec<BlockMap> {
+        let torch = self.torch.as_deref_mut();
+        torch.and_then(|torch| blocks(torch, Pausing::Never).ok()).unwrap_or_default()
+    }
+}
+
+/// What a walk does where a page is not in the copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// It is read all the same, though the process goes on: to know what else is needed.
+    ReadLate,
+    /// It is read while the process still stands.
+    ReadStanding,
+    /// It is left out.
+    Refused,
+}
+
+/// Adds to `pages` those that were missing, with their neighbours, in which the process makes its next objects. What was not
+/// needed stays for a while: it may be the next time.
+fn remember(pages: &mut Vec<u64>, late: &[u64], memory: &PageCache) {
+    let used = memory.pages();
+    if late.is_empty() && pages.len() > 2 * used.len() {
+        *pages = used;
+        return;
+    }
+    let known: FxHashSet<u64> = pages.iter().copied().collect();
+    let around = late.iter().map(|page| page / NEIGHBOURS * NEIGHBOURS);
+    let around: BTreeSet<u64> = around.flat_map(|first| first..first + NEIGHBOURS).collect();
+    pages.extend(around.into_iter().filter(|page| !known.contains(page)));
+}
+
+/// A process that stands still, and what is known of that when it is over.
+struct Stopped {
+    stop: Option<Standstill>,
+    gone_on: GoneOn,
+    since: Instant,
+    stopped_for: Duration,
+}
+
+impl Stopped {
+    fn of(
+        process: &Process,
+        max_pause: Duration,
+        stops: &mut Stops,
+    ) -> Result<Stopped, HolderError> {
+        let since = Instant::now();
+        match Standstill::for_at_most(process, max_pause) {
+            Ok(stop) => {
+                let gone_on = stop.gone_on();
+                Ok(Stopped { stop: Some(stop), gone_on, since, stopped_for: Duration::ZERO })
+            }
+            Err(error) => {
+                // All other threads stood still while this one was waited for.
+                if let PauseError::Stubborn { .. } = error {
+                    stops.add(since.elapsed());
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Lets the process go on, if it does not yet; for how long it was stopped.
+    fn end(&mut self) -> Duration {
+        if let Some(stop) = self.stop.take() {
+            self.stopped_for = stop.end();
+        }
+        self.stopped_for
+    }
+
+    /// How long ago it went on.
+    fn age(&self) -> Duration {
+        self.since.elapsed().saturating_sub(self.stopped_for)
     }
 }
 
@@ -169,51 +351,6 @@ fn blocks(torch: &mut TorchReader, pausing: Pausing) -> Result<Vec<BlockMap>, Ho
         maps.push(map);
     }
     Ok(maps)
-}
-
-/// One pass over all objects.
-fn find(heap: &Heap<'_>, types: TensorTypes) -> Found {
-    let mut roles: FxHashMap<Addr, Role> = FxHashMap::default();
-    let mut found = Found::default();
-    for object in heap.objects() {
-        let class = &object.class;
-        let role = *roles.entry(class.at).or_insert_with(|| role(heap, class, types));
-        match role {
-            Role::Tensor => found.tensors.push(object.at),
-            Role::Module => found.modules.push(object.at),
-            Role::Optimizer => found.optimizers.push(object.at),
-            Role::Counting(kind) => {
-                found.counting.push(CountingObject { kind, object: object.at.0 });
-            }
-            Role::Nothing => {}
-        }
-    }
-    // Whoever takes the first one takes the same one again.
-    found.counting.sort_unstable();
-    found
-}
-
-fn role(heap: &Heap<'_>, class: &Class, types: TensorTypes) -> Role {
-    if class.is_a(types.base) {
-        return Role::Tensor;
-    }
-    for (name, module, role) in [
-        ("Module", "torch.nn.modules.module", Role::Module),
-        ("Optimizer", "torch.optim.optimizer", Role::Optimizer),
-        ("TrainerState", "transformers.trainer_callback", Role::Counting(CountingKind::Trainer)),
-        ("LRScheduler", "torch.optim.lr_scheduler", Role::Counting(CountingKind::Scheduler)),
-        ("_LRScheduler", "torch.optim.lr_scheduler", Role::Counting(CountingKind::Scheduler)),
-    ] {
-        let is_base = |base: &Addr| {
-            heap.class_at(*base).is_some_and(|base| {
-                &*base.name == name && heap.module_of(&base).as_deref() == Some(module)
-            })
-        };
-        if class.bases.iter().any(is_base) {
-            return role;
-        }
-    }
-    Role::Nothing
 }
 
 impl From<ProcessError> for HolderError {

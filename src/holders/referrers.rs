@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_ways::CppWays;
 use super::paths;
-use super::reader::Found;
+use super::walk::Found;
 use crate::model::{Called, Referrer, Referrers, TensorRow, called};
 use crate::python::{Edge, Heap, Kind, Local};
 use crate::target::Addr;

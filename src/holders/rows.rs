@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_ways::CppWays;
 use super::names::Named;
-use super::reader::Found;
+use super::walk::Found;
 use crate::model::holdings::InUse;
 use crate::model::{Category, GraphNode, SavedBy, TensorInfo, TensorRow};
 use crate::python::Heap;

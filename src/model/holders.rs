@@ -1,5 +1,6 @@
 //! Who holds memory: every tensor of a process at one moment, with its names, and the autograd nodes that keep some.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,8 +145,13 @@ pub struct HolderMap {
     pub nodes: Vec<GraphNode>,
     /// The allocator's blocks at the same moment, by device.
     pub blocks: Vec<BlockMap>,
-    /// For how long the process was stopped; `None` when it ran on, so that what was read may not fit together.
+    /// For how long the process was stopped when all this was so; `None` when it ran on, so that what was read may not fit
+    /// together.
     pub pause: Option<Duration>,
+    /// All stops that the look took.
+    pub stops: Stops,
+    /// Why it is not all, and what is missing; `None` when it is all.
+    pub incomplete: Option<Incomplete>,
     /// How long ago it went on, when all this had been understood.
     pub age: Duration,
     /// Python objects tracked by the garbage collector.
@@ -176,6 +182,60 @@ pub enum CountingKind {
     Trainer,
     /// A scheduler of `torch.optim.lr_scheduler`, in `last_epoch`: its own steps, which need not be the optimizer's.
     Scheduler,
+}
+
+/// How often a process was stopped, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stops {
+    /// How often.
+    pub count: u32,
+    /// For how long in all.
+    pub total: Duration,
+    /// For how long at most at once.
+    pub longest: Duration,
+}
+
+impl Stops {
+    /// Adds one stop.
+    pub fn add(&mut self, stopped_for: Duration) {
+        self.count += 1;
+        self.total += stopped_for;
+        self.longest = self.longest.max(stopped_for);
+    }
+}
+
+/// Why a look ended before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookLimit {
+    /// The process may stand still for so long at most.
+    Pause(Duration),
+    /// The look may take so long.
+    Time(Duration),
+    /// It may take so many bytes of memspy's memory, and what the process's objects need.
+    Memory(u64),
+}
+
+impl fmt::Display for LookLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LookLimit::Pause(most) => {
+                write!(f, "the limit of {most:?} for which the job may stand still")
+            }
+            LookLimit::Time(most) => write!(f, "the limit of {most:?} for the look"),
+            LookLimit::Memory(most) => {
+                write!(f, "the limit of {} MiB of memory for the look", most >> 20)
+            }
+        }
+    }
+}
+
+/// A look that ended before its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incomplete {
+    /// The limit that it came to.
+    pub limit: LookLimit,
+    /// What was not read, or not wholly.
+    pub missing: Vec<&'static str>,
 }
 
 /// What refers to the Python object of a tensor.

@@ -35,8 +35,8 @@ pub use events::{
 pub use frame_walk::{BackwardWalk, FrameWalk, LevelsAt, ProbedFrame};
 pub use gpu::{CudaIndex, Device, DeviceUsage, ProcessUsage};
 pub use holders::{
-    Category, CountingKind, CountingObject, GraphNode, HolderMap, Model, ModelModule, Referrer,
-    Referrers, SavedBy, SavedIn, TensorRow,
+    Category, CountingKind, CountingObject, GraphNode, HolderMap, Incomplete, LookLimit, Model,
+    ModelModule, Referrer, Referrers, SavedBy, SavedIn, Stops, TensorRow,
 };
 pub use holdings::{
     DeviceHoldings, Held, HeldOnDevice, HeldStorages, HolderSnapshot, NamelessBlock, PythonTensors,

@@ -6,6 +6,10 @@ use crate::target::{Addr, Field, Memory};
 
 /// More entries than any dictionary that is looked at here has.
 const MOST_ENTRIES: u64 = 1 << 24;
+/// Entries read at once: those of most dictionaries.
+const ENTRIES_AT_ONCE: usize = 64;
+/// Bytes of the head of a key table, at most.
+const LONGEST_HEAD: usize = 64;
 /// Where `PyModuleObject` keeps its dictionary (Objects/moduleobject.c: directly after the head).
 const MODULE_DICT: Field<Addr> = Field::at(16);
 
@@ -89,11 +93,14 @@ impl KeyTable {
 
     fn read(memory: &dyn Memory, layout: &Layout, keys: Addr) -> Result<KeyTable, ObjectFault> {
         let dict = &layout.dict;
-        let head = memory.vec(plausible(keys)?, dict.indices)?;
+        let mut head = [0; LONGEST_HEAD];
+        let head = head.get_mut(..dict.indices).ok_or(ObjectFault::Odd)?;
+        memory.read(plausible(keys)?, head)?;
+        let head = &*head;
         let index_bytes = match dict.size {
-            DictSize::IndexBytes(field) => 1u64 << field.of(&head).ok_or(ObjectFault::Odd)?.min(40),
+            DictSize::IndexBytes(field) => 1u64 << field.of(head).ok_or(ObjectFault::Odd)?.min(40),
             DictSize::Slots(field) => {
-                let slots = field.of(&head).ok_or(ObjectFault::Odd)?.min(1 << 40);
+                let slots = field.of(head).ok_or(ObjectFault::Odd)?.min(1 << 40);
                 slots
                     * if slots <= 0xff {
                         1
@@ -104,12 +111,13 @@ impl KeyTable {
                     }
             }
         };
-        let count = dict.entry_count.of(&head).ok_or(ObjectFault::Odd)?;
-        if count > MOST_ENTRIES || index_bytes > MOST_ENTRIES * 8 {
+        let count = dict.entry_count.of(head).ok_or(ObjectFault::Odd)?;
+        // Each entry has a place of a byte at least among the indices.
+        if count > MOST_ENTRIES || index_bytes > MOST_ENTRIES * 8 || count > index_bytes {
             return Err(ObjectFault::Odd);
         }
         // Entries for any key begin with the hash, those for strings only do not.
-        let hash = match dict.kind.map(|kind| kind.of(&head)) {
+        let hash = match dict.kind.map(|kind| kind.of(head)) {
             None | Some(Some(0)) => 8,
             Some(Some(1 | 2)) => 0,
             Some(_) => return Err(ObjectFault::Odd),
@@ -128,21 +136,43 @@ fn keyed(
 ) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
     let entries = KeyTable::read(memory, layout, keys)?;
     let (hash, len) = (entries.hash, entries.len());
-    let table = memory.vec(entries.start, entries.count * len)?;
-    let values = match values {
-        Some(at) => Some(memory.vec(plausible(at)?, entries.count * 8)?),
-        None => None,
-    };
-    let entry = |n: usize, bytes: &[u8]| {
-        let key = Field::<Addr>::at(hash).of(bytes)?;
-        let value = match &values {
-            Some(values) => Field::<Addr>::at(n * 8).of(values)?,
-            None => Field::<Addr>::at(hash + 8).of(bytes)?,
+    let values = values.map(plausible).transpose()?;
+    let mut found = Vec::new();
+    let mut done = 0;
+    // Piece by piece: a damaged table is noticed before much of it has been copied.
+    while done < entries.count {
+        let here = (entries.count - done).min(ENTRIES_AT_ONCE);
+        let (mut table, mut beside) = ([0; 24 * ENTRIES_AT_ONCE], [0; 8 * ENTRIES_AT_ONCE]);
+        let table = &mut table[..here * len];
+        memory.read(entries.start + (done * len) as u64, table)?;
+        let values = match values {
+            Some(at) => {
+                let beside = &mut beside[..8 * here];
+                memory.read(at + 8 * done as u64, beside)?;
+                Some(&*beside)
+            }
+            None => None,
         };
-        // A removed entry keeps its place, empty.
-        (key != Addr(0) && value != Addr(0)).then_some((key, value))
-    };
-    Ok(table.chunks_exact(len).enumerate().filter_map(|(n, bytes)| entry(n, bytes)).collect())
+        for (n, bytes) in table.chunks_exact(len).enumerate() {
+            let key = Field::<Addr>::at(hash).of(bytes).unwrap_or_default();
+            let value = match values {
+                Some(values) => Field::<Addr>::at(n * 8).of(values),
+                None => Field::<Addr>::at(hash + 8).of(bytes),
+            };
+            let value = value.unwrap_or_default();
+            // A removed entry keeps its place, empty.
+            if key != Addr(0) && value != Addr(0) {
+                found.push((object(key)?, object(value)?));
+            }
+        }
+        done += here;
+    }
+    Ok(found)
+}
+
+/// An address at which an object can be.
+fn object(at: Addr) -> Result<Addr, ObjectFault> {
+    if at.0.is_multiple_of(8) { plausible(at) } else { Err(ObjectFault::Odd) }
 }
 
 /// The value of the string key `name`.

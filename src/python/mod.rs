@@ -35,7 +35,7 @@ mod windows;
 
 pub use attribute::IntegerAttribute;
 pub use error::PythonError;
-pub use heap::{Class, Edge, Heap, HeapError, Kind, Local, Object};
+pub use heap::{Class, Edge, Heap, HeapError, Kind, Listing, Local, Object};
 pub use layout::LayoutSource;
 pub use line_cache::LineCache;
 pub use own::SampleStats;

@@ -5,6 +5,8 @@ use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// The longest text taken (bytes); a longer one is cut.
 pub(super) const LONGEST_TEXT: usize = 4096;
+/// Bytes of the head of a string, at most.
+const LONGEST_HEAD: usize = 128;
 /// The longest bytes object taken; a longer one is refused.
 pub(super) const LONGEST_BYTES: usize = 1 << 20;
 
@@ -43,8 +45,10 @@ pub(super) fn text(
     if !at.is_plausible() {
         return Err(ObjectFault::Odd);
     }
-    let head = memory.vec(at, layout.compact_start)?;
-    let (Some(len), Some(state)) = (layout.text_len.of(&head), layout.text_state.of(&head)) else {
+    let mut head = [0; LONGEST_HEAD];
+    let head = head.get_mut(..layout.compact_start).ok_or(ObjectFault::Odd)?;
+    memory.read(at, head)?;
+    let (Some(len), Some(state)) = (layout.text_len.of(head), layout.text_state.of(head)) else {
         return Err(ObjectFault::Odd);
     };
     let kind = state >> layout.text_kind_bit & 7;
@@ -62,6 +66,12 @@ pub(super) fn text(
 }
 
 fn decode(stored: &[u8], width: usize) -> String {
+    if width == 1
+        && stored.is_ascii()
+        && let Ok(text) = std::str::from_utf8(stored)
+    {
+        return text.to_owned();
+    }
     stored
         .chunks_exact(width)
         .map(|unit| {

@@ -3,7 +3,7 @@
 use super::attribute::IntegerAttribute;
 use super::error::PythonError;
 use super::fallback::PySpyReader;
-use super::heap::{Heap, HeapError};
+use super::heap::{Heap, HeapError, Listing};
 use super::interpreter;
 use super::layout::LayoutSource;
 use super::line_cache::LineCache;
@@ -220,8 +220,20 @@ impl PythonReader {
     /// # Errors
     /// [`HeapError::Collecting`] and [`HeapError::Changing`] pass; the others are final for this process.
     pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<Heap<'a>, HeapError> {
+        self.heap_listed(memory, Listing::Whole)
+    }
+
+    /// The same with a list of objects that is as exact as `listing` says.
+    ///
+    /// # Errors
+    /// As those of [`PythonReader::heap`].
+    pub fn heap_listed<'a>(
+        &self,
+        memory: &'a PageCache,
+        listing: Listing,
+    ) -> Result<Heap<'a>, HeapError> {
         match &self.reader {
-            Reader::Own(own) => Heap::read(memory, own.interpreter(), own.process()),
+            Reader::Own(own) => Heap::read(memory, own.interpreter(), own.process(), listing),
             Reader::PySpy(py_spy) => {
                 Err(HeapError::Unsupported { version: py_spy.version().to_owned() })
             }

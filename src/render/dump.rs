@@ -5,7 +5,7 @@ use std::io::Write;
 use super::RenderError;
 use super::escape::Guard;
 use super::fragmentation::fragmentation_text;
-use super::holders::{categories, pause};
+use super::holders::{categories, incomplete, pause};
 use super::label::{Labels, one_line};
 use super::size::{bytes, optional_bytes};
 use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
@@ -75,6 +75,9 @@ fn write_holders(out: &mut dyn Write, holders: &Holders, device: CudaIndex) -> s
     let Some((_, sums)) = found else { return Ok(()) };
     let Some(allocated) = sums.allocated else { return Ok(()) };
     writeln!(out, "  of {} allocated, by holder ({}):", bytes(allocated), pause(map))?;
+    if let Some(incomplete) = incomplete(map) {
+        writeln!(out, "  {incomplete}")?;
+    }
     categories(out, &sums)
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::RenderError;
 use super::dump::{Holders, activity_text, allocator_text, labels};
 use super::fragmentation::fragmentation_json;
-use super::holders_json::device_sums;
+use super::holders_json::{device_sums, incomplete};
 use super::interchange::pretty_json;
 use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
 use crate::model::holdings::holdings;
@@ -56,7 +56,11 @@ fn by_holder(map: &HolderMap) -> Value {
         .iter()
         .map(|(device, sums)| (device.to_string(), device_sums(sums)))
         .collect();
-    json!({"pause_seconds": map.pause.map(|pause| pause.as_secs_f64()), "devices": devices})
+    json!({
+        "pause_seconds": map.pause.map(|pause| pause.as_secs_f64()),
+        "incomplete": map.incomplete.as_ref().map(incomplete),
+        "devices": devices,
+    })
 }
 
 fn thread(look: &Look, thread: &LookThread) -> Value {

@@ -1,6 +1,7 @@
 //! Who holds the memory, as tables.
 
 use std::io::Write;
+use std::time::Duration;
 
 use super::RenderError;
 use super::escape::Guard;
@@ -9,8 +10,8 @@ use super::size::{bytes, count};
 use crate::analysis::{Change, changes, saved};
 use crate::model::holdings::{holder, holdings, storages};
 use crate::model::{
-    Category, DeviceHoldings, Frame, HolderMap, PythonTensors, StackTable, StorageGroup,
-    TensorDevice, TensorRow, ThreadSample, is_library,
+    Category, DeviceHoldings, Frame, HolderMap, Incomplete, LookLimit, PythonTensors, StackTable,
+    Stops, StorageGroup, TensorDevice, TensorRow, ThreadSample, is_library,
 };
 
 /// Characters that most shapes need; longer ones push the rest of their row aside.
@@ -278,20 +279,50 @@ pub fn graph_text(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderErro
 pub(super) fn footer(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
     writeln!(out)?;
     writeln!(out, "{}", pause(map))?;
+    if let Some(incomplete) = incomplete(map) {
+        writeln!(out, "{incomplete}")?;
+    }
     if map.unreadable > 0 {
         writeln!(out, "{} objects could not be read: names may be missing", count(map.unreadable))?;
     }
     Ok(())
 }
 
+/// What is missing in a look and why, in a sentence; `None` where nothing is.
+pub fn incomplete(map: &HolderMap) -> Option<String> {
+    let Incomplete { limit, missing } = map.incomplete.as_ref()?;
+    let advice = match limit {
+        LookLimit::Pause(_) => "; --max-pause allows more, --no-pause needs no standstill",
+        LookLimit::Time(_) => "; --max-time allows more",
+        LookLimit::Memory(_) => "",
+    };
+    Some(format!(
+        "INCOMPLETE: {limit} was reached; not, or not wholly read: {}. Memory of what is missing counts as other tensors or \
+         in no tensor{advice}",
+        missing.join(", ")
+    ))
+}
+
 /// How long the process stood still for it, in a sentence.
 pub fn pause(map: &HolderMap) -> String {
     let objects = count(map.objects);
     match map.pause {
-        Some(pause) => format!(
-            "the process stood still for {:.1} ms while {objects} objects were read",
-            pause.as_secs_f64() * 1e3
-        ),
+        Some(pause) => {
+            let ms = |time: Duration| time.as_secs_f64() * 1e3;
+            let Stops { count, total, longest } = map.stops;
+            let all = match count {
+                0 | 1 => String::new(),
+                _ => format!(
+                    " ({count} stops, {:.1} ms in all, the longest {:.1} ms)",
+                    ms(total),
+                    ms(longest)
+                ),
+            };
+            format!(
+                "the process stood still for {:.1} ms{all} while {objects} objects were read",
+                ms(pause)
+            )
+        }
         None => format!(
             "the process ran on while {objects} objects were read: what was changed meanwhile may be torn"
         ),

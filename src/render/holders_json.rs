@@ -8,7 +8,10 @@ use super::RenderError;
 use super::interchange::{json_line, pretty_json};
 use crate::analysis::saved;
 use crate::model::holdings::holdings;
-use crate::model::{Category, DeviceHoldings, HolderMap, Referrers, SavedIn, TensorRow};
+use crate::model::{
+    Category, DeviceHoldings, HolderMap, Incomplete, LookLimit, Referrers, SavedIn, Stops,
+    TensorRow,
+};
 
 /// Writes every tensor and every node of a look, and what they add up to.
 pub fn holders_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
@@ -64,6 +67,8 @@ fn value(map: &HolderMap) -> Value {
     json!({
         "referrers": referrers,
         "pause_seconds": map.pause.map(|pause| pause.as_secs_f64()),
+        "stops": stops(map.stops),
+        "incomplete": map.incomplete.as_ref().map(incomplete),
         "objects": map.objects,
         "unreadable": map.unreadable,
         "devices": devices,
@@ -78,6 +83,25 @@ fn value(map: &HolderMap) -> Value {
             "classes": classes,
         },
     })
+}
+
+/// How often the process was stopped.
+fn stops(stops: Stops) -> Value {
+    json!({
+        "count": stops.count,
+        "total_seconds": stops.total.as_secs_f64(),
+        "longest_seconds": stops.longest.as_secs_f64(),
+    })
+}
+
+/// Why a look is not all.
+pub(super) fn incomplete(incomplete: &Incomplete) -> Value {
+    let (limit, most) = match incomplete.limit {
+        LookLimit::Pause(most) => ("pause", json!(most.as_secs_f64())),
+        LookLimit::Time(most) => ("time", json!(most.as_secs_f64())),
+        LookLimit::Memory(most) => ("memory", json!(most)),
+    };
+    json!({"limit": limit, "most": most, "missing": incomplete.missing})
 }
 
 fn referrers(referrers: &Referrers) -> Value {

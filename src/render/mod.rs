@@ -43,7 +43,9 @@ pub use flame::{
     RankMemory, Ranks, collapsed_of_ranks, flame, flame_of_ranks, holders_collapsed, holders_flame,
 };
 pub use header::header;
-pub use holders::{TensorsWanted, changes_text, graph_text, pause, place, tensors_text};
+pub use holders::{
+    TensorsWanted, changes_text, graph_text, incomplete, pause, place, tensors_text,
+};
 pub use holders_json::{holders_json, holders_json_line};
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
 pub use label::{Labels, one_line, short_file};

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::holders::{look_with, prepare};
+use super::holders::{HolderLook, look_prepared, prepare};
 use super::optimizer_counter::OptimizerCounter;
 use super::readers::Readers;
-use crate::holders::{HolderReader, Pausing};
+use crate::holders::LookOptions;
 use crate::model::holdings::snapshot;
-use crate::model::{CountingObject, HolderSnapshot, Nanos};
+use crate::model::{CountingObject, HolderMap, HolderSnapshot, Nanos, Stops};
 
 /// Looks that may wait to be recorded.
 const MOST_WAITING: usize = 16;
@@ -22,6 +22,9 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 const MOST_PATIENCE: Duration = Duration::from_secs(10);
 /// Whoever tells of the moment may come so late.
 const LATE: Duration = Duration::from_millis(500);
+/// For each part of the time that the job may stand still, memspy itself may work for so many on a core that the job may want;
+/// half of the time at most.
+const WORK: f64 = 10.0;
 const NOTICE_EVERY: Duration = Duration::from_millis(20);
 
 /// A look and where training counts its steps, or why there is none.
@@ -74,7 +77,12 @@ impl HolderThread {
     /// Starts it for process `pid`, with readers of its own. The process stands still for at most `budget` of the time
     /// (0.01 is 1 %), on average; times count from `start`. But for the first, a look that is [due](Self::due) waits for
     /// [its moment](Self::go) for a while.
-    pub(super) fn start(pid: u32, budget: f64, start: Instant) -> std::io::Result<HolderThread> {
+    pub(super) fn start(
+        pid: u32,
+        budget: f64,
+        options: LookOptions,
+        start: Instant,
+    ) -> std::io::Result<HolderThread> {
         let shared = Arc::new(Shared::default());
         let (sender, looks) = sync_channel(MOST_WAITING);
         let told = Arc::clone(&shared);
@@ -89,16 +97,17 @@ impl HolderThread {
                     }
                     let began = Instant::now();
                     let (looked, paused) = match prepared {
-                        Ok(reader) => look(&reader, &mut readers, start),
-                        Err(error) => (Err(error.to_string()), None),
+                        Ok(()) => look(&mut readers, options, start),
+                        Err(error) => (Err(error.to_string()), Duration::ZERO),
                     };
+                    let took = began.elapsed();
                     let gone = !readers.process.is_alive();
                     if gone || sender.try_send(looked).is_err() {
                         return;
                     }
-                    // A look that failed may have stopped it as well.
-                    let paused = paused.unwrap_or_else(|| began.elapsed());
-                    let rest = paused.div_f64(budget.max(1e-6)).max(LEAST_REST);
+                    let budget = budget.max(1e-6);
+                    let rest = took.div_f64((WORK * budget).min(0.5));
+                    let rest = rest.max(paused.div_f64(budget)).max(LEAST_REST);
                     patience = Some(rest.clamp(LEAST_PATIENCE, MOST_PATIENCE));
                     let until = began + rest;
                     while Instant::now() < until && !told.is_stopped() {
@@ -132,25 +141,26 @@ impl HolderThread {
     }
 }
 
-/// One look, and for how long the process stood still in all its attempts.
-fn look(
-    reader: &HolderReader,
-    readers: &mut Readers,
-    start: Instant,
-) -> (Looked, Option<Duration>) {
-    match look_with(reader, readers, Pausing::Stop, None) {
+/// One look, and for how long the process stood still in all its attempts, also those of a look that failed.
+fn look(readers: &mut Readers, options: LookOptions, start: Instant) -> (Looked, Duration) {
+    let mut stops = Stops::default();
+    let looked = look_prepared(readers, options, None, &mut stops);
+    let looked = match looked {
+        // Its sums would be taken for those of all tensors.
+        Ok(HolderLook { map: HolderMap { incomplete: Some(incomplete), .. }, .. }) => {
+            Err(format!("{} was reached before the look was complete", incomplete.limit))
+        }
         Ok(look) => {
             let pause = look.map.pause.unwrap_or_default();
             // When it was stopped.
             let ago = pause + look.map.age;
             let time = Nanos(start.elapsed().saturating_sub(ago).as_nanos() as u64);
             let clock = OptimizerCounter::find(&look.map, &readers.process);
-            let paused = pause * look.attempts;
-            (Ok((snapshot(&look.map, time), clock, look.map.counting)), Some(paused))
+            Ok((snapshot(&look.map, time), clock, look.map.counting))
         }
-        // What another process kept it from was only waited for.
-        Err(error) => (Err(error.to_string()), error.is_traced().then_some(Duration::ZERO)),
-    }
+        Err(error) => Err(error.to_string()),
+    };
+    (looked, stops.total)
 }
 
 impl Drop for HolderThread {

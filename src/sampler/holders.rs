@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::readers::{Readers, Torch};
-use crate::holders::{HolderError, HolderReader, Pausing};
-use crate::model::{HolderMap, StackTable, ThreadSample};
+use crate::holders::{HolderError, HolderReader, LookOptions, LookRequest, Pausing};
+use crate::model::{HolderMap, StackTable, Stops, ThreadSample};
 use crate::python::HeapError;
 
 /// Attempts; garbage collections and allocations take microseconds to some milliseconds.
@@ -31,43 +31,54 @@ pub struct HolderLook {
 }
 
 /// Looks at the holders of the process that `readers` read.
-pub fn look_at_holders(readers: &mut Readers, pausing: Pausing) -> Result<HolderLook, HolderError> {
-    look_for(readers, pausing, None)
+pub fn look_at_holders(
+    readers: &mut Readers,
+    options: impl Into<LookOptions>,
+) -> Result<HolderLook, HolderError> {
+    look_for(readers, options.into(), None, &mut Stops::default())
 }
 
 /// As [`look_at_holders`], and looks for what refers to the tensors called `asked` (or at that address, `0x…`).
 pub fn look_at_referrers(
     readers: &mut Readers,
-    pausing: Pausing,
+    options: impl Into<LookOptions>,
     asked: &str,
 ) -> Result<HolderLook, HolderError> {
-    look_for(readers, pausing, Some(asked))
+    look_for(readers, options.into(), Some(asked), &mut Stops::default())
 }
 
-fn look_for(
+/// The same; `stops` counts how often the process was stopped and for how long, also where it came to nothing.
+pub(super) fn look_for(
     readers: &mut Readers,
-    pausing: Pausing,
+    options: LookOptions,
     asked: Option<&str>,
+    stops: &mut Stops,
 ) -> Result<HolderLook, HolderError> {
-    let reader = prepare(readers)?;
-    look_with(&reader, readers, pausing, asked)
+    prepare(readers)?;
+    look_prepared(readers, options, asked, stops)
 }
 
 /// What takes time before a look, while the process runs.
-pub(super) fn prepare(readers: &mut Readers) -> Result<HolderReader, HolderError> {
+pub(super) fn prepare(readers: &mut Readers) -> Result<(), HolderError> {
     readers.refresh();
-    HolderReader::attach(&readers.process)?.ok_or(HolderError::NoTorch)
+    if readers.holders.is_none() {
+        readers.holders = HolderReader::attach(&readers.process)?;
+    }
+    readers.holders.as_ref().map(|_| ()).ok_or(HolderError::NoTorch)
 }
 
 /// A look that has been prepared.
-pub(super) fn look_with(
-    reader: &HolderReader,
+pub(super) fn look_prepared(
     readers: &mut Readers,
-    pausing: Pausing,
+    options: LookOptions,
     asked: Option<&str>,
+    stops: &mut Stops,
 ) -> Result<HolderLook, HolderError> {
-    let Some(python) = &readers.python else { return Err(HolderError::NoTorch) };
-    let most = match pausing {
+    let mut request = LookRequest::new(options, asked);
+    let (Some(reader), Some(python)) = (&mut readers.holders, &readers.python) else {
+        return Err(HolderError::NoTorch);
+    };
+    let most = match options.pausing {
         Pausing::Stop => MOST_ATTEMPTS,
         Pausing::Never => MOST_RUNNING_ATTEMPTS,
     };
@@ -79,14 +90,16 @@ pub(super) fn look_with(
             Torch::Attached(torch) => Some(&mut **torch),
             _ => None,
         };
-        match reader.look(&readers.process, python, torch, pausing, asked) {
+        match reader.look(&readers.process, python, torch, &request, stops) {
             Ok(map) => return Ok(HolderLook { map, attempts }),
             Err(error) if error.is_traced() && Instant::now() < patience => {
                 attempts -= 1; // It did not even begin.
                 std::thread::sleep(ASK_TRACER_EVERY);
+                // The time that others take is none of the look's.
+                request = LookRequest::new(options, asked);
             }
-            Err(error) if may_pass(&error) && attempts < most => {
-                if pausing == Pausing::Stop {
+            Err(error) if may_pass(&error) && attempts < most && !request.time_left().is_zero() => {
+                if options.pausing == Pausing::Stop {
                     std::thread::sleep(REST);
                 }
             }
@@ -114,7 +127,7 @@ pub type TakeLook<'a> = &'a mut dyn FnMut(
 /// moment. The error of a look that could not be made at all is for `take` to judge.
 pub fn watch_holders(
     readers: &mut Readers,
-    pausing: Pausing,
+    options: LookOptions,
     every: Duration,
     stop: &AtomicBool,
     take: TakeLook<'_>,
@@ -134,7 +147,7 @@ pub fn watch_holders(
         {
             samples.clear();
         }
-        let look = look_at_holders(readers, pausing);
+        let look = look_at_holders(readers, options);
         if look.is_err() {
             // A process that is ending cannot be read any more a little before it is gone.
             std::thread::sleep(NOTICE_EVERY);

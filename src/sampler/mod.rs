@@ -32,7 +32,7 @@ mod sources;
 mod step_shape;
 mod steps;
 
-pub use crate::holders::{HolderError, Pausing};
+pub use crate::holders::{HolderError, LookOptions, Pausing};
 pub use crate::probe::{Probe, ProbeError};
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;

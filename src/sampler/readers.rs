@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::gpu::{CudaVisibility, GpuError, GpuReader};
+use crate::holders::HolderReader;
 use crate::model::{AllocatorBackend, Device};
 use crate::python::{PythonError, PythonReader};
 use crate::target::{Process, ProcessError, environment};
@@ -87,6 +88,8 @@ pub struct Readers {
     pub visibility: CudaVisibility,
     /// How long attaching took.
     pub took: Duration,
+    /// What reads its holders, once that was asked for.
+    pub(super) holders: Option<HolderReader>,
 }
 
 impl Readers {
@@ -128,6 +131,7 @@ impl Readers {
             gpu,
             visibility,
             took: Duration::ZERO,
+            holders: None,
         };
         readers.look_for_torch();
         readers.took = start.elapsed();

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use crate::holders::LookOptions;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, EndReason, Frame, Function,
     HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, StackId, StackTable,
@@ -39,6 +40,8 @@ fn calls_engine(function: &Function) -> bool {
 pub struct AlsoWanted {
     /// Part of the time that the target may stand still for looks at holders; `None` for no looks.
     pub holders: Option<f64>,
+    /// What each of these looks may cost.
+    pub holder_options: LookOptions,
     /// An integer variable of the program that counts the steps of training: `i`, or `function:i`.
     pub step_variable: Option<String>,
     /// One that counts epochs.
@@ -157,7 +160,7 @@ impl Session {
             None => {}
         }
         let Some(budget) = wanted.holders else { return };
-        match HolderThread::start(process.pid(), budget, self.start) {
+        match HolderThread::start(process.pid(), budget, wanted.holder_options, self.start) {
             Ok(thread) => self.holders = Some(thread),
             Err(e) => self.losses.add(ReaderKind::Holders, MissedWhy::Failed(e.to_string()), 1),
         }

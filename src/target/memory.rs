@@ -77,6 +77,19 @@ pub enum MemoryError {
     /// It was not copied while the process stood still, and is not what it was any more.
     #[error("the memory at {0} of the target was not copied while it stood still")]
     Closed(Addr),
+    /// The time that the reading may take is used up ([`Budget`](super::Budget)).
+    #[error("the time for the look is used up")]
+    TimeUp,
+    /// The memory that the reading may take is used up ([`Budget`](super::Budget)).
+    #[error("the memory for the look is used up")]
+    OutOfRoom,
+}
+
+impl MemoryError {
+    /// Whether the place was not read because of a limit: what is there is not known, where a fault says that nothing is.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, MemoryError::Closed(_) | MemoryError::TimeUp | MemoryError::OutOfRoom)
+    }
 }
 
 /// Memory that can be read: of a live process, or captured.

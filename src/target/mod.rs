@@ -7,6 +7,7 @@
 
 pub mod access;
 mod bounded;
+pub mod budget;
 pub mod elf;
 mod elf_file;
 pub mod environment;
@@ -17,12 +18,15 @@ pub mod image;
 pub mod job_files;
 pub mod mappings;
 pub mod memory;
+pub mod page_copy;
+mod page_index;
 pub mod pages;
 pub mod pause;
 pub mod process;
 pub mod usdt;
 
 pub use access::{Access, is_no_more_than_the_job};
+pub use budget::Budget;
 pub use elf::{LoadedObject, ObjectError, SymbolError};
 pub use field::{Field, Scalar};
 pub use host_memory::{HostMemory, MemoryLimit};
@@ -31,6 +35,7 @@ pub use image::{MemoryImage, RecordingMemory};
 pub use job_files::FileError;
 pub use mappings::{Mapping, Mappings};
 pub use memory::{Addr, LiveMemory, Memory, MemoryError, Span};
+pub use page_copy::PagePlan;
 pub use pages::{Look, PageCache};
-pub use pause::{Pause, PauseError, Standstill};
+pub use pause::{GoneOn, Pause, PauseError, Standstill};
 pub use process::{OsThread, Process, ProcessError};

@@ -2,17 +2,21 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustc_hash::FxHashMap;
-
+use super::budget::Budget;
 use super::memory::{Addr, Memory, MemoryError, Span};
+use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan};
+use super::page_index::PageIndex;
+use super::pause::GoneOn;
 
-/// Bytes copied at once. Longer pieces copy mostly what nobody looks at.
-const PAGE: usize = 4096;
-/// Pages for which room is made at once.
-const PAGES_A_CHUNK: usize = 256;
+/// Places looked at between two checks of the budget, which take some microseconds each.
+const CHECK_EVERY: u32 = 4096;
 
-/// The memory of a process that stands still, as copies of the pages looked at. What is copied once is never read again, so
-/// all looks through one cache agree with each other; a process that runs on needs a new one.
+/// The memory of a process, as copies of the pages looked at. What is copied once is never read again, so all looks through one
+/// cache at a process that stands still agree with each other.
+///
+/// Two ways to such a copy: read while the process stands still, and then close the cache; or, to keep that moment short,
+/// learn from a walk over the running process which pages matter ([`PageCache::pages`]), stop it, copy just these
+/// ([`PageCache::copy`]), let it go on, and walk over the copy.
 pub struct PageCache {
     memory: Box<dyn Memory>,
     pages: Mutex<Pages>,
@@ -21,13 +25,26 @@ pub struct PageCache {
 /// The copies.
 #[derive(Default)]
 struct Pages {
-    /// By page number: its place among the copies, or why there is none.
-    known: FxHashMap<u64, Result<u32, MemoryError>>,
-    chunks: Vec<Box<[u8]>>,
-    count: usize,
+    index: PageIndex,
+    chunks: Vec<Chunk>,
+    /// By place: the number of the page, and whether it was looked at since it was copied.
+    numbers: Vec<u64>,
+    used: Vec<bool>,
     /// The page looked at last.
     last: Option<(u64, u32)>,
+    budget: Option<Budget>,
+    /// Bytes that may be taken besides.
+    needed: u64,
     closed: bool,
+    /// Set when the process whose copy this is goes on.
+    gone_on: Option<GoneOn>,
+    /// How many pages were copied together: those after them are late.
+    copied: usize,
+    /// Reads refused.
+    refused: u64,
+    /// Places looked at since the last check of the budget, and what that said.
+    unchecked: u32,
+    exceeded: Option<MemoryError>,
 }
 
 impl PageCache {
@@ -36,20 +53,94 @@ impl PageCache {
         PageCache { memory, pages: Mutex::default() }
     }
 
+    /// The same with limits: once the budget is used up, every read fails ([`MemoryError::is_limit`]), so that whatever
+    /// walks over the memory comes to its end.
+    pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
+        let pages = Pages { budget: Some(budget), ..Pages::default() };
+        PageCache { memory, pages: Mutex::new(pages) }
+    }
+
+    /// Puts another budget in place of that given, and forgets whether that was used up.
+    pub fn keep_within(&self, budget: Budget) {
+        let mut pages = self.lock();
+        (pages.budget, pages.exceeded) = (Some(budget), None);
+    }
+
     /// Ends the copying: whatever was not looked at until now cannot be read any more
     /// ([`MemoryError::Closed`]). For when the process goes on.
     pub fn close(&self) {
         self.lock().closed = true;
     }
 
+    /// Closes it as soon as the process goes on, whoever lets it: no page read after that is ever taken for one of before.
+    pub fn close_with(&self, gone_on: GoneOn) {
+        self.lock().gone_on = Some(gone_on);
+    }
+
     /// Bytes copied so far.
     pub fn copied(&self) -> u64 {
-        (self.lock().count * PAGE) as u64
+        self.lock().numbers.len() as u64 * PAGE as u64
+    }
+
+    /// Numbers of the pages that were looked at, in the order of the first time.
+    pub fn pages(&self) -> Vec<u64> {
+        let pages = self.lock();
+        let used = pages.numbers.iter().zip(&pages.used).filter(|(_, used)| **used);
+        used.map(|(number, _)| *number).collect()
+    }
+
+    /// Numbers of the pages that were read later than those that [`PageCache::copy`] copied: they may not fit to these.
+    pub fn late_pages(&self) -> Vec<u64> {
+        let pages = self.lock();
+        pages.numbers[pages.copied..].to_vec()
+    }
+
+    /// Reads refused because of a limit, or because the process goes on; what is there is missing.
+    pub fn refused(&self) -> u64 {
+        self.lock().refused
+    }
+
+    /// Which limit is used up, if one is.
+    pub fn exceeded(&self) -> Option<MemoryError> {
+        let mut pages = self.lock();
+        pages.check();
+        pages.exceeded
+    }
+
+    /// Forgets all copies and makes room for those of `pages`, by number: to be done before the process is stopped.
+    pub fn plan(&self, pages: &[u64]) -> PagePlan {
+        let mut cache = self.lock();
+        let plan = PagePlan::new(pages);
+        let Pages { budget, needed, exceeded, .. } = *cache;
+        let chunks = plan.fit(std::mem::take(&mut cache.chunks));
+        *cache = Pages { chunks, budget, needed, exceeded, ..Pages::default() };
+        plan
+    }
+
+    /// Copies the pages planned, in large reads; the process has to stand still. What is left to copy when it goes on
+    /// (`gone_on`) is not known afterwards. Whether all were copied.
+    pub fn copy(&self, plan: &PagePlan, gone_on: &GoneOn) -> bool {
+        let mut pages = self.lock();
+        let copied = plan.copy(&*self.memory, &mut pages.chunks, gone_on);
+        pages.numbers = plan.numbers().to_vec();
+        pages.used = vec![false; pages.numbers.len()];
+        for (number, place) in plan.numbers().iter().zip(0..) {
+            pages.index.insert(*number, Ok(place));
+        }
+        for (place, error) in copied.failed {
+            // Only the kernel's word that nothing is there is an answer.
+            match error {
+                MemoryError::Fault { .. } => pages.index.insert(plan.numbers()[place], Err(error)),
+                _ => pages.index.remove(plan.numbers()[place]),
+            }
+        }
+        pages.copied = pages.numbers.len();
+        copied.whole
     }
 
     /// A look at many small places without taking the lock for each.
     pub fn look(&self) -> Look<'_> {
-        Look { memory: &*self.memory, pages: self.lock() }
+        Look { cache: self, pages: self.lock() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Pages> {
@@ -58,9 +149,18 @@ impl PageCache {
     }
 }
 
+impl Pages {
+    fn check(&mut self) {
+        self.unchecked = 0;
+        if self.exceeded.is_none() {
+            self.exceeded = self.budget.and_then(|budget| budget.exceeded(self.needed));
+        }
+    }
+}
+
 /// The cache, held for a while.
 pub struct Look<'a> {
-    memory: &'a dyn Memory,
+    cache: &'a PageCache,
     pages: MutexGuard<'a, Pages>,
 }
 
@@ -75,6 +175,11 @@ impl Look<'_> {
     /// Reads a pointer.
     pub fn pointer(&mut self, addr: Addr) -> Result<Addr, MemoryError> {
         self.u64(addr).map(Addr)
+    }
+
+    /// What is looked at takes so many bytes of memory by itself: so many may be taken besides those of the budget.
+    pub fn needs(&mut self, bytes: u64) {
+        self.pages.needed = self.pages.needed.max(bytes);
     }
 
     /// Fills `out` from `addr` on.
@@ -93,49 +198,58 @@ impl Look<'_> {
     }
 
     fn page(&mut self, number: u64) -> Result<&[u8], MemoryError> {
-        let place = match self.pages.last {
+        let pages = &mut *self.pages;
+        pages.unchecked += 1;
+        if pages.unchecked >= CHECK_EVERY {
+            pages.check();
+        }
+        if let Some(error) = pages.exceeded {
+            pages.refused += 1;
+            return Err(error);
+        }
+        let place = match pages.last {
             Some((last, place)) if last == number => place,
             _ => {
-                let place = match self.pages.known.get(&number) {
-                    Some(known) => (*known)?,
+                let place = match pages.index.get(number) {
+                    Some(known) => known?,
                     None => self.copy(number)?,
                 };
                 self.pages.last = Some((number, place));
+                self.pages.used[place as usize] = true;
                 place
             }
         } as usize;
-        let start = place % PAGES_A_CHUNK * PAGE;
-        Ok(&self.pages.chunks[place / PAGES_A_CHUNK][start..start + PAGE])
+        let start = place % CHUNK_PAGES * PAGE;
+        Ok(&self.pages.chunks[place / CHUNK_PAGES][start..start + PAGE])
     }
 
     fn copy(&mut self, number: u64) -> Result<u32, MemoryError> {
         let pages = &mut *self.pages;
-        let addr = Addr(number * PAGE as u64);
+        let addr = Addr(number.wrapping_mul(PAGE as u64));
         if pages.closed {
+            pages.refused += 1;
             return Err(MemoryError::Closed(addr));
         }
-        if pages.count.is_multiple_of(PAGES_A_CHUNK) {
-            pages.chunks.push(vec![0; PAGES_A_CHUNK * PAGE].into_boxed_slice());
+        let count = pages.numbers.len();
+        let (chunk, start) = (count / CHUNK_PAGES, count % CHUNK_PAGES * PAGE);
+        if chunk >= pages.chunks.len() {
+            pages.chunks.push(vec![0; CHUNK_PAGES * PAGE].into_boxed_slice());
         }
-        let start = pages.count % PAGES_A_CHUNK * PAGE;
-        let chunk = &mut pages.chunks[pages.count / PAGES_A_CHUNK];
-        let read = self.memory.read(addr, &mut chunk[start..start + PAGE]);
-        let place = pages.count as u32;
-        match read {
-            Ok(()) => {
-                pages.count += 1;
-                pages.known.insert(number, Ok(place));
-                Ok(place)
-            }
-            Err(error) => {
-                // The room is taken by the next page.
-                if pages.count.is_multiple_of(PAGES_A_CHUNK) {
-                    pages.chunks.pop();
-                }
-                pages.known.insert(number, Err(error));
-                Err(error)
-            }
+        let read = self.cache.memory.read(addr, &mut pages.chunks[chunk][start..start + PAGE]);
+        // Asked after the read: it may have met the process as it went on.
+        if pages.gone_on.as_ref().is_some_and(GoneOn::is_set) {
+            pages.closed = true;
+            pages.refused += 1;
+            return Err(MemoryError::Closed(addr));
         }
+        let place = read.map(|()| count as u32);
+        if place.is_ok() {
+            pages.numbers.push(number);
+            pages.used.push(false);
+        }
+        // Of what could not be read the room is taken by the next page.
+        pages.index.insert(number, place);
+        place
     }
 }
 
@@ -153,44 +267,5 @@ impl Memory for PageCache {
             out = later;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::image::MemoryImage;
-    use super::*;
-
-    fn image() -> MemoryImage {
-        let mut image = MemoryImage::default();
-        let bytes: Vec<u8> = (0..3 * PAGE).map(|n| (n / 7) as u8).collect();
-        image.insert(Addr(0x10000), &bytes);
-        image
-    }
-
-    #[test]
-    fn reads_across_pages_are_whole_and_faults_are_named() {
-        let cache = PageCache::new(Box::new(image()));
-        let memory: &dyn Memory = &cache;
-        let plain = image();
-        let plain: &dyn Memory = &plain;
-        for (at, len) in [(0x10000, 8), (0x10ffc, 8), (0x10f00, 5000), (0x10003, 1)] {
-            assert_eq!(memory.vec(Addr(at), len).unwrap(), plain.vec(Addr(at), len).unwrap());
-        }
-        let bad = Span { addr: Addr(0x12ffc), len: 8 };
-        let good = Span { addr: Addr(0x10000), len: 8 };
-        let error = memory.read_spans(&[good, bad], &mut [0; 16]).unwrap_err();
-        assert_eq!(error, MemoryError::Fault { span: bad, index: 1 });
-        assert_eq!(cache.copied(), 3 * PAGE as u64);
-    }
-
-    #[test]
-    fn what_was_not_looked_at_is_closed() {
-        let cache = PageCache::new(Box::new(image()));
-        let memory: &dyn Memory = &cache;
-        let known = memory.u64(Addr(0x10008)).unwrap();
-        cache.close();
-        assert_eq!(memory.u64(Addr(0x10008)), Ok(known));
-        assert_eq!(memory.u64(Addr(0x11008)), Err(MemoryError::Closed(Addr(0x11000))));
     }
 }

@@ -3,6 +3,8 @@
 //! By ptrace(2), seized and not attached: no signal is sent to the process, and a tracer that ends, in whatever
 //! way, is detached by the kernel, which lets the threads run. SIGSTOP would leave them stopped if memspy were killed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -47,13 +49,15 @@ pub enum PauseError {
     /// A thread would not stop.
     #[error(
         "thread {thread} of process {pid} did not stop within {} ms: it sits in the kernel",
-        PATIENCE.as_millis()
+        waited.as_millis()
     )]
     Stubborn {
         /// The pid.
         pid: u32,
         /// The thread.
         thread: u32,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// The process is gone.
     #[error("process {pid} has exited")]
@@ -78,34 +82,67 @@ pub struct Pause {
     /// Each thread and the signal it was about to receive.
     threads: FxHashMap<i32, Option<Signal>>,
     since: Instant,
+    /// When a thread that has not stopped by then is given up, and with it all.
+    until: Option<Instant>,
     /// Other threads of memspy cannot detach.
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
 /// A process that stands still while this lives, for any thread of memspy: the [`Pause`] belongs to a thread of its own, which
-/// ends with it.
+/// ends with it, or lets the process go on by itself when the time is up, whatever the others are doing by then.
 pub struct Standstill {
     since: Instant,
+    gone_on: GoneOn,
     /// Closed to let the process go on.
     hold: Option<Sender<()>>,
     keeper: Option<JoinHandle<()>>,
 }
 
+/// Whether a process that was stopped has been let go. Set before the first of its threads runs: what was read before a look at
+/// this that says no was read while it stood still.
+#[derive(Debug, Clone, Default)]
+pub struct GoneOn(Arc<Release>);
+
+#[derive(Debug, Default)]
+struct Release {
+    begun: AtomicBool,
+    /// Nanoseconds for which the process was stopped, once all of its threads run.
+    stopped_for: AtomicU64,
+}
+
+impl GoneOn {
+    /// Whether it goes on, or is just about to.
+    pub fn is_set(&self) -> bool {
+        self.0.begun.load(Ordering::SeqCst)
+    }
+}
+
 impl Standstill {
     /// Stops all threads of `process`.
     pub fn of(process: &Process) -> Result<Standstill, PauseError> {
+        Self::for_at_most(process, Duration::MAX)
+    }
+
+    /// Stops all threads of `process`, which go on after `limit` at the latest, counted from when the first was stopped.
+    pub fn for_at_most(process: &Process, limit: Duration) -> Result<Standstill, PauseError> {
         let pid = process.pid();
         let same = Process::open(pid).ok().filter(|p| p.start_time() == process.start_time());
         let process = same.ok_or(PauseError::Gone { pid })?;
         let (hold, held) = channel();
         let (tell, told) = channel();
-        let keep = move || match Pause::of(&process) {
+        let gone_on = GoneOn::default();
+        let release = Arc::clone(&gone_on.0);
+        let keep = move || match Pause::within(&process, limit) {
             Ok(pause) => {
                 let since = pause.since;
                 if tell.send(Ok(since)).is_ok() {
-                    // Ends when `hold` is dropped.
-                    let _ = held.recv();
+                    // Ends when `hold` is dropped, or the time is up.
+                    let _ = held.recv_timeout(limit.saturating_sub(since.elapsed()));
                 }
+                release.begun.store(true, Ordering::SeqCst);
+                drop(pause);
+                let stopped_for = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                release.stopped_for.store(stopped_for, Ordering::SeqCst);
             }
             Err(error) => drop(tell.send(Err(error))),
         };
@@ -115,17 +152,29 @@ impl Standstill {
             .spawn(keep)
             .map_err(|_| failed(Errno::EAGAIN))?;
         let since = told.recv().map_err(|_| failed(Errno::ECANCELED))??;
-        Ok(Standstill { since, hold: Some(hold), keeper: Some(keeper) })
+        Ok(Standstill { since, gone_on, hold: Some(hold), keeper: Some(keeper) })
     }
 
-    /// For how long the first thread has been stopped.
+    /// Tells whether the process goes on again, also when this is gone.
+    pub fn gone_on(&self) -> GoneOn {
+        self.gone_on.clone()
+    }
+
+    /// For how long the first thread has been stopped, or was, if the process goes on again.
     pub fn elapsed(&self) -> Duration {
-        self.since.elapsed()
+        match self.gone_on.0.stopped_for.load(Ordering::SeqCst) {
+            0 => self.since.elapsed(),
+            nanos => Duration::from_nanos(nanos),
+        }
     }
-}
 
-impl Drop for Standstill {
-    fn drop(&mut self) {
+    /// Lets the process go on; for how long it was stopped.
+    pub fn end(mut self) -> Duration {
+        self.let_go();
+        self.elapsed()
+    }
+
+    fn let_go(&mut self) {
         self.hold = None;
         if let Some(keeper) = self.keeper.take() {
             // Its only failure is a panic, which has been printed by then, and after which the kernel has let go.
@@ -134,14 +183,27 @@ impl Drop for Standstill {
     }
 }
 
+impl Drop for Standstill {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
 impl Pause {
     /// Stops all threads of `process`.
     pub fn of(process: &Process) -> Result<Pause, PauseError> {
+        Self::within(process, Duration::MAX)
+    }
+
+    /// Stops all threads of `process`, or none of them after `limit`.
+    fn within(process: &Process, limit: Duration) -> Result<Pause, PauseError> {
         let pid = process.pid();
+        let since = Instant::now();
         let mut pause = Pause {
             pid,
             threads: FxHashMap::default(),
-            since: Instant::now(),
+            since,
+            until: since.checked_add(limit),
             _of_this_thread: std::marker::PhantomData,
         };
         for _ in 0..MOST_ROUNDS {
@@ -220,12 +282,15 @@ impl Pause {
     }
 
     fn wait_for(&mut self, id: i32) -> Result<(), PauseError> {
-        let until = Instant::now() + PATIENCE;
+        let began = Instant::now();
+        let until = self.until.map_or(began + PATIENCE, |until| until.min(began + PATIENCE));
         loop {
             match self.status(Pid::from_raw(id)) {
                 Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => {
                     if Instant::now() >= until {
-                        return Err(PauseError::Stubborn { pid: self.pid, thread: id as u32 });
+                        let waited = began.elapsed();
+                        let (pid, thread) = (self.pid, id as u32);
+                        return Err(PauseError::Stubborn { pid, thread, waited });
                     }
                     // It takes some microseconds: less than a sleep would.
                     std::thread::yield_now();

@@ -19,7 +19,7 @@ use super::screen::Screen;
 use super::state::{Asked, State};
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
-use crate::sampler::Pausing;
+use crate::sampler::LookOptions;
 
 /// Any error, of those who attach.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -32,7 +32,7 @@ pub struct Options {
     /// The process, for looks at holders.
     pub pid: u32,
     /// Whether it may be stopped for these.
-    pub pausing: Pausing,
+    pub holders: LookOptions,
     /// The device shown first; `None` for the one with the highest peak.
     pub gpu: Option<CudaIndex>,
     /// Between two pictures.
@@ -115,7 +115,7 @@ impl OneView {
         let picture = picture(&recorded, &mut state, options.full_filenames, false);
         OneView {
             recorded,
-            looking: Looking::at(pid, options.pausing),
+            looking: Looking::at(pid, options.holders),
             state,
             picture,
             full_filenames: options.full_filenames,

@@ -6,16 +6,16 @@ use std::time::Instant;
 
 use super::picture::{Holders, Seen};
 use crate::model::holdings::snapshot;
-use crate::model::{HolderSnapshot, Nanos};
-use crate::sampler::{Pausing, Readers, look_at_holders};
+use crate::model::{HolderSnapshot, Incomplete, Nanos, Stops};
+use crate::sampler::{LookOptions, Readers, look_at_holders};
 
-/// A look, and how often it was tried.
-type Looked = Result<(HolderSnapshot, u32), String>;
+/// A look, and how often it stopped the process.
+type Looked = Result<(HolderSnapshot, Stops), String>;
 
 /// Looks at one process.
 pub(super) struct Looking {
     pid: u32,
-    pausing: Pausing,
+    options: LookOptions,
     thread: Option<Thread>,
     is_looking: bool,
     last: Option<(Looked, Instant)>,
@@ -28,8 +28,8 @@ struct Thread {
 }
 
 impl Looking {
-    pub(super) fn at(pid: u32, pausing: Pausing) -> Looking {
-        Looking { pid, pausing, thread: None, is_looking: false, last: None }
+    pub(super) fn at(pid: u32, options: LookOptions) -> Looking {
+        Looking { pid, options, thread: None, is_looking: false, last: None }
     }
 
     /// Asks for a look, unless one is under way.
@@ -38,7 +38,7 @@ impl Looking {
             return;
         }
         if self.thread.is_none() {
-            match start(self.pid, self.pausing) {
+            match start(self.pid, self.options) {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => {
                     self.last = Some((Err(error.to_string()), Instant::now()));
@@ -70,8 +70,8 @@ impl Looking {
     /// What is known.
     pub(super) fn holders(&self) -> Holders {
         let seen = |(look, at): &(Looked, Instant)| match look {
-            Ok((snapshot, attempts)) => {
-                Ok(Seen { snapshot: snapshot.clone(), age: at.elapsed(), attempts: *attempts })
+            Ok((snapshot, stops)) => {
+                Ok(Seen { snapshot: snapshot.clone(), age: at.elapsed(), stops: *stops })
             }
             Err(why) => Err(why.clone()),
         };
@@ -89,14 +89,14 @@ impl Drop for Looking {
     }
 }
 
-fn start(pid: u32, pausing: Pausing) -> std::io::Result<Thread> {
+fn start(pid: u32, options: LookOptions) -> std::io::Result<Thread> {
     let (requests, asked) = channel::<()>();
     let (results, looks) = channel();
     let handle =
         std::thread::Builder::new().name("memspy-holders".to_owned()).spawn(move || {
             let mut readers: Option<Readers> = None;
             for () in asked {
-                if results.send(look(pid, pausing, &mut readers)).is_err() {
+                if results.send(look(pid, options, &mut readers)).is_err() {
                     return;
                 }
             }
@@ -104,11 +104,14 @@ fn start(pid: u32, pausing: Pausing) -> std::io::Result<Thread> {
     Ok(Thread { requests, looks, handle })
 }
 
-fn look(pid: u32, pausing: Pausing, readers: &mut Option<Readers>) -> Looked {
+fn look(pid: u32, options: LookOptions, readers: &mut Option<Readers>) -> Looked {
     let readers = match readers {
         Some(readers) => readers,
         none => none.insert(Readers::attach(pid).map_err(|error| error.to_string())?),
     };
-    let look = look_at_holders(readers, pausing).map_err(|error| error.to_string())?;
-    Ok((snapshot(&look.map, Nanos(0)), look.attempts))
+    let look = look_at_holders(readers, options).map_err(|error| error.to_string())?;
+    if let Some(Incomplete { limit, .. }) = &look.map.incomplete {
+        return Err(format!("{limit} was reached before the look was complete"));
+    }
+    Ok((snapshot(&look.map, Nanos(0)), look.map.stops))
 }

@@ -12,7 +12,7 @@ use crate::analysis::{
     OutsideTorch, Reach, Recent,
 };
 use crate::model::{
-    AllocatorBackend, Category, CudaIndex, Frame, HolderSnapshot, Nanos, Runtime, is_library,
+    AllocatorBackend, Category, CudaIndex, Frame, HolderSnapshot, Nanos, Runtime, Stops, is_library,
 };
 use crate::render::{self, Labels};
 
@@ -85,7 +85,7 @@ pub struct Seen {
     /// How long ago.
     pub age: Duration,
     /// How often it was tried.
-    pub attempts: u32,
+    pub stops: Stops,
 }
 
 impl Picture {
@@ -364,11 +364,11 @@ pub(super) fn name(label: Label, labels: Labels<'_>) -> Name {
 }
 
 fn holders_table(seen: &Seen, looking: bool, gpu: Option<CudaIndex>) -> Result<Table, String> {
-    let Seen { snapshot, age, attempts } = seen;
+    let Seen { snapshot, age, stops } = seen;
     let pause = match snapshot.pause {
         Some(pause) => {
             let tried =
-                if *attempts > 1 { format!(" ({attempts} attempts)") } else { String::new() };
+                if stops.count > 1 { format!(" ({} stops)", stops.count) } else { String::new() };
             format!("the job stood still for {:.1} ms{tried}", pause.seconds() * 1e3)
         }
         None => "the job ran on: what changed meanwhile may be torn".to_owned(),

@@ -82,7 +82,15 @@ pub fn memspy(words: &[&str]) -> Done {
 
 /// Runs memspy on process `pid`, which follows the words.
 pub fn memspy_at(pid: u32, words: &[&str]) -> Done {
-    run(command(Some(pid)).args(words).args(["-p", &pid.to_string()]))
+    run(command(Some(pid)).args(words).args(patience(words)).args(["-p", &pid.to_string()]))
+}
+
+/// Words by which a look at holders has all the time that a busy machine may need, unless a test has words of its own.
+pub fn patience(words: &[&str]) -> &'static [&'static str] {
+    let looks = matches!(words.first(), Some(&("tensors" | "graph" | "referrers" | "dump")))
+        || words.iter().any(|word| word.starts_with("--holders"));
+    let limited = words.iter().any(|word| word.starts_with("--max-"));
+    if looks && !limited { &["--max-time", "10min", "--max-pause", "10min"] } else { &[] }
 }
 
 /// `memspy lines --json` of a trace.
@@ -150,7 +158,7 @@ impl Recording {
     /// Starts a recording of process `pid` and waits until memspy says that it is attached.
     pub fn start(pid: u32, words: &[&str]) -> Recording {
         let mut command = command(Some(pid));
-        command.args(["record", "-p", &pid.to_string()]).args(words);
+        command.args(["record", "-p", &pid.to_string()]).args(words).args(patience(words));
         Recording::run(command)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::values::{bytes, percent, pid, seconds, time};
-use super::{Stacks, Until};
+use super::{Limits, Stacks, Until};
 
 /// `memspy record`.
 #[derive(Debug, Clone, Args)]
@@ -54,6 +54,9 @@ pub struct Record {
     /// [default with no number: 1]
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = percent)]
     pub holders: Option<f64>,
+    /// What each of these looks may cost
+    #[command(flatten)]
+    pub limits: Limits,
     /// An integer variable of the program that counts its training steps (`i`, `train:i`, or one of the main module), for
     /// 'memspy iterations'; with --exact it is read at every allocation [default: the step counter of the optimizer, with
     /// --holders]

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::Limits;
 use super::values::{pid, seconds};
 
 /// `memspy top`.
@@ -43,6 +44,9 @@ pub struct Top {
     /// Never stop the job, not even for the look at holders that h asks for: what it changes meanwhile may be torn
     #[arg(long, visible_alias = "nonblocking")]
     pub no_pause: bool,
+    /// What that look may cost
+    #[command(flatten)]
+    pub limits: Limits,
 }
 
 /// A time between two pictures.

@@ -3,26 +3,65 @@
 use std::sync::Arc;
 
 use super::super::dicts;
-use super::super::objects::{small_int, text};
+use super::super::objects::{ObjectFault, small_int, text};
 use super::{Class, Heap, Kind};
-use crate::target::{Addr, Field, Memory, MemoryError};
+use crate::target::{Addr, Field, Memory};
 
 /// More items than any container that is looked at has; a longer one is damage.
 const MOST_ITEMS: u64 = 1 << 26;
 /// No object of C has more references one behind the other (a `hamt` node; `tee` has 57).
 const MAX_ROW: u64 = 1 << 12;
-/// `PyVarObject.ob_size`, `PyListObject.ob_item`, `PySetObject.mask` and `.table`: the same from 3.8 to 3.15, but for the
-/// length of the head.
+/// `PyVarObject.ob_size`, `PyListObject.ob_item` and `.allocated`, `PySetObject.fill`, `.mask` and `.table`: the same from 3.8
+/// to 3.15, but for the length of the head.
 const SIZE: Field<u64> = Field::at(16);
 const LIST_ITEMS: Field<Addr> = Field::at(24);
+const LIST_ROOM: Field<u64> = Field::at(32);
+const SET_FILL: Field<u64> = Field::at(16);
 const SET_MASK: Field<u64> = Field::at(32);
 const SET_TABLE: Field<Addr> = Field::at(40);
 /// `dequeobject`: `leftblock`, `leftindex`; a block is a link, its items, a link.
 const DEQUE_BLOCK: Field<Addr> = Field::at(24);
 const DEQUE_INDEX: Field<u64> = Field::at(40);
 const DEQUE_BLOCK_ITEMS: u64 = 64;
-/// `setentry`: key, hash.
-const SET_ENTRY: usize = 16;
+
+/// Texts that are kept: the bytes of the longest, and how many.
+const LONGEST_NAME: usize = 64;
+const MOST_NAMES: usize = 1 << 16;
+
+/// Words read at once: what is damaged is noticed before much of it has been copied.
+const WORDS: usize = 512;
+
+/// Passes on `count` words from `start` on.
+fn each_word(
+    memory: &dyn Memory,
+    start: Addr,
+    count: u64,
+    take: &mut dyn FnMut(Addr) -> Result<(), ObjectFault>,
+) -> Result<(), ObjectFault> {
+    if count > 2 * MOST_ITEMS {
+        return Err(ObjectFault::Odd);
+    }
+    let (mut buffer, mut done) = ([0; 8 * WORDS], 0);
+    while done < count {
+        let here = (count - done).min(WORDS as u64) as usize;
+        let bytes = &mut buffer[..8 * here];
+        memory.read(start + 8 * done, bytes)?;
+        for word in bytes.chunks_exact(8) {
+            take(Field::<Addr>::at(0).of(word).unwrap_or_default())?;
+        }
+        done += here as u64;
+    }
+    Ok(())
+}
+
+/// An address at which an object can be, or null.
+fn object_at(at: Addr) -> Result<Addr, ObjectFault> {
+    match at {
+        Addr(0) => Ok(at),
+        at if at.is_plausible() && at.0.is_multiple_of(8) => Ok(at),
+        _ => Err(ObjectFault::Odd),
+    }
+}
 
 impl Heap<'_> {
     pub(super) fn memory(&self) -> &dyn Memory {
@@ -31,10 +70,25 @@ impl Heap<'_> {
 
     /// The text of a `str`; `None` when it is none.
     pub fn text(&self, at: Addr) -> Option<String> {
+        self.with_text(at, str::to_owned)
+    }
+
+    /// What `of` makes of the text of a `str`; `None` when it is none.
+    fn with_text<T>(&self, at: Addr, of: impl FnOnce(&str) -> T) -> Option<T> {
+        // Names are one object wherever they stand: a hundred thousand modules have the same few dozen.
+        if let Some(known) = self.texts.borrow().get(&at) {
+            return Some(of(known));
+        }
         if self.class_of(at)?.kind != Kind::Text {
             return None;
         }
-        text(self.memory(), &self.layout.object, at).ok().map(|text| text.text)
+        let text = text(self.memory(), &self.layout.object, at).ok()?.text;
+        let made = of(&text);
+        let mut texts = self.texts.borrow_mut();
+        if text.len() <= LONGEST_NAME && texts.len() < MOST_NAMES {
+            texts.insert(at, text.into());
+        }
+        Some(made)
     }
 
     /// The value of a small non-negative `int`; `None` for anything else.
@@ -78,63 +132,93 @@ impl Heap<'_> {
 
     /// The items of a list, a tuple, a deque or a set; nothing for anything else.
     pub fn items(&self, at: Addr) -> Vec<Addr> {
-        let Some(class) = self.class_of(at) else { return Vec::new() };
-        self.items_at(at, class.kind).unwrap_or_else(|_| {
-            self.missed();
-            Vec::new()
-        })
+        let mut items = Vec::new();
+        self.each_item(at, &mut |item| items.push(item));
+        items
     }
 
-    pub(super) fn items_at(&self, at: Addr, kind: Kind) -> Result<Vec<Addr>, MemoryError> {
+    /// Passes on the items of a list, a tuple, a deque or a set.
+    pub(super) fn each_item(&self, at: Addr, take: &mut dyn FnMut(Addr)) {
+        let Some(class) = self.class_of(at) else { return };
+        if self.each_item_at(at, class.kind, take).is_err() {
+            self.missed();
+        }
+    }
+
+    pub(super) fn items_at(&self, at: Addr, kind: Kind) -> Result<Vec<Addr>, ObjectFault> {
+        let mut items = Vec::new();
+        self.each_item_at(at, kind, &mut |item| items.push(item))?;
+        Ok(items)
+    }
+
+    /// The same for an object of this kind. It ends at the first word that can be no object's address: then the object is
+    /// damaged, and its size means nothing.
+    fn each_item_at(
+        &self,
+        at: Addr,
+        kind: Kind,
+        take: &mut dyn FnMut(Addr),
+    ) -> Result<(), ObjectFault> {
         let (memory, object) = (self.memory(), &self.layout.object);
-        let pointers = |start: Addr, count: u64| {
-            let bytes = memory.vec(start, (count.min(MOST_ITEMS) * 8) as usize)?;
-            Ok(bytes.chunks_exact(8).filter_map(|b| Field::<Addr>::at(0).of(b)).collect())
-        };
         match kind {
             Kind::Tuple => {
                 let count = memory.u64(object.past(SIZE).in_target(at))?;
-                pointers(at + self.layout.heap.tuple_items as u64, count)
+                let items = at + self.layout.heap.tuple_items as u64;
+                each_word(memory, items, count, &mut |item| object_at(item).map(&mut *take))
             }
             Kind::List => {
                 let count = memory.u64(object.past(SIZE).in_target(at))?;
                 match memory.pointer(object.past(LIST_ITEMS).in_target(at))? {
-                    Addr(0) => Ok(Vec::new()),
-                    items => pointers(items, count),
+                    Addr(0) => Ok(()),
+                    _ if count > memory.u64(object.past(LIST_ROOM).in_target(at))? => {
+                        Err(ObjectFault::Odd)
+                    }
+                    items => {
+                        each_word(memory, items, count, &mut |item| object_at(item).map(&mut *take))
+                    }
                 }
             }
             Kind::Set => {
-                let mask = object.past(SET_MASK).in_target(at);
-                let slots = memory.u64(mask)?.min(MOST_ITEMS) + 1;
+                let fill = memory.u64(object.past(SET_FILL).in_target(at))?;
+                let mask = memory.u64(object.past(SET_MASK).in_target(at))?;
                 let table = memory.pointer(object.past(SET_TABLE).in_target(at))?;
-                let bytes = memory.vec(table, slots as usize * SET_ENTRY)?;
-                let key = |entry: &[u8]| {
+                // A power of two less one, and more places than are taken.
+                if mask >= MOST_ITEMS || mask & (mask + 1) != 0 || fill > mask + 1 {
+                    return Err(ObjectFault::Odd);
+                }
+                let mut key = None;
+                // Key and hash in turn.
+                each_word(memory, table, 2 * (mask + 1), &mut |word| match key.take() {
+                    None => {
+                        key = Some(word);
+                        Ok(())
+                    }
                     // A removed key leaves a dummy with hash -1.
-                    let hash = Field::<u64>::at(8).of(entry)?;
-                    Field::<Addr>::at(0).of(entry).filter(|key| key.0 != 0 && hash != u64::MAX)
-                };
-                Ok(bytes.chunks_exact(SET_ENTRY).filter_map(key).collect())
+                    Some(key) if key.0 == 0 || word.0 == u64::MAX => Ok(()),
+                    Some(key) => object_at(key).map(&mut *take),
+                })
             }
-            Kind::Deque => self.items_of_deque(at),
-            _ => Ok(Vec::new()),
+            Kind::Deque => self.each_item_of_deque(at, take),
+            _ => Ok(()),
         }
     }
 
     /// Modules/_collectionsmodule.c: a chain of blocks, of which the first and the last are filled in part.
-    fn items_of_deque(&self, at: Addr) -> Result<Vec<Addr>, MemoryError> {
+    fn each_item_of_deque(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Result<(), ObjectFault> {
         let (memory, object) = (self.memory(), &self.layout.object);
-        let count = memory.u64(object.past(SIZE).in_target(at))?.min(MOST_ITEMS) as usize;
+        let count = memory.u64(object.past(SIZE).in_target(at))?.min(MOST_ITEMS);
         let mut block = memory.pointer(object.past(DEQUE_BLOCK).in_target(at))?;
         let mut index = memory.u64(object.past(DEQUE_INDEX).in_target(at))?;
-        let mut items = Vec::new();
-        while items.len() < count && block.is_plausible() && index < DEQUE_BLOCK_ITEMS {
-            let here = (DEQUE_BLOCK_ITEMS - index).min((count - items.len()) as u64);
-            let bytes = memory.vec(block + 8 + 8 * index, 8 * here as usize)?;
-            items.extend(bytes.chunks_exact(8).filter_map(|item| Field::<Addr>::at(0).of(item)));
+        let mut left = count;
+        while left > 0 && block.is_plausible() && index < DEQUE_BLOCK_ITEMS {
+            let here = (DEQUE_BLOCK_ITEMS - index).min(left);
+            let first = block + 8 + 8 * index;
+            each_word(memory, first, here, &mut |item| object_at(item).map(&mut *take))?;
+            left -= here;
             block = memory.pointer(block + 8 + 8 * DEQUE_BLOCK_ITEMS)?;
             index = 0;
         }
-        Ok(items)
+        Ok(())
     }
 
     /// The attributes of an object: its slots and its `__dict__`.
@@ -162,6 +246,28 @@ impl Heap<'_> {
         };
         let all = bytes.chunks_exact(8).map(|word| Field::<Addr>::at(0).of(word)).enumerate();
         all.filter_map(|(index, to)| Some((index, to.filter(|to| to.is_plausible())?))).collect()
+    }
+
+    /// The values of the attributes with these names.
+    pub fn attributes_called<const N: usize>(
+        &self,
+        at: Addr,
+        names: [&str; N],
+    ) -> [Option<Addr>; N] {
+        let mut values = [None; N];
+        let Some(class) = self.class_of(at) else { return values };
+        let place = |name: &str| names.iter().position(|known| *known == name);
+        for (name, value) in self.slots_of(at, &class) {
+            if let Some(place) = place(&name) {
+                values[place] = Some(value);
+            }
+        }
+        for (key, value) in self.instance_entries(at, &class) {
+            if let Some(place) = self.with_text(key, place).flatten() {
+                values[place] = Some(value);
+            }
+        }
+        values
     }
 
     /// The slots that are set.

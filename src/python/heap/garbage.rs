@@ -75,9 +75,7 @@ impl Heap<'_> {
                     }
                 }
             }
-            Kind::List | Kind::Tuple | Kind::Set | Kind::Deque => {
-                self.items(at).into_iter().for_each(&mut *take)
-            }
+            Kind::List | Kind::Tuple | Kind::Set | Kind::Deque => self.each_item(at, take),
             Kind::Cell => pointer(head.past(CELL)).into_iter().for_each(&mut *take),
             Kind::Function => {
                 let parts = [

@@ -7,7 +7,7 @@
 use super::super::interpreter::Interpreter;
 use super::super::layout::GcState;
 use super::super::thread_states::MOST_INTERPRETERS;
-use super::HeapError;
+use super::{HeapError, Listing};
 use crate::target::{Addr, Field, Look, MemoryError, PageCache};
 
 /// More objects than fit in a terabyte.
@@ -24,6 +24,9 @@ const LARGEST_COUNT: u32 = 1 << 30;
 const HEADER: u64 = 16;
 /// The low bits of both pointers are flags.
 const FLAGS: u64 = 3;
+/// Places in one list at which it may have changed when it is only followed roughly. A ring of what is left of old lists is
+/// left at one of them, too.
+const MOST_CHANGES: u32 = 16;
 
 /// An object tracked.
 #[derive(Debug, Clone, Copy)]
@@ -34,16 +37,30 @@ pub(super) struct Tracked {
     pub(super) references: i32,
 }
 
+/// Objects listed between two looks at how much memory they may take.
+const PORTION: usize = 1 << 14;
+/// What an object takes at most in a heap of many: itself, its parts, and what is remembered of it.
+const BYTES_AN_OBJECT: u64 = 1 << 10;
+
+/// Allows what one more portion of objects needs, when one is full.
+pub(super) fn allow(look: &mut Look<'_>, objects: usize) {
+    if objects.is_multiple_of(PORTION) {
+        look.needs((objects + PORTION) as u64 * BYTES_AN_OBJECT);
+    }
+}
+
 /// Every object tracked.
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
+    listing: Listing,
 ) -> Result<Vec<Tracked>, HeapError> {
     let layout = &interpreter.layout;
     let mut look = memory.look();
     let mut objects = Vec::new();
     if let GcState::OfRuntime(offset) = layout.heap.gc {
-        read_state(&mut look, interpreter, interpreter.runtime + offset as u64, &mut objects)?;
+        let at = interpreter.runtime + offset as u64;
+        read_state(&mut look, interpreter, at, listing, &mut objects)?;
         return Ok(objects);
     }
     let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
@@ -53,7 +70,7 @@ pub(super) fn tracked(
             break;
         }
         if let GcState::OfInterpreter(offset) = layout.heap.gc {
-            read_state(&mut look, interpreter, at + offset as u64, &mut objects)?;
+            read_state(&mut look, interpreter, at + offset as u64, listing, &mut objects)?;
         }
         let next = layout.interpreter.next.in_target(at);
         at = look.pointer(next).map_err(HeapError::unreadable("the next interpreter", next))?;
@@ -66,6 +83,7 @@ fn read_state(
     look: &mut Look<'_>,
     interpreter: &Interpreter,
     at: Addr,
+    listing: Listing,
     objects: &mut Vec<Tracked>,
 ) -> Result<(), HeapError> {
     let mut state = [0; STATE];
@@ -73,13 +91,22 @@ fn read_state(
     let collecting = interpreter.layout.heap.collecting;
     match collecting.of(&state) {
         Some(0) => {}
+        Some(1) if listing == Listing::Rough => {}
         Some(1) => return Err(HeapError::Collecting),
         _ => return Err(HeapError::NoLists { version: interpreter.version.clone() }),
     }
     let lists = find(look, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
     for head in lists {
-        walk(look, head, objects)?;
+        match listing {
+            Listing::Whole => walk(look, head, objects)?,
+            Listing::Rough => {
+                // What lies behind a place that has changed is met from the other end.
+                if !follow(look, head, NEXT, objects) {
+                    follow(look, head, PREVIOUS, objects);
+                }
+            }
+        }
     }
     Ok(())
 }
@@ -113,6 +140,40 @@ fn is_list(look: &mut Look<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
     small(0) && small(1) && leads_back(next + 8) && leads_back(previous)
 }
 
+/// The words of a header that lead on, and those that lead back.
+const NEXT: (usize, usize) = (0, 1);
+const PREVIOUS: (usize, usize) = (1, 0);
+
+/// Adds the objects of the list with this head as far as it can be followed while it changes; whether that is all the way round.
+fn follow(
+    look: &mut Look<'_>,
+    head: Addr,
+    (on, back): (usize, usize),
+    objects: &mut Vec<Tracked>,
+) -> bool {
+    let (mut before, mut changes) = (head, 0);
+    let Ok(first) = look.u64(head + 8 * on as u64) else { return false };
+    let mut at = Addr(first & !FLAGS);
+    let first = objects.len();
+    while at != head && at.is_plausible() && objects.len() - first < MOST_OBJECTS {
+        let mut object = [0; HEADER as usize + 16];
+        if look.read(at, &mut object).is_err() {
+            return false;
+        }
+        let word = |n: usize| Field::<u64>::at(8 * n).of(&object).unwrap_or_default();
+        changes += u32::from(word(back) & !FLAGS != before.0);
+        if changes > MOST_CHANGES {
+            return false;
+        }
+        allow(look, objects.len());
+        let (at_object, class) = (at + HEADER, Addr(word(3)));
+        allow(look, objects.len());
+        objects.push(Tracked { at: at_object, class, references: word(2) as i32 });
+        (before, at) = (at, Addr(word(on) & !FLAGS));
+    }
+    at == head
+}
+
 /// Adds the objects of the list with this head.
 fn walk(look: &mut Look<'_>, head: Addr, objects: &mut Vec<Tracked>) -> Result<(), HeapError> {
     // A list that leads anywhere else is one that is being changed.
@@ -127,12 +188,20 @@ fn walk(look: &mut Look<'_>, head: Addr, objects: &mut Vec<Tracked>) -> Result<(
             return Err(HeapError::Changing);
         }
         let mut object = [0; HEADER as usize + 16];
-        look.read(at, &mut object).map_err(changing)?;
+        match look.read(at, &mut object) {
+            // What lies beyond it is come to from the other end; the gap is known by the reads refused.
+            Err(error) if error.is_limit() => {
+                follow(look, head, PREVIOUS, objects);
+                return Ok(());
+            }
+            read => read.map_err(changing)?,
+        }
         let word = |n: usize| Field::<u64>::at(8 * n).of(&object).unwrap_or_default();
         if word(1) & !FLAGS != before.0 {
             return Err(HeapError::Changing);
         }
         let (at_object, class) = (at + HEADER, Addr(word(3)));
+        allow(look, objects.len());
         objects.push(Tracked { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(0) & !FLAGS));
     }

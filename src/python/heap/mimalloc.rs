@@ -13,9 +13,9 @@ use rustc_hash::FxHashSet;
 use super::super::interpreter::Interpreter;
 use super::super::layout::{GcState, Layout, References};
 use super::super::thread_states::{MOST_INTERPRETERS, MOST_THREADS};
-use super::HeapError;
 use super::blocks::{Abandoned, Blocks, GENERATIONS, Mimalloc};
-use super::lists::{MOST_OBJECTS, Tracked};
+use super::lists::{MOST_OBJECTS, Tracked, allow};
+use super::{HeapError, Listing};
 use crate::target::{Addr, Field, Look, MemoryError, PageCache, Process};
 
 /// How far into a thread's state its heaps are searched for.
@@ -53,6 +53,7 @@ pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
     process: Option<&Process>,
+    listing: Listing,
 ) -> Result<Vec<Tracked>, HeapError> {
     let layout = &interpreter.layout;
     let (References::Split { .. }, GcState::OfInterpreter(gc)) =
@@ -60,7 +61,6 @@ pub(super) fn tracked(
     else {
         return Err(no_heaps(interpreter));
     };
-    let mut interpreters = Vec::new();
     let mut walk = Walk {
         interpreter,
         process,
@@ -72,43 +72,13 @@ pub(super) fn tracked(
         uneven: 0,
         segments: FxHashSet::default(),
         starting: false,
+        listing,
         objects: Vec::new(),
     };
-    let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
-    let mut at = walk.pointer("the interpreters", head)?;
-    for _ in 0..MOST_INTERPRETERS {
-        if at == Addr(0) {
-            break;
-        }
-        let collecting = layout.heap.collecting.in_target(at + gc as u64);
-        let mut flag = [0; 4];
-        walk.look
-            .read(collecting, &mut flag)
-            .map_err(HeapError::unreadable("the collector's state", collecting))?;
-        match i32::from_le_bytes(flag) {
-            0 => {}
-            1 => return Err(HeapError::Collecting),
-            _ => return Err(no_heaps(interpreter)),
-        }
-        walk.interpreter(at)?;
-        interpreters.push(at);
-        at = walk.pointer("the next interpreter", layout.interpreter.next.in_target(at))?;
+    match (walk.interpreters(gc), listing) {
+        (_, Listing::Rough) | (Ok(()), Listing::Whole) => Ok(walk.objects),
+        (Err(error), Listing::Whole) => Err(error),
     }
-    // An interpreter of which no thread is left has its objects there as well.
-    if let Some((_, mimalloc)) = walk.heaps
-        && let Some((pool, of)) = walk.pool
-    {
-        for interpreter in interpreters.into_iter().filter(|at| *at != of) {
-            walk.abandoned_once(mimalloc, interpreter + pool)?;
-        }
-    }
-    if walk.heaps.is_none() {
-        return Err(no_heaps(interpreter));
-    }
-    if walk.uneven > walk.threads || walk.starting {
-        return Err(HeapError::Changing);
-    }
-    Ok(walk.objects)
 }
 
 fn no_heaps(interpreter: &Interpreter) -> HeapError {
@@ -132,6 +102,7 @@ struct Walk<'a> {
     segments: FxHashSet<Addr>,
     /// Whether a thread was met that has no heaps yet.
     starting: bool,
+    listing: Listing,
     objects: Vec<Tracked>,
 }
 
@@ -144,6 +115,57 @@ fn changing(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapErr
 }
 
 impl Walk<'_> {
+    /// Reads the heaps of all interpreters, whose collectors' states lie so many bytes into them.
+    fn interpreters(&mut self, gc: usize) -> Result<(), HeapError> {
+        let interpreter = self.interpreter;
+        let layout = &interpreter.layout;
+        let mut interpreters = Vec::new();
+        let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
+        let mut at = self.pointer("the interpreters", head)?;
+        for _ in 0..MOST_INTERPRETERS {
+            if at == Addr(0) {
+                break;
+            }
+            let collecting = layout.heap.collecting.in_target(at + gc as u64);
+            let mut flag = [0; 4];
+            self.look
+                .read(collecting, &mut flag)
+                .map_err(HeapError::unreadable("the collector's state", collecting))?;
+            match i32::from_le_bytes(flag) {
+                0 => {}
+                1 if self.listing == Listing::Rough => {}
+                1 => return Err(HeapError::Collecting),
+                _ => return Err(no_heaps(interpreter)),
+            }
+            self.interpreter(at)?;
+            interpreters.push(at);
+            at = self.pointer("the next interpreter", layout.interpreter.next.in_target(at))?;
+        }
+        // An interpreter of which no thread is left has its objects there as well.
+        if let Some((_, mimalloc)) = self.heaps
+            && let Some((pool, of)) = self.pool
+        {
+            for interpreter in interpreters.into_iter().filter(|at| *at != of) {
+                self.abandoned_once(mimalloc, interpreter + pool)?;
+            }
+        }
+        if self.heaps.is_none() {
+            return Err(no_heaps(interpreter));
+        }
+        if self.uneven > self.threads || self.starting {
+            return Err(HeapError::Changing);
+        }
+        Ok(())
+    }
+
+    /// An error of a part of the heaps; where these are followed only roughly, the rest may be sound.
+    fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
+        match (self.listing, read) {
+            (Listing::Rough, Err(error)) if !error.is_limit() => Ok(()),
+            (_, read) => read,
+        }
+    }
+
     fn pointer(&mut self, what: &'static str, at: Addr) -> Result<Addr, HeapError> {
         self.look.pointer(at).map_err(HeapError::unreadable(what, at))
     }
@@ -159,7 +181,8 @@ impl Walk<'_> {
             if thread == Addr(0) {
                 break;
             }
-            self.thread(interpreter, thread)?;
+            let read = self.thread(interpreter, thread);
+            self.part(read)?;
             let next = self.layout().thread.next.in_target(thread);
             thread = self.pointer("the next thread", next)?;
         }
@@ -198,7 +221,9 @@ impl Walk<'_> {
         self.threads += 1;
         for tag in 0..HEAPS {
             let before = OBJECTS.into_iter().find(|objects| objects.0 == tag).map(|o| o.1);
-            self.heap(mimalloc, heaps + u64::from(tag) * mimalloc.heap_len as u64, before)?;
+            let read =
+                self.heap(mimalloc, heaps + u64::from(tag) * mimalloc.heap_len as u64, before);
+            self.part(read)?;
         }
         let at = mimalloc.tld_abandoned.in_target(tld);
         let at = self.look.pointer(at).map_err(changing("a thread's segments", at))?;
@@ -250,10 +275,12 @@ impl Walk<'_> {
                 if seen > pages || !page.is_plausible() {
                     return Err(HeapError::Changing);
                 }
-                self.check_segment(mimalloc, page)?;
+                let checked = self.check_segment(mimalloc, page);
+                self.part(checked)?;
                 let copy = self.copy_of_page(mimalloc, page)?;
                 if let Some(before) = before {
-                    self.page(mimalloc, page, &copy, before)?;
+                    let read = self.page(mimalloc, page, &copy, before);
+                    self.part(read)?;
                 }
                 page = mimalloc.page_next.of(&copy).unwrap_or_default();
             }
@@ -295,7 +322,8 @@ impl Walk<'_> {
                         if segments > MOST_SEGMENTS || !segment.is_plausible() {
                             return Err(HeapError::Changing);
                         }
-                        self.segment(mimalloc, segment)?;
+                        let read = self.segment(mimalloc, segment);
+                        self.part(read)?;
                         let next = next.in_target(segment);
                         let next = self.look.u64(next).map_err(changing(WHAT, segment))?;
                         segment = Addr(next & !(SEGMENT - 1));
@@ -354,7 +382,8 @@ impl Walk<'_> {
                 && mimalloc.blocks.size(&copy) > 0
                 && entry > 0
             {
-                self.page(mimalloc, page, &copy, before)?;
+                let read = self.page(mimalloc, page, &copy, before);
+                self.part(read)?;
             }
             if slices == 0 {
                 return Err(HeapError::Changing);
@@ -448,6 +477,7 @@ impl Walk<'_> {
             counted.clamp(0, i64::from(i32::MAX)) as i32
         };
         let class = class.of(&head).unwrap_or_default();
+        allow(&mut self.look, self.objects.len());
         self.objects.push(Tracked { at, class, references });
         Ok(())
     }

@@ -69,6 +69,11 @@ impl HeapError {
         matches!(self, HeapError::Collecting | HeapError::Changing)
     }
 
+    /// Whether it could not be read because of a limit ([`MemoryError::is_limit`]).
+    pub fn is_limit(&self) -> bool {
+        matches!(self, HeapError::Unreadable { source, .. } if source.is_limit())
+    }
+
     fn unreadable(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapError {
         move |source| HeapError::Unreadable { what, at, source }
     }
@@ -92,8 +97,18 @@ pub struct Heap<'a> {
     runtime: Addr,
     objects: Vec<Object>,
     classes: RefCell<FxHashMap<Addr, Option<Rc<Class>>>>,
+    texts: RefCell<FxHashMap<Addr, Box<str>>>,
     unreadable: Cell<u64>,
     context_values: OnceCell<hidden::ContextValues>,
+}
+
+/// How exactly the list of all objects has to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// Whole: anything that does not fit together is an error.
+    Whole,
+    /// As far as it can be followed while the process runs and changes it: to learn which pages it lies in.
+    Rough,
 }
 
 impl<'a> Heap<'a> {
@@ -102,11 +117,12 @@ impl<'a> Heap<'a> {
         memory: &'a PageCache,
         interpreter: &Interpreter,
         process: Option<&Process>,
+        listing: Listing,
     ) -> Result<Heap<'a>, HeapError> {
         let mut heap = Heap::unlisted(memory, interpreter);
         let tracked = match interpreter.layout.free_threaded {
-            true => mimalloc::tracked(memory, interpreter, process)?,
-            false => lists::tracked(memory, interpreter)?,
+            true => mimalloc::tracked(memory, interpreter, process, listing)?,
+            false => lists::tracked(memory, interpreter, listing)?,
         };
         heap.objects.reserve(tracked.len());
         for Tracked { at, class, references } in tracked {
@@ -126,6 +142,7 @@ impl<'a> Heap<'a> {
             runtime: interpreter.runtime,
             objects: Vec::new(),
             classes: RefCell::default(),
+            texts: RefCell::default(),
             unreadable: Cell::new(0),
             context_values: OnceCell::new(),
         }
@@ -134,6 +151,11 @@ impl<'a> Heap<'a> {
     /// Everything tracked, as `gc.get_objects()` lists it, and what `gc.freeze()` took out of that.
     pub fn objects(&self) -> &[Object] {
         &self.objects
+    }
+
+    /// The memory that it is read from.
+    pub fn pages(&self) -> &'a PageCache {
+        self.memory
     }
 
     /// How many objects could not be read (all of them or a part); what they refer to is missing.

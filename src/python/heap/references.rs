@@ -66,14 +66,14 @@ impl Heap<'_> {
                 }
             }
             Kind::List | Kind::Tuple | Kind::Deque => {
-                for (index, item) in self.items(at).into_iter().enumerate() {
+                let mut index = 0;
+                self.each_item(at, &mut |item| {
                     take(Edge::Item(index), item);
-                }
+                    index += 1;
+                });
             }
             Kind::Set => {
-                for member in self.items(at) {
-                    take(Edge::Member, member);
-                }
+                self.each_item(at, &mut |member| take(Edge::Member, member));
             }
             Kind::Cell => {
                 if let Some(value) = pointer(head.past(CELL)) {

@@ -18,6 +18,10 @@ use crate::target::{Addr, Field};
 
 /// More nodes than a graph has.
 const MOST_NODES: usize = 1 << 22;
+/// Edges, saved and packed variables of all nodes.
+const MOST_PARTS: usize = 1 << 23;
+/// Those that one node keeps.
+const MOST_KEPT: usize = 1 << 16;
 /// Bytes of the edges of one node.
 const MOST_EDGES: u64 = 1 << 20;
 /// Sizes of pieces of memory that a node may lie in.
@@ -92,13 +96,15 @@ impl Tensors<'_> {
     pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> Graph {
         let mut graph = Graph::default();
         let mut seen = FxHashSet::default();
+        let mut parts = 0;
         let mut waiting: Vec<Addr> = roots.into_iter().collect();
         while let Some(at) = waiting.pop() {
-            if seen.len() >= MOST_NODES || !seen.insert(at) {
+            if seen.len() >= MOST_NODES || parts >= MOST_PARTS || !seen.insert(at) {
                 continue;
             }
             let Some(node) = self.node(at, &mut graph.unsized_nodes) else { continue };
-            waiting.extend(&node.next);
+            parts += node.next.len() + node.saved.len() + node.packed.len();
+            waiting.extend(node.next.iter().filter(|next| !seen.contains(*next)));
             graph.nodes.push(node);
         }
         graph
@@ -202,7 +208,7 @@ impl Tensors<'_> {
         let saved_len = self.layout.saved.len;
         let word = |offset: usize| Field::<u64>::at(offset).of(&bytes).unwrap_or_default();
         let mut offset = 0;
-        while offset + 8 <= bytes.len() {
+        while offset + 8 <= bytes.len() && node.saved.len() + node.packed.len() < MOST_KEPT {
             if let Some(one) = bytes.get(offset..offset + saved_len)
                 && self.saved(one, by, node)
             {

@@ -1,0 +1,72 @@
+//! What a look at holders may do: whether it stops the process, and what it may cost.
+
+use std::time::Duration;
+
+use crate::target::Budget;
+
+/// Whether the process may be stopped for the look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pausing {
+    /// Stopped for some milliseconds: everything fits together.
+    #[default]
+    Stop,
+    /// Never stopped: what was read may be torn, and is checked as far as it can be.
+    Never,
+}
+
+/// How a look is made, and its limits. Each is kept whatever the process's memory looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LookOptions {
+    /// Whether the process may be stopped.
+    pub pausing: Pausing,
+    /// For how long at most at once.
+    pub max_pause: Duration,
+    /// How long the look may take.
+    pub max_time: Duration,
+    /// How many bytes of memory it may take, besides what the process's objects need (1 KiB each).
+    pub max_memory: u64,
+}
+
+impl LookOptions {
+    /// What a look may take unless told otherwise.
+    pub const DEFAULT: LookOptions = LookOptions {
+        pausing: Pausing::Stop,
+        max_pause: Duration::from_secs(1),
+        max_time: Duration::from_secs(5),
+        max_memory: 512 << 20,
+    };
+}
+
+impl Default for LookOptions {
+    fn default() -> LookOptions {
+        LookOptions::DEFAULT
+    }
+}
+
+impl From<Pausing> for LookOptions {
+    fn from(pausing: Pausing) -> LookOptions {
+        LookOptions { pausing, ..LookOptions::DEFAULT }
+    }
+}
+
+/// One look that is asked for. Its budget of time runs from when this is made, also over several attempts.
+#[derive(Debug, Clone, Copy)]
+pub struct LookRequest<'a> {
+    pub(super) options: LookOptions,
+    pub(super) budget: Budget,
+    pub(super) asked: Option<&'a str>,
+}
+
+impl<'a> LookRequest<'a> {
+    /// A look with `options`; what refers to the tensors that are called `asked`, or are at that address (`0x…`), is looked for
+    /// too, which takes as long again.
+    pub fn new(options: LookOptions, asked: Option<&'a str>) -> LookRequest<'a> {
+        let budget = Budget::new(options.max_time, options.max_memory);
+        LookRequest { options, budget, asked }
+    }
+
+    /// The time that is left for it.
+    pub fn time_left(&self) -> Duration {
+        self.budget.left()
+    }
+}

@@ -1,0 +1,149 @@
+//! Many pages copied in few system calls, by all cores: while a process stands still for it, every millisecond counts.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::memory::{Addr, Memory, MemoryError, Span};
+use super::pause::GoneOn;
+
+/// Bytes copied at once for a small look. Longer pieces copy mostly what nobody looks at.
+pub(super) const PAGE: usize = 4096;
+/// Pages copied by one system call, and for which room is made at once.
+pub(super) const CHUNK_PAGES: usize = 256;
+/// Threads that copy; more only wait for the memory.
+const MAX_THREADS: usize = 4;
+/// Chunks that make another thread worth its start.
+const CHUNKS_A_THREAD: usize = 8;
+
+/// The copies of some pages, one after the other.
+pub(super) type Chunk = Box<[u8]>;
+
+/// Which pages are to be copied, and in which order.
+#[derive(Debug)]
+pub struct PagePlan {
+    /// By place. The order asked for, but sorted within each chunk, so that neighbours are read as one.
+    numbers: Vec<u64>,
+    /// By chunk.
+    spans: Vec<Vec<Span>>,
+}
+
+/// What a copy came to.
+#[derive(Debug)]
+pub(super) struct Copied {
+    /// Whether everything was read while the process stood still.
+    pub(super) whole: bool,
+    /// Places that were not read, and why.
+    pub(super) failed: Vec<(usize, MemoryError)>,
+}
+
+impl PagePlan {
+    /// A plan for these pages, of which those that come first are copied first.
+    pub(super) fn new(pages: &[u64]) -> PagePlan {
+        let mut numbers = pages.to_vec();
+        let spans = numbers.chunks_mut(CHUNK_PAGES).map(|chunk| {
+            chunk.sort_unstable();
+            runs(chunk)
+        });
+        PagePlan { spans: spans.collect(), numbers }
+    }
+
+    /// How many bytes are to be copied.
+    pub fn bytes(&self) -> u64 {
+        self.numbers.len() as u64 * PAGE as u64
+    }
+
+    pub(super) fn numbers(&self) -> &[u64] {
+        &self.numbers
+    }
+
+    /// Chunks for all of it, those at hand first. All are in memory then: a first write to each page takes as long as its copy.
+    pub(super) fn fit(&self, mut chunks: Vec<Chunk>) -> Vec<Chunk> {
+        chunks.truncate(self.spans.len());
+        while chunks.len() < self.spans.len() {
+            let mut chunk = vec![0; CHUNK_PAGES * PAGE].into_boxed_slice();
+            for byte in chunk.iter_mut().step_by(PAGE) {
+                // Not the value that is there: a write that changes nothing may be left out.
+                *std::hint::black_box(byte) = 1;
+            }
+            chunks.push(chunk);
+        }
+        chunks
+    }
+
+    /// Copies all into `chunks`, until the process goes on.
+    pub(super) fn copy(
+        &self,
+        memory: &dyn Memory,
+        chunks: &mut [Chunk],
+        gone_on: &GoneOn,
+    ) -> Copied {
+        let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+        let threads = (self.spans.len() / CHUNKS_A_THREAD).clamp(1, most);
+        let work = Mutex::new(self.spans.iter().zip(chunks.iter_mut()).enumerate());
+        let failed = Mutex::new(Vec::new());
+        let copy = || {
+            let mut own = Vec::new();
+            loop {
+                let next = work.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((index, (spans, chunk))) = next else { break };
+                self.copy_chunk(memory, index, spans, chunk, gone_on, &mut own);
+            }
+            failed.lock().unwrap_or_else(PoisonError::into_inner).append(&mut own);
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(copy);
+            }
+            copy();
+        });
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let is_answer = |error: &MemoryError| matches!(error, MemoryError::Fault { .. });
+        Copied { whole: failed.iter().all(|(_, error)| is_answer(error)), failed }
+    }
+
+    fn copy_chunk(
+        &self,
+        memory: &dyn Memory,
+        index: usize,
+        spans: &[Span],
+        chunk: &mut [u8],
+        gone_on: &GoneOn,
+        failed: &mut Vec<(usize, MemoryError)>,
+    ) {
+        let before = failed.len();
+        let first = index * CHUNK_PAGES;
+        let numbers = &self.numbers[first..self.numbers.len().min(first + CHUNK_PAGES)];
+        let page = |number: u64| Addr(number.wrapping_mul(PAGE as u64));
+        let closed = |(n, number): (usize, &u64)| (first + n, MemoryError::Closed(page(*number)));
+        if gone_on.is_set() {
+            failed.extend(numbers.iter().enumerate().map(closed));
+            return;
+        }
+        if memory.read_spans(spans, &mut chunk[..numbers.len() * PAGE]).is_err() {
+            // One of them is gone: each by itself.
+            for ((n, &number), out) in numbers.iter().enumerate().zip(chunk.chunks_exact_mut(PAGE))
+            {
+                if let Err(error) = memory.read(page(number), out) {
+                    failed.push((first + n, error));
+                }
+            }
+        }
+        // Asked after the read: it may have met the process as it went on.
+        if gone_on.is_set() {
+            failed.truncate(before);
+            failed.extend(numbers.iter().enumerate().map(closed));
+        }
+    }
+}
+
+/// Sorted pages as spans: neighbours are one.
+fn runs(numbers: &[u64]) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for number in numbers {
+        let addr = Addr(number.wrapping_mul(PAGE as u64));
+        match spans.last_mut() {
+            Some(last) if last.addr + last.len as u64 == addr => last.len += PAGE,
+            _ => spans.push(Span { addr, len: PAGE }),
+        }
+    }
+    spans
+}

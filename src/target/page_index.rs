@@ -1,0 +1,73 @@
+//! Which page of the target is which copy: two steps through small tables, as most looks fall into few regions of memory.
+
+use rustc_hash::FxHashMap;
+
+use super::memory::MemoryError;
+
+/// Pages of a region: 2 MiB.
+const REGION_PAGES: usize = 512;
+/// In a table: nothing is known, and the page could not be copied. Places count from 2.
+const UNKNOWN: u32 = 0;
+const FAILED: u32 = 1;
+const FIRST_PLACE: u32 = 2;
+
+/// Pages by number.
+#[derive(Default)]
+pub(super) struct PageIndex {
+    /// By region: its table.
+    regions: FxHashMap<u64, u32>,
+    tables: Vec<[u32; REGION_PAGES]>,
+    failed: FxHashMap<u64, MemoryError>,
+    /// The region looked at last, and its table.
+    last: Option<(u64, u32)>,
+}
+
+impl PageIndex {
+    /// The place of the copy of page `number`, or why there is none; `None` when nobody has asked for it yet.
+    pub(super) fn get(&mut self, number: u64) -> Option<Result<u32, MemoryError>> {
+        let (region, page) = split(number);
+        let table = match self.last {
+            Some((last, table)) if last == region => table,
+            _ => {
+                let table = *self.regions.get(&region)?;
+                self.last = Some((region, table));
+                table
+            }
+        };
+        match self.tables[table as usize][page] {
+            UNKNOWN => None,
+            FAILED => self.failed.get(&number).copied().map(Err),
+            place => Some(Ok(place - FIRST_PLACE)),
+        }
+    }
+
+    /// Notes what became of page `number`.
+    pub(super) fn insert(&mut self, number: u64, place: Result<u32, MemoryError>) {
+        let (region, page) = split(number);
+        let tables = &mut self.tables;
+        let table = *self.regions.entry(region).or_insert_with(|| {
+            tables.push([UNKNOWN; REGION_PAGES]);
+            tables.len() as u32 - 1
+        });
+        tables[table as usize][page] = match place {
+            Ok(place) => place + FIRST_PLACE,
+            Err(error) => {
+                self.failed.insert(number, error);
+                FAILED
+            }
+        };
+    }
+
+    /// Forgets it again.
+    pub(super) fn remove(&mut self, number: u64) {
+        let (region, page) = split(number);
+        if let Some(table) = self.regions.get(&region) {
+            self.tables[*table as usize][page] = UNKNOWN;
+        }
+    }
+}
+
+/// Region and page within it.
+fn split(number: u64) -> (u64, usize) {
+    (number / REGION_PAGES as u64, (number % REGION_PAGES as u64) as usize)
+}

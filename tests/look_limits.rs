@@ -1,0 +1,236 @@
+//! What a look at tensors may cost: the job's standstill, time and memory, also where the heap is large, hostile or damaged.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+#![allow(unreachable_pub, missing_docs, reason = "support is a module of each test binary")]
+
+mod support;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use memspy::model::LookLimit;
+use memspy::sampler::{
+    HolderError, HolderLook, LookOptions, Pausing, Readers, attach, look_at_holders,
+};
+use memspy::target::{Addr, Memory, MemoryError, PageCache, Process, Standstill};
+use serde_json::Value;
+use support::memspy::{memspy_at, wait_until};
+use support::target::Target;
+use support::{pythons, sim};
+
+/// All the time that a busy machine may need.
+const AMPLE: LookOptions = LookOptions {
+    max_pause: Duration::from_secs(600),
+    max_time: Duration::from_secs(600),
+    ..LookOptions::DEFAULT
+};
+
+/// These tests measure the memory of their process: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn status(what: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(what)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// What `of` gives, and by how many bytes this process grew meanwhile, at most.
+fn growth<T>(of: impl FnOnce() -> T) -> (T, u64) {
+    // Makes the peak what is in memory now.
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = status("VmRSS");
+    let made = of();
+    (made, status("VmHWM").saturating_sub(before))
+}
+
+fn readers(target: &Target) -> Readers {
+    attach(target.pid(), &AtomicBool::new(false)).unwrap()
+}
+
+fn threads(pid: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let state = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('X')
+    };
+    tasks.map(|task| state(task.unwrap())).collect()
+}
+
+#[test]
+fn a_job_goes_on_when_its_time_is_up_whatever_memspy_is_doing() {
+    let target = Target::start(pythons::newest_here().target("paused.py"));
+    let process = Process::open(target.pid()).unwrap();
+    let stop = (0..20)
+        .find_map(|_| Standstill::for_at_most(&process, Duration::from_millis(300)).ok())
+        .expect("it stops");
+    let mappings = process.mappings().unwrap();
+    let mut readable = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());
+    let (early, late) = (readable.next().unwrap().start, readable.next().unwrap().start);
+    let cache = PageCache::new(Box::new(process.memory()));
+    cache.close_with(stop.gone_on());
+    let memory: &dyn Memory = &cache;
+    let known = memory.u64(early);
+    // As a look that computes, and never lets go.
+    wait_until("the job to go on", || stop.gone_on().is_set());
+    wait_until("all threads to run", || !threads(target.pid()).contains(['t', 'T']));
+    // What was read stays; what comes later is not mixed in.
+    assert_eq!(memory.u64(early), known);
+    assert_eq!(memory.u64(late), Err(MemoryError::Closed(Addr(late.0))));
+    let stopped_for = stop.end();
+    assert!(stopped_for >= Duration::from_millis(300), "{stopped_for:?}");
+}
+
+#[test]
+fn a_job_of_many_objects_goes_on_before_they_are_looked_into() {
+    let _alone = alone();
+    let target = sim::start("large_heap.py", &["--objects", "150000"]);
+    let map = look_at_holders(&mut readers(&target), AMPLE).unwrap().map;
+    let (pause, age) = (map.pause.unwrap(), map.age);
+    assert!(map.objects > 150_000);
+    assert_eq!(map.incomplete, None);
+    // It was copied while it stood still, and understood after that: some twenty times as long.
+    assert!(3 * pause < age, "{pause:?} {age:?}");
+    let (count, longest) = (map.stops.count, map.stops.longest);
+    assert!(count == 1 && longest == pause, "{count} {longest:?} {pause:?}");
+}
+
+#[test]
+fn a_look_that_may_not_take_long_ends_with_a_word() {
+    let _alone = alone();
+    let target = sim::start("large_heap.py", &["--objects", "60000"]);
+    for words in [&["tensors"][..], &["tensors", "--no-pause"], &["graph"], &["tensors", "--json"]]
+    {
+        let words = [words, &["--max-time", "1ms"]].concat();
+        memspy_at(target.pid(), &words).refused(&["the limit of 1ms for the look", "--max-time"]);
+    }
+    let dump = memspy_at(target.pid(), &["dump", "--max-time", "1ms"]).ok();
+    assert!(dump.out.contains("the limit of 1ms for the look"), "{}", dump.out);
+    // What comes by then is used: the time is enough for some of it.
+    let mut readers = readers(&target);
+    let took = {
+        let began = Instant::now();
+        look_at_holders(&mut readers, AMPLE).unwrap();
+        began.elapsed()
+    };
+    let mut ends = Vec::new();
+    for part in 1..10 {
+        let options = LookOptions { max_time: took * part / 12, ..AMPLE };
+        match look_at_holders(&mut readers, options) {
+            Ok(HolderLook { map, .. }) => {
+                let missing = map.incomplete.map(|incomplete| incomplete.missing);
+                assert!(!map.tensors.is_empty());
+                ends.push(format!("{missing:?}"));
+            }
+            Err(HolderError::Cut { limit: LookLimit::Time(_), .. }) => ends.push("cut".to_owned()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    eprintln!("{ends:?}");
+}
+
+#[test]
+fn a_job_that_may_not_stand_still_for_long_goes_on_at_once() {
+    let _alone = alone();
+    let target = sim::start("large_heap.py", &["--objects", "60000"]);
+    let done = memspy_at(target.pid(), &["tensors", "--json", "--max-pause", "1ms"]);
+    let told = match done.status.success() {
+        // Fast enough to copy all of it in a millisecond, or some.
+        true => {
+            let look: Value = serde_json::from_str(&done.out).unwrap();
+            assert!(look["stops"]["longest_seconds"].as_f64().unwrap() < 1.0, "{}", look["stops"]);
+            look["incomplete"].is_null() || done.err.contains("--max-pause allows more")
+        }
+        false => done.err.contains("--max-pause") && done.err.contains("--no-pause"),
+    };
+    assert!(told, "{}", done.err);
+    assert!(!threads(target.pid()).contains(['t', 'T']));
+}
+
+#[test]
+fn objects_far_apart_do_not_take_memory_without_end() {
+    let _alone = alone();
+    let target = sim::start("far_apart.py", &["--objects", "60000"]);
+    for pausing in [Pausing::Stop, Pausing::Never] {
+        let options = LookOptions { pausing, max_memory: 16 << 20, ..AMPLE };
+        let mut readers = readers(&target);
+        let (look, grown) = growth(|| look_at_holders(&mut readers, options));
+        let ended = match look {
+            Ok(look) => look.map.incomplete.map(|incomplete| incomplete.limit),
+            Err(HolderError::Cut { limit, .. }) => Some(limit),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(ended, Some(LookLimit::Memory(16 << 20)), "{pausing:?}");
+        // 1 KiB for each of 130,000 objects or fewer, and what memspy needs for itself; they take 240 MiB.
+        assert!(grown < 180 << 20, "{pausing:?}: {} MiB", grown >> 20);
+    }
+}
+
+#[test]
+fn a_list_of_a_wild_size_takes_neither_time_nor_memory() {
+    let _alone = alone();
+    let mut target = sim::start("heap_damage.py", &["--objects", "2000"]);
+    target.say("sized");
+    target.read_until_ready();
+    for pausing in [Pausing::Stop, Pausing::Never] {
+        let options = LookOptions { pausing, ..AMPLE };
+        let mut readers = readers(&target);
+        let (look, grown) = growth(|| look_at_holders(&mut readers, options));
+        let map = look.unwrap().map;
+        assert!(map.unreadable > 0 && map.incomplete.is_none(), "{pausing:?}: {}", map.unreadable);
+        assert!(grown < 192 << 20, "{pausing:?}: {} MiB", grown >> 20);
+    }
+}
+
+/// Each with other words damaged.
+const SEEDS: std::ops::Range<u64> = 1..25;
+
+#[test]
+fn damaged_tensors_lists_and_dictionaries_take_neither_time_nor_memory() {
+    let _alone = alone();
+    let mut target = sim::start("heap_damage.py", &["--objects", "4000"]);
+    let mut readers = readers(&target);
+    let began = Instant::now();
+    let whole = look_at_holders(&mut readers, AMPLE).unwrap().map;
+    let honest = began.elapsed();
+    let mut ends = [0; 3];
+    for seed in SEEDS {
+        target.say(&format!("damage {seed} 40"));
+        target.read_until_ready();
+        for pausing in [Pausing::Stop, Pausing::Never] {
+            // So long that only a walk without end comes to it.
+            let max_time = (honest * 40).max(Duration::from_secs(20));
+            let options = LookOptions { pausing, max_time, ..AMPLE };
+            let (look, grown) = growth(|| look_at_holders(&mut readers, options));
+            match look {
+                Ok(HolderLook { map, .. }) if map.incomplete.is_none() => {
+                    assert!(map.tensors.len() > whole.tensors.len() / 3, "seed {seed}");
+                    ends[0] += 1;
+                }
+                Ok(HolderLook { map, .. }) => {
+                    panic!("seed {seed}, {pausing:?}: {:?}", map.incomplete);
+                }
+                // No layout makes tensors of what is left, or a list does not close.
+                Err(HolderError::Cut { limit, .. }) => {
+                    panic!("seed {seed}, {pausing:?}: {limit}");
+                }
+                Err(error) => {
+                    eprintln!("seed {seed}, {pausing:?}: {error}");
+                    ends[1] += 1;
+                }
+            }
+            assert!(grown < 256 << 20, "seed {seed}, {pausing:?}: {} MiB", grown >> 20);
+            ends[2] += 1;
+        }
+        target.say("whole");
+        target.read_until_ready();
+    }
+    eprintln!("{} looks, {} refused", ends[2], ends[1]);
+    assert!(ends[0] > ends[2] / 2, "{ends:?}");
+    // Nothing is left of it.
+    let after = look_at_holders(&mut readers, AMPLE).unwrap().map;
+    assert_eq!(after.tensors.len(), whole.tensors.len());
+}
