@@ -289,3 +289,30 @@ fn a_trainer_or_a_scheduler_counts_the_steps_of_an_optimizer_that_keeps_its_coun
         assert!(text.contains("6 steps, counted by ") && text.contains(words), "{text}");
     }
 }
+
+/// A step 7806941921280 was told of when the job ended: the memory of the optimizer's counter was another tensor's by then.
+#[test]
+fn what_lies_where_an_optimizers_counter_was_is_no_step() {
+    for exact in [false, true] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        target.say("own");
+        target.line();
+        let words: &[&str] = if exact { &["--exact", "--holders"] } else { &["--holders"] };
+        let mut recording = Recording::start(target.pid(), words);
+        let found = |record: &Record| matches!(record, Record::Holders(_));
+        wait_until("the counter", || records(&recording).iter().any(found));
+        target.say("train 3");
+        target.line();
+        let counted = |record: &Record| matches!(record, Record::Step(step) if step.step == 4);
+        wait_until("its steps", || records(&recording).iter().any(counted));
+        target.say("reuse");
+        target.line();
+        recording.interrupt();
+        let step = |record: Record| match record {
+            Record::Step(step) => Some(step.step),
+            _ => None,
+        };
+        let steps: Vec<u64> = records(&recording).into_iter().filter_map(step).collect();
+        assert!(steps.iter().all(|step| *step <= 4), "exact {exact}: {steps:?}");
+    }
+}

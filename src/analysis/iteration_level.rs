@@ -163,7 +163,7 @@ impl OpenLevel {
             _ => doubtful,
         };
         self.late.clear();
-        self.certain = self.looks.drain(..).last().map(|(_, stat)| stat).or(self.certain);
+        self.certain = self.looks.drain(..).next_back().map(|(_, stat)| stat).or(self.certain);
         (self.peak, self.is_exact) = (0, false);
         ended
     }

@@ -112,8 +112,8 @@ fn the_last_step_of_a_loop_is_there_with_what_is_known_of_its_end() {
     let mut iterations = Iterations::default();
     let over = |time, within| {
         let (over, _) = step(time, 0, 2).unwrap();
-        let within = Some(Nanos(within));
-        Some((Step { within, is_over: true, ..over }, Nanos(time - within.unwrap().0)))
+        let from = Nanos(time - within);
+        Some((Step { within: Some(Nanos(within)), is_over: true, ..over }, from))
     };
     for told in [step(10, 0, 1), step(20, 0, 2), over(40, 9), step(60, 0, 1), step(70, 0, 2)] {
         iterations.take_step(told);

@@ -208,9 +208,9 @@ impl Session {
         }
         let table = &self.table;
         let runs_engine = |stack: StackId| {
-            table.frames(stack).any(|frame| {
-                table.get_function(frame.function).is_some_and(|function| calls_engine(function))
-            })
+            table
+                .frames(stack)
+                .any(|frame| table.get_function(frame.function).is_some_and(calls_engine))
         };
         let known = &mut self.backward;
         threads.iter().any(|it| *known.entry(it.stack).or_insert_with(|| runs_engine(it.stack)))

@@ -53,10 +53,11 @@ impl StepShape {
             (*low, *high) = ((*low).min(now.level), (*high).max(now.level));
         }
         let Some(last) = self.last.replace(now) else { return };
-        if now.is_backward && !last.is_backward {
-            if let Some(begun) = self.begun.replace(now.allocations) {
-                push(&mut self.forward, (last.allocations - begun, last.level), STEPS);
-            }
+        if now.is_backward
+            && !last.is_backward
+            && let Some(begun) = self.begun.replace(now.allocations)
+        {
+            push(&mut self.forward, (last.allocations - begun, last.level), STEPS);
         }
     }
 

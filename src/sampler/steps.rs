@@ -17,10 +17,10 @@ pub(super) struct Counts {
 }
 
 /// Where the steps are counted now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Places {
     /// There, and the step that memspy itself reads there.
-    At(Counts, Step),
+    At(Box<Counts>, Step),
     /// Not seen at this moment: as it was.
     Unknown,
     /// Nothing counts any more, or yet.
@@ -107,7 +107,10 @@ impl Steps {
             (None, None) => None,
         };
         let counter = self.counter.filter(|_| self.variables.is_none());
-        places.map_or(Places::Unreadable, |places| Places::At(Counts { places, counter }, step))
+        match places {
+            Some(places) => Places::At(Box::new(Counts { places, counter }), step),
+            None => Places::Unreadable,
+        }
     }
 
     /// The step that was seen at an event in the words that `counts` tells of, where that is another one than at the last

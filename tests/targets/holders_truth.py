@@ -10,6 +10,7 @@ import dataclasses
 import gc
 import inspect
 import json
+import struct
 import time
 
 import handshake
@@ -233,6 +234,23 @@ def main():
             continue
         elif request == "steady":
             print(json.dumps(steady(model, optimizer, batch, *map(int, argument))), flush=True)
+            continue
+        elif request == "reuse":
+            # What lies where the counters were looks like a count.
+            for state, memory in zip(optimizer.state.values(), counters):
+                state["step"] = state["step"].clone()
+                memory[:] = struct.pack("f", 7806941921280.0)
+            for _ in range(20):
+                kept.append(torch.zeros(1000, device=device))
+                time.sleep(0.02)
+            print(len(counters), flush=True)
+            continue
+        elif request == "own":
+            # Memory that stays when the counter is gone.
+            counters = [bytearray(struct.pack("f", s["step"].item())) for s in optimizer.state.values()]
+            for state, memory in zip(optimizer.state.values(), counters):
+                state["step"] = torch.frombuffer(memory, dtype=torch.float32)[0]
+            print(len(counters), flush=True)
             continue
         elif request in ("trainer", "scheduler"):
             del optimizer

@@ -58,8 +58,8 @@ pub struct Record {
     #[command(flatten)]
     pub limits: Limits,
     /// An integer variable of the program that counts its training steps (`i`, `train:i`, or one of the main module), for
-    /// 'memspy iterations'; with --exact it is read at every allocation [default: the step counter of the optimizer, with
-    /// --holders]
+    /// 'memspy iterations'; with --exact it is read at every allocation [default, with --holders: the step counter of the
+    /// optimizer, else of a Trainer or a learning-rate scheduler]
     #[arg(long, value_name = "NAME")]
     pub iter_var: Option<String>,
     /// One that counts its epochs

@@ -62,9 +62,9 @@ impl ExactRecorder {
         let before = monotonic();
         match self.session.places() {
             Places::At(counts, step) => {
-                match self.watching.now.is_some_and(|now| now.counts == counts) {
+                match self.watching.now.is_some_and(|now| now.counts == *counts) {
                     true => self.watching.right = self.watching.right.max(Some(before)),
-                    false => self.watch(Some(counts)),
+                    false => self.watch(Some(*counts)),
                 }
                 let is_of = |last: Step| (last.step, last.epoch) == (step.step, step.epoch);
                 match told.0.is_some_and(is_of) {
