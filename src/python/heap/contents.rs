@@ -9,6 +9,8 @@ use crate::target::{Addr, Field, Memory};
 
 /// More items than any container that is looked at has; a longer one is damage.
 const MOST_ITEMS: u64 = 1 << 26;
+/// Places of a list in a row without an object; it has such only while it is being filled.
+const MOST_EMPTY: u32 = 1 << 16;
 /// `PyVarObject.ob_size`, `PyListObject.ob_item` and `.allocated`, `PySetObject.fill`, `.mask` and `.table`: the same from 3.8
 /// to 3.15, but for the length of the head.
 const SIZE: Field<u64> = Field::at(16);
@@ -166,7 +168,14 @@ impl Heap<'_> {
                         Err(ObjectFault::Odd)
                     }
                     items => {
-                        each_word(memory, items, count, &mut |item| object_at(item).map(&mut *take))
+                        let mut empty = 0;
+                        each_word(memory, items, count, &mut |item| {
+                            empty = if item == Addr(0) { empty + 1 } else { 0 };
+                            match empty {
+                                ..=MOST_EMPTY => object_at(item).map(&mut *take),
+                                _ => Err(ObjectFault::Odd),
+                            }
+                        })
                     }
                 }
             }
