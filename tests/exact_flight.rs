@@ -119,3 +119,36 @@ fn where_the_driver_is_not_probed_nothing_is_said_of_it() {
     assert!(!verdict.contains("refused"), "{verdict}");
     target.finish();
 }
+
+/// What memspy has in memory now, in bytes.
+fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
+#[test]
+fn stacks_that_never_come_again_do_not_take_ever_more_memory() {
+    // 120 frames each, of which hardly two are the same: some 5 million numbers in all.
+    const PORTIONS: u32 = 20;
+    const PORTION: u32 = 2000;
+    let mut target = support::sim::start("new_stacks.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &["--keep", "4M"]);
+    let mut levels = Vec::new();
+    for _ in 0..PORTIONS {
+        target.say(&format!("run {PORTION}"));
+        target.read_until_ready();
+        levels.push(resident(recording.pid()) >> 20);
+    }
+    let done = recording.interrupt().ok();
+    says(&done.err, &["segments were begun"]);
+    eprintln!("{levels:?} MiB; {}", done.err);
+    let (early, late) = levels.split_at(levels.len() / 2);
+    let (early, late) = (early.iter().max().unwrap(), late.iter().max().unwrap());
+    assert!(*late < 320 && late * 2 < early * 3, "{levels:?} MiB");
+    // What was kept has its stacks.
+    let stacks = collapsed(recording.trace(), &["--churn"]);
+    let named: u64 = stacks.iter().filter(|(stack, _)| stack.contains("cell_")).map(|s| s.1).sum();
+    assert!(named * 10 > total(&stacks) * 9, "{named} of {}", total(&stacks));
+    target.finish();
+}

@@ -148,6 +148,23 @@ impl Probe {
         }
     }
 
+    /// Has the kernel's program describe all stacks again when they are met, under other keys than before: what is known of
+    /// the old ones may be forgotten.
+    pub fn renew_keys(&mut self) -> Result<(), ProbeError> {
+        match &mut self.by {
+            By::Programs(placed) => placed.renew_keys(),
+            By::Samples(_) => Ok(()),
+        }
+    }
+
+    /// Has it describe these code objects again when they are met.
+    pub fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
+        match &mut self.by {
+            By::Programs(placed) => placed.forget_codes(codes),
+            By::Samples(_) => Ok(()),
+        }
+    }
+
     /// Links that have done their work: of threads that have ended.
     pub fn take_ended(&mut self) -> Vec<Link> {
         match &mut self.by {

@@ -278,6 +278,16 @@ impl Placed {
         self.programs.set_py_node(vtable)
     }
 
+    /// Has the programs describe all stacks again, under other keys.
+    pub(super) fn renew_keys(&mut self) -> Result<(), ProbeError> {
+        self.programs.renew_keys()
+    }
+
+    /// Has the programs describe these code objects again.
+    pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
+        self.programs.forget_codes(codes)
+    }
+
     /// Gives up the links; what they have put into the ring can still be drained. Each ends its probes when it is
     /// dropped, for which the kernel waits some 30 ms until no program of theirs runs any more: better all at once
     /// than one after the other.

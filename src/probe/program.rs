@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use aya::maps::{Array, Map, MapData, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::Object;
 use rustc_hash::FxHashMap;
@@ -20,6 +20,8 @@ use crate::model::{ExactWay, LevelsAt};
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 /// Forward nodes remembered, the latest: those of a few iterations of a large model.
 const FORWARD_NODES: u32 = 262_144;
+/// Between two generations of keys: more than deaths of code objects are missed while one is begun.
+const GENERATION: u64 = 1 << 12;
 /// Why it could not.
 static WHY_NOT: &str = include_str!(concat!(env!("OUT_DIR"), "/probe.bpf.why"));
 
@@ -131,6 +133,27 @@ impl Programs {
         let map = self.maps.map_mut("WATCHING_NOW").ok_or_else(no_map)?;
         let mut now = Array::<_, u32>::try_from(map).map_err(ProbeError::unprepared)?;
         now.set(0, half, 0).map_err(ProbeError::unprepared)
+    }
+
+    /// Begins a new generation of keys (`GENERATION` in cuda/frames.bpf.h).
+    pub(super) fn renew_keys(&mut self) -> Result<(), ProbeError> {
+        let no_map = || ProbeError::unprepared("no generation of keys");
+        let map = self.maps.map_mut("GENERATION").ok_or_else(no_map)?;
+        let mut generation = Array::<_, u64>::try_from(map).map_err(ProbeError::unprepared)?;
+        let now = generation.get(&0, 0).map_err(ProbeError::unprepared)?;
+        // The program itself counts deaths of code objects in it; one that comes between is made up for by the distance.
+        generation.set(0, now + GENERATION, 0).map_err(ProbeError::unprepared)
+    }
+
+    /// Forgets that these code objects were described.
+    pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
+        let map = self.maps.map_mut("CODES").ok_or_else(|| ProbeError::unprepared("no codes"))?;
+        let mut known = HashMap::<_, u64, u8>::try_from(map).map_err(ProbeError::unprepared)?;
+        for code in codes {
+            // One that has died is not in it any more.
+            let _ = known.remove(code);
+        }
+        Ok(())
     }
 
     /// Says what the vtable of nodes written in Python is.

@@ -101,6 +101,8 @@ pub struct ProbedStacks {
     shims_from: u8,
     by_address: FxHashMap<u64, Known>,
     frames: Vec<FrameId>,
+    /// Grows with each look for code objects that are not used any more.
+    age: u32,
 }
 
 /// A code object as it was copied.
@@ -110,6 +112,8 @@ struct Known {
     lines: Lines,
     bytecode: Bytecode,
     frames: FxHashMap<i64, FrameId>,
+    /// The age at which a stack was named with it last.
+    used: u32,
 }
 
 impl ProbedStacks {
@@ -124,6 +128,7 @@ impl ProbedStacks {
             },
             by_address: FxHashMap::default(),
             frames: Vec::new(),
+            age: 0,
         }
     }
 
@@ -165,7 +170,26 @@ impl ProbedStacks {
             lines: object.lines,
             bytecode: object.bytecode,
             frames: FxHashMap::default(),
+            used: self.age,
         })
+    }
+
+    /// The code objects that no stack was named with since the last call that gave some, if more than `most` are known.
+    pub fn idle_codes(&mut self, most: usize) -> Vec<u64> {
+        if self.by_address.len() <= most {
+            return Vec::new();
+        }
+        let idle = self.by_address.iter().filter(|(_, known)| known.used < self.age);
+        let idle = idle.map(|(code, _)| *code).collect();
+        self.age += 1;
+        idle
+    }
+
+    /// Forgets the code objects at these addresses; they have to be seen again before they are met.
+    pub fn forget_codes(&mut self, codes: &[u64]) {
+        for code in codes {
+            self.by_address.remove(code);
+        }
     }
 
     /// Forgets the numbers it was given: the next stack has another table.
@@ -182,6 +206,7 @@ impl ProbedStacks {
         self.frames.clear();
         for frame in probed.iter().filter(|f| f.code != 0 && f.owner < self.shims_from) {
             let known = self.by_address.get_mut(&frame.code)?;
+            known.used = self.age;
             let instruction = match self.layout.frame.instruction {
                 Instruction::Pointer(_) => frame.instruction,
                 Instruction::Bytes(_) => i64::from(frame.instruction as i32) as u64,

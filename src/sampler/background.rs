@@ -1,46 +1,122 @@
 //! Keeps compressing and writing away from sampling: records go to a sink on a thread of its own.
 
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::model::{Record, RecordSink};
+use crate::model::{Event, Record, RecordSink, ThreadSample};
 
 /// Records are handed over this many at a time, or when the first of them is this old: what is not
 /// handed over is lost when memspy is killed.
 const BATCH: usize = 64;
 const OLDEST: Duration = Duration::from_millis(200);
-/// Batches that may wait. When the disk is slower than that for long, sampling waits (and its missed
-/// instants are counted) rather than lose a record or take ever more memory.
-const WAITING: usize = 256;
+/// Bytes that are handed over at once, if they come before so many records: a record of exact events may hold many.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes that may wait. When the disk, or what reads along, is slower than that for long, sampling waits (and its missed
+/// instants are counted; exact events find no room in the kernel, and are counted there) rather than take ever more memory.
+const MAX_WAITING: usize = 32 << 20;
+/// What a record takes besides what it holds a number of.
+const RECORD_BYTES: usize = 256;
 
 /// What is handed over.
 enum Handed {
-    Records(Vec<Record>),
+    Records(Batch),
     /// The sink is to sync what it has; the answer tells how that went.
-    Sync(SyncSender<io::Result<()>>),
+    Sync(Sender<io::Result<()>>),
 }
 
 /// A sink that passes records to another sink on its own thread.
 pub struct BackgroundSink<S> {
-    batch: Vec<Record>,
+    batch: Batch,
     since: Instant,
-    to_thread: Option<SyncSender<Handed>>,
+    to_thread: Option<Sender<Handed>>,
+    queue: Arc<Queue>,
     thread: Option<JoinHandle<(S, io::Result<()>)>>,
+}
+
+/// Records that are handed over together.
+#[derive(Default)]
+struct Batch {
+    records: Vec<Record>,
+    bytes: usize,
+}
+
+/// How much waits between the two threads.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<QueueState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    bytes: usize,
+    /// Whether nobody takes anything out any more.
+    over: bool,
+}
+
+impl Queue {
+    /// Waits until there is room for `bytes`, and takes it. What is larger than all room goes alone.
+    fn enter(&self, bytes: usize) {
+        let mut state = self.lock();
+        while state.bytes > 0 && state.bytes + bytes > MAX_WAITING && !state.over {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.bytes += bytes;
+    }
+
+    fn leave(&self, bytes: usize) {
+        self.lock().bytes -= bytes;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets go whoever waits for room when the thread ends, in whatever way.
+struct Taking(Arc<Queue>);
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.0.lock().over = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Bytes that a record takes in memory, about.
+fn bytes(record: &Record) -> usize {
+    let held = match record {
+        Record::Events(batch) => batch.events.len() * size_of::<Event>(),
+        Record::Sample(sample) => sample.threads.len() * size_of::<ThreadSample>(),
+        Record::Blocks(map) => map.segments.iter().map(|segment| 64 * segment.blocks.len()).sum(),
+        Record::Holders(snapshot) => {
+            let held = snapshot.devices.iter().map(|device| 96 * device.held.len());
+            held.sum::<usize>() + 32 * snapshot.nameless.len()
+        }
+        Record::Source(source) => source.text.len(),
+        _ => 0,
+    };
+    RECORD_BYTES + held
 }
 
 impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
     /// Starts the thread.
     pub fn new(sink: S) -> io::Result<Self> {
-        let (to_thread, batches) = sync_channel(WAITING);
+        let (to_thread, batches) = channel();
+        let queue = Arc::new(Queue::default());
+        let taking = Taking(Arc::clone(&queue));
         let thread = std::thread::Builder::new()
             .name("memspy-writer".to_owned())
-            .spawn(move || drain(sink, batches))?;
+            .spawn(move || drain(sink, batches, &taking))?;
         Ok(BackgroundSink {
-            batch: Vec::with_capacity(BATCH),
+            batch: Batch::default(),
             since: Instant::now(),
             to_thread: Some(to_thread),
+            queue,
             thread: Some(thread),
         })
     }
@@ -56,20 +132,17 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
     }
 
     fn hand_over(&mut self) -> io::Result<()> {
-        if self.batch.is_empty() {
+        if self.batch.records.is_empty() {
             return Ok(());
         }
-        let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
+        let batch = std::mem::take(&mut self.batch);
+        self.queue.enter(batch.bytes);
         self.send(Handed::Records(batch))
     }
 
     fn send(&self, handed: Handed) -> io::Result<()> {
         let Some(to_thread) = &self.to_thread else { return Err(gone()) };
-        match to_thread.try_send(handed) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(handed)) => to_thread.send(handed).map_err(|_| gone()),
-            Err(TrySendError::Disconnected(_)) => Err(gone()),
-        }
+        to_thread.send(handed).map_err(|_| gone())
     }
 }
 
@@ -79,29 +152,31 @@ fn gone() -> io::Error {
 
 impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
     fn record(&mut self, record: &Record) -> io::Result<()> {
-        if self.batch.is_empty() {
+        if self.batch.records.is_empty() {
             self.since = Instant::now();
         }
-        self.batch.push(record.clone());
-        if self.batch.len() >= BATCH || self.since.elapsed() >= OLDEST {
-            self.hand_over()
-        } else {
-            Ok(())
-        }
+        self.batch.bytes += bytes(record);
+        self.batch.records.push(record.clone());
+        let is_full = self.batch.records.len() >= BATCH || self.batch.bytes >= BATCH_BYTES;
+        if is_full || self.since.elapsed() >= OLDEST { self.hand_over() } else { Ok(()) }
     }
 
     /// Waits for the thread.
     fn sync(&mut self) -> io::Result<()> {
         self.hand_over()?;
-        let (answer, answered) = sync_channel(1);
+        let (answer, answered) = channel();
         self.send(Handed::Sync(answer))?;
         answered.recv().unwrap_or_else(|_| Err(gone()))
     }
 }
 
-fn drain<S: RecordSink>(mut sink: S, batches: Receiver<Handed>) -> (S, io::Result<()>) {
+fn drain<S: RecordSink>(
+    mut sink: S,
+    batches: Receiver<Handed>,
+    taking: &Taking,
+) -> (S, io::Result<()>) {
     for handed in batches {
-        let batch = match handed {
+        let Batch { records, bytes } = match handed {
             Handed::Records(batch) => batch,
             Handed::Sync(answer) => {
                 let synced = sink.sync();
@@ -115,12 +190,14 @@ fn drain<S: RecordSink>(mut sink: S, batches: Receiver<Handed>) -> (S, io::Resul
                 continue;
             }
         };
-        for record in &batch {
+        for record in &records {
             if let Err(error) = sink.record(record) {
                 // Dropping the receiver tells the sampler at its next batch.
                 return (sink, Err(error));
             }
         }
+        drop(records);
+        taking.0.leave(bytes);
     }
     (sink, Ok(()))
 }
@@ -167,6 +244,44 @@ mod tests {
         }
         sink.sync().unwrap();
         assert_eq!(*counts.lock().unwrap(), (100, 100));
+    }
+
+    #[test]
+    fn what_waits_to_be_written_is_bounded_by_its_bytes_not_its_records() {
+        use crate::model::{Change, Events, Mark};
+
+        /// Takes nothing until it is told to.
+        struct Slow(std::sync::mpsc::Receiver<()>);
+        impl RecordSink for Slow {
+            fn record(&mut self, _: &Record) -> io::Result<()> {
+                let _ = self.0.recv();
+                Ok(())
+            }
+        }
+        let (go, wait) = channel();
+        let mut sink = BackgroundSink::new(Slow(wait)).unwrap();
+        let queue = Arc::clone(&sink.queue);
+        let event =
+            Event { time: Nanos(0), change: Change::Marked(Mark::ModuleLoaded), site: None };
+        let record = Record::Events(Events { events: vec![event; 1 << 14] });
+        let one = bytes(&record);
+        assert!(one > 100_000, "{one}");
+        let recording = std::thread::spawn(move || {
+            for _ in 0..20 * MAX_WAITING / one {
+                sink.record(&record).unwrap();
+            }
+            sink.finish().1
+        });
+        let mut most = 0;
+        while !recording.is_finished() {
+            most = most.max(queue.lock().bytes);
+            // One at a time: the queue stays as full as it can be.
+            go.send(()).unwrap();
+            std::thread::yield_now();
+        }
+        drop(go);
+        recording.join().unwrap().unwrap();
+        assert!(most > MAX_WAITING / 4 && most <= MAX_WAITING, "{most}");
     }
 
     #[test]

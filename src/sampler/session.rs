@@ -99,18 +99,18 @@ impl Session {
         if self.forget_after.is_none_or(|most| self.table.size() <= most) {
             return Ok(None);
         }
+        self.begin_anew(sink).map(Some)
+    }
+
+    /// The same, however many there are.
+    pub(super) fn begin_anew(&mut self, sink: &mut dyn RecordSink) -> io::Result<StackTable> {
         self.record_definitions(sink)?;
         sink.record(&Record::Definition(Definition::Anew))?;
         self.backward.clear();
         if let Some(python) = &mut self.readers.python {
             python.forget_numbers();
         }
-        Ok(Some(std::mem::take(&mut self.table)))
-    }
-
-    /// What is in the table after forgetting had to stay: there has to be as much again before the next time.
-    pub(super) fn keeps_in_mind(&mut self) {
-        self.forget_after = self.forget_after.map(|most| most.max(2 * self.table.size()));
+        Ok(std::mem::take(&mut self.table))
     }
 
     pub(super) fn now(&self) -> Nanos {

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 WORD = 8
+MAP_NORESERVE = 0x4000  # Linux; not in `mmap` before Python 3.13.
 HUGE = [1 << 20, 1 << 26, (1 << 26) - 1, 1 << 40, (1 << 63) - 1, (1 << 64) - 1]
 
 
@@ -63,7 +64,7 @@ def main():
     parser.add_argument("--objects", type=int, default=20_000)
     words = parser.parse_args()
     gc.disable()
-    large = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
+    large = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     large_at = ctypes.addressof(ctypes.c_char.from_buffer(large))
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))).to("cuda")
     loss = model(torch.ones(4, 16, device="cuda")).pow(2).sum()

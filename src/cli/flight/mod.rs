@@ -144,7 +144,7 @@ impl RecordSink for Flight {
             self.ring.begin(Nanos(0))?;
         }
         if let Some(border) = self.stream.border(record)
-            && self.ring.is_due(border)
+            && (self.ring.is_due(border) || self.window.is_full())
             && (self.window.is_settled() || self.ring.is_overdue(border))
         {
             self.begin(border)?;

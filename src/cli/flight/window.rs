@@ -61,12 +61,26 @@ pub(in crate::cli) struct Window {
     profile: Profile,
     rewriter: Rewriter,
     out: Vec<Record>,
+    /// How many stacks, frames or sites it began with.
+    began_with: usize,
 }
+
+/// Stacks, frames or sites of one stretch, besides those that it began with; each takes some 200 bytes in all that knows it.
+const MAX_NAMES: usize = 1 << 18;
 
 impl Window {
     /// The first stretch.
     pub(in crate::cli) fn new(profile: Profile) -> Window {
-        Window { profile, rewriter: Rewriter::new(), out: Vec::new() }
+        Window { profile, rewriter: Rewriter::new(), out: Vec::new(), began_with: 0 }
+    }
+
+    /// Whether so many different stacks were seen in it that the next one is to begin, for the sake of memory.
+    pub(in crate::cli) fn is_full(&self) -> bool {
+        self.names() > MAX_NAMES.max(2 * self.began_with)
+    }
+
+    fn names(&self) -> usize {
+        self.rewriter.names().table().size()
     }
 
     /// What is known of it.
@@ -129,6 +143,7 @@ impl Window {
         }
         opening.extend(last);
         (self.profile, self.rewriter, self.out) = (profile, rewriter, opening);
+        self.began_with = self.names();
         self.pass(sink)
     }
 

@@ -11,6 +11,8 @@ use crate::target::{Addr, Field, Memory};
 const MOST_ITEMS: u64 = 1 << 26;
 /// No object of C has more references one behind the other (a `hamt` node; `tee` has 57).
 const MAX_ROW: u64 = 1 << 12;
+/// Places of a list in a row without an object; it has such only while it is being filled.
+const MOST_EMPTY: u32 = 1 << 16;
 /// `PyVarObject.ob_size`, `PyListObject.ob_item` and `.allocated`, `PySetObject.fill`, `.mask` and `.table`: the same from 3.8
 /// to 3.15, but for the length of the head.
 const SIZE: Field<u64> = Field::at(16);
@@ -174,7 +176,14 @@ impl Heap<'_> {
                         Err(ObjectFault::Odd)
                     }
                     items => {
-                        each_word(memory, items, count, &mut |item| object_at(item).map(&mut *take))
+                        let mut empty = 0;
+                        each_word(memory, items, count, &mut |item| {
+                            empty = if item == Addr(0) { empty + 1 } else { 0 };
+                            match empty {
+                                ..=MOST_EMPTY => object_at(item).map(&mut *take),
+                                _ => Err(ObjectFault::Odd),
+                            }
+                        })
                     }
                 }
             }

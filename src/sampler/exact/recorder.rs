@@ -2,6 +2,7 @@
 
 mod beginning;
 mod failing;
+mod forgetting;
 mod placing;
 mod stepping;
 
@@ -208,13 +209,10 @@ impl ExactRecorder {
             if now.saturating_sub(checked) >= CHECK_EVERY {
                 checked = now;
                 self.check(sink)?;
-                if !self.failing.waits()
-                    && let Some(old) = self.session.forget(sink)?
-                {
-                    self.sites.renumber(&old, &mut self.session.table);
-                    self.session.keeps_in_mind();
-                }
+                self.begin_anew(false, sink)?;
             }
+            // What fills very fast does not wait for the second to be over.
+            self.begin_anew(true, sink)?;
             std::thread::sleep(if self.samples_stacks() { SAMPLE_EVERY } else { LOOK_EVERY });
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::sampled::SampledStacks;
 use crate::model::{
@@ -16,6 +16,13 @@ use crate::torch::ClassNames;
 
 /// Sites known by what the probe says; beyond, the memory of them starts anew.
 const MOST_KNOWN: usize = 1 << 18;
+/// Stacks known by their keys after which numbers begin anew even if few are different: a code object that dies gives all
+/// stacks other keys.
+const MAX_KEYS: usize = 1 << 17;
+/// Code objects known after which those are forgotten that no stack was named with since the time before.
+const MAX_CODES: usize = 1 << 14;
+/// An event may come so long (in nanoseconds) after one of the same stack without a description of its own.
+const UNDER_WAY: u64 = 200_000_000;
 
 /// All that tells one site from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,14 +43,33 @@ enum Stack {
     Unknown,
 }
 
+/// A stack that was described.
+#[derive(Debug, Clone, Copy)]
+struct Described {
+    stack: Stack,
+    /// CLOCK_MONOTONIC in nanoseconds when it was described, or of the last event with it.
+    used: u64,
+}
+
+/// A site that was looked up.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    site: SiteId,
+    source: StackSource,
+    /// The time of the last event with it.
+    used: u64,
+}
+
 /// Names sites.
 pub(super) struct Sites {
     process: Arc<Process>,
     python: Option<ProbedStacks>,
     classes: Option<ClassNames>,
-    stacks: FxHashMap<StackKey, Stack>,
+    stacks: FxHashMap<StackKey, Described>,
     threads: FxHashMap<(u32, u64), ThreadId>,
-    known: FxHashMap<Key, (SiteId, StackSource)>,
+    known: FxHashMap<Key, Known>,
+    /// The time of the last event.
+    now: u64,
     sampled: SampledStacks,
 }
 
@@ -60,6 +86,7 @@ impl Sites {
             stacks: FxHashMap::default(),
             threads: FxHashMap::default(),
             known: FxHashMap::default(),
+            now: 0,
             sampled: SampledStacks::default(),
         }
     }
@@ -90,28 +117,64 @@ impl Sites {
     fn name(&mut self, key: StackKey, frames: &[ProbedFrame], table: &mut StackTable) {
         let named = self.python.as_mut().and_then(|python| python.stack(frames, table));
         let stack = named.map_or(Stack::Unknown, Stack::Named);
-        self.stacks.insert(key, stack);
+        self.stacks.insert(key, Described { stack, used: self.now });
     }
 
-    /// All numbers of `old` begin anew in `new`. Stacks that the kernel has described it does not describe again.
-    pub(super) fn renumber(&mut self, old: &StackTable, new: &mut StackTable) {
+    /// Whether so many keys are known that they are to begin anew, whatever they stand for.
+    pub(super) fn is_full(&self) -> bool {
+        self.stacks.len() > MAX_KEYS
+    }
+
+    /// Code objects to be forgotten when there are very many: the kernel's program has to describe them again.
+    pub(super) fn idle_codes(&mut self) -> Vec<u64> {
+        self.python.as_mut().map_or(Vec::new(), |python| python.idle_codes(MAX_CODES))
+    }
+
+    /// Forgets these code objects.
+    pub(super) fn forget_codes(&mut self, codes: &[u64]) {
+        if let Some(python) = &mut self.python {
+            python.forget_codes(codes);
+        }
+    }
+
+    /// All numbers of `old` begin anew in `new`. Of the stacks that are known the latest stay, until there are `most` numbers
+    /// of them, and those of events under way: of keys in `waiting`, or used a moment ago. Whether all stay: the kernel's
+    /// program does not describe again what it has described, but under another key.
+    pub(super) fn renumber(
+        &mut self,
+        old: &StackTable,
+        new: &mut StackTable,
+        most: usize,
+        waiting: &FxHashSet<StackKey>,
+    ) -> bool {
+        for (key, known) in self.known.drain() {
+            for stack in [key.stack, key.node.map_or(0, |node| node.forward)] {
+                if let Some(described) = self.stacks.get_mut(&stack) {
+                    described.used = described.used.max(known.used);
+                }
+            }
+        }
         self.threads.clear();
-        self.known.clear();
         self.sampled = SampledStacks::default();
         if let Some(python) = &mut self.python {
             python.forget_numbers();
         }
-        for stack in self.stacks.values_mut() {
-            let Stack::Named(id) = stack else { continue };
-            let mut frames: Vec<Frame> = old.frames(*id).collect();
-            frames.reverse();
-            let renumbered = frames.into_iter().try_fold(None, |parent, frame| {
-                let function = new.function(old.get_function(frame.function)?.clone());
-                let frame = new.frame(Frame { function, ..frame });
-                Some(Some(new.stack(parent, frame)))
-            });
-            *stack = renumbered.flatten().map_or(Stack::Unknown, Stack::Named);
+        let mut stacks: Vec<(StackKey, Described)> = self.stacks.drain().collect();
+        stacks.sort_unstable_by_key(|(_, described)| std::cmp::Reverse(described.used));
+        let under_way = self.now.saturating_sub(UNDER_WAY);
+        let all = stacks.len();
+        for (key, described) in stacks {
+            let has_room = new.size() < most && self.stacks.len() < MAX_KEYS / 2;
+            if !has_room && described.used < under_way && !waiting.contains(&key) {
+                continue;
+            }
+            let stack = match described.stack {
+                Stack::Named(id) => renumbered(id, old, new).map_or(Stack::Unknown, Stack::Named),
+                Stack::Unknown => Stack::Unknown,
+            };
+            self.stacks.insert(key, Described { stack, ..described });
         }
+        self.stacks.len() == all
     }
 
     /// Forgets stacks and sites: other probes number them anew.
@@ -143,28 +206,34 @@ impl Sites {
             truncated: event.truncated,
             node: event.node,
         };
-        if let Some(&known) = self.known.get(&key) {
-            return known;
+        self.now = self.now.max(event.time);
+        if let Some(known) = self.known.get_mut(&key) {
+            known.used = event.time;
+            return (known.site, known.source);
         }
         if self.known.len() == MOST_KNOWN {
             self.known.clear();
         }
         let thread = self.thread(event, table);
-        let (stack, source) = match self.stacks.get(&event.stack) {
-            Some(Stack::Named(stack)) => (Some(*stack), event.source),
+        let described = self.stacks.get_mut(&event.stack).map(|described| {
+            described.used = event.time;
+            described.stack
+        });
+        let (stack, source) = match described {
+            Some(Stack::Named(stack)) => (Some(stack), event.source),
             Some(Stack::Unknown) => (None, StackSource::Unknown),
             None if event.stack != 0 => (None, StackSource::Unknown),
             None => (None, event.source),
         };
-        let named = |key: StackKey| match self.stacks.get(&key) {
-            Some(Stack::Named(stack)) => Some(*stack),
-            _ => None,
+        let named = |key: StackKey| match self.stacks.get(&key)?.stack {
+            Stack::Named(stack) => Some(stack),
+            Stack::Unknown => None,
         };
         let forward = event.node.and_then(|node| named(node.forward));
         let node = event.node.and_then(|node| self.class(node));
         let site =
             table.site(Site { thread, stack, source, truncated: event.truncated, node, forward });
-        self.known.insert(key, (site, source));
+        self.known.insert(key, Known { site, source, used: event.time });
         (site, source)
     }
 
@@ -224,4 +293,15 @@ impl Sites {
         self.threads.insert(key, id);
         id
     }
+}
+
+/// The stack `id` of `old` in `new`.
+fn renumbered(id: StackId, old: &StackTable, new: &mut StackTable) -> Option<StackId> {
+    let mut frames: Vec<Frame> = old.frames(id).collect();
+    frames.reverse();
+    frames.into_iter().try_fold(None, |parent, frame| {
+        let function = new.function(old.get_function(frame.function)?.clone());
+        let frame = new.frame(Frame { function, ..frame });
+        Some(Some(new.stack(parent, frame)))
+    })?
 }

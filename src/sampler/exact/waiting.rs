@@ -1,6 +1,6 @@
 //! What came out of the ring and is not recorded yet, in time order.
 
-use crate::probe::{RawEvent, RawStep};
+use crate::probe::{RawEvent, RawStep, StackKey};
 
 /// Something seen by the kernel's program.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +45,15 @@ impl Waiting {
     /// How many are not younger than `time`.
     pub(super) fn until(&self, time: u64) -> usize {
         self.seen.partition_point(|seen| seen.time() <= time)
+    }
+
+    /// The keys of all stacks that they refer to.
+    pub(super) fn stacks(&self) -> impl Iterator<Item = StackKey> + '_ {
+        let events = self.seen.iter().filter_map(|seen| match seen {
+            Seen::Event(event) => Some(event),
+            Seen::Step(_) => None,
+        });
+        events.flat_map(|event| [event.stack, event.node.map_or(0, |node| node.forward)])
     }
 
     /// The time of the oldest.

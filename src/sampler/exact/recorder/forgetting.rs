@@ -1,0 +1,62 @@
+//! When all numbers begin anew, so that a recording of ever-new stacks goes on for days in the same memory.
+
+use std::io;
+
+use rustc_hash::FxHashSet;
+
+use super::ExactRecorder;
+use crate::model::{MissedWhy, ReaderKind, RecordSink};
+use crate::probe::ProbeError;
+
+/// Numbers beyond those after which they begin anew, for which that does not wait until it is due.
+const MAX_MORE: usize = 1 << 17;
+
+impl ExactRecorder {
+    /// Begins all numbers anew when there are too many; `at_once` only when there are very many too many.
+    pub(super) fn begin_anew(
+        &mut self,
+        at_once: bool,
+        sink: &mut dyn RecordSink,
+    ) -> io::Result<()> {
+        let Some(most) = self.wanted.also.forget_after else { return Ok(()) };
+        let size = self.session.table.size();
+        let is_due = size > most + if at_once { MAX_MORE } else { 0 } || self.sites.is_full();
+        // What waits has numbers of the table, or will be named by what is known now.
+        if !is_due || self.failing.waits() {
+            return Ok(());
+        }
+        let codes = self.sites.idle_codes();
+        if let Err(error) = self.renew_codes(&codes) {
+            return self.failed(&error);
+        }
+        self.empty_ring();
+        self.sites.forget_codes(&codes);
+        let old = self.session.begin_anew(sink)?;
+        let waiting: FxHashSet<_> = self.waiting.stacks().collect();
+        let table = &mut self.session.table;
+        if !self.sites.renumber(&old, table, most / 2, &waiting)
+            && let Some(probe) = &mut self.probe
+            && let Err(error) = probe.renew_keys()
+        {
+            return self.failed(&error);
+        }
+        Ok(())
+    }
+
+    /// Has the kernel describe these code objects again, and with them all stacks.
+    fn renew_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
+        match &mut self.probe {
+            Some(probe) if !codes.is_empty() => {
+                probe.forget_codes(codes)?;
+                // Another code object at the same address must not have the keys of the one forgotten.
+                probe.renew_keys()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&mut self, error: &ProbeError) -> io::Result<()> {
+        self.session.losses.add(ReaderKind::Events, MissedWhy::Failed(error.to_string()), 1);
+        Ok(())
+    }
+}
