@@ -9,7 +9,7 @@ mod sim;
 mod target;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use memspy::model::{Consistency, CudaIndex, Nanos};
+use memspy::model::{SnapshotConsistency, CudaIndex, Nanos};
 use memspy::target::Process;
 use memspy::torch::TorchReader;
 
@@ -32,7 +32,7 @@ fn allocator(criterion: &mut Criterion) {
         criterion.bench_function(&format!("blocks/{blocks}"), |b| {
             b.iter(|| {
                 let map = reader.blocks(CudaIndex(0), Nanos(0)).unwrap();
-                assert_eq!(map.consistency, Consistency::Consistent);
+                assert_eq!(map.consistency, SnapshotConsistency::Consistent);
                 map
             });
         });

@@ -53,9 +53,9 @@ fn records(pace: &Pace) -> Vec<Record> {
         let stack = stacks[(i / pace.stack_every) as usize % stacks.len()];
         let threads = threads
             .iter()
-            .map(|&thread| ThreadSample { thread, stack, gil: false, activity: Activity::Active })
+            .map(|&thread| ThreadSample { thread, stack, gil: false, activity: ThreadActivity::Active })
             .collect();
-        records.push(Record::Sample(Sample { time, threads }));
+        records.push(Record::Sample(StackSample { time, threads }));
         if i % pace.counters_every == 0 {
             for pool in [Pool::All, Pool::Large] {
                 let stat = &mut counters.stats[Metric::AllocatedBytes as usize][pool as usize];
@@ -71,11 +71,11 @@ fn records(pace: &Pace) -> Vec<Record> {
         }
         // A map a second, as when recording.
         if i % 200 == 0 && pace.counters_every == 1 {
-            records.push(Record::Blocks(BlockMap {
+            records.push(Record::Snapshot(AllocatorSnapshot {
                 time,
                 device: CudaIndex(0),
                 retries: 0,
-                consistency: Consistency::Consistent,
+                consistency: SnapshotConsistency::Consistent,
                 segments: Vec::new(),
             }));
         }
@@ -153,7 +153,7 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
             let frame = table.frame(Frame { function, line: 100 + i });
             let stack = Some(table.stack(outer, frame));
             let source = StackSource::Own;
-            table.site(Site { thread, stack, source, truncated: false, node: None, forward: None })
+            table.site(AllocationSite { thread, stack, source, truncated: false, node: None, forward: None })
         })
         .collect();
     let mut profile = Profile::new();
@@ -161,15 +161,15 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
     for definition in table.take_definitions() {
         take(Record::Definition(definition));
     }
-    take(Record::Exact(Exact { knows_backward: true, ..Exact::default() }));
+    take(Record::ExactSettings(ExactSettings { knows_backward: true, ..ExactSettings::default() }));
     let mut allocated = 0;
     let mut time = 0;
     let mut allocate = |i: u64, grown: i64| {
         allocated += grown;
         time += 1000;
-        let levels = Levels { allocated, peak: allocated, reserved: 1 << 40, active: allocated };
-        let change = Change::Allocated {
-            arena: Arena::Torch(CudaIndex(0)),
+        let levels = CounterSnapshot { allocated, peak: allocated, reserved: 1 << 40, active: allocated };
+        let change = EventKind::Allocated {
+            memory_kind: MemoryKind::Torch(CudaIndex(0)),
             address: i << 9,
             size: 512,
             levels: Some(levels),
@@ -177,7 +177,7 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
         Event { time: Nanos(time), change, site: Some(sites[i as usize % sites.len()]) }
     };
     let begin = (0..live).map(|i| allocate(i, 512)).collect();
-    take(Record::Events(Events { events: begin }));
+    take(Record::Events(EventBatch { events: begin }));
     let mut batches = Vec::new();
     let mut at = 1;
     for _ in 0..100 {
@@ -186,10 +186,10 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
             at = (at * 48_271 + 11) % live;
             let again = allocate(at, 0);
             let address = at << 9;
-            let change = Change::Freed { arena: FreedArena::Torch, address, in_backward: false };
+            let change = EventKind::Freed { memory_kind: AddressSpace::Torch, address, in_backward: false };
             events.extend([Event { change, site: None, ..again }, again]);
         }
-        batches.push(Record::Events(Events { events }));
+        batches.push(Record::Events(EventBatch { events }));
     }
     (profile, batches)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use memspy::model::{Record, RecordSink};
-use memspy::trace::{Reader, Writer};
+use memspy::trace::{TraceReader, TraceWriter};
 use trace_support::Loop;
 use trace_support::allocations::{self, Allocations, Likeness};
 
@@ -58,7 +58,7 @@ fn records(kind: Kind, count: u64) -> Vec<Record> {
 }
 
 fn write(records: &[Record]) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for record in records {
         writer.record(record).unwrap();
     }
@@ -88,7 +88,7 @@ fn measure(criterion: &mut Criterion, name: &str, records: &[Record], count: u64
     group.bench_function("read", |b| {
         b.iter(|| {
             let mut count = Count(0);
-            let mut reader = Reader::from_bytes(&bytes).unwrap();
+            let mut reader = TraceReader::from_bytes(&bytes).unwrap();
             reader.replay(&mut count).unwrap();
             count.0
         });

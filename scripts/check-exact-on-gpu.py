@@ -116,11 +116,11 @@ def equalities(memspy):
         check(f"{name}: allocations", events["allocations"], grown("allocation.all.allocated") + grown("segment.all.allocated"))
         check(f"{name}: frees", events["frees"], grown("allocation.all.freed") + grown("segment.all.freed"))
         check(f"{name}: bytes at the peak", recording.total()[0], peak)
-        segments = recording.total("--memory", "driver", "--churn")[0] if grown("segment.all.allocated") else 0
+        segments = recording.total("--memory", "driver", "--total-allocated")[0] if grown("segment.all.allocated") else 0
         check(f"{name}: bytes of new segments", segments, grown("reserved_bytes.all.allocated"))
         size = os.path.getsize(recording.trace)
         count = events["allocations"] + events["frees"]
-        nodes = recording.total("--churn")[1].count("[backward of]")
+        nodes = recording.total("--total-allocated")[1].count("[backward of]")
         print(f"          {count:,} events in 5 s, {events['lost']} lost, {size / count:.2f} bytes an event in the trace, "
               f"attach {recording.attach_ms()} ms, end {recording.detach_ms:.0f} ms, {nodes} stacks of backward with their forward line")
         print("          " + "\n          ".join(l.strip() for l in said.splitlines() if "exact (" in l or "warning" in l))
@@ -150,7 +150,7 @@ def driver(memspy):
     for kind in ("driver", "physical", "managed", "pinned"):
         truth = sum(int(t[3]) for t in told if t[:2] == ["alloc", kind])
         if truth:
-            total, text = recording.total("--memory", kind, "--churn")
+            total, text = recording.total("--memory", kind, "--total-allocated")
             check(f"C program: {kind} bytes", total, truth)
     print("          " + text.splitlines()[0])
     try:
@@ -206,11 +206,11 @@ def cost(memspy, rounds, seconds):
         "history python": history("python"),
         "history all": history("all"),
         "exact": exact(),
-        "exact frees maps": exact("--frees", "maps"),
+        "exact frees maps": exact("--frees", "snapshots"),
         "exact frees stacks": exact("--frees", "stacks"),
         "exact stacks from 1M": exact("--stacks-from", "1M"),
         "exact stacks every 16M": exact("--stacks-every", "16M"),
-        "exact stacks from 1M, frees maps": exact("--stacks-from", "1M", "--frees", "maps"),
+        "exact stacks from 1M, frees maps": exact("--stacks-from", "1M", "--frees", "snapshots"),
         "exact backward lines": exact("--backward-lines"),
     }
     ratios = {name: [] for name in modes}

@@ -78,7 +78,7 @@ def memspy(*words):
 
 
 def verdict(trace):
-    with open(trace.replace(".bin", ".verdict.txt"), encoding="utf-8") as file:
+    with open(trace.replace(".bin", ".oom-report.txt"), encoding="utf-8") as file:
         return file.read()
 
 
@@ -161,7 +161,7 @@ def ring():
         said = ended(recording)
         check(f"a ring of {limit:,} bytes took at most {most:,}", limit // 4 < most < limit * 5 // 4, said)
         print("     " + [line for line in said.splitlines() if "segments" in line][-1])
-        found = re.search(r"live: (.*) by who", memspy("verdict", trace))
+        found = re.search(r"live: (.*) by who", memspy("oom-report", trace))
         print(f"     {truth:,} bytes are allocated, the verdict says {found and found.group(1)}")
     target.end()
 

@@ -99,7 +99,7 @@ def short(memspy, steps):
     number = ("--iter-var", "counted")
     for name, words, request, width in [
         ("local variable, 4 epochs", loop, f"local 4 {steps}", 3), ("nested loops, 4 epochs", loop, f"nested 4 {steps}", 3),
-        ("global variable", number, f"named {steps}", 3), ("Adam's counter", ("--holders=5",), f"optimizer {4 * steps}", 3),
+        ("global variable", number, f"named {steps}", 3), ("Adam's counter", ("--owners=5",), f"optimizer {4 * steps}", 3),
         ("intermediate gradients", number, f"backward {steps}", 0),
     ]:
         truth, rows = recorded(memspy, job, words, request)

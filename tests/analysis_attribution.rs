@@ -3,7 +3,7 @@
 mod analysis_script;
 
 use analysis_script::{MIB, Script, folded, text};
-use memspy::analysis::{FoldError, FoldOptions, Moment, Profile, Reached, ThreadChoice};
+use memspy::analysis::{FoldError, FoldOptions, Moment, Profile, PeakTime, ThreadChoice};
 use memspy::model::*;
 use proptest::prelude::*;
 
@@ -140,10 +140,10 @@ fn what_the_engine_allocates_is_charged_to_the_stack_that_waits() {
         s.alloc(0, 0, MIB);
         s.enter_in(0, name, file, 800);
         // A reader may think that a thread that waits is idle.
-        s.threads[0].activity = Activity::Idle;
+        s.threads[0].activity = ThreadActivity::Idle;
         s.thread("other", false);
         s.enter(1, "serve", 7);
-        s.threads[1].activity = Activity::Unknown;
+        s.threads[1].activity = ThreadActivity::Unknown;
         s.tick();
         s.map(0);
         s.alloc(0, 0, 6 * MIB);
@@ -180,7 +180,7 @@ fn an_engine_thread_that_runs_python_is_charged_itself() {
 
 #[test]
 fn main_is_preferred_idle_threads_are_not_and_workers_share() {
-    let run = |activities: [Activity; 3]| {
+    let run = |activities: [ThreadActivity; 3]| {
         let mut s = Script::new(200);
         for (i, name) in ["MainThread", "a", "b"].into_iter().enumerate() {
             s.thread(name, i == 0);
@@ -196,7 +196,7 @@ fn main_is_preferred_idle_threads_are_not_and_workers_share() {
         s.end();
         folded(&s.profile(), 0, Moment::End)
     };
-    use Activity::{Active, Idle, Unknown};
+    use ThreadActivity::{Active, Idle, Unknown};
     assert_eq!(run([Active, Active, Idle])["MainThread:1"], 6 * MIB);
     let shared = run([Idle, Active, Active]);
     assert_eq!((shared["a:1"], shared["b:1"]), (3 * MIB, 3 * MIB));
@@ -271,8 +271,8 @@ fn what_a_degraded_map_lacks_is_unmatched_and_what_it_overlooks_is_not_born_agai
     let mut map = s.block_map(0);
     map.segments.remove(1);
     map.consistency =
-        Consistency::Degraded { allocated_in_blocks: 5 * MIB, allocated_counter: 7 * MIB };
-    s.records.push(Record::Blocks(map));
+        SnapshotConsistency::Degraded { allocated_in_blocks: 5 * MIB, allocated_counter: 7 * MIB };
+    s.records.push(Record::Snapshot(map));
     let mut profile = s.profile();
     profile.finish();
     let degraded = folded(&profile, 0, Moment::End);
@@ -288,7 +288,7 @@ fn what_a_degraded_map_lacks_is_unmatched_and_what_it_overlooks_is_not_born_agai
     let fold = folded(&profile, 0, Moment::End);
     assert_eq!(fold["main:2"], 2 * MIB, "{fold:?}");
     assert_eq!(fold["main:4"], MIB, "{fold:?}");
-    assert!(profile.warnings().iter().any(|w| w.contains("1 of 4 block maps")));
+    assert!(profile.warnings().iter().any(|w| w.contains("1 of 4 snapshots")));
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn a_pending_free_block_is_not_allocated() {
             segment.blocks[0].state = BlockState::PendingFree;
         }
     }
-    s.records.push(Record::Blocks(map));
+    s.records.push(Record::Snapshot(map));
     s.end();
     let profile = s.profile();
     let snapshot = profile.snapshot(CudaIndex(0), Moment::Peak).unwrap();
@@ -328,7 +328,7 @@ fn the_peak_is_the_counters_and_tells_whether_the_recording_saw_it() {
     let before = s.profile().peak_allocated(CudaIndex(0)).unwrap();
     assert_eq!(early, None, "the open tick is not taken into account yet");
     assert_eq!(before.bytes, 100 * MIB as i64);
-    assert_eq!(before.reached, Reached::BeforeRecording);
+    assert_eq!(before.reached, PeakTime::BeforeRecording);
     assert_eq!(before.within, 10 * MIB as i64);
 
     let b = s.alloc(0, 0, 200 * MIB);
@@ -340,7 +340,7 @@ fn the_peak_is_the_counters_and_tells_whether_the_recording_saw_it() {
     let profile = s.profile();
     let high = profile.peak_allocated(CudaIndex(0)).unwrap();
     assert_eq!(high.bytes, 210 * MIB as i64);
-    assert_eq!(high.reached, Reached::Between(Nanos(10_000_000), Nanos(15_000_000)));
+    assert_eq!(high.reached, PeakTime::Between(Nanos(10_000_000), Nanos(15_000_000)));
     assert_eq!(high.resets, 1);
     let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(fold.below_peak(), Some(200 * MIB));
@@ -356,7 +356,7 @@ fn that_nobody_held_the_gil_is_said_where_it_was_asked_for() {
     s.tick();
     s.end();
     let warned = |choice: ThreadChoice, held: bool| {
-        let mut profile = Profile::charging(choice);
+        let mut profile = Profile::with_filter(choice);
         for mut record in s.records.clone() {
             if let Record::Sample(sample) = &mut record {
                 sample.threads.iter_mut().for_each(|thread| thread.gil = held);
@@ -375,13 +375,13 @@ fn that_nobody_held_the_gil_is_said_where_it_was_asked_for() {
 fn missed_looks_are_counted_by_reader_and_reason() {
     let mut profile = Profile::new();
     for (reader, why, count) in [
-        (ReaderKind::Stacks, MissedWhy::Torn, 3),
-        (ReaderKind::Stacks, MissedWhy::Torn, 4),
-        (ReaderKind::Counters, MissedWhy::Late, 5),
-        (ReaderKind::Gpu, MissedWhy::Failed("no NVML".into()), 1),
+        (ReaderKind::Stacks, MissReason::Torn, 3),
+        (ReaderKind::Stacks, MissReason::Torn, 4),
+        (ReaderKind::Counters, MissReason::Late, 5),
+        (ReaderKind::Gpu, MissReason::Failed("no NVML".into()), 1),
     ] {
         let time = Nanos(1);
-        let missed = Missed { time, reader, why, count };
+        let missed = MissedObservation { time, reader, why, count };
         profile.record(&Record::Missed(missed)).unwrap();
     }
     assert_eq!(profile.losses().torn(ReaderKind::Stacks), 7);
@@ -447,8 +447,8 @@ proptest! {
                     let counter = map.allocated();
                     map.segments.truncate(cut);
                     let allocated_in_blocks = map.allocated();
-                    map.consistency = Consistency::Degraded { allocated_in_blocks, allocated_counter: counter };
-                    s.records.push(Record::Blocks(map));
+                    map.consistency = SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter: counter };
+                    s.records.push(Record::Snapshot(map));
                     last = Some(counter);
                 }
                 Act::ResetPeak => s.reset_peak(0),

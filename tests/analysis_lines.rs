@@ -3,7 +3,7 @@
 mod analysis_script;
 
 use analysis_script::{MIB, Script};
-use memspy::analysis::{Bounded, LineError, LineRow, LineTable, Profile};
+use memspy::analysis::{BoundedValue, LineError, LineRow, LineTable, Profile};
 use memspy::model::*;
 use proptest::prelude::*;
 
@@ -17,9 +17,9 @@ fn row<'a>(profile: &Profile, table: &'a LineTable, name: &str, line: u32) -> &'
     function.rows.iter().find(|r| r.line == line).unwrap()
 }
 
-fn exactly(value: u64) -> Bounded {
+fn exactly(value: u64) -> BoundedValue {
     let value = value as i64;
-    Bounded { value, exact: true, upper: Some(value) }
+    BoundedValue { value, exact: true, upper: Some(value) }
 }
 
 /// pytorch_memlab's example: `Linear(100, 100)` takes 40,960 bytes, and each line makes one.
@@ -164,7 +164,7 @@ fn lines_of_idle_threads_are_not_charged() {
     s.enter(0, "main", 1);
     s.thread("feeder", false);
     s.enter(1, "wait", 1);
-    s.threads[1].activity = Activity::Idle;
+    s.threads[1].activity = ThreadActivity::Idle;
     s.alloc(0, 0, MIB);
     s.tick();
     s.alloc(0, 0, MIB);
@@ -286,9 +286,9 @@ fn deep_chain(depth: u32, frames: u32) -> Profile {
             thread: ThreadId(0),
             stack: StackId(depth - 1),
             gil: true,
-            activity: Activity::Active,
+            activity: ThreadActivity::Active,
         };
-        take(Record::Sample(Sample { time: Nanos(time * 5_000_000), threads: vec![sample] }));
+        take(Record::Sample(StackSample { time: Nanos(time * 5_000_000), threads: vec![sample] }));
         let mut counters = AllocatorCounters::default();
         let bytes = Stat { current: 4096, peak: 4096, allocated: 4096, freed: 0 };
         counters.stats[Metric::AllocatedBytes as usize][Pool::All as usize] = bytes;

@@ -4,7 +4,7 @@ mod analysis_script;
 
 use analysis_script::MIB;
 use analysis_script::live_job::{GPU, job, live};
-use memspy::analysis::{Label, LiveStack, Mark};
+use memspy::analysis::{StackLabel, LiveStack, PseudoFrame};
 use memspy::model::*;
 
 #[test]
@@ -23,7 +23,7 @@ fn what_lines_and_stacks_hold_adds_up_to_what_is_allocated() {
     let stacks = live.stacks(GPU).unwrap();
     assert_eq!(stacks.rows.iter().map(|row| row.bytes).sum::<u64>(), counter);
     assert_eq!(stacks.rows.iter().map(|row| row.at_peak).sum::<u64>(), 427 * MIB);
-    let before = |row: &&LiveStack| row.path == [Label::Mark(Mark::BeforeRecording)];
+    let before = |row: &&LiveStack| row.path == [StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
     assert_eq!(stacks.rows.iter().find(before).unwrap().bytes, 300 * MIB);
 }
 
@@ -48,6 +48,6 @@ fn functions_without_end_fill_it() {
         assert!(made < 1_000_000, "it grows without end");
     }
     assert!(made > 100_000, "{made} functions are not many");
-    live.begin_anew();
+    live.reset();
     assert!(!live.is_full());
 }

@@ -5,7 +5,7 @@ mod analysis_script;
 use std::collections::BTreeMap;
 
 use analysis_script::Script;
-use memspy::analysis::{FoldOptions, Label, Moment};
+use memspy::analysis::{FoldOptions, StackLabel, Moment};
 use memspy::model::*;
 
 /// A deterministic source of numbers below `n`.
@@ -95,7 +95,7 @@ fn accuracy(per_tick: u64, per_map: u64, iterations: u32) -> (f64, f64) {
         let mut folded: BTreeMap<Vec<(FunctionId, u32)>, u64> = BTreeMap::new();
         for stack in &fold.stacks {
             let frames = stack.path.iter().filter_map(|l| match l {
-                Label::Frame(f) => Some((f.function, f.line)),
+                StackLabel::Frame(f) => Some((f.function, f.line)),
                 _ => None,
             });
             *folded.entry(cut(frames.collect())).or_default() += stack.bytes;
@@ -115,7 +115,7 @@ fn size_at_peak(s: &Script, device: u32, address: u64) -> u64 {
     s.records
         .iter()
         .filter_map(|r| match r {
-            Record::Blocks(map) if map.device.0 == device => Some(map),
+            Record::Snapshot(map) if map.device.0 == device => Some(map),
             _ => None,
         })
         .find_map(|map| map.blocks().find(|(_, b)| b.address == address))

@@ -15,9 +15,9 @@ use analysis_script::folded;
 use flight_support::{SLOW, probed};
 use hostile_support::{sampled, save};
 use memspy::analysis::{Moment, Profile, ThreadChoice};
-use memspy::cli::flight::Flight;
+use memspy::cli::flight::FlightRecorder;
 use memspy::model::*;
-use memspy::trace::{Keep, Reader, Writer, join, segments};
+use memspy::trace::{Retention, TraceReader, TraceWriter, join, segments};
 use serde_json::Value;
 use support::memspy::{Done, command, run};
 use trace_support::{Loop, borders};
@@ -27,15 +27,15 @@ const COMMANDS: [&[&str]; 13] = [
     &["lines"],
     &["lines", "--format", "csv"],
     &["lines", "--json"],
-    &["lines", "--together"],
-    &["lines", "--together", "--format", "csv"],
-    &["lines", "--together", "--json"],
+    &["lines", "--merge"],
+    &["lines", "--merge", "--format", "csv"],
+    &["lines", "--merge", "--json"],
     &["iterations"],
     &["iterations", "--format", "csv"],
     &["iterations", "--json"],
     &["flame", "-o", "-"],
     &["flame", "-f", "collapsed", "-o", "-"],
-    &["flame", "-f", "collapsed", "--by", "holder", "-o", "-"],
+    &["flame", "-f", "collapsed", "--by", "owner", "-o", "-"],
     &["verdict"],
 ];
 
@@ -45,7 +45,7 @@ fn memspy(words: &[&str], path: &Path) -> Done {
 
 /// A trace with a block for every few records.
 fn in_blocks(records: &[Record]) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (n, record) in records.iter().enumerate() {
         writer.record(record).unwrap();
         if n % 25 == 24 {
@@ -104,8 +104,8 @@ fn a_damaged_trace_is_warned_of_by_every_command_and_in_every_format() {
 /// The segments that a recording leaves in a folder when its recorder is killed at its end.
 fn ring(folder: &Path, name: &str, records: &[Record]) -> PathBuf {
     let path = folder.join(name);
-    let keep = Keep::Time(Duration::from_secs(4));
-    let mut flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    let keep = Retention::Time(Duration::from_secs(4));
+    let mut flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
     records.iter().for_each(|record| flight.record(record).unwrap());
     // Writes what is buffered, too.
     flight.write(None).unwrap();
@@ -297,7 +297,7 @@ fn behind_a_gap_a_joined_recording_knows_what_the_whole_one_knows() {
             let path = folder.path().join("again.bin");
             save(&path, &records);
             let mut again = Vec::new();
-            Reader::open(&path).unwrap().replay(&mut again).unwrap();
+            TraceReader::open(&path).unwrap().replay(&mut again).unwrap();
             assert_eq!(again, records);
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use analysis_script::{MIB, folded, text};
 use exact_script::Probed;
-use memspy::analysis::{FoldError, FoldOptions, MemoryKind, Moment, Profile, Reached};
+use memspy::analysis::{FoldError, FoldOptions, MemoryGroup, Moment, Profile, PeakTime};
 use memspy::model::*;
 use proptest::prelude::*;
 
@@ -42,7 +42,7 @@ fn the_peak_is_made_of_what_was_live_when_it_was_reached() {
     assert_eq!(fold, expected.map(|(k, v)| (k.to_owned(), v)).into());
     let high = profile.peak_allocated(CudaIndex(0)).unwrap();
     assert_eq!(high.bytes as u64, 10 * MIB + 1024);
-    assert!(matches!(high.reached, Reached::Between(a, b) if a == b), "{high:?}");
+    assert!(matches!(high.reached, PeakTime::Between(a, b) if a == b), "{high:?}");
     // The leak view: what was there before is left out and told.
     let end = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     assert_eq!((end.total, end.left_out), (2 * MIB, 7 * MIB));
@@ -82,8 +82,8 @@ fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
     s.unsplit = 0;
     let site = s.site(0);
     let site = s.table.site(site);
-    let arena = Arena::Torch(CudaIndex(0));
-    s.push(Change::Allocated { arena, address: a, size: 5 * MIB, levels: None }, Some(site));
+    let memory_kind = MemoryKind::Torch(CudaIndex(0));
+    s.push(EventKind::Allocated { memory_kind, address: a, size: 5 * MIB, levels: None }, Some(site));
     s.line(0, 2);
     let b = s.malloc(0, 0, 4 * MIB);
     s.release(0, b);
@@ -153,7 +153,7 @@ fn short_lived_blocks_can_be_left_out() {
     s.line(0, 5);
     s.malloc(0, 0, 512);
     s.finish();
-    let mut profile = Profile::new().with_least_life(Nanos(2_000_000_000));
+    let mut profile = Profile::new().with_min_lifetime(Nanos(2_000_000_000));
     for record in &s.records {
         profile.record(record).unwrap();
     }
@@ -176,7 +176,7 @@ fn a_line_whose_temporaries_died_keeps_what_it_holds_at_a_later_peak() {
     s.malloc(0, 0, 16 * MIB);
     s.now += 3_000_000_000;
     s.finish();
-    let mut profile = Profile::new().with_least_life(Nanos(2_000_000_000));
+    let mut profile = Profile::new().with_min_lifetime(Nanos(2_000_000_000));
     for record in &s.records {
         profile.record(record).unwrap();
     }
@@ -190,19 +190,19 @@ fn memory_of_the_driver_is_drawn_by_kind() {
     s.gpus.clear();
     s.enter(0, "main", 1);
     s.begin();
-    let allocated = |arena, address, size| Change::Allocated { arena, address, size, levels: None };
-    let freed = |arena, address| Change::Freed { arena, address, in_backward: false };
-    s.tell(0, allocated(Arena::Driver(None), 0x1000, 3000));
+    let allocated = |memory_kind, address, size| EventKind::Allocated { memory_kind, address, size, levels: None };
+    let freed = |memory_kind, address| EventKind::Freed { memory_kind, address, in_backward: false };
+    s.tell(0, allocated(MemoryKind::Driver(None), 0x1000, 3000));
     s.line(0, 2);
-    s.tell(0, allocated(Arena::PinnedHost, 0x1000, 500));
-    s.tell(0, allocated(Arena::Managed, 0x2000, 700));
-    s.tell(0, allocated(Arena::Physical(None), 0x1000, 900));
-    s.tell(0, allocated(Arena::Mapping, 0x9000, 900));
-    s.tell(0, freed(FreedArena::Driver, 0x1000));
-    s.tell(0, freed(FreedArena::Driver, 0x2000));
-    let arena = Arena::Driver(None);
-    s.tell(0, Change::Failed { arena, size: 1 << 40, code: 2 });
-    s.tell(0, Change::Marked(memspy::model::events::Mark::ModuleLoaded));
+    s.tell(0, allocated(MemoryKind::PinnedHost, 0x1000, 500));
+    s.tell(0, allocated(MemoryKind::Managed, 0x2000, 700));
+    s.tell(0, allocated(MemoryKind::Physical(None), 0x1000, 900));
+    s.tell(0, allocated(MemoryKind::Mapping, 0x9000, 900));
+    s.tell(0, freed(AddressSpace::Driver, 0x1000));
+    s.tell(0, freed(AddressSpace::Driver, 0x2000));
+    let memory_kind = MemoryKind::Driver(None);
+    s.tell(0, EventKind::Failed { memory_kind, size: 1 << 40, code: 2 });
+    s.tell(0, EventKind::Marked(memspy::model::events::DriverEvent::ModuleLoaded));
     s.finish();
     let profile = s.profile();
     let memory = |kind, moment| {
@@ -211,15 +211,15 @@ fn memory_of_the_driver_is_drawn_by_kind() {
         (fold.total, fold.stacks.first().map(|s| text(&profile, &s.path)))
     };
     let at = |line: &str| Some(line.to_owned());
-    assert_eq!(memory(MemoryKind::Driver, Moment::Peak), (3000, at("main:1")));
-    assert_eq!(memory(MemoryKind::Driver, Moment::End), (0, None));
-    assert_eq!(memory(MemoryKind::Pinned, Moment::End), (500, at("main:2")));
-    assert_eq!(memory(MemoryKind::Managed, Moment::Peak), (700, at("main:2")));
-    assert_eq!(memory(MemoryKind::Physical, Moment::End), (900, at("main:2")));
+    assert_eq!(memory(MemoryGroup::Driver, Moment::Peak), (3000, at("main:1")));
+    assert_eq!(memory(MemoryGroup::Driver, Moment::End), (0, None));
+    assert_eq!(memory(MemoryGroup::Pinned, Moment::End), (500, at("main:2")));
+    assert_eq!(memory(MemoryGroup::Managed, Moment::Peak), (700, at("main:2")));
+    assert_eq!(memory(MemoryGroup::Physical, Moment::End), (900, at("main:2")));
     let exact = profile.exact().unwrap();
     assert_eq!((exact.refused().count, exact.refused().largest), (1, 1 << 40));
     assert_eq!(exact.marks(), [0, 1, 0]);
-    let torch = FoldOptions { memory: Some(MemoryKind::Torch), ..FoldOptions::default() };
+    let torch = FoldOptions { memory: Some(MemoryGroup::Torch), ..FoldOptions::default() };
     let error = profile.fold(CudaIndex(0), Moment::Peak, torch).unwrap_err();
     assert!(matches!(error, FoldError::NoMemory));
 }
@@ -236,19 +236,19 @@ fn paths_say_where_a_stack_is_not_the_threads_own() {
     let forward = own.stack;
     s.line(0, 2);
     let waiting = s.site(0).stack;
-    let engine = Site { thread: worker, stack: waiting, ..own.clone() };
+    let engine = AllocationSite { thread: worker, stack: waiting, ..own.clone() };
     let node = Some("AddmmBackward0".into());
     let sites = [
         ("train:1", own.clone()),
-        ("[deeper frames not read]>train:1", Site { truncated: true, ..own.clone() }),
-        ("train:2>[autograd thread]", Site { source: StackSource::Borrowed, ..engine.clone() }),
+        ("[deeper frames not read]>train:1", AllocationSite { truncated: true, ..own.clone() }),
+        ("train:2>[autograd thread]", AllocationSite { source: StackSource::Borrowed, ..engine.clone() }),
         (
             "train:2>[autograd thread]>[backward of]>train:1>AddmmBackward0",
-            Site { source: StackSource::Backward, node, forward, ..engine.clone() },
+            AllocationSite { source: StackSource::Backward, node, forward, ..engine.clone() },
         ),
         (
             "train:2>[autograd thread]>MulBackward0 (forward line unknown)",
-            Site {
+            AllocationSite {
                 source: StackSource::Backward,
                 node: Some("MulBackward0".into()),
                 ..engine.clone()
@@ -256,10 +256,10 @@ fn paths_say_where_a_stack_is_not_the_threads_own() {
         ),
         (
             "[no Python]>thread pt_autograd_0",
-            Site { source: StackSource::NoPython, stack: None, ..engine.clone() },
+            AllocationSite { source: StackSource::NoPython, stack: None, ..engine.clone() },
         ),
-        ("[stack not taken]", Site { source: StackSource::NotTaken, stack: None, ..own.clone() }),
-        ("[unknown stack]", Site { source: StackSource::Unknown, stack: None, ..own }),
+        ("[stack not taken]", AllocationSite { source: StackSource::NotTaken, stack: None, ..own.clone() }),
+        ("[unknown stack]", AllocationSite { source: StackSource::Unknown, stack: None, ..own }),
     ];
     let mut expected = BTreeMap::new();
     for (i, (text, site)) in sites.into_iter().enumerate() {

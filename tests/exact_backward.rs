@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use memspy::model::{Site, StackSource};
+use memspy::model::{AllocationSite, StackSource};
 use serde_json::Value;
 use support::exact::Exact;
 use support::memspy::Recording;
@@ -25,7 +25,7 @@ fn truth(line: &str) -> BTreeSet<(String, Frames)> {
     value.as_array().unwrap().iter().map(pair).collect()
 }
 
-fn forward(exact: &Exact, site: &Site) -> Option<Frames> {
+fn forward(exact: &Exact, site: &AllocationSite) -> Option<Frames> {
     let plain = |name: &str| name.rsplit('.').next().unwrap().to_owned();
     let frames = exact.frames(site.forward?).into_iter().rev();
     Some(frames.map(|(name, file, line)| (file, line.into(), plain(&name))).collect())

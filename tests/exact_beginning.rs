@@ -5,7 +5,7 @@ mod exact_script;
 
 use analysis_script::{MIB, Script};
 use exact_script::Probed;
-use memspy::analysis::{Bounded, FoldOptions, LineRow, Moment, Profile, Reached};
+use memspy::analysis::{BoundedValue, FoldOptions, LineRow, Moment, Profile, PeakTime};
 use memspy::model::*;
 use memspy::render::{self, LinesOptions};
 
@@ -17,15 +17,15 @@ fn rows(profile: &Profile, columns: &[&str]) -> Vec<LineRow> {
     table.functions.into_iter().flat_map(|function| function.rows).collect()
 }
 
-fn values(profile: &Profile, line: u32, columns: &[&str]) -> Vec<Bounded> {
+fn values(profile: &Profile, line: u32, columns: &[&str]) -> Vec<BoundedValue> {
     let rows = rows(profile, columns);
     let row = rows.iter().find(|row| row.line == line).unwrap();
     row.cells.iter().map(|cell| cell.value).collect()
 }
 
-fn exactly(value: u64) -> Bounded {
+fn exactly(value: u64) -> BoundedValue {
     let value = value as i64;
-    Bounded { value, exact: true, upper: Some(value) }
+    BoundedValue { value, exact: true, upper: Some(value) }
 }
 
 const PEAKS: [&str; 3] =
@@ -41,14 +41,14 @@ fn churn(profile: &Profile) -> u64 {
 /// A line of 1 MiB blocks before the counters are known, one of 4 MiB after.
 fn late(empty: bool) -> Probed {
     let mut s = Probed::new();
-    s.exact.frees = Frees::Stacks;
+    s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
     if empty {
         s.begin_empty();
     } else {
         s.begin();
         // The counters of the beginning are not in the recording.
-        s.records.retain(|record| !matches!(record, Record::Counters { .. } | Record::Blocks(_)));
+        s.records.retain(|record| !matches!(record, Record::Counters { .. } | Record::Snapshot(_)));
     }
     for _ in 0..4 {
         let block = s.malloc_early(0, 0, MIB);
@@ -91,7 +91,7 @@ fn bytes_freed_before_the_first_counters_are_not_none() {
 #[test]
 fn a_job_whose_counters_were_never_read_has_a_table_that_is_not_exact() {
     let mut s = Probed::new();
-    s.exact.frees = Frees::Stacks;
+    s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
     s.begin_empty();
     s.malloc_early(0, 0, 1000);
@@ -101,7 +101,7 @@ fn a_job_whose_counters_were_never_read_has_a_table_that_is_not_exact() {
     s.end();
     let profile = s.profile();
     let least = 5 * (1 << 20) + 1024;
-    let at_least = |value| Bounded { value, exact: false, upper: None };
+    let at_least = |value| BoundedValue { value, exact: false, upper: None };
     assert_eq!(values(&profile, 1, &PEAKS), [at_least(least), at_least(least), at_least(0)]);
     assert_eq!(values(&profile, 1, &SUMS), [at_least(least), at_least(5 << 20)]);
     let warnings = profile.warnings();
@@ -115,7 +115,7 @@ fn a_peak_of_a_job_recorded_from_its_start_was_not_reached_before_the_recording(
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
     s.tick();
-    s.records.push(Record::Runtime(Runtime {
+    s.records.push(Record::Runtime(TargetRuntime {
         time: Nanos(s.now),
         python: None,
         torch: None,
@@ -129,7 +129,7 @@ fn a_peak_of_a_job_recorded_from_its_start_was_not_reached_before_the_recording(
     for profile in [&exact, &sampled] {
         for high in [profile.peak_allocated(DEVICE), profile.peak_reserved(DEVICE)] {
             let high = high.unwrap();
-            assert!(matches!(high.reached, Reached::Between(..)), "{high:?}");
+            assert!(matches!(high.reached, PeakTime::Between(..)), "{high:?}");
             assert_eq!(high.within, high.bytes);
         }
         let head = render::header(profile, DEVICE).join("\n");
@@ -143,7 +143,7 @@ fn a_peak_of_a_job_recorded_from_its_start_was_not_reached_before_the_recording(
 /// A block is larger than its event can tell, and gone before any map.
 fn inconsistent() -> Probed {
     let mut s = Probed::new();
-    s.exact.frees = Frees::Stacks;
+    s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
     s.begin_empty();
     s.unsplit = 512 << 10;
@@ -198,8 +198,8 @@ fn sums_that_equal_the_counters_are_said_to() {
 #[test]
 fn after_lost_events_nothing_is_exact() {
     let mut s = late(true);
-    let why = MissedWhy::Late;
-    let missed = Missed { time: Nanos(s.now), reader: ReaderKind::Events, why, count: 7 };
+    let why = MissReason::Late;
+    let missed = MissedObservation { time: Nanos(s.now), reader: ReaderKind::Events, why, count: 7 };
     let end = s.records.len() - 1;
     s.records.insert(end, Record::Missed(missed));
     let profile = s.profile();
@@ -212,7 +212,7 @@ fn after_lost_events_nothing_is_exact() {
 #[test]
 fn an_allocation_under_way_in_another_thread_is_not_counted_twice() {
     let mut s = Probed::new();
-    s.exact.frees = Frees::Stacks;
+    s.exact.frees = FreeTracking::Stacks;
     s.thread("worker", false);
     s.enter(0, "main", 1);
     s.enter(1, "work", 5);

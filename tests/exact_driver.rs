@@ -7,7 +7,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memspy::model::{Arena, Change, CudaIndex, FreedArena, StackSource};
+use memspy::model::{MemoryKind, EventKind, CudaIndex, AddressSpace, StackSource};
 use support::exact::Exact;
 use support::memspy::{Recording, collapsed, memspy_at, total};
 use support::sim;
@@ -30,37 +30,37 @@ fn driver_api(folder: &Path) -> Target {
 }
 
 /// An event in the words of the program: what, kind, address, bytes.
-fn spoken(change: &Change) -> Option<(String, String, u64, u64)> {
+fn spoken(change: &EventKind) -> Option<(String, String, u64, u64)> {
     let said = |what: &str, kind: &str, address, size| {
         Some((what.to_owned(), kind.to_owned(), address, size))
     };
     match *change {
-        Change::Allocated { arena, address, size, .. } => {
-            let kind = match arena {
-                Arena::Driver(_) => "driver",
-                Arena::Physical(device) => {
+        EventKind::Allocated { memory_kind, address, size, .. } => {
+            let kind = match memory_kind {
+                MemoryKind::Driver(_) => "driver",
+                MemoryKind::Physical(device) => {
                     assert_eq!(device, Some(CudaIndex(0)));
                     "physical"
                 }
-                Arena::Mapping => "mapping",
-                Arena::Managed => "managed",
-                Arena::PinnedHost => "pinned",
-                Arena::Torch(_) => return None,
+                MemoryKind::Mapping => "mapping",
+                MemoryKind::Managed => "managed",
+                MemoryKind::PinnedHost => "pinned",
+                MemoryKind::Torch(_) => return None,
             };
             said("alloc", kind, address, size)
         }
-        Change::Freed { arena, address, .. } => {
-            let kind = match arena {
-                FreedArena::Driver => "driver",
-                FreedArena::Physical => "physical",
-                FreedArena::Mapping => "mapping",
-                FreedArena::PinnedHost => "pinned",
-                FreedArena::Torch => return None,
+        EventKind::Freed { memory_kind, address, .. } => {
+            let kind = match memory_kind {
+                AddressSpace::Driver => "driver",
+                AddressSpace::Physical => "physical",
+                AddressSpace::Mapping => "mapping",
+                AddressSpace::PinnedHost => "pinned",
+                AddressSpace::Torch => return None,
             };
             said("free", kind, address, 0)
         }
-        Change::Failed { size, code, .. } => said("failed", "driver", code.into(), size),
-        Change::Marked(_) => None,
+        EventKind::Failed { size, code, .. } => said("failed", "driver", code.into(), size),
+        EventKind::Marked(_) => None,
     }
 }
 
@@ -103,7 +103,7 @@ fn a_c_program_is_seen_call_by_call() {
     }
 
     // By thread, though the worker has ended.
-    let stacks = collapsed(recording.trace(), &["--churn"]);
+    let stacks = collapsed(recording.trace(), &["--total-allocated"]);
     let all: u64 = told.iter().filter(|t| t.0 == "alloc" && t.1 == "driver").map(|t| t.3).sum();
     assert_eq!(total(&stacks), all);
     assert!(stacks.iter().all(|s| s.0.starts_with("[no Python];thread ")), "{stacks:?}");
@@ -132,7 +132,7 @@ fn the_segments_of_pytorch_are_allocations_of_the_driver() {
         .events
         .iter()
         .filter_map(|e| match e.change {
-            Change::Allocated { arena: Arena::Driver(_), size, .. } => Some(size),
+            EventKind::Allocated { memory_kind: MemoryKind::Driver(_), size, .. } => Some(size),
             _ => None,
         })
         .collect();

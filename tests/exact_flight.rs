@@ -11,7 +11,7 @@ use support::target::Target;
 
 const MIB: u64 = 1 << 20;
 
-/// The line of the verdict that begins with `start` and the one below it.
+/// The line of the report that begins with `start` and the one below it.
 #[track_caller]
 fn below<'a>(text: &'a str, start: &str) -> &'a str {
     let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with(start));
@@ -108,7 +108,7 @@ fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
 #[test]
 fn where_the_driver_is_not_probed_nothing_is_said_of_it() {
     let (mut target, _) = oom::start(&["--observer"]);
-    let words = ["--probes", "samples", "--keep", "5s", "--until", "oom"];
+    let words = ["--probes", "perf-only", "--keep", "5s", "--until", "oom"];
     let mut recording = Recording::start_exact(target.pid(), &words);
     recording.wait_for_segment();
     ask(&mut target, "grow 100 8");
@@ -147,7 +147,7 @@ fn stacks_that_never_come_again_do_not_take_ever_more_memory() {
     let (early, late) = (early.iter().max().unwrap(), late.iter().max().unwrap());
     assert!(*late < 320 && late * 2 < early * 3, "{levels:?} MiB");
     // What was kept has its stacks.
-    let stacks = collapsed(recording.trace(), &["--churn"]);
+    let stacks = collapsed(recording.trace(), &["--total-allocated"]);
     let named: u64 = stacks.iter().filter(|(stack, _)| stack.contains("cell_")).map(|s| s.1).sum();
     assert!(named * 10 > total(&stacks) * 9, "{named} of {}", total(&stacks));
     target.finish();

@@ -5,8 +5,8 @@
 
 mod support;
 
-use memspy::model::{Change, Record, Step};
-use memspy::trace::Reader;
+use memspy::model::{EventKind, Record, TrainingStep};
+use memspy::trace::TraceReader;
 use serde_json::Value;
 use support::memspy::{Recording, memspy, wait_until};
 use support::pythons;
@@ -15,11 +15,11 @@ use support::target::Target;
 
 fn records(recording: &Recording) -> Vec<Record> {
     let mut records: Vec<Record> = Vec::new();
-    let _ = Reader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
+    let _ = TraceReader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
     records
 }
 
-fn steps(recording: &Recording) -> Vec<Step> {
+fn steps(recording: &Recording) -> Vec<TrainingStep> {
     let step = |record: Record| match record {
         Record::Step(step) => Some(step),
         _ => None,
@@ -55,26 +55,26 @@ fn check(rows: &[Value], truth: &[Truth], least: usize) {
 
 /// The variable has been found.
 fn seen(recording: &Recording) {
-    wait_until("a step seen at an event", || steps(recording).iter().any(Step::is_between_events));
+    wait_until("a step seen at an event", || steps(recording).iter().any(TrainingStep::is_between_events));
 }
 
 /// Walks the records: each allocation stands behind the step that it tells to belong to, from the first step on that was seen
 /// to begin. How many did.
 fn in_their_steps(records: &[Record], epochs: bool) -> usize {
-    let mut now: Option<Step> = None;
-    let mut found: Vec<(u64, Step, u64)> = Vec::new();
+    let mut now: Option<TrainingStep> = None;
+    let mut found: Vec<(u64, TrainingStep, u64)> = Vec::new();
     for record in records {
         match record {
             Record::Step(step) => {
                 assert!(now.is_none_or(|now| (now.epoch, now.step) != (step.epoch, step.step)));
-                now = Some(*step).filter(Step::is_between_events);
+                now = Some(*step).filter(TrainingStep::is_between_events);
                 // What was between the last time that the variable was known to be there and this one is of any step.
-                let within = step.within.unwrap_or(step.time).0;
+                let within = step.uncertainty.unwrap_or(step.time).0;
                 found.retain(|&(time, ..)| time <= step.time.0 - within);
             }
             Record::Events(batch) => {
                 for event in &batch.events {
-                    if let (Some(now), Change::Allocated { size, .. }) = (now, event.change)
+                    if let (Some(now), EventKind::Allocated { size, .. }) = (now, event.change)
                         && size < 1 << 40
                     {
                         found.push((event.time.0, now, size));
@@ -145,8 +145,8 @@ fn every_iteration_that_a_variable_counts_has_its_own_peak() {
 #[test]
 fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
     let mut target = sim::start("iterations_truth.py", &[]);
-    let mut recording = Recording::start_exact(target.pid(), &["--holders=50"]);
-    let look = |record: &Record| matches!(record, Record::Holders(_));
+    let mut recording = Recording::start_exact(target.pid(), &["--owners=50"]);
+    let look = |record: &Record| matches!(record, Record::Ownership(_));
     wait_until("a look", || records(&recording).iter().any(look));
     target.say("optimizer 20");
     target.line();
@@ -203,16 +203,16 @@ fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
 fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
     for exact in [true, false] {
         let mut target = sim::start("iterations_truth.py", &[]);
-        let words = ["--iter-var", "counted", "--holders=50"];
+        let words = ["--iter-var", "counted", "--owners=50"];
         let words: &[&str] = if exact { &[&["--exact"], &words[..]].concat() } else { &words };
         let mut recording = Recording::start(target.pid(), words);
-        let look = |record: &Record| matches!(record, Record::Holders(_));
+        let look = |record: &Record| matches!(record, Record::Ownership(_));
         wait_until("a look", || records(&recording).iter().any(look));
         target.say("named 100");
         target.line();
         let mut truth: Vec<(u64, u64, u64)> = Vec::new();
         let has_results = |record: &Record| match record {
-            Record::Holders(look) => look.devices[0].results > Some(0),
+            Record::Ownership(look) => look.devices[0].results > Some(0),
             _ => false,
         };
         wait_until("looks between forward and backward", || {
@@ -250,13 +250,13 @@ fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
 #[test]
 fn without_programs_in_the_kernel_steps_are_seen_now_and_then() {
     let mut target = sim::start("iterations_truth.py", &[]);
-    let words = ["--probes", "samples", "--iter-var", "counted"];
+    let words = ["--probes", "perf-only", "--iter-var", "counted"];
     let mut recording = Recording::start_exact(target.pid(), &words);
     target.say("named 500");
     let truth: Vec<Truth> = serde_json::from_str(&target.line()).unwrap();
     recording.interrupt();
     let steps = steps(&recording);
-    assert!(steps.len() > 10 && !steps.iter().any(Step::is_between_events), "{steps:?}");
+    assert!(steps.len() > 10 && !steps.iter().any(TrainingStep::is_between_events), "{steps:?}");
     let last = truth.last().unwrap().1;
     assert!(steps.iter().all(|step| (1001..=last).contains(&step.step) || step.step == 0));
     let rows = iterations(&recording, &[]);

@@ -5,7 +5,7 @@ mod exact_script;
 
 use analysis_script::MIB;
 use exact_script::Probed;
-use memspy::analysis::{Bounded, LineRow, LineTable, Profile, Untold};
+use memspy::analysis::{BoundedValue, LineRow, LineTable, Profile, UnknownReason};
 use memspy::model::*;
 use proptest::prelude::*;
 
@@ -19,12 +19,12 @@ fn row<'a>(profile: &Profile, table: &'a LineTable, name: &str, line: u32) -> &'
     function.rows.iter().find(|r| r.line == line).unwrap()
 }
 
-fn exactly(value: u64) -> Bounded {
+fn exactly(value: u64) -> BoundedValue {
     let value = value as i64;
-    Bounded { value, exact: true, upper: Some(value) }
+    BoundedValue { value, exact: true, upper: Some(value) }
 }
 
-fn peak(profile: &Profile, name: &str, line: u32) -> Bounded {
+fn peak(profile: &Profile, name: &str, line: u32) -> BoundedValue {
     row(profile, &table(profile), name, line).cells[0].value
 }
 
@@ -64,7 +64,7 @@ fn memlabs_example() {
 fn a_line_that_begins_at_a_free_is_bounded_or_with_stacks_exact() {
     let program = |stacks: bool| {
         let mut s = Probed::new();
-        s.exact.frees = if stacks { Frees::Stacks } else { Frees::Events };
+        s.exact.frees = if stacks { FreeTracking::Stacks } else { FreeTracking::Events };
         s.enter(0, "main", 1);
         s.begin();
         let a = s.malloc(0, 0, 10 * MIB);
@@ -78,7 +78,7 @@ fn a_line_that_begins_at_a_free_is_bounded_or_with_stacks_exact() {
         s.finish();
         s.profile()
     };
-    let bounded = Bounded { value: 3 << 20, exact: false, upper: Some(10 << 20) };
+    let bounded = BoundedValue { value: 3 << 20, exact: false, upper: Some(10 << 20) };
     assert_eq!(peak(&program(false), "main", 2), bounded);
     let profile = program(true);
     assert_eq!(peak(&profile, "main", 2), exactly(3 * MIB));
@@ -136,7 +136,7 @@ fn work_of_the_engine_counts_to_the_line_that_waits() {
     s.begin();
     s.malloc(0, 0, MIB);
     s.line(0, 2);
-    let site = Site { thread: s.thread_id(1), source: StackSource::Backward, ..s.site(0) };
+    let site = AllocationSite { thread: s.thread_id(1), source: StackSource::Backward, ..s.site(0) };
     s.malloc_at(0, 0, 8 * MIB, site);
     s.line(0, 3);
     s.malloc(0, 0, MIB);
@@ -159,7 +159,7 @@ fn what_another_thread_allocates_bounds_the_lines_that_may_have_stood() {
     s.finish();
     let profile = s.profile();
     // Whether the main thread still stood in its line when the worker allocated is not known.
-    let bounded = Bounded { value: 1 << 20, exact: false, upper: Some(9 << 20) };
+    let bounded = BoundedValue { value: 1 << 20, exact: false, upper: Some(9 << 20) };
     assert_eq!(peak(&profile, "main", 1), bounded);
     assert_eq!(peak(&profile, "work", 1), exactly(9 * MIB));
 }
@@ -173,7 +173,7 @@ fn what_was_reached_before_a_threads_first_event_may_belong_to_its_line() {
     s.release(0, old);
     s.malloc(0, 0, MIB);
     s.finish();
-    let bounded = Bounded { value: 1 << 20, exact: false, upper: Some(10 << 20) };
+    let bounded = BoundedValue { value: 1 << 20, exact: false, upper: Some(10 << 20) };
     assert_eq!(peak(&s.profile(), "main", 1), bounded);
 }
 
@@ -185,13 +185,13 @@ fn an_allocation_without_a_stack_may_be_any_lines() {
     s.enter(0, "f", 1);
     s.begin();
     s.malloc(0, 0, MIB);
-    let site = Site { stack: None, source: StackSource::NotTaken, ..s.site(0) };
+    let site = AllocationSite { stack: None, source: StackSource::NotTaken, ..s.site(0) };
     s.malloc_at(0, 0, 1000, site);
     s.line(0, 2);
     s.malloc(0, 0, MIB);
     s.finish();
     let profile = s.profile();
-    let bounded = Bounded { value: 1 << 20, exact: false, upper: Some((1 << 20) + 1024) };
+    let bounded = BoundedValue { value: 1 << 20, exact: false, upper: Some((1 << 20) + 1024) };
     assert_eq!(peak(&profile, "f", 1), bounded);
     assert_eq!(peak(&profile, "main", 1), exactly(2 * MIB + 1024));
 }
@@ -210,16 +210,16 @@ fn columns_are_those_that_events_tell_of() {
     let profile = s.profile();
     let keys = ["active_bytes.all.peak", "reserved_bytes.all.peak", "allocation.all.allocated"];
     let table = profile.lines(CudaIndex(0), &keys.map(key)).unwrap();
-    let values: Vec<Bounded> =
+    let values: Vec<BoundedValue> =
         row(&profile, &table, "main", 1).cells.iter().map(|c| c.value).collect();
     assert_eq!(values, [exactly(MIB), exactly(MIB), exactly(3)]);
     let untold = |text: &str| {
         let table = profile.lines(CudaIndex(0), &[key(text)]).unwrap();
         row(&profile, &table, "main", 1).cells[0].untold
     };
-    assert_eq!(untold("segment.all.peak"), Some(Untold::NotInEvents));
-    assert_eq!(untold("reserved_bytes.small_pool.peak"), Some(Untold::NotInEvents));
-    assert_eq!(untold("allocated_bytes.all.freed"), Some(Untold::FreesWithoutStacks));
+    assert_eq!(untold("segment.all.peak"), Some(UnknownReason::NotInEvents));
+    assert_eq!(untold("reserved_bytes.small_pool.peak"), Some(UnknownReason::NotInEvents));
+    assert_eq!(untold("allocated_bytes.all.freed"), Some(UnknownReason::FreesWithoutStacks));
     assert_eq!(untold("allocated_bytes.small_pool.peak"), None);
 }
 
@@ -228,7 +228,7 @@ fn columns_are_those_that_events_tell_of() {
 fn the_first_line_of_a_statement_of_several_is_not_exact_without_an_event_at_its_end() {
     let program = |text: Option<&str>| {
         let mut s = Probed::new();
-        s.exact.frees = Frees::Stacks;
+        s.exact.frees = FreeTracking::Stacks;
         s.enter(0, "main", 1);
         s.begin();
         for line in 1..=4 {
@@ -248,7 +248,7 @@ fn the_first_line_of_a_statement_of_several_is_not_exact_without_an_event_at_its
     };
     let text = "f = (Blob(1),\n  Blob(2),\n  Blob(3))\ng = Blob(4)\n";
     let profile = program(Some(text));
-    let between = |least: i64, most: i64| Bounded {
+    let between = |least: i64, most: i64| BoundedValue {
         value: least << 20,
         exact: false,
         upper: Some(most << 20),
@@ -267,7 +267,7 @@ fn the_first_line_of_a_statement_of_several_is_not_exact_without_an_event_at_its
 #[test]
 fn sums_of_a_loop_are_not_taken_for_what_one_run_did() {
     let mut s = Probed::new();
-    s.exact.frees = Frees::Stacks;
+    s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
     s.begin();
     for size in [1, 3, 2] {
@@ -284,7 +284,7 @@ fn sums_of_a_loop_are_not_taken_for_what_one_run_did() {
         ["allocated_bytes.all.allocated", "allocation.all.allocated", "allocated_bytes.all.freed"];
     let table = profile.lines(CudaIndex(0), &keys.map(|key| key.parse().unwrap())).unwrap();
     let cells = |line| row(&profile, &table, "main", line).cells.clone();
-    let between = |least: u64, most: u64| Bounded {
+    let between = |least: u64, most: u64| BoundedValue {
         value: least as i64,
         exact: false,
         upper: Some(most as i64),
@@ -302,7 +302,7 @@ fn sums_of_a_loop_are_not_taken_for_what_one_run_did() {
 #[test]
 fn all_columns_that_follow_from_events_are_told_to_the_byte() {
     let mut s = Probed::new();
-    s.exact.frees = Frees::Stacks;
+    s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 300);
     s.malloc(0, 0, 5 * MIB);
@@ -344,7 +344,7 @@ fn all_columns_that_follow_from_events_are_told_to_the_byte() {
         assert_eq!(value(2, key), exactly(expected), "{key}");
     }
     // The level was higher when the line may have ended and begun again.
-    let between = Bounded { value: 2, exact: false, upper: Some(3) };
+    let between = BoundedValue { value: 2, exact: false, upper: Some(3) };
     assert_eq!(value(2, "allocation.small_pool.current"), between);
     for (key, expected) in [
         ("allocation.small_pool.current", 2),
@@ -361,7 +361,7 @@ fn all_columns_that_follow_from_events_are_told_to_the_byte() {
 #[test]
 fn lines_that_do_nothing_get_a_row_when_asked_for() {
     let mut s = Probed::new();
-    s.exact.frees = Frees::Stacks;
+    s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 2);
     s.begin();
     s.malloc(0, 0, MIB);
@@ -379,13 +379,13 @@ fn lines_that_do_nothing_get_a_row_when_asked_for() {
     let lines: Vec<u32> = table.functions[0].rows.iter().map(|row| row.line).collect();
     assert_eq!(lines, [1, 2, 5], "those with code");
     let nothing = row(&profile, &table, "main", 5);
-    assert_eq!(nothing.cells[0].untold, Some(Untold::NotSeen));
+    assert_eq!(nothing.cells[0].untold, Some(UnknownReason::NotSeen));
     assert_eq!((nothing.cells[1].value, nothing.freed), (exactly(0), Some(0)));
 }
 
 /// Random programs with two threads and an engine that works for the first.
 /// With `shown`, the main thread allocates first.
-fn run(seed: &[(u8, u64)], frees: Frees, shown: bool) -> Probed {
+fn run(seed: &[(u8, u64)], frees: FreeTracking, shown: bool) -> Probed {
     let mut s = Probed::new();
     s.exact.frees = frees;
     s.thread("worker", false);
@@ -406,7 +406,7 @@ fn run(seed: &[(u8, u64)], frees: Frees, shown: bool) -> Probed {
             }
             5 => {
                 let engine = s.thread_id(2);
-                let site = Site { thread: engine, source: StackSource::Backward, ..s.site(0) };
+                let site = AllocationSite { thread: engine, source: StackSource::Backward, ..s.site(0) };
                 s.malloc_at(0, 0, n, site);
             }
             6..=8 => {
@@ -414,7 +414,7 @@ fn run(seed: &[(u8, u64)], frees: Frees, shown: bool) -> Probed {
                 if !blocks.is_empty() {
                     let block = blocks[n as usize % blocks.len()];
                     match frees {
-                        Frees::Stacks => s.release_by(t, 0, block),
+                        FreeTracking::Stacks => s.release_by(t, 0, block),
                         _ => s.release(0, block),
                     }
                 }
@@ -446,7 +446,7 @@ proptest! {
         stacks in any::<bool>(),
         shown in any::<bool>(),
     ) {
-        let s = run(&seed, if stacks { Frees::Stacks } else { Frees::Events }, shown);
+        let s = run(&seed, if stacks { FreeTracking::Stacks } else { FreeTracking::Events }, shown);
         let profile = s.profile();
         let table = table(&profile);
         let mut rows = 0;
@@ -469,7 +469,7 @@ proptest! {
     fn one_thread_whose_frees_have_stacks_has_only_exact_peaks(
         seed in proptest::collection::vec((0u8..192, 1u64..5_000_000), 1..250),
     ) {
-        let s = run(&seed, Frees::Stacks, true);
+        let s = run(&seed, FreeTracking::Stacks, true);
         let profile = s.profile();
         for function in &table(&profile).functions {
             for row in &function.rows {

@@ -120,10 +120,10 @@ fn lost_frees_do_not_hide() {
     s.line(0, 2);
     s.malloc(0, 0, 5 * MIB);
     let time = Nanos(s.now);
-    s.records.push(Record::Missed(Missed {
+    s.records.push(Record::Missed(MissedObservation {
         time,
         reader: ReaderKind::Events,
-        why: MissedWhy::Late,
+        why: MissReason::Late,
         count: 1,
     }));
     s.finish();
@@ -151,7 +151,7 @@ fn an_address_allocated_again_ends_the_block_before() {
 #[test]
 fn without_free_events_the_highest_map_is_drawn() {
     let mut s = Probed::new();
-    s.exact.frees = Frees::Maps;
+    s.exact.frees = FreeTracking::Snapshots;
     s.enter(0, "main", 1);
     s.malloc(0, 0, MIB);
     s.begin();

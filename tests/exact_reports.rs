@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use analysis_script::MIB;
 use exact_script::Probed;
-use memspy::analysis::{FoldOptions, MemoryKind, Moment, Profile};
+use memspy::analysis::{FoldOptions, MemoryGroup, Moment, Profile};
 use memspy::model::*;
 use memspy::render::{self, LinesOptions, NameStyle};
 
@@ -28,36 +28,36 @@ fn training() -> Probed {
     s.leave(0);
     s.line(0, 11);
     s.enter_in(0, "_engine_run_backward", GRAPH, 824);
-    let engine = Site { thread: s.thread_id(1), source: StackSource::Backward, ..s.site(0) };
+    let engine = AllocationSite { thread: s.thread_id(1), source: StackSource::Backward, ..s.site(0) };
     let addmm = Some("AddmmBackward0".into());
-    s.malloc_at(0, 0, 32 * MIB, Site { node: addmm, forward, ..engine.clone() });
-    s.malloc_at(0, 0, 4 * MIB, Site { node: Some("Odd;Node".into()), ..engine });
+    s.malloc_at(0, 0, 32 * MIB, AllocationSite { node: addmm, forward, ..engine.clone() });
+    s.malloc_at(0, 0, 4 * MIB, AllocationSite { node: Some("Odd;Node".into()), ..engine });
     s.release(0, activation);
     s.leave(0);
     s.line(0, 12);
-    let pinned = |address| Change::Allocated {
-        arena: Arena::PinnedHost,
+    let pinned = |address| EventKind::Allocated {
+        memory_kind: MemoryKind::PinnedHost,
         address,
         size: 2 * MIB,
         levels: None,
     };
     s.tell(0, pinned(0x1000));
     s.tell(0, pinned(0x2000));
-    s.tell(0, Change::Freed { arena: FreedArena::PinnedHost, address: 0x1000, in_backward: false });
-    s.tell(0, Change::Failed { arena: Arena::Driver(None), size: 8 * MIB, code: 2 });
-    s.tell(0, Change::Marked(memspy::model::events::Mark::LibraryLoaded));
+    s.tell(0, EventKind::Freed { memory_kind: AddressSpace::PinnedHost, address: 0x1000, in_backward: false });
+    s.tell(0, EventKind::Failed { memory_kind: MemoryKind::Driver(None), size: 8 * MIB, code: 2 });
+    s.tell(0, EventKind::Marked(memspy::model::events::DriverEvent::LibraryLoaded));
     s
 }
 
 fn end(mut s: Probed, missing: i64) -> Profile {
-    let reconciled = |time, allocations| {
+    let counter_check = |time, allocations| {
         let (device, frees) = (CudaIndex(0), Some(0));
-        Record::Reconciled(Reconciled { time, device, allocations, frees, requested: 0 })
+        Record::CounterCheck(CounterCheck { time, device, allocations, frees, requested: 0 })
     };
     s.flush();
     let now = Nanos(s.now);
-    s.records.push(reconciled(now, 0));
-    s.records.push(reconciled(now, missing));
+    s.records.push(counter_check(now, 0));
+    s.records.push(counter_check(now, missing));
     s.look();
     s.totals.exact = Some(EventTotals {
         allocations: 6,
@@ -128,7 +128,7 @@ fn titles_tell_leaks_churn_and_kinds_apart() {
         &svg(&profile, Moment::Peak, churn),
         &["GPU memory allocated in all: 100.00 MiB in 3 allocations on GPU 0"],
     );
-    let pinned = FoldOptions { memory: Some(MemoryKind::Pinned), ..FoldOptions::default() };
+    let pinned = FoldOptions { memory: Some(MemoryGroup::Pinned), ..FoldOptions::default() };
     holds(&svg(&profile, Moment::Peak, pinned), &["page-locked host memory at its peak: 4.00 MiB"]);
 }
 
@@ -159,10 +159,10 @@ fn the_head_says_what_was_seen_and_what_was_not() {
         ],
     );
     let mut s = training();
-    s.records.push(Record::Missed(Missed {
+    s.records.push(Record::Missed(MissedObservation {
         time: Nanos(1),
         reader: ReaderKind::Events,
-        why: MissedWhy::Late,
+        why: MissReason::Late,
         count: 77,
     }));
     holds(&head(&end(s, 0)), &["77 lost", "warning: 77 events were lost"]);
@@ -172,10 +172,10 @@ fn the_head_says_what_was_seen_and_what_was_not() {
 fn the_head_says_which_options_lower_the_detail() {
     let mut s = training();
     for record in &mut s.records {
-        if let Record::Exact(exact) = record {
-            exact.way = ExactWay::PerfSamples;
+        if let Record::ExactSettings(exact) = record {
+            exact.backend = ProbeBackend::PerfSamples;
             exact.stacks_from = 4096;
-            exact.frees = Frees::Maps;
+            exact.frees = FreeTracking::Snapshots;
         }
     }
     holds(
@@ -183,7 +183,7 @@ fn the_head_says_which_options_lower_the_detail() {
         &[
             "exact (perf samples, stacks from sampling)",
             "allocations under 4.00 KiB have no stack",
-            "frees were learned of from block maps",
+            "frees were learned of from snapshots",
         ],
     );
 }
@@ -262,7 +262,7 @@ fn bytes_of_sampled_stacks_add_up_to_the_exact_total() {
             drawn += u64::from(taken);
             let site = match taken {
                 true => own,
-                false => Site { stack: None, source: StackSource::NotTaken, ..own },
+                false => AllocationSite { stack: None, source: StackSource::NotTaken, ..own },
             };
             s.malloc_at(0, 0, size, site);
         }

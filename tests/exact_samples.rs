@@ -7,8 +7,8 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use memspy::model::{Change, Record, StackSource};
-use memspy::trace::Reader;
+use memspy::model::{EventKind, Record, StackSource};
+use memspy::trace::TraceReader;
 use serde_json::Value;
 use support::exact::Exact;
 use support::memspy::{Recording, collapsed, memspy_at, total, wait_until};
@@ -28,8 +28,8 @@ fn grown(truth: &Value, key: &str) -> u64 {
 /// How often the events were compared with the counters until now.
 fn comparisons(recording: &Recording) -> usize {
     let mut records: Vec<Record> = Vec::new();
-    let _ = Reader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
-    records.iter().filter(|record| matches!(record, Record::Reconciled(_))).count()
+    let _ = TraceReader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
+    records.iter().filter(|record| matches!(record, Record::CounterCheck(_))).count()
 }
 
 /// Waits until they have been compared over a time that begins now.
@@ -49,7 +49,7 @@ fn without_bpf() -> Command {
 #[test]
 fn sizes_and_addresses_are_exact_and_stacks_sampled() {
     let mut target = sim::start("exact_torch.py", &[]);
-    let mut recording = Recording::start_exact(target.pid(), &["--probes", "samples"]);
+    let mut recording = Recording::start_exact(target.pid(), &["--probes", "perf-only"]);
     let truth = ask(&mut target, "train 40");
     wait_for_comparison(&recording);
     let done = recording.interrupt();
@@ -60,15 +60,15 @@ fn sizes_and_addresses_are_exact_and_stacks_sampled() {
     assert_eq!(read.freed() as u64, grown(&truth, "allocation.all.freed"));
     let requested: u64 = read.allocated().map(|a| a.1).sum();
     assert_eq!(requested, grown(&truth, "requested_bytes.all.allocated"));
-    for r in &read.reconciled {
+    for r in &read.counter_check {
         assert_eq!((r.allocations, r.frees, r.requested), (0, Some(0), 0), "{r:?}");
     }
     // In the order in which they happened: no block is born twice, or dies before it is born.
     let mut live = std::collections::BTreeSet::new();
     for event in &read.events {
         match event.change {
-            Change::Allocated { address, .. } => assert!(live.insert(address), "{event:?}"),
-            Change::Freed { address, .. } => drop(live.remove(&address)),
+            EventKind::Allocated { address, .. } => assert!(live.insert(address), "{event:?}"),
+            EventKind::Freed { address, .. } => drop(live.remove(&address)),
             _ => {}
         }
     }
@@ -92,7 +92,7 @@ fn sizes_and_addresses_are_exact_and_stacks_sampled() {
         }
     }
     assert!(sampled * 10 > read.allocated().count() * 9, "{sampled}");
-    let stacks = collapsed(recording.trace(), &["--churn"]);
+    let stacks = collapsed(recording.trace(), &["--total-allocated"]);
     // Blocks, rounded up as the allocator does.
     assert_eq!(total(&stacks), grown(&truth, "allocated_bytes.all.allocated"));
     assert!(stacks.iter().any(|s| s.0.contains(";step (")), "{stacks:?}");
@@ -101,14 +101,14 @@ fn sizes_and_addresses_are_exact_and_stacks_sampled() {
 #[test]
 fn what_new_threads_allocate_unseen_is_told_by_the_counters() {
     let mut target = sim::start("exact_torch.py", &[]);
-    let mut recording = Recording::start_exact(target.pid(), &["--probes", "samples"]);
+    let mut recording = Recording::start_exact(target.pid(), &["--probes", "perf-only"]);
     wait_for_comparison(&recording);
     let truth = ask(&mut target, "threads 4");
     wait_for_comparison(&recording);
     let _ = recording.interrupt();
     let read = Exact::read(recording.trace());
     let made = grown(&truth, "allocation.all.allocated");
-    let missing = read.reconciled.last().unwrap().allocations;
+    let missing = read.counter_check.last().unwrap().allocations;
     assert_eq!(read.allocated().count() as i64 + missing, made as i64);
 }
 
@@ -139,7 +139,7 @@ fn what_needs_programs_is_refused_without_them() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("t.bin");
     for words in [["--frees", "stacks"], ["--stacks-every", "1M"]] {
-        let sampled = ["record", "--exact", "--probes", "samples", "-o", trace.to_str().unwrap()];
+        let sampled = ["record", "--exact", "--probes", "perf-only", "-o", trace.to_str().unwrap()];
         let all = [&sampled[..], &words[..]].concat();
         let done = memspy_at(target.pid(), &all);
         assert_eq!(done.status.code(), Some(1), "{}", done.err);

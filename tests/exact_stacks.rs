@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use memspy::model::{Arena, Change, CudaIndex, StackSource};
+use memspy::model::{MemoryKind, EventKind, CudaIndex, StackSource};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::exact::Exact;
@@ -15,8 +15,8 @@ use support::memspy::Recording;
 use support::pythons::{self, Python};
 use support::target::Target;
 
-/// Frames the probes follow (`MOST_FRAMES` in cuda/probe.h).
-const MOST_FRAMES: usize = 160;
+/// Frames the probes follow (`MAX_FRAMES` in cuda/probe.h).
+const MAX_FRAMES: usize = 160;
 /// Allocations of the C thread in the plain run.
 const OF_C_THREAD: usize = 500;
 
@@ -67,8 +67,8 @@ type Seen = (u64, u64, StackSource, bool, Frames);
 fn by_thread(exact: &Exact) -> BTreeMap<u64, Vec<Seen>> {
     let mut all: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
     for (address, size, event) in exact.allocated() {
-        let Change::Allocated { arena, .. } = event.change else { unreachable!() };
-        assert_eq!(arena, Arena::Torch(CudaIndex(3)));
+        let EventKind::Allocated { memory_kind, .. } = event.change else { unreachable!() };
+        assert_eq!(memory_kind, MemoryKind::Torch(CudaIndex(3)));
         let site = exact.site(event.site);
         let thread = exact.table.get_thread(site.thread).unwrap().os_id.unwrap();
         let frames = site.stack.map(|stack| exact.frames(stack)).unwrap_or_default();
@@ -115,11 +115,11 @@ fn stacks_too_deep_are_cut_at_their_outer_end_and_say_so() {
         let seen: Vec<Seen> = by_thread(&exact).into_values().flatten().collect();
         assert_eq!(seen.len(), truth.len());
         for (seen, truth) in seen.iter().zip(&truth) {
-            let deep = truth.frames.len() > MOST_FRAMES;
+            let deep = truth.frames.len() > MAX_FRAMES;
             assert_eq!(seen.3, deep, "{}: {} frames", python.label, truth.frames.len());
             // Shims between Python and C take up places where the interpreter has them.
             assert!(seen.4.len() <= truth.frames.len());
-            assert!(!deep || seen.4.len() + 4 >= MOST_FRAMES, "{}", seen.4.len());
+            assert!(!deep || seen.4.len() + 4 >= MAX_FRAMES, "{}", seen.4.len());
             assert_eq!(seen.4[..], truth.frames[..seen.4.len()], "{}", python.label);
         }
     }

@@ -6,8 +6,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use memspy::model::{Arena, Change, FreedArena, Record, StackSource};
-use memspy::trace::Reader;
+use memspy::model::{MemoryKind, EventKind, AddressSpace, Record, StackSource};
+use memspy::trace::TraceReader;
 use serde_json::Value;
 use support::exact::Exact;
 use support::memspy::{Recording, collapsed, lines, total, wait_until};
@@ -31,7 +31,7 @@ fn record(target: &Target, words: &[&str]) -> Recording {
 fn wait_for_records(recording: &Recording, count: usize, wanted: fn(&Record) -> bool) {
     wait_until("records of the trace", || {
         let mut records: Vec<Record> = Vec::new();
-        let read = Reader::open(recording.trace()).map(|mut r| r.replay(&mut records));
+        let read = TraceReader::open(recording.trace()).map(|mut r| r.replay(&mut records));
         read.is_ok() && records.iter().filter(|r| wanted(r)).count() >= count
     });
 }
@@ -51,7 +51,7 @@ fn events_are_what_the_allocator_counted() {
     let mut target = start();
     let mut recording = record(&target, &[]);
     let truth = ask(&mut target, "train 40");
-    wait_for_records(&recording, 2, |r| matches!(r, Record::Reconciled(_)));
+    wait_for_records(&recording, 2, |r| matches!(r, Record::CounterCheck(_)));
     let done = recording.interrupt();
     let read = Exact::read(recording.trace());
 
@@ -61,10 +61,10 @@ fn events_are_what_the_allocator_counted() {
     assert_eq!(requested, grown(&truth, "requested_bytes.all.allocated"));
     assert!(done.err.contains("0 lost"), "{}", done.err);
     assert!(!done.err.contains("warning"), "{}", done.err);
-    for r in &read.reconciled {
+    for r in &read.counter_check {
         assert_eq!((r.allocations, r.frees, r.requested), (0, Some(0), 0), "{r:?}");
     }
-    assert!(!read.reconciled.is_empty());
+    assert!(!read.counter_check.is_empty());
     // 12 bytes an event; definitions and maps of so short a recording are on top of it.
     assert!(read.bytes < 12 * read.events.len() as u64, "{} bytes", read.bytes);
 
@@ -102,10 +102,10 @@ fn what_is_live_at_the_end_is_what_the_allocator_holds() {
     let mut live: BTreeMap<u64, u64> = BTreeMap::new();
     for event in &read.events {
         match event.change {
-            Change::Allocated { arena: Arena::Torch(_), address, size, .. } => {
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(_), address, size, .. } => {
                 live.insert(address, size);
             }
-            Change::Freed { arena: FreedArena::Torch, address, .. } => drop(live.remove(&address)),
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => drop(live.remove(&address)),
             _ => {}
         }
     }
@@ -126,7 +126,7 @@ fn what_is_live_at_the_end_is_what_the_allocator_holds() {
     let of_main: u64 = leaks.iter().filter(|s| s.0.contains("main (")).map(|s| s.1).sum();
     assert!(of_main >= 5_000_000 + 7000, "{leaks:?}");
     assert!(leaks.iter().all(|s| s.0 != "[before recording]"), "{leaks:?}");
-    let churn = collapsed(recording.trace(), &["--churn"]);
+    let churn = collapsed(recording.trace(), &["--total-allocated"]);
     assert!(total(&churn) > total(&leaks));
     let lasting = collapsed(recording.trace(), &["--min-lifetime", "1000"]);
     assert!(lasting.iter().all(|s| s.0 == "[before recording]"), "{lasting:?}");
@@ -160,7 +160,7 @@ fn backward_allocations_carry_their_forward_lines() {
     assert!(of_nodes > 100, "{of_nodes}");
     // All nodes were created after memspy had attached.
     assert_eq!(with_forward, of_nodes);
-    let stacks = collapsed(recording.trace(), &["--churn"]);
+    let stacks = collapsed(recording.trace(), &["--total-allocated"]);
     assert!(stacks.iter().any(|s| s.0.contains("[backward of]")), "{stacks:?}");
 }
 
@@ -170,7 +170,7 @@ fn threads_and_options_keep_the_totals_exact() {
         &["--frees", "stacks"][..],
         &["--stacks-from", "4K"],
         &["--stacks-every", "1M"],
-        &["--probes", "perf"],
+        &["--probes", "perf-bpf"],
     ] {
         let mut target = start();
         let mut recording = record(&target, words);
@@ -205,9 +205,9 @@ fn threads_and_options_keep_the_totals_exact() {
 #[test]
 fn frees_from_maps_still_find_what_is_held() {
     let mut target = start();
-    let mut recording = record(&target, &["--frees", "maps"]);
+    let mut recording = record(&target, &["--frees", "snapshots"]);
     ask(&mut target, "keep 50000000");
-    let map = |record: &Record| matches!(record, Record::Blocks(_));
+    let map = |record: &Record| matches!(record, Record::Snapshot(_));
     wait_for_records(&recording, 3, map);
     ask(&mut target, "drop");
     wait_for_records(&recording, 5, map);

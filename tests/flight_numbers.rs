@@ -10,15 +10,15 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use memspy::analysis::ThreadChoice;
-use memspy::cli::flight::Flight;
-use memspy::model::{Change, Definition, Record, RecordSink};
-use memspy::sampler::{AlsoWanted, ExactRecorder, ExactWanted, Readers, Recorder, Wanted, attach};
-use memspy::trace::{Keep, Reader};
+use memspy::cli::flight::FlightRecorder;
+use memspy::model::{EventKind, Definition, Record, RecordSink};
+use memspy::sampler::{CommonOptions, ExactRecorder, ExactOptions, TargetReaders, Recorder, RecordOptions, attach};
+use memspy::trace::{Retention, TraceReader};
 use support::{pythons, sim};
 
 /// Where the records go, and what is counted on the way.
 struct Counted {
-    flight: Flight,
+    flight: FlightRecorder,
     anew: u32,
     threads: usize,
     sites: usize,
@@ -34,13 +34,13 @@ fn threads(record: &Record) -> usize {
 /// Allocations that say who made them.
 fn sites(record: &Record) -> usize {
     let Record::Events(batch) = record else { return 0 };
-    let made = |e: &&memspy::model::Event| matches!(e.change, Change::Allocated { .. });
+    let made = |e: &&memspy::model::Event| matches!(e.change, EventKind::Allocated { .. });
     batch.events.iter().filter(made).filter(|event| event.site.is_some()).count()
 }
 
 impl RecordSink for Counted {
     fn record(&mut self, record: &Record) -> io::Result<()> {
-        self.anew += u32::from(matches!(record, Record::Definition(Definition::Anew)));
+        self.anew += u32::from(matches!(record, Record::Definition(Definition::Reset)));
         self.threads += threads(record);
         self.sites += sites(record);
         self.flight.record(record)
@@ -49,15 +49,15 @@ impl RecordSink for Counted {
 
 fn counted(folder: &tempfile::TempDir) -> (Counted, PathBuf) {
     let path = folder.path().join("kept.bin");
-    let keep = Keep::Time(Duration::from_secs(3600));
-    let flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    let keep = Retention::Time(Duration::from_secs(3600));
+    let flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
     (Counted { flight, anew: 0, threads: 0, sites: 0 }, path)
 }
 
 fn read(mut sink: Counted, path: &PathBuf) -> (Counted, Vec<Record>) {
     sink.flight.write(None).unwrap();
     let mut records = Vec::new();
-    Reader::open(path).unwrap().replay(&mut records).unwrap();
+    TraceReader::open(path).unwrap().replay(&mut records).unwrap();
     (sink, records)
 }
 
@@ -71,8 +71,8 @@ fn samples_keep_their_stacks() {
     let stop = AtomicBool::new(false);
     let readers = attach(target.pid(), &stop).unwrap();
     let duration = Some(Duration::from_millis(3500));
-    let also = AlsoWanted { forget_after: Some(5), ..AlsoWanted::default() };
-    let wanted = Wanted { rate: 500, duration, also };
+    let also = CommonOptions { forget_after: Some(5), ..CommonOptions::default() };
+    let wanted = RecordOptions { rate: 500, duration, common: also };
     Recorder::new(readers, wanted).run("here".into(), &mut sink, &stop, &mut |_| {}).unwrap();
     let (sink, records) = read(sink, &path);
     assert!(sink.anew >= 2, "{}", sink.anew);
@@ -89,12 +89,12 @@ fn exact_events_keep_their_sites() {
     let folder = tempfile::tempdir().unwrap();
     let (mut sink, path) = counted(&folder);
     let stop = AtomicBool::new(false);
-    let readers = Readers::attach_any(target.pid()).unwrap();
+    let readers = TargetReaders::attach_any(target.pid()).unwrap();
     let duration = Some(Duration::from_millis(5500));
-    let also = AlsoWanted { forget_after: Some(5), ..AlsoWanted::default() };
-    let wanted = ExactWanted { duration, also, ..ExactWanted::default() };
+    let also = CommonOptions { forget_after: Some(5), ..CommonOptions::default() };
+    let wanted = ExactOptions { duration, common: also, ..ExactOptions::default() };
     let mut recorder = ExactRecorder::new(readers, wanted);
-    recorder.place().unwrap();
+    recorder.attach_probes().unwrap();
     target.say("train 5");
     target.read_until_ready();
     recorder.run("here".into(), &mut sink, &stop, &mut |_| {}).unwrap();

@@ -11,9 +11,9 @@ use std::time::Duration;
 use analysis_script::{MIB, Script, folded};
 use flight_support::{SLOW, kept, probed, profile, read, spelled};
 use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
-use memspy::cli::flight::Flight;
+use memspy::cli::flight::FlightRecorder;
 use memspy::model::*;
-use memspy::trace::{Keep, segments};
+use memspy::trace::{Retention, segments};
 use trace_support::{Dice, Loop};
 
 #[test]
@@ -21,7 +21,7 @@ fn what_is_kept_is_the_end_of_the_recording_record_by_record() {
     for seed in 0..4 {
         let whole = Loop::story(seed, 6000);
         let keep = Duration::from_secs(3);
-        let (kept, (begun, _)) = kept(&whole, Keep::Time(keep));
+        let (kept, (begun, _)) = kept(&whole, Retention::Time(keep));
         assert!(begun > 20, "{begun} segments of 30 s");
         let begins = profile(&kept).begins().unwrap();
         let end = whole.last().unwrap().time().unwrap();
@@ -107,7 +107,7 @@ fn training(steps: u32, gpus: u32) -> Script {
 fn each_device_keeps_its_blocks() {
     let script = training(150, 3);
     let whole = script.profile();
-    let (kept, (begun, _)) = kept(&script.records, Keep::Time(Duration::from_secs(2)));
+    let (kept, (begun, _)) = kept(&script.records, Retention::Time(Duration::from_secs(2)));
     assert!(begun > 5, "{begun}");
     let kept = profile(&kept);
     for gpu in 0..3 {
@@ -121,7 +121,7 @@ fn each_device_keeps_its_blocks() {
 #[test]
 fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
     let script = training(200, 1);
-    let (whole, keep) = (script.profile(), Keep::Time(Duration::from_secs(2)));
+    let (whole, keep) = (script.profile(), Retention::Time(Duration::from_secs(2)));
     let (kept, (begun, _)) = kept(&script.records, keep);
     assert!(begun > 5, "{begun}");
     let kept = profile(&kept);
@@ -133,7 +133,7 @@ fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
     // The peak of the time kept.
     let begins = kept.begins().unwrap();
     let top = script.records.iter().filter(|r| r.time() >= Some(begins)).filter_map(|r| match r {
-        Record::Blocks(map) => Some(map.allocated()),
+        Record::Snapshot(map) => Some(map.allocated()),
         _ => None,
     });
     let fold = kept.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
@@ -157,7 +157,7 @@ fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
         let records = if round % 2 == 0 { &sampled } else { &exact };
         let end = records.len() - dice.roll(records.len() as u64 / 4) as usize;
         let keep = Duration::from_millis(900 + dice.roll(900));
-        let (kept, _) = kept(&records[..end], Keep::Time(keep));
+        let (kept, _) = kept(&records[..end], Retention::Time(keep));
         let (kept, whole) = (profile(&kept), profile(&records[..end]));
         assert!(kept.begins().is_some());
         let found = folded(&kept, 0, Moment::End);
@@ -167,10 +167,10 @@ fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
 
 #[test]
 fn each_batch_of_events_goes_on_from_what_was_handed_on() {
-    for (stacks_every, frees) in [(0, Frees::Events), (MIB, Frees::Events), (0, Frees::Maps)] {
+    for (stacks_every, frees) in [(0, FreeTracking::Events), (MIB, FreeTracking::Events), (0, FreeTracking::Snapshots)] {
         let mut records = probed(11, 400, SLOW).records.clone();
         for record in &mut records {
-            if let Record::Exact(exact) = record {
+            if let Record::ExactSettings(exact) = record {
                 (exact.stacks_every, exact.frees) = (stacks_every, frees);
             }
         }
@@ -190,8 +190,8 @@ fn goes_on(records: &[Record]) {
             && whole.exact().is_some()
         {
             let mut next = Profile::new();
-            let opening = definitions().cloned().chain(whole.standing());
-            let inherited = Record::Inherited(whole.inheritance(batch.events[0].time));
+            let opening = definitions().cloned().chain(whole.state_records());
+            let inherited = Record::Keyframe(whole.keyframe(batch.events[0].time));
             for record in opening.chain([inherited, record.clone()]) {
                 next.record(&record).unwrap();
             }
@@ -208,7 +208,7 @@ fn goes_on(records: &[Record]) {
 #[test]
 fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
     let script = training(200, 1);
-    let (kept, _) = kept(&script.records, Keep::Time(Duration::from_secs(2)));
+    let (kept, _) = kept(&script.records, Retention::Time(Duration::from_secs(2)));
     let kept = profile(&kept);
     let begins = kept.begins().unwrap();
     // The same time of the whole recording, as one who came then would have recorded it.
@@ -254,7 +254,7 @@ fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
     found.retain(|(name, _), _| name != "make_weights");
     assert!(expected.len() > 5);
     // Of the interval that the cut lies in, only what was kept knows both ends.
-    let samples: Vec<&Sample> = script
+    let samples: Vec<&StackSample> = script
         .records
         .iter()
         .filter_map(|record| match record {
@@ -286,20 +286,20 @@ fn numbers_that_begin_anew_make_no_difference() {
     let middle = s.records.len() / 2;
     let middle =
         middle + s.records[middle..].iter().position(|r| matches!(r, Record::Sample(_))).unwrap();
-    let mut names = memspy::trace::Names::default();
-    let mut rewriter = memspy::trace::Rewriter::new();
+    let mut names = memspy::trace::DefinitionTables::default();
+    let mut rewriter = memspy::trace::Renumberer::new();
     let mut records = s.records[..middle].to_vec();
     for record in &records {
-        names.take(record);
+        names.on_definition(record);
     }
-    records.push(Record::Definition(Definition::Anew));
+    records.push(Record::Definition(Definition::Reset));
     for record in &s.records[middle..] {
-        if !names.take(record) {
+        if !names.on_definition(record) {
             rewriter.rewrite(&names, record, &mut records);
         }
     }
     let kept_of = |records: &[Record]| {
-        let (kept, _) = kept(records, Keep::Time(Duration::from_secs(60)));
+        let (kept, _) = kept(records, Retention::Time(Duration::from_secs(60)));
         profile(&kept)
     };
     let (expected, found) = (kept_of(&s.records), kept_of(&records));
@@ -311,9 +311,9 @@ fn numbers_that_begin_anew_make_no_difference() {
 fn segments_that_a_killed_recorder_left_are_joined() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.bin");
-    let keep = Keep::Time(Duration::from_secs(3));
+    let keep = Retention::Time(Duration::from_secs(3));
     let whole = Loop::story(9, 3000);
-    let mut flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    let mut flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
     // Without its end, and with a last block that was not written.
     for record in &whole[..whole.len() - 150] {
         flight.record(record).unwrap();
@@ -335,6 +335,6 @@ fn segments_that_a_killed_recorder_left_are_joined() {
     assert!(found.len() > 500 && found.len() < expected.len());
     assert_eq!(found, expected[..found.len()]);
     // Another recording does not write over them.
-    let again = Flight::new(&path, keep, false, ThreadChoice::default());
+    let again = FlightRecorder::new(&path, keep, false, ThreadChoice::default());
     assert!(again.is_err_and(|error| format!("{error:#}").contains("memspy join")));
 }

@@ -12,16 +12,16 @@ use std::time::Duration;
 use analysis_script::{MIB, folded};
 use flight_support::{FAST, SLOW, kept, probed, profile, read, spelled};
 use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
-use memspy::cli::flight::Flight;
+use memspy::cli::flight::FlightRecorder;
 use memspy::model::*;
-use memspy::trace::{Bound, Keep};
+use memspy::trace::{RetentionLimit, Retention};
 
 #[test]
 fn exact_recordings_keep_the_stack_of_every_block() {
     for seed in 0..5 {
         let s = probed(seed, 1000, SLOW);
         let whole = s.profile();
-        let (kept, (begun, _)) = kept(&s.records, Keep::Time(Duration::from_secs(4)));
+        let (kept, (begun, _)) = kept(&s.records, Retention::Time(Duration::from_secs(4)));
         assert!(begun > 5, "{begun}");
         let spelled_kept = kept.clone();
         let kept = profile(&kept);
@@ -41,11 +41,11 @@ fn exact_recordings_keep_the_stack_of_every_block() {
         });
         let top = levels.flatten().filter(|event| event.time >= begins).filter_map(|event| {
             match event.change {
-                Change::Allocated { levels, .. } => levels.map(|levels| levels.allocated),
+                EventKind::Allocated { levels, .. } => levels.map(|levels| levels.allocated),
                 _ => None,
             }
         });
-        let high = kept.exact().unwrap().height(CudaIndex(0)).unwrap();
+        let high = kept.exact().unwrap().peak(CudaIndex(0)).unwrap();
         assert!(high.1 as i64 >= top.max().unwrap(), "{high:?}");
         assert!(high.0 >= begins);
         let peak = folded(&kept, 0, Moment::Peak);
@@ -64,7 +64,7 @@ fn exact_recordings_keep_the_stack_of_every_block() {
 fn a_ring_stays_within_its_size() {
     for (limit, lasting) in [(64 << 10, SLOW), (100_000, SLOW), (64 << 10, FAST), (200_000, FAST)] {
         let s = probed(1, 6000, lasting);
-        let (kept, (begun, most)) = kept(&s.records, Keep::Bytes(limit));
+        let (kept, (begun, most)) = kept(&s.records, Retention::Bytes(limit));
         assert!(begun > 10, "{begun} segments for {limit} bytes");
         assert!(most <= limit + limit / 4, "{most} bytes of {limit}");
         assert!(most >= limit / 2, "{most} bytes of {limit}: that much could have been kept");
@@ -75,10 +75,10 @@ fn a_ring_stays_within_its_size() {
 }
 
 /// What a ring with these bounds holds when the recording is over: how much of its time, most bytes, and which bound counted.
-fn bounded(records: &[Record], keep: Keep) -> (Duration, u64, Option<Bound>) {
+fn bounded(records: &[Record], keep: Retention) -> (Duration, u64, Option<RetentionLimit>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.bin");
-    let mut flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    let mut flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
     for record in records {
         flight.record(record).unwrap();
     }
@@ -94,19 +94,19 @@ fn bounded(records: &[Record], keep: Keep) -> (Duration, u64, Option<Bound>) {
 #[test]
 fn of_two_bounds_the_one_that_is_reached_first_counts() {
     let s = probed(1, 6000, SLOW);
-    let (whole, all, none) = bounded(&s.records, Keep::Time(Duration::from_secs(3600)));
+    let (whole, all, none) = bounded(&s.records, Retention::Time(Duration::from_secs(3600)));
     assert_eq!(none, None, "all of it is kept");
     let long = Duration::from_secs(3600);
-    let (by_size, most, bound) = bounded(&s.records, Keep::Either(long, 64 << 10));
-    assert_eq!(bound, Some(Bound::Bytes));
+    let (by_size, most, bound) = bounded(&s.records, Retention::Either(long, 64 << 10));
+    assert_eq!(bound, Some(RetentionLimit::Bytes));
     assert!(
         most <= (64 << 10) * 5 / 4 && by_size < whole / 2,
         "{most} bytes, {by_size:?} of {whole:?}"
     );
-    assert_eq!(by_size, bounded(&s.records, Keep::Bytes(64 << 10)).0);
+    assert_eq!(by_size, bounded(&s.records, Retention::Bytes(64 << 10)).0);
     let short = whole / 8;
-    let (by_time, most, bound) = bounded(&s.records, Keep::Either(short, 1 << 30));
-    assert_eq!(bound, Some(Bound::Time));
+    let (by_time, most, bound) = bounded(&s.records, Retention::Either(short, 1 << 30));
+    assert_eq!(bound, Some(RetentionLimit::Time));
     assert!(by_time >= short && most < all, "{by_time:?} of {short:?}");
-    assert_eq!(by_time, bounded(&s.records, Keep::Time(short)).0);
+    assert_eq!(by_time, bounded(&s.records, Retention::Time(short)).0);
 }

@@ -1,15 +1,15 @@
 //! Conditions come true when they say, once, and not before.
 
-use memspy::analysis::{Condition, Watch};
+use memspy::analysis::{TriggerCondition, TriggerWatch};
 use memspy::model::*;
 
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
 const NEVER: [u64; 0] = [];
 
-fn watch(conditions: &[&str]) -> Watch {
-    let mut watch = Watch::new(conditions.iter().map(|c| c.parse().unwrap()).collect());
-    let device = Device {
+fn watch(conditions: &[&str]) -> TriggerWatch {
+    let mut watch = TriggerWatch::new(conditions.iter().map(|c| c.parse().unwrap()).collect());
+    let device = GpuDevice {
         cuda_index: Some(CudaIndex(0)),
         nvml_index: Some(3),
         uuid: None,
@@ -17,7 +17,7 @@ fn watch(conditions: &[&str]) -> Watch {
         name: None,
         total: Some(1000 * MIB),
     };
-    assert_eq!(watch.take(&Record::Device(device)), None);
+    assert_eq!(watch.on_record(&Record::Device(device)), None);
     watch
 }
 
@@ -62,17 +62,17 @@ fn usage(time: u64, used: u64) -> Record {
 }
 
 fn end(time: u64, reason: EndReason) -> Record {
-    Record::End(End { time: Nanos(time), reason, totals: Totals::default() })
+    Record::End(RecordingEnd { time: Nanos(time), reason, totals: RecordingTotals::default() })
 }
 
-fn events(changes: &[(u64, Change)]) -> Record {
-    let event = |&(time, change): &(u64, Change)| Event { time: Nanos(time), change, site: None };
-    Record::Events(Events { events: changes.iter().map(event).collect() })
+fn events(changes: &[(u64, EventKind)]) -> Record {
+    let event = |&(time, change): &(u64, EventKind)| Event { time: Nanos(time), change, site: None };
+    Record::Events(EventBatch { events: changes.iter().map(event).collect() })
 }
 
 /// The times at which it fires.
-fn fired(watch: &mut Watch, records: &[Record]) -> Vec<u64> {
-    records.iter().filter_map(|record| watch.take(record)).map(|t| t.time.0).collect()
+fn fired(watch: &mut TriggerWatch, records: &[Record]) -> Vec<u64> {
+    records.iter().filter_map(|record| watch.on_record(record)).map(|t| t.time.0).collect()
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_wrong_condition_lists_the_right_ones() {
         "oom>1",
         "used>1Q",
     ] {
-        let error = wrong.parse::<Condition>().unwrap_err().to_string();
+        let error = wrong.parse::<TriggerCondition>().unwrap_err().to_string();
         for part in ["oom", "retry", "exit", "used>N", "growth>N/min", wrong] {
             assert!(error.contains(part), "no {part} in: {error}");
         }
@@ -105,7 +105,7 @@ fn a_wrong_condition_lists_the_right_ones() {
         "allocated>99.5%",
         "growth>500M/h",
     ] {
-        assert_eq!(right.parse::<Condition>().unwrap().to_string(), right.replace(' ', ""));
+        assert_eq!(right.parse::<TriggerCondition>().unwrap().to_string(), right.replace(' ', ""));
     }
 }
 
@@ -158,19 +158,19 @@ fn a_peak_between_two_looks_counts_but_not_one_from_before() {
 
 #[test]
 fn part_of_an_unknown_device_is_never_exceeded() {
-    let mut watch = Watch::new(vec!["allocated>1%".parse().unwrap()]);
-    assert_eq!(watch.take(&allocated(1, 999 * MIB)), None);
+    let mut watch = TriggerWatch::new(vec!["allocated>1%".parse().unwrap()]);
+    assert_eq!(watch.on_record(&allocated(1, 999 * MIB)), None);
 }
 
 #[test]
 fn exact_events_tell_levels_between_two_looks() {
-    let level = |allocated: u64, reserved: u64| memspy::model::Levels {
+    let level = |allocated: u64, reserved: u64| memspy::model::CounterSnapshot {
         allocated: allocated as i64,
         reserved: reserved as i64,
         ..Default::default()
     };
-    let change = |levels| Change::Allocated {
-        arena: Arena::Torch(CudaIndex(0)),
+    let change = |levels| EventKind::Allocated {
+        memory_kind: MemoryKind::Torch(CudaIndex(0)),
         address: 512,
         size: 512,
         levels: Some(levels),
@@ -209,7 +209,7 @@ fn growth_is_that_of_what_stays() {
     let found = fired(&mut watch(&["growth>500M/min"]), &step);
     assert!(found.len() == 1 && found[0] >= 90 * SECOND, "{found:?}");
     // Nothing is recorded while nothing changes: samples let time pass.
-    let sample = |time| Record::Sample(Sample { time: Nanos(time), threads: Vec::new() });
+    let sample = |time| Record::Sample(StackSample { time: Nanos(time), threads: Vec::new() });
     let mut quiet = vec![allocated(0, 100 * MIB)];
     quiet.extend((1..100).map(|n| sample(n * SECOND)));
     quiet.push(allocated(100 * SECOND, 400 * MIB));
@@ -225,19 +225,19 @@ fn an_end_is_a_condition_and_may_tell_of_one() {
     assert_eq!(fired(&mut watch(&["exit"]), std::slice::from_ref(&exited)), [9 * SECOND]);
     assert_eq!(fired(&mut watch(&["exit"]), std::slice::from_ref(&interrupted)), NEVER);
     let refused = |time| {
-        let arena = Arena::Driver(Some(CudaIndex(0)));
-        (time, Change::Failed { arena, size: 77 * MIB, code: 2 })
+        let memory_kind = MemoryKind::Driver(Some(CudaIndex(0)));
+        (time, EventKind::Failed { memory_kind, size: 77 * MIB, code: 2 })
     };
-    let after = Change::Allocated {
-        arena: Arena::Torch(CudaIndex(0)),
+    let after = EventKind::Allocated {
+        memory_kind: MemoryKind::Torch(CudaIndex(0)),
         address: 512,
         size: 512,
         levels: None,
     };
-    let dies = |changes: &[(u64, Change)], end: &Record| {
+    let dies = |changes: &[(u64, EventKind)], end: &Record| {
         let mut watch = watch(&["oom"]);
-        assert_eq!(watch.take(&events(changes)), None);
-        watch.take(end)
+        assert_eq!(watch.on_record(&events(changes)), None);
+        watch.on_record(end)
     };
     let died = dies(&[refused(8 * SECOND)], &exited).unwrap();
     assert_eq!(died.condition, "oom");

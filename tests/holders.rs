@@ -34,7 +34,7 @@ fn names(row: &Value) -> Vec<&str> {
     row["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()
 }
 
-/// All that is allocated on the device has a holder or a cause.
+/// All that is allocated on the device has a owner or a cause.
 fn check_sums(look: &Value, allocated: u64) {
     let sums = &look["devices"]["cuda:0"];
     assert_eq!(sums["allocated"], allocated);
@@ -77,7 +77,7 @@ fn every_tensor_has_its_names_and_the_categories_add_up() {
 
     let dump = memspy_at(target.pid(), &["dump", "--json"]).ok();
     let dump: Value = serde_json::from_str(&dump.out).unwrap();
-    assert_eq!(dump["holders"]["devices"]["cuda:0"], look["devices"]["cuda:0"]);
+    assert_eq!(dump["owners"]["devices"]["cuda:0"], look["devices"]["cuda:0"]);
     let text = memspy_at(target.pid(), &["tensors", "--limit", "0"]).ok().out;
     for said in
         ["embed.weight", "= head.weight", "main: in_list[1][1][0]", "the process stood still for"]

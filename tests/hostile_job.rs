@@ -66,11 +66,11 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
         is_clean(&run(command(Some(pid)).args(words)), &format!("{words:?}"));
     }
     // Recorded, and read again.
-    let mut recording = Recording::start(pid, &["--holders"]);
+    let mut recording = Recording::start(pid, &["--owners"]);
     recording.wait_for_block();
     let trace = recording.trace().to_str().unwrap().to_owned();
-    let by_holder = ["flame", "-f", "collapsed", "--by", "holder", "-o", "-", &trace];
-    wait_until("a look at holders", || memspy(&by_holder).status.success());
+    let by_holder = ["flame", "-f", "collapsed", "--by", "owner", "-o", "-", &trace];
+    wait_until("a look at owners", || memspy(&by_holder).status.success());
     let done = recording.interrupt();
     is_clean(&done, "record");
     for words in [
@@ -79,7 +79,7 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
         &["lines", "--format", "csv"],
         &["verdict"],
         &["flame", "-f", "collapsed", "--threads", "-o", "-"],
-        &["flame", "-f", "collapsed", "--by", "holder", "-o", "-"],
+        &["flame", "-f", "collapsed", "--by", "owner", "-o", "-"],
     ] {
         let done = memspy(&[words, &[&trace]].concat());
         is_clean(&done, &format!("{words:?}"));

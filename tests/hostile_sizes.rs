@@ -11,7 +11,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use trace_support::by_hand::crc32c;
 
 /// The most that any of these may take, in bytes.
-const MOST: u64 = 450 << 20;
+const MAX_BYTES: u64 = 450 << 20;
 
 fn put(out: &mut Vec<u8>, value: u64) {
     match value {
@@ -130,7 +130,7 @@ fn is_bounded(name: &str, bomb: &Bomb, commands: &[&[&str]]) {
         let (most, said) = run(words, &path);
         println!("{name}: {} bytes, {words:?}: {} MiB: {said}", bomb.bytes.len(), most >> 20);
         assert!(
-            most < MOST,
+            most < MAX_BYTES,
             "{name} of {} bytes: {} MiB by {words:?}",
             bomb.bytes.len(),
             most >> 20

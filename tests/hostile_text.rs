@@ -60,7 +60,7 @@ const TEXT: [&[&str]; 7] = [
     &["iterations"],
     &["iterations", "--parameters"],
     &["verdict"],
-    &["verdict", "--until", "exit"],
+    &["oom-report", "--until", "exit"],
     &["flame", "-f", "collapsed", "--threads", "-o", "-"],
 ];
 
@@ -160,14 +160,14 @@ fn a_folded_stack_has_the_frames_and_the_bytes_that_it_had() {
     };
     let common = ["flame", "-f", "collapsed", "-o", "-"];
     each(|name, pair, is_exact| {
-        for more in [&[][..], &["--threads"], &["--by", "holder"]] {
+        for more in [&[][..], &["--threads"], &["--by", "owner"]] {
             if is_exact && more.contains(&"holder") {
                 continue;
             }
             let (plain, hostile) = pair.run(&[&common, more].concat());
             assert_eq!(strange(&hostile.out), [], "{name:?}");
             let by_holder = more.contains(&"holder");
-            // Dots in the name of a holder make its path: there the frames are others.
+            // Dots in the name of a owner make its path: there the frames are others.
             let shapes = [&hostile, &plain].map(|done| {
                 let all = shape(&done.out).into_iter();
                 let mut all: Vec<_> = all
@@ -186,7 +186,7 @@ fn a_flamegraph_is_xml_without_markup_of_others() {
     let titles = |text: &str| text.matches("<title>").count();
     let common = ["flame", "-o", "-"];
     each(|name, pair, is_exact| {
-        for more in [&[][..], &["--threads"], &["--by", "holder"]] {
+        for more in [&[][..], &["--threads"], &["--by", "owner"]] {
             if is_exact && more.contains(&"holder") {
                 continue;
             }
@@ -218,9 +218,9 @@ fn reports_of_several_ranks_keep_their_form_too() {
         let pair = Pair::of(&[sampled(Some(1)), sampled(Some(1)), sampled(Some(2))], name);
         for words in [
             &["lines"][..],
-            &["lines", "--together"],
-            &["lines", "--together", "--format", "csv"],
-            &["lines", "--together", "--json"],
+            &["lines", "--merge"],
+            &["lines", "--merge", "--format", "csv"],
+            &["lines", "--merge", "--json"],
             &["flame", "-f", "collapsed", "-o", "-"],
         ] {
             let (plain, hostile) = pair.run(words);
@@ -244,7 +244,7 @@ fn names_of_files_cannot_command_the_terminal_either() {
         let svg = there.with_extension("svg");
         for words in [
             vec![Path::new("lines"), &none],
-            vec![Path::new("lines"), &there, &there, Path::new("--together")],
+            vec![Path::new("lines"), &there, &there, Path::new("--merge")],
             vec![Path::new("flame"), &there, Path::new("-o"), &svg],
             vec![Path::new("flame"), &there, Path::new("-o"), &svg],
             vec![Path::new("join"), &none],

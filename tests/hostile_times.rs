@@ -24,20 +24,20 @@ fn at_times(mut records: Vec<Record>, at: &dyn Fn(u64) -> u64) -> Vec<Record> {
         match record {
             Record::Start(_) | Record::Definition(_) | Record::Source(_) | Record::Device(_) => {}
             Record::Runtime(r) => r.time = next(),
-            Record::Holders(h) => (h.time, h.age) = (next(), next()),
+            Record::Ownership(h) => (h.time, h.age) = (next(), next()),
             Record::Step(s) => s.time = next(),
-            Record::Inherited(i) => i.time = next(),
-            Record::Triggered(t) => t.time = next(),
-            Record::Thrown(t) => t.time = next(),
+            Record::Keyframe(i) => i.time = next(),
+            Record::TriggerFired(t) => t.time = next(),
+            Record::OomException(t) => t.time = next(),
             Record::Gap(g) => (g.from, g.to) = (next(), next()),
             Record::Sample(s) => s.time = next(),
             Record::Counters { time, .. } => *time = next(),
-            Record::Blocks(b) => b.time = next(),
+            Record::Snapshot(b) => b.time = next(),
             Record::Usage(u) => u.time = next(),
             Record::Missed(m) => m.time = next(),
-            Record::Exact(e) => e.time = next(),
+            Record::ExactSettings(e) => e.time = next(),
             Record::Events(e) => e.events.iter_mut().for_each(|event| event.time = next()),
-            Record::Reconciled(r) => r.time = next(),
+            Record::CounterCheck(r) => r.time = next(),
             Record::End(e) => e.time = next(),
         }
     }
@@ -74,17 +74,17 @@ fn run(words: &[&str], trace: &Path) {
 const COMMANDS: [&[&str]; 13] = [
     &["lines"],
     &["lines", "--json"],
-    &["lines", "--together"],
+    &["lines", "--merge"],
     &["iterations"],
     &["iterations", "--period"],
     &["iterations", "--format", "csv"],
     &["flame", "-o", "-"],
-    &["flame", "-f", "collapsed", "--by", "holder", "-o", "-"],
+    &["flame", "-f", "collapsed", "--by", "owner", "-o", "-"],
     &["verdict"],
-    &["verdict", "--until", "growth>1M/s"],
-    &["verdict", "--until", "growth>1M/min"],
-    &["verdict", "--until", "growth>1M/h"],
-    &["verdict", "--until", "allocated>1M"],
+    &["oom-report", "--until", "growth>1M/s"],
+    &["oom-report", "--until", "growth>1M/min"],
+    &["oom-report", "--until", "growth>1M/h"],
+    &["oom-report", "--until", "allocated>1M"],
 ];
 
 #[test]

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use memspy::model::LookLimit;
 use memspy::sampler::{
-    HolderError, HolderLook, LookOptions, Pausing, Readers, attach, look_at_holders,
+    OwnerError, OwnerReading, LookOptions, StopPolicy, TargetReaders, attach, read_owners,
 };
-use memspy::target::{Addr, Memory, MemoryError, PageCache, Process, Standstill};
+use memspy::target::{Addr, Memory, MemoryError, PageCache, Process, StoppedProcess};
 use serde_json::Value;
 use support::memspy::{memspy_at, wait_until};
 use support::target::Target;
@@ -47,7 +47,7 @@ fn growth<T>(of: impl FnOnce() -> T) -> (T, u64) {
     (made, status("VmHWM").saturating_sub(before))
 }
 
-fn readers(target: &Target) -> Readers {
+fn readers(target: &Target) -> TargetReaders {
     attach(target.pid(), &AtomicBool::new(false)).unwrap()
 }
 
@@ -65,7 +65,7 @@ fn a_job_goes_on_when_its_time_is_up_whatever_memspy_is_doing() {
     let target = Target::start(pythons::newest_here().target("paused.py"));
     let process = Process::open(target.pid()).unwrap();
     let stop = (0..20)
-        .find_map(|_| Standstill::for_at_most(&process, Duration::from_millis(300)).ok())
+        .find_map(|_| StoppedProcess::for_at_most(&process, Duration::from_millis(300)).ok())
         .expect("it stops");
     let mappings = process.mappings().unwrap();
     let mut readable = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());
@@ -88,7 +88,7 @@ fn a_job_goes_on_when_its_time_is_up_whatever_memspy_is_doing() {
 fn a_job_of_many_objects_goes_on_before_they_are_looked_into() {
     let _alone = alone();
     let target = sim::start("large_heap.py", &["--objects", "150000"]);
-    let map = look_at_holders(&mut readers(&target), AMPLE).unwrap().map;
+    let map = read_owners(&mut readers(&target), AMPLE).unwrap().snapshot;
     let (pause, age) = (map.pause.unwrap(), map.age);
     assert!(map.objects > 150_000);
     assert_eq!(map.incomplete, None);
@@ -113,19 +113,19 @@ fn a_look_that_may_not_take_long_ends_with_a_word() {
     let mut readers = readers(&target);
     let took = {
         let began = Instant::now();
-        look_at_holders(&mut readers, AMPLE).unwrap();
+        read_owners(&mut readers, AMPLE).unwrap();
         began.elapsed()
     };
     let mut ends = Vec::new();
     for part in 1..10 {
         let options = LookOptions { max_time: took * part / 12, ..AMPLE };
-        match look_at_holders(&mut readers, options) {
-            Ok(HolderLook { map, .. }) => {
+        match read_owners(&mut readers, options) {
+            Ok(OwnerReading { snapshot: map, .. }) => {
                 let missing = map.incomplete.map(|incomplete| incomplete.missing);
                 assert!(!map.tensors.is_empty());
                 ends.push(format!("{missing:?}"));
             }
-            Err(HolderError::Cut { limit: LookLimit::Time(_), .. }) => ends.push("cut".to_owned()),
+            Err(OwnerError::Cut { limit: LookLimit::Time(_), .. }) => ends.push("cut".to_owned()),
             Err(error) => panic!("{error}"),
         }
     }
@@ -154,18 +154,18 @@ fn a_job_that_may_not_stand_still_for_long_goes_on_at_once() {
 fn objects_far_apart_do_not_take_memory_without_end() {
     let _alone = alone();
     let target = sim::start("far_apart.py", &["--objects", "60000"]);
-    for pausing in [Pausing::Stop, Pausing::Never] {
-        let options = LookOptions { pausing, max_memory: 16 << 20, ..AMPLE };
+    for stop_policy in [StopPolicy::Stop, StopPolicy::Never] {
+        let options = LookOptions { stop_policy, max_memory: 16 << 20, ..AMPLE };
         let mut readers = readers(&target);
-        let (look, grown) = growth(|| look_at_holders(&mut readers, options));
+        let (look, grown) = growth(|| read_owners(&mut readers, options));
         let ended = match look {
-            Ok(look) => look.map.incomplete.map(|incomplete| incomplete.limit),
-            Err(HolderError::Cut { limit, .. }) => Some(limit),
+            Ok(look) => look.snapshot.incomplete.map(|incomplete| incomplete.limit),
+            Err(OwnerError::Cut { limit, .. }) => Some(limit),
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(ended, Some(LookLimit::Memory(16 << 20)), "{pausing:?}");
+        assert_eq!(ended, Some(LookLimit::Memory(16 << 20)), "{stop_policy:?}");
         // 1 KiB for each of 130,000 objects or fewer, and what memspy needs for itself; they take 240 MiB.
-        assert!(grown < 180 << 20, "{pausing:?}: {} MiB", grown >> 20);
+        assert!(grown < 180 << 20, "{stop_policy:?}: {} MiB", grown >> 20);
     }
 }
 
@@ -175,13 +175,13 @@ fn a_list_of_a_wild_size_takes_neither_time_nor_memory() {
     let mut target = sim::start("heap_damage.py", &["--objects", "2000"]);
     target.say("sized");
     target.read_until_ready();
-    for pausing in [Pausing::Stop, Pausing::Never] {
-        let options = LookOptions { pausing, ..AMPLE };
+    for stop_policy in [StopPolicy::Stop, StopPolicy::Never] {
+        let options = LookOptions { stop_policy, ..AMPLE };
         let mut readers = readers(&target);
-        let (look, grown) = growth(|| look_at_holders(&mut readers, options));
-        let map = look.unwrap().map;
-        assert!(map.unreadable > 0 && map.incomplete.is_none(), "{pausing:?}: {}", map.unreadable);
-        assert!(grown < 192 << 20, "{pausing:?}: {} MiB", grown >> 20);
+        let (look, grown) = growth(|| read_owners(&mut readers, options));
+        let map = look.unwrap().snapshot;
+        assert!(map.unreadable > 0 && map.incomplete.is_none(), "{stop_policy:?}: {}", map.unreadable);
+        assert!(grown < 192 << 20, "{stop_policy:?}: {} MiB", grown >> 20);
     }
 }
 
@@ -194,35 +194,35 @@ fn damaged_tensors_lists_and_dictionaries_take_neither_time_nor_memory() {
     let mut target = sim::start("heap_damage.py", &["--objects", "4000"]);
     let mut readers = readers(&target);
     let began = Instant::now();
-    let whole = look_at_holders(&mut readers, AMPLE).unwrap().map;
+    let whole = read_owners(&mut readers, AMPLE).unwrap().snapshot;
     let honest = began.elapsed();
     let mut ends = [0; 3];
     for seed in SEEDS {
         target.say(&format!("damage {seed} 40"));
         target.read_until_ready();
-        for pausing in [Pausing::Stop, Pausing::Never] {
+        for stop_policy in [StopPolicy::Stop, StopPolicy::Never] {
             // So long that only a walk without end comes to it.
             let max_time = (honest * 40).max(Duration::from_secs(20));
-            let options = LookOptions { pausing, max_time, ..AMPLE };
-            let (look, grown) = growth(|| look_at_holders(&mut readers, options));
+            let options = LookOptions { stop_policy, max_time, ..AMPLE };
+            let (look, grown) = growth(|| read_owners(&mut readers, options));
             match look {
-                Ok(HolderLook { map, .. }) if map.incomplete.is_none() => {
+                Ok(OwnerReading { snapshot: map, .. }) if map.incomplete.is_none() => {
                     assert!(map.tensors.len() > whole.tensors.len() / 3, "seed {seed}");
                     ends[0] += 1;
                 }
-                Ok(HolderLook { map, .. }) => {
-                    panic!("seed {seed}, {pausing:?}: {:?}", map.incomplete);
+                Ok(OwnerReading { snapshot: map, .. }) => {
+                    panic!("seed {seed}, {stop_policy:?}: {:?}", map.incomplete);
                 }
                 // No layout makes tensors of what is left, or a list does not close.
-                Err(HolderError::Cut { limit, .. }) => {
-                    panic!("seed {seed}, {pausing:?}: {limit}");
+                Err(OwnerError::Cut { limit, .. }) => {
+                    panic!("seed {seed}, {stop_policy:?}: {limit}");
                 }
                 Err(error) => {
-                    eprintln!("seed {seed}, {pausing:?}: {error}");
+                    eprintln!("seed {seed}, {stop_policy:?}: {error}");
                     ends[1] += 1;
                 }
             }
-            assert!(grown < 256 << 20, "seed {seed}, {pausing:?}: {} MiB", grown >> 20);
+            assert!(grown < 256 << 20, "seed {seed}, {stop_policy:?}: {} MiB", grown >> 20);
             ends[2] += 1;
         }
         target.say("whole");
@@ -231,6 +231,6 @@ fn damaged_tensors_lists_and_dictionaries_take_neither_time_nor_memory() {
     eprintln!("{} looks, {} refused", ends[2], ends[1]);
     assert!(ends[0] > ends[2] / 2, "{ends:?}");
     // Nothing is left of it.
-    let after = look_at_holders(&mut readers, AMPLE).unwrap().map;
+    let after = read_owners(&mut readers, AMPLE).unwrap().snapshot;
     assert_eq!(after.tensors.len(), whole.tensors.len());
 }

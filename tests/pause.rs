@@ -7,7 +7,7 @@ mod support;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memspy::target::{Pause, PauseError, Process};
+use memspy::target::{PtraceStop, StopError, Process};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -51,7 +51,7 @@ fn threads_signals_and_waits_outlive_a_thousand_pauses() {
             kill(pid, Signal::SIGUSR1).unwrap();
             sent += 1;
         }
-        match Pause::of(&process) {
+        match PtraceStop::attach(&process) {
             Ok(pause) => {
                 // But for threads that were ending.
                 let stands = |state: char| "tZX".contains(state);
@@ -61,7 +61,7 @@ fn threads_signals_and_waits_outlive_a_thousand_pauses() {
                 rounds += 1;
             }
             // Threads came faster than they could be stopped.
-            Err(PauseError::Os { .. }) => {}
+            Err(StopError::Os { .. }) => {}
             Err(error) => panic!("{error}"),
         }
         assert!(start.elapsed() < Duration::from_secs(120));
@@ -118,9 +118,9 @@ fn a_process_killed_while_it_stands_still_does_not_wait_for_memspy() {
         let mut target = Target::start(pythons::newest_here().target("paused.py"));
         let process = Process::open(target.pid()).unwrap();
         let pause = loop {
-            match Pause::of(&process) {
+            match PtraceStop::attach(&process) {
                 Ok(pause) => break pause,
-                Err(PauseError::Os { .. }) => {}
+                Err(StopError::Os { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         };

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use memspy::python::{Edge, Heap, HeapError, Object, PythonReader};
-use memspy::target::{Addr, PageCache, PauseError, Process, Standstill};
+use memspy::python::{ReferenceKind, PythonHeap, HeapError, HeapObject, PythonReader};
+use memspy::target::{Addr, PageCache, StopError, Process, StoppedProcess};
 use serde_json::Value;
 use support::pythons::{self, Python};
 use support::target::Target;
@@ -20,10 +20,10 @@ fn id(value: &Value) -> u64 {
 }
 
 /// Looks at the heap while the target stands still.
-fn look<T>(target: &Target, at: impl FnOnce(&Heap<'_>) -> T) -> T {
+fn look<T>(target: &Target, at: impl FnOnce(&PythonHeap<'_>) -> T) -> T {
     let process = Process::open(target.pid()).unwrap();
     let reader = PythonReader::attach_own(&process).unwrap();
-    let pause = Standstill::of(&process).unwrap();
+    let pause = StoppedProcess::stop(&process).unwrap();
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = reader.heap(&memory).unwrap();
     let found = at(&heap);
@@ -31,7 +31,7 @@ fn look<T>(target: &Target, at: impl FnOnce(&Heap<'_>) -> T) -> T {
     found
 }
 
-fn named(heap: &Heap<'_>, entries: Vec<(Addr, Addr)>) -> BTreeSet<(String, u64)> {
+fn named(heap: &PythonHeap<'_>, entries: Vec<(Addr, Addr)>) -> BTreeSet<(String, u64)> {
     let key = |key: Addr| heap.text(key).unwrap_or_else(|| key.0.to_string());
     entries.into_iter().map(|(k, v)| (key(k), v.0)).collect()
 }
@@ -41,7 +41,7 @@ fn said(pairs: &Value) -> BTreeSet<(String, u64)> {
     pairs.as_array().unwrap().iter().map(|p| (key(&p[0]), id(&p[1]))).collect()
 }
 
-fn check_contents(heap: &Heap<'_>, truth: &Value, label: &str) {
+fn check_contents(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
     for (name, at) in truth["containers"].as_object().unwrap() {
         let at = Addr(id(at));
         let expected = said(&truth["items"][name]);
@@ -61,10 +61,10 @@ fn check_contents(heap: &Heap<'_>, truth: &Value, label: &str) {
     }
 }
 
-fn check_references(heap: &Heap<'_>, truth: &Value, label: &str) {
+fn check_references(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
     for (name, what) in truth["references"].as_object().unwrap() {
         let at = Addr(id(&what[0]));
-        let object = Object { at, class: heap.class_of(at).unwrap(), references: 1 };
+        let object = HeapObject { at, class: heap.class_of(at).unwrap(), references: 1 };
         let mut found = BTreeSet::new();
         heap.references(&object, &mut |edge, to| {
             found.insert((format!("{edge:?}"), to.0));
@@ -75,14 +75,14 @@ fn check_references(heap: &Heap<'_>, truth: &Value, label: &str) {
     }
     let kept = truth["references"]["generator"][1][0].as_u64().unwrap();
     let at = Addr(id(&truth["references"]["generator"][0]));
-    let object = Object { at, class: heap.class_of(at).unwrap(), references: 1 };
+    let object = HeapObject { at, class: heap.class_of(at).unwrap(), references: 1 };
     let mut local = None;
     heap.references(&object, &mut |edge, to| {
         if to.0 == kept {
             local = Some(edge);
         }
     });
-    assert_eq!(local, Some(Edge::Local("kept".into())), "{label}");
+    assert_eq!(local, Some(ReferenceKind::Local("kept".into())), "{label}");
 
     let locals: BTreeMap<String, u64> = heap
         .locals()
@@ -103,12 +103,12 @@ fn check_references(heap: &Heap<'_>, truth: &Value, label: &str) {
 }
 
 /// What objects of known types hold, apart from what cannot be part of a cycle, is all that their own `tp_traverse` visits.
-fn check_known(heap: &Heap<'_>, truth: &Value, label: &str) {
+fn check_known(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
     let tracked: HashSet<u64> = heap.objects().iter().map(|object| object.at.0).collect();
     let held = |at: Addr| {
         let class = heap.class_of(at).unwrap();
         let mut found = BTreeSet::new();
-        heap.references(&Object { at, class, references: 1 }, &mut |_, to| {
+        heap.references(&HeapObject { at, class, references: 1 }, &mut |_, to| {
             found.insert(to.0);
         });
         found
@@ -192,7 +192,7 @@ fn read_large(python: &Python) {
     let reader = PythonReader::attach_own(&process).unwrap();
     let memory = PageCache::new(Box::new(process.memory()));
     let start = Instant::now();
-    let pause = Standstill::of(&process).unwrap();
+    let pause = StoppedProcess::stop(&process).unwrap();
     let count = reader.heap(&memory).unwrap().objects().len();
     let took = pause.elapsed();
     drop(pause);
@@ -238,7 +238,7 @@ fn read_running(python: &Python) {
     let mut read = 0;
     for _ in 0..50 {
         let memory = PageCache::new(Box::new(process.memory()));
-        let pause = Standstill::of(&process).unwrap();
+        let pause = StoppedProcess::stop(&process).unwrap();
         match reader.heap(&memory).map(|heap| heap.objects().len()) {
             Ok(_) => read += 1,
             Err(HeapError::Collecting | HeapError::Changing | HeapError::NoLists { .. }) => {}
@@ -311,9 +311,9 @@ fn objects_are_found_while_threads_are_stopped_anywhere() {
         let mut read = 0;
         for look in 0..looks {
             let memory = PageCache::new(Box::new(process.memory()));
-            let pause = match Standstill::of(&process) {
+            let pause = match StoppedProcess::stop(&process) {
                 // On a machine with much to do a thread that ends takes its time.
-                Err(PauseError::Stubborn { .. }) => continue,
+                Err(StopError::Stubborn { .. }) => continue,
                 pause => pause.unwrap(),
             };
             match reader.heap(&memory) {

@@ -6,7 +6,7 @@
 mod support;
 
 use memspy::python::{HeapError, PythonReader};
-use memspy::target::{Addr, PageCache, Process, Standstill};
+use memspy::target::{Addr, PageCache, Process, StoppedProcess};
 use serde_json::Value;
 use support::damaged::Damaged;
 use support::pythons;
@@ -21,8 +21,8 @@ fn every_interpreter_is_seen_and_a_collector_at_work_is_noticed() {
             target.said.last().map_or(Value::Null, |said| serde_json::from_str(said).unwrap());
         let process = Process::open(target.pid()).unwrap();
         let reader = PythonReader::attach_own(&process).unwrap();
-        let heap = |check: &dyn Fn(Result<memspy::python::Heap<'_>, HeapError>)| {
-            let pause = Standstill::of(&process).unwrap();
+        let heap = |check: &dyn Fn(Result<memspy::python::PythonHeap<'_>, HeapError>)| {
+            let pause = StoppedProcess::stop(&process).unwrap();
             let memory = PageCache::new(Box::new(process.memory()));
             check(reader.heap(&memory));
             drop(pause);
@@ -58,7 +58,7 @@ fn damaged_memory_makes_errors_not_panics() {
         let reader = PythonReader::attach_own(&process).unwrap();
         let whole = PageCache::new(Box::new(process.memory()));
         // As they are: damage soon ends the lists themselves. It may not have come to rest yet.
-        let pause = Standstill::of(&process).unwrap();
+        let pause = StoppedProcess::stop(&process).unwrap();
         let objects = reader.heap(&whole).unwrap().objects().to_vec();
         drop(pause);
         let (mut missed, mut read) = (0, 0);

@@ -4,7 +4,7 @@
 
 mod support;
 
-use memspy::python::{Exceptions, PythonReader, Raised};
+use memspy::python::{ExceptionFinder, PythonReader, FoundException};
 use memspy::target::Process;
 use serde_json::Value;
 use support::pythons::{self, Python};
@@ -13,7 +13,7 @@ use support::target::Target;
 struct Job {
     target: Target,
     lines: Value,
-    exceptions: Exceptions,
+    exceptions: ExceptionFinder,
 }
 
 impl Job {
@@ -31,17 +31,17 @@ impl Job {
     }
 
     /// What is found while the job does this and after it.
-    fn during(&mut self, request: &str) -> (Vec<Raised>, Vec<Raised>) {
+    fn during(&mut self, request: &str) -> (Vec<FoundException>, Vec<FoundException>) {
         self.target.say(request);
         self.target.read_until_ready();
-        let during = self.exceptions.look(true);
+        let during = self.exceptions.find(true);
         self.target.say("go on");
         self.target.read_until_ready();
-        (during, self.exceptions.look(true))
+        (during, self.exceptions.find(true))
     }
 }
 
-fn frames(raised: &Raised) -> Vec<(&str, u32)> {
+fn frames(raised: &FoundException) -> Vec<(&str, u32)> {
     let last = |name: &'_ str| name.rsplit('.').next().unwrap_or_default().len();
     let short = |f: &'_ memspy::model::Function| f.name.len() - last(&f.name);
     raised.frames.iter().map(|(f, line)| (&f.name[short(f)..], *line)).collect()
@@ -50,7 +50,7 @@ fn frames(raised: &Raised) -> Vec<(&str, u32)> {
 fn check(python: &Python) {
     let mut job = Job::start(python);
     let label = &python.label;
-    assert_eq!(job.exceptions.look(true), [], "{label}");
+    assert_eq!(job.exceptions.find(true), [], "{label}");
     let (raised, called) = (job.line("raised"), job.line("called"));
     for (request, size) in [
         ("handled", 1),
@@ -99,5 +99,5 @@ fn an_error_is_found_while_it_is_raised_handled_or_the_cause_of_another() {
 fn a_job_that_is_gone_has_none() {
     let mut job = Job::start(&pythons::newest_here());
     job.target.kill();
-    assert_eq!(job.exceptions.look(true), []);
+    assert_eq!(job.exceptions.find(true), []);
 }

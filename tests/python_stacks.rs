@@ -8,7 +8,7 @@ mod support;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use memspy::model::{Activity, StackTable, ThreadSample};
+use memspy::model::{ThreadActivity, StackTable, ThreadSample};
 use memspy::python::{LayoutSource, PythonReader};
 use memspy::target::Process;
 use serde_json::Value;
@@ -101,7 +101,7 @@ fn stacks_are_what_the_interpreter_itself_says() {
                 .collect();
             assert_eq!(frames(&table, sample), stack, "{context}");
             if name == "waiting-on-event" {
-                assert_eq!(sample.activity, Activity::Idle, "{context}");
+                assert_eq!(sample.activity, ThreadActivity::Idle, "{context}");
             }
         }
         eprintln!("{}: {} stacks agree ({source:?})", python.label, expected.len());

@@ -1,4 +1,4 @@
-//! The traces of several ranks read as one: `lines --together`, `flame --together`.
+//! The traces of several ranks read as one: `lines --merge`, `flame --merge`.
 
 #![allow(unreachable_pub, reason = "support is a module of each test binary")]
 
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use memspy::analysis::{LineTable, Profile, RankTable};
 use memspy::render::{self, LinesOptions, RankLines};
-use memspy::trace::Reader;
+use memspy::trace::TraceReader;
 use serde_json::Value;
 use support::memspy::{Recording, collapsed, lines, memspy, row, stacks_of, total};
 use support::oom::ask;
@@ -28,7 +28,7 @@ fn rank(number: u32, requests: &[&str]) -> (Recording, Value) {
     for request in requests {
         ask(&mut target, request);
     }
-    // A block map is read within a second of the last change.
+    // A snapshot is read within a second of the last change.
     ask(&mut target, "settle 1.5");
     target.finish();
     recording.wait().ok();
@@ -45,7 +45,7 @@ fn one_table_says_which_rank_has_most_of_each_line() {
     let (one, _) = rank(1, &["late", "grow 20 4"]);
     let traces = [one.trace(), zero.trace()];
     let all: Value =
-        serde_json::from_str(&memspy(&words(&["lines", "--together", "--json"], &traces)).ok().out)
+        serde_json::from_str(&memspy(&words(&["lines", "--merge", "--json"], &traces)).ok().out)
             .unwrap();
     let labels: Vec<&Value> =
         all["ranks"].as_array().unwrap().iter().map(|r| &r["label"]).collect();
@@ -101,13 +101,13 @@ fn one_table_says_which_rank_has_most_of_each_line() {
     check_text(&traces, &known);
     check_csv(&traces, line);
     check_flame(&traces);
-    let refused = memspy(&words(&["lines", "--together", "--highest"], &traces));
+    let refused = memspy(&words(&["lines", "--merge", "--max-peak"], &traces));
     assert_eq!(refused.status.code(), Some(2), "{}", refused.err);
-    memspy(&words(&["lines", "--json"], &traces)).refused(&["--together"]);
+    memspy(&words(&["lines", "--json"], &traces)).refused(&["--merge"]);
 }
 
 fn check_text(traces: &[&Path], known: &Value) {
-    let text = memspy(&words(&["lines", "--together"], traces)).ok().out;
+    let text = memspy(&words(&["lines", "--merge"], traces)).ok().out;
     for part in [
         "2 ranks, peak allocated: greatest 720.00 MiB (rank 1), least 414.00 MiB (rank 0), sum 1.11 GiB",
         "rank 0: process ",
@@ -129,7 +129,7 @@ fn check_text(traces: &[&Path], known: &Value) {
 fn text_in(traces: &[&Path], width: usize) -> String {
     let profile = |trace: &&Path| {
         let mut profile = Profile::new();
-        Reader::open(trace).unwrap().replay(&mut profile).unwrap();
+        TraceReader::open(trace).unwrap().replay(&mut profile).unwrap();
         profile
     };
     let profiles: Vec<Profile> = traces.iter().map(profile).collect();
@@ -141,13 +141,13 @@ fn text_in(traces: &[&Path], width: usize) -> String {
     let ranks: Vec<RankLines<'_>> = both.iter().map(rank).collect();
     let options = LinesOptions { width: Some(width), ..LinesOptions::default() };
     let mut out = Vec::new();
-    render::rank_lines_text(&mut out, &ranks, &RankTable::of(&both), &options).unwrap();
+    render::rank_lines_text(&mut out, &ranks, &RankTable::new(&both), &options).unwrap();
     String::from_utf8(out).unwrap()
 }
 
 fn check_csv(traces: &[&Path], line: u64) {
     let text =
-        memspy(&words(&["lines", "--together", "--format", "csv", "-F", "grow"], traces)).ok().out;
+        memspy(&words(&["lines", "--merge", "--format", "csv", "-F", "grow"], traces)).ok().out;
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let head = reader.headers().unwrap().clone();
     let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
@@ -168,7 +168,7 @@ fn check_csv(traces: &[&Path], line: u64) {
 fn check_flame(traces: &[&Path]) {
     let sum: u64 = traces.iter().map(|trace| total(&collapsed(trace, &[]))).sum();
     let out =
-        memspy(&words(&["flame", "--together", "-f", "collapsed", "-o", "-"], traces)).ok().out;
+        memspy(&words(&["flame", "--merge", "-f", "collapsed", "-o", "-"], traces)).ok().out;
     let together = stacks_of(&out);
     assert_eq!(total(&together), sum);
     assert!(!out.contains("rank "), "{out}");
@@ -178,6 +178,6 @@ fn check_flame(traces: &[&Path]) {
     assert_eq!(*bytes, 110 * MIB);
     let folder = tempfile::tempdir().unwrap();
     let svg = folder.path().join("both.svg");
-    memspy(&words(&["flame", "--together", "-o", svg.to_str().unwrap()], traces)).ok();
+    memspy(&words(&["flame", "--merge", "-o", svg.to_str().unwrap()], traces)).ok();
     assert!(std::fs::read_to_string(svg).unwrap().contains("GPU memory of 2 ranks added up"));
 }

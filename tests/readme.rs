@@ -1,7 +1,7 @@
 //! The examples of the README are words that memspy understands, and the files it names are there.
 
 use clap::Parser;
-use memspy::cli::args::Words;
+use memspy::cli::args::CliArgs;
 
 fn readme() -> String {
     std::fs::read_to_string("README.md").unwrap()
@@ -21,7 +21,7 @@ fn every_command_of_the_readme_is_understood() {
     for line in commands {
         let words = line.split('#').next().unwrap().split_whitespace();
         let words = words.map(|word| word.trim_matches('\''));
-        if let Err(error) = Words::try_parse_from(words) {
+        if let Err(error) = CliArgs::try_parse_from(words) {
             panic!("README: {line}\n{error}");
         }
     }

@@ -7,7 +7,7 @@ mod support;
 use std::process::{Command, Stdio};
 
 use ::memspy::model::Record;
-use ::memspy::trace::Reader;
+use ::memspy::trace::TraceReader;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::memspy::{self, Recording, lines, row, wait_until};
@@ -26,7 +26,7 @@ fn count(target: &mut Target) -> i64 {
 
 /// Whether the trace lacks its end, which is then said once.
 fn ended_abruptly(recording: &Recording) -> bool {
-    let mut reader = ::memspy::trace::Reader::open(recording.trace()).unwrap();
+    let mut reader = ::memspy::trace::TraceReader::open(recording.trace()).unwrap();
     let mut profile = ::memspy::analysis::Profile::new();
     let summary = reader.replay(&mut profile).unwrap();
     assert!(summary.records > 0, "no whole block");
@@ -117,13 +117,13 @@ fn a_recording_killed_as_soon_as_it_is_attached_holds_its_first_moments() {
             false => recording.trace().to_owned(),
         };
         let mut records: Vec<Record> = Vec::new();
-        let summary = Reader::open(&trace).unwrap().replay(&mut records).unwrap();
+        let summary = TraceReader::open(&trace).unwrap().replay(&mut records).unwrap();
         assert!(!summary.complete && summary.first_damage.is_none(), "{words:?}: {summary:?}");
         assert!(matches!(records[0], Record::Start(_)), "{words:?}: {records:?}");
         let counters = |record: &Record| matches!(record, Record::Counters { .. });
         assert!(records.iter().any(counters), "{words:?}: {records:?}");
         let first = |record: &Record| match words.contains(&"--exact") {
-            true => matches!(record, Record::Exact(_)),
+            true => matches!(record, Record::ExactSettings(_)),
             false => matches!(record, Record::Sample(sample) if !sample.threads.is_empty()),
         };
         assert!(records.iter().any(first), "{words:?}: {records:?}");

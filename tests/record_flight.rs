@@ -1,4 +1,4 @@
-//! A flight recorder beside a job on the simulated card: what it waits for, what it keeps, what its verdict says.
+//! A flight recorder beside a job on the simulated card: what it waits for, what it keeps, what its report says.
 
 #![allow(unreachable_pub, reason = "support is a module of each test binary")]
 
@@ -29,7 +29,7 @@ fn place(known: &Value, name: &str) -> String {
 #[test]
 fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     let (mut target, known) = oom::start(&["--observer"]);
-    let words = ["--keep", "5s", "--until", "oom", "--holders"];
+    let words = ["--keep", "5s", "--until", "oom", "--owners"];
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();
     ask(&mut target, "grow 100 8");
@@ -61,9 +61,9 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     assert_eq!(total(&stacks), held + 800 * MIB);
     let grown: u64 = stacks.iter().filter(|s| s.0.contains(";grow (")).map(|s| s.1).sum();
     assert_eq!(grown, 800 * MIB, "{stacks:?}");
-    let again = memspy::memspy(&["verdict", trace]).ok();
+    let again = memspy::memspy(&["oom-report", trace]).ok();
     assert_eq!(again.out, verdict);
-    let other = memspy::memspy(&["verdict", trace, "--until", "allocated>1000M"]).ok();
+    let other = memspy::memspy(&["oom-report", trace, "--until", "allocated>1000M"]).ok();
     says(
         &other.out,
         &["'allocated>1000M' came true", " of 4.00 GiB allocated by PyTorch on GPU 0"],
@@ -89,7 +89,7 @@ fn an_error_that_the_job_dies_of_is_told_after_its_death() {
     says(&verdict, &["'oom' came true", &place(&known, "asked"), "live: 1.16 GiB"]);
 }
 
-/// What the verdict says of the error: size, stack, words.
+/// What the report says of the error: size, stack, words.
 #[track_caller]
 fn words_of(verdict: &str) -> [&str; 3] {
     let mut lines = verdict.lines().skip_while(|line| *line != "What PyTorch's error says").skip(1);
@@ -121,7 +121,7 @@ fn an_error_tells_what_it_asked_for_and_where_at_any_rate_of_sampling() {
         says(text, &["CUDA out of memory. Tried to allocate 4.88 GiB. GPU 0 has a total"]);
         assert!(!verdict.contains("These are samples"), "{verdict}");
         says(&verdict, &["less than the 4.88 GiB asked for: the memory is held"]);
-        let again = memspy::memspy(&["verdict", recording.trace().to_str().unwrap()]).ok();
+        let again = memspy::memspy(&["oom-report", recording.trace().to_str().unwrap()]).ok();
         assert!(verdict.ends_with(&again.out), "{}", again.out);
         match request.starts_with("fatal") {
             true => assert_eq!(target.wait().code(), Some(1)),
@@ -147,11 +147,11 @@ fn an_error_out_of_a_library_names_the_line_of_the_program_too() {
 #[test]
 fn every_recording_of_one_that_goes_on_has_the_words_of_its_own_error() {
     let (mut target, known) = oom::start(&[]);
-    let words = ["--keep", "4s", "--until", "oom", "--then", "continue", "--most", "2"];
+    let words = ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "2"];
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();
     ask(&mut target, "handled 5000");
-    wait_until("the first verdict", || beside(recording.trace(), "verdict.txt").exists());
+    wait_until("the first report", || beside(recording.trace(), "oom-report.txt").exists());
     ask(&mut target, "settle 2.2");
     ask(&mut target, "threaded 6000");
     recording.wait().ok();
@@ -174,7 +174,7 @@ fn a_limit_of_the_job_itself_is_told_from_a_full_device() {
     recording.wait_for_block();
     ask(&mut target, "caught 500");
     let done = recording.wait().ok();
-    says(&done.err, &["'oom' came true", "wrote the verdict to"]);
+    says(&done.err, &["'oom' came true", "wrote the report to"]);
     let verdict = verdict_of(recording.trace());
     says(&verdict, &[&place(&known, "asked"), "set_per_process_memory_fraction"]);
     target.finish();
@@ -204,7 +204,7 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
     ask(&mut target, "grow 20 5");
     ask(&mut target, "settle 1.5");
     for (recording, condition) in recordings.iter().zip(conditions) {
-        assert!(!beside(recording.trace(), "verdict.txt").exists(), "{condition} came too early");
+        assert!(!beside(recording.trace(), "oom-report.txt").exists(), "{condition} came too early");
     }
     ask(&mut target, "grow 100 8");
     ask(&mut target, "settle 1.5");
@@ -216,11 +216,11 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
     for (recording, condition) in recordings.iter_mut().zip(conditions).take(5) {
         end(recording, condition);
     }
-    assert!(!beside(recordings[6].trace(), "verdict.txt").exists());
+    assert!(!beside(recordings[6].trace(), "oom-report.txt").exists());
     ask(&mut target, "caught 3000");
     end(&mut recordings[6], "oom");
     end(&mut recordings[7], "retry");
-    assert!(!beside(recordings[5].trace(), "verdict.txt").exists());
+    assert!(!beside(recordings[5].trace(), "oom-report.txt").exists());
     target.finish();
     end(&mut recordings[5], "exit");
     says(&verdict_of(recordings[5].trace()), &["the job ended"]);
@@ -229,7 +229,7 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
 #[test]
 fn a_recording_that_goes_on_writes_one_after_the_other() {
     let (mut target, _) = oom::start(&[]);
-    let words = ["--keep", "4s", "--until", "oom", "--then", "continue", "--most", "3"];
+    let words = ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "3"];
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();
     let trace = recording.trace().to_owned();
@@ -240,11 +240,11 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
     ask(&mut target, "caught 6000");
     // One so shortly after another is counted only.
     ask(&mut target, "caught 6000");
-    wait_until("the first recording", || beside(&trace, "verdict.txt").exists());
+    wait_until("the first recording", || beside(&trace, "oom-report.txt").exists());
     ask(&mut target, "settle 2.2");
     ask(&mut target, "grow 100 2");
     ask(&mut target, "caught 6000");
-    wait_until("the second recording", || beside(&second, "verdict.txt").exists());
+    wait_until("the second recording", || beside(&second, "oom-report.txt").exists());
     ask(&mut target, "settle 2.2");
     ask(&mut target, "caught 6000");
     let done = recording.wait().ok();
@@ -253,7 +253,7 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
         says(&verdict_of(path), &[&format!("error number {number})")]);
         let stacks = collapsed(path, &["--at", "end"]);
         assert_eq!(total(&stacks), if number == 1 { 384 } else { 584 } * MIB);
-        let read = memspy::memspy(&["verdict", path.to_str().unwrap()]).ok();
+        let read = memspy::memspy(&["oom-report", path.to_str().unwrap()]).ok();
         assert_eq!(read.out, verdict_of(path));
     }
     target.finish();
@@ -280,7 +280,7 @@ fn what_a_killed_recorder_kept_is_readable() {
     }
     assert!(segments >= 2, "{segments}");
     let (ring, trace) = (ring.to_str().unwrap(), recording.trace().to_str().unwrap());
-    let verdict = memspy::memspy(&["verdict", ring]).ok();
+    let verdict = memspy::memspy(&["oom-report", ring]).ok();
     says(&verdict.out, &["No condition came true", "the recording ended abruptly", "the last "]);
     memspy::memspy(&["flame", ring]).refused(&["folder of segments", "memspy join"]);
     // The next one does not write over it unless told to.
@@ -445,7 +445,7 @@ fn words_that_make_no_sense_together_are_refused() {
         (&["--until", "full"][..], "growth>N/min"),
         (&["--keep", "2"], "expected a time"),
         (&["--keep", "1K"], "64K"),
-        (&["--until", "oom", "--then", "continue"], "--keep"),
+        (&["--until", "oom", "--on-trigger", "continue"], "--keep"),
         (&["--print-every", "0s"], "expected a time"),
     ] {
         let done = memspy::memspy_at(target.pid(), &[&["record"], words].concat());
@@ -460,6 +460,6 @@ fn words_that_make_no_sense_together_are_refused() {
     }
     memspy::memspy(&["join", "tests"]).refused(&["no segments"]);
     memspy::memspy(&["join", "nowhere"]).refused(&["cannot open nowhere"]);
-    memspy::memspy(&["verdict", "nowhere"]).refused(&["cannot open nowhere"]);
+    memspy::memspy(&["oom-report", "nowhere"]).refused(&["cannot open nowhere"]);
     target.finish();
 }

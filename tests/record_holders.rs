@@ -5,26 +5,26 @@
 
 mod support;
 
-use memspy::model::{Category, Record};
-use memspy::trace::Reader;
+use memspy::model::{TensorCategory, Record};
+use memspy::trace::TraceReader;
 use support::memspy::{Recording, collapsed, memspy, total, wait_until};
 use support::sim;
 
 fn records(recording: &Recording) -> Vec<Record> {
     let mut records: Vec<Record> = Vec::new();
-    let _ = Reader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
+    let _ = TraceReader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
     records
 }
 
 fn looks(recording: &Recording) -> usize {
-    records(recording).iter().filter(|record| matches!(record, Record::Holders(_))).count()
+    records(recording).iter().filter(|record| matches!(record, Record::Ownership(_))).count()
 }
 
 #[test]
 fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
     for exact in [false, true] {
         let mut target = sim::start("holders_truth.py", &[]);
-        let words: &[&str] = if exact { &["--exact", "--holders=50"] } else { &["--holders=50"] };
+        let words: &[&str] = if exact { &["--exact", "--owners=50"] } else { &["--owners=50"] };
         let mut recording = Recording::start(target.pid(), words);
         target.say("more 5");
         let most: u64 = target.line().parse().unwrap();
@@ -39,33 +39,33 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
         // The sums of a look are what the allocator counts.
         let (mut paused, mut last) = (0, 0);
         for record in records(&recording) {
-            let Record::Holders(snapshot) = record else { continue };
+            let Record::Ownership(snapshot) = record else { continue };
             let device = &snapshot.devices[0];
             let held: u64 = device.held.iter().map(|held| held.bytes).sum();
             assert_eq!(held + device.rounding + device.without_tensor, device.allocated);
-            let weight = |held: &&memspy::model::HeldStorages| &*held.holder == "embed.weight";
-            assert_eq!(device.held.iter().find(weight).unwrap().category, Category::Parameter);
+            let weight = |held: &&memspy::model::OwnedStorages| &*held.owner == "embed.weight";
+            assert_eq!(device.held.iter().find(weight).unwrap().category, TensorCategory::Parameter);
             paused += snapshot.pause.unwrap().0;
             last = snapshot.time.0;
         }
         // Half of the time, and the look that the recording ended in.
         assert!(paused < last / 2 + 1_000_000_000, "{paused} of {last}");
 
-        let peak = collapsed(recording.trace(), &["--by", "holder"]);
+        let peak = collapsed(recording.trace(), &["--by", "owner"]);
         assert_eq!(total(&peak), most);
         let of = |text: &str| peak.iter().find(|(path, _)| path == text).map(|(_, bytes)| *bytes);
         assert_eq!(of("parameters;embed;weight"), Some(64 * 64 * 4));
         assert_eq!(of("optimizer state;AdamW.exp_avg;blocks;0;inner;bias"), Some(64 * 4));
         assert!(peak.iter().any(|(path, _)| path.starts_with("saved for backward;[saved by ")));
         assert!(peak.iter().any(|(path, _)| path.starts_with("other tensors;main: kept[")));
-        let end = collapsed(recording.trace(), &["--by", "holder", "--at", "end"]);
+        let end = collapsed(recording.trace(), &["--by", "owner", "--at", "end"]);
         assert_eq!(total(&end), least);
 
         let svg = recording.trace().with_extension("svg");
         let trace = recording.trace().to_str().unwrap();
-        memspy(&["flame", "--by", "holder", trace, "-o", svg.to_str().unwrap()]).ok();
+        memspy(&["flame", "--by", "owner", trace, "-o", svg.to_str().unwrap()]).ok();
         let svg = std::fs::read_to_string(svg).unwrap();
-        for text in ["GPU memory by holder", "the process stood still for", "optimizer state"] {
+        for text in ["GPU memory by owner", "the process stood still for", "optimizer state"] {
             assert!(svg.contains(text), "{text}");
         }
     }
@@ -74,13 +74,13 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
 #[test]
 fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
     let mut target = sim::start("holders_truth.py", &[]);
-    let mut recording = Recording::start_exact(target.pid(), &["--holders=50"]);
+    let mut recording = Recording::start_exact(target.pid(), &["--owners=50"]);
     let said: serde_json::Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
     let standing = said["allocated"].as_u64().unwrap();
     // The input of a step alone is 0.8 MB.
     let is_in_forward = |record: &Record| match record {
-        Record::Holders(look) => {
-            let made = look.nameless.iter().filter(|b| b.held.is_some() && b.bytes > 500_000);
+        Record::Ownership(look) => {
+            let made = look.unnamed_blocks.iter().filter(|b| b.held.is_some() && b.bytes > 500_000);
             look.devices[0].allocated > standing + 2_000_000 && made.count() >= 2
         }
         _ => false,
@@ -91,15 +91,15 @@ fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
         records(&recording).iter().any(is_in_forward)
     });
     recording.interrupt();
-    let peak = collapsed(recording.trace(), &["--by", "holder"]);
+    let peak = collapsed(recording.trace(), &["--by", "owner"]);
     let saved = |(path, _): &&(String, u64)| {
         path.starts_with("saved for backward;[saved by ") && path.contains("holders_truth.py:")
     };
     assert!(peak.iter().any(|row| saved(&row)), "{peak:?}");
-    // Makers divide what holders have, and add nothing.
+    // Makers divide what owners have, and add nothing.
     let mut most = 0;
     for record in records(&recording) {
-        let Record::Holders(look) = record else { continue };
+        let Record::Ownership(look) = record else { continue };
         most = most.max(look.devices[0].allocated);
     }
     assert_eq!(total(&peak), most);
@@ -108,7 +108,7 @@ fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
 #[test]
 fn iterations_have_the_peaks_that_the_job_saw() {
     let mut target = sim::start("holders_truth.py", &[]);
-    let mut recording = Recording::start(target.pid(), &["--holders=50", "-r", "1000"]);
+    let mut recording = Recording::start(target.pid(), &["--owners=50", "-r", "1000"]);
     wait_until("a look", || looks(&recording) >= 1);
     target.say("iterate 12");
     let truth: Vec<(u64, i64)> = serde_json::from_str(&target.line()).unwrap();
@@ -223,8 +223,8 @@ fn a_recording_without_looks_says_how_to_have_them() {
     let mut recording = Recording::start(target.pid(), &["-d", "1"]);
     recording.wait().ok();
     let trace = recording.trace().to_str().unwrap();
-    memspy(&["flame", "--by", "holder", trace]).refused(&["no looks at holders", "--holders"]);
-    memspy(&["iterations", trace]).refused(&["no whole training iteration", "--holders"]);
+    memspy(&["flame", "--by", "owner", trace]).refused(&["no looks at owners", "--owners"]);
+    memspy(&["iterations", trace]).refused(&["no whole training iteration", "--owners"]);
 }
 
 /// Looks fell anywhere into a step, so that most steps had no feature maps: those are there between forward and backward only.
@@ -232,7 +232,7 @@ fn a_recording_without_looks_says_how_to_have_them() {
 fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_known() {
     for exact in [false, true] {
         let mut target = sim::start("holders_truth.py", &[]);
-        let words: &[&str] = if exact { &["--exact", "--holders=50"] } else { &["--holders=50"] };
+        let words: &[&str] = if exact { &["--exact", "--owners=50"] } else { &["--owners=50"] };
         let mut recording = Recording::start(target.pid(), words);
         wait_until("a look", || looks(&recording) >= 1);
         target.say("thirds");
@@ -243,8 +243,8 @@ fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_know
         target.line();
         recording.interrupt();
         let saved = |record: Record| match record {
-            Record::Holders(look) => {
-                let of = |held: &&memspy::model::HeldStorages| held.category == Category::Saved;
+            Record::Ownership(look) => {
+                let of = |held: &&memspy::model::OwnedStorages| held.category == TensorCategory::Saved;
                 Some(look.devices[0].held.iter().filter(of).map(|held| held.bytes).sum::<u64>())
             }
             _ => None,
@@ -269,7 +269,7 @@ fn a_trainer_or_a_scheduler_counts_the_steps_of_an_optimizer_that_keeps_its_coun
         let mut target = sim::start("holders_truth.py", &[]);
         target.say(&format!("{request} 6"));
         assert_eq!(target.line(), "MADE");
-        let mut recording = Recording::start(target.pid(), &["--holders=50"]);
+        let mut recording = Recording::start(target.pid(), &["--owners=50"]);
         let counts = |record: &Record| matches!(record, Record::Step(_));
         wait_until("a count", || records(&recording).iter().any(counts));
         target.say("");
@@ -297,9 +297,9 @@ fn what_lies_where_an_optimizers_counter_was_is_no_step() {
         let mut target = sim::start("holders_truth.py", &[]);
         target.say("own");
         target.line();
-        let words: &[&str] = if exact { &["--exact", "--holders"] } else { &["--holders"] };
+        let words: &[&str] = if exact { &["--exact", "--owners"] } else { &["--owners"] };
         let mut recording = Recording::start(target.pid(), words);
-        let found = |record: &Record| matches!(record, Record::Holders(_));
+        let found = |record: &Record| matches!(record, Record::Ownership(_));
         wait_until("the counter", || records(&recording).iter().any(found));
         target.say("train 3");
         target.line();

@@ -95,7 +95,7 @@ fn signals_that_ask_memspy_to_end_reach_the_program_and_its_code_comes_back() {
         kill(Pid::from_raw(memspy.id() as i32), signal).unwrap();
         assert_eq!(memspy.wait().unwrap().code(), Some(code), "{signal}");
         let trace = folder.path().join("t.bin");
-        let mut reader = ::memspy::trace::Reader::open(&trace).unwrap();
+        let mut reader = ::memspy::trace::TraceReader::open(&trace).unwrap();
         assert!(reader.replay(&mut Vec::new()).unwrap().complete, "{signal}");
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use memspy::model::{EndReason, Metric, Pool, Record};
-use memspy::trace::Reader;
+use memspy::trace::TraceReader;
 use serde_json::Value;
 use support::memspy::{Done, command, memspy, memspy_at, run, stacks_of, total, wait_until};
 use support::sim;
@@ -48,7 +48,7 @@ fn traces(folder: &Path) -> Vec<PathBuf> {
 
 fn records(trace: &Path) -> Vec<Record> {
     let mut records: Vec<Record> = Vec::new();
-    Reader::open(trace).unwrap().replay(&mut records).unwrap();
+    TraceReader::open(trace).unwrap().replay(&mut records).unwrap();
     records
 }
 
@@ -100,9 +100,9 @@ fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
     assert!(std::fs::read_to_string(svg).unwrap().contains("GPU memory of 2 ranks"));
     let lines = memspy(&[&["lines"], &words(&traces)[..]].concat()).ok().out;
     assert!(lines.contains("== rank 0 ==") && lines.contains("== rank 1 =="), "{lines}");
-    let highest = memspy(&[&["lines", "--highest"], &words(&traces)[..]].concat()).ok().out;
+    let highest = memspy(&[&["lines", "--max-peak"], &words(&traces)[..]].concat()).ok().out;
     assert!(!highest.contains("== rank"), "{highest}");
-    memspy(&[&["lines", "--json"], &words(&traces)[..]].concat()).refused(&["--highest"]);
+    memspy(&[&["lines", "--json"], &words(&traces)[..]].concat()).refused(&["--max-peak"]);
 }
 
 #[test]

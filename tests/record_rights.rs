@@ -92,7 +92,7 @@ fn sources(target: &Target) -> (Vec<String>, String) {
     command.args(["record", "-d", "0.5", "-p", &target.pid().to_string(), "-o"]).arg(&trace);
     let said = in_time(command);
     let mut records: Vec<Record> = Vec::new();
-    memspy::trace::Reader::open(&trace).unwrap().replay(&mut records).unwrap();
+    memspy::trace::TraceReader::open(&trace).unwrap().replay(&mut records).unwrap();
     let text = |record: Record| match record {
         Record::Source(source) => Some(source.text.to_string()),
         _ => None,
@@ -133,7 +133,7 @@ fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() 
         command.args(["-p", &target.pid().to_string(), "-o"]).arg(folder.path().join("t.bin"));
         command.args(words);
         in_time(command);
-        ["t.bin", "t.verdict.txt"].map(|name| {
+        ["t.bin", "t.oom-report.txt"].map(|name| {
             let path = folder.path().join(name);
             std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
         })

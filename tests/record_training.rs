@@ -121,7 +121,7 @@ fn steady(target: &Target, seconds: &str) -> (u64, u64) {
     let mut recording = Recording::start(target.pid(), &["-d", seconds]);
     recording.wait().ok();
     let mut profile = memspy::analysis::Profile::new();
-    memspy::trace::Reader::open(recording.trace()).unwrap().replay(&mut profile).unwrap();
+    memspy::trace::TraceReader::open(recording.trace()).unwrap().replay(&mut profile).unwrap();
     (std::fs::metadata(recording.trace()).unwrap().len(), profile.samples())
 }
 

@@ -5,7 +5,7 @@ mod analysis_script;
 use std::sync::Arc;
 
 use analysis_script::{MIB, Script};
-use memspy::analysis::{FoldOptions, Look, Moment, Profile};
+use memspy::analysis::{FoldOptions, ProcessSnapshot, Moment, Profile};
 use memspy::model::*;
 use memspy::render::{self, LinesOptions, NameStyle};
 
@@ -15,7 +15,7 @@ const LINEAR: &str = "/v/lib/python3.12/site-packages/torch/nn/modules/linear.py
 /// Two steps of a small training job: parameters from before, activations, gradients.
 fn training() -> Script {
     let mut s = Script::new(200);
-    s.records.push(Record::Device(Device {
+    s.records.push(Record::Device(GpuDevice {
         cuda_index: Some(CudaIndex(0)),
         nvml_index: Some(2),
         uuid: None,
@@ -55,7 +55,7 @@ fn training() -> Script {
         s.tick();
     }
     let train = s.function("train<T>", "/home/me/job/train.py");
-    s.records.push(Record::Source(Source {
+    s.records.push(Record::Source(SourceText {
         function: train,
         first_line: 8,
         text: Arc::from("def train(model):\n    # one epoch\n\tfor batch in data:\n        loss = model(batch)\n        loss.backward()\n        optimizer.step()"),
@@ -218,13 +218,13 @@ fn csv_and_json_have_exact_bytes_and_limits() {
     assert_eq!(row["live_at_peak"], 314_572_800);
 }
 
-fn look(process: ProcessUsage) -> Look {
-    let mut look = Look::new();
+fn look(process: ProcessUsage) -> ProcessSnapshot {
+    let mut look = ProcessSnapshot::new();
     let mut s = training();
     s.records.retain(|r| !matches!(r, Record::End(_)));
     // The script keeps no free blocks; what its counters call reserved is in the maps of a real job.
     for record in &mut s.records {
-        if let Record::Blocks(map) = record {
+        if let Record::Snapshot(map) = record {
             let size = 998_244_352 - map.reserved();
             let free = Block { address: 1, size, requested: 0, state: BlockState::Inactive };
             let blocks = vec![free];
@@ -240,7 +240,7 @@ fn look(process: ProcessUsage) -> Look {
         reserved: None,
         process,
     }));
-    s.records.push(Record::Runtime(Runtime {
+    s.records.push(Record::Runtime(TargetRuntime {
         time: Nanos(0),
         python: Some("3.12.1".into()),
         torch: Some("2.11.0+cu130".into()),
@@ -254,7 +254,7 @@ fn look(process: ProcessUsage) -> Look {
 
 #[test]
 fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
-    let text = |look: &Look| {
+    let text = |look: &ProcessSnapshot| {
         let mut out = Vec::new();
         let unknown = Err("PyTorch is not loaded".to_owned());
         render::dump_text(&mut out, look, &unknown, None, false).unwrap();
@@ -280,13 +280,13 @@ fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
     assert!(text(&unknown).contains("unknown: a pid namespace hides it"));
     assert!(text(&unknown).contains("other processes                     unknown"));
     let mut out = Vec::new();
-    render::dump_json(&mut out, &unknown, &Ok(HolderMap::default()), None).unwrap();
+    render::dump_json(&mut out, &unknown, &Ok(OwnershipSnapshot::default()), None).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["devices"][0]["outside_pytorch"], serde_json::Value::Null);
     assert_eq!(json["devices"][0]["cached_free"], 652 * MIB);
-    assert_eq!(json["holders"]["pause_seconds"], serde_json::Value::Null);
+    assert_eq!(json["owners"]["pause_seconds"], serde_json::Value::Null);
     assert_eq!(json["threads"][0]["frames"][0]["line"], 13);
-    assert!(text(&Look::new()).contains("No GPU memory is known."));
+    assert!(text(&ProcessSnapshot::new()).contains("No GPU memory is known."));
 }
 
 #[test]

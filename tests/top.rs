@@ -61,7 +61,7 @@ fn a_job_that_holds_still_is_shown_to_the_byte() {
 
     terminal.press(&["h"]);
     let screen = terminal.wait_for("holders", |screen| screen.contains("the job stood still for"));
-    let title = format!("By holder: {}", mib(allocated));
+    let title = format!("By owner: {}", mib(allocated));
     assert!(screen.contains(&title), "{screen}");
     terminal.press(&["q"]);
     terminal.wait_for_end("code 0");

@@ -5,7 +5,7 @@
 mod support;
 
 use memspy::model::{
-    AllocatorBackend, AllocatorCounters, BlockMap, BlockState, Consistency, CudaIndex, Nanos, Stat,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, BlockState, SnapshotConsistency, CudaIndex, Nanos, Stat,
     StatKey,
 };
 use memspy::target::Process;
@@ -40,7 +40,7 @@ fn has_numbers(stats: &Value, name: &str, stat: Stat) {
 fn counters_equal(counters: &AllocatorCounters, stats: &Value) {
     let mut compared = 0;
     for key in StatKey::all() {
-        assert_eq!(key.of(counters), number(&stats[key.to_string()]), "{key}");
+        assert_eq!(key.value_in(counters), number(&stats[key.to_string()]), "{key}");
         compared += 1;
     }
     has_numbers(stats, "oversize_allocations", counters.oversize_allocations);
@@ -61,8 +61,8 @@ fn counters_equal(counters: &AllocatorCounters, stats: &Value) {
     assert_eq!(compared, stats.as_object().unwrap().len(), "every key of memory_stats is compared");
 }
 
-fn map_equals(map: &BlockMap, snapshot: &Value) {
-    assert_eq!(map.consistency, Consistency::Consistent);
+fn map_equals(map: &AllocatorSnapshot, snapshot: &Value) {
+    assert_eq!(map.consistency, SnapshotConsistency::Consistent);
     let mut expected: Vec<&Value> = snapshot.as_array().unwrap().iter().collect();
     expected.sort_by_key(|s| number(&s["address"]));
     assert_eq!(map.segments.len(), expected.len(), "segments");
@@ -95,7 +95,7 @@ fn map_equals(map: &BlockMap, snapshot: &Value) {
 }
 
 /// Compares everything; returns the maps.
-fn equals(reader: &mut TorchReader, truth: &Value) -> Vec<BlockMap> {
+fn equals(reader: &mut TorchReader, truth: &Value) -> Vec<AllocatorSnapshot> {
     let devices = truth["devices"].as_array().unwrap();
     let mut counters = Vec::new();
     reader.counters(&mut counters).unwrap();
@@ -111,7 +111,7 @@ fn equals(reader: &mut TorchReader, truth: &Value) -> Vec<BlockMap> {
 }
 
 /// Compares in the state a mode begins with, and after more has happened.
-fn mode_is_equal(mode: &str) -> (Vec<BlockMap>, Target, TorchReader) {
+fn mode_is_equal(mode: &str) -> (Vec<AllocatorSnapshot>, Target, TorchReader) {
     let mut target = sim::start("allocator_truth.py", &[mode]);
     let mut reader = attach(&target);
     assert_eq!(*reader.backend(), AllocatorBackend::Native);

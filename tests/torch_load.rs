@@ -6,7 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use memspy::model::{BlockMap, BlockState, Consistency, CudaIndex, Nanos};
+use memspy::model::{AllocatorSnapshot, BlockState, SnapshotConsistency, CudaIndex, Nanos};
 use memspy::target::Process;
 use memspy::torch::{TorchError, TorchReader};
 use support::sim;
@@ -41,7 +41,7 @@ fn watch(
     target: &mut Target,
     reader: &mut TorchReader,
     request: &str,
-    mut check: impl FnMut(&BlockMap),
+    mut check: impl FnMut(&AllocatorSnapshot),
 ) -> Tally {
     let seconds: f64 = request.split_whitespace().nth(1).unwrap().parse().unwrap();
     target.say(request);
@@ -64,7 +64,7 @@ fn watch(
             Ok(map) => {
                 tally.took.push(counted.elapsed());
                 tally.retries += map.retries;
-                if map.consistency == Consistency::Consistent {
+                if map.consistency == SnapshotConsistency::Consistent {
                     tally.consistent += 1;
                     tally.blocks = map.blocks().count();
                     check(&map);
@@ -97,7 +97,7 @@ fn watch(
 
 /// The numbers (modulo 4096) of the allocations alive, which must be the last ones made without a
 /// gap: see `churn` in allocator_load.py.
-fn is_one_instant(map: &BlockMap, blocks: usize) {
+fn is_one_instant(map: &AllocatorSnapshot, blocks: usize) {
     let sizes = [1000, 40_000, 500_000, 3 << 20, 25 << 20];
     let mut alive: Vec<usize> = map
         .blocks()

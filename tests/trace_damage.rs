@@ -6,13 +6,13 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 
 use memspy::model::{Record, RecordSink};
-use memspy::trace::{Reader, Writer};
+use memspy::trace::{TraceReader, TraceWriter};
 use trace_support::allocations::{Allocations, Likeness};
 use trace_support::{Loop, borders, read, spelled_out, write};
 
 /// A trace with a block for every `each` records.
 fn blocks_of(records: &[Record], each: usize) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (n, record) in records.iter().enumerate() {
         writer.record(record).unwrap();
         if n % each == each - 1 {
@@ -35,7 +35,7 @@ fn cut_everywhere(records: &[Record], each: usize) {
     assert_eq!(whole.last(), Some(&records.len()));
     for cut in 0..bytes.len() {
         if cut < 10 {
-            assert!(Reader::from_bytes(&bytes[..cut]).is_err());
+            assert!(TraceReader::from_bytes(&bytes[..cut]).is_err());
             continue;
         }
         let (copy, summary) = read(&bytes[..cut]);
@@ -75,7 +75,7 @@ fn with_any_bit_flipped_it_gives_nothing_that_was_not_written() {
             let last = summary.blocks as usize + summary.lost_blocks as usize;
             assert!(last + 1 >= borders(&bytes).len() - 1, "bit {bit}: {summary:?}");
         } else {
-            assert!(Reader::from_bytes(&bad).is_err(), "bit {bit}");
+            assert!(TraceReader::from_bytes(&bad).is_err(), "bit {bit}");
         }
         bad[bit / 8] ^= 1 << (bit % 8);
     }
@@ -219,7 +219,7 @@ fn a_full_disk_is_reported_and_leaves_a_readable_trace() {
     for room in (0..size).step_by(97) {
         let mut held = Vec::new();
         let disk = Disk { held: &mut held, room };
-        let failed = match Writer::new(disk) {
+        let failed = match TraceWriter::new(disk) {
             Err(error) => error,
             Ok(mut writer) => {
                 let first = records.iter().find_map(|r| writer.record(r).err());
@@ -244,7 +244,7 @@ fn a_full_disk_is_reported_and_leaves_a_readable_trace() {
 #[test]
 #[cfg(target_os = "linux")]
 fn the_systems_full_device_is_reported() {
-    let error = Writer::create("/dev/full", false).err().unwrap();
+    let error = TraceWriter::create("/dev/full", false).err().unwrap();
     assert!(error.to_string().contains("/dev/full"), "{error}");
 }
 

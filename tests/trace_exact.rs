@@ -5,40 +5,40 @@ mod trace_support;
 use std::collections::HashMap;
 
 use memspy::model::{
-    Arena, Change, CudaIndex, Definition, End, EndReason, Event, EventTotals, Events, Exact,
-    ExactWay, Frame, FrameId, FreedArena, Frees, Function, FunctionId, Levels, Mark, Missed,
-    MissedWhy, Nanos, ReaderKind, Reconciled, Record, RecordSink, Site, SiteId, StackId, StackNode,
-    StackSource, StackTable, Thread, ThreadId, Totals,
+    MemoryKind, EventKind, CudaIndex, Definition, RecordingEnd, EndReason, Event, EventTotals, EventBatch, ExactSettings,
+    ProbeBackend, Frame, FrameId, AddressSpace, FreeTracking, Function, FunctionId, CounterSnapshot, DriverEvent, MissedObservation,
+    MissReason, Nanos, ReaderKind, CounterCheck, Record, RecordSink, AllocationSite, SiteId, StackId, StackNode,
+    StackSource, StackTable, Thread, ThreadId, RecordingTotals,
 };
-use memspy::trace::{Rejected, Writer};
+use memspy::trace::{RejectedRecord, TraceWriter};
 use trace_support::allocations::{self, Allocations, Likeness};
 use trace_support::by_hand::{file, reads_as_ever};
 use trace_support::{borders, read};
 
 const HEAD: &[u8] = &[0, 7, 0, 0, 0, 0, 0, 0, 0];
 
-fn torch(device: u32) -> Arena {
-    Arena::Torch(CudaIndex(device))
+fn torch(device: u32) -> MemoryKind {
+    MemoryKind::Torch(CudaIndex(device))
 }
 
-fn allocated(arena: Arena, address: u64, size: u64, levels: Option<Levels>) -> Change {
-    Change::Allocated { arena, address, size, levels }
+fn allocated(memory_kind: MemoryKind, address: u64, size: u64, levels: Option<CounterSnapshot>) -> EventKind {
+    EventKind::Allocated { memory_kind, address, size, levels }
 }
 
-fn freed(arena: FreedArena, address: u64) -> Change {
-    Change::Freed { arena, address, in_backward: false }
+fn freed(memory_kind: AddressSpace, address: u64) -> EventKind {
+    EventKind::Freed { memory_kind, address, in_backward: false }
 }
 
-fn levels(allocated: i64, peak: i64, reserved: i64, active: i64) -> Option<Levels> {
-    Some(Levels { allocated, peak, reserved, active })
+fn levels(allocated: i64, peak: i64, reserved: i64, active: i64) -> Option<CounterSnapshot> {
+    Some(CounterSnapshot { allocated, peak, reserved, active })
 }
 
-fn event(time: u64, site: Option<u32>, change: Change) -> Event {
+fn event(time: u64, site: Option<u32>, change: EventKind) -> Event {
     Event { time: Nanos(time), change, site: site.map(SiteId) }
 }
 
 fn events(events: Vec<Event>) -> Record {
-    Record::Events(Events { events })
+    Record::Events(EventBatch { events })
 }
 
 /// A function, a frame in it, a stack of it and a thread: what a site rests on.
@@ -61,7 +61,7 @@ fn below_a_site() -> [Record; 4] {
 fn site(number: u32, source: StackSource, rest: (bool, Option<&str>, Option<u32>)) -> Record {
     let (truncated, node, forward) = rest;
     let taken = !matches!(source, StackSource::NotTaken | StackSource::Unknown);
-    let site = Site {
+    let site = AllocationSite {
         thread: ThreadId(0),
         stack: taken.then_some(StackId(0)),
         source,
@@ -73,16 +73,16 @@ fn site(number: u32, source: StackSource, rest: (bool, Option<&str>, Option<u32>
 }
 
 fn end(time: u64) -> Record {
-    Record::End(End {
+    Record::End(RecordingEnd {
         time: Nanos(time),
         reason: EndReason::Duration,
-        totals: Totals {
+        totals: RecordingTotals {
             ticks: 1,
             late: 2,
             stacks: 3,
             torn: 4,
-            maps_consistent: 5,
-            maps_degraded: 6,
+            snapshots_consistent: 5,
+            snapshots_degraded: 6,
             exact: Some(EventTotals {
                 allocations: 11,
                 frees: 12,
@@ -151,10 +151,10 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
     let mut expected = below_a_site().to_vec();
     expected.extend([
         site(0, StackSource::Backward, (true, Some("N"), Some(0))),
-        Record::Exact(Exact {
+        Record::ExactSettings(ExactSettings {
             time: Nanos(100),
-            way: ExactWay::UprobeMulti,
-            frees: Frees::Stacks,
+            backend: ProbeBackend::UprobeMulti,
+            frees: FreeTracking::Stacks,
             stacks_from: 7,
             stacks_every: 0,
             backward_lines: true,
@@ -168,23 +168,23 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             event(
                 115,
                 None,
-                Change::Freed { arena: FreedArena::Torch, address: 4096, in_backward: true },
+                EventKind::Freed { memory_kind: AddressSpace::Torch, address: 4096, in_backward: true },
             ),
             event(116, None, allocated(torch(1), 8192, 512, None)),
-            event(116, Some(0), allocated(Arena::Driver(None), 7680, 0, None)),
-            event(117, None, freed(FreedArena::PinnedHost, 7680)),
-            event(118, None, Change::Failed { arena: torch(2), size: 512, code: 2 }),
-            event(119, None, Change::Marked(Mark::LibraryLoaded)),
+            event(116, Some(0), allocated(MemoryKind::Driver(None), 7680, 0, None)),
+            event(117, None, freed(AddressSpace::PinnedHost, 7680)),
+            event(118, None, EventKind::Failed { memory_kind: torch(2), size: 512, code: 2 }),
+            event(119, None, EventKind::Marked(DriverEvent::LibraryLoaded)),
             event(120, None, allocated(torch(1), 7680, 512, levels(512, 1536, 0, 512))),
         ]),
-        Record::Reconciled(Reconciled {
+        Record::CounterCheck(CounterCheck {
             time: Nanos(121),
             device: CudaIndex(1),
             allocations: -1,
             frees: Some(2),
             requested: 0,
         }),
-        events(vec![event(122, None, freed(FreedArena::Torch, 512))]),
+        events(vec![event(122, None, freed(AddressSpace::Torch, 512))]),
         end(123),
     ]);
     let (records, summary) = read(&bytes);
@@ -197,21 +197,21 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
 fn golden() -> Vec<Record> {
     use StackSource::{Backward, Borrowed, NoPython, NotTaken, Own, Sampled, Unknown};
     let exact = |time, way, frees| {
-        Record::Exact(Exact {
+        Record::ExactSettings(ExactSettings {
             time: Nanos(time),
-            way,
+            backend: way,
             frees,
             stacks_from: 4096,
             stacks_every: 1 << 20,
-            backward_lines: way == ExactWay::UprobeMulti,
+            backward_lines: way == ProbeBackend::UprobeMulti,
             knows_backward: false,
             starts_empty: false,
             probes: vec!["pytorch:malloc".into(), "cuMemAlloc_v2".into()],
             uncovered: vec!["Größe unbekannt".into()],
         })
     };
-    let reconciled = |time, frees| {
-        Record::Reconciled(Reconciled {
+    let counter_check = |time, frees| {
+        Record::CounterCheck(CounterCheck {
             time: Nanos(time),
             device: CudaIndex(3),
             allocations: -70_000,
@@ -224,25 +224,25 @@ fn golden() -> Vec<Record> {
         allocated(torch(0), 0x7F00_0000_0000, 1000, levels(1024, 1024, 2 << 20, 1024)),
         allocated(torch(0), 0x7F00_0000_0400, 512, levels(1536, 4096, 2 << 20, 2048)),
         allocated(torch(7), 0x7F80_0000_0000, 1 << 33, levels(1 << 33, 1 << 33, 1 << 34, 1 << 33)),
-        freed(FreedArena::Torch, 0x7F00_0000_0000),
+        freed(AddressSpace::Torch, 0x7F00_0000_0000),
         allocated(torch(0), 0x7F00_0000_0000, 1, levels(512, 4096, 2 << 20, 1024)),
         allocated(torch(0), 0x7F00_0000_0600, 77, None),
-        allocated(Arena::Driver(None), 4096, 77, None),
-        allocated(Arena::Driver(gpu(3)), 4096, 77, None),
-        allocated(Arena::Physical(None), 12, 2 << 20, None),
-        allocated(Arena::Physical(gpu(0)), 13, 2 << 20, None),
-        allocated(Arena::Mapping, 1 << 40, 2 << 20, None),
-        allocated(Arena::Managed, u64::MAX, u64::MAX, None),
-        allocated(Arena::PinnedHost, 5, 6, None),
-        freed(FreedArena::Driver, 4096),
-        freed(FreedArena::Physical, 12),
-        freed(FreedArena::Mapping, 1 << 40),
-        freed(FreedArena::PinnedHost, 5),
-        Change::Failed { arena: torch(1), size: 1 << 50, code: 2 },
-        Change::Failed { arena: Arena::Driver(None), size: 3, code: 700 },
-        Change::Marked(Mark::ContextCreated),
-        Change::Marked(Mark::ModuleLoaded),
-        Change::Marked(Mark::LibraryLoaded),
+        allocated(MemoryKind::Driver(None), 4096, 77, None),
+        allocated(MemoryKind::Driver(gpu(3)), 4096, 77, None),
+        allocated(MemoryKind::Physical(None), 12, 2 << 20, None),
+        allocated(MemoryKind::Physical(gpu(0)), 13, 2 << 20, None),
+        allocated(MemoryKind::Mapping, 1 << 40, 2 << 20, None),
+        allocated(MemoryKind::Managed, u64::MAX, u64::MAX, None),
+        allocated(MemoryKind::PinnedHost, 5, 6, None),
+        freed(AddressSpace::Driver, 4096),
+        freed(AddressSpace::Physical, 12),
+        freed(AddressSpace::Mapping, 1 << 40),
+        freed(AddressSpace::PinnedHost, 5),
+        EventKind::Failed { memory_kind: torch(1), size: 1 << 50, code: 2 },
+        EventKind::Failed { memory_kind: MemoryKind::Driver(None), size: 3, code: 700 },
+        EventKind::Marked(DriverEvent::ContextCreated),
+        EventKind::Marked(DriverEvent::ModuleLoaded),
+        EventKind::Marked(DriverEvent::LibraryLoaded),
     ];
     let batch = |from: u64| {
         let at = |n: u64| from + n * n * 100;
@@ -259,18 +259,18 @@ fn golden() -> Vec<Record> {
         records.push(site(number, source, (source == Own, node, forward)));
     }
     records.extend([
-        exact(1000, ExactWay::UprobeMulti, Frees::Events),
-        exact(1000, ExactWay::PerfUprobes, Frees::Stacks),
-        exact(1000, ExactWay::PerfSamples, Frees::Maps),
+        exact(1000, ProbeBackend::UprobeMulti, FreeTracking::Events),
+        exact(1000, ProbeBackend::PerfUprobes, FreeTracking::Stacks),
+        exact(1000, ProbeBackend::PerfSamples, FreeTracking::Snapshots),
         batch(2000),
-        reconciled(60_000, Some(-3)),
+        counter_check(60_000, Some(-3)),
         events(vec![]),
         batch(70_000),
-        reconciled(130_000, None),
-        Record::Missed(Missed {
+        counter_check(130_000, None),
+        Record::Missed(MissedObservation {
             time: Nanos(140_000),
             reader: ReaderKind::Events,
-            why: MissedWhy::Late,
+            why: MissReason::Late,
             count: 300,
         }),
         end(150_000),
@@ -312,26 +312,26 @@ fn events_that_do_not_follow_the_format_are_damage() {
 fn what_cannot_be_read_back_is_refused() {
     let wrong = levels(1, 1, 1, 1);
     for bad in [
-        events(vec![event(1, Some(1), Change::Marked(Mark::ModuleLoaded))]),
-        events(vec![event(1, None, allocated(Arena::Managed, 0, 1, wrong))]),
+        events(vec![event(1, Some(1), EventKind::Marked(DriverEvent::ModuleLoaded))]),
+        events(vec![event(1, None, allocated(MemoryKind::Managed, 0, 1, wrong))]),
         events(vec![event(1, None, allocated(torch(1024), 0, 1, wrong))]),
-        events(vec![event(1, None, Change::Marked(Mark::ModuleLoaded)); (1 << 16) + 1]),
+        events(vec![event(1, None, EventKind::Marked(DriverEvent::ModuleLoaded)); (1 << 16) + 1]),
         site(0, StackSource::Own, (false, None, None)),
         site(2, StackSource::Own, (false, None, None)),
         site(1, StackSource::Own, (false, None, Some(1))),
     ] {
-        let mut writer = Writer::new(Vec::new()).unwrap();
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
         for record in below_a_site() {
             writer.record(&record).unwrap();
         }
         writer.record(&site(0, StackSource::Own, (false, None, None))).unwrap();
         let error = writer.record(&bad).unwrap_err();
-        assert!(error.get_ref().is_some_and(|e| e.is::<Rejected>()), "{error}");
+        assert!(error.get_ref().is_some_and(|e| e.is::<RejectedRecord>()), "{error}");
     }
 }
 
 /// The events of `records` by time, their sites spelled out.
-fn by_time(records: &[Record]) -> HashMap<u64, (Change, Option<String>)> {
+fn by_time(records: &[Record]) -> HashMap<u64, (EventKind, Option<String>)> {
     let mut table = StackTable::new();
     let mut all = HashMap::new();
     for record in records {
@@ -352,7 +352,7 @@ fn by_time(records: &[Record]) -> HashMap<u64, (Change, Option<String>)> {
 #[test]
 fn a_lost_block_takes_its_own_events_only_and_no_event_gets_a_wrong_site() {
     let records = Allocations::story(Likeness::Varied, 21, 40, 512);
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (n, record) in records.iter().enumerate() {
         writer.record(record).unwrap();
         if n % 9 == 8 {

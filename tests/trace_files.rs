@@ -5,8 +5,8 @@ mod trace_support;
 use std::fs;
 use std::path::PathBuf;
 
-use memspy::model::{Definition, Function, FunctionId, Record, RecordSink, Source};
-use memspy::trace::{CreateError, ReadError, Reader, Writer};
+use memspy::model::{Definition, Function, FunctionId, Record, RecordSink, SourceText};
+use memspy::trace::{CreateError, ReadError, TraceReader, TraceWriter};
 use trace_support::{Dice, Loop, borders, write};
 
 fn place() -> (tempfile::TempDir, PathBuf) {
@@ -20,7 +20,7 @@ fn what_is_no_trace_is_named() {
     let (directory, path) = place();
     let open = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
-        Reader::open(&path).unwrap_err()
+        TraceReader::open(&path).unwrap_err()
     };
     assert!(matches!(open(b""), ReadError::Empty { .. }));
     assert!(matches!(open(b"MEMSPY\r\n\x01"), ReadError::HeadCut { bytes: 9, .. }));
@@ -40,9 +40,9 @@ fn what_is_no_trace_is_named() {
             other => panic!("{kind}: {other}"),
         }
     }
-    assert!(matches!(Reader::open(directory.path()).unwrap_err(), ReadError::NotAFile { .. }));
+    assert!(matches!(TraceReader::open(directory.path()).unwrap_err(), ReadError::NotAFile { .. }));
     assert!(matches!(
-        Reader::open(directory.path().join("none")).unwrap_err(),
+        TraceReader::open(directory.path().join("none")).unwrap_err(),
         ReadError::Open { .. }
     ));
 }
@@ -51,7 +51,7 @@ fn what_is_no_trace_is_named() {
 fn a_newer_version_is_refused_naming_both() {
     let mut bytes = write(&Loop::story(1, 3));
     bytes[8..10].copy_from_slice(&7u16.to_le_bytes());
-    let message = Reader::from_bytes(&bytes).unwrap_err().to_string();
+    let message = TraceReader::from_bytes(&bytes).unwrap_err().to_string();
     assert!(message.contains("version 7") && message.contains("up to 1"), "{message}");
 }
 
@@ -61,16 +61,16 @@ fn an_existing_file_is_replaced_only_when_asked_and_open_readers_keep_the_old_on
     let old = Loop::story(2, 500);
     fs::write(&path, write(&old)).unwrap();
     let before = fs::read(&path).unwrap();
-    assert!(matches!(Writer::create(&path, false), Err(CreateError::Exists { .. })));
+    assert!(matches!(TraceWriter::create(&path, false), Err(CreateError::Exists { .. })));
     assert_eq!(fs::read(&path).unwrap(), before, "untouched");
-    assert!(matches!(Writer::create(directory.path(), true), Err(CreateError::Directory { .. })));
+    assert!(matches!(TraceWriter::create(directory.path(), true), Err(CreateError::Directory { .. })));
     assert!(matches!(
-        Writer::create(directory.path().join("no/such"), true),
+        TraceWriter::create(directory.path().join("no/such"), true),
         Err(CreateError::Create { .. })
     ));
 
-    let mut reader = Reader::open(&path).unwrap();
-    let mut writer = Writer::create(&path, true).unwrap();
+    let mut reader = TraceReader::open(&path).unwrap();
+    let mut writer = TraceWriter::create(&path, true).unwrap();
     let new = Loop::story(3, 5);
     for record in &new {
         writer.record(record).unwrap();
@@ -80,7 +80,7 @@ fn an_existing_file_is_replaced_only_when_asked_and_open_readers_keep_the_old_on
     reader.replay(&mut records).unwrap();
     assert_eq!(records, old);
     records.clear();
-    Reader::open(&path).unwrap().replay(&mut records).unwrap();
+    TraceReader::open(&path).unwrap().replay(&mut records).unwrap();
     assert_eq!(records, new);
 }
 
@@ -91,9 +91,9 @@ fn overwriting_through_a_link_keeps_the_link() {
     let link = directory.path().join("latest");
     fs::write(&path, "old").unwrap();
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    Writer::create(&link, true).unwrap().finish().unwrap();
+    TraceWriter::create(&link, true).unwrap().finish().unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    Reader::open(&path).unwrap();
+    TraceReader::open(&path).unwrap();
 }
 
 fn mode(path: &std::path::Path) -> u32 {
@@ -103,11 +103,11 @@ fn mode(path: &std::path::Path) -> u32 {
 #[test]
 fn a_trace_is_for_its_owner_only_and_overwriting_does_not_widen_it() {
     let (_directory, path) = place();
-    Writer::create(&path, false).unwrap().finish().unwrap();
+    TraceWriter::create(&path, false).unwrap().finish().unwrap();
     assert_eq!(mode(&path), 0o600);
     for kept in [0o400, 0o600, 0o640] {
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(kept)).unwrap();
-        Writer::create(&path, true).unwrap().finish().unwrap();
+        TraceWriter::create(&path, true).unwrap().finish().unwrap();
         assert_eq!(mode(&path), kept);
     }
 }
@@ -118,7 +118,7 @@ fn overwriting_gives_nothing_to_a_hard_link_of_the_old_file() {
     let link = directory.path().join("link");
     fs::write(&path, "old").unwrap();
     fs::hard_link(&path, &link).unwrap();
-    Writer::create(&path, true).unwrap().finish().unwrap();
+    TraceWriter::create(&path, true).unwrap().finish().unwrap();
     assert_eq!(fs::read_to_string(&link).unwrap(), "old");
     assert_ne!(fs::read(&path).unwrap(), b"old");
     let names: Vec<_> =
@@ -140,7 +140,7 @@ fn a_link_of_another_user_is_not_written_through() {
     std::os::unix::fs::symlink(&other, &path).unwrap();
     give_away(&path);
     for overwrite in [false, true] {
-        let error = Writer::create(&path, overwrite).err().unwrap();
+        let error = TraceWriter::create(&path, overwrite).err().unwrap();
         assert_eq!(fs::read_to_string(&other).unwrap(), "precious", "{error}");
         if overwrite {
             assert!(error.to_string().contains("65534"), "{error}");
@@ -158,35 +158,35 @@ fn a_pipe_of_another_user_in_a_folder_of_everybody_gets_nothing() {
     give_away(&path);
     // Somebody reads: so nothing blocks.
     let _reader = fs::File::options().read(true).write(true).open(&path).unwrap();
-    let error = Writer::create(&path, false).err().expect("it is refused");
+    let error = TraceWriter::create(&path, false).err().expect("it is refused");
     assert!(error.to_string().contains("65534"), "{error}");
 }
 
 #[test]
 fn a_ring_of_another_user_is_not_used() {
-    use memspy::trace::{Keep, Ring};
+    use memspy::trace::{Retention, TraceRing};
     let (directory, _) = place();
-    let keep = Keep::Bytes(1 << 20);
+    let keep = Retention::Bytes(1 << 20);
     let folder = directory.path().join("own.ring");
-    Ring::create(&folder, keep, false).unwrap();
+    TraceRing::create(&folder, keep, false).unwrap();
     assert_eq!(mode(&folder), 0o700);
-    Ring::create(&folder, keep, true).unwrap();
+    TraceRing::create(&folder, keep, true).unwrap();
     let theirs = directory.path().join("theirs.ring");
     fs::create_dir(&theirs).unwrap();
     give_away(&theirs);
-    assert!(Ring::create(&theirs, keep, true).is_err());
+    assert!(TraceRing::create(&theirs, keep, true).is_err());
     let link = directory.path().join("link.ring");
     std::os::unix::fs::symlink(&folder, &link).unwrap();
     give_away(&link);
-    assert!(Ring::create(&link, keep, true).is_err());
+    assert!(TraceRing::create(&link, keep, true).is_err());
 }
 
 #[test]
 fn a_recording_in_progress_is_read_up_to_its_last_whole_block() {
     let (_directory, path) = place();
     let records = Loop::story(4, 1000);
-    let mut writer = Writer::create(&path, false).unwrap();
-    let mut reader = Reader::open(&path).unwrap();
+    let mut writer = TraceWriter::create(&path, false).unwrap();
+    let mut reader = TraceReader::open(&path).unwrap();
     let mut last = 0;
     for (n, record) in records.iter().enumerate() {
         writer.record(record).unwrap();
@@ -207,7 +207,7 @@ fn a_file_that_shrank_is_an_error_and_not_a_crash() {
     let (_directory, path) = place();
     let bytes = write(&Loop::story(5, 1000));
     fs::write(&path, &bytes).unwrap();
-    let mut reader = Reader::open(&path).unwrap();
+    let mut reader = TraceReader::open(&path).unwrap();
     let half = borders(&bytes)[2] as u64;
     let mut cut = false;
     let outcome = reader.replay_with(&mut Vec::new(), &mut |_| {
@@ -223,7 +223,7 @@ fn a_file_that_shrank_is_an_error_and_not_a_crash() {
 
 /// A trace of some megabytes.
 fn large(path: &std::path::Path) {
-    let mut writer = Writer::create(path, false).unwrap();
+    let mut writer = TraceWriter::create(path, false).unwrap();
     let function = Function { name: "f".into(), file: "f.py".into(), first_line: 1, last_line: 1 };
     let definition = Definition::Function(FunctionId(0), function);
     writer.record(&Loop::start()).unwrap();
@@ -231,7 +231,7 @@ fn large(path: &std::path::Path) {
     let mut dice = Dice(5);
     for _ in 0..60 {
         let text = (0..150_000).map(|_| char::from(b' ' + dice.roll(94) as u8)).collect::<String>();
-        let source = Source { function: FunctionId(0), first_line: 1, text: text.into() };
+        let source = SourceText { function: FunctionId(0), first_line: 1, text: text.into() };
         writer.record(&Record::Source(source)).unwrap();
     }
     writer.finish().unwrap();

@@ -3,21 +3,21 @@
 mod trace_support;
 
 use memspy::model::{
-    Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Category,
-    Consistency, CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, FrameId,
-    Function, FunctionId, HeldOnDevice, HeldStorages, HolderSnapshot, Metric, Missed, MissedWhy,
-    Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, Runtime, Sample, Segment, Source,
-    StackId, StackNode, Start, Stat, Step, StepClock, Thread, ThreadId, ThreadSample, Totals,
+    ThreadActivity, AllocatorBackend, AllocatorCounters, Block, AllocatorSnapshot, BlockState, TensorCategory,
+    SnapshotConsistency, CudaIndex, Definition, GpuDevice, DeviceUsage, RecordingEnd, EndReason, Frame, FrameId,
+    Function, FunctionId, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Metric, MissedObservation, MissReason,
+    Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, TargetRuntime, StackSample, Segment, SourceText,
+    StackId, StackNode, RecordingStart, Stat, TrainingStep, StepSource, Thread, ThreadId, ThreadSample, RecordingTotals,
 };
 use trace_support::by_hand::{crc32c, file, reads_as_ever};
 use trace_support::read;
 
-fn entry(thread: u32, stack: u32, gil: bool, activity: Activity) -> ThreadSample {
+fn entry(thread: u32, stack: u32, gil: bool, activity: ThreadActivity) -> ThreadSample {
     ThreadSample { thread: ThreadId(thread), stack: StackId(stack), gil, activity }
 }
 
 fn sample(time: u64, threads: Vec<ThreadSample>) -> Record {
-    Record::Sample(Sample { time: Nanos(time), threads })
+    Record::Sample(StackSample { time: Nanos(time), threads })
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             // A map of device 0 at 115 ns, never retried, consistent: one new segment of 3 units at unit
             // 8, stream 5, pool (1, 2), small; its blocks: 2 units, 1000 B requested; 1 unit, inactive.
             &[13, 19, 0, 0, 0, 0, 6, 1, 8, 3, 5, 1, 2, 10, 0, 2, 48, 10, 1, 0, 0],
-            // A look at holders at 115 ns, in a pause of 7 ns: on device 0 200 bytes, 3 by rounding, 4 in no
+            // A look at owners at 115 ns, in a pause of 7 ns: on device 0 200 bytes, 3 by rounding, 4 in no
             // tensor; the parameter w has 193 in 2 storages.
             &[21, 14, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2],
             // At 116 ns training had made 99 steps; so written by the first memspy that did.
@@ -78,7 +78,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
         }
     }
     let expected = vec![
-        Record::Start(Start {
+        Record::Start(RecordingStart {
             memspy: "0.1".into(),
             pid: 9,
             host: "h".into(),
@@ -93,29 +93,29 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
         stack(0, None, 0),
         stack(1, Some(0), 0),
         thread(0, Some(42), 7, Some("Ma"), true),
-        sample(100, vec![entry(0, 1, true, Activity::Active)]),
-        sample(90, vec![entry(0, 1, true, Activity::Active)]),
-        sample(90, vec![entry(0, 0, false, Activity::Unknown)]),
-        sample(100, vec![entry(0, 0, false, Activity::Idle)]),
-        sample(110, vec![entry(0, 0, false, Activity::Idle)]),
+        sample(100, vec![entry(0, 1, true, ThreadActivity::Active)]),
+        sample(90, vec![entry(0, 1, true, ThreadActivity::Active)]),
+        sample(90, vec![entry(0, 0, false, ThreadActivity::Unknown)]),
+        sample(100, vec![entry(0, 0, false, ThreadActivity::Idle)]),
+        sample(110, vec![entry(0, 0, false, ThreadActivity::Idle)]),
         Record::Counters { time: Nanos(115), device: CudaIndex(1), counters: Box::new(counters) },
-        map(Consistency::Consistent),
-        holders(),
-        Record::Step(Step { time: Nanos(116), step: 99, ..Step::default() }),
-        Record::Step(Step {
+        map(SnapshotConsistency::Consistent),
+        owners(),
+        Record::Step(TrainingStep { time: Nanos(116), step: 99, ..TrainingStep::default() }),
+        Record::Step(TrainingStep {
             time: Nanos(117),
             step: 5,
             epoch: Some(3),
-            clock: StepClock::Variable,
-            within: None,
+            clock: StepSource::Variable,
+            uncertainty: None,
             is_over: false,
         }),
-        Record::Step(Step {
+        Record::Step(TrainingStep {
             time: Nanos(118),
             step: 6,
             epoch: Some(3),
-            clock: StepClock::Variable,
-            within: Some(Nanos(0)),
+            clock: StepSource::Variable,
+            uncertainty: Some(Nanos(0)),
             is_over: false,
         }),
     ];
@@ -151,10 +151,10 @@ fn thread(
     Record::Definition(Definition::Thread(ThreadId(number), thread))
 }
 
-fn holders() -> Record {
+fn owners() -> Record {
     let weight =
-        HeldStorages { category: Category::Parameter, holder: "w".into(), bytes: 193, count: 2 };
-    let device = HeldOnDevice {
+        OwnedStorages { category: TensorCategory::Parameter, owner: "w".into(), bytes: 193, count: 2 };
+    let device = OwnedOnDevice {
         device: CudaIndex(0),
         allocated: 200,
         rounding: 3,
@@ -163,14 +163,14 @@ fn holders() -> Record {
         held: vec![weight],
     };
     let pause = Some(Nanos(7));
-    let nameless = Vec::new();
+    let unnamed_blocks = Vec::new();
     let (time, age, devices) = (Nanos(115), Nanos(0), vec![device]);
-    Record::Holders(HolderSnapshot { time, pause, devices, age, nameless })
+    Record::Ownership(OwnershipBreakdown { time, pause, devices, age, unnamed_blocks })
 }
 
-fn map(consistency: Consistency) -> Record {
+fn map(consistency: SnapshotConsistency) -> Record {
     let block = |address, size, requested, state| Block { address, size, requested, state };
-    Record::Blocks(BlockMap {
+    Record::Snapshot(AllocatorSnapshot {
         time: Nanos(115),
         device: CudaIndex(0),
         retries: 0,
@@ -195,7 +195,7 @@ fn map(consistency: Consistency) -> Record {
 /// The records of the golden file: every kind, every variant that has fields.
 fn golden() -> Vec<Record> {
     let runtime = |allocator| {
-        Record::Runtime(Runtime {
+        Record::Runtime(TargetRuntime {
             time: Nanos(50),
             python: Some("3.12.1".into()),
             torch: None,
@@ -213,7 +213,7 @@ fn golden() -> Vec<Record> {
             process,
         })
     };
-    let missed = |reader, why| Record::Missed(Missed { time: Nanos(140), reader, why, count: 3 });
+    let missed = |reader, why| Record::Missed(MissedObservation { time: Nanos(140), reader, why, count: 3 });
     let counters = |time, by: i64| {
         let mut counters = AllocatorCounters {
             num_ooms: by,
@@ -229,12 +229,12 @@ fn golden() -> Vec<Record> {
         counters.oversize_segments.freed = -by;
         Record::Counters { time: Nanos(time), device: CudaIndex(1), counters: Box::new(counters) }
     };
-    let degraded = Consistency::Degraded { allocated_in_blocks: 1024, allocated_counter: 1000 };
-    let threads = vec![entry(0, 1, true, Activity::Active), entry(1, 0, false, Activity::Idle)];
+    let degraded = SnapshotConsistency::Degraded { allocated_in_blocks: 1024, allocated_counter: 1000 };
+    let threads = vec![entry(0, 1, true, ThreadActivity::Active), entry(1, 0, false, ThreadActivity::Idle)];
     let mut moved = threads.clone();
-    moved[1] = entry(1, 1, false, Activity::Unknown);
+    moved[1] = entry(1, 1, false, ThreadActivity::Unknown);
     let mut records = vec![
-        Record::Start(Start {
+        Record::Start(RecordingStart {
             memspy: "0.1.0".into(),
             pid: 70_000,
             host: "rechner".into(),
@@ -244,7 +244,7 @@ fn golden() -> Vec<Record> {
             rate: 200,
             rank: None,
         }),
-        Record::Device(Device {
+        Record::Device(GpuDevice {
             cuda_index: Some(CudaIndex(1)),
             nvml_index: None,
             uuid: Some("GPU-1".into()),
@@ -267,7 +267,7 @@ fn golden() -> Vec<Record> {
         thread(0, Some(42), 1 << 46, Some("MainThread"), true),
         thread(1, None, 7, None, false),
         thread(1, None, 7, Some("loader"), false),
-        Record::Source(Source {
+        Record::Source(SourceText {
             function: FunctionId(0),
             first_line: 3,
             text: "def f():\n    pass\n".into(),
@@ -277,25 +277,25 @@ fn golden() -> Vec<Record> {
         sample(10_000_300, threads),
         counters(10_000_400, 7),
         sample(15_000_000, moved),
-        map(Consistency::Consistent),
+        map(SnapshotConsistency::Consistent),
         map(degraded),
         usage(ProcessUsage::Bytes(5 << 30), Some(9)),
         usage(ProcessUsage::Unknown("no NVML".into()), None),
-        missed(ReaderKind::Stacks, MissedWhy::Torn),
-        missed(ReaderKind::Counters, MissedWhy::Late),
-        missed(ReaderKind::Blocks, MissedWhy::Failed("EFAULT".into())),
-        missed(ReaderKind::Gpu, MissedWhy::Torn),
+        missed(ReaderKind::Stacks, MissReason::Torn),
+        missed(ReaderKind::Counters, MissReason::Late),
+        missed(ReaderKind::Snapshots, MissReason::Failed("EFAULT".into())),
+        missed(ReaderKind::Gpu, MissReason::Torn),
     ];
-    records.push(Record::End(End {
+    records.push(Record::End(RecordingEnd {
         time: Nanos(16_000_000),
         reason: EndReason::Failed("disk".into()),
-        totals: Totals {
+        totals: RecordingTotals {
             ticks: 1,
             late: 2,
             stacks: 3,
             torn: 4,
-            maps_consistent: 5,
-            maps_degraded: 6,
+            snapshots_consistent: 5,
+            snapshots_degraded: 6,
             exact: None,
         },
     }));

@@ -2,13 +2,13 @@
 
 mod trace_support;
 
-use memspy::model::{Gap, Nanos, Record};
+use memspy::model::{RecordingGap, Nanos, Record};
 use trace_support::by_hand::reads;
 
 #[test]
 fn a_file_made_by_hand_reads_as_its_prose_says() {
     let gap =
-        |from, to| Record::Gap(Gap { from: Nanos(from), to: Nanos(to), why: "no".to_owned() });
+        |from, to| Record::Gap(RecordingGap { from: Nanos(from), to: Nanos(to), why: "no".to_owned() });
     let by_hand = [
         vec![0, 7, 0, 0, 0, 0, 0, 0, 0],
         // Up to 100 ns from 40; up to 1 ns later from the beginning.

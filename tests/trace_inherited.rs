@@ -3,9 +3,9 @@
 mod trace_support;
 
 use memspy::model::{
-    Arena, CudaIndex, Definition, Frame, FrameId, Function, FunctionId, Inherited, InheritedBlock,
-    InheritedMemory, Levels, Maker, Nanos, Record, Share, Site, SiteId, StackId, StackNode,
-    StackSource, Thread, ThreadId, Triggered,
+    MemoryKind, CudaIndex, Definition, Frame, FrameId, Function, FunctionId, Keyframe, KeyframeBlock,
+    KeyframeMemory, CounterSnapshot, AllocationSource, Nanos, Record, AttributionShare, AllocationSite, SiteId, StackId, StackNode,
+    StackSource, Thread, ThreadId, TriggerFired,
 };
 use trace_support::by_hand::{file, in_two_blocks, reads, reads_as_ever, without_its_first_block};
 use trace_support::{read, write};
@@ -14,7 +14,7 @@ fn definitions() -> Vec<Record> {
     let function = Function { name: "f".into(), file: "a.py".into(), first_line: 3, last_line: 9 };
     let node = StackNode { parent: None, frame: FrameId(0) };
     let thread = Thread { os_id: Some(42), python_id: 7, name: None, main: true };
-    let site = Site {
+    let site = AllocationSite {
         thread: ThreadId(0),
         stack: Some(StackId(0)),
         source: StackSource::Own,
@@ -33,41 +33,41 @@ fn definitions() -> Vec<Record> {
     .to_vec()
 }
 
-fn block(address: u64, size: u64, born: u64, maker: u32) -> InheritedBlock {
+fn block(address: u64, size: u64, born: u64, allocation_source: u32) -> KeyframeBlock {
     let (requested, stands_for, small) = (size, size, false);
-    InheritedBlock { address, size, requested, stands_for, born: Nanos(born), small, maker }
+    KeyframeBlock { address, size, requested, stands_for, allocated_at: Nanos(born), small, allocation_source }
 }
 
 fn inherited() -> Record {
-    let stack = Share { by: Some((ThreadId(0), StackId(0))), weight: 3 };
-    let nobody = Share { by: None, weight: 1 };
-    let sampled = InheritedMemory {
-        arena: Arena::Torch(CudaIndex(0)),
+    let stack = AttributionShare { by: Some((ThreadId(0), StackId(0))), weight: 3 };
+    let nobody = AttributionShare { by: None, weight: 1 };
+    let sampled = KeyframeMemory {
+        memory_kind: MemoryKind::Torch(CudaIndex(0)),
         mapped: Some(Nanos(99)),
         levels: None,
         freed_since: 0,
         blocks: vec![
             block(0x1000, 1024, 0, 0),
-            InheritedBlock { requested: 1000, small: true, ..block(0x2000, 512, 90, 2) },
+            KeyframeBlock { requested: 1000, small: true, ..block(0x2000, 512, 90, 2) },
         ],
     };
-    let exact = InheritedMemory {
-        arena: Arena::Torch(CudaIndex(1)),
+    let exact = KeyframeMemory {
+        memory_kind: MemoryKind::Torch(CudaIndex(1)),
         mapped: None,
-        levels: Some(Levels { allocated: 5, peak: 6, reserved: 7, active: -1 }),
+        levels: Some(CounterSnapshot { allocated: 5, peak: 6, reserved: 7, active: -1 }),
         freed_since: 8,
-        blocks: vec![InheritedBlock { stands_for: 510, ..block(0x200, 512, 1, 1) }],
+        blocks: vec![KeyframeBlock { stands_for: 510, ..block(0x200, 512, 1, 1) }],
     };
-    Record::Inherited(Inherited {
+    Record::Keyframe(Keyframe {
         time: Nanos(100),
-        makers: vec![
-            Maker::Before,
-            Maker::Site(SiteId(0)),
-            Maker::Seen { shares: vec![stack, nobody], span: Some(Nanos(10)) },
-            Maker::NoEvent,
-            Maker::Lost,
-            Maker::NotTaken,
-            Maker::Seen { shares: vec![nobody], span: None },
+        allocation_sources: vec![
+            AllocationSource::Before,
+            AllocationSource::Site(SiteId(0)),
+            AllocationSource::Observed { shares: vec![stack, nobody], span: Some(Nanos(10)) },
+            AllocationSource::NoEvent,
+            AllocationSource::Lost,
+            AllocationSource::NotTaken,
+            AllocationSource::Observed { shares: vec![nobody], span: None },
         ],
         memory: vec![sampled, exact],
     })
@@ -75,7 +75,7 @@ fn inherited() -> Record {
 
 fn triggered() -> Record {
     let (condition, seen) = ("oom".to_owned(), "so".to_owned());
-    Record::Triggered(Triggered { time: Nanos(101), condition, seen })
+    Record::TriggerFired(TriggerFired { time: Nanos(101), condition, seen })
 }
 
 /// The records byte by byte.
@@ -120,10 +120,10 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
 #[test]
 fn the_golden_file_still_reads() {
     let mut records = expected();
-    records.push(Record::End(memspy::model::End {
+    records.push(Record::End(memspy::model::RecordingEnd {
         time: Nanos(102),
         reason: memspy::model::EndReason::Condition("oom".into()),
-        totals: memspy::model::Totals::default(),
+        totals: memspy::model::RecordingTotals::default(),
     }));
     reads_as_ever("trace-v1-inherited.memspy", &records);
 }
@@ -134,9 +134,9 @@ fn makers_whose_description_was_lost_are_lost_and_their_blocks_stay() {
     assert_eq!(read(&whole).0, expected());
     // The block with the definitions does not arrive.
     let records = without_its_first_block(whole);
-    let Record::Inherited(found) = &records[0] else { panic!("{records:?}") };
-    assert_eq!(found.makers[1], Maker::Lost);
-    let Maker::Seen { shares, .. } = &found.makers[2] else { panic!() };
+    let Record::Keyframe(found) = &records[0] else { panic!("{records:?}") };
+    assert_eq!(found.allocation_sources[1], AllocationSource::Lost);
+    let AllocationSource::Observed { shares, .. } = &found.allocation_sources[2] else { panic!() };
     assert!(shares.iter().all(|share| share.by.is_none()));
     assert_eq!(found.memory[0].blocks.len(), 2);
 }
@@ -150,7 +150,7 @@ fn numbers_that_lie_are_damage_and_make_no_room() {
         let payload: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
         let (records, summary) = read(&file(&[&payload]));
         assert_eq!(summary.damaged_places, 1, "byte {at} of {records:?}");
-        assert!(!records.iter().any(|r| matches!(r, Record::Inherited(_))));
+        assert!(!records.iter().any(|r| matches!(r, Record::Keyframe(_))));
     }
     // What refers to nothing is refused by the writer.
     let result = std::panic::catch_unwind(|| write(&[inherited()]));

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use memspy::model::{Nanos, Record, RecordSink};
-use memspy::trace::{Reader, Writer};
+use memspy::trace::{TraceReader, TraceWriter};
 use trace_support::{Dice, Loop};
 
 const PATH: &str = "MEMSPY_TEST_TRACE_TO_WRITE";
@@ -20,7 +20,7 @@ fn the_recorder_that_is_killed() {
     let Some(path) = std::env::var_os(PATH) else {
         return;
     };
-    let mut writer = Writer::create(path, true).unwrap();
+    let mut writer = TraceWriter::create(path, true).unwrap();
     println!("READY");
     endless(|record| {
         writer.record(record).unwrap();
@@ -68,7 +68,7 @@ fn killed_at_random_moments_it_leaves_a_readable_trace() {
         child.wait().unwrap();
 
         let mut records = Vec::new();
-        let summary = Reader::open(&path).unwrap().replay(&mut records).unwrap();
+        let summary = TraceReader::open(&path).unwrap().replay(&mut records).unwrap();
         assert!(!summary.complete);
         assert_eq!(summary.damaged_places, 0, "{summary:?}");
         if expected.len() < records.len() {
@@ -92,19 +92,19 @@ fn up_to(count: usize) -> Vec<Record> {
 fn a_recording_killed_within_its_first_second_keeps_a_third_of_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("early.trace");
-    let mut writer = Writer::create(&path, false).unwrap().with_early_blocks();
+    let mut writer = TraceWriter::create(&path, false).unwrap().with_early_blocks();
     let (mut it, mut opening) = (Loop::new(3), Vec::new());
     it.opening(&mut opening);
     it.define(8, 4, &mut opening);
     opening.iter().for_each(|record| writer.record(record).unwrap());
     writer.sync().unwrap();
     let sample = |n: u64| {
-        Record::Sample(memspy::model::Sample { time: Nanos(n * 10_000_000), threads: Vec::new() })
+        Record::Sample(memspy::model::StackSample { time: Nanos(n * 10_000_000), threads: Vec::new() })
     };
     for now in 0..1000u64 {
         writer.record(&sample(now)).unwrap();
         let mut records: Vec<Record> = Vec::new();
-        Reader::open(&path).unwrap().replay(&mut records).unwrap();
+        TraceReader::open(&path).unwrap().replay(&mut records).unwrap();
         // In hundredths of a second, the last of which has no length yet.
         let kept = (records.len() - opening.len()) as u64;
         let may_lack = (2 * now).div_ceil(3).clamp(10, 100) + 1;

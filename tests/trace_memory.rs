@@ -6,8 +6,8 @@ mod trace_support;
 
 use std::fs;
 
-use memspy::model::{Definition, Function, FunctionId, Record, RecordSink, Source};
-use memspy::trace::{Reader, Writer};
+use memspy::model::{Definition, Function, FunctionId, Record, RecordSink, SourceText};
+use memspy::trace::{TraceReader, TraceWriter};
 use trace_support::Dice;
 
 const SOURCES: usize = 200;
@@ -34,7 +34,7 @@ fn peak() -> u64 {
 fn memory_does_not_grow_with_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("large.trace");
-    let mut writer = Writer::create(&path, false).unwrap();
+    let mut writer = TraceWriter::create(&path, false).unwrap();
     let function = Function { name: "f".into(), file: "f.py".into(), first_line: 1, last_line: 1 };
     let definition = Definition::Function(FunctionId(0), function);
     writer.record(&Record::Definition(definition)).unwrap();
@@ -45,7 +45,7 @@ fn memory_does_not_grow_with_the_file() {
             .flat_map(|_| dice.roll(u64::MAX).to_le_bytes())
             .map(|b| char::from(b' ' + b % 94))
             .collect();
-        let source = Source { function: FunctionId(0), first_line: 1, text: text.into() };
+        let source = SourceText { function: FunctionId(0), first_line: 1, text: text.into() };
         writer.record(&Record::Source(source)).unwrap();
     }
     let (_, written) = writer.finish().unwrap();
@@ -55,7 +55,7 @@ fn memory_does_not_grow_with_the_file() {
     fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = peak();
     let mut sink = Forget(0);
-    let summary = Reader::open(&path).unwrap().replay(&mut sink).unwrap();
+    let summary = TraceReader::open(&path).unwrap().replay(&mut sink).unwrap();
     assert_eq!(summary.records, sink.0);
     let grown = peak() - before;
     println!("{} MiB read, {} MiB taken", written.bytes >> 20, grown >> 20);

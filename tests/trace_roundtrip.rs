@@ -6,14 +6,14 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use memspy::model::{Nanos, Record, RecordSink};
-use memspy::trace::{ReadError, Reader, Rejected, Writer};
+use memspy::trace::{ReadError, TraceReader, RejectedRecord, TraceWriter};
 use proptest::prelude::*;
 use trace_support::{Loop, any_record::recording, borders, read, write};
 
 proptest! {
     #[test]
     fn every_recording_reads_back(records in recording(), flushes in proptest::collection::vec(any::<bool>(), 60)) {
-        let mut writer = Writer::new(Vec::new()).unwrap();
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
         for (record, flush) in records.iter().zip(flushes.iter().cycle()) {
             writer.record(record).unwrap();
             if *flush {
@@ -38,7 +38,7 @@ fn a_long_recording_reads_back_from_a_file() {
     let records = Loop::story(1, 3000);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.trace");
-    let mut writer = Writer::create(&path, false).unwrap();
+    let mut writer = TraceWriter::create(&path, false).unwrap();
     for record in &records {
         writer.record(record).unwrap();
     }
@@ -47,7 +47,7 @@ fn a_long_recording_reads_back_from_a_file() {
     assert_eq!(written.bytes, std::fs::metadata(&path).unwrap().len());
     assert!((15..40).contains(&written.blocks), "15 s: {written:?}");
 
-    let mut reader = Reader::open(&path).unwrap();
+    let mut reader = TraceReader::open(&path).unwrap();
     for _ in 0..2 {
         let mut copy = Vec::new();
         let mut seen = Vec::new();
@@ -69,7 +69,7 @@ fn a_long_recording_reads_back_from_a_file() {
 fn a_caller_may_stop_after_any_block() {
     let bytes = write(&Loop::story(2, 1000));
     let mut records = Vec::new();
-    let summary = Reader::from_bytes(&bytes)
+    let summary = TraceReader::from_bytes(&bytes)
         .unwrap()
         .replay_with(&mut records, &mut |_| ControlFlow::Break(()))
         .unwrap();
@@ -87,7 +87,7 @@ fn what_the_sink_says_reaches_the_caller() {
         }
     }
     let bytes = write(&Loop::story(2, 10));
-    match Reader::from_bytes(&bytes).unwrap().replay(&mut Full) {
+    match TraceReader::from_bytes(&bytes).unwrap().replay(&mut Full) {
         Err(ReadError::Sink { source }) => assert_eq!(source.to_string(), "no more"),
         other => panic!("{other:?}"),
     }
@@ -99,7 +99,7 @@ fn a_block_is_written_at_least_once_a_second() {
     let mut it = Loop::new(3);
     it.opening(&mut records);
     it.define(1, 1, &mut records);
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for record in &records {
         writer.record(record).unwrap();
     }
@@ -113,7 +113,7 @@ fn a_block_is_written_at_least_once_a_second() {
 
 #[test]
 fn what_waits_is_written_when_the_recorder_says_so() {
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
     writer.record(&Loop::start()).unwrap();
     let before = writer.bytes_written();
     let second = Duration::from_secs(1);
@@ -141,13 +141,13 @@ fn a_record_that_cannot_be_read_back_is_refused_and_what_came_before_is_kept() {
         Record::Sample(sample)
     };
     for bad in [records[5].clone(), undefined] {
-        let mut writer = Writer::new(Vec::new()).unwrap();
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
         for record in &good {
             writer.record(record).unwrap();
         }
         let error = writer.record(&bad).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-        assert!(error.get_ref().is_some_and(|e| e.downcast_ref::<Rejected>().is_some()));
+        assert!(error.get_ref().is_some_and(|e| e.downcast_ref::<RejectedRecord>().is_some()));
         assert!(writer.record(&good[0]).is_err(), "it stays failed");
         assert!(writer.finish().is_err(), "and says so at the end");
     }
@@ -155,7 +155,7 @@ fn a_record_that_cannot_be_read_back_is_refused_and_what_came_before_is_kept() {
 
 #[test]
 fn nothing_follows_the_end() {
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let records = Loop::story(5, 3);
     for record in &records {
         writer.record(record).unwrap();

@@ -3,7 +3,7 @@
 mod trace_support;
 
 use memspy::model::{Record, RecordSink};
-use memspy::trace::Writer;
+use memspy::trace::TraceWriter;
 use trace_support::Loop;
 use trace_support::allocations::{self, Allocations, Likeness};
 
@@ -16,7 +16,7 @@ fn bytes_per_sample(moves: bool, mut more: impl FnMut(&mut Loop, u64) -> Vec<Rec
     let mut opening = Vec::new();
     it.opening(&mut opening);
     it.define(30, 4, &mut opening);
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for record in &opening {
         writer.record(record).unwrap();
     }
@@ -48,7 +48,7 @@ fn with_busy_counters_at_every_sample_it_stays_under_40_bytes() {
         let Record::Counters { counters, .. } = &record else { unreachable!() };
         if let Some(before) = before.replace(counters.clone()) {
             changed += memspy::model::StatKey::all()
-                .filter(|key| key.of(counters) != key.of(&before))
+                .filter(|key| key.value_in(counters) != key.value_in(&before))
                 .count();
         }
         vec![record]

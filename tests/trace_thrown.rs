@@ -3,10 +3,10 @@
 mod trace_support;
 
 use memspy::model::{
-    Definition, End, EndReason, Frame, FrameId, Function, FunctionId, Nanos, Record, StackId,
-    StackNode, Thread, ThreadId, Thrown, ThrownError, Totals,
+    Definition, RecordingEnd, EndReason, Frame, FrameId, Function, FunctionId, Nanos, Record, StackId,
+    StackNode, Thread, ThreadId, OomException, RaisedError, RecordingTotals,
 };
-use memspy::trace::{Names, Rewriter};
+use memspy::trace::{DefinitionTables, Renumberer};
 use trace_support::by_hand::{in_two_blocks, reads, reads_as_ever, without_its_first_block};
 use trace_support::{read, write};
 
@@ -25,20 +25,20 @@ fn definitions() -> Vec<Record> {
     .to_vec()
 }
 
-fn thrown(time: u64, error: Option<(Option<u32>, Option<u32>)>) -> Record {
-    let error = error.map(|(thread, stack)| ThrownError {
+fn oom_exception(time: u64, error: Option<(Option<u32>, Option<u32>)>) -> Record {
+    let error = error.map(|(thread, stack)| RaisedError {
         thread: thread.map(ThreadId),
         stack: stack.map(StackId),
         text: "no".to_owned(),
     });
-    Record::Thrown(Thrown { time: Nanos(time), error })
+    Record::OomException(OomException { time: Nanos(time), error })
 }
 
 fn expected() -> Vec<Record> {
     let mut records = definitions();
-    records.push(thrown(100, Some((Some(0), Some(0)))));
-    records.push(thrown(101, Some((None, None))));
-    records.push(thrown(102, None));
+    records.push(oom_exception(100, Some((Some(0), Some(0)))));
+    records.push(oom_exception(101, Some((None, None))));
+    records.push(oom_exception(102, None));
     records
 }
 
@@ -66,8 +66,8 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
 #[test]
 fn the_golden_file_still_reads() {
     let mut records = expected();
-    let (reason, totals) = (EndReason::TargetExited, Totals::default());
-    records.push(Record::End(End { time: Nanos(103), reason, totals }));
+    let (reason, totals) = (EndReason::TargetExited, RecordingTotals::default());
+    records.push(Record::End(RecordingEnd { time: Nanos(103), reason, totals }));
     reads_as_ever("trace-v1-thrown.memspy", &records);
 }
 
@@ -77,20 +77,20 @@ fn words_whose_stack_was_lost_stay() {
     assert_eq!(read(&whole).0, expected());
     let records = without_its_first_block(whole);
     let unknown = Some((None, None));
-    assert_eq!(records, [thrown(100, unknown), thrown(101, unknown), thrown(102, None)]);
+    assert_eq!(records, [oom_exception(100, unknown), oom_exception(101, unknown), oom_exception(102, None)]);
 }
 
 #[test]
 fn what_refers_to_nothing_is_refused_by_the_writer() {
     for error in [(Some(0), None), (None, Some(0))] {
-        let record = thrown(1, Some(error));
+        let record = oom_exception(1, Some(error));
         assert!(std::panic::catch_unwind(|| write(&[record])).is_err(), "{error:?}");
     }
 }
 
 #[test]
 fn its_stack_goes_with_it_into_other_numbers() {
-    let mut names = Names::default();
+    let mut names = DefinitionTables::default();
     let other = Function { name: "g".into(), file: "b.py".into(), first_line: 1, last_line: 1 };
     let mut records = vec![Record::Definition(Definition::Function(FunctionId(0), other))];
     records.extend(definitions().into_iter().map(|record| match record {
@@ -102,10 +102,10 @@ fn its_stack_goes_with_it_into_other_numbers() {
         }
         other => other,
     }));
-    assert!(records.iter().all(|record| names.take(record)));
+    assert!(records.iter().all(|record| names.on_definition(record)));
     let mut out = Vec::new();
-    let record = thrown(5, Some((Some(0), Some(0))));
-    Rewriter::new().rewrite(&names, &record, &mut out);
+    let record = oom_exception(5, Some((Some(0), Some(0))));
+    Renumberer::new().rewrite(&names, &record, &mut out);
     // The function that it does not use is left behind.
     let mut expected = definitions();
     expected.push(record);

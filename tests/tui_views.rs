@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use analysis_script::live_job::{GPU, LINEAR, device, job, live, usage};
 use analysis_script::{MIB, Script};
-use memspy::analysis::Live;
+use memspy::analysis::LiveProfile;
 use memspy::model::*;
 use memspy::render;
-use memspy::tui::{Asked, Holders, Palette, Picture, Seen, State, View, draw};
+use memspy::tui::{KeyAction, OwnersView, Palette, ViewModel, LastOwners, ViewState, ListView, draw};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -17,46 +17,46 @@ use ratatui::style::Color;
 
 const FULL: Palette = Palette { color: true, unicode: true };
 
-fn state() -> State {
-    State::new(None, Duration::from_millis(250))
+fn state() -> ViewState {
+    ViewState::new(None, Duration::from_millis(250))
 }
 
-fn picture(live: &Live, state: &mut State) -> Picture {
-    Picture::of(live, state, false, false)
+fn picture(live: &LiveProfile, state: &mut ViewState) -> ViewModel {
+    ViewModel::new(live, state, false, false)
 }
 
 /// The picture as lines of text.
 fn drawn(
-    picture: &Picture,
-    holders: &Holders,
-    state: &mut State,
+    picture: &ViewModel,
+    owners: &OwnersView,
+    state: &mut ViewState,
     palette: Palette,
     (width, height): (u16, u16),
 ) -> Vec<String> {
-    let terminal = screen(picture, holders, state, palette, (width, height));
+    let terminal = screen(picture, owners, state, palette, (width, height));
     let buffer = terminal.backend().buffer();
     let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
     (0..height).map(|y| row(y).trim_end().to_owned()).collect()
 }
 
 fn screen(
-    picture: &Picture,
-    holders: &Holders,
-    state: &mut State,
+    picture: &ViewModel,
+    owners: &OwnersView,
+    state: &mut ViewState,
     palette: Palette,
     (width, height): (u16, u16),
 ) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, picture, holders, state, palette)).unwrap();
+    terminal.draw(|frame| draw(frame, picture, owners, state, palette)).unwrap();
     terminal
 }
 
-fn at(live: &Live, state: &mut State, size: (u16, u16)) -> Vec<String> {
+fn at(live: &LiveProfile, state: &mut ViewState, size: (u16, u16)) -> Vec<String> {
     let picture = picture(live, state);
-    drawn(&picture, &Holders::default(), state, FULL, size)
+    drawn(&picture, &OwnersView::default(), state, FULL, size)
 }
 
-fn press(state: &mut State, code: KeyCode) -> Asked {
+fn press(state: &mut ViewState, code: KeyCode) -> KeyAction {
     state.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
@@ -132,39 +132,39 @@ fn stacks_are_listed_from_the_inside() {
     let lines = at(&live, &mut state, (160, 24));
     let whole = format!("Linear.forward ({LINEAR}:125)");
     assert!(lines.iter().any(|line| line.contains(&whole)), "{}", lines.join("\n"));
-    assert_eq!(press(&mut state, KeyCode::Esc), Asked::Nothing, "closes the window");
-    assert_eq!(press(&mut state, KeyCode::Esc), Asked::Quit);
+    assert_eq!(press(&mut state, KeyCode::Esc), KeyAction::Nothing, "closes the window");
+    assert_eq!(press(&mut state, KeyCode::Esc), KeyAction::Quit);
 }
 
-fn held(category: Category, holder: &str, bytes: u64) -> HeldStorages {
-    HeldStorages { category, holder: holder.into(), bytes, count: 1 }
+fn held(category: TensorCategory, owner: &str, bytes: u64) -> OwnedStorages {
+    OwnedStorages { category, owner: owner.into(), bytes, count: 1 }
 }
 
-fn holders() -> Holders {
-    let snapshot = HolderSnapshot {
+fn owners() -> OwnersView {
+    let snapshot = OwnershipBreakdown {
         time: Nanos(0),
         pause: Some(Nanos(43_210_000)),
         age: Nanos(0),
-        nameless: Vec::new(),
-        devices: vec![HeldOnDevice {
+        unnamed_blocks: Vec::new(),
+        devices: vec![OwnedOnDevice {
             device: GPU,
             allocated: 407 * MIB,
             rounding: MIB,
             without_tensor: 6 * MIB,
             results: Some(0),
             held: vec![
-                held(Category::Parameter, "b.weight", 100 * MIB),
-                held(Category::Parameter, "a.weight", 200 * MIB),
-                held(Category::Other, "main: batch", 100 * MIB),
+                held(TensorCategory::Parameter, "b.weight", 100 * MIB),
+                held(TensorCategory::Parameter, "a.weight", 200 * MIB),
+                held(TensorCategory::Other, "main: batch", 100 * MIB),
             ],
         }],
     };
     let mut stops = Stops::default();
     stops.add(Duration::from_millis(20));
     stops.add(Duration::from_micros(43_200));
-    Holders {
+    OwnersView {
         looking: false,
-        last: Some(Ok(Seen { snapshot, age: Duration::from_secs(3), stops })),
+        last: Some(Ok(LastOwners { snapshot, age: Duration::from_secs(3), stops })),
     }
 }
 
@@ -172,16 +172,16 @@ fn holders() -> Holders {
 fn holders_are_listed_by_category_with_the_pause_they_cost() {
     let live = live(&job());
     let mut state = state();
-    assert_eq!(press(&mut state, KeyCode::Char('h')), Asked::LookAtHolders);
+    assert_eq!(press(&mut state, KeyCode::Char('h')), KeyAction::ReadOwners);
     let now = picture(&live, &mut state);
-    let lines = drawn(&now, &Holders::default(), &mut state, FULL, (80, 24));
+    let lines = drawn(&now, &OwnersView::default(), &mut state, FULL, (80, 24));
     assert!(lines.iter().any(|line| line == "h looks who holds the memory"));
-    let lines = drawn(&now, &holders(), &mut state, FULL, (80, 24));
-    let title = "By holder: 407.00 MiB 3.0 s ago; the job stood still for 43.2 ms (2 stops)";
+    let lines = drawn(&now, &owners(), &mut state, FULL, (80, 24));
+    let title = "By owner: 407.00 MiB 3.0 s ago; the job stood still for 43.2 ms (2 stops)";
     assert!(lines.iter().any(|line| line.starts_with(&title[..60])), "{}", lines.join("\n"));
     let list: Vec<&str> = lines
         .iter()
-        .skip_while(|line| !line.contains("HOLDER"))
+        .skip_while(|line| !line.contains("OWNER"))
         .skip(1)
         .map(|line| line.trim())
         .take_while(|line| !line.is_empty())
@@ -196,7 +196,7 @@ fn holders_are_listed_by_category_with_the_pause_they_cost() {
         "1.00 MiB    0.2 %         -  [rounding]",
     ];
     assert_eq!(list, expected);
-    let failed = Holders { looking: false, last: Some(Err("it is traced by gdb".into())) };
+    let failed = OwnersView { looking: false, last: Some(Err("it is traced by gdb".into())) };
     let lines = drawn(&now, &failed, &mut state, FULL, (80, 24));
     let why = "cannot tell who holds the memory: it is traced by gdb";
     assert!(lines.iter().any(|line| line == why));
@@ -217,7 +217,7 @@ fn unknown_is_shown_as_unknown() {
     assert!(lines.contains("▒???"), "what is in use by somebody is not drawn as free: {lines}");
 
     let mut script = Script::new(100);
-    script.records.push(Record::Runtime(Runtime {
+    script.records.push(Record::Runtime(TargetRuntime {
         time: Nanos(0),
         python: Some("3.12.1".into()),
         torch: None,
@@ -245,7 +245,7 @@ fn every_size_is_served_without_a_panic() {
     script.tick();
     let live = live(&script);
     let mut state = state();
-    let whole = Picture::of(&live, &mut state, false, true);
+    let whole = ViewModel::new(&live, &mut state, false, true);
     for keys in ["", "?", "l\n", "s", "s\n", "h", "h\n"] {
         for width in
             [0, 1, 2, 3, 7, 9, 10, 11, 15, 20, 28, 33, 39, 40, 41, 59, 60, 79, 80, 81, 132, 250]
@@ -256,7 +256,7 @@ fn every_size_is_served_without_a_panic() {
                     press(&mut state, code);
                 }
                 for code in [KeyCode::End, KeyCode::PageUp, KeyCode::Down] {
-                    drawn(&whole, &holders(), &mut state, FULL, (width, height));
+                    drawn(&whole, &owners(), &mut state, FULL, (width, height));
                     press(&mut state, code);
                 }
                 press(&mut state, KeyCode::Enter);
@@ -274,7 +274,7 @@ fn forty_columns_and_ten_rows_keep_what_matters() {
     assert!(lines[0].starts_with("memspy top  pid 42"), "{}", lines[0]);
     assert!(lines.iter().any(|line| line.contains("alloc 407 MiB  ▒ cached 20.0 MiB")));
     assert_eq!(row(&lines, "[before recording]"), ["300.00 MiB"]);
-    assert!(lines[9].starts_with("q quit ? help l lines s stacks h holders"), "{}", lines[9]);
+    assert!(lines[9].starts_with("q quit ? help l lines s stacks h owners"), "{}", lines[9]);
     assert_eq!(row(&lines, "load (train.py:20)"), ["100.00 MiB"]);
 }
 
@@ -288,14 +288,14 @@ fn terminals_without_colours_or_unicode_get_neither() {
         if help {
             press(&mut state, KeyCode::Char('?'));
         }
-        let terminal = screen(&picture, &holders(), &mut state, plain, (80, 24));
+        let terminal = screen(&picture, &owners(), &mut state, plain, (80, 24));
         for cell in &terminal.backend().buffer().content {
             assert_eq!((cell.fg, cell.bg), (Color::Reset, Color::Reset));
             assert!(cell.symbol().is_ascii(), "{}", cell.symbol());
         }
     }
     press(&mut state, KeyCode::Char('x'));
-    let terminal = screen(&picture, &holders(), &mut state, FULL, (80, 24));
+    let terminal = screen(&picture, &owners(), &mut state, FULL, (80, 24));
     let of_16 =
         |color| !matches!(color, Color::Rgb(..) | Color::Indexed(_) | Color::White | Color::Black);
     let cells = &terminal.backend().buffer().content;
@@ -307,7 +307,7 @@ fn terminals_without_colours_or_unicode_get_neither() {
 fn columns_sort_and_reverse() {
     let live = live(&job());
     let mut state = state();
-    let first = |state: &mut State| {
+    let first = |state: &mut ViewState| {
         let lines = at(&live, state, (100, 30));
         let at = lines.iter().position(|line| line.contains("LINE PEAK")).unwrap();
         (lines[at].clone(), lines[at + 1].split("  ").last().unwrap().to_owned())
@@ -337,7 +337,7 @@ fn the_list_scrolls_to_its_ends_and_no_further() {
     let live = live(&job());
     let mut state = state();
     press(&mut state, KeyCode::Char('a'));
-    let title = |state: &mut State| at(&live, state, (80, 12))[4].clone();
+    let title = |state: &mut ViewState| at(&live, state, (80, 12))[4].clone();
     assert!(title(&mut state).contains("1-4 of 8"), "{}", title(&mut state));
     press(&mut state, KeyCode::End);
     assert!(title(&mut state).contains("5-8 of 8"), "{}", title(&mut state));
@@ -388,9 +388,9 @@ fn a_frozen_picture_stays_whatever_is_asked_of_it() {
     let mut state = state();
     press(&mut state, KeyCode::Char(' '));
     assert!(state.frozen);
-    let frozen = Picture::of(&live, &mut state, false, true);
+    let frozen = ViewModel::new(&live, &mut state, false, true);
     let shown =
-        |state: &mut State| drawn(&frozen, &Holders::default(), state, FULL, (100, 30)).join("\n");
+        |state: &mut ViewState| drawn(&frozen, &OwnersView::default(), state, FULL, (100, 30)).join("\n");
     let lines = shown(&mut state);
     assert!(lines.contains("FROZEN") && lines.contains("frozen: space goes on"), "{lines}");
     let seen = script.records.len();
@@ -421,7 +421,7 @@ fn devices_are_chosen_one_after_the_other() {
     script.tick();
     let live = live(&script);
     let mut state = state();
-    let peak = |state: &mut State| at(&live, state, (80, 30)).join("\n");
+    let peak = |state: &mut ViewState| at(&live, state, (80, 30)).join("\n");
     let first = peak(&mut state);
     assert!(first.contains("GPU 0 [") && first.contains("GPU 1 ["), "{first}");
     assert!(first.contains("peak: allocated 427 MiB"), "{first}");
@@ -431,7 +431,7 @@ fn devices_are_chosen_one_after_the_other() {
     assert_eq!(row(&at(&live, &mut state, (80, 30)), "[before recording]")[0], "50.00 MiB");
     press(&mut state, KeyCode::Char('g'));
     assert!(peak(&mut state).contains("peak: allocated 427 MiB"));
-    let mut state = State::new(Some(CudaIndex(7)), Duration::from_secs(1));
+    let mut state = ViewState::new(Some(CudaIndex(7)), Duration::from_secs(1));
     assert!(
         peak(&mut state).contains("nothing is known of PyTorch's memory on GPU 7; g goes to GPU 0")
     );
@@ -445,7 +445,7 @@ fn the_last_picture_says_how_it_ended() {
     let mut state = state();
     let mut picture = picture(&live, &mut state);
     picture.end("the job has ended".to_owned());
-    let lines = drawn(&picture, &Holders::default(), &mut state, FULL, (80, 24));
+    let lines = drawn(&picture, &OwnersView::default(), &mut state, FULL, (80, 24));
     assert!(lines[0].contains("ENDED"), "{}", lines[0]);
     assert!(lines[22].contains("the job has ended; this is the last picture. q quits"));
     assert_eq!(row(&lines, "load (train.py:20)")[0], "100.00 MiB");
@@ -458,12 +458,12 @@ fn intervals_and_the_ways_to_quit() {
         press(&mut state, KeyCode::Char(key));
         assert_eq!(state.interval, Duration::from_millis(millis));
     }
-    assert_eq!(press(&mut state, KeyCode::Char('q')), Asked::Quit);
+    assert_eq!(press(&mut state, KeyCode::Char('q')), KeyAction::Quit);
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(state.key(interrupt), Asked::Quit);
+    assert_eq!(state.key(interrupt), KeyAction::Quit);
     press(&mut state, KeyCode::Char('?'));
-    assert_eq!(press(&mut state, KeyCode::Char('x')), Asked::Nothing, "closes the help");
-    assert_eq!(state.view, View::Lines);
+    assert_eq!(press(&mut state, KeyCode::Char('x')), KeyAction::Nothing, "closes the help");
+    assert_eq!(state.view, ListView::Lines);
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn a_recording_that_begins_anew_keeps_sums_marks_and_the_past() {
     let mut live = live(&script);
     let (elapsed, samples) = (live.elapsed(), live.counts().samples);
     assert!(!live.is_full());
-    live.begin_anew();
+    live.reset();
     assert_eq!((live.renewed(), live.elapsed()), (1, elapsed));
     // The next recording's numbers and clock begin at 0; the allocator's mark was reset meanwhile.
     let mut second = Script::new(200);

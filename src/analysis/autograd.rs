@@ -14,12 +14,12 @@ pub(crate) struct EngineFrames {
 
 impl EngineFrames {
     /// Takes notice of a function.
-    pub(crate) fn saw(&mut self, function: &Function) {
+    pub(crate) fn observe(&mut self, function: &Function) {
         self.has_engine_function |= is_engine_function(function);
     }
 
     /// Whether the innermost frame of `stack` waits for the engine.
-    pub(crate) fn waits(&self, stacks: &StackTable, stack: StackId) -> bool {
+    pub(crate) fn is_waiting(&self, stacks: &StackTable, stack: StackId) -> bool {
         let Some(function) = stacks
             .get_stack(stack)
             .and_then(|node| stacks.get_frame(node.frame))

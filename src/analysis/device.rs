@@ -4,28 +4,28 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::births::{Between, Kind, charge_births, hidden_deaths};
-use super::charge::{Charge, Origin};
+use super::attribution::{SnapshotInterval, BlockGroup, attribute_allocations, hidden_frees};
+use super::block_attribution::{BlockAttribution, AllocationOrigin};
 use super::high_water::HighWater;
-use super::ledger::{Interval, Ledger, PerPool};
-use super::line_bounds::Around;
+use super::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
+use super::line_bounds::CounterBracket;
 use super::timeline::{Timeline, TimelinePoint};
 use crate::model::{
-    AllocatorCounters, BlockMap, BlockState, Consistency, InheritedBlock, Nanos, Pool,
+    AllocatorCounters, AllocatorSnapshot, BlockState, SnapshotConsistency, KeyframeBlock, Nanos, Pool,
 };
 
 /// Which moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moment {
-    /// The highest block map recorded.
+    /// The highest snapshot recorded.
     Peak,
-    /// The last block map recorded.
+    /// The last snapshot recorded.
     End,
 }
 
-/// A device's memory at the moment of one block map, with the charge of every block.
+/// A device's memory at the moment of one snapshot, with the charge of every block.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
+pub struct AttributedSnapshot {
     /// When.
     pub time: Nanos,
     /// Bytes allocated: the sum of the blocks, or the counter's value where the map is degraded and
@@ -40,13 +40,13 @@ pub struct Snapshot {
     /// Size of the largest free block, in bytes; 0 when there is none.
     pub largest_free: u64,
     /// Whether the map is one instant's truth.
-    pub consistency: Consistency,
+    pub consistency: SnapshotConsistency,
     /// Bytes of blocks that were there when the recording began.
     pub before_recording: u64,
-    pub(crate) blocks: Vec<(u64, Arc<Charge>)>,
+    pub(crate) blocks: Vec<(u64, Arc<BlockAttribution>)>,
 }
 
-impl Snapshot {
+impl AttributedSnapshot {
     /// Bytes in the allocator's cache: reserved, but neither allocated nor waiting to be freed.
     pub fn cached(&self) -> u64 {
         self.reserved.saturating_sub(self.in_blocks).saturating_sub(self.pending_free)
@@ -61,47 +61,47 @@ impl Snapshot {
     /// Height for comparison: a degraded map has to be 1 % higher than a consistent one to win.
     fn rank(&self) -> u64 {
         match self.consistency {
-            Consistency::Consistent => self.allocated,
-            Consistency::Degraded { .. } => self.allocated - self.allocated / 100,
+            SnapshotConsistency::Consistent => self.allocated,
+            SnapshotConsistency::Degraded { .. } => self.allocated - self.allocated / 100,
         }
     }
 }
 
 /// An allocated block known from a map.
 #[derive(Debug, Clone)]
-struct Living {
-    kind: Kind,
-    charge: Option<Arc<Charge>>,
+struct LiveBlock {
+    kind: BlockGroup,
+    attribution: Option<Arc<BlockAttribution>>,
 }
 
 /// A map's allocated blocks by address, and the sums of the rest.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SnapshotBlocks {
     time: Nanos,
-    blocks: FxHashMap<u64, Living>,
+    blocks: FxHashMap<u64, LiveBlock>,
     reserved: u64,
     pending_free: u64,
     largest_free: u64,
-    consistency: Consistency,
+    consistency: SnapshotConsistency,
 }
 
-impl Seen {
-    pub(crate) fn of(map: &BlockMap) -> Seen {
-        let mut seen = Seen {
-            time: map.time,
+impl SnapshotBlocks {
+    pub(crate) fn new(snapshot: &AllocatorSnapshot) -> SnapshotBlocks {
+        let mut seen = SnapshotBlocks {
+            time: snapshot.time,
             blocks: FxHashMap::default(),
-            reserved: map.reserved(),
+            reserved: snapshot.reserved(),
             pending_free: 0,
             largest_free: 0,
-            consistency: map.consistency,
+            consistency: snapshot.consistency,
         };
-        for (segment, block) in map.blocks() {
+        for (segment, block) in snapshot.blocks() {
             match block.state {
                 BlockState::Allocated => {
                     let pool = if segment.small { Pool::Small } else { Pool::Large };
-                    let kind = Kind { size: block.size, requested: block.requested, pool };
+                    let kind = BlockGroup { size: block.size, requested: block.requested, pool };
                     // A torn map may show an address twice; the later block counts.
-                    seen.blocks.insert(block.address, Living { kind, charge: None });
+                    seen.blocks.insert(block.address, LiveBlock { kind, attribution: None });
                 }
                 BlockState::PendingFree => seen.pending_free += block.size,
                 BlockState::Inactive => seen.largest_free = seen.largest_free.max(block.size),
@@ -118,22 +118,22 @@ pub(crate) struct DeviceProfile {
     pub(crate) allocated: Option<HighWater>,
     pub(crate) reserved: Option<HighWater>,
     pub(crate) timeline: Timeline,
-    pub(crate) peak: Option<Arc<Snapshot>>,
-    pub(crate) end: Option<Arc<Snapshot>>,
-    pub(crate) maps_consistent: u64,
-    pub(crate) maps_degraded: u64,
+    pub(crate) peak: Option<Arc<AttributedSnapshot>>,
+    pub(crate) end: Option<Arc<AttributedSnapshot>>,
+    pub(crate) snapshots_consistent: u64,
+    pub(crate) snapshots_degraded: u64,
     /// Grows by one whenever the counters change.
     pub(crate) version: u64,
     /// What the counters did around the last look at the stacks; `None` when they stood still.
-    pub(crate) around: Option<Box<Around>>,
-    ledger: Ledger,
-    living: FxHashMap<u64, Living>,
+    pub(crate) around: Option<Box<CounterBracket>>,
+    ledger: CounterIntervals,
+    living: FxHashMap<u64, LiveBlock>,
     /// Blocks that a degraded map did not show; they may only have been overlooked.
-    overlooked: FxHashMap<u64, Living>,
-    last_map: Option<Nanos>,
+    overlooked: FxHashMap<u64, LiveBlock>,
+    last_snapshot: Option<Nanos>,
     /// Height of the highest map.
     top: u64,
-    before: Option<Arc<Charge>>,
+    before: Option<Arc<BlockAttribution>>,
     /// Whether records are missing since the last counters, and since the last map.
     counters_interrupted: bool,
     map_interrupted: bool,
@@ -154,7 +154,7 @@ impl DeviceProfile {
             counters: Some((time, Box::default())),
             allocated: Some(HighWater::from_zero(time)),
             reserved: Some(HighWater::from_zero(time)),
-            last_map: Some(time),
+            last_snapshot: Some(time),
             ..DeviceProfile::default()
         }
     }
@@ -165,7 +165,7 @@ impl DeviceProfile {
         from: Nanos,
         now: Nanos,
         new: &AllocatorCounters,
-        seen: &[(Origin, u64)],
+        seen: &[(AllocationOrigin, u64)],
     ) -> Option<Box<AllocatorCounters>> {
         self.version += 1;
         self.timeline.add(TimelinePoint {
@@ -194,99 +194,99 @@ impl DeviceProfile {
 
     /// Takes a map: finds births, charges them, keeps the moment if it is the highest. `seen_last`
     /// is who was seen at the tick of the map.
-    pub(crate) fn take_map(&mut self, mut map: Seen, tick: Nanos, seen_last: &[(Origin, u64)]) {
-        match map.consistency {
-            Consistency::Consistent => self.maps_consistent += 1,
-            Consistency::Degraded { .. } => self.maps_degraded += 1,
+    pub(crate) fn on_snapshot(&mut self, mut snapshot: SnapshotBlocks, tick: Nanos, seen_last: &[(AllocationOrigin, u64)]) {
+        match snapshot.consistency {
+            SnapshotConsistency::Consistent => self.snapshots_consistent += 1,
+            SnapshotConsistency::Degraded { .. } => self.snapshots_degraded += 1,
         }
         if std::mem::take(&mut self.map_interrupted) {
             // Which of its blocks were born since the one before is not known, nor who made them.
-            let lost = Arc::new(Charge { shares: vec![(Origin::NoStack, 1)], span: None, born: 0 });
-            self.find_living(&mut map.blocks);
-            for block in map.blocks.values_mut() {
-                block.charge.get_or_insert_with(|| lost.clone());
+            let lost = Arc::new(BlockAttribution { shares: vec![(AllocationOrigin::NoStack, 1)], span: None, allocated_at: 0 });
+            self.find_living(&mut snapshot.blocks);
+            for block in snapshot.blocks.values_mut() {
+                block.attribution.get_or_insert_with(|| lost.clone());
             }
-            self.keep_moment(&map);
+            self.keep_moment(&snapshot);
             self.ledger.clear();
-            self.living = map.blocks;
-            self.last_map = Some(map.time);
+            self.living = snapshot.blocks;
+            self.last_snapshot = Some(snapshot.time);
             return;
         }
-        let first = self.last_map.is_none();
-        let lived_on = self.find_living(&mut map.blocks);
+        let first = self.last_snapshot.is_none();
+        let lived_on = self.find_living(&mut snapshot.blocks);
         if first {
-            let before = self.before.get_or_insert_with(Charge::before).clone();
-            for block in map.blocks.values_mut() {
-                block.charge = Some(before.clone());
+            let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
+            for block in snapshot.blocks.values_mut() {
+                block.attribution = Some(before.clone());
             }
         } else {
-            self.charge_born(&mut map, lived_on, tick, seen_last);
+            self.attribute_allocated(&mut snapshot, lived_on, tick, seen_last);
         }
-        self.keep_moment(&map);
+        self.keep_moment(&snapshot);
 
-        if let Consistency::Degraded { .. } = map.consistency {
+        if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
             for (address, block) in self.living.drain() {
-                if !map.blocks.contains_key(&address) {
+                if !snapshot.blocks.contains_key(&address) {
                     self.overlooked.insert(address, block);
                 }
             }
             // A block overlooked now and seen next time may have been born before this map.
-            self.ledger.forget_before(self.last_map.map_or(map.time.0, |t| t.0));
+            self.ledger.forget_before(self.last_snapshot.map_or(snapshot.time.0, |t| t.0));
         } else {
             self.overlooked.clear();
             self.ledger.clear();
         }
-        self.living = map.blocks;
-        self.last_map = Some(map.time);
+        self.living = snapshot.blocks;
+        self.last_snapshot = Some(snapshot.time);
     }
 
     /// About how many bytes it takes, besides what every device takes.
     pub(crate) fn memory(&self) -> u64 {
         let moments = [&self.peak, &self.end].into_iter().flatten();
         let listed: usize = moments.map(|moment| moment.blocks.len()).sum();
-        let blocks = (self.living.len() + self.overlooked.len()) * 4 * size_of::<Living>();
-        self.ledger.memory() + (blocks + listed * size_of::<(u64, Arc<Charge>)>()) as u64
+        let blocks = (self.living.len() + self.overlooked.len()) * 4 * size_of::<LiveBlock>();
+        self.ledger.memory() + (blocks + listed * size_of::<(u64, Arc<BlockAttribution>)>()) as u64
     }
 
     /// Whether nothing was allocated since the last map.
     pub(crate) fn is_settled(&self) -> bool {
-        self.last_map.is_none() || self.ledger.intervals.is_empty()
+        self.last_snapshot.is_none() || self.ledger.intervals.is_empty()
     }
 
     /// When the last map was read.
-    pub(crate) fn last_map(&self) -> Option<Nanos> {
-        self.last_map
+    pub(crate) fn last_snapshot_time(&self) -> Option<Nanos> {
+        self.last_snapshot
     }
 
     /// The blocks of the last map with whom they are charged to.
-    pub(crate) fn living(&self) -> impl Iterator<Item = (u64, Kind, Option<&Arc<Charge>>)> + '_ {
-        self.living.iter().map(|(&address, block)| (address, block.kind, block.charge.as_ref()))
+    pub(crate) fn live_blocks(&self) -> impl Iterator<Item = (u64, BlockGroup, Option<&Arc<BlockAttribution>>)> + '_ {
+        self.living.iter().map(|(&address, block)| (address, block.kind, block.attribution.as_ref()))
     }
 
     /// Goes on from the map that an earlier part of the recording read last, at `mapped`.
-    pub(crate) fn inherit(
+    pub(crate) fn restore(
         &mut self,
         mapped: Nanos,
-        blocks: impl Iterator<Item = (InheritedBlock, Arc<Charge>)>,
+        blocks: impl Iterator<Item = (KeyframeBlock, Arc<BlockAttribution>)>,
         goes_on: bool,
     ) {
         self.living.clear();
         for (block, charge) in blocks {
             let pool = if block.small { Pool::Small } else { Pool::Large };
-            let kind = Kind { size: block.size, requested: block.requested, pool };
-            self.living.insert(block.address, Living { kind, charge: Some(charge) });
+            let kind = BlockGroup { size: block.size, requested: block.requested, pool };
+            self.living.insert(block.address, LiveBlock { kind, attribution: Some(charge) });
         }
-        self.last_map = Some(mapped);
+        self.last_snapshot = Some(mapped);
         // What the counters did before it has been charged already.
         self.ledger.clear();
         self.map_interrupted = false;
         if !goes_on {
-            (self.maps_consistent, self.maps_degraded, self.top) = (0, 0, 0);
+            (self.snapshots_consistent, self.snapshots_degraded, self.top) = (0, 0, 0);
             self.peak = None;
         }
         // The last map stands before the inheritance, without makers: now they are known.
         if let Some(last) = self.end.take() {
-            self.keep_moment(&Seen {
+            self.keep_moment(&SnapshotBlocks {
                 time: last.time,
                 blocks: self.living.clone(),
                 reserved: last.reserved,
@@ -298,14 +298,14 @@ impl DeviceProfile {
     }
 
     /// Gives the blocks known from the map before their charge; returns their bytes.
-    fn find_living(&mut self, blocks: &mut FxHashMap<u64, Living>) -> PerPool {
+    fn find_living(&mut self, blocks: &mut FxHashMap<u64, LiveBlock>) -> PerPool {
         let mut lived_on = [0; 3];
         for (address, block) in blocks {
             let known = [&self.living, &self.overlooked]
                 .into_iter()
                 .find_map(|known| known.get(address).filter(|k| k.kind == block.kind));
             if let Some(known) = known {
-                block.charge.clone_from(&known.charge);
+                block.attribution.clone_from(&known.attribution);
                 lived_on[0] += block.kind.size as i64;
                 lived_on[block.kind.pool as usize] += block.kind.size as i64;
             }
@@ -313,46 +313,46 @@ impl DeviceProfile {
         lived_on
     }
 
-    fn charge_born(
+    fn attribute_allocated(
         &mut self,
-        map: &mut Seen,
+        snapshot: &mut SnapshotBlocks,
         mut lived_on: PerPool,
         tick: Nanos,
-        seen_last: &[(Origin, u64)],
+        seen_last: &[(AllocationOrigin, u64)],
     ) {
-        self.find_reborn(&mut map.blocks, &mut lived_on);
-        let mut born: FxHashMap<Kind, u64> = FxHashMap::default();
+        self.find_reused(&mut snapshot.blocks, &mut lived_on);
+        let mut born: FxHashMap<BlockGroup, u64> = FxHashMap::default();
         let mut in_blocks: PerPool = [0; 3];
-        for block in map.blocks.values() {
+        for block in snapshot.blocks.values() {
             in_blocks[0] += block.kind.size as i64;
             in_blocks[block.kind.pool as usize] += block.kind.size as i64;
-            if block.charge.is_none() {
+            if block.attribution.is_none() {
                 *born.entry(block.kind).or_default() += 1;
             }
         }
         if born.is_empty() {
             return;
         }
-        self.book_rest(in_blocks, tick, map.time, seen_last);
+        self.book_rest(in_blocks, tick, snapshot.time, seen_last);
         let between =
-            Between { lived_on, from: self.last_map.map_or(0, |t| t.0), to: map.time.0, seen_last };
-        let charges = charge_births(&self.ledger, &born, &between);
-        for block in map.blocks.values_mut() {
-            if block.charge.is_none() {
-                block.charge = charges.get(&block.kind).cloned();
+            SnapshotInterval { survived: lived_on, from: self.last_snapshot.map_or(0, |t| t.0), to: snapshot.time.0, seen_last };
+        let charges = attribute_allocations(&self.ledger, &born, &between);
+        for block in snapshot.blocks.values_mut() {
+            if block.attribution.is_none() {
+                block.attribution = charges.get(&block.kind).cloned();
             }
         }
     }
 
     /// Takes the charge from blocks that must have been freed and allocated again (rule 2).
-    fn find_reborn(&self, blocks: &mut FxHashMap<u64, Living>, lived_on: &mut PerPool) {
-        let mut hidden = hidden_deaths(&self.ledger, *lived_on);
+    fn find_reused(&self, blocks: &mut FxHashMap<u64, LiveBlock>, lived_on: &mut PerPool) {
+        let mut hidden = hidden_frees(&self.ledger, *lived_on);
         if hidden.iter().all(|&h| h == 0) {
             return;
         }
         let mut youngest: Vec<(u64, u64)> = blocks
             .iter()
-            .filter_map(|(&address, b)| Some((b.charge.as_ref()?.born, address)))
+            .filter_map(|(&address, b)| Some((b.attribution.as_ref()?.allocated_at, address)))
             .filter(|&(born, _)| born > 0)
             .collect();
         youngest.sort_unstable_by(|a, b| b.cmp(a));
@@ -365,7 +365,7 @@ impl DeviceProfile {
             let pool_or_all = if self.ledger.unpooled { 0 } else { pool };
             if size <= hidden[pool_or_all] {
                 hidden[pool_or_all] -= size;
-                block.charge = None;
+                block.attribution = None;
                 lived_on[0] -= size;
                 lived_on[pool] -= size;
             }
@@ -373,11 +373,11 @@ impl DeviceProfile {
     }
 
     /// Adds what the map shows beyond the counters of its tick: allocated after they were read.
-    fn book_rest(&mut self, in_blocks: PerPool, tick: Nanos, time: Nanos, seen: &[(Origin, u64)]) {
+    fn book_rest(&mut self, in_blocks: PerPool, tick: Nanos, time: Nanos, seen: &[(AllocationOrigin, u64)]) {
         let Some((_, counters)) = &self.counters else {
             return;
         };
-        let current = super::ledger::per_pool(|p| {
+        let current = super::counter_intervals::per_pool(|p| {
             counters.stat(crate::model::Metric::AllocatedBytes, p).current
         });
         let mut bytes = [0; 3];
@@ -385,7 +385,7 @@ impl DeviceProfile {
             bytes[p] = (in_blocks[p] - current[p]).max(0);
         }
         if bytes[0] > 0 {
-            self.ledger.push(Interval {
+            self.ledger.push(CounterInterval {
                 from: tick.0.min(time.0),
                 to: time.0.max(tick.0),
                 bytes,
@@ -398,30 +398,30 @@ impl DeviceProfile {
         }
     }
 
-    fn keep_moment(&mut self, map: &Seen) {
-        let in_blocks = map.blocks.values().map(|b| b.kind.size).sum();
-        let before = self.before.get_or_insert_with(Charge::before).clone();
+    fn keep_moment(&mut self, snapshot: &SnapshotBlocks) {
+        let in_blocks = snapshot.blocks.values().map(|b| b.kind.size).sum();
+        let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
         let mut before_recording = 0;
-        let mut blocks: Vec<(u64, Arc<Charge>)> = Vec::with_capacity(map.blocks.len());
-        for block in map.blocks.values() {
-            let charge = block.charge.as_ref().unwrap_or(&before).clone();
-            if charge.born == 0 {
+        let mut blocks: Vec<(u64, Arc<BlockAttribution>)> = Vec::with_capacity(snapshot.blocks.len());
+        for block in snapshot.blocks.values() {
+            let charge = block.attribution.as_ref().unwrap_or(&before).clone();
+            if charge.allocated_at == 0 {
                 before_recording += block.kind.size;
             }
             blocks.push((block.kind.size, charge));
         }
-        let allocated = match map.consistency {
-            Consistency::Consistent => in_blocks,
-            Consistency::Degraded { allocated_counter, .. } => allocated_counter.max(in_blocks),
+        let allocated = match snapshot.consistency {
+            SnapshotConsistency::Consistent => in_blocks,
+            SnapshotConsistency::Degraded { allocated_counter, .. } => allocated_counter.max(in_blocks),
         };
-        let snapshot = Arc::new(Snapshot {
-            time: map.time,
+        let snapshot = Arc::new(AttributedSnapshot {
+            time: snapshot.time,
             allocated,
             in_blocks,
-            reserved: map.reserved,
-            pending_free: map.pending_free,
-            largest_free: map.largest_free,
-            consistency: map.consistency,
+            reserved: snapshot.reserved,
+            pending_free: snapshot.pending_free,
+            largest_free: snapshot.largest_free,
+            consistency: snapshot.consistency,
             before_recording,
             blocks,
         });
@@ -429,7 +429,7 @@ impl DeviceProfile {
         // 0.4 % below the highest the one is kept that explains the most.
         self.top = self.top.max(snapshot.rank());
         let floor = self.top - self.top / 256;
-        let better = |kept: &Arc<Snapshot>| {
+        let better = |kept: &Arc<AttributedSnapshot>| {
             snapshot.rank() >= floor
                 && (kept.rank() < floor || snapshot.explains() > kept.explains())
         };

@@ -1,7 +1,7 @@
 //! The figures of lines from exact events: levels by the events of each thread, sums by the sites that allocated.
 
-use super::exact::{ExactProfile, Statistics, level_index};
-use super::lines::{Node, Sums};
+use super::exact::{ExactProfile, BlockStatistics, level_index};
+use super::lines::{LineStats, NodeStat};
 use super::profile::Profile;
 use crate::model::{CudaIndex, Metric, Pool, StackId, StatField, StatKey};
 
@@ -12,7 +12,7 @@ impl Profile {
         exact: &ExactProfile,
         device: CudaIndex,
         columns: &[StatKey],
-    ) -> Vec<Node> {
+    ) -> Vec<LineStats> {
         let first =
             StatKey { metric: Metric::AllocatedBytes, pool: Pool::All, field: StatField::Peak };
         let wanted: Vec<StatKey> = std::iter::once(first)
@@ -20,7 +20,7 @@ impl Profile {
             .map(|key| StatKey { metric: ExactProfile::of_blocks(key), ..key })
             .collect();
         let none =
-            Node { stats: vec![Sums::NONE; wanted.len()], live: 0, live_self: 0, samples: 0 };
+            LineStats { stats: vec![NodeStat::NONE; wanted.len()], live: 0, live_self: 0, samples: 0 };
         let mut nodes = vec![none; self.known_stacks() as usize];
         for (node, reached) in nodes.iter_mut().zip(exact.line_levels(device)) {
             for (stat, key) in node.stats.iter_mut().zip(&wanted) {
@@ -33,13 +33,13 @@ impl Profile {
         }
         let executions = exact.executions(device);
         for (i, node) in nodes.iter_mut().enumerate() {
-            let Some(executed) = executions.of(StackId(i as u32)) else { continue };
+            let Some(executed) = executions.get(StackId(i as u32)) else { continue };
             for (stat, key) in node.stats.iter_mut().zip(&wanted) {
                 if let Some(i) = level_index(key.metric, key.pool) {
                     stat.ended = (executed.end.lower[i], executed.end.upper[i]);
                     stat.again = executed.again.upper[i];
                 }
-                let of = |all: &Statistics| all.get(key.metric, key.pool);
+                let of = |all: &BlockStatistics| all.get(key.metric, key.pool);
                 stat.least = [of(&executed.least.allocated), of(&executed.least.freed)];
                 stat.most = [of(&executed.most.allocated), of(&executed.most.freed)];
             }
@@ -49,7 +49,7 @@ impl Profile {
             let Some(node) = stack.and_then(|stack| nodes.get_mut(stack.0 as usize)) else {
                 continue;
             };
-            node.live += held.at_height;
+            node.live += held.at_peak;
             node.samples += held.count;
             for (stat, key) in node.stats.iter_mut().zip(&wanted) {
                 stat.allocated += match (key.metric, key.pool) {

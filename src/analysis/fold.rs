@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::charge::Origin;
-use super::device::{Moment, Snapshot};
-use super::exact::{ExactProfile, MemoryKind};
+use super::block_attribution::AllocationOrigin;
+use super::device::{Moment, AttributedSnapshot};
+use super::exact::{ExactProfile, MemoryGroup};
 use super::profile::Profile;
 use crate::model::{CudaIndex, Frame, SiteId, StackId, ThreadId};
 
 /// A frame that stands for something other than a line of Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mark {
+pub enum PseudoFrame {
     /// Blocks that were there when the recording began.
     BeforeRecording,
     /// Bytes that the counter has and no block shows.
@@ -35,33 +35,33 @@ pub enum Mark {
     DeeperFrames,
 }
 
-impl Mark {
+impl PseudoFrame {
     /// The text of the frame, such as `[before recording]`.
     pub fn text(self) -> &'static str {
         match self {
-            Mark::BeforeRecording => "[before recording]",
-            Mark::Unmatched => "[unmatched]",
-            Mark::NoPythonStack => "[no Python stack]",
-            Mark::AutogradThread => "[autograd thread]",
-            Mark::BackwardOf => "[backward of]",
-            Mark::NoEvent => "[no event]",
-            Mark::NoPython => "[no Python]",
-            Mark::StackNotTaken => "[stack not taken]",
-            Mark::UnknownStack => "[unknown stack]",
-            Mark::DeeperFrames => "[deeper frames not read]",
+            PseudoFrame::BeforeRecording => "[before recording]",
+            PseudoFrame::Unmatched => "[unmatched]",
+            PseudoFrame::NoPythonStack => "[no Python stack]",
+            PseudoFrame::AutogradThread => "[autograd thread]",
+            PseudoFrame::BackwardOf => "[backward of]",
+            PseudoFrame::NoEvent => "[no event]",
+            PseudoFrame::NoPython => "[no Python]",
+            PseudoFrame::StackNotTaken => "[stack not taken]",
+            PseudoFrame::UnknownStack => "[unknown stack]",
+            PseudoFrame::DeeperFrames => "[deeper frames not read]",
         }
     }
 }
 
 /// One step of a folded stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Label {
-    /// The thread that allocated: first with [`FoldOptions::by_thread`], and after [`Mark::NoPython`].
+pub enum StackLabel {
+    /// The thread that allocated: first with [`FoldOptions::by_thread`], and after [`PseudoFrame::NoPython`].
     Thread(ThreadId),
     /// A line of Python.
     Frame(Frame),
     /// Something else.
-    Mark(Mark),
+    Pseudo(PseudoFrame),
     /// The class of the autograd node that a site allocates for.
     Node(SiteId),
     /// The same, where the line of the forward call is not known.
@@ -72,14 +72,14 @@ pub enum Label {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoldedStack {
     /// From the outermost frame to the innermost.
-    pub path: Vec<Label>,
+    pub path: Vec<StackLabel>,
     /// Bytes charged to just this stack.
     pub bytes: u64,
 }
 
 /// How sharply the births behind a moment's blocks are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Resolution {
+pub struct TimeResolution {
     /// Bytes of blocks whose birth the recording saw.
     pub seen: u64,
     /// Of these, bytes of blocks that only one stack came into question for.
@@ -98,30 +98,30 @@ pub struct FoldOptions {
     /// All bytes allocated, instead of those of a moment; of exact recordings only.
     pub churn: bool,
     /// The kind of memory, in exact recordings; `None` for PyTorch's, or what there is.
-    pub memory: Option<MemoryKind>,
+    pub memory: Option<MemoryGroup>,
 }
 
 /// The bytes of one moment.
 #[derive(Debug, Clone)]
-pub struct Folded {
+pub struct FoldedProfile {
     /// The device.
     pub device: CudaIndex,
     /// Which moment was asked for.
     pub moment: Moment,
-    /// The block map it is.
-    pub snapshot: Arc<Snapshot>,
-    /// Stacks, the largest first; their bytes add up to [`Folded::total`].
+    /// The snapshot it is.
+    pub snapshot: Arc<AttributedSnapshot>,
+    /// Stacks, the largest first; their bytes add up to [`FoldedProfile::total`].
     pub stacks: Vec<FoldedStack>,
     /// Bytes allocated at the moment.
     pub total: u64,
     /// The device's true peak of allocated bytes; `None` when no counters were recorded.
     pub true_peak: Option<u64>,
     /// How sharply it is known who allocated what.
-    pub resolution: Resolution,
+    pub resolution: TimeResolution,
     /// Bytes left out because they are older than the recording: in the leak view, the end of an exact one.
     pub left_out: u64,
     /// The kind of memory in an exact recording; `None` in a sampled one.
-    pub memory: Option<MemoryKind>,
+    pub memory: Option<MemoryGroup>,
     /// How many sampled stacks the bytes are shared among in proportion to what each stands for; `None`
     /// where every allocation has its stack (or was to have none).
     pub estimated_from: Option<u64>,
@@ -129,7 +129,7 @@ pub struct Folded {
     pub allocations: Option<u64>,
 }
 
-impl Folded {
+impl FoldedProfile {
     /// How many bytes the moment lies below the device's true peak.
     pub fn below_peak(&self) -> Option<u64> {
         Some(self.true_peak?.saturating_sub(self.total))
@@ -156,16 +156,16 @@ pub enum FoldError {
     /// No memory of the kind asked for was seen.
     #[error("the recording has no allocation of this kind")]
     NoMemory,
-    /// The device has no block map.
-    #[error("no block map of GPU {} was recorded, so it is not known which blocks made up its memory", .device.0)]
-    NoMap {
+    /// The device has no snapshot.
+    #[error("no snapshot of GPU {} was recorded, so it is not known which blocks made up its memory", .device.0)]
+    NoSnapshot {
         /// Asked for.
         device: CudaIndex,
     },
 }
 
 /// What a folded stack is made of.
-type Key = (Option<ThreadId>, Option<StackId>, Option<Mark>);
+type FoldKey = (Option<ThreadId>, Option<StackId>, Option<PseudoFrame>);
 
 impl Profile {
     /// The error for a device that the recording does not have.
@@ -176,8 +176,8 @@ impl Profile {
     }
 
     /// Bytes by origin at a moment.
-    pub(crate) fn bytes_by_origin(snapshot: &Snapshot) -> FxHashMap<Origin, u64> {
-        let mut by_origin: FxHashMap<Origin, u64> = FxHashMap::default();
+    pub(crate) fn bytes_by_origin(snapshot: &AttributedSnapshot) -> FxHashMap<AllocationOrigin, u64> {
+        let mut by_origin: FxHashMap<AllocationOrigin, u64> = FxHashMap::default();
         for (size, charge) in &snapshot.blocks {
             charge.split(*size, |origin, bytes| {
                 *by_origin.entry(origin).or_default() += bytes;
@@ -192,7 +192,7 @@ impl Profile {
         device: CudaIndex,
         moment: Moment,
         options: FoldOptions,
-    ) -> Result<Folded, FoldError> {
+    ) -> Result<FoldedProfile, FoldError> {
         if let Some(exact) = self.exact() {
             return self.fold_exact(exact, device, moment, options);
         }
@@ -203,23 +203,23 @@ impl Profile {
         if !self.has_gpu(device) {
             return Err(self.no_gpu(device));
         }
-        let snapshot = self.snapshot(device, moment).ok_or(FoldError::NoMap { device })?.clone();
-        let mut merged: FxHashMap<Key, u64> = FxHashMap::default();
+        let snapshot = self.snapshot(device, moment).ok_or(FoldError::NoSnapshot { device })?.clone();
+        let mut merged: FxHashMap<FoldKey, u64> = FxHashMap::default();
         for (origin, bytes) in Profile::bytes_by_origin(&snapshot) {
             let key = match origin {
-                Origin::Before => (None, None, Some(Mark::BeforeRecording)),
-                Origin::NoStack => (None, None, Some(Mark::NoPythonStack)),
-                Origin::Stack(thread, stack) => {
-                    let waits = self.engine().waits(self.stacks(), stack);
+                AllocationOrigin::Before => (None, None, Some(PseudoFrame::BeforeRecording)),
+                AllocationOrigin::NoStack => (None, None, Some(PseudoFrame::NoPythonStack)),
+                AllocationOrigin::Stack(thread, stack) => {
+                    let waits = self.engine().is_waiting(self.stacks(), stack);
                     let thread = options.by_thread.then_some(thread);
-                    (thread, Some(stack), waits.then_some(Mark::AutogradThread))
+                    (thread, Some(stack), waits.then_some(PseudoFrame::AutogradThread))
                 }
             };
             *merged.entry(key).or_default() += bytes;
         }
         let unmatched = snapshot.allocated - snapshot.in_blocks;
         if unmatched > 0 {
-            merged.insert((None, None, Some(Mark::Unmatched)), unmatched);
+            merged.insert((None, None, Some(PseudoFrame::Unmatched)), unmatched);
         }
         let mut keys: Vec<_> = merged.into_iter().collect();
         keys.sort_unstable_by_key(|&(key, bytes)| (std::cmp::Reverse(bytes), key));
@@ -231,7 +231,7 @@ impl Profile {
             })
             .collect();
         let true_peak = self.peak_allocated(device).map(|h| h.bytes.max(0) as u64);
-        Ok(Folded {
+        Ok(FoldedProfile {
             device,
             moment,
             total: snapshot.allocated,
@@ -252,7 +252,7 @@ impl Profile {
         device: CudaIndex,
         moment: Moment,
         options: FoldOptions,
-    ) -> Result<Folded, FoldError> {
+    ) -> Result<FoldedProfile, FoldError> {
         let folded =
             exact.fold(device, moment, options, self.stacks()).ok_or(FoldError::NoMemory)?;
         let mut stacks = folded.stacks;
@@ -260,18 +260,18 @@ impl Profile {
             (std::cmp::Reverse(stack.bytes), format!("{:?}", stack.path))
         });
         let memory = options.memory.unwrap_or_else(|| exact.default_memory());
-        let true_peak = (memory == MemoryKind::Torch && !options.churn).then(|| {
+        let true_peak = (memory == MemoryGroup::Torch && !options.churn).then(|| {
             let counted = exact.counted_peak(device).unwrap_or(0);
-            counted.max(exact.height(device).map_or(0, |h| h.1))
+            counted.max(exact.peak(device).map_or(0, |h| h.1))
         });
-        Ok(Folded {
+        Ok(FoldedProfile {
             device,
             moment,
             snapshot: Arc::new(folded.snapshot),
             stacks,
             total: folded.total,
             true_peak,
-            resolution: Resolution::default(),
+            resolution: TimeResolution::default(),
             left_out: folded.left_out,
             memory: Some(memory),
             estimated_from: exact.is_estimated().then(|| exact.with_stack()),
@@ -283,21 +283,21 @@ impl Profile {
         &self,
         thread: Option<ThreadId>,
         stack: Option<StackId>,
-        mark: Option<Mark>,
-    ) -> Vec<Label> {
-        let mut path: Vec<Label> = mark.map(Label::Mark).into_iter().collect();
+        mark: Option<PseudoFrame>,
+    ) -> Vec<StackLabel> {
+        let mut path: Vec<StackLabel> = mark.map(StackLabel::Pseudo).into_iter().collect();
         if let Some(stack) = stack {
-            path.extend(self.stacks().frames(stack).map(Label::Frame));
+            path.extend(self.stacks().frames(stack).map(StackLabel::Frame));
         }
-        path.extend(thread.map(Label::Thread));
+        path.extend(thread.map(StackLabel::Thread));
         path.reverse();
         path
     }
 }
 
-fn resolution(snapshot: &Snapshot) -> Resolution {
+fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
     let mut spans: Vec<(u64, u64)> = Vec::new();
-    let mut resolution = Resolution::default();
+    let mut resolution = TimeResolution::default();
     for (size, charge) in &snapshot.blocks {
         if let Some(span) = charge.span {
             spans.push((span, *size));
@@ -319,5 +319,5 @@ fn resolution(snapshot: &Snapshot) -> Resolution {
             })
             .map_or(0, |s| s.0)
     };
-    Resolution { median: at(0.5), p95: at(0.95), ..resolution }
+    TimeResolution { median: at(0.5), p95: at(0.95), ..resolution }
 }

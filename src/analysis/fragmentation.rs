@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{BlockMap, BlockState, PoolId, Segment};
+use crate::model::{AllocatorSnapshot, BlockState, PoolId, Segment};
 
 /// Free blocks of a size from `from` to twice that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,10 +66,10 @@ pub struct Fragmentation {
 
 impl Fragmentation {
     /// That of a map.
-    pub fn of(map: &BlockMap) -> Fragmentation {
+    pub fn new(snapshot: &AllocatorSnapshot) -> Fragmentation {
         let mut sums = Fragmentation::default();
         let mut by_size: BTreeMap<u64, SizeClass> = BTreeMap::new();
-        for segment in &map.segments {
+        for segment in &snapshot.segments {
             sums.all.add(segment);
             if segment.pool != PoolId::default() {
                 sums.private_pools.entry(segment.pool).or_default().add(segment);
@@ -82,8 +82,8 @@ impl Fragmentation {
                 sums.wholly_free.add(segment);
             }
         }
-        sums.releasable = map.releasable();
-        for (_, block) in map.blocks() {
+        sums.releasable = snapshot.releasable();
+        for (_, block) in snapshot.blocks() {
             match block.state {
                 BlockState::Allocated => {}
                 BlockState::PendingFree => sums.pending_free += block.size,
@@ -106,7 +106,7 @@ impl Fragmentation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Block, Consistency, CudaIndex, Nanos};
+    use crate::model::{Block, SnapshotConsistency, CudaIndex, Nanos};
 
     fn segment(address: u64, pool: PoolId, expandable: bool, blocks: &[(u64, bool)]) -> Segment {
         let mut at = address;
@@ -122,12 +122,12 @@ mod tests {
         Segment { address, size, stream: 0, small, expandable, granule, retired, pool, blocks }
     }
 
-    fn map(segments: Vec<Segment>) -> BlockMap {
-        BlockMap {
+    fn map(segments: Vec<Segment>) -> AllocatorSnapshot {
+        AllocatorSnapshot {
             time: Nanos(0),
             device: CudaIndex(0),
             retries: 0,
-            consistency: Consistency::Consistent,
+            consistency: SnapshotConsistency::Consistent,
             segments,
         }
     }
@@ -136,7 +136,7 @@ mod tests {
     fn free_blocks_are_sorted_by_powers_of_two() {
         let whole = segment(0, PoolId(0, 0), false, &[(512, true), (1023, false), (1024, false)]);
         let empty = segment(1 << 20, PoolId(0, 0), false, &[(2047, false)]);
-        let found = Fragmentation::of(&map(vec![whole, empty]));
+        let found = Fragmentation::new(&map(vec![whole, empty]));
         let class = |from, blocks, bytes| SizeClass { from, blocks, bytes };
         assert_eq!(found.by_size, [class(512, 1, 1023), class(1024, 2, 3071)]);
         assert_eq!((found.free_blocks, found.largest_free), (3, 2047));
@@ -151,12 +151,12 @@ mod tests {
     fn pools_and_expanding_segments_are_told_apart() {
         let private = segment(0, PoolId(0, 1), false, &[(4096, false)]);
         let expands = segment(1 << 20, PoolId(0, 0), true, &[(100, true), (200, false)]);
-        let found = Fragmentation::of(&map(vec![private, expands]));
+        let found = Fragmentation::new(&map(vec![private, expands]));
         let pool = SegmentSum { segments: 1, bytes: 4096, allocated: 0, free: 4096 };
         assert_eq!(found.private_pools, [(PoolId(0, 1), pool)].into());
         let expanding = SegmentSum { segments: 1, bytes: 300, allocated: 100, free: 200 };
         assert_eq!(found.expandable, expanding);
         assert_eq!(found.wholly_free, SegmentSum::default());
-        assert_eq!(Fragmentation::of(&map(Vec::new())), Fragmentation::default());
+        assert_eq!(Fragmentation::new(&map(Vec::new())), Fragmentation::default());
     }
 }

@@ -4,7 +4,7 @@ use crate::model::Nanos;
 
 /// When a high-water mark was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reached {
+pub enum PeakTime {
     /// Before the first look: the counter stood there already.
     BeforeRecording,
     /// Between two looks of the recording.
@@ -17,7 +17,7 @@ pub struct HighWater {
     /// Bytes.
     pub bytes: i64,
     /// When it was reached.
-    pub reached: Reached,
+    pub reached: PeakTime,
     /// The greatest value reached since the recording began: equal to `bytes` unless that was reached before.
     pub within: i64,
     /// How often the job reset the counter (`reset_peak_memory_stats`), as far as it could be seen.
@@ -27,12 +27,12 @@ pub struct HighWater {
 impl HighWater {
     /// The mark as of the first look.
     pub(crate) fn first(current: i64, peak: i64) -> HighWater {
-        HighWater { bytes: peak, reached: Reached::BeforeRecording, within: current, resets: 0 }
+        HighWater { bytes: peak, reached: PeakTime::BeforeRecording, within: current, resets: 0 }
     }
 
     /// The mark of a counter that counted nothing up to `time`.
     pub(crate) fn from_zero(time: Nanos) -> HighWater {
-        HighWater { bytes: 0, reached: Reached::Between(time, time), within: 0, resets: 0 }
+        HighWater { bytes: 0, reached: PeakTime::Between(time, time), within: 0, resets: 0 }
     }
 
     /// Takes the counter's next value; `old` is its value at the look before.
@@ -48,7 +48,7 @@ impl HighWater {
         }
         if peak > self.bytes {
             self.bytes = peak;
-            self.reached = Reached::Between(from, to);
+            self.reached = PeakTime::Between(from, to);
         }
     }
 }

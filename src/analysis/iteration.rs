@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::{Category, CudaIndex, Nanos};
+use crate::model::{TensorCategory, CudaIndex, Nanos};
 
 /// One device in one iteration, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,13 +87,13 @@ pub struct Iteration {
     pub ends_between_events: bool,
     /// By device.
     pub levels: BTreeMap<CudaIndex, IterationLevels>,
-    /// What the look at holders in it saw that found most allocated, by device.
-    pub held: BTreeMap<CudaIndex, HeldInIteration>,
+    /// What the look at owners in it saw that found most allocated, by device.
+    pub owned: BTreeMap<CudaIndex, OwnedInIteration>,
 }
 
-/// What a look at holders in an iteration saw on a device, in bytes.
+/// What a look at owners in an iteration saw on a device, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct HeldInIteration {
+pub struct OwnedInIteration {
     /// `allocated_bytes` at that look.
     pub allocated: u64,
     /// Bytes among the other tensors that are results of autograd nodes; `None` where the recording does not tell.
@@ -102,17 +102,17 @@ pub struct HeldInIteration {
     /// nodes that only Python keeps. `None` where the recording does not tell the latter.
     pub feature_maps: Option<u64>,
     /// By category; those missing hold nothing.
-    pub categories: BTreeMap<Category, u64>,
+    pub categories: BTreeMap<TensorCategory, u64>,
     /// Blocks in no tensor that Python or the graph knows: gradients on their way through the backward pass, work spaces.
     pub in_no_tensor: u64,
     /// The bytes of each parameter and of its gradient, by the parameter's name; only if they were asked for.
     pub parameters: BTreeMap<Arc<str>, ParameterBytes>,
 }
 
-impl HeldInIteration {
+impl OwnedInIteration {
     /// What is saved for the backward pass, and results of nodes that only Python keeps, at this look.
     pub(super) fn feature_maps_now(&self) -> Option<u64> {
-        let saved = self.categories.get(&Category::Saved).copied().unwrap_or_default();
+        let saved = self.categories.get(&TensorCategory::Saved).copied().unwrap_or_default();
         Some(saved + self.results?)
     }
 }

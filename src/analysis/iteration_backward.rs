@@ -8,25 +8,25 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{Arena, Change, CudaIndex, Event, Exact, FreedArena, StackSource, StackTable};
+use crate::model::{MemoryKind, EventKind, CudaIndex, Event, ExactSettings, AddressSpace, StackSource, StackTable};
 
 /// Blocks of one iteration on one device; of more nothing is told.
-const MOST_BLOCKS: usize = 1 << 20;
+const MAX_BLOCKS: usize = 1 << 20;
 
 /// A block allocated by the backward pass of the iteration under way.
 #[derive(Debug, Clone, Copy)]
-struct Passing {
+struct BackwardBlock {
     bytes: u64,
     /// When, counted in events.
-    born: u64,
+    allocated_at: u64,
     /// When the backward pass freed it.
-    died: Option<u64>,
+    freed_at: Option<u64>,
 }
 
 /// The blocks of the iteration under way.
 #[derive(Debug, Default)]
 pub(super) struct BackwardBlocks {
-    blocks: BTreeMap<CudaIndex, Vec<Passing>>,
+    blocks: BTreeMap<CudaIndex, Vec<BackwardBlock>>,
     /// Those that live, by address: their device and their place there.
     live: FxHashMap<u64, (CudaIndex, usize)>,
     events: u64,
@@ -40,41 +40,41 @@ impl BackwardBlocks {
     /// About how many bytes it takes.
     pub(super) fn memory(&self) -> u64 {
         let blocks: usize = self.blocks.values().map(|blocks| blocks.capacity()).sum();
-        (blocks * size_of::<Passing>() + self.live.len() * 48) as u64
+        (blocks * size_of::<BackwardBlock>() + self.live.len() * 48) as u64
     }
 
     /// From now on events come as `exact` says.
-    pub(super) fn begin(&mut self, exact: &Exact) {
+    pub(super) fn begin(&mut self, exact: &ExactSettings) {
         self.forget();
         self.is_known = exact.knows_backward;
     }
 
-    pub(super) fn take(&mut self, event: &Event, stacks: &StackTable) {
+    pub(super) fn on_event(&mut self, event: &Event, stacks: &StackTable) {
         if !self.is_known {
             return;
         }
         self.events += 1;
         match event.change {
-            Change::Allocated { arena: Arena::Torch(device), address, size, .. } => {
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(device), address, size, .. } => {
                 self.live.remove(&address);
                 let site = event.site.and_then(|site| stacks.get_site(site));
                 let in_node = |source| source == StackSource::Backward;
                 if site.is_some_and(|site| site.node.is_some() || in_node(site.source)) {
                     let blocks = self.blocks.entry(device).or_default();
-                    if blocks.len() < MOST_BLOCKS {
+                    if blocks.len() < MAX_BLOCKS {
                         self.live.insert(address, (device, blocks.len()));
                     }
-                    blocks.push(Passing { bytes: size, born: self.events, died: None });
-                    blocks.truncate(MOST_BLOCKS + 1);
+                    blocks.push(BackwardBlock { bytes: size, allocated_at: self.events, freed_at: None });
+                    blocks.truncate(MAX_BLOCKS + 1);
                 }
             }
-            Change::Freed { arena: FreedArena::Torch, address, in_backward } => {
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address, in_backward } => {
                 let Some((device, index)) = self.live.remove(&address) else { return };
                 if in_backward
                     && let Some(block) =
                         self.blocks.get_mut(&device).and_then(|blocks| blocks.get_mut(index))
                 {
-                    block.died = Some(self.events);
+                    block.freed_at = Some(self.events);
                 }
             }
             _ => {}
@@ -82,15 +82,15 @@ impl BackwardBlocks {
     }
 
     /// The most bytes held at once on `device` since the iteration began; `None` where nothing was seen of a backward pass.
-    pub(super) fn most(&self, device: CudaIndex) -> Option<u64> {
+    pub(super) fn peak(&self, device: CudaIndex) -> Option<u64> {
         let blocks = self.blocks.get(&device)?;
-        if self.is_lost || blocks.len() > MOST_BLOCKS {
+        if self.is_lost || blocks.len() > MAX_BLOCKS {
             return None;
         }
         let mut edits: Vec<(u64, i64)> = Vec::new();
         for block in blocks {
-            let Some(died) = block.died else { continue };
-            edits.push((block.born, block.bytes as i64));
+            let Some(died) = block.freed_at else { continue };
+            edits.push((block.allocated_at, block.bytes as i64));
             edits.push((died, -(block.bytes as i64)));
         }
         edits.sort_unstable();
@@ -118,7 +118,7 @@ impl BackwardBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Nanos, Site, SiteId, Thread};
+    use crate::model::{Nanos, AllocationSite, SiteId, Thread};
 
     /// Sites: 0 outside of a node, 1 in one.
     fn table() -> StackTable {
@@ -127,32 +127,32 @@ mod tests {
         for node in [None, Some("AddBackward0")] {
             let (stack, source) = (None, StackSource::NoPython);
             let node = node.map(Into::into);
-            table.site(Site { thread, stack, source, truncated: false, node, forward: None });
+            table.site(AllocationSite { thread, stack, source, truncated: false, node, forward: None });
         }
         table
     }
 
     fn known(knows_backward: bool) -> BackwardBlocks {
         let mut blocks = BackwardBlocks::default();
-        blocks.begin(&Exact { knows_backward, ..Exact::default() });
+        blocks.begin(&ExactSettings { knows_backward, ..ExactSettings::default() });
         blocks
     }
 
     fn malloc(address: u64, size: u64, site: u32) -> Event {
-        let arena = Arena::Torch(CudaIndex(0));
-        let change = Change::Allocated { arena, address, size, levels: None };
+        let memory_kind = MemoryKind::Torch(CudaIndex(0));
+        let change = EventKind::Allocated { memory_kind, address, size, levels: None };
         Event { time: Nanos(0), change, site: Some(SiteId(site)) }
     }
 
     fn free(address: u64, in_backward: bool) -> Event {
-        let change = Change::Freed { arena: FreedArena::Torch, address, in_backward };
+        let change = EventKind::Freed { memory_kind: AddressSpace::Torch, address, in_backward };
         Event { time: Nanos(0), change, site: None }
     }
 
     fn most(events: &[Event]) -> Option<u64> {
         let (mut blocks, table) = (known(true), table());
-        events.iter().for_each(|event| blocks.take(event, &table));
-        blocks.most(CudaIndex(0))
+        events.iter().for_each(|event| blocks.on_event(event, &table));
+        blocks.peak(CudaIndex(0))
     }
 
     #[test]
@@ -177,8 +177,8 @@ mod tests {
     fn without_a_backward_pass_nothing_is_told() {
         assert_eq!(most(&[malloc(1, 10, 0), free(1, false)]), None);
         let (mut blocks, table) = (known(false), table());
-        blocks.take(&malloc(1, 10, 1), &table);
-        blocks.take(&free(1, true), &table);
-        assert_eq!(blocks.most(CudaIndex(0)), None);
+        blocks.on_event(&malloc(1, 10, 1), &table);
+        blocks.on_event(&free(1, true), &table);
+        assert_eq!(blocks.peak(CudaIndex(0)), None);
     }
 }

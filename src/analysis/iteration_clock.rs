@@ -3,10 +3,10 @@
 use rustc_hash::FxHashMap;
 
 use super::iterations::TAKEN_TOGETHER;
-use super::period::Period;
+use super::allocation_period::AllocationPeriod;
 use crate::model::{
-    AllocatorCounters, Arena, Change, CudaIndex, Event, Metric, Nanos, Pool, Sample, StackId,
-    StackTable, Step, ThreadId,
+    AllocatorCounters, MemoryKind, EventKind, CudaIndex, Event, Metric, Nanos, Pool, StackSample, StackId,
+    StackTable, TrainingStep, ThreadId,
 };
 
 /// A line of the program.
@@ -27,7 +27,7 @@ pub enum IterationClock {
     /// A thread comes to this line, on whatever place of its stack.
     Marker(MarkerLine),
     /// So many allocations have been made.
-    Period(Period),
+    Period(AllocationPeriod),
 }
 
 /// A clock that runs.
@@ -43,7 +43,7 @@ pub(crate) struct RunningClock {
     /// The times of the last two samples.
     samples: (Nanos, Nanos),
     /// A step seen by a sample, and after what it was made.
-    seen: Option<(Step, Nanos)>,
+    seen: Option<(TrainingStep, Nanos)>,
     /// Allocations seen one by one.
     allocations: i64,
 }
@@ -58,11 +58,11 @@ impl RunningClock {
     }
 
     /// Each of these gives the step that was made, and a time after which it was.
-    pub(crate) fn take_step(&mut self, step: Step) -> Option<(Step, Nanos)> {
+    pub(crate) fn on_step(&mut self, step: TrainingStep) -> Option<(TrainingStep, Nanos)> {
         let sampled = self.samples.1;
         // Without samples, events are what is taken between two looks at the counter.
-        let ago = step.within.map_or(TAKEN_TOGETHER, |within| within.0);
-        let from = match step.within {
+        let ago = step.uncertainty.map_or(TAKEN_TOGETHER, |within| within.0);
+        let from = match step.uncertainty {
             None if sampled > Nanos(0) => sampled,
             _ => Nanos(step.time.0.saturating_sub(ago)),
         };
@@ -70,11 +70,11 @@ impl RunningClock {
     }
 
     /// The counters that come with a sample may be of the time before the marker or after it: the step is given by the next one.
-    pub(crate) fn take_sample(
+    pub(crate) fn on_sample(
         &mut self,
-        sample: &Sample,
+        sample: &StackSample,
         stacks: &StackTable,
-    ) -> Option<(Step, Nanos)> {
+    ) -> Option<(TrainingStep, Nanos)> {
         let seen = self.seen.take();
         self.samples = (self.samples.1, sample.time);
         let mut came = false;
@@ -85,12 +85,12 @@ impl RunningClock {
         seen
     }
 
-    pub(crate) fn take_event(
+    pub(crate) fn on_event(
         &mut self,
         event: &Event,
         stacks: &StackTable,
-    ) -> Option<(Step, Nanos)> {
-        let Change::Allocated { arena: Arena::Torch(device), .. } = event.change else {
+    ) -> Option<(TrainingStep, Nanos)> {
+        let EventKind::Allocated { memory_kind: MemoryKind::Torch(device), .. } = event.change else {
             return None;
         };
         if let IterationClock::Period(period) = self.clock {
@@ -99,21 +99,21 @@ impl RunningClock {
             }
             self.allocations += 1;
             let step = period.step(self.allocations, event.time)?;
-            return Some((Step { within: Some(Nanos(0)), ..step }, event.time));
+            return Some((TrainingStep { uncertainty: Some(Nanos(0)), ..step }, event.time));
         }
         let site = event.site.and_then(|site| stacks.get_site(site))?;
         let came = self.comes(site.thread, site.stack?, stacks);
         let step = self.passed(came, event.time)?;
-        Some((Step { within: Some(Nanos(0)), ..step }, event.time))
+        Some((TrainingStep { uncertainty: Some(Nanos(0)), ..step }, event.time))
     }
 
     /// After the counters were taken.
-    pub(crate) fn take_counters(
+    pub(crate) fn on_counters(
         &mut self,
         time: Nanos,
         device: CudaIndex,
         counters: &AllocatorCounters,
-    ) -> Option<(Step, Nanos)> {
+    ) -> Option<(TrainingStep, Nanos)> {
         match self.clock {
             IterationClock::Period(period) if !period.by_event && period.device == device => {
                 let made = counters.stat(Metric::Allocation, Pool::All).allocated;
@@ -142,12 +142,12 @@ impl RunningClock {
         marked && before == Some(false)
     }
 
-    fn passed(&mut self, came: bool, time: Nanos) -> Option<Step> {
+    fn passed(&mut self, came: bool, time: Nanos) -> Option<TrainingStep> {
         if !came {
             return None;
         }
         self.passed += 1;
-        Some(Step { time, step: self.passed, ..Step::default() })
+        Some(TrainingStep { time, step: self.passed, ..TrainingStep::default() })
     }
 }
 

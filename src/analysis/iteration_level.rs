@@ -6,7 +6,7 @@ use crate::model::{Nanos, Stat};
 
 /// A level that was seen.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct ObservedLevel {
     time: Nanos,
     level: i64,
     /// Whether nothing higher was missed since the look before: the allocator's mark rose to it, or every allocation is seen.
@@ -15,7 +15,7 @@ struct Seen {
 
 /// The figure in an iteration that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Ended {
+pub(super) struct EndedFigure {
     pub(super) peak: i64,
     pub(super) peak_is_exact: bool,
     pub(super) at_end: i64,
@@ -33,7 +33,7 @@ pub(super) struct OpenLevel {
     /// The last look at which something may have been reached unseen before it, and what.
     last_unseen: (Nanos, i64),
     /// Seen lately; the highest first, and none before a higher one.
-    late: VecDeque<Seen>,
+    late: VecDeque<ObservedLevel>,
     /// As last looked at, with the allocator's mark.
     before: Option<Stat>,
     /// As last seen.
@@ -52,13 +52,13 @@ pub(super) struct OpenLevel {
 impl OpenLevel {
     /// About how many bytes its lists take.
     pub(super) fn memory(&self) -> u64 {
-        let late = self.late.capacity() * size_of::<Seen>();
+        let late = self.late.capacity() * size_of::<ObservedLevel>();
         (late + self.looks.capacity() * size_of::<(Nanos, Stat)>()) as u64
     }
 
     /// Takes a look at the counters. Whether nothing had changed since the last look before the end of the iteration before,
     /// if this is the look that tells.
-    pub(super) fn look(&mut self, time: Nanos, stat: Stat) -> Option<bool> {
+    pub(super) fn on_counters(&mut self, time: Nanos, stat: Stat) -> Option<bool> {
         let before = self.before.replace(stat);
         if self.by_events {
             // The look may be a little older than the last event; what is given back has no event.
@@ -78,7 +78,7 @@ impl OpenLevel {
         // It rose since the last look: what it rose to was reached in between.
         let is_peak = before.is_some_and(|before| before.peak < stat.peak);
         let level = if is_peak { stat.peak } else { stat.current };
-        self.see(Seen { time, level, is_peak });
+        self.observe(ObservedLevel { time, level, is_peak });
         self.looks.push_back((time, stat));
         let (_, last) = self.awaited.take_if(|(end, _)| time >= *end)?;
         Some(is_unchanged(&last, &stat))
@@ -88,7 +88,7 @@ impl OpenLevel {
     pub(super) fn reached(&mut self, time: Nanos, level: i64) {
         self.by_events = true;
         self.now = level;
-        self.see(Seen { time, level, is_peak: true });
+        self.observe(ObservedLevel { time, level, is_peak: true });
     }
 
     /// The level after a free.
@@ -101,7 +101,7 @@ impl OpenLevel {
         self.now = level;
     }
 
-    fn see(&mut self, mut seen: Seen) {
+    fn observe(&mut self, mut seen: ObservedLevel) {
         while let Some(last) = self.late.back().filter(|last| last.level <= seen.level) {
             seen.is_peak |= last.is_peak && last.level == seen.level;
             self.late.pop_back();
@@ -125,7 +125,7 @@ impl OpenLevel {
     }
 
     /// Ends the iteration between two events, and begins the next one.
-    pub(super) fn end_between_events(&mut self) -> Ended {
+    pub(super) fn end_between_events(&mut self) -> EndedFigure {
         let ended = self.end(Nanos(u64::MAX), Nanos(u64::MAX));
         self.awaited = None;
         let is_known = self.by_events && self.falls_are_seen;
@@ -135,11 +135,11 @@ impl OpenLevel {
             true => (self.now, true, 0),
             false => (0, false, self.now),
         };
-        Ended { at_end_is_exact: is_known, ..ended }
+        EndedFigure { at_end_is_exact: is_known, ..ended }
     }
 
     /// Ends the iteration somewhere after `from` and not after `until`, and begins the next one.
-    pub(super) fn end(&mut self, from: Nanos, until: Nanos) -> Ended {
+    pub(super) fn end(&mut self, from: Nanos, until: Nanos) -> EndedFigure {
         self.settle(from);
         let doubtful = self.late.front().map_or(0, |seen| seen.level);
         let last = self.certain.filter(|_| !self.by_events);
@@ -150,7 +150,7 @@ impl OpenLevel {
         }
         let after = self.looks.iter().find(|(time, _)| *time >= until).map(|(_, stat)| *stat);
         self.awaited = last.filter(|_| after.is_none()).map(|last| (until, last));
-        let ended = Ended {
+        let ended = EndedFigure {
             peak: self.peak,
             peak_is_exact: self.is_exact && self.unseen.max(doubtful) <= self.peak,
             at_end,

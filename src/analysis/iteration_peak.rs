@@ -6,12 +6,12 @@
 //! allocated or freed by the first look after it.
 
 use super::iteration::IterationLevels;
-use super::iteration_level::{Ended, OpenLevel};
-use crate::model::{Levels, Nanos, Stat};
+use super::iteration_level::{EndedFigure, OpenLevel};
+use crate::model::{CounterSnapshot, Nanos, Stat};
 
 /// What a look tells of the iteration before: whether the levels at its end are exact; `None` where it does not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Confirmed {
+pub(super) struct EndConfirmation {
     pub(super) allocated: Option<bool>,
     pub(super) reserved: Option<bool>,
 }
@@ -36,11 +36,11 @@ impl OpenLevels {
     }
 
     /// Counters that were looked at.
-    pub(super) fn look(&mut self, time: Nanos, allocated: Stat, reserved: Stat) -> Confirmed {
+    pub(super) fn look(&mut self, time: Nanos, allocated: Stat, reserved: Stat) -> EndConfirmation {
         if self.given_back.replace(reserved.freed) != Some(reserved.freed) {
             self.nothing_given_back_since = Some(time);
         }
-        let reserved = self.reserved.look(time, reserved);
+        let reserved = self.reserved.on_counters(time, reserved);
         // With all events seen it would be read a moment before or after the event that it stands beside.
         let allocated = match self.all_seen {
             true if self.frees_seen => None,
@@ -48,9 +48,9 @@ impl OpenLevels {
                 self.allocated.correct(allocated.current);
                 None
             }
-            false => self.allocated.look(time, allocated),
+            false => self.allocated.on_counters(time, allocated),
         };
-        Confirmed { allocated, reserved }
+        EndConfirmation { allocated, reserved }
     }
 
     /// Since when nothing that was reserved has been given back, as looks at the counters tell.
@@ -64,7 +64,7 @@ impl OpenLevels {
     }
 
     /// The levels after an allocation, where every allocation is seen.
-    pub(super) fn allocated(&mut self, time: Nanos, now: Levels) {
+    pub(super) fn allocated(&mut self, time: Nanos, now: CounterSnapshot) {
         self.all_seen = true;
         self.allocated.reached(time, now.allocated);
         self.reserved.reached(time, now.reserved);
@@ -99,7 +99,7 @@ impl OpenLevels {
     }
 }
 
-fn levels(allocated: Ended, reserved: Ended) -> IterationLevels {
+fn levels(allocated: EndedFigure, reserved: EndedFigure) -> IterationLevels {
     IterationLevels {
         peak_allocated: allocated.peak,
         exact: allocated.peak_is_exact,
@@ -168,7 +168,7 @@ mod tests {
     fn between_two_events_all_peaks_are_exact() {
         for frees_seen in [true, false] {
             let mut open = OpenLevels::default();
-            let allocated = |level| Levels { allocated: level, ..Levels::default() };
+            let allocated = |level| CounterSnapshot { allocated: level, ..CounterSnapshot::default() };
             let mut time = 0;
             let mut allocate = |open: &mut OpenLevels, level| {
                 time += 1;
@@ -198,7 +198,7 @@ mod tests {
     fn with_every_allocation_seen_the_peak_is_exact() {
         let mut open = OpenLevels::default();
         for (time, allocated) in [(1, 10), (2, 30), (3, 20)] {
-            open.allocated(Nanos(time), Levels { allocated, ..Levels::default() });
+            open.allocated(Nanos(time), CounterSnapshot { allocated, ..CounterSnapshot::default() });
         }
         assert_eq!(peak(open.end(Nanos(4), Nanos(4))), (30, true));
     }
@@ -219,8 +219,8 @@ mod tests {
             assert_eq!((ended.allocated, ended.allocated_is_exact), (555, false));
             assert_eq!((ended.reserved, ended.reserved_is_exact), (800, false));
             let confirmed = open.look(Nanos(11), first, reserved);
-            assert_eq!(confirmed, Confirmed { allocated: Some(exact), reserved: Some(true) });
-            let none = Confirmed::default();
+            assert_eq!(confirmed, EndConfirmation { allocated: Some(exact), reserved: Some(true) });
+            let none = EndConfirmation::default();
             assert_eq!(open.look(Nanos(12), first, reserved), none, "only the first one tells");
         }
     }

@@ -8,26 +8,26 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
-use super::iteration::{HeldInIteration, Iteration, IterationEnd, IterationLevels};
+use super::iteration::{OwnedInIteration, Iteration, IterationEnd, IterationLevels};
 use super::iteration_backward::BackwardBlocks;
 use super::iteration_peak::OpenLevels;
 use crate::model::{
-    AllocatorCounters, Category, CudaIndex, Event, Exact, HolderSnapshot, Levels, Metric, Nanos,
-    Pool, StackTable, Step, StepClock,
+    AllocatorCounters, TensorCategory, CudaIndex, Event, ExactSettings, OwnershipBreakdown, CounterSnapshot, Metric, Nanos,
+    Pool, StackTable, TrainingStep, StepSource,
 };
 
 /// Iterations kept; those after are left out, and counted.
-const MOST: usize = 1 << 17;
+const MAX_ITERATIONS: usize = 1 << 17;
 
 /// Iterations being gathered.
 #[derive(Debug, Default)]
-pub(crate) struct Iterations {
+pub(crate) struct IterationBuilder {
     done: Vec<Iteration>,
     left_out: u64,
     /// The last step.
-    last: Option<Step>,
+    last: Option<TrainingStep>,
     open: BTreeMap<CudaIndex, OpenLevels>,
-    held: BTreeMap<CudaIndex, HeldInIteration>,
+    held: BTreeMap<CudaIndex, OwnedInIteration>,
     /// Whether the last step came with another epoch only.
     keeps_step: bool,
     /// Whether nothing counts any more: the last step is over, and the next one has not begun.
@@ -52,9 +52,9 @@ pub(crate) struct Iterations {
 }
 
 /// About how many bytes a look's sums take.
-fn memory_of(held: &HeldInIteration) -> u64 {
+fn memory_of(held: &OwnedInIteration) -> u64 {
     let names: usize = held.parameters.keys().map(|name| name.len() + 96).sum();
-    (size_of::<HeldInIteration>() + held.categories.len() * 32 + names) as u64
+    (size_of::<OwnedInIteration>() + held.categories.len() * 32 + names) as u64
 }
 
 /// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
@@ -64,26 +64,26 @@ pub(super) const TAKEN_TOGETHER: u64 = 20_000_000;
 const SETTLED_AFTER: u64 = 1_000_000_000;
 
 /// More steps than these in a second are none: what counts them is another counter now, or what lies there is no counter.
-const MOST_STEPS: u64 = 1_000_000;
+const MAX_STEPS: u64 = 1_000_000;
 
 /// Losses of events are told once a second, or a little later.
 const CHECKED_EVERY: u64 = 3_000_000_000;
 
-impl Iterations {
+impl IterationBuilder {
     /// Those that are asked for, with the bytes of each parameter if `by_parameter`.
-    pub(crate) fn asked_for(by_parameter: bool) -> Iterations {
+    pub(crate) fn asked_for(by_parameter: bool) -> IterationBuilder {
         let in_backward = Some(BackwardBlocks::default());
-        Iterations { in_backward, by_parameter, ..Iterations::default() }
+        IterationBuilder { in_backward, by_parameter, ..IterationBuilder::default() }
     }
 
     /// Takes the step that a clock told of, if it did, and the time after which it was made.
-    pub(crate) fn take_step(&mut self, told: Option<(Step, Nanos)>) {
+    pub(crate) fn on_step(&mut self, told: Option<(TrainingStep, Nanos)>) {
         let Some((step, from)) = told else { return };
         if step.is_over {
             return self.take_over(step, from);
         }
         let is_last =
-            |last: Step| (last.clock, last.step, last.epoch) == (step.clock, step.step, step.epoch);
+            |last: TrainingStep| (last.clock, last.step, last.epoch) == (step.clock, step.step, step.epoch);
         if !self.is_over && self.last.is_some_and(is_last) {
             return;
         }
@@ -92,7 +92,7 @@ impl Iterations {
         let is_between = std::mem::take(&mut self.is_over)
             || self.keeps_step
                 && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
-        self.keeps_step = step.clock == StepClock::Variable
+        self.keeps_step = step.clock == StepSource::Variable
             && self.last.is_some_and(|last| last.step == step.step && last.epoch != step.epoch);
         let last = self.last.filter(|last| !is_between && last.clock == step.clock);
         let ended = last.and_then(|last| ended_by(&last, &step));
@@ -108,7 +108,7 @@ impl Iterations {
                 end: IterationEnd::Counted,
                 ends_between_events: step.is_between_events(),
                 levels,
-                held: std::mem::take(&mut self.held),
+                owned: std::mem::take(&mut self.held),
             };
             self.push(iteration);
         }
@@ -126,7 +126,7 @@ impl Iterations {
     }
 
     /// The variable is there no more since some moment after `from`.
-    fn take_over(&mut self, step: Step, from: Nanos) {
+    fn take_over(&mut self, step: TrainingStep, from: Nanos) {
         let Some(last) = self.last.filter(|_| !self.is_over) else { return };
         let iteration = Iteration {
             step: last.step,
@@ -138,17 +138,17 @@ impl Iterations {
             end: IterationEnd::VariableGone,
             ends_between_events: false,
             levels: self.end_levels(&step, from),
-            held: std::mem::take(&mut self.held),
+            owned: std::mem::take(&mut self.held),
         };
         self.push(iteration);
-        self.last = Some(Step { time: step.time, ..last });
+        self.last = Some(TrainingStep { time: step.time, ..last });
         (self.is_over, self.keeps_step) = (true, false);
         self.begin_anew();
     }
 
     /// What the levels were in the iteration that `step` ends.
-    fn end_levels(&mut self, step: &Step, from: Nanos) -> BTreeMap<CudaIndex, IterationLevels> {
-        let is_vague = step.within.is_some_and(|within| within.0 > SETTLED_AFTER);
+    fn end_levels(&mut self, step: &TrainingStep, from: Nanos) -> BTreeMap<CudaIndex, IterationLevels> {
+        let is_vague = step.uncertainty.is_some_and(|within| within.0 > SETTLED_AFTER);
         let in_backward = &self.in_backward;
         let end = |(device, open): (&CudaIndex, &mut OpenLevels)| {
             let mut ended = match step.is_between_events() {
@@ -159,7 +159,7 @@ impl Iterations {
                 open.began_unseen();
                 ended = ended.uncertain();
             }
-            ended.intermediate = in_backward.as_ref().and_then(|it| it.most(*device));
+            ended.intermediate = in_backward.as_ref().and_then(|it| it.peak(*device));
             (*device, ended)
         };
         self.open.iter_mut().map(end).collect()
@@ -167,10 +167,10 @@ impl Iterations {
 
     fn push(&mut self, iteration: Iteration) {
         self.ended = None;
-        if self.done.len() < MOST {
+        if self.done.len() < MAX_ITERATIONS {
             let levels = iteration.levels.len() * 2 * size_of::<(CudaIndex, IterationLevels)>();
             self.kept += (size_of::<Iteration>() + levels) as u64;
-            self.kept += iteration.held.values().map(memory_of).sum::<u64>();
+            self.kept += iteration.owned.values().map(memory_of).sum::<u64>();
             self.ended = Some((self.done.len(), self.begun_after));
             self.done.push(iteration);
         } else {
@@ -187,12 +187,12 @@ impl Iterations {
 
     /// The iteration under way at `now`, where a variable tells that it is: nothing says when it ends, or whether it has.
     pub(crate) fn under_way(&self, now: Nanos) -> Option<Iteration> {
-        let is_counted = |last: &Step| last.clock == StepClock::Variable && !self.is_over;
+        let is_counted = |last: &TrainingStep| last.clock == StepSource::Variable && !self.is_over;
         let last = self.last.filter(is_counted).filter(|_| self.left_out == 0)?;
         let levels = |(device, open): (&CudaIndex, &OpenLevels)| {
             let until = Nanos(u64::MAX);
             let mut levels = open.clone().end(until, until).uncertain();
-            levels.intermediate = self.in_backward.as_ref().and_then(|it| it.most(*device));
+            levels.intermediate = self.in_backward.as_ref().and_then(|it| it.peak(*device));
             (*device, levels)
         };
         Some(Iteration {
@@ -205,7 +205,7 @@ impl Iterations {
             end: IterationEnd::NotSeen,
             ends_between_events: false,
             levels: self.open.iter().map(levels).collect(),
-            held: self.held.clone(),
+            owned: self.held.clone(),
         })
     }
 
@@ -217,21 +217,21 @@ impl Iterations {
     }
 
     /// From now on events come as `exact` says.
-    pub(crate) fn take_exact(&mut self, exact: &Exact) {
+    pub(crate) fn on_exact_settings(&mut self, exact: &ExactSettings) {
         if let Some(blocks) = &mut self.in_backward {
             blocks.begin(exact);
         }
     }
 
     /// Takes an event for what the backward pass holds.
-    pub(crate) fn take_in_backward(&mut self, event: &Event, stacks: &StackTable) {
+    pub(crate) fn on_backward_event(&mut self, event: &Event, stacks: &StackTable) {
         if let Some(blocks) = &mut self.in_backward {
-            blocks.take(event, stacks);
+            blocks.on_event(event, stacks);
         }
     }
 
     /// Events were lost since the last check of the probes: nothing of that time is certain.
-    pub(crate) fn take_lost(&mut self, time: Nanos) {
+    pub(crate) fn on_lost_events(&mut self, time: Nanos) {
         self.lose_since(Nanos(time.0.saturating_sub(CHECKED_EVERY)));
     }
 
@@ -255,18 +255,18 @@ impl Iterations {
     }
 
     /// The level once memory has been given up.
-    pub(crate) fn take_freed(&mut self, device: CudaIndex, level: i64) {
+    pub(crate) fn on_freed(&mut self, device: CudaIndex, level: i64) {
         self.open.entry(device).or_default().freed(level);
     }
 
     /// A look at the target begins: what was seen long before it is of the iteration under way.
-    pub(crate) fn take_tick(&mut self, time: Nanos) {
+    pub(crate) fn on_sample_window(&mut self, time: Nanos) {
         for open in self.open.values_mut() {
             open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
         }
     }
 
-    pub(crate) fn take_counters(
+    pub(crate) fn on_counters(
         &mut self,
         time: Nanos,
         device: CudaIndex,
@@ -300,16 +300,16 @@ impl Iterations {
     }
 
     /// The levels after an allocation: nothing higher comes unseen.
-    pub(crate) fn take_levels(&mut self, time: Nanos, device: CudaIndex, now: Levels) {
+    pub(crate) fn on_counter_snapshot(&mut self, time: Nanos, device: CudaIndex, now: CounterSnapshot) {
         let open = self.open.entry(device).or_default();
         open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
         open.allocated(time, now);
     }
 
-    pub(crate) fn take_holders(&mut self, snapshot: &HolderSnapshot) {
+    pub(crate) fn on_ownership(&mut self, snapshot: &OwnershipBreakdown) {
         let time = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
         for device in &snapshot.devices {
-            let mut held = HeldInIteration {
+            let mut held = OwnedInIteration {
                 allocated: device.allocated,
                 results: device.results,
                 in_no_tensor: device.without_tensor,
@@ -321,12 +321,12 @@ impl Iterations {
                     continue;
                 }
                 let parameters = &mut held.parameters;
-                match (storages.category, storages.holder.strip_suffix(".grad")) {
-                    (Category::Parameter, _) => {
-                        let name = std::sync::Arc::clone(&storages.holder);
+                match (storages.category, storages.owner.strip_suffix(".grad")) {
+                    (TensorCategory::Parameter, _) => {
+                        let name = std::sync::Arc::clone(&storages.owner);
                         parameters.entry(name).or_default().weight += storages.bytes;
                     }
-                    (Category::Gradient, Some(name)) => {
+                    (TensorCategory::Gradient, Some(name)) => {
                         parameters.entry(name.into()).or_default().gradient += storages.bytes;
                     }
                     _ => {}
@@ -349,18 +349,18 @@ impl Iterations {
     }
 
     /// What was held in the iteration of that time: a look is told some time after it, when others may have ended.
-    fn held_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, HeldInIteration>> {
+    fn held_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
         if self.last.is_none_or(|last| last.time <= time) {
             return Some(&mut self.held);
         }
         // They follow each other in time.
         let after = self.done.partition_point(|iteration| iteration.from <= time);
         let of = self.done.get_mut(after.checked_sub(1)?)?;
-        (time < of.to).then_some(&mut of.held)
+        (time < of.to).then_some(&mut of.owned)
     }
 
     /// What counted the steps last; `None` without any.
-    pub(crate) fn step_clock(&self) -> Option<StepClock> {
+    pub(crate) fn step_clock(&self) -> Option<StepSource> {
         self.last.map(|last| last.clock)
     }
 
@@ -379,9 +379,9 @@ impl Iterations {
 
 /// The iteration that `step` ends: its begin, what names it, and how many steps it stands for; `None` where `step` has nothing to
 /// do with `last`.
-fn ended_by(last: &Step, step: &Step) -> Option<(Step, Step, u64)> {
+fn ended_by(last: &TrainingStep, step: &TrainingStep) -> Option<(TrainingStep, TrainingStep, u64)> {
     // A variable has the number of the step under way, and may begin anew with the next epoch.
-    if step.clock == StepClock::Variable {
+    if step.clock == StepSource::Variable {
         let steps = match step.epoch == last.epoch && step.step > last.step {
             true => step.step - last.step,
             false => 1,
@@ -390,7 +390,7 @@ fn ended_by(last: &Step, step: &Step) -> Option<(Step, Step, u64)> {
     }
     let steps = step.step.checked_sub(last.step).filter(|steps| *steps > 0)?;
     let nanos = u128::from(step.time.0.saturating_sub(last.time.0));
-    let most = 1 + nanos * u128::from(MOST_STEPS) / 1_000_000_000;
+    let most = 1 + nanos * u128::from(MAX_STEPS) / 1_000_000_000;
     (u128::from(steps) <= most).then_some((*last, *step, steps))
 }
 

@@ -1,15 +1,15 @@
-//! Which steps become iterations, and what looks at holders add to them.
+//! Which steps become iterations, and what looks at owners add to them.
 
 use super::*;
-use crate::model::HeldOnDevice;
+use crate::model::OwnedOnDevice;
 
 #[test]
 fn a_variable_has_the_number_of_the_step_under_way() {
-    let mut iterations = Iterations::default();
+    let mut iterations = IterationBuilder::default();
     for (time, epoch, step) in [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)] {
-        let clock = StepClock::Variable;
-        let step = Step { time: Nanos(time), step, epoch: Some(epoch), clock, ..Step::default() };
-        iterations.take_step(Some((step, Nanos(time))));
+        let clock = StepSource::Variable;
+        let step = TrainingStep { time: Nanos(time), step, epoch: Some(epoch), clock, ..TrainingStep::default() };
+        iterations.on_step(Some((step, Nanos(time))));
     }
     let of = |i: &Iteration| (i.epoch, i.step, i.steps, i.from.0, i.to.0);
     let seen: Vec<_> = iterations.done().iter().map(of).collect();
@@ -17,14 +17,14 @@ fn a_variable_has_the_number_of_the_step_under_way() {
     assert_eq!(seen, expected.map(|(e, s, n, from, to)| (Some(e), s, n, from, to)));
 }
 
-fn step(time: u64, epoch: u64, step: u64) -> Option<(Step, Nanos)> {
-    let clock = StepClock::Variable;
-    let step = Step {
+fn step(time: u64, epoch: u64, step: u64) -> Option<(TrainingStep, Nanos)> {
+    let clock = StepSource::Variable;
+    let step = TrainingStep {
         time: Nanos(time),
         step,
         epoch: Some(epoch),
         clock,
-        within: Some(Nanos(0)),
+        uncertainty: Some(Nanos(0)),
         is_over: false,
     };
     Some((step, Nanos(time)))
@@ -32,17 +32,17 @@ fn step(time: u64, epoch: u64, step: u64) -> Option<(Step, Nanos)> {
 
 #[test]
 fn where_events_were_lost_no_peak_is_certain() {
-    let mut iterations = Iterations::asked_for(false);
+    let mut iterations = IterationBuilder::asked_for(false);
     let second = 1_000_000_000;
     for number in 0..8 {
         let time = Nanos(number * second);
         if number == 6 {
-            iterations.take_lost(Nanos(time.0 - 1));
+            iterations.on_lost_events(Nanos(time.0 - 1));
         }
-        iterations.take_step(step(time.0, 0, number));
-        let now = Levels { allocated: 10, ..Levels::default() };
-        iterations.take_levels(time, CudaIndex(0), now);
-        iterations.take_freed(CudaIndex(0), 0);
+        iterations.on_step(step(time.0, 0, number));
+        let now = CounterSnapshot { allocated: 10, ..CounterSnapshot::default() };
+        iterations.on_counter_snapshot(time, CudaIndex(0), now);
+        iterations.on_freed(CudaIndex(0), 0);
     }
     let exact = |it: &Iteration| it.levels[&CudaIndex(0)].exact;
     let seen: Vec<bool> = iterations.done().iter().map(exact).collect();
@@ -51,10 +51,10 @@ fn where_events_were_lost_no_peak_is_certain() {
 
 #[test]
 fn what_is_between_two_epochs_is_no_iteration() {
-    let mut iterations = Iterations::default();
+    let mut iterations = IterationBuilder::default();
     let looks = [(1, 0, 7), (2, 0, 8), (3, 1, 8), (5, 1, 7), (6, 1, 8), (7, 2, 8), (8, 3, 8)];
     for (time, epoch, number) in looks {
-        iterations.take_step(step(time, epoch, number));
+        iterations.on_step(step(time, epoch, number));
     }
     let of = |i: &Iteration| (i.epoch, i.step, i.from.0, i.to.0);
     let seen: Vec<_> = iterations.done().iter().map(of).collect();
@@ -64,11 +64,11 @@ fn what_is_between_two_epochs_is_no_iteration() {
 
 #[test]
 fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
-    let mut iterations = Iterations::default();
-    let look = |time, age, allocated| HolderSnapshot {
+    let mut iterations = IterationBuilder::default();
+    let look = |time, age, allocated| OwnershipBreakdown {
         time: Nanos(time),
         pause: None,
-        devices: vec![HeldOnDevice {
+        devices: vec![OwnedOnDevice {
             device: CudaIndex(0),
             allocated,
             rounding: 0,
@@ -77,29 +77,29 @@ fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
             held: Vec::new(),
         }],
         age: Nanos(age),
-        nameless: Vec::new(),
+        unnamed_blocks: Vec::new(),
     };
     for number in 1..=4 {
-        iterations.take_step(step(number * 10, 0, number));
-        iterations.take_holders(&look(number * 10 + 2, 0, 100));
-        iterations.take_holders(&look(number * 10 + 3, 0, 100 + number));
-        iterations.take_holders(&look(number * 10 + 4, 0, 50));
+        iterations.on_step(step(number * 10, 0, number));
+        iterations.on_ownership(&look(number * 10 + 2, 0, 100));
+        iterations.on_ownership(&look(number * 10 + 3, 0, 100 + number));
+        iterations.on_ownership(&look(number * 10 + 4, 0, 50));
     }
-    iterations.take_holders(&look(60, 31, 700)); // Made at 29, in the second.
-    iterations.take_holders(&look(60, 55, 900)); // Before the first.
-    let held = |i: &Iteration| i.held[&CudaIndex(0)].allocated;
+    iterations.on_ownership(&look(60, 31, 700)); // Made at 29, in the second.
+    iterations.on_ownership(&look(60, 55, 900)); // Before the first.
+    let held = |i: &Iteration| i.owned[&CudaIndex(0)].allocated;
     assert_eq!(iterations.done().iter().map(held).collect::<Vec<_>>(), [101, 700, 103]);
 }
 
 #[test]
 fn a_counter_that_begins_anew_or_is_another_ends_no_iteration() {
-    let mut iterations = Iterations::default();
+    let mut iterations = IterationBuilder::default();
     let ms = 1_000_000;
     // The last is what lay there when the counter's memory was used again.
     let looks = [(1, 3), (2, 4), (3, 6), (4, 1), (5, 2), (6, 7_806_941_921_280)];
     for (time, step) in looks {
-        let step = Step { time: Nanos(time * ms), step, ..Step::default() };
-        iterations.take_step(Some((step, Nanos(time * ms))));
+        let step = TrainingStep { time: Nanos(time * ms), step, ..TrainingStep::default() };
+        iterations.on_step(Some((step, Nanos(time * ms))));
     }
     let of = |i: &Iteration| (i.step, i.steps, i.from.0 / ms, i.to.0 / ms, i.begin_is_known);
     let seen: Vec<_> = iterations.done().iter().map(of).collect();
@@ -109,14 +109,14 @@ fn a_counter_that_begins_anew_or_is_another_ends_no_iteration() {
 
 #[test]
 fn the_last_step_of_a_loop_is_there_with_what_is_known_of_its_end() {
-    let mut iterations = Iterations::default();
+    let mut iterations = IterationBuilder::default();
     let over = |time, within| {
         let (over, _) = step(time, 0, 2).unwrap();
         let from = Nanos(time - within);
-        Some((Step { within: Some(Nanos(within)), is_over: true, ..over }, from))
+        Some((TrainingStep { uncertainty: Some(Nanos(within)), is_over: true, ..over }, from))
     };
     for told in [step(10, 0, 1), step(20, 0, 2), over(40, 9), step(60, 0, 1), step(70, 0, 2)] {
-        iterations.take_step(told);
+        iterations.on_step(told);
     }
     let of = |i: &Iteration| (i.step, i.from.0, i.to.0, i.end, i.begin_is_known);
     let (counted, gone) = (IterationEnd::Counted, IterationEnd::VariableGone);
@@ -129,6 +129,6 @@ fn the_last_step_of_a_loop_is_there_with_what_is_known_of_its_end() {
     assert_eq!(iterations.done().iter().map(of).collect::<Vec<_>>(), expected);
     let last = iterations.under_way(Nanos(99)).unwrap();
     assert_eq!(of(&last), (2, 70, 99, IterationEnd::NotSeen, true));
-    iterations.take_step(over(110, 1));
+    iterations.on_step(over(110, 1));
     assert_eq!(iterations.under_way(Nanos(120)), None);
 }

@@ -8,10 +8,10 @@
 //! of the lower one only the value at its own end.
 //!
 //! Stacks and counters are not read at the same instant, and a line may last less long than the time
-//! between. So the counters are read right before the stacks and again right after them ([`Around`]):
+//! between. So the counters are read right before the stacks and again right after them ([`CounterBracket`]):
 //! what they were at the instant of the stacks lies between, however often they changed meanwhile.
 
-use super::ledger::was_reset;
+use super::counter_intervals::was_reset;
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 
 /// Number of statistics: 9 metrics x 3 pools.
@@ -28,7 +28,7 @@ fn stats(counters: &AllocatorCounters) -> impl Iterator<Item = Stat> + '_ {
 
 /// What one interval says about every statistic.
 #[derive(Debug, Clone)]
-pub(crate) struct Step {
+pub(crate) struct IntervalBounds {
     /// Limits for lines seen at both ends.
     lower: [i64; STATS],
     upper: [i64; STATS],
@@ -40,10 +40,10 @@ pub(crate) struct Step {
     pub(crate) freed: [i64; STATS],
 }
 
-impl Step {
+impl IntervalBounds {
     /// The interval between two looks.
-    pub(crate) fn between(old: &AllocatorCounters, new: &AllocatorCounters) -> Step {
-        let mut step = Step::at(new);
+    pub(crate) fn between(old: &AllocatorCounters, new: &AllocatorCounters) -> IntervalBounds {
+        let mut step = IntervalBounds::at(new);
         for (i, (a, b)) in stats(old).zip(stats(new)).enumerate() {
             step.begin[i] = a.current;
             if a == b {
@@ -74,12 +74,12 @@ impl Step {
     }
 
     /// An instant at which the counters have these values.
-    pub(crate) fn at(counters: &AllocatorCounters) -> Step {
+    pub(crate) fn at(counters: &AllocatorCounters) -> IntervalBounds {
         let mut current = [0; STATS];
         for (value, stat) in current.iter_mut().zip(stats(counters)) {
             *value = stat.current;
         }
-        Step {
+        IntervalBounds {
             lower: current,
             upper: current,
             begin: current,
@@ -91,7 +91,7 @@ impl Step {
 
     /// Reaches from the instant of the stacks seen first to the instant of those seen last, when the
     /// counters moved around these.
-    pub(crate) fn widen(&mut self, first: Option<&Around>, last: Option<&Around>) {
+    pub(crate) fn widen(&mut self, first: Option<&CounterBracket>, last: Option<&CounterBracket>) {
         if let Some(first) = first {
             self.begin = first.at;
         }
@@ -109,14 +109,14 @@ impl Step {
 /// What the counters did around one look at the stacks: between the counters read right before and right
 /// after it.
 #[derive(Debug, Clone)]
-pub(crate) struct Around {
+pub(crate) struct CounterBracket {
     /// Least values at the instant of the look.
     at: [i64; STATS],
     upper: [i64; STATS],
 }
 
-impl Around {
-    pub(crate) fn between(before: &Step, around: &Step) -> Around {
+impl CounterBracket {
+    pub(crate) fn between(before: &IntervalBounds, around: &IntervalBounds) -> CounterBracket {
         let mut at = [0; STATS];
         for (i, at) in at.iter_mut().enumerate() {
             // Without a limit the sums were reset: nothing is known of what came and went.
@@ -126,7 +126,7 @@ impl Around {
                 *at = all_freed_before.max(all_born_after);
             }
         }
-        Around { at, upper: around.upper }
+        CounterBracket { at, upper: around.upper }
     }
 }
 
@@ -190,7 +190,7 @@ impl BoundsByStack {
     }
 
     /// A stack seen at both ends of `step`.
-    pub(crate) fn stayed(&mut self, stack: u32, step: &Step, version: u64) {
+    pub(crate) fn stayed(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
         let bounds = self.entry(stack);
         bounds.version = version;
         for i in 0..STATS {
@@ -202,7 +202,7 @@ impl BoundsByStack {
     }
 
     /// A stack seen at the begin of `step` only.
-    pub(crate) fn left(&mut self, stack: u32, step: &Step) {
+    pub(crate) fn left(&mut self, stack: u32, step: &IntervalBounds) {
         let bounds = self.entry(stack);
         for i in 0..STATS {
             bounds.current[i] = bounds.current[i].max(step.begin[i]);
@@ -212,7 +212,7 @@ impl BoundsByStack {
     }
 
     /// A stack seen at the end of `step` only.
-    pub(crate) fn came(&mut self, stack: u32, step: &Step, version: u64) {
+    pub(crate) fn came(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
         let bounds = self.entry(stack);
         bounds.version = version;
         for i in 0..STATS {
@@ -223,7 +223,7 @@ impl BoundsByStack {
     }
 
     /// Charges the bytes of `step` to those seen allocating, in proportion to their weights.
-    pub(crate) fn charge(&mut self, step: &Step, seen: &[(u32, u64)]) {
+    pub(crate) fn charge(&mut self, step: &IntervalBounds, seen: &[(u32, u64)]) {
         let whole: u64 = seen.iter().map(|s| s.1).sum();
         if whole == 0 {
             return;

@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::charge::Origin;
+use super::block_attribution::AllocationOrigin;
 use super::device::Moment;
-use super::exact::{ANYTHING, ExactProfile, NOTHING, Untold};
+use super::exact::{ANYTHING, ExactProfile, NOTHING, UnknownReason};
 use super::fold::FoldError;
 use super::high_water::HighWater;
 use super::line_bounds::stat_index;
@@ -17,7 +17,7 @@ use crate::model::{
 
 /// A value that may be known only to lie between two limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounded {
+pub struct BoundedValue {
     /// The value; when not `exact`, the true one is at least this.
     pub value: i64,
     /// Whether the value is the true one.
@@ -28,17 +28,17 @@ pub struct Bounded {
 
 /// One value of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cell {
+pub struct LineCell {
     /// Which statistic.
     pub key: StatKey,
     /// Its value: for `peak` the greatest reached while the line was on a stack; for `current` the greatest at an end of
     /// the line, but of samples the greatest seen at one; for `allocated` and `freed` the sum while it was on a
     /// stack, of samples estimated as the attribution rule does.
-    pub value: Bounded,
+    pub value: BoundedValue,
     /// Why there is no value; then `value` says nothing.
-    pub untold: Option<Untold>,
+    pub untold: Option<UnknownReason>,
     /// For `allocated` and `freed`, the greatest of one execution of the line; `None` where that is not known.
-    pub one_run: Option<Bounded>,
+    pub one_run: Option<BoundedValue>,
 }
 
 /// One line of a function.
@@ -47,7 +47,7 @@ pub struct LineRow {
     /// Line number in the function's file; 0 when unknown.
     pub line: u32,
     /// One cell per column asked for, in their order.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<LineCell>,
     /// Bytes allocated while the line was on a stack (estimated, but exact in an exact recording).
     pub allocated: i64,
     /// Bytes freed while the line was on a stack (estimated); `None` in an exact recording that has not
@@ -113,12 +113,12 @@ impl LineTable {
                     };
                     let untold = exact.and_then(|exact| exact.untold(self.device, *key));
                     let is_exact = !self.estimated;
-                    let zero = Bounded { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
+                    let zero = BoundedValue { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
                     let (value, untold) = match nothing && untold.is_none() {
                         true => (zero, None),
-                        false => (UNKNOWN, untold.or(Some(Untold::NotSeen))),
+                        false => (UNKNOWN, untold.or(Some(UnknownReason::NotSeen))),
                     };
-                    Cell { key: *key, value, untold, one_run: None }
+                    LineCell { key: *key, value, untold, one_run: None }
                 };
                 function.rows.push(LineRow {
                     line,
@@ -152,7 +152,7 @@ pub enum LineError {
 
 /// One statistic below a node of the stack tree.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sums {
+pub(super) struct NodeStat {
     pub(super) current: i64,
     pub(super) lower: i64,
     pub(super) upper: i64,
@@ -167,8 +167,8 @@ pub(super) struct Sums {
     pub(super) most: [i64; 2],
 }
 
-impl Sums {
-    pub(super) const NONE: Sums = Sums {
+impl NodeStat {
+    pub(super) const NONE: NodeStat = NodeStat {
         current: NOTHING,
         lower: NOTHING,
         upper: NOTHING,
@@ -181,7 +181,7 @@ impl Sums {
     };
 
     /// Takes what a callee reached, or the same line elsewhere.
-    fn reach(&mut self, other: &Sums) {
+    fn raise_to(&mut self, other: &NodeStat) {
         self.current = self.current.max(other.current);
         self.lower = self.lower.max(other.lower);
         self.upper = self.upper.max(other.upper);
@@ -190,18 +190,18 @@ impl Sums {
     }
 
     /// Takes the ends of the same line elsewhere.
-    fn end(&mut self, other: &Sums) {
+    fn end(&mut self, other: &NodeStat) {
         self.ended = (self.ended.0.max(other.ended.0), self.ended.1.max(other.ended.1));
         self.most = std::array::from_fn(|i| self.most[i].max(other.most[i]));
     }
 
-    fn add(&mut self, other: &Sums) {
+    fn add(&mut self, other: &NodeStat) {
         self.allocated += other.allocated;
         self.freed += other.freed;
     }
 
-    fn bounded(&self, field: StatField, sure: Sureness) -> Bounded {
-        let sum = |value| Bounded { value, exact: sure.exact, upper: sure.exact.then_some(value) };
+    fn bounded(&self, field: StatField, sure: SumAccuracy) -> BoundedValue {
+        let sum = |value| BoundedValue { value, exact: sure.exact, upper: sure.exact.then_some(value) };
         match field {
             StatField::Peak => sure.between(self.lower, self.upper),
             StatField::Current if sure.events => {
@@ -210,20 +210,20 @@ impl Sums {
             // At a sample: not the level at the line's end, and not the greatest either.
             StatField::Current => {
                 let upper = (self.upper != ANYTHING).then_some(self.upper.max(self.current));
-                Bounded { value: self.current, exact: false, upper }
+                BoundedValue { value: self.current, exact: false, upper }
             }
             StatField::Allocated => sum(self.allocated),
             StatField::Freed => sum(self.freed),
         }
     }
 
-    fn one_run(&self, field: StatField, sure: Sureness) -> Option<Bounded> {
+    fn one_run(&self, field: StatField, sure: SumAccuracy) -> Option<BoundedValue> {
         let which = match field {
             StatField::Allocated => 0,
             StatField::Freed => 1,
             StatField::Peak | StatField::Current => return None,
         };
-        let run = Bounded {
+        let run = BoundedValue {
             value: self.least[which],
             exact: self.least[which] == self.most[which],
             upper: Some(self.most[which]),
@@ -237,27 +237,27 @@ impl Sums {
 
 /// What a node of the stack tree, or a line, has.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) stats: Vec<Sums>,
+pub(super) struct LineStats {
+    pub(super) stats: Vec<NodeStat>,
     pub(super) live: u64,
     pub(super) live_self: u64,
     pub(super) samples: u64,
 }
 
-impl Node {
-    fn reach(&mut self, other: &Node) {
+impl LineStats {
+    fn raise_to(&mut self, other: &LineStats) {
         for (a, b) in self.stats.iter_mut().zip(&other.stats) {
-            a.reach(b);
+            a.raise_to(b);
         }
     }
 
-    fn end(&mut self, other: &Node) {
+    fn end(&mut self, other: &LineStats) {
         for (a, b) in self.stats.iter_mut().zip(&other.stats) {
             a.end(b);
         }
     }
 
-    fn add(&mut self, other: &Node) {
+    fn add(&mut self, other: &LineStats) {
         for (a, b) in self.stats.iter_mut().zip(&other.stats) {
             a.add(b);
         }
@@ -292,9 +292,9 @@ impl Profile {
             }
         });
         let estimated = exact.is_none_or(ExactProfile::is_estimated);
-        let untold: Vec<Option<Untold>> =
+        let untold: Vec<Option<UnknownReason>> =
             columns.iter().map(|key| exact.and_then(|exact| exact.untold(device, *key))).collect();
-        let sure = Sureness {
+        let sure = SumAccuracy {
             exact: !estimated && doubt.is_none(),
             frees: exact.is_none_or(ExactProfile::knows_freed),
             events: exact.is_some(),
@@ -346,7 +346,7 @@ impl Profile {
     }
 
     /// What every frame has: of all stacks that it stands on.
-    fn by_frame(&self, device: CudaIndex, columns: &[StatKey]) -> FxHashMap<FrameId, Node> {
+    fn by_frame(&self, device: CudaIndex, columns: &[StatKey]) -> FxHashMap<FrameId, LineStats> {
         let mut nodes = self.nodes(device, columns);
         let table = self.stacks();
         // A caller's number is smaller than its callees': one pass from the end sums up whole subtrees.
@@ -355,23 +355,23 @@ impl Profile {
             let parent = table.get_stack(StackId(i as u32)).and_then(|n| n.parent);
             if let Some(parent) = parent {
                 let (callers, rest) = nodes.split_at_mut(i);
-                callers[parent.0 as usize].reach(&rest[0]);
+                callers[parent.0 as usize].raise_to(&rest[0]);
                 callers[parent.0 as usize].add(&rest[0]);
             }
         }
         let recursive = recursive(table, nodes.len());
-        let mut by_frame: FxHashMap<FrameId, Node> = FxHashMap::default();
+        let mut by_frame: FxHashMap<FrameId, LineStats> = FxHashMap::default();
         for (i, node) in nodes.iter().enumerate() {
             let Some(stack) = table.get_stack(StackId(i as u32)) else {
                 continue;
             };
-            let line = by_frame.entry(stack.frame).or_insert_with(|| Node {
-                stats: vec![Sums::NONE; node.stats.len()],
+            let line = by_frame.entry(stack.frame).or_insert_with(|| LineStats {
+                stats: vec![NodeStat::NONE; node.stats.len()],
                 live: 0,
                 live_self: 0,
                 samples: 0,
             });
-            line.reach(node);
+            line.raise_to(node);
             line.end(node);
             line.live_self += own[i];
             // In a recursion the outer occurrence has counted the inner one already.
@@ -383,34 +383,34 @@ impl Profile {
     }
 
     /// What every stack has by itself. The first statistic is that of allocated bytes.
-    fn nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<Node> {
+    fn nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats> {
         let mut wanted = vec![stat_index(Metric::AllocatedBytes, Pool::All)];
         wanted.extend(columns.iter().map(|k| stat_index(k.metric, k.pool)));
         if let Some(exact) = self.exact() {
             return self.exact_nodes(exact, device, columns);
         }
         let bounds = self.bounds(device);
-        let mut nodes: Vec<Node> = Vec::new();
+        let mut nodes: Vec<LineStats> = Vec::new();
         for i in 0..self.known_stacks() {
             let of_stack = bounds.and_then(|b| b.get(i));
             let stats = wanted
                 .iter()
                 .map(|&w| {
-                    of_stack.map_or(Sums::NONE, |b| Sums {
+                    of_stack.map_or(NodeStat::NONE, |b| NodeStat {
                         current: b.current[w],
                         lower: b.lower[w],
                         upper: b.upper[w],
                         allocated: b.allocated[w],
                         freed: b.freed[w],
-                        ..Sums::NONE
+                        ..NodeStat::NONE
                     })
                 })
                 .collect();
-            nodes.push(Node { stats, live: 0, live_self: 0, samples: self.samples_of_stack(i) });
+            nodes.push(LineStats { stats, live: 0, live_self: 0, samples: self.samples_of_stack(i) });
         }
         if let Some(snapshot) = self.snapshot(device, Moment::Peak) {
             for (origin, bytes) in Profile::bytes_by_origin(snapshot) {
-                if let Origin::Stack(_, stack) = origin
+                if let AllocationOrigin::Stack(_, stack) = origin
                     && let Some(node) = nodes.get_mut(stack.0 as usize)
                 {
                     node.live += bytes;
@@ -423,7 +423,7 @@ impl Profile {
 
 /// How far values can be trusted.
 #[derive(Debug, Clone, Copy)]
-struct Sureness {
+struct SumAccuracy {
     /// Sums are true.
     exact: bool,
     /// Sums of frees are known at all.
@@ -438,12 +438,12 @@ struct Sureness {
     active: bool,
 }
 
-impl Sureness {
-    fn between(self, lower: i64, upper: i64) -> Bounded {
+impl SumAccuracy {
+    fn between(self, lower: i64, upper: i64) -> BoundedValue {
         match lower {
             // Nobody knows.
             NOTHING => UNKNOWN,
-            _ => Bounded {
+            _ => BoundedValue {
                 value: lower,
                 exact: lower == upper && self.levels,
                 upper: (upper != ANYTHING && self.levels).then_some(upper),
@@ -498,14 +498,14 @@ fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
 }
 
 /// At least nothing.
-const UNKNOWN: Bounded = Bounded { value: 0, exact: false, upper: None };
+const UNKNOWN: BoundedValue = BoundedValue { value: 0, exact: false, upper: None };
 
 fn row(
     line: u32,
-    node: &Node,
+    node: &LineStats,
     columns: &[StatKey],
-    untold: &[Option<Untold>],
-    sure: Sureness,
+    untold: &[Option<UnknownReason>],
+    sure: SumAccuracy,
 ) -> LineRow {
     let seen = node.stats[0].current != NOTHING;
     let cells = columns
@@ -514,14 +514,14 @@ fn row(
         .zip(untold)
         .map(|((&key, sums), &untold)| {
             let is_active = key.metric == Metric::ActiveBytes && !sure.active;
-            let sure = Sureness { levels: sure.levels && !is_active, ..sure };
+            let sure = SumAccuracy { levels: sure.levels && !is_active, ..sure };
             let is_level = matches!(key.field, StatField::Peak | StatField::Current);
             let value = match (untold, is_level && !seen) {
                 (None, false) => sums.bounded(key.field, sure),
                 _ => UNKNOWN,
             };
             let one_run = sums.one_run(key.field, sure).filter(|_| untold.is_none());
-            Cell { key, value, untold, one_run }
+            LineCell { key, value, untold, one_run }
         })
         .collect();
     LineRow {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Missed, MissedWhy, ReaderKind};
+use crate::model::{MissedObservation, MissReason, ReaderKind};
 
 /// The most different texts of failures kept apart.
 const REASONS: usize = 64;
@@ -13,25 +13,25 @@ pub struct Loss {
     /// Which reader.
     pub reader: ReaderKind,
     /// Why.
-    pub why: MissedWhy,
+    pub why: MissReason,
     /// How many.
     pub count: u64,
 }
 
 /// Counts of everything missed.
 #[derive(Debug, Default)]
-pub struct Losses {
+pub struct LossCounts {
     late: BTreeMap<ReaderKind, u64>,
     torn: BTreeMap<ReaderKind, u64>,
     failed: BTreeMap<(ReaderKind, String), u64>,
 }
 
-impl Losses {
-    pub(crate) fn add(&mut self, missed: &Missed) {
+impl LossCounts {
+    pub(crate) fn add(&mut self, missed: &MissedObservation) {
         let count = match &missed.why {
-            MissedWhy::Late => self.late.entry(missed.reader).or_default(),
-            MissedWhy::Torn => self.torn.entry(missed.reader).or_default(),
-            MissedWhy::Failed(why) => {
+            MissReason::Late => self.late.entry(missed.reader).or_default(),
+            MissReason::Torn => self.torn.entry(missed.reader).or_default(),
+            MissReason::Failed(why) => {
                 // A text that differs every time must not grow the profile without end.
                 let full = self.failed.len() >= REASONS;
                 let key = (missed.reader, why.clone());
@@ -64,16 +64,16 @@ impl Losses {
 
     /// Every kind of loss, ordered by reader within each reason.
     pub fn all(&self) -> Vec<Loss> {
-        let simple = |map: &BTreeMap<ReaderKind, u64>, why: MissedWhy| {
-            map.iter()
+        let simple = |snapshot: &BTreeMap<ReaderKind, u64>, why: MissReason| {
+            snapshot.iter()
                 .map(|(&reader, &count)| Loss { reader, why: why.clone(), count })
                 .collect::<Vec<_>>()
         };
-        let mut all = simple(&self.late, MissedWhy::Late);
-        all.extend(simple(&self.torn, MissedWhy::Torn));
+        let mut all = simple(&self.late, MissReason::Late);
+        all.extend(simple(&self.torn, MissReason::Torn));
         all.extend(self.failed.iter().map(|((reader, why), &count)| Loss {
             reader: *reader,
-            why: MissedWhy::Failed(why.clone()),
+            why: MissReason::Failed(why.clone()),
             count,
         }));
         all

@@ -7,12 +7,12 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::{GraphNode, HolderMap, Model, ModelModule, SavedIn};
+use crate::model::{GraphNode, OwnershipSnapshot, Model, ModelModule, SavedIn};
 
 /// What the tool says of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelSize {
-    /// Index of the model in [`HolderMap::models`].
+    /// Index of the model in [`OwnershipSnapshot::models`].
     pub model: usize,
     /// Elements of all its parameters.
     pub parameters: u64,
@@ -94,12 +94,12 @@ const CONVOLUTION: &[&str] = &["ConvolutionBackward", "MkldnnConvolutionBackward
 const SEEN_THROUGH: [&str; 3] = ["TBackward", "TransposeBackward", "PermuteBackward"];
 
 /// What it says of every model.
-pub fn model_sizes(map: &HolderMap) -> Vec<ModelSize> {
-    let graph = Graph::new(map);
+pub fn model_sizes(snapshot: &OwnershipSnapshot) -> Vec<ModelSize> {
+    let graph = Graph::new(snapshot);
     let of_model = |(index, model): (usize, &Model)| {
         let own: FxHashSet<u64> =
             model.modules.iter().flat_map(|module| module.parameters.iter().copied()).collect();
-        let rows = map.tensors.iter().filter(|row| row.object.is_some_and(|at| own.contains(&at)));
+        let rows = snapshot.tensors.iter().filter(|row| row.object.is_some_and(|at| own.contains(&at)));
         let elements = rows.map(|row| row.tensor.numel.unwrap_or(0).max(0) as u64);
         ModelSize {
             model: index,
@@ -107,12 +107,12 @@ pub fn model_sizes(map: &HolderMap) -> Vec<ModelSize> {
             intermediates: graph.intermediates(&model.modules),
         }
     };
-    map.models.iter().enumerate().map(of_model).collect()
+    snapshot.models.iter().enumerate().map(of_model).collect()
 }
 
 /// The autograd graph, to be asked by parameter.
 struct Graph<'a> {
-    map: &'a HolderMap,
+    snapshot: &'a OwnershipSnapshot,
     /// By address, the nodes that come before it in the backward pass.
     users: FxHashMap<u64, Vec<usize>>,
     /// Nodes that accumulate the gradient of the leaf with this `TensorImpl`.
@@ -134,33 +134,33 @@ struct Sizes {
 }
 
 impl Graph<'_> {
-    fn new(map: &HolderMap) -> Graph<'_> {
+    fn new(snapshot: &OwnershipSnapshot) -> Graph<'_> {
         let mut users: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
-        for (index, node) in map.nodes.iter().enumerate() {
+        for (index, node) in snapshot.nodes.iter().enumerate() {
             for next in &node.next {
                 users.entry(*next).or_default().push(index);
             }
         }
-        let leaves = map.nodes.iter().filter_map(|node| Some((node.variable?, node.at))).collect();
+        let leaves = snapshot.nodes.iter().filter_map(|node| Some((node.variable?, node.at))).collect();
         let impl_of =
-            map.tensors.iter().filter_map(|row| Some((row.object?, row.tensor.at))).collect();
-        let of_modules: FxHashSet<u64> = map
+            snapshot.tensors.iter().filter_map(|row| Some((row.object?, row.tensor.at))).collect();
+        let of_modules: FxHashSet<u64> = snapshot
             .models
             .iter()
             .flat_map(|model| &model.modules)
             .flat_map(|module| module.parameters.iter().copied())
             .collect();
-        let on_storage = map.tensors.iter().filter_map(|row| {
+        let on_storage = snapshot.tensors.iter().filter_map(|row| {
             let object = row.object.filter(|object| of_modules.contains(object))?;
             Some((row.tensor.storage?.data, object))
         });
         let mut saved_by: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
-        for (index, row) in map.tensors.iter().enumerate() {
+        for (index, row) in snapshot.tensors.iter().enumerate() {
             for saved in row.saved.iter().filter(|saved| saved.by == SavedIn::Field) {
                 saved_by.entry(saved.node).or_default().push(index);
             }
         }
-        Graph { map, users, leaves, impl_of, parameters: on_storage.collect(), saved_by }
+        Graph { snapshot, users, leaves, impl_of, parameters: on_storage.collect(), saved_by }
     }
 
     fn intermediates(&self, modules: &[ModelModule]) -> Result<u64, String> {
@@ -227,7 +227,7 @@ impl Graph<'_> {
         for node in self.nodes_of(module, classes) {
             let now = Sizes {
                 input: self.input_of(node),
-                output: self.map.nodes[node].outputs.first().copied().flatten(),
+                output: self.snapshot.nodes[node].outputs.first().copied().flatten(),
                 keeps: false,
             };
             match seen {
@@ -245,8 +245,8 @@ impl Graph<'_> {
     /// What the one node of a pooling class returned, if there is one such module only.
     fn only_pool(&self, class: &str) -> Option<u64> {
         let (_, kinds) = POOLS.iter().find(|(known, _)| *known == class)?;
-        let modules = self.map.models.iter().flat_map(|model| &model.modules);
-        let mut nodes = self.map.nodes.iter().filter(|node| kinds.contains(&without_number(node)));
+        let modules = self.snapshot.models.iter().flat_map(|model| &model.modules);
+        let mut nodes = self.snapshot.nodes.iter().filter(|node| kinds.contains(&without_number(node)));
         let (node, None) = (nodes.next()?, nodes.next()) else { return None };
         let is_only = modules.filter(|module| &*module.class == class).count() == 1;
         node.outputs.first().copied().flatten().filter(|_| is_only)
@@ -259,7 +259,7 @@ impl Graph<'_> {
         let mut found = FxHashSet::default();
         while let Some(at) = waiting.pop() {
             for &user in self.users.get(&at).into_iter().flatten() {
-                let node = &self.map.nodes[user];
+                let node = &self.snapshot.nodes[user];
                 let class = without_number(node);
                 if classes.contains(&class) {
                     found.insert(user);
@@ -271,11 +271,11 @@ impl Graph<'_> {
         // Of frozen weights it may have saved them, or a view of them.
         for (&node, rows) in &self.saved_by {
             let is_its_own = |&row: &usize| {
-                let storage = self.map.tensors[row].tensor.storage;
+                let storage = self.snapshot.tensors[row].tensor.storage;
                 let parameter = storage.and_then(|storage| self.parameters.get(&storage.data));
                 parameter.is_some_and(|object| module.parameters.contains(object))
             };
-            if classes.contains(&without_number(&self.map.nodes[node]))
+            if classes.contains(&without_number(&self.snapshot.nodes[node]))
                 && rows.iter().any(is_its_own)
             {
                 found.insert(node);
@@ -286,7 +286,7 @@ impl Graph<'_> {
 
     /// Elements of the one tensor that a node saved of what it was given, besides parameters.
     fn input_of(&self, node: usize) -> Option<u64> {
-        let rows = self.saved_by.get(&node)?.iter().map(|&row| &self.map.tensors[row]);
+        let rows = self.saved_by.get(&node)?.iter().map(|&row| &self.snapshot.tensors[row]);
         let mut inputs = rows.filter(|row| {
             let is_output = row.saved.iter().any(|saved| saved.node == node && saved.is_output);
             !is_output && !row.tensor.storage.is_some_and(|s| self.parameters.contains_key(&s.data))

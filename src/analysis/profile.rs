@@ -1,6 +1,6 @@
 //! `Profile`: takes records one by one and keeps what the answers need.
 
-pub(crate) mod inherit;
+pub(crate) mod keyframe;
 mod intake;
 mod memory;
 
@@ -10,22 +10,22 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::autograd::EngineFrames;
-use super::device::{DeviceProfile, Moment, Seen, Snapshot};
+use super::device::{DeviceProfile, Moment, SnapshotBlocks, AttributedSnapshot};
 use super::exact::ExactProfile;
-use super::high_water::{HighWater, Reached};
-use super::holders::{HolderLooks, HolderStacks};
+use super::high_water::{HighWater, PeakTime};
+use super::ownership::{OwnershipHistory, OwnerStacks};
 use super::iteration::Iteration;
 use super::iteration_clock::{IterationClock, RunningClock};
-use super::iterations::Iterations;
+use super::iterations::IterationBuilder;
 use super::line_bounds::BoundsByStack;
-use super::losses::Losses;
-use super::tick::{ThreadChoice, Tick};
+use super::losses::LossCounts;
+use super::sample_window::{ThreadChoice, SampleWindow};
 use super::timeline::Timeline;
 use crate::model::{
-    AllocatorCounters, CudaIndex, Device, DeviceUsage, End, FunctionId, Gap, Nanos, ProcessUsage,
-    ReaderKind, Runtime, Source, StackTable, Start, StepClock, ThreadSample,
+    AllocatorCounters, CudaIndex, GpuDevice, DeviceUsage, RecordingEnd, FunctionId, RecordingGap, Nanos, ProcessUsage,
+    ReaderKind, TargetRuntime, SourceText, StackTable, RecordingStart, StepSource, ThreadSample,
 };
-use memory::MemoryLimit;
+use memory::ProfileMemoryLimit;
 
 /// Greatest values that NVML told of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct UsagePeak {
 
 /// One device's counters in a tick.
 #[derive(Debug)]
-struct CounterLook {
+struct CounterReading {
     device: CudaIndex,
     first: Box<AllocatorCounters>,
     /// Those read right after the stacks, when they differ from the first, read right before them.
@@ -52,30 +52,30 @@ struct CounterLook {
 /// Everything known from the records so far, in memory that grows with what is different (stacks,
 /// blocks alive, devices), not with how long it was recorded.
 ///
-/// Records of one tick (a sample, the counters of the devices, block maps) may come in any order
+/// Records of one tick (a sample, the counters of the devices, snapshots) may come in any order
 /// and up to half a period apart; they are taken together when the next tick begins, at the end of
 /// the recording, or at [`Profile::finish`].
 #[derive(Debug, Default)]
 pub struct Profile {
     choice: ThreadChoice,
     /// Threads seen that held the GIL.
-    gil_holders: u64,
+    gil_threads: u64,
     exact: Option<Box<ExactProfile>>,
-    least_life: u64,
-    holders: HolderLooks,
-    iterations: Iterations,
+    min_lifetime: u64,
+    owners: OwnershipHistory,
+    iterations: IterationBuilder,
     clock: RunningClock,
     stacks: StackTable,
     engine: EngineFrames,
     depths: Vec<u32>,
-    sources: FxHashMap<FunctionId, Source>,
-    start: Option<Start>,
-    runtime: Option<Runtime>,
+    sources: FxHashMap<FunctionId, SourceText>,
+    start: Option<RecordingStart>,
+    runtime: Option<TargetRuntime>,
     /// When there was last known to be no allocator: what one counts was counted since.
     empty_at: Option<Nanos>,
-    devices: Vec<Device>,
-    end: Option<End>,
-    losses: Losses,
+    devices: Vec<GpuDevice>,
+    end: Option<RecordingEnd>,
+    losses: LossCounts,
     usage: BTreeMap<u32, UsagePeak>,
     profiles: BTreeMap<CudaIndex, DeviceProfile>,
     bounds: BTreeMap<CudaIndex, BoundsByStack>,
@@ -89,17 +89,17 @@ pub struct Profile {
     bad_definitions: u64,
     warnings: Vec<String>,
     /// Stretches of which records are missing: the first few, and how many there are.
-    gaps: Vec<Gap>,
+    gaps: Vec<RecordingGap>,
     gap_count: u64,
     /// Whether such a stretch has just been passed: what is inherited next goes on from there.
     after_gap: bool,
-    memory: MemoryLimit,
+    memory: ProfileMemoryLimit,
     /// The tick being collected, and whether there is one.
-    open: Tick,
+    open: SampleWindow,
     is_open: bool,
-    open_counters: Vec<CounterLook>,
-    open_maps: Vec<(CudaIndex, Seen)>,
-    previous: Tick,
+    open_counters: Vec<CounterReading>,
+    open_snapshots: Vec<(CudaIndex, SnapshotBlocks)>,
+    previous: SampleWindow,
     /// The threads at work in the open tick and in the previous one.
     at_work: Vec<ThreadSample>,
     previously_at_work: Vec<ThreadSample>,
@@ -112,20 +112,20 @@ impl Profile {
     }
 
     /// A profile without records that charges memory to the threads chosen.
-    pub fn charging(choice: ThreadChoice) -> Profile {
+    pub fn with_filter(choice: ThreadChoice) -> Profile {
         Profile { choice, ..Profile::default() }
     }
 
     /// Lets only blocks count that live for `least_life`; of exact recordings only, and before their records.
-    pub fn with_least_life(mut self, least_life: Nanos) -> Profile {
-        self.least_life = least_life.0;
+    pub fn with_min_lifetime(mut self, min_lifetime: Nanos) -> Profile {
+        self.min_lifetime = min_lifetime.0;
         self
     }
 
     /// Lets `clock` tell where iterations end, with the bytes of each parameter if `by_parameter`; before the records.
     pub fn with_iterations(mut self, clock: IterationClock, by_parameter: bool) -> Profile {
         self.clock = RunningClock::new(clock);
-        self.iterations = Iterations::asked_for(by_parameter);
+        self.iterations = IterationBuilder::asked_for(by_parameter);
         self
     }
 
@@ -135,7 +135,7 @@ impl Profile {
     }
 
     /// What counted the recorded steps; `None` where none were.
-    pub fn step_clock(&self) -> Option<StepClock> {
+    pub fn step_clock(&self) -> Option<StepSource> {
         self.iterations.step_clock()
     }
 
@@ -149,14 +149,14 @@ impl Profile {
         self.exact.as_deref()
     }
 
-    /// The memory of a device by holder, at the recorded look with most of it or at the last one; `None` when the
+    /// The memory of a device by owner, at the recorded look with most of it or at the last one; `None` when the
     /// recording has none.
-    pub fn holders(&self, device: CudaIndex, moment: Moment) -> Option<HolderStacks> {
+    pub fn owners(&self, device: CudaIndex, moment: Moment) -> Option<OwnerStacks> {
         let made_at = |account| match &self.exact {
-            Some(exact) => exact.made_at(account, &self.stacks),
+            Some(exact) => exact.account_path(account, &self.stacks),
             None => Vec::new(),
         };
-        self.holders.stacks(device, moment, &made_at)
+        self.owners.stacks(device, moment, &made_at)
     }
 
     /// The whole iterations of training that were recorded, and how many more there were than are kept.
@@ -208,7 +208,7 @@ impl Profile {
             let more = self.gap_count - self.gaps.len() as u64;
             all.push(format!("the recording has {more} more gaps"));
         }
-        if self.choice.gil_only && self.stacks_read > 0 && self.gil_holders == 0 {
+        if self.choice.gil_only && self.stacks_read > 0 && self.gil_threads == 0 {
             all.push(
                 "no thread was seen holding the GIL (a free-threaded Python has none), so --gil leaves all of them out"
                     .to_owned(),
@@ -230,12 +230,12 @@ impl Profile {
             all.extend(exact.warnings());
         }
         for (device, profile) in &self.profiles {
-            if profile.maps_degraded > 0 {
+            if profile.snapshots_degraded > 0 {
                 all.push(format!(
-                    "GPU {}: {} of {} block maps were read while the job changed them",
+                    "GPU {}: {} of {} snapshots were read while the job changed them",
                     device.0,
-                    profile.maps_degraded,
-                    profile.maps_degraded + profile.maps_consistent
+                    profile.snapshots_degraded,
+                    profile.snapshots_degraded + profile.snapshots_consistent
                 ));
             }
         }
@@ -248,27 +248,27 @@ impl Profile {
     }
 
     /// What was recorded, and how.
-    pub fn start(&self) -> Option<&Start> {
+    pub fn start(&self) -> Option<&RecordingStart> {
         self.start.as_ref()
     }
 
     /// What ran in the target, as last told.
-    pub fn runtime(&self) -> Option<&Runtime> {
+    pub fn runtime(&self) -> Option<&TargetRuntime> {
         self.runtime.as_ref()
     }
 
     /// The machine's GPUs.
-    pub fn devices(&self) -> &[Device] {
+    pub fn devices(&self) -> &[GpuDevice] {
         &self.devices
     }
 
     /// The recording's end; `None` while it lasts, or when it ended abruptly.
-    pub fn end(&self) -> Option<&End> {
+    pub fn end(&self) -> Option<&RecordingEnd> {
         self.end.as_ref()
     }
 
     /// What was missed.
-    pub fn losses(&self) -> &Losses {
+    pub fn losses(&self) -> &LossCounts {
         &self.losses
     }
 
@@ -298,7 +298,7 @@ impl Profile {
     }
 
     /// The source text of a function.
-    pub fn source(&self, function: FunctionId) -> Option<&Source> {
+    pub fn source(&self, function: FunctionId) -> Option<&SourceText> {
         self.sources.get(&function)
     }
 
@@ -320,7 +320,7 @@ impl Profile {
             counter.max(d.peak.as_ref().map_or(0, |s| s.allocated as i64))
         };
         let height = |device: &CudaIndex| {
-            let exact = self.exact().and_then(|exact| exact.height(*device));
+            let exact = self.exact().and_then(|exact| exact.peak(*device));
             let counted = self.profiles.get(device).map_or(0, height);
             counted.max(exact.map_or(0, |(_, bytes)| bytes as i64))
         };
@@ -330,7 +330,7 @@ impl Profile {
     /// High-water mark of `allocated_bytes.all`.
     pub fn peak_allocated(&self, device: CudaIndex) -> Option<HighWater> {
         let counted = self.profiles.get(&device).and_then(|profile| profile.allocated);
-        let Some((time, bytes)) = self.exact().and_then(|exact| exact.height(device)) else {
+        let Some((time, bytes)) = self.exact().and_then(|exact| exact.peak(device)) else {
             return counted;
         };
         // Exact events tell the moment; what the counters saw before them may have been higher.
@@ -341,7 +341,7 @@ impl Profile {
             }
             counted => Some(HighWater {
                 bytes,
-                reached: Reached::Between(time, time),
+                reached: PeakTime::Between(time, time),
                 within: bytes,
                 resets: counted.map_or(0, |c| c.resets),
             }),
@@ -361,7 +361,7 @@ impl Profile {
             }
             counted => Some(HighWater {
                 bytes,
-                reached: Reached::Between(time, time),
+                reached: PeakTime::Between(time, time),
                 within: bytes,
                 resets: counted.map_or(0, |c| c.resets),
             }),
@@ -378,8 +378,8 @@ impl Profile {
         Some(&self.profiles.get(&device)?.timeline)
     }
 
-    /// The block map kept for a moment; `None` when the device has none.
-    pub fn snapshot(&self, device: CudaIndex, moment: Moment) -> Option<&Arc<Snapshot>> {
+    /// The snapshot kept for a moment; `None` when the device has none.
+    pub fn snapshot(&self, device: CudaIndex, moment: Moment) -> Option<&Arc<AttributedSnapshot>> {
         let profile = self.profiles.get(&device)?;
         match moment {
             Moment::Peak => profile.peak.as_ref(),
@@ -387,9 +387,9 @@ impl Profile {
         }
     }
 
-    /// Block maps taken of a device: one instant's truth, and degraded.
-    pub fn maps(&self, device: CudaIndex) -> (u64, u64) {
-        self.profiles.get(&device).map_or((0, 0), |d| (d.maps_consistent, d.maps_degraded))
+    /// Snapshots taken of a device: one instant's truth, and degraded.
+    pub fn snapshot_counts(&self, device: CudaIndex) -> (u64, u64) {
+        self.profiles.get(&device).map_or((0, 0), |d| (d.snapshots_consistent, d.snapshots_degraded))
     }
 
     pub(crate) fn engine(&self) -> &EngineFrames {

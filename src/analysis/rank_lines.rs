@@ -3,19 +3,19 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::lines::{Bounded, LineFunction, LineRow, LineTable};
+use super::lines::{BoundedValue, LineFunction, LineRow, LineTable};
 use super::profile::Profile;
 use crate::model::{Function, StatKey};
 
 /// A value in all the ranks of which it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ranked {
+pub struct RankValues {
     /// The greatest, and the index of its rank.
-    pub greatest: (Bounded, usize),
+    pub greatest: (BoundedValue, usize),
     /// The least, and the index of its rank.
-    pub least: (Bounded, usize),
+    pub least: (BoundedValue, usize),
     /// The sum, to which a rank of which nothing is known adds nothing, and after which it is not exact.
-    pub sum: Bounded,
+    pub sum: BoundedValue,
 }
 
 /// A line in all the ranks that have it.
@@ -26,10 +26,10 @@ pub struct RankRow {
     /// How many ranks have it: in the others it was not seen.
     pub ranks: usize,
     /// One per column of the table; `None` where no rank knows it.
-    pub cells: Vec<Option<Ranked>>,
+    pub cells: Vec<Option<RankValues>>,
     /// Bytes alive at each rank's peak that were allocated while the line was on the stack; without `exact` an estimate, which
     /// can be off either way.
-    pub live: Ranked,
+    pub live: RankValues,
 }
 
 /// A function's lines.
@@ -55,12 +55,12 @@ pub struct RankTable {
 }
 
 /// A function of any rank: what tells it from others.
-type Key<'a> = (&'a str, u32, &'a str);
+type FunctionKey<'a> = (&'a str, u32, &'a str);
 
 impl RankTable {
     /// Puts tables of the same columns together.
-    pub fn of(ranks: &[(&Profile, &LineTable)]) -> RankTable {
-        let mut functions: BTreeMap<Key<'_>, Vec<(usize, &Function, &LineFunction)>> =
+    pub fn new(ranks: &[(&Profile, &LineTable)]) -> RankTable {
+        let mut functions: BTreeMap<FunctionKey<'_>, Vec<(usize, &Function, &LineFunction)>> =
             BTreeMap::new();
         for (index, (profile, table)) in ranks.iter().enumerate() {
             for lines in &table.functions {
@@ -112,18 +112,18 @@ fn row(line: u32, rows: &[(usize, &LineRow)], ranks: &[(&Profile, &LineTable)]) 
     let live = ranked(rows.iter().map(|(rank, row)| {
         let value = i64::try_from(row.live).unwrap_or(i64::MAX);
         let exact = ranks.get(*rank).is_some_and(|(_, table)| !table.estimated);
-        (*rank, Some(Bounded { value, exact, upper: exact.then_some(value) }))
+        (*rank, Some(BoundedValue { value, exact, upper: exact.then_some(value) }))
     }))?;
     Some(RankRow { line, ranks: rows.len(), cells, live })
 }
 
 /// Whether anything is known of it: at least nothing, without a limit, is nothing.
-fn is_known(value: &Bounded) -> bool {
+fn is_known(value: &BoundedValue) -> bool {
     value.exact || value.upper.is_some() || value.value > 0
 }
 
-fn ranked(values: impl Iterator<Item = (usize, Option<Bounded>)>) -> Option<Ranked> {
-    let mut all: Option<Ranked> = None;
+fn ranked(values: impl Iterator<Item = (usize, Option<BoundedValue>)>) -> Option<RankValues> {
+    let mut all: Option<RankValues> = None;
     let mut unknown = false;
     for (rank, value) in values {
         let Some(value) = value else {
@@ -131,11 +131,11 @@ fn ranked(values: impl Iterator<Item = (usize, Option<Bounded>)>) -> Option<Rank
             continue;
         };
         all = Some(match all {
-            None => Ranked { greatest: (value, rank), least: (value, rank), sum: value },
-            Some(Ranked { greatest, least, sum }) => Ranked {
+            None => RankValues { greatest: (value, rank), least: (value, rank), sum: value },
+            Some(RankValues { greatest, least, sum }) => RankValues {
                 greatest: if value.value > greatest.0.value { (value, rank) } else { greatest },
                 least: if value.value < least.0.value { (value, rank) } else { least },
-                sum: Bounded {
+                sum: BoundedValue {
                     value: sum.value.saturating_add(value.value),
                     exact: sum.exact && value.exact,
                     upper: sum.upper.zip(value.upper).map(|(a, b)| a.saturating_add(b)),
@@ -153,21 +153,21 @@ fn ranked(values: impl Iterator<Item = (usize, Option<Bounded>)>) -> Option<Rank
 mod tests {
     use super::*;
 
-    fn exact(value: i64) -> Option<Bounded> {
-        Some(Bounded { value, exact: true, upper: Some(value) })
+    fn exact(value: i64) -> Option<BoundedValue> {
+        Some(BoundedValue { value, exact: true, upper: Some(value) })
     }
 
     #[test]
     fn what_a_rank_does_not_know_is_no_least_and_leaves_the_sum_open() {
-        let between = Some(Bounded { value: 5, exact: false, upper: Some(9) });
+        let between = Some(BoundedValue { value: 5, exact: false, upper: Some(9) });
         let ranks = [exact(7), None, between, exact(7)];
         let all = ranked(ranks.into_iter().enumerate()).unwrap();
         assert_eq!((all.greatest.1, all.least.1), (0, 2));
-        assert_eq!(all.sum, Bounded { value: 19, exact: false, upper: None });
+        assert_eq!(all.sum, BoundedValue { value: 19, exact: false, upper: None });
         let known = ranked([exact(7), between].into_iter().enumerate()).unwrap();
-        assert_eq!(known.sum, Bounded { value: 12, exact: false, upper: Some(16) });
+        assert_eq!(known.sum, BoundedValue { value: 12, exact: false, upper: Some(16) });
         assert_eq!(ranked([None, None].into_iter().enumerate()), None);
-        assert!(!is_known(&Bounded { value: 0, exact: false, upper: None }));
-        assert!(is_known(&Bounded { value: 0, exact: true, upper: Some(0) }));
+        assert!(!is_known(&BoundedValue { value: 0, exact: false, upper: None }));
+        assert!(is_known(&BoundedValue { value: 0, exact: true, upper: Some(0) }));
     }
 }

@@ -4,13 +4,13 @@
 //! to the line where it begins: that is executed again when its parts are done. The level then is at most what the
 //! later lines of the statement reached.
 
-use super::lines::{Bounded, LineRow};
-use crate::model::{Source, StatField};
+use super::lines::{BoundedValue, LineRow};
+use crate::model::{SourceText, StatField};
 
 /// Raises the upper limits of lines to which a statement may have come back. Without `source` that may be any line.
-pub(super) fn widen(rows: &mut [LineRow], source: Option<&Source>) {
+pub(super) fn widen(rows: &mut [LineRow], source: Option<&SourceText>) {
     rows.sort_unstable_by_key(|row| row.line);
-    let statements = source.map(|source| Statements::of(&source.text, source.first_line));
+    let statements = source.map(|source| StatementLines::new(&source.text, source.first_line));
     for first in 0..rows.len() {
         let Some((row, later)) = rows.get_mut(first..).and_then(<[LineRow]>::split_first_mut)
         else {
@@ -33,7 +33,7 @@ pub(super) fn widen(rows: &mut [LineRow], source: Option<&Source>) {
     }
 }
 
-fn raise(value: &mut Bounded, other: Bounded) {
+fn raise(value: &mut BoundedValue, other: BoundedValue) {
     let least = value.upper;
     value.upper = match (value.upper, other.upper) {
         (Some(upper), Some(other)) => Some(upper.max(other)),
@@ -43,15 +43,15 @@ fn raise(value: &mut Bounded, other: Bounded) {
 }
 
 /// The lines of a source by statement.
-struct Statements {
+struct StatementLines {
     first_line: u32,
     /// For each line, the number of its statement.
     numbers: Vec<usize>,
 }
 
-impl Statements {
+impl StatementLines {
     /// Cuts the text of a function into logical lines: a bracket, a string of three quotes and a backslash carry one on.
-    fn of(text: &str, first_line: u32) -> Statements {
+    fn new(text: &str, first_line: u32) -> StatementLines {
         let mut numbers = Vec::new();
         let (mut number, mut depth) = (0, 0usize);
         let mut quotes: Option<&str> = None;
@@ -93,7 +93,7 @@ impl Statements {
                 number += 1;
             }
         }
-        Statements { first_line, numbers }
+        StatementLines { first_line, numbers }
     }
 
     fn same(&self, a: u32, b: u32) -> bool {
@@ -128,7 +128,7 @@ mod tests {
             "    t = 'it\\'s ['\n", // 19
             "    return t\n",       // 20
         );
-        let statements = Statements::of(text, 10);
+        let statements = StatementLines::new(text, 10);
         let lines: Vec<Vec<u32>> = (10..=20)
             .map(|line| (10..=20).filter(|other| statements.same(line, *other)).collect())
             .collect();

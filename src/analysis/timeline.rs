@@ -3,7 +3,7 @@
 use crate::model::Nanos;
 
 /// The most points a timeline holds.
-const POINTS: usize = 4096;
+const MAX_POINTS: usize = 4096;
 
 /// What was seen in one stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Timeline {
             return;
         }
         self.points.push(point);
-        while self.points.len() > POINTS {
+        while self.points.len() > MAX_POINTS {
             // At its widest there is one stretch: doubling ends, whatever the times say.
             self.width = self.width.saturating_mul(2).max(1_000_000);
             let width = self.width;
@@ -76,7 +76,7 @@ mod tests {
                 reserved: 9,
             });
         }
-        assert!(timeline.points().len() <= POINTS && timeline.points().len() > POINTS / 4);
+        assert!(timeline.points().len() <= MAX_POINTS && timeline.points().len() > MAX_POINTS / 4);
         let top = timeline.points().iter().map(|p| p.allocated).max();
         assert_eq!(top, Some(5_000));
     }
@@ -88,7 +88,7 @@ mod tests {
             let time = Nanos(if i % 2 == 0 { 0 } else { u64::MAX });
             timeline.add(TimelinePoint { time, allocated: i as i64, reserved: 0 });
         }
-        assert!(timeline.points().len() <= POINTS);
+        assert!(timeline.points().len() <= MAX_POINTS);
         assert_eq!(timeline.points().iter().map(|p| p.allocated).max(), Some(19_999));
     }
 }

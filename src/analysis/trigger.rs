@@ -5,8 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::model::{
-    AllocatorCounters, Arena, Change, CudaIndex, Device, End, EndReason, Events, Nanos, Record,
-    Triggered,
+    AllocatorCounters, MemoryKind, EventKind, CudaIndex, GpuDevice, RecordingEnd, EndReason, EventBatch, Nanos, Record,
+    TriggerFired,
 };
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -18,13 +18,13 @@ const DIED_OF_IT: u64 = 5_000_000_000;
 
 /// A condition, as `record --until` takes it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Condition {
+pub struct TriggerCondition {
     text: String,
-    kind: Kind,
+    kind: TriggerKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum TriggerKind {
     /// PyTorch threw an out-of-memory error.
     Oom,
     /// PyTorch had to free its cache to get memory.
@@ -32,13 +32,13 @@ enum Kind {
     /// The job ended.
     Exit,
     /// A level of a device exceeds an amount.
-    Above(Level, Amount),
+    Above(TriggerLevel, TriggerAmount),
     /// The floor of what is allocated rises by more than so many bytes in so many nanoseconds.
     Growth { bytes: u64, every: u64 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
+enum TriggerLevel {
     /// Of the device, by all processes.
     Used,
     Reserved,
@@ -46,7 +46,7 @@ enum Level {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Amount {
+enum TriggerAmount {
     Bytes(u64),
     /// Of the device's memory.
     Percent(f64),
@@ -63,20 +63,20 @@ pub struct UnknownCondition {
     why: &'static str,
 }
 
-impl Condition {
+impl TriggerCondition {
     /// Whether it can come true only where the driver tells of the device (NVML): what is in use, or its size.
     pub fn needs_driver(&self) -> bool {
-        matches!(self.kind, Kind::Above(Level::Used, _) | Kind::Above(_, Amount::Percent(_)))
+        matches!(self.kind, TriggerKind::Above(TriggerLevel::Used, _) | TriggerKind::Above(_, TriggerAmount::Percent(_)))
     }
 }
 
-impl fmt::Display for Condition {
+impl fmt::Display for TriggerCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl FromStr for Condition {
+impl FromStr for TriggerCondition {
     type Err = UnknownCondition;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -84,9 +84,9 @@ impl FromStr for Condition {
         let unknown = |why| UnknownCondition { text: text.to_owned(), why };
         let kind = match plain.split_once('>') {
             None => match plain.as_str() {
-                "oom" => Kind::Oom,
-                "retry" => Kind::Retry,
-                "exit" => Kind::Exit,
+                "oom" => TriggerKind::Oom,
+                "retry" => TriggerKind::Retry,
+                "exit" => TriggerKind::Exit,
                 _ => return Err(unknown("it is none of those without a limit")),
             },
             Some(("growth", limit)) => {
@@ -98,28 +98,28 @@ impl FromStr for Condition {
                     _ => return Err(unknown("growth needs a time, as in growth>1G/min")),
                 };
                 let bytes = bytes_of(bytes).ok_or_else(|| unknown("its limit is no size"))?;
-                Kind::Growth { bytes, every: every * 1_000_000_000 }
+                TriggerKind::Growth { bytes, every: every * 1_000_000_000 }
             }
             Some((name, limit)) => {
                 let level = match name {
-                    "used" => Level::Used,
-                    "reserved" => Level::Reserved,
-                    "allocated" => Level::Allocated,
+                    "used" => TriggerLevel::Used,
+                    "reserved" => TriggerLevel::Reserved,
+                    "allocated" => TriggerLevel::Allocated,
                     _ => return Err(unknown("it has a limit on something unknown")),
                 };
-                Kind::Above(level, amount(limit).ok_or_else(|| unknown("its limit is no size"))?)
+                TriggerKind::Above(level, amount(limit).ok_or_else(|| unknown("its limit is no size"))?)
             }
         };
-        Ok(Condition { text: plain, kind })
+        Ok(TriggerCondition { text: plain, kind })
     }
 }
 
-fn amount(text: &str) -> Option<Amount> {
+fn amount(text: &str) -> Option<TriggerAmount> {
     match text.strip_suffix('%') {
-        None => bytes_of(text).map(Amount::Bytes),
+        None => bytes_of(text).map(TriggerAmount::Bytes),
         Some(percent) => {
             let percent: f64 = percent.parse().ok()?;
-            (0.0..100.0).contains(&percent).then_some(Amount::Percent(percent))
+            (0.0..100.0).contains(&percent).then_some(TriggerAmount::Percent(percent))
         }
     }
 }
@@ -143,31 +143,31 @@ fn bytes_of(text: &str) -> Option<u64> {
 
 /// Waits for conditions in a stream of records.
 #[derive(Debug, Default)]
-pub struct Watch {
-    conditions: Vec<Condition>,
+pub struct TriggerWatch {
+    conditions: Vec<TriggerCondition>,
     /// By condition and device: whether it is true at the moment.
     holds: BTreeMap<(usize, u32), bool>,
-    devices: Vec<Device>,
+    devices: Vec<GpuDevice>,
     counters: BTreeMap<CudaIndex, AllocatorCounters>,
-    floors: BTreeMap<(usize, CudaIndex), Floor>,
+    floors: BTreeMap<(usize, CudaIndex), GrowthFloor>,
     /// When the driver last refused memory with nothing allocated after it, and how much.
     refused: Option<(Nanos, u64)>,
     now: Nanos,
 }
 
-impl Watch {
+impl TriggerWatch {
     /// Waits for any of `conditions`.
-    pub fn new(conditions: Vec<Condition>) -> Watch {
-        Watch { conditions, ..Watch::default() }
+    pub fn new(conditions: Vec<TriggerCondition>) -> TriggerWatch {
+        TriggerWatch { conditions, ..TriggerWatch::default() }
     }
 
     /// The conditions waited for.
-    pub fn conditions(&self) -> &[Condition] {
+    pub fn conditions(&self) -> &[TriggerCondition] {
         &self.conditions
     }
 
     /// Takes a record; gives the condition that it made true. One that goes on being true is given once.
-    pub fn take(&mut self, record: &Record) -> Option<Triggered> {
+    pub fn on_record(&mut self, record: &Record) -> Option<TriggerFired> {
         if let Some(time) = record.time() {
             self.now = self.now.max(time);
         }
@@ -177,14 +177,14 @@ impl Watch {
                 None
             }
             Record::Counters { time, device, counters } => {
-                self.take_counters(*time, *device, counters)
+                self.on_counters(*time, *device, counters)
             }
-            Record::Events(events) => self.take_events(events),
+            Record::Events(events) => self.on_events(events),
             Record::Usage(usage) => {
                 let grown = self.passes(usage.time);
                 let mut fired = None;
                 for index in 0..self.conditions.len() {
-                    let Kind::Above(Level::Used, amount) = self.conditions[index].kind else {
+                    let TriggerKind::Above(TriggerLevel::Used, amount) = self.conditions[index].kind else {
                         continue;
                     };
                     let limit = limit(amount, Some(usage.total));
@@ -202,13 +202,13 @@ impl Watch {
                 fired.or(grown)
             }
             Record::Sample(sample) => self.passes(sample.time),
-            Record::End(end) => self.take_end(end),
+            Record::End(end) => self.on_end(end),
             _ => None,
         }
     }
 
-    fn triggered(&self, index: usize, time: Nanos, seen: String) -> Triggered {
-        Triggered { time, condition: self.conditions[index].text.clone(), seen }
+    fn triggered(&self, index: usize, time: Nanos, seen: String) -> TriggerFired {
+        TriggerFired { time, condition: self.conditions[index].text.clone(), seen }
     }
 
     /// Whether a condition that was not true now is.
@@ -222,12 +222,12 @@ impl Watch {
         self.devices.iter().find(|known| known.cuda_index == Some(device))?.total
     }
 
-    fn take_counters(
+    fn on_counters(
         &mut self,
         time: Nanos,
         device: CudaIndex,
         now: &AllocatorCounters,
-    ) -> Option<Triggered> {
+    ) -> Option<TriggerFired> {
         let before = self.counters.insert(device, *now);
         let mut fired = None;
         for index in 0..self.conditions.len() {
@@ -237,11 +237,11 @@ impl Watch {
             };
             let on = format!("on GPU {}", device.0);
             let seen = match self.conditions[index].kind {
-                Kind::Oom if grown(|c| c.num_ooms) > 0 => Some(format!(
+                TriggerKind::Oom if grown(|c| c.num_ooms) > 0 => Some(format!(
                     "PyTorch's allocator ran out of memory {on} (error number {})",
                     now.num_ooms
                 )),
-                Kind::Retry if grown(|c| c.num_alloc_retries) > 0 => Some(format!(
+                TriggerKind::Retry if grown(|c| c.num_alloc_retries) > 0 => Some(format!(
                     "PyTorch's allocator had to free its cache {on} to get memory (number {})",
                     now.num_alloc_retries
                 )),
@@ -257,12 +257,12 @@ impl Watch {
         let before = before.as_ref();
         let reached = [
             (
-                Level::Allocated,
+                TriggerLevel::Allocated,
                 now.allocated(),
                 risen(now.max_allocated(), before.map(|b| b.max_allocated())),
             ),
             (
-                Level::Reserved,
+                TriggerLevel::Reserved,
                 now.reserved(),
                 risen(now.max_reserved(), before.map(|b| b.max_reserved())),
             ),
@@ -275,21 +275,21 @@ impl Watch {
         fired.or(self.grows(time, device, allocated))
     }
 
-    fn take_events(&mut self, events: &Events) -> Option<Triggered> {
+    fn on_events(&mut self, events: &EventBatch) -> Option<TriggerFired> {
         let mut fired = None;
         for event in &events.events {
             match event.change {
-                Change::Allocated { arena: Arena::Torch(device), levels, .. } => {
+                EventKind::Allocated { memory_kind: MemoryKind::Torch(device), levels, .. } => {
                     self.refused = None;
                     let Some(levels) = levels else { continue };
                     for (level, bytes) in
-                        [(Level::Allocated, levels.allocated), (Level::Reserved, levels.reserved)]
+                        [(TriggerLevel::Allocated, levels.allocated), (TriggerLevel::Reserved, levels.reserved)]
                     {
                         let bytes = bytes.max(0) as u64;
                         fired = fired.or(self.reaches(event.time, device, level, bytes));
                     }
                 }
-                Change::Failed { size, code: OUT_OF_MEMORY, .. } => {
+                EventKind::Failed { size, code: OUT_OF_MEMORY, .. } => {
                     self.refused = Some((event.time, size));
                 }
                 _ => {}
@@ -302,19 +302,19 @@ impl Watch {
         &mut self,
         time: Nanos,
         device: CudaIndex,
-        level: Level,
+        level: TriggerLevel,
         bytes: u64,
-    ) -> Option<Triggered> {
+    ) -> Option<TriggerFired> {
         let mut fired = None;
         for index in 0..self.conditions.len() {
-            let Kind::Above(wanted, amount) = self.conditions[index].kind else { continue };
+            let TriggerKind::Above(wanted, amount) = self.conditions[index].kind else { continue };
             if wanted != level {
                 continue;
             }
             let total = self.total(device);
             let holds = limit(amount, total).is_some_and(|limit| bytes > limit);
             if self.becomes(index, device.0, holds) {
-                let what = if level == Level::Reserved { "reserved" } else { "allocated" };
+                let what = if level == TriggerLevel::Reserved { "reserved" } else { "allocated" };
                 let of = total.map_or(String::new(), |total| format!(" of {}", size(total)));
                 let seen = format!("{}{of} {what} by PyTorch on GPU {}", size(bytes), device.0);
                 fired = fired.or(Some(self.triggered(index, time, seen)));
@@ -324,8 +324,8 @@ impl Watch {
     }
 
     /// Time passes without anything new.
-    fn passes(&mut self, time: Nanos) -> Option<Triggered> {
-        if !self.conditions.iter().any(|c| matches!(c.kind, Kind::Growth { .. })) {
+    fn passes(&mut self, time: Nanos) -> Option<TriggerFired> {
+        if !self.conditions.iter().any(|c| matches!(c.kind, TriggerKind::Growth { .. })) {
             return None;
         }
         let known: Vec<(CudaIndex, u64)> =
@@ -333,12 +333,12 @@ impl Watch {
         known.into_iter().find_map(|(device, allocated)| self.grows(time, device, allocated))
     }
 
-    fn grows(&mut self, time: Nanos, device: CudaIndex, allocated: u64) -> Option<Triggered> {
+    fn grows(&mut self, time: Nanos, device: CudaIndex, allocated: u64) -> Option<TriggerFired> {
         let mut fired = None;
         for index in 0..self.conditions.len() {
-            let Kind::Growth { bytes, every } = self.conditions[index].kind else { continue };
+            let TriggerKind::Growth { bytes, every } = self.conditions[index].kind else { continue };
             let floor = self.floors.entry((index, device)).or_default();
-            let Some((before, now)) = floor.take(time.0, allocated, every) else { continue };
+            let Some((before, now)) = floor.on_level(time.0, allocated, every) else { continue };
             let grown = 2 * now.saturating_sub(before);
             if self.becomes(index, device.0, grown > bytes) {
                 let seconds = every / 1_000_000_000;
@@ -356,10 +356,10 @@ impl Watch {
         fired
     }
 
-    fn take_end(&mut self, end: &End) -> Option<Triggered> {
+    fn on_end(&mut self, end: &RecordingEnd) -> Option<TriggerFired> {
         let gone = matches!(end.reason, EndReason::TargetExited | EndReason::TargetExecuted);
-        let of = |kind: Kind| self.conditions.iter().position(|c| c.kind == kind);
-        if let (Some(index), Some((time, bytes)), true) = (of(Kind::Oom), self.refused, gone)
+        let of = |kind: TriggerKind| self.conditions.iter().position(|c| c.kind == kind);
+        if let (Some(index), Some((time, bytes)), true) = (of(TriggerKind::Oom), self.refused, gone)
             && end.time.0.saturating_sub(time.0) < DIED_OF_IT
         {
             let seen = format!(
@@ -369,7 +369,7 @@ impl Watch {
             );
             return Some(self.triggered(index, end.time, seen));
         }
-        let index = of(Kind::Exit).filter(|_| gone)?;
+        let index = of(TriggerKind::Exit).filter(|_| gone)?;
         let what = match end.reason {
             EndReason::TargetExecuted => "the job became another program",
             _ => "the job ended",
@@ -378,11 +378,11 @@ impl Watch {
     }
 }
 
-fn limit(amount: Amount, total: Option<u64>) -> Option<u64> {
+fn limit(amount: TriggerAmount, total: Option<u64>) -> Option<u64> {
     match amount {
-        Amount::Bytes(bytes) => Some(bytes),
+        TriggerAmount::Bytes(bytes) => Some(bytes),
         // Of an unknown total no part is known.
-        Amount::Percent(percent) => total.map(|total| (total as f64 * percent / 100.0) as u64),
+        TriggerAmount::Percent(percent) => total.map(|total| (total as f64 * percent / 100.0) as u64),
     }
 }
 
@@ -400,16 +400,16 @@ fn size(bytes: u64) -> String {
 
 /// The least level of each part of the time over which growth is measured: what a sawtooth always falls back to.
 #[derive(Debug, Default)]
-struct Floor {
+struct GrowthFloor {
     parts: VecDeque<u64>,
     /// When the part being collected began, and its least level.
     open: Option<(u64, u64)>,
     last: u64,
 }
 
-impl Floor {
+impl GrowthFloor {
     /// Takes a level; gives the floors of the half before and of the last half when both are known anew.
-    fn take(&mut self, time: u64, level: u64, every: u64) -> Option<(u64, u64)> {
+    fn on_level(&mut self, time: u64, level: u64, every: u64) -> Option<(u64, u64)> {
         let length = (every / (2 * PARTS as u64)).max(1);
         let mut closed = false;
         let (mut began, mut least) = *self.open.get_or_insert((time, level));
@@ -449,9 +449,9 @@ mod tests {
                 [u64::MAX - 3, u64::MAX - 2, u64::MAX - 1, u64::MAX],
                 [u64::MAX, 0, 1 << 63, u64::MAX],
             ] {
-                let mut floor = Floor::default();
+                let mut floor = GrowthFloor::default();
                 for time in times {
-                    floor.take(time, 1 << 20, every);
+                    floor.on_level(time, 1 << 20, every);
                     assert!(floor.parts.len() <= 2 * PARTS);
                 }
             }

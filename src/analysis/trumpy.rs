@@ -6,12 +6,12 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::{HolderMap, Model, SavedIn, TensorRow};
+use crate::model::{OwnershipSnapshot, Model, SavedIn, TensorRow};
 
 /// What it says of one loss and one net.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackwardMemory {
-    /// Index of the net in [`HolderMap::models`]; `None` where the graph has parameters of none.
+    /// Index of the net in [`OwnershipSnapshot::models`]; `None` where the graph has parameters of none.
     pub net: Option<usize>,
     /// Its answer, in bytes.
     pub bytes: u64,
@@ -20,7 +20,7 @@ pub struct BackwardMemory {
 /// One loss, and where the tool would not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LossMemory {
-    /// Index of the loss in [`HolderMap::tensors`].
+    /// Index of the loss in [`OwnershipSnapshot::tensors`].
     pub loss: usize,
     /// For each net that its graph leads to.
     pub figures: Vec<BackwardMemory>,
@@ -34,11 +34,11 @@ pub struct LossMemory {
 
 /// The losses that are alive: the results of nodes with one element that Python holds; where there are none, the results that no
 /// other result was made from.
-pub fn losses(map: &HolderMap) -> Vec<usize> {
+pub fn losses(snapshot: &OwnershipSnapshot) -> Vec<usize> {
     // Fake tensors have nodes that are not read.
-    let nodes: FxHashSet<u64> = map.nodes.iter().map(|node| node.at).collect();
+    let nodes: FxHashSet<u64> = snapshot.nodes.iter().map(|node| node.at).collect();
     let made_by = |row: &TensorRow| row.tensor.grad_fn.filter(|at| nodes.contains(at));
-    let results = || (0..).zip(&map.tensors).filter(|(_, row)| row.object.is_some());
+    let results = || (0..).zip(&snapshot.tensors).filter(|(_, row)| row.object.is_some());
     let scalars: Vec<usize> = results()
         .filter(|(_, row)| row.tensor.numel == Some(1) && made_by(row).is_some())
         .map(|(index, _)| index)
@@ -47,38 +47,38 @@ pub fn losses(map: &HolderMap) -> Vec<usize> {
         return scalars;
     }
     let further: FxHashSet<u64> =
-        map.nodes.iter().flat_map(|node| node.next.iter().copied()).collect();
+        snapshot.nodes.iter().flat_map(|node| node.next.iter().copied()).collect();
     let is_last = |row: &TensorRow| made_by(row).is_some_and(|at| !further.contains(&at));
     results().filter(|(_, row)| is_last(row)).map(|(index, _)| index).collect()
 }
 
 /// What it says of each of these losses.
-pub fn memory_for_backward(map: &HolderMap, losses: &[usize]) -> Vec<LossMemory> {
+pub fn memory_for_backward(snapshot: &OwnershipSnapshot, losses: &[usize]) -> Vec<LossMemory> {
     let by_address: FxHashMap<u64, usize> =
-        map.nodes.iter().zip(0..).map(|(node, index)| (node.at, index)).collect();
+        snapshot.nodes.iter().zip(0..).map(|(node, index)| (node.at, index)).collect();
     let impl_of: FxHashMap<u64, u64> =
-        map.tensors.iter().filter_map(|row| Some((row.object?, row.tensor.at))).collect();
+        snapshot.tensors.iter().filter_map(|row| Some((row.object?, row.tensor.at))).collect();
     let parameters = |model: &Model| -> FxHashSet<u64> {
         let own = model.modules.iter().flat_map(|module| &module.parameters);
         own.filter_map(|object| impl_of.get(object).copied()).collect()
     };
-    let models: Vec<FxHashSet<u64>> = map.models.iter().map(parameters).collect();
-    losses.iter().map(|&loss| of_loss(map, loss, &by_address, &models)).collect()
+    let models: Vec<FxHashSet<u64>> = snapshot.models.iter().map(parameters).collect();
+    losses.iter().map(|&loss| of_loss(snapshot, loss, &by_address, &models)).collect()
 }
 
 fn of_loss(
-    map: &HolderMap,
+    snapshot: &OwnershipSnapshot,
     loss: usize,
     by_address: &FxHashMap<u64, usize>,
     models: &[FxHashSet<u64>],
 ) -> LossMemory {
     let mut reached: FxHashSet<usize> = FxHashSet::default();
-    let start = map.tensors[loss].tensor.grad_fn.and_then(|at| by_address.get(&at).copied());
+    let start = snapshot.tensors[loss].tensor.grad_fn.and_then(|at| by_address.get(&at).copied());
     let mut waiting: Vec<usize> = start.into_iter().collect();
     let (mut leaves, mut packed): (FxHashSet<u64>, u64) = (FxHashSet::default(), 0);
     while let Some(node) = waiting.pop() {
         if reached.insert(node) {
-            let node = &map.nodes[node];
+            let node = &snapshot.nodes[node];
             leaves.extend(node.variable);
             packed += node.packed as u64;
             waiting.extend(node.next.iter().filter_map(|next| by_address.get(next).copied()));
@@ -91,7 +91,7 @@ fn of_loss(
                 .iter()
                 .any(|saved| saved.by == SavedIn::Field && reached.contains(&saved.node))
         };
-        map.tensors.iter().filter(in_field)
+        snapshot.tensors.iter().filter(in_field)
     };
     let of_net = |parameters: &FxHashSet<u64>| -> u64 {
         let mut largest: FxHashMap<u64, (i64, u64)> = FxHashMap::default();
@@ -128,7 +128,7 @@ fn of_loss(
         loss,
         figures,
         packed,
-        changed: map.tensors.iter().filter(is_changed).count() as u64,
-        nothing_saved: packed == 0 && !map.tensors.iter().any(is_here),
+        changed: snapshot.tensors.iter().filter(is_changed).count() as u64,
+        nothing_saved: packed == 0 && !snapshot.tensors.iter().any(is_here),
     }
 }

@@ -3,7 +3,7 @@
 mod checkpoint;
 mod devices;
 mod flight;
-mod kept;
+mod retention;
 mod limits;
 mod record;
 mod top;
@@ -16,13 +16,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::analysis::MarkerLine;
 use crate::model::StatKey;
 
-pub use checkpoint::{Pause, Resume};
-pub use devices::{Devices, DevicesFormat};
-pub use flight::{Join, ThenWord, Until, Verdict};
-pub use kept::Kept;
+pub use checkpoint::{PauseArgs, ResumeArgs};
+pub use devices::{DevicesArgs, DevicesFormat};
+pub use flight::{JoinArgs, OnTriggerArg, TriggerArgs, OomReportArgs};
+pub use retention::RetentionArgs;
 pub use limits::Limits;
-pub use record::{FreesWord, ProbesWord, Record, RecordFormat};
-pub use top::Top;
+pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
+pub use top::TopArgs;
 pub use values::time;
 use values::{marker, mode, pid, seconds};
 
@@ -34,7 +34,7 @@ use values::{marker, mode, pid, seconds};
 /// Only pause and resume change a job: they move its GPU memory to the host and back.
 #[derive(Debug, Parser)]
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
-pub struct Words {
+pub struct CliArgs {
     /// Mode of the files written, in octal [default: 600; with --force that of the file overwritten]
     #[arg(long, global = true, value_name = "MODE", value_parser = mode)]
     pub mode: Option<u32>,
@@ -47,43 +47,43 @@ pub struct Words {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Record a job into a trace
-    Record(Record),
+    Record(RecordArgs),
     /// Draw a trace as a memory flamegraph: what was live at the peak, by Python stack
     #[command(alias = "flamegraph")]
-    Flame(Flame),
+    Flame(FlameArgs),
     /// Print a trace as a table of the peak memory of every line
-    Lines(Lines),
+    Lines(LinesArgs),
     /// Print a recording as a table of training iterations: peaks, gradients, feature maps, who held it
-    Iterations(Iterations),
+    Iterations(IterationsArgs),
     /// Watch a job: where its GPU memory is now, live in the terminal
-    Top(Top),
+    Top(TopArgs),
     /// Say what a recording shows of the moment at which the job ran out of memory, or of its end
-    Verdict(Verdict),
+    OomReport(OomReportArgs),
     /// Join the segments that a killed 'record --keep' left behind into one trace
-    Join(Join),
+    Join(JoinArgs),
     /// Look at a job once: its stacks, and where its GPU memory is
-    Dump(Dump),
+    Dump(DumpArgs),
     /// List the tensors of a job: name, shape, bytes, what for, who shares the memory
-    Tensors(Tensors),
+    Tensors(TensorsArgs),
     /// Say what refers to one tensor: why it is still there
-    Referrers(Referrers),
+    Referrers(ReferrersArgs),
     /// Sum up what the autograd graph of a job keeps for the backward pass
-    Graph(Graph),
+    Graph(GraphArgs),
     /// Print the GPUs of this machine, who uses them, and what a job has on them
-    Devices(Devices),
+    Devices(DevicesArgs),
     /// Give a job's GPU memory away: it moves to the host, and the job waits (this changes the job)
-    Pause(Pause),
+    Pause(PauseArgs),
     /// Take a paused job's GPU memory back: the job goes on
-    Resume(Resume),
+    Resume(ResumeArgs),
     /// Say what memspy can and cannot do with a job, and why
-    Doctor(Doctor),
+    Doctor(DoctorArgs),
     /// Print completions for a shell
-    Completions(Completions),
+    Completions(CompletionsArgs),
 }
 
 /// How stacks are chosen and shown.
 #[derive(Debug, Clone, Args)]
-pub struct Stacks {
+pub struct StackArgs {
     /// Show each thread apart
     #[arg(short, long)]
     pub threads: bool,
@@ -100,16 +100,16 @@ pub struct Stacks {
 
 /// `memspy flame`.
 #[derive(Debug, Args)]
-pub struct Flame {
+pub struct FlameArgs {
     /// Trace to read; several, of the ranks of one job, become one picture with each at its own peak
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     /// Of several traces, only the one with the highest peak
     #[arg(long)]
-    pub highest: bool,
+    pub max_peak: bool,
     /// Of several traces, one picture in which equal stacks of all ranks are added up, not side by side
-    #[arg(long, conflicts_with = "highest")]
-    pub together: bool,
+    #[arg(long, conflicts_with = "max_peak")]
+    pub merge: bool,
     /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE.svg]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
@@ -120,26 +120,26 @@ pub struct Flame {
     #[arg(long, value_name = "N")]
     pub gpu: Option<u32>,
     /// The moment to draw
-    #[arg(long, value_enum, default_value_t = MomentWord::Peak)]
-    pub at: MomentWord,
+    #[arg(long, value_enum, default_value_t = MomentArg::Peak)]
+    pub at: MomentArg,
     /// Draw all that was allocated while recording, not what was live at a moment (exact traces)
     #[arg(long, conflicts_with_all = ["at", "min_lifetime"])]
-    pub churn: bool,
+    pub total_allocated: bool,
     /// Leave out blocks that lived for less than so many seconds (exact traces)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub min_lifetime: Option<f64>,
     /// What the flames are made of
-    #[arg(long, value_enum, default_value_t = ByWord::Stack)]
-    pub by: ByWord,
+    #[arg(long, value_enum, default_value_t = GroupByArg::Stack)]
+    pub by: GroupByArg,
     /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
     #[arg(long, value_enum, value_name = "KIND")]
-    pub memory: Option<MemoryWord>,
+    pub memory: Option<MemoryArg>,
     /// One frame for each function, not for each line
     #[arg(short = 'F', long)]
     pub function: bool,
     /// How stacks are shown
     #[command(flatten)]
-    pub stacks: Stacks,
+    pub stacks: StackArgs,
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
@@ -158,7 +158,7 @@ pub enum FlameFormat {
 
 /// A moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum MomentWord {
+pub enum MomentArg {
     /// The recorded moment nearest below the allocator's own peak
     Peak,
     /// The last recorded moment; of an exact trace what was allocated while recording and is still live
@@ -167,16 +167,16 @@ pub enum MomentWord {
 
 /// What a flamegraph divides memory by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ByWord {
+pub enum GroupByArg {
     /// Who made it: Python stacks
     Stack,
-    /// Who holds it: category, modules, tensor (recordings with --holders)
-    Holder,
+    /// Who holds it: category, modules, tensor (recordings with --owners)
+    Owner,
 }
 
 /// What kind of memory to draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum MemoryWord {
+pub enum MemoryArg {
     /// Blocks of PyTorch's caching allocator
     Torch,
     /// Device memory from the driver: cuMemAlloc and its kin
@@ -191,7 +191,7 @@ pub enum MemoryWord {
 
 /// What all tables made of a trace have in common.
 #[derive(Debug, Clone, Args)]
-pub struct Table {
+pub struct TableArgs {
     /// File to write; %p becomes the pid, %h the host name [default: standard output]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
@@ -206,7 +206,7 @@ pub struct Table {
     pub gpu: Option<u32>,
 }
 
-impl Table {
+impl TableArgs {
     /// What to write.
     pub fn format(&self) -> LinesFormat {
         if self.json { LinesFormat::Json } else { self.format }
@@ -215,19 +215,19 @@ impl Table {
 
 /// `memspy lines`.
 #[derive(Debug, Args)]
-pub struct Lines {
+pub struct LinesArgs {
     /// Trace to read; of several, each gets its table
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     /// Of several traces, one table: for each line the greatest value and the least, of which ranks, and the sum
-    #[arg(long, conflicts_with = "highest")]
-    pub together: bool,
+    #[arg(long, conflicts_with = "max_peak")]
+    pub merge: bool,
     /// Of several traces, only the one with the highest peak
     #[arg(long)]
-    pub highest: bool,
+    pub max_peak: bool,
     /// What is printed, and where to
     #[command(flatten)]
-    pub table: Table,
+    pub table: TableArgs,
     /// Only functions whose name contains this (again for more)
     #[arg(short = 'F', long = "function", value_name = "NAME")]
     pub functions: Vec<String>,
@@ -239,7 +239,7 @@ pub struct Lines {
     pub all_lines: bool,
     /// How stacks are shown
     #[command(flatten)]
-    pub stacks: Stacks,
+    pub stacks: StackArgs,
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
@@ -259,17 +259,17 @@ pub enum LinesFormat {
 /// `memspy iterations`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  memspy record --holders -p 12345 -d 60 -o held.bin ; memspy iterations held.bin
+  memspy record --owners -p 12345 -d 60 -o held.bin ; memspy iterations held.bin
   memspy iterations held.bin --parameters --format csv -o iterations.csv
   memspy record --iter-var step --epoch-var epoch -p 12345 -d 60 -o run.bin ; memspy iterations run.bin
   memspy iterations run.bin --marker train.py:42
   memspy record --exact --iter-var step -p 12345 -d 20 -o steps.bin ; memspy iterations steps.bin --format csv -o steps.csv")]
-pub struct Iterations {
+pub struct IterationsArgs {
     /// Trace to read
     pub trace: PathBuf,
     /// What is printed, and where to
     #[command(flatten)]
-    pub table: Table,
+    pub table: TableArgs,
     /// An iteration ends when a thread comes to this line (train.py:42), also as the caller of others [default: when the
     /// steps recorded change, else after the period of the allocator's counters]
     #[arg(long, value_name = "FILE:LINE", value_parser = marker, conflicts_with = "period")]
@@ -290,7 +290,7 @@ pub struct Iterations {
 
 /// `memspy dump`.
 #[derive(Debug, Args)]
-pub struct Dump {
+pub struct DumpArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
@@ -316,7 +316,7 @@ pub struct Dump {
 
 /// What all looks at tensors have in common.
 #[derive(Debug, Args)]
-pub struct Looking {
+pub struct TensorReadArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
@@ -338,10 +338,10 @@ pub struct Looking {
   memspy tensors -p 12345 --limit 0     all of them
   memspy tensors -p 12345 --every 10    what came and went, every 10 seconds
   memspy tensors -p 12345 --json        every field, with addresses")]
-pub struct Tensors {
+pub struct TensorsArgs {
     /// What is looked at, and how
     #[command(flatten)]
-    pub looking: Looking,
+    pub read_args: TensorReadArgs,
     /// Only this device, as the job numbers it
     #[arg(long, value_name = "N")]
     pub gpu: Option<u8>,
@@ -362,10 +362,10 @@ pub struct Tensors {
   memspy referrers -p 12345 'train: losses[0]'     a name as 'memspy tensors' prints it
   memspy referrers -p 12345 'losses[0]'            without its function, if no other is called so
   memspy referrers -p 12345 0x7f30c4a01d30         or an address, also as 'memspy tensors --json' has it")]
-pub struct Referrers {
+pub struct ReferrersArgs {
     /// What is looked at, and how
     #[command(flatten)]
-    pub looking: Looking,
+    pub read_args: TensorReadArgs,
     /// Name of a tensor, or the address of its Python object, of itself or of its memory
     pub tensor: String,
 }
@@ -376,10 +376,10 @@ pub struct Referrers {
   memspy graph -p 12345                                     what the autograd graph keeps, by class of node
   memspy graph -p 12345 --like trumpy --loss 'main: loss'   memory_for_backward(net, loss) as trumpy counts it
   memspy graph -p 12345 --like modelsize                    parameters and intermediate variables as modelsize counts them")]
-pub struct Graph {
+pub struct GraphArgs {
     /// What is looked at, and how
     #[command(flatten)]
-    pub looking: Looking,
+    pub read_args: TensorReadArgs,
     /// What another tool would say of the same job, by its own rule
     #[arg(long, value_name = "TOOL")]
     pub like: Option<Like>,
@@ -399,7 +399,7 @@ pub enum Like {
 
 /// `memspy doctor`.
 #[derive(Debug, Args)]
-pub struct Doctor {
+pub struct DoctorArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
@@ -407,7 +407,7 @@ pub struct Doctor {
 
 /// `memspy completions`.
 #[derive(Debug, Args)]
-pub struct Completions {
+pub struct CompletionsArgs {
     /// The shell
     pub shell: clap_complete::Shell,
 }
@@ -418,13 +418,13 @@ mod tests {
 
     use super::*;
 
-    fn parse(line: &str) -> Result<Words, clap::Error> {
-        Words::try_parse_from(line.split(' '))
+    fn parse(line: &str) -> Result<CliArgs, clap::Error> {
+        CliArgs::try_parse_from(line.split(' '))
     }
 
     #[test]
     fn the_words_fit_together() {
-        Words::command().debug_assert();
+        CliArgs::command().debug_assert();
     }
 
     #[test]

@@ -7,47 +7,47 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::analysis::Look;
+use crate::analysis::ProcessSnapshot;
 use crate::model::{DeviceStatus, RecordSink};
 use crate::render::{self, DevicesTarget, DevicesView};
-use crate::sampler::{DeviceWatch, Readers, Torch};
+use crate::sampler::{DevicePoll, TargetReaders, TorchState};
 
-use super::args::{Devices as Words, DevicesFormat};
+use super::args::{DevicesArgs, DevicesFormat};
 use super::flame::into_io;
 use super::signals::Signals;
-use super::{hints, output, say};
+use super::{hints, output, eprint_line};
 
 /// Longest sleep without looking whether to end.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Runs it.
-pub(super) fn run(words: &Words) -> Result<()> {
+pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     let mut readers = Vec::new();
-    for &pid in &words.pids {
-        let attached = Readers::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
+    for &pid in &args.pids {
+        let attached = TargetReaders::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
         // The driver's figures need no rights.
-        if let Torch::Refused(error) = &attached.torch
+        if let TorchState::Refused(error) = &attached.torch
             && error.is_denied()
         {
-            say(&format!("{error}; {}", hints::denied(pid)));
+            eprint_line(&format!("{error}; {}", hints::denied(pid)));
         }
         readers.push(attached);
     }
-    let watch = DeviceWatch::open(readers).map_err(|error| {
+    let watch = DevicePoll::open(readers).map_err(|error| {
         anyhow!("cannot look at the GPUs: {error}; 'nvidia-smi' tells whether a driver is loaded")
     })?;
-    let format = if words.json { DevicesFormat::Json } else { words.format };
-    let jobs = words.pids.len();
-    let mut looks = Looks { watch, format, jobs, again: words.every.is_some(), first: true };
-    let Some(every) = words.every else {
-        let seen = looks.take()?;
+    let format = if args.json { DevicesFormat::Json } else { args.format };
+    let jobs = args.pids.len();
+    let mut looks = DevicePoller { watch, format, jobs, again: args.every.is_some(), first: true };
+    let Some(every) = args.every else {
+        let seen = looks.poll()?;
         return output::write(Path::new("-"), false, |out| looks.print(&seen, out));
     };
     let stop = Signals::watch()?.stop;
     let every = Duration::from_secs_f64(every);
     loop {
         let begun = Instant::now();
-        let seen = looks.take()?;
+        let seen = looks.poll()?;
         // What is left to say when all jobs have ended has been said.
         if looks.watch.has_lost_all(jobs) {
             return Ok(());
@@ -65,8 +65,8 @@ pub(super) fn run(words: &Words) -> Result<()> {
 }
 
 /// Look after look, printed one after the other.
-struct Looks {
-    watch: DeviceWatch,
+struct DevicePoller {
+    watch: DevicePoll,
     format: DevicesFormat,
     /// How many jobs were asked for.
     jobs: usize,
@@ -76,32 +76,32 @@ struct Looks {
 }
 
 /// One look, ready to print.
-struct Seen {
+struct DevicesReading {
     /// When, as nvidia-smi writes it.
     timestamp: String,
     devices: Vec<DeviceStatus>,
     targets: Vec<DevicesTarget>,
 }
 
-impl Looks {
-    fn take(&mut self) -> Result<Seen> {
+impl DevicePoller {
+    fn poll(&mut self) -> Result<DevicesReading> {
         let timestamp = chrono::Local::now().format("%Y/%m/%d %H:%M:%S%.3f").to_string();
-        let seen = self.watch.look(&output::host()).context("cannot look at the GPUs")?;
+        let seen = self.watch.poll(&output::host()).context("cannot look at the GPUs")?;
         for pid in &seen.ended {
-            say(&format!("process {pid} has ended"));
+            eprint_line(&format!("process {pid} has ended"));
         }
         let mut targets = Vec::new();
         for target in &seen.targets {
-            let mut look = Look::new();
+            let mut look = ProcessSnapshot::new();
             for record in &target.records {
                 look.record(record)?;
             }
             targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look });
         }
-        Ok(Seen { timestamp, devices: seen.devices, targets })
+        Ok(DevicesReading { timestamp, devices: seen.devices, targets })
     }
 
-    fn print(&mut self, seen: &Seen, out: &mut dyn Write) -> io::Result<()> {
+    fn print(&mut self, seen: &DevicesReading, out: &mut dyn Write) -> io::Result<()> {
         let first = std::mem::replace(&mut self.first, false);
         let view = DevicesView {
             timestamp: &seen.timestamp,

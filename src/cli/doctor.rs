@@ -5,67 +5,67 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 
-use crate::model::{AllocatorBackend, Consistency, CudaIndex, Nanos, ProcessUsage};
+use crate::model::{AllocatorBackend, SnapshotConsistency, CudaIndex, Nanos, ProcessUsage};
 use crate::render;
-use crate::sampler::{ExactOutlook, Readers, Torch, attach};
-use crate::target::{Access, Process};
+use crate::sampler::{ExactAvailability, TargetReaders, TorchState, attach};
+use crate::target::{AccessFacts, Process};
 
-use super::args::Doctor as Words;
+use super::args::DoctorArgs;
 use super::{hints, in_one_line};
 
 /// The words of a finding: what works, what does not, what is merely a fact.
 #[derive(Clone, Copy)]
-enum Is {
+enum FindingStatus {
     Good,
     Bad,
     Fact,
 }
 
-struct Report<W: Write> {
+struct DoctorReport<W: Write> {
     out: W,
     bad: u32,
 }
 
-impl<W: Write> Report<W> {
-    fn line(&mut self, what: &str, is: Is, text: &str) -> io::Result<()> {
+impl<W: Write> DoctorReport<W> {
+    fn line(&mut self, what: &str, is: FindingStatus, text: &str) -> io::Result<()> {
         let mark = match is {
-            Is::Good => "yes",
-            Is::Bad => {
+            FindingStatus::Good => "yes",
+            FindingStatus::Bad => {
                 self.bad += 1;
                 "NO "
             }
-            Is::Fact => "-  ",
+            FindingStatus::Fact => "-  ",
         };
         writeln!(self.out, "{mark}  {what:<18} {}", render::visible(text))
     }
 }
 
 /// Runs it: prints one line a finding; fails when the process cannot be recorded at all.
-pub(super) fn run(words: &Words) -> Result<()> {
-    let mut report = Report { out: io::stdout().lock(), bad: 0 };
-    let process = Process::open(words.pid).map_err(|e| hints::attach(e.into(), words.pid))?;
+pub(super) fn run(args: &DoctorArgs) -> Result<()> {
+    let mut report = DoctorReport { out: io::stdout().lock(), bad: 0 };
+    let process = Process::open(args.pid).map_err(|e| hints::attach(e.into(), args.pid))?;
     about_process(&mut report, &process).context("cannot write to standard output")?;
-    match attach(words.pid, &AtomicBool::new(false)) {
+    match attach(args.pid, &AtomicBool::new(false)) {
         Ok(mut readers) => {
             about_readers(&mut report, &mut readers).context("cannot write to standard output")
         }
         Err(error) => {
-            let error = hints::attach(error, words.pid);
-            report.line("recording", Is::Bad, &in_one_line(&error))?;
-            bail!("process {} cannot be recorded", words.pid)
+            let error = hints::attach(error, args.pid);
+            report.line("recording", FindingStatus::Bad, &in_one_line(&error))?;
+            bail!("process {} cannot be recorded", args.pid)
         }
     }
 }
 
-fn about_process<W: Write>(report: &mut Report<W>, process: &Process) -> io::Result<()> {
+fn about_process<W: Write>(report: &mut DoctorReport<W>, process: &Process) -> io::Result<()> {
     let command = process.command().unwrap_or_default().join(" ");
-    report.line("process", Is::Fact, &format!("{} {command}", process.pid()))?;
-    let access = Access::to(process);
+    report.line("process", FindingStatus::Fact, &format!("{} {command}", process.pid()))?;
+    let access = AccessFacts::to(process);
     if access.target_in_container {
         let pids: Vec<String> = process.pids().iter().map(u32::to_string).collect();
         report.line(
             "container",
-            Is::Fact,
+            FindingStatus::Fact,
             &format!("its pids from here inwards: {}", pids.join(" > ")),
         )?;
     }
@@ -76,35 +76,35 @@ fn about_process<W: Write>(report: &mut Report<W>, process: &Process) -> io::Res
         if access.sys_ptrace { " with CAP_SYS_PTRACE" } else { "" },
         access.target_user.map_or("an unknown user".to_owned(), |u| u.to_string()),
     );
-    report.line("rights", Is::Fact, &rights)
+    report.line("rights", FindingStatus::Fact, &rights)
 }
 
-fn about_readers<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::Result<()> {
-    report.line("memory", Is::Good, "can be read, without stopping the process")?;
+fn about_readers<W: Write>(report: &mut DoctorReport<W>, readers: &mut TargetReaders) -> io::Result<()> {
+    report.line("memory", FindingStatus::Good, "can be read, without stopping the process")?;
     if let Some(coverage) = readers.python.as_ref().map(|python| python.coverage()) {
         report.line(
             "stacks",
-            Is::Good,
+            FindingStatus::Good,
             &format!("CPython {}, {}", coverage.version, coverage.layout),
         )?;
         for uncovered in coverage.uncovered {
-            report.line("stacks", Is::Bad, uncovered)?;
+            report.line("stacks", FindingStatus::Bad, uncovered)?;
         }
     }
     match readers.process.check_files() {
         Ok(()) => {
-            report.line("source text", Is::Good, "of files that the job's own user may read")?
+            report.line("source text", FindingStatus::Good, "of files that the job's own user may read")?
         }
-        Err(error) => report.line("source text", Is::Bad, &error.to_string())?,
+        Err(error) => report.line("source text", FindingStatus::Bad, &error.to_string())?,
     }
     about_torch(report, readers)?;
     about_gpu(report, readers)?;
-    about_exact(report, &ExactOutlook::of(&readers.process))?;
+    about_exact(report, &ExactAvailability::detect(&readers.process))?;
     let took = format!("attaching took {:.0} ms", readers.took.as_secs_f64() * 1e3);
-    report.line("recording", Is::Good, &took)
+    report.line("recording", FindingStatus::Good, &took)
 }
 
-fn about_exact<W: Write>(report: &mut Report<W>, outlook: &ExactOutlook) -> io::Result<()> {
+fn about_exact<W: Write>(report: &mut DoctorReport<W>, outlook: &ExactAvailability) -> io::Result<()> {
     let offer = match &outlook.offer {
         Ok(offer) => {
             let torch = match offer.torch {
@@ -118,14 +118,14 @@ fn about_exact<W: Write>(report: &mut Report<W>, outlook: &ExactOutlook) -> io::
         }
         Err(error) => error.to_string(),
     };
-    report.line("exact mode", Is::Fact, &format!("to be probed: {offer}"))?;
+    report.line("exact mode", FindingStatus::Fact, &format!("to be probed: {offer}"))?;
     for (way, open) in &outlook.ways {
         let name = render::way(*way);
         match open {
-            Ok(()) => report.line("exact mode", Is::Good, &format!("{name} is open"))?,
+            Ok(()) => report.line("exact mode", FindingStatus::Good, &format!("{name} is open"))?,
             Err(error) => {
                 let advice = hints::probe_advice(error);
-                report.line("exact mode", Is::Bad, &format!("{name}: {error}; {advice}"))?;
+                report.line("exact mode", FindingStatus::Bad, &format!("{name}: {error}; {advice}"))?;
             }
         }
     }
@@ -133,49 +133,49 @@ fn about_exact<W: Write>(report: &mut Report<W>, outlook: &ExactOutlook) -> io::
         None => Ok(()),
         Some(Ok(())) => report.line(
             "exact mode",
-            Is::Good,
+            FindingStatus::Good,
             "the backward pass can be followed to its forward lines",
         ),
-        Some(Err(error)) => report.line("exact mode", Is::Bad, &error.to_string()),
+        Some(Err(error)) => report.line("exact mode", FindingStatus::Bad, &error.to_string()),
     }
 }
 
-fn about_torch<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::Result<()> {
+fn about_torch<W: Write>(report: &mut DoctorReport<W>, readers: &mut TargetReaders) -> io::Result<()> {
     let version = readers.torch_version().unwrap_or_else(|| "of unknown version".to_owned());
     let (is, text) = match readers.allocator() {
         AllocatorBackend::NotLoaded => (
-            Is::Bad,
+            FindingStatus::Bad,
             "PyTorch's CUDA part is not loaded in it (yet): stacks and the driver's totals only"
                 .to_owned(),
         ),
         AllocatorBackend::NotInitialized => {
-            (Is::Fact, format!("PyTorch {version} has not used CUDA yet; a recording waits for it"))
+            (FindingStatus::Fact, format!("PyTorch {version} has not used CUDA yet; a recording waits for it"))
         }
         AllocatorBackend::Native => {
-            (Is::Good, format!("PyTorch {version}, native caching allocator"))
+            (FindingStatus::Good, format!("PyTorch {version}, native caching allocator"))
         }
         AllocatorBackend::CudaMallocAsync => (
-            Is::Bad,
+            FindingStatus::Bad,
             format!(
                 "PyTorch {version} with backend:cudaMallocAsync keeps no counters or blocks: the driver's totals only"
             ),
         ),
         AllocatorBackend::Pluggable(name) => (
-            Is::Bad,
+            FindingStatus::Bad,
             format!(
                 "PyTorch {version} with the program's own allocator {name}: the driver's totals only"
             ),
         ),
-        AllocatorBackend::Unknown(what) => (Is::Bad, what),
+        AllocatorBackend::Unknown(what) => (FindingStatus::Bad, what),
     };
     report.line("allocator", is, &text)?;
-    let Torch::Attached(torch) = &mut readers.torch else { return Ok(()) };
+    let TorchState::Attached(torch) = &mut readers.torch else { return Ok(()) };
     if *torch.backend() != AllocatorBackend::Native {
         return Ok(());
     }
     let mut counters = Vec::new();
     if let Err(error) = torch.counters(&mut counters) {
-        return report.line("counters", Is::Bad, &error.to_string());
+        return report.line("counters", FindingStatus::Bad, &error.to_string());
     }
     let devices: Vec<CudaIndex> = counters.iter().map(|(device, _)| *device).collect();
     for (device, counters) in &counters {
@@ -186,16 +186,16 @@ fn about_torch<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::R
             render::bytes(counters.reserved().max(0) as u64),
             render::bytes(counters.max_allocated().max(0) as u64),
         );
-        report.line("counters", Is::Good, &text)?;
+        report.line("counters", FindingStatus::Good, &text)?;
     }
     for device in devices {
         let start = std::time::Instant::now();
         let (is, text) = match torch.blocks(device, Nanos(0)) {
-            Ok(map) => {
-                let check = match map.consistency {
-                    Consistency::Consistent => (Is::Good, "its sums equal the counters".to_owned()),
-                    Consistency::Degraded { allocated_in_blocks, allocated_counter } => (
-                        Is::Bad,
+            Ok(snapshot) => {
+                let check = match snapshot.consistency {
+                    SnapshotConsistency::Consistent => (FindingStatus::Good, "its sums equal the counters".to_owned()),
+                    SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } => (
+                        FindingStatus::Bad,
                         format!(
                             "the process changed it during every attempt: blocks {}, counter {}",
                             render::bytes(allocated_in_blocks),
@@ -203,35 +203,35 @@ fn about_torch<W: Write>(report: &mut Report<W>, readers: &mut Readers) -> io::R
                         ),
                     ),
                 };
-                let count = map.blocks().count();
+                let count = snapshot.blocks().count();
                 (
                     check.0,
                     format!(
                         "GPU {}: {count} blocks in {} segments, read in {:.1} ms; {}",
                         device.0,
-                        map.segments.len(),
+                        snapshot.segments.len(),
                         start.elapsed().as_secs_f64() * 1e3,
                         check.1
                     ),
                 )
             }
-            Err(error) => (Is::Bad, format!("GPU {}: {error}", device.0)),
+            Err(error) => (FindingStatus::Bad, format!("GPU {}: {error}", device.0)),
         };
-        report.line("block map", is, &text)?;
+        report.line("snapshot", is, &text)?;
     }
     Ok(())
 }
 
-fn about_gpu<W: Write>(report: &mut Report<W>, readers: &Readers) -> io::Result<()> {
+fn about_gpu<W: Write>(report: &mut DoctorReport<W>, readers: &TargetReaders) -> io::Result<()> {
     let gpu = match &readers.gpu {
         Ok(gpu) => gpu,
         Err(error) => {
             let text = format!("{error}: memory outside PyTorch stays unknown");
-            return report.line("driver", Is::Bad, &text);
+            return report.line("driver", FindingStatus::Bad, &text);
         }
     };
     let version = gpu.driver_version().unwrap_or_else(|e| e.to_string());
-    report.line("driver", Is::Good, &format!("NVML answers, driver {version}"))?;
+    report.line("driver", FindingStatus::Good, &format!("NVML answers, driver {version}"))?;
     for device in readers.devices() {
         let Some(nvml_index) = device.nvml_index else { continue };
         let cuda = match device.cuda_index {
@@ -242,11 +242,11 @@ fn about_gpu<W: Write>(report: &mut Report<W>, readers: &Readers) -> io::Result<
         let (is, usage) = match gpu.usage(nvml_index, Nanos(0)) {
             Ok(usage) => match usage.process {
                 ProcessUsage::Bytes(bytes) => {
-                    (Is::Good, format!("the process uses {}", render::bytes(bytes)))
+                    (FindingStatus::Good, format!("the process uses {}", render::bytes(bytes)))
                 }
-                ProcessUsage::Unknown(why) => (Is::Fact, format!("its use is unknown: {why}")),
+                ProcessUsage::Unknown(why) => (FindingStatus::Fact, format!("its use is unknown: {why}")),
             },
-            Err(error) => (Is::Bad, error.to_string()),
+            Err(error) => (FindingStatus::Bad, error.to_string()),
         };
         report.line("device", is, &format!("nvidia-smi {nvml_index}, {name}, {cuda}: {usage}"))?;
     }

@@ -5,128 +5,128 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::analysis::{FoldOptions, Folded, MemoryKind, Moment, Profile};
+use crate::analysis::{FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile};
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
-use crate::render::{self, NameStyle, RankMemory, Ranks, RenderError};
+use crate::render::{self, NameStyle, RankMemory, RankMode, RenderError};
 
-use super::args::{ByWord, Flame as Words, FlameFormat, MemoryWord, MomentWord, Stacks};
-use super::ranks::{self, Rank};
-use super::{charging, output, say};
+use super::args::{GroupByArg, FlameArgs, FlameFormat, MemoryArg, MomentArg, StackArgs};
+use super::ranks::{self, RankTrace};
+use super::{filtered_profile, output, eprint_line};
 
 /// Runs it.
-pub(super) fn run(words: &Words) -> Result<()> {
-    let extension = match words.format {
+pub(super) fn run(args: &FlameArgs) -> Result<()> {
+    let extension = match args.format {
         FlameFormat::Flamegraph => "svg",
         FlameFormat::Collapsed => "txt",
     };
     let empty = || {
-        charging(&words.stacks)
-            .with_least_life(Nanos((words.min_lifetime.unwrap_or(0.0) * 1e9) as u64))
+        filtered_profile(&args.stacks)
+            .with_min_lifetime(Nanos((args.min_lifetime.unwrap_or(0.0) * 1e9) as u64))
     };
-    let mut ranks = ranks::read(&words.traces, &empty)?;
-    if words.highest && ranks.len() > 1 {
-        let highest = ranks::highest(ranks, words.gpu)?;
-        say(&format!("the highest peak is that of {}", highest.label));
+    let mut ranks = ranks::read(&args.traces, &empty)?;
+    if args.max_peak && ranks.len() > 1 {
+        let highest = ranks::highest(ranks, args.gpu)?;
+        eprint_line(&format!("the highest peak is that of {}", highest.label));
         ranks = vec![highest];
     }
     let default = match &ranks[..] {
         [one] => one.trace.with_extension(extension),
-        _ => ranks::default_output(&words.traces, extension),
+        _ => ranks::default_output(&args.traces, extension),
     };
     let start = ranks.first().and_then(|rank| rank.profile.start());
-    let path = output::of_report(words.output.as_deref(), start, default)?;
-    let is_exact = |rank: &Rank| rank.profile.exact().is_some();
-    if words.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
+    let path = output::of_report(args.output.as_deref(), start, default)?;
+    let is_exact = |rank: &RankTrace| rank.profile.exact().is_some();
+    if args.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
         bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
     }
-    if words.by == ByWord::Holder {
-        return by_holder(words, &ranks, &path);
+    if args.by == GroupByArg::Owner {
+        return flame_by_owner(args, &ranks, &path);
     }
-    let drawing = Drawing {
-        format: words.format,
-        gpu: words.gpu,
-        moment: words.at,
-        function: words.function,
-        churn: words.churn,
-        memory: words.memory,
-        stacks: words.stacks.clone(),
+    let drawing = FlameOptions {
+        format: args.format,
+        gpu: args.gpu,
+        moment: args.at,
+        function: args.function,
+        churn: args.total_allocated,
+        memory: args.memory,
+        stacks: args.stacks.clone(),
     };
-    let how = if words.together { Ranks::Together } else { Ranks::Apart };
+    let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
     match &ranks[..] {
-        [one] => drawing.draw(&one.profile, &path, words.force),
-        _ => drawing.draw_all(&ranks, how, &path, words.force),
+        [one] => drawing.draw(&one.profile, &path, args.force),
+        _ => drawing.draw_all(&ranks, how, &path, args.force),
     }
 }
 
 /// Draws who held the memory at the recorded look with most of it, or at the last one.
-fn by_holder(words: &Words, ranks: &[Rank], path: &Path) -> Result<()> {
-    let [Rank { profile, .. }] = ranks else {
-        bail!("who held the memory is drawn for one rank: name one trace, or use --highest");
+fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
+    let [RankTrace { profile, .. }] = ranks else {
+        bail!("who held the memory is drawn for one rank: name one trace, or use --max-peak");
     };
-    let device = device(profile, words.gpu)?;
-    let moment = words.at.into();
-    let Some(stacks) = profile.holders(device, moment) else {
-        bail!("the recording has no looks at holders of GPU {}: record with --holders", device.0);
+    let device = device(profile, args.gpu)?;
+    let moment = args.at.into();
+    let Some(stacks) = profile.owners(device, moment) else {
+        bail!("the recording has no looks at owners of GPU {}: record with --owners", device.0);
     };
     let style =
-        NameStyle { full_filenames: words.stacks.full_filenames, functions_only: words.function };
-    output::report(path, words.force, |out: &mut dyn Write| {
-        match words.format {
+        NameStyle { full_filenames: args.stacks.full_filenames, functions_only: args.function };
+    output::report(path, args.force, |out: &mut dyn Write| {
+        match args.format {
             FlameFormat::Flamegraph => {
-                render::holders_flame(out, profile, &stacks, (device, moment), style)
+                render::owners_flame(out, profile, &stacks, (device, moment), style)
             }
-            FlameFormat::Collapsed => render::holders_collapsed(out, profile, &stacks, style),
+            FlameFormat::Collapsed => render::owners_collapsed(out, profile, &stacks, style),
         }
         .map_err(into_io)
     })
 }
 
 /// What to draw of a profile.
-pub(super) struct Drawing {
+pub(super) struct FlameOptions {
     /// SVG or text.
     pub format: FlameFormat,
     /// The device; `None` for the one with the highest peak.
     pub gpu: Option<u32>,
     /// The moment.
-    pub moment: MomentWord,
+    pub moment: MomentArg,
     /// One frame for each function.
     pub function: bool,
     /// All that was allocated, not what a moment held.
     pub churn: bool,
     /// The kind of memory; `None` for PyTorch's, or what there is.
-    pub memory: Option<MemoryWord>,
+    pub memory: Option<MemoryArg>,
     /// How stacks are shown.
-    pub stacks: Stacks,
+    pub stacks: StackArgs,
 }
 
-impl From<MomentWord> for Moment {
-    fn from(word: MomentWord) -> Moment {
+impl From<MomentArg> for Moment {
+    fn from(word: MomentArg) -> Moment {
         match word {
-            MomentWord::Peak => Moment::Peak,
-            MomentWord::End => Moment::End,
+            MomentArg::Peak => Moment::Peak,
+            MomentArg::End => Moment::End,
         }
     }
 }
 
-impl From<MemoryWord> for MemoryKind {
-    fn from(word: MemoryWord) -> MemoryKind {
+impl From<MemoryArg> for MemoryGroup {
+    fn from(word: MemoryArg) -> MemoryGroup {
         match word {
-            MemoryWord::Torch => MemoryKind::Torch,
-            MemoryWord::Driver => MemoryKind::Driver,
-            MemoryWord::Physical => MemoryKind::Physical,
-            MemoryWord::Managed => MemoryKind::Managed,
-            MemoryWord::Pinned => MemoryKind::Pinned,
+            MemoryArg::Torch => MemoryGroup::Torch,
+            MemoryArg::Driver => MemoryGroup::Driver,
+            MemoryArg::Physical => MemoryGroup::Physical,
+            MemoryArg::Managed => MemoryGroup::Managed,
+            MemoryArg::Pinned => MemoryGroup::Pinned,
         }
     }
 }
 
-impl Drawing {
-    fn fold(&self, profile: &Profile) -> Result<Folded> {
+impl FlameOptions {
+    fn fold(&self, profile: &Profile) -> Result<FoldedProfile> {
         let device = device(profile, self.gpu)?;
         let options = FoldOptions {
             by_thread: self.stacks.threads,
             churn: self.churn,
-            memory: self.memory.map(MemoryKind::from),
+            memory: self.memory.map(MemoryGroup::from),
         };
         Ok(profile.fold(device, self.moment.into(), options)?)
     }
@@ -136,9 +136,9 @@ impl Drawing {
     }
 
     /// Draws several profiles.
-    fn draw_all(&self, ranks: &[Rank], how: Ranks, path: &Path, force: bool) -> Result<()> {
+    fn draw_all(&self, ranks: &[RankTrace], how: RankMode, path: &Path, force: bool) -> Result<()> {
         let folded = ranks.iter().map(|rank| self.fold(&rank.profile).context(rank.label.clone()));
-        let folded: Vec<Folded> = folded.collect::<Result<_>>()?;
+        let folded: Vec<FoldedProfile> = folded.collect::<Result<_>>()?;
         let parts: Vec<RankMemory<'_>> = ranks
             .iter()
             .zip(&folded)

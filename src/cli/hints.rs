@@ -4,7 +4,7 @@ use anyhow::{Error, anyhow};
 
 use crate::model::LookLimit;
 use crate::sampler::{AttachError, ProbeError};
-use crate::target::{Access, PauseError, Process, ProcessError};
+use crate::target::{AccessFacts, StopError, Process, ProcessError};
 
 /// The error of an attempt to attach to process `pid`, with what to do next.
 pub(super) fn attach(error: AttachError, pid: u32) -> Error {
@@ -49,10 +49,10 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
 }
 
 /// What to do when the job could not be stopped for a look.
-pub(super) fn pause(error: &PauseError, pid: u32) -> String {
+pub(super) fn pause(error: &StopError, pid: u32) -> String {
     match error {
-        PauseError::Denied { .. } => denied(pid),
-        PauseError::Traced { .. } => "end that, or look with --no-pause".to_owned(),
+        StopError::Denied { .. } => denied(pid),
+        StopError::Traced { .. } => "end that, or look with --no-pause".to_owned(),
         _ => "try again, or look with --no-pause".to_owned(),
     }
 }
@@ -92,7 +92,7 @@ fn python_nearby(pid: u32) -> String {
 /// One sentence of advice for a target whose memory may not be read, from the facts found.
 pub(super) fn denied(pid: u32) -> String {
     match Process::open(pid) {
-        Ok(process) => advice(&Access::to(&process)),
+        Ok(process) => advice(&AccessFacts::to(&process)),
         Err(ProcessError::Denied { .. }) => {
             "run memspy as the user that owns the process, or as root".to_owned()
         }
@@ -101,7 +101,7 @@ pub(super) fn denied(pid: u32) -> String {
 }
 
 /// The exact remedy for these facts.
-pub(super) fn advice(access: &Access) -> String {
+pub(super) fn advice(access: &AccessFacts) -> String {
     if access.user == 0 && !access.sys_ptrace {
         return if access.in_container {
             "memspy runs in a container without the right to trace: start it with --cap-add SYS_PTRACE \
@@ -153,8 +153,8 @@ pub(super) fn advice(access: &Access) -> String {
 mod tests {
     use super::*;
 
-    fn access() -> Access {
-        Access {
+    fn access() -> AccessFacts {
+        AccessFacts {
             ptrace_scope: Some(0),
             user: 1000,
             target_user: Some(1000),
@@ -170,15 +170,15 @@ mod tests {
     #[test]
     fn each_obstacle_has_its_own_remedy() {
         let cases = [
-            (Access { ptrace_scope: Some(1), ..access() }, "ptrace_scope=0"),
-            (Access { ptrace_scope: Some(2), ..access() }, "setcap"),
-            (Access { ptrace_scope: Some(3), ..access() }, "boot"),
-            (Access { target_user: Some(7), ..access() }, "user 7"),
-            (Access { user: 0, in_container: true, ..access() }, "--cap-add SYS_PTRACE"),
-            (Access { user: 0, ..access() }, "without CAP_SYS_PTRACE"),
-            (Access { user: 0, sys_ptrace: true, ..access() }, "security module"),
-            (Access { sys_ptrace: true, in_container: true, ..access() }, "on the host"),
-            (Access { target_in_container: true, ..access() }, "host"),
+            (AccessFacts { ptrace_scope: Some(1), ..access() }, "ptrace_scope=0"),
+            (AccessFacts { ptrace_scope: Some(2), ..access() }, "setcap"),
+            (AccessFacts { ptrace_scope: Some(3), ..access() }, "boot"),
+            (AccessFacts { target_user: Some(7), ..access() }, "user 7"),
+            (AccessFacts { user: 0, in_container: true, ..access() }, "--cap-add SYS_PTRACE"),
+            (AccessFacts { user: 0, ..access() }, "without CAP_SYS_PTRACE"),
+            (AccessFacts { user: 0, sys_ptrace: true, ..access() }, "security module"),
+            (AccessFacts { sys_ptrace: true, in_container: true, ..access() }, "on the host"),
+            (AccessFacts { target_in_container: true, ..access() }, "host"),
         ];
         for (facts, remedy) in cases {
             assert!(advice(&facts).contains(remedy), "{facts:?}: {}", advice(&facts));

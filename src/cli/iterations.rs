@@ -7,21 +7,21 @@ use anyhow::{Result, bail};
 use crate::analysis::{IterationClock, MarkerLine, PeriodFinder, Profile};
 use crate::render;
 
-use super::args::{Iterations as Words, LinesFormat};
+use super::args::{IterationsArgs, LinesFormat};
 use super::flame::{device, into_io};
 use super::output;
-use super::replay::Recording;
+use super::replay::StoredRecording;
 
 /// Runs it.
-pub(super) fn run(words: &Words) -> Result<()> {
-    let profile = profile(words)?;
+pub(super) fn run(args: &IterationsArgs) -> Result<()> {
+    let profile = profile(args)?;
     let path =
-        output::of_report(words.table.output.as_deref(), profile.start(), PathBuf::from("-"))?;
-    let device = device(&profile, words.table.gpu)?;
-    let format = words.table.format();
-    output::report(&path, words.force, |out| {
+        output::of_report(args.table.output.as_deref(), profile.start(), PathBuf::from("-"))?;
+    let device = device(&profile, args.table.gpu)?;
+    let format = args.table.format();
+    output::report(&path, args.force, |out| {
         match format {
-            LinesFormat::Text => render::iterations_text(out, &profile, device, words.limit),
+            LinesFormat::Text => render::iterations_text(out, &profile, device, args.limit),
             LinesFormat::Csv => render::iterations_csv(out, &profile, device),
             LinesFormat::Json => render::iterations_json(out, &profile, device),
         }
@@ -30,13 +30,13 @@ pub(super) fn run(words: &Words) -> Result<()> {
 }
 
 /// The recording by the clock asked for, else by the first that it has: steps, then the period of its counters.
-fn profile(words: &Words) -> Result<Profile> {
-    let recording = Recording::trace(&words.trace)?;
+fn profile(args: &IterationsArgs) -> Result<Profile> {
+    let recording = StoredRecording::trace(&args.trace)?;
     let read = |clock: IterationClock| {
-        recording.profile(Profile::new().with_iterations(clock, words.parameters))
+        recording.profile(Profile::new().with_iterations(clock, args.parameters))
     };
     let has_none = |profile: &Profile| profile.iterations().0.is_empty();
-    if let Some(marker) = &words.marker {
+    if let Some(marker) = &args.marker {
         let read = read(IterationClock::Marker(marker.clone()))?;
         if has_none(&read) {
             let MarkerLine { file, line } = marker;
@@ -47,7 +47,7 @@ fn profile(words: &Words) -> Result<Profile> {
         }
         return Ok(read);
     }
-    if !words.period {
+    if !args.period {
         let read = read(IterationClock::Steps)?;
         if !has_none(&read) {
             return Ok(read);
@@ -60,7 +60,7 @@ fn profile(words: &Words) -> Result<Profile> {
         Some(read) if !has_none(&read) => Ok(read),
         _ => bail!(
             "the recording has no whole training iteration: nothing counts its steps, and its counters do not repeat \
-             themselves. Record two steps or more with --iter-var NAME (the loop's variable) or with --holders (the step \
+             themselves. Record two steps or more with --iter-var NAME (the loop's variable) or with --owners (the step \
              counter of Adam, AdamW and others, where it is not on the GPU as those of fused and capturable ones are; transformers' \
              Trainer, a learning-rate scheduler), or name a line with --marker FILE:LINE"
         ),

@@ -11,16 +11,16 @@ use nix::unistd::Pid;
 use super::signals::PassedOn;
 
 /// Between two looks whether the program has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A program started by memspy.
-pub(super) struct Launched {
+pub(super) struct LaunchedProgram {
     child: Arc<Mutex<Child>>,
     pid: u32,
     name: String,
 }
 
-impl Launched {
+impl LaunchedProgram {
     /// Starts `program` (its name and its arguments) on memspy's own terminal, and passes `signals` on to it until it ends.
     pub(super) fn start(program: &[String], signals: PassedOn) -> Result<Self> {
         let (name, arguments) = program.split_first().context("no program to start after --")?;
@@ -31,7 +31,7 @@ impl Launched {
         let pid = child.id();
         let child = Arc::new(Mutex::new(child));
         pass_on(signals, Arc::clone(&child)).context("cannot pass signals on")?;
-        Ok(Launched { child, pid, name: name.clone() })
+        Ok(LaunchedProgram { child, pid, name: name.clone() })
     }
 
     /// Its pid.
@@ -51,7 +51,7 @@ impl Launched {
             let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
             match status.with_context(|| format!("cannot wait for {}", self.name))? {
                 Some(status) => return Ok(exit_code(status)),
-                None => std::thread::sleep(LOOK_EVERY),
+                None => std::thread::sleep(POLL_INTERVAL),
             }
         }
     }

@@ -7,48 +7,48 @@ use anyhow::{Context, Result, bail};
 use crate::analysis::{LineTable, Profile, RankTable};
 use crate::render::{self, LinesOptions, RankLines, RenderError};
 
-use super::args::{Lines as Words, LinesFormat};
+use super::args::{LinesArgs, LinesFormat};
 use super::flame::{device, into_io};
-use super::ranks::{self, Rank};
-use super::{charging, output};
+use super::ranks::{self, RankTrace};
+use super::{filtered_profile, output};
 
 /// Runs it.
-pub(super) fn run(words: &Words) -> Result<()> {
-    let mut ranks = ranks::read(&words.traces, &|| charging(&words.stacks))?;
-    if words.highest && ranks.len() > 1 {
-        ranks = vec![ranks::highest(ranks, words.table.gpu)?];
+pub(super) fn run(args: &LinesArgs) -> Result<()> {
+    let mut ranks = ranks::read(&args.traces, &|| filtered_profile(&args.stacks))?;
+    if args.max_peak && ranks.len() > 1 {
+        ranks = vec![ranks::highest(ranks, args.table.gpu)?];
     }
     let start = ranks.first().and_then(|rank| rank.profile.start());
-    let path = output::of_report(words.table.output.as_deref(), start, PathBuf::from("-"))?;
-    let columns = match words.columns.is_empty() {
+    let path = output::of_report(args.table.output.as_deref(), start, PathBuf::from("-"))?;
+    let columns = match args.columns.is_empty() {
         // Each becomes five: the one that matters most.
-        true if words.together => Profile::default_columns().into_iter().take(1).collect(),
+        true if args.merge => Profile::default_columns().into_iter().take(1).collect(),
         true => Profile::default_columns(),
-        false => words.columns.clone(),
+        false => args.columns.clone(),
     };
-    let options = options(words, &path);
-    let format = words.table.format();
-    if ranks.len() > 1 && format != LinesFormat::Text && !words.together {
-        bail!("CSV and JSON are of one table: use --together or --highest, or name one trace");
+    let options = options(args, &path);
+    let format = args.table.format();
+    if ranks.len() > 1 && format != LinesFormat::Text && !args.merge {
+        bail!("CSV and JSON are of one table: use --merge or --max-peak, or name one trace");
     }
     let mut tables = Vec::new();
-    for Rank { label, profile, .. } in &ranks {
-        let table = device(profile, words.table.gpu)
+    for RankTrace { label, profile, .. } in &ranks {
+        let table = device(profile, args.table.gpu)
             .and_then(|gpu| Ok(profile.lines(gpu, &columns)?))
-            .map(|table| if words.all_lines { table.with_all_lines(profile) } else { table });
+            .map(|table| if args.all_lines { table.with_all_lines(profile) } else { table });
         tables.push(if ranks.len() > 1 { table.with_context(|| label.clone())? } else { table? });
     }
-    if words.together {
+    if args.merge {
         let all: Vec<RankLines<'_>> = ranks
             .iter()
             .zip(&tables)
             .map(|(rank, table)| RankLines { label: &rank.label, profile: &rank.profile, table })
             .collect();
-        return output::report(&path, words.force, |out| {
+        return output::report(&path, args.force, |out| {
             write_together(format, out, &all, &options).map_err(into_io)
         });
     }
-    output::report(&path, words.force, |out| {
+    output::report(&path, args.force, |out| {
         for (rank, table) in ranks.iter().zip(&tables) {
             if ranks.len() > 1 {
                 writeln!(out, "== {} ==", rank.label)?;
@@ -69,7 +69,7 @@ fn write_together(
     options: &LinesOptions,
 ) -> Result<(), RenderError> {
     let tables: Vec<_> = ranks.iter().map(|rank| (rank.profile, rank.table)).collect();
-    let table = RankTable::of(&tables);
+    let table = RankTable::new(&tables);
     match format {
         LinesFormat::Text => render::rank_lines_text(out, ranks, &table, options),
         LinesFormat::Csv => render::rank_lines_csv(out, ranks, &table, &options.functions),
@@ -91,11 +91,11 @@ fn write(
     }
 }
 
-fn options(words: &Words, path: &std::path::Path) -> LinesOptions {
+fn options(args: &LinesArgs, path: &std::path::Path) -> LinesOptions {
     LinesOptions {
         width: if path.as_os_str() == "-" { output::width() } else { None },
-        functions: words.functions.clone(),
+        functions: args.functions.clone(),
         limit: None,
-        full_filenames: words.stacks.full_filenames,
+        full_filenames: args.stacks.full_filenames,
     }
 }

@@ -10,11 +10,11 @@ mod checkpoint;
 mod devices;
 mod doctor;
 mod dump;
-mod family;
+mod record_ranks;
 mod flame;
 pub mod flight;
 mod hints;
-mod holders;
+mod owners;
 mod iterations;
 mod launch;
 mod lines;
@@ -39,74 +39,74 @@ use clap::{CommandFactory, Parser};
 use crate::analysis::{Profile, ThreadChoice};
 use crate::render::visible;
 
-use args::{Command, Words};
+use args::{Command, CliArgs};
 
 /// Runs the program with the arguments it was given.
 ///
 /// Exit code 0: done. 1: not done, and one line on standard error says why. 2: the words make no sense.
 /// `record -- PROGRAM` passes on the program's own code.
 pub fn run() -> ExitCode {
-    let words = match Words::try_parse() {
-        Ok(words) => words,
+    let args = match CliArgs::try_parse() {
+        Ok(args) => args,
         Err(error) if error.use_stderr() => error.exit(),
         // The help or the version, which were asked for: not to get them is an error as any other.
         Err(asked) => {
             return match asked.print() {
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                    say(&format!("error: cannot write to standard output: {error}"));
+                    eprint_line(&format!("error: cannot write to standard output: {error}"));
                     ExitCode::FAILURE
                 }
                 _ => ExitCode::SUCCESS,
             };
         }
     };
-    if let Some(mode) = words.mode {
+    if let Some(mode) = args.mode {
         output::set_mode(mode);
     }
-    privileges::give_up(&words.command);
+    privileges::give_up(&args.command);
     // A file that may not grow further is then an error of the write, which is told, and not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    let result = match &words.command {
-        Command::Record(words) => record::run(words),
-        Command::Flame(words) => flame::run(words).map(|()| ExitCode::SUCCESS),
-        Command::Lines(words) => lines::run(words).map(|()| ExitCode::SUCCESS),
-        Command::Iterations(words) => iterations::run(words).map(|()| ExitCode::SUCCESS),
-        Command::Verdict(words) => flight::verdict(words).map(|()| ExitCode::SUCCESS),
-        Command::Join(words) => flight::join(words).map(|()| ExitCode::SUCCESS),
-        Command::Dump(words) => dump::run(words).map(|()| ExitCode::SUCCESS),
-        Command::Top(words) => top::run(words).map(|()| ExitCode::SUCCESS),
-        Command::Tensors(words) => holders::tensors(words).map(|()| ExitCode::SUCCESS),
-        Command::Referrers(words) => holders::referrers(words).map(|()| ExitCode::SUCCESS),
-        Command::Graph(words) => holders::graph(words).map(|()| ExitCode::SUCCESS),
-        Command::Devices(words) => devices::run(words).map(|()| ExitCode::SUCCESS),
-        Command::Pause(words) => checkpoint::pause(words).map(|()| ExitCode::SUCCESS),
-        Command::Resume(words) => checkpoint::resume(words).map(|()| ExitCode::SUCCESS),
-        Command::Doctor(words) => doctor::run(words).map(|()| ExitCode::SUCCESS),
-        Command::Completions(words) => completions(words).map(|()| ExitCode::SUCCESS),
+    let result = match &args.command {
+        Command::Record(args) => record::run(args),
+        Command::Flame(args) => flame::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Lines(args) => lines::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Iterations(args) => iterations::run(args).map(|()| ExitCode::SUCCESS),
+        Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),
+        Command::Join(args) => flight::join(args).map(|()| ExitCode::SUCCESS),
+        Command::Dump(args) => dump::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Tensors(args) => owners::tensors(args).map(|()| ExitCode::SUCCESS),
+        Command::Referrers(args) => owners::referrers(args).map(|()| ExitCode::SUCCESS),
+        Command::Graph(args) => owners::graph(args).map(|()| ExitCode::SUCCESS),
+        Command::Devices(args) => devices::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Pause(args) => checkpoint::pause(args).map(|()| ExitCode::SUCCESS),
+        Command::Resume(args) => checkpoint::resume(args).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Completions(args) => completions(args).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,
         Err(error) => {
-            say(&format!("error: {}", in_one_line(&error)));
+            eprint_line(&format!("error: {}", in_one_line(&error)));
             ExitCode::FAILURE
         }
     }
 }
 
 /// Prints the completions of a shell. They are made in memory: the generator ends memspy where it cannot write.
-fn completions(words: &args::Completions) -> Result<()> {
+fn completions(args: &args::CompletionsArgs) -> Result<()> {
     let mut text = Vec::new();
-    clap_complete::generate(words.shell, &mut Words::command(), "memspy", &mut text);
+    clap_complete::generate(args.shell, &mut CliArgs::command(), "memspy", &mut text);
     output::write(Path::new("-"), false, |out| out.write_all(&text))
 }
 
 /// A profile that charges memory to the threads asked for.
-fn charging(stacks: &args::Stacks) -> Profile {
-    Profile::charging(choice(stacks))
+fn filtered_profile(stacks: &args::StackArgs) -> Profile {
+    Profile::with_filter(choice(stacks))
 }
 
 /// The threads asked for.
-fn choice(stacks: &args::Stacks) -> ThreadChoice {
+fn choice(stacks: &args::StackArgs) -> ThreadChoice {
     ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle }
 }
 
@@ -129,12 +129,12 @@ thread_local! {
 }
 
 /// Lets all that this thread says begin with what it is about.
-fn speak_as(subject: &str) {
+fn set_line_prefix(subject: &str) {
     SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
 }
 
 /// Prints one line to standard error, whatever stands in it. A closed standard error is nothing to fail for.
-fn say(line: &str) {
+fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());
     let _ = writeln!(io::stderr(), "memspy: {}{}", visible(&subject), visible(line));

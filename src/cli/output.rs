@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
-use crate::files::{Creation, Place, PlaceError, place};
-use crate::model::Start;
+use crate::files::{FileCreation, PathKind, PlaceError, place};
+use crate::model::RecordingStart;
 
-use super::say;
+use super::eprint_line;
 
 /// The mode that was asked for, for all files that this run writes: as the umask, one for the whole program.
 static MODE: OnceLock<u32> = OnceLock::new();
@@ -20,8 +20,8 @@ pub(super) fn set_mode(mode: u32) {
 }
 
 /// How files are made.
-pub(super) fn creation(force: bool) -> Creation {
-    Creation { replace: force, mode: MODE.get().copied() }
+pub(super) fn creation(force: bool) -> FileCreation {
+    FileCreation { replace: force, mode: MODE.get().copied() }
 }
 
 /// The host's name; `unknown-host` when the kernel does not say.
@@ -41,7 +41,7 @@ pub(super) fn width() -> Option<usize> {
 
 /// What the name of a file may tell.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Naming<'a> {
+pub(super) struct FileNameFields<'a> {
     /// The target's pid.
     pub(super) pid: u32,
     /// The host it runs on.
@@ -50,9 +50,9 @@ pub(super) struct Naming<'a> {
     pub(super) rank: Option<u32>,
 }
 
-impl<'a> From<Option<&'a Start>> for Naming<'a> {
-    fn from(start: Option<&'a Start>) -> Self {
-        start.map_or(Naming::default(), |start| Naming {
+impl<'a> From<Option<&'a RecordingStart>> for FileNameFields<'a> {
+    fn from(start: Option<&'a RecordingStart>) -> Self {
+        start.map_or(FileNameFields::default(), |start| FileNameFields {
             pid: start.pid,
             host: &start.host,
             rank: start.rank,
@@ -62,8 +62,8 @@ impl<'a> From<Option<&'a Start>> for Naming<'a> {
 
 /// `path` with `%p` replaced by the pid, `%h` by the host's name, `%r` by the rank (or the pid, where there is none) and
 /// `%%` by `%`.
-pub(super) fn expand(path: &Path, naming: Naming<'_>) -> Result<PathBuf> {
-    let Naming { pid, host, rank } = naming;
+pub(super) fn expand(path: &Path, naming: FileNameFields<'_>) -> Result<PathBuf> {
+    let FileNameFields { pid, host, rank } = naming;
     let Some(text) = path.to_str() else { return Ok(path.to_owned()) };
     let mut expanded = String::new();
     let mut rest = text.chars();
@@ -90,13 +90,13 @@ pub(super) fn expand(path: &Path, naming: Naming<'_>) -> Result<PathBuf> {
 }
 
 /// Longest name that a host can have (HOST_NAME_MAX of Linux is 64, that of POSIX at most 255).
-const LONGEST_HOST: usize = 64;
+const MAX_HOST_LEN: usize = 64;
 
 /// A host's name as part of a file's name. It may come from a trace that somebody made: only letters, digits, `-`, `_` and
 /// single dots behind them stay, so that it leads to no other folder and means nothing to a shell.
 fn in_a_name(host: &str) -> String {
     let mut name = String::new();
-    for c in host.chars().take(LONGEST_HOST) {
+    for c in host.chars().take(MAX_HOST_LEN) {
         match c {
             '.' if name.ends_with(char::is_alphanumeric) => name.push('.'),
             '-' if !name.is_empty() => name.push('-'),
@@ -113,7 +113,7 @@ fn in_a_name(host: &str) -> String {
 /// Where a report on the recording that began with `start` goes: to the name that was asked for, else to `default`.
 pub(super) fn of_report(
     asked: Option<&Path>,
-    start: Option<&Start>,
+    start: Option<&RecordingStart>,
     default: PathBuf,
 ) -> Result<PathBuf> {
     match asked {
@@ -128,10 +128,10 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
         return Ok(());
     }
     match place(path) {
-        Ok(Place::Directory(_)) => {
+        Ok(PathKind::Directory(_)) => {
             bail!("cannot write {}: it is a directory; name a file with -o", path.display());
         }
-        Ok(Place::File(..)) if !force => bail!("{}", exists(path)),
+        Ok(PathKind::File(..)) if !force => bail!("{}", exists(path)),
         Err(foreign @ PlaceError::Foreign { .. }) => bail!("cannot write: {foreign} with -o"),
         // What cannot be looked at cannot be written either: that error says more.
         Ok(_) | Err(_) => {}
@@ -187,7 +187,7 @@ pub(super) fn report(
 /// Says that a file was written; standard output shows by itself.
 pub(super) fn wrote(path: &Path) {
     if path.as_os_str() != "-" {
-        say(&format!("wrote {}", path.display()));
+        eprint_line(&format!("wrote {}", path.display()));
     }
 }
 
@@ -197,11 +197,11 @@ mod tests {
 
     #[test]
     fn percent_letters_are_replaced() {
-        let naming = Naming { pid: 42, host: "box", rank: None };
+        let naming = FileNameFields { pid: 42, host: "box", rank: None };
         let expand = |name: &str| expand(Path::new(name), naming);
         assert_eq!(expand("a-%p-%h-%%.bin").unwrap(), PathBuf::from("a-42-box-%.bin"));
         assert_eq!(expand("a-%r").unwrap(), PathBuf::from("a-p42"));
-        let of_rank = super::expand(Path::new("a-%r"), Naming { rank: Some(3), ..naming });
+        let of_rank = super::expand(Path::new("a-%r"), FileNameFields { rank: Some(3), ..naming });
         assert_eq!(of_rank.unwrap(), PathBuf::from("a-3"));
         assert!(expand("a-%x").unwrap_err().to_string().contains("%x"));
         assert!(expand("a-%").is_err());
@@ -220,15 +220,15 @@ mod tests {
             ("gpu-17.example.org", "gpu-17.example.org"),
             ("größe", "größe"),
         ] {
-            let naming = Naming { pid: 1, host, rank: None };
+            let naming = FileNameFields { pid: 1, host, rank: None };
             let path = expand(Path::new("out/%h.txt"), naming).unwrap();
             assert_eq!(path, PathBuf::from(format!("out/{name}.txt")), "{host:?}");
             let path = expand(Path::new("%h"), naming).unwrap();
             assert_eq!(path.components().count(), 1, "{host:?}");
         }
         let long = "x".repeat(5000);
-        let path = expand(Path::new("%h"), Naming { pid: 1, host: &long, rank: None }).unwrap();
-        assert_eq!(path.as_os_str().len(), LONGEST_HOST);
+        let path = expand(Path::new("%h"), FileNameFields { pid: 1, host: &long, rank: None }).unwrap();
+        assert_eq!(path.as_os_str().len(), MAX_HOST_LEN);
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
     fn a_device_is_written_to_and_not_replaced() {
         let device = Path::new("/dev/null");
         write(device, false, |out| out.write_all(b"x")).unwrap();
-        assert!(matches!(place(device), Ok(Place::Stream(_))));
+        assert!(matches!(place(device), Ok(PathKind::Stream(_))));
     }
 
     fn mode(path: &Path) -> u32 {

@@ -4,7 +4,7 @@
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::args::{Command, Record};
+use super::args::{Command, RecordArgs};
 
 /// To read and write the files that the user names.
 const FILES: CapabilitySet =
@@ -35,11 +35,11 @@ pub(super) fn give_up(command: &Command) {
         Command::Flame(_)
         | Command::Lines(_)
         | Command::Iterations(_)
-        | Command::Verdict(_)
+        | Command::OomReport(_)
         | Command::Join(_)
         | Command::Completions(_) => FILES,
         Command::Dump(_) | Command::Tensors(_) | Command::Referrers(_) | Command::Graph(_) => JOB,
-        Command::Top(words) => live(words.exact),
+        Command::Top(args) => live(args.exact),
         Command::Doctor(_) => PROBES,
         // Later: the program that it may start is to have all that memspy was given.
         Command::Record(_) => return,
@@ -50,9 +50,9 @@ pub(super) fn give_up(command: &Command) {
 }
 
 /// The same for `record`, when the program is started, if there is one.
-pub(super) fn give_up_for(words: &Record) {
-    let signals = if words.pid.is_none() { CapabilitySet::KILL } else { CapabilitySet::empty() };
-    keep(live(words.exact).union(signals));
+pub(super) fn give_up_for(args: &RecordArgs) {
+    let signals = if args.pid.is_none() { CapabilitySet::KILL } else { CapabilitySet::empty() };
+    keep(live(args.exact).union(signals));
 }
 
 fn keep(kept: CapabilitySet) {

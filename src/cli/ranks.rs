@@ -8,10 +8,10 @@ use crate::analysis::Profile;
 use crate::render;
 
 use super::flame::device;
-use super::replay::Recording;
+use super::replay::StoredRecording;
 
 /// A trace among others.
-pub(super) struct Rank {
+pub(super) struct RankTrace {
     /// `rank 3`, or `process 1234` where it has no rank.
     pub(super) label: String,
     /// Its file.
@@ -21,19 +21,19 @@ pub(super) struct Rank {
 }
 
 /// Reads traces, each into a profile made by `empty`; in the order of their ranks.
-pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<Rank>> {
+pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<RankTrace>> {
     let mut ranks = Vec::new();
     for trace in traces {
-        let profile = Recording::trace(trace)?.profile(empty())?;
+        let profile = StoredRecording::trace(trace)?.profile(empty())?;
         let (rank, pid) = profile.start().map_or((None, 0), |start| (start.rank, start.pid));
         let label = match rank {
             Some(rank) => format!("rank {rank}"),
             None => format!("process {pid}"),
         };
-        ranks.push((rank.unwrap_or(u32::MAX), pid, Rank { label, trace: trace.clone(), profile }));
+        ranks.push((rank.unwrap_or(u32::MAX), pid, RankTrace { label, trace: trace.clone(), profile }));
     }
     ranks.sort_by_key(|(rank, pid, _)| (*rank, *pid));
-    let mut ranks: Vec<Rank> = ranks.into_iter().map(|(_, _, rank)| rank).collect();
+    let mut ranks: Vec<RankTrace> = ranks.into_iter().map(|(_, _, rank)| rank).collect();
     // Two of one name are told apart by their files.
     let labels: Vec<String> = ranks.iter().map(|rank| rank.label.clone()).collect();
     for rank in &mut ranks {
@@ -46,8 +46,8 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
 }
 
 /// The one with the highest peak of memory on one device.
-pub(super) fn highest(ranks: Vec<Rank>, gpu: Option<u32>) -> Result<Rank> {
-    let peak = |rank: &Rank| {
+pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTrace> {
+    let peak = |rank: &RankTrace| {
         let device = device(&rank.profile, gpu).ok()?;
         Some(rank.profile.peak_allocated(device)?.bytes)
     };

@@ -10,78 +10,78 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
-use crate::analysis::{Verdicts, Watch};
-use crate::model::{AllocatorBackend, ExactWay, Frees, RecordSink};
+use crate::analysis::{OomReportBuilder, TriggerWatch};
+use crate::model::{AllocatorBackend, ProbeBackend, FreeTracking, RecordSink};
 use crate::render;
 use crate::sampler::{
-    AlsoWanted, BackgroundSink, ExactRecorder, ExactWanted, Progress, Readers, Recorder, Torch,
-    Wanted, WithSources, attach, attach_when_python, rank_of,
+    CommonOptions, BackgroundSink, ExactRecorder, ExactOptions, RecordingProgress, TargetReaders, Recorder, TorchState,
+    RecordOptions, SourceEmbedder, attach, attach_when_python, rank_of,
 };
-use crate::trace::{self, Bound, Keep};
+use crate::trace::{self, RetentionLimit, Retention};
 
-use super::args::{FlameFormat, FreesWord, MomentWord, ProbesWord, Record as Words, RecordFormat};
-use super::flight::{Flight, Printer, verdict_path, write_verdict};
-use super::launch::Launched;
-use super::output::Naming;
+use super::args::{FlameFormat, FreesArg, MomentArg, ProbesArg, RecordArgs, RecordFormat};
+use super::flight::{FlightRecorder, OomReportPrinter, oom_report_path, write_oom_report};
+use super::launch::LaunchedProgram;
+use super::output::FileNameFields;
 use super::signals::Signals;
-use super::sinks::{Reading, Sinks, To, Waiting};
-use super::{charging, choice, family, flame, hints, in_one_line, output, privileges, say};
+use super::sinks::{Aggregation, SinkChain, RecordOutput, TriggerState};
+use super::{filtered_profile, choice, record_ranks, flame, hints, in_one_line, output, privileges, eprint_line};
 
 /// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
-const MOST_NUMBERS: usize = 1 << 18;
+const MAX_IDS: usize = 1 << 18;
 
 /// Runs it.
-pub(super) fn run(words: &Words) -> Result<ExitCode> {
-    if words.subprocesses {
-        family::check(words)?;
+pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    if args.subprocesses {
+        record_ranks::check(args)?;
     }
     // The name with %p in it cannot be checked before the program runs; all others are, before it starts.
     let host = output::host();
     let named = |pid: u32| -> Result<PathBuf> {
         let rank = rank_of(pid);
-        let default = Path::new(words.format.default_name());
-        let path = words.output.as_deref().unwrap_or(default);
-        output::expand(path, Naming { pid, host: &host, rank })
+        let default = Path::new(args.format.default_name());
+        let path = args.output.as_deref().unwrap_or(default);
+        output::expand(path, FileNameFields { pid, host: &host, rank })
     };
-    let first = named(words.pid.unwrap_or(0))?;
-    if !words.subprocesses {
-        output::check(&first, words.force)?;
+    let first = named(args.pid.unwrap_or(0))?;
+    if !args.subprocesses {
+        output::check(&first, args.force)?;
     }
-    if words.format == RecordFormat::Trace
-        && words.output.as_ref().is_some_and(|o| o.as_os_str() == "-")
+    if args.format == RecordFormat::Trace
+        && args.output.as_ref().is_some_and(|o| o.as_os_str() == "-")
     {
         bail!("a trace cannot be written to standard output: name a file with -o");
     }
-    let streams = words.output.as_ref().is_some_and(|o| o.as_os_str() == "-");
-    if words.print_every.is_some() && streams {
+    let streams = args.output.as_ref().is_some_and(|o| o.as_os_str() == "-");
+    if args.print_every.is_some() && streams {
         bail!("--print-every prints to standard output, too: name a file with -o");
     }
-    if words.until.kept().is_some() && words.format != RecordFormat::Trace {
+    if args.until.kept().is_some() && args.format != RecordFormat::Trace {
         bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
     }
 
-    let (Signals { stop }, mut launched) = match words.pid {
+    let (Signals { stop }, mut launched) = match args.pid {
         Some(_) => (Signals::watch()?, None),
         None => {
             let (signals, passed_on) = Signals::watch_for_program()?;
-            (signals, Some(Launched::start(&words.program, passed_on)?))
+            (signals, Some(LaunchedProgram::start(&args.program, passed_on)?))
         }
     };
-    privileges::give_up_for(words);
-    let pid = launched.as_ref().map(Launched::pid).or(words.pid).unwrap_or_default();
-    if words.subprocesses {
-        let recorded = family::record(&Arc::new(words.clone()), pid, &mut launched, &host, &stop);
+    privileges::give_up_for(args);
+    let pid = launched.as_ref().map(LaunchedProgram::pid).or(args.pid).unwrap_or_default();
+    if args.subprocesses {
+        let recorded = record_ranks::record(&Arc::new(args.clone()), pid, &mut launched, &host, &stop);
         return ended(launched, recorded);
     }
     let attached = match &launched {
         Some(_) => attach_when_python(pid, &stop),
         // Exact events need no Python: a C program has them too.
-        None if words.exact => Readers::attach_any(pid),
+        None if args.exact => TargetReaders::attach_any(pid),
         None => attach(pid, &stop),
     };
     let recorded = match attached {
-        Ok(readers) => record(words, readers, named(pid)?, host, &stop),
-        Err(_) if launched.as_mut().is_some_and(Launched::has_ended) => {
+        Ok(readers) => record(args, readers, named(pid)?, host, &stop),
+        Err(_) if launched.as_mut().is_some_and(LaunchedProgram::has_ended) => {
             Err(anyhow!("the program ended before memspy found a Python in it"))
         }
         Err(error) => Err(hints::attach(error, pid)),
@@ -90,13 +90,13 @@ pub(super) fn run(words: &Words) -> Result<ExitCode> {
 }
 
 /// Waits for a program that memspy started, and passes on its exit code.
-fn ended(launched: Option<Launched>, recorded: Result<()>) -> Result<ExitCode> {
+fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<ExitCode> {
     match launched {
         None => recorded.map(|()| ExitCode::SUCCESS),
         Some(program) => {
             // A recording that failed never ends the program: it goes on, and memspy waits with it.
             if let Err(error) = &recorded {
-                say(&format!("error: {}", in_one_line(error)));
+                eprint_line(&format!("error: {}", in_one_line(error)));
             }
             let code = program.wait()?;
             // A program's own failure says more than memspy's.
@@ -107,127 +107,127 @@ fn ended(launched: Option<Launched>, recorded: Result<()>) -> Result<ExitCode> {
 
 /// Records one process into the file at `path`.
 pub(super) fn record(
-    words: &Words,
-    readers: Readers,
+    args: &RecordArgs,
+    readers: TargetReaders,
     path: PathBuf,
     host: String,
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
-    output::check(&path, words.force)?;
-    if waits(words) {
-        output::check(&verdict_path(&path), words.force)?;
+    output::check(&path, args.force)?;
+    if has_triggers(args) {
+        output::check(&oom_report_path(&path), args.force)?;
     }
     let mut attached = attached(&readers);
-    if let (false, Err(error)) = (words.no_source, readers.process.check_files()) {
-        say(&format!("no source text is read from files: {error}"));
+    if let (false, Err(error)) = (args.no_source, readers.process.check_files()) {
+        eprint_line(&format!("no source text is read from files: {error}"));
     }
     if let (Err(error), Some(condition)) =
-        (&readers.gpu, words.until.until.iter().find(|condition| condition.needs_driver()))
+        (&readers.gpu, args.until.until.iter().find(|condition| condition.needs_driver()))
     {
         bail!(
             "cannot wait for '{condition}': {error}; wait for an amount of allocated> or reserved>"
         );
     }
-    let duration = words.duration.map(Duration::from_secs_f64);
-    let also = AlsoWanted {
-        holders: words.holders.map(|percent| percent / 100.0),
-        holder_options: words.limits.options(false),
-        step_variable: words.iter_var.clone(),
-        epoch_variable: words.epoch_var.clone(),
+    let duration = args.duration.map(Duration::from_secs_f64);
+    let also = CommonOptions {
+        owners: args.owners.map(|percent| percent / 100.0),
+        holder_options: args.limits.options(false),
+        step_variable: args.iter_var.clone(),
+        epoch_variable: args.epoch_var.clone(),
         // What is kept has numbers of its own.
-        forget_after: words.until.kept().map(|_| MOST_NUMBERS),
+        forget_after: args.until.kept().map(|_| MAX_IDS),
     };
-    let wanted = Wanted { rate: words.rate, duration, also };
+    let wanted = RecordOptions { rate: args.rate, duration, common: also };
     let process = readers.process.clone();
     let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
     // Before the file is made: probes that are refused leave nothing behind.
-    let recorder = recorder(words, wanted, readers, &mut attached)?;
-    let sink = sinks(words, &path, stop)?;
-    let bar = progress_bar(words, duration);
+    let recorder = recorder(args, wanted, readers, &mut attached)?;
+    let sink = sinks(args, &path, stop)?;
+    let bar = progress_bar(args, duration);
     // Said when the first moments are on the disk: whoever reads it may kill memspy.
-    let mut observe = |progress: &Progress| {
-        attached.drain(..).for_each(|line| say(&line));
+    let mut observe = |progress: &RecordingProgress| {
+        attached.drain(..).for_each(|line| eprint_line(&line));
         show(&bar, progress);
     };
-    let (sinks, result) = if words.no_source {
+    let (sinks, result) = if args.no_source {
         drive(recorder, sink, host, stop, &mut observe, |s| s)?
     } else {
-        let sink = WithSources::new(sink, Arc::clone(&process), line_cache);
-        drive(recorder, sink, host, stop, &mut observe, WithSources::into_inner)?
+        let sink = SourceEmbedder::new(sink, Arc::clone(&process), line_cache);
+        drive(recorder, sink, host, stop, &mut observe, SourceEmbedder::into_inner)?
     };
     bar.finish_and_clear();
     // The process may have ended before anything was seen of it.
-    attached.drain(..).for_each(|line| say(&line));
+    attached.drain(..).for_each(|line| eprint_line(&line));
     let Some(mut sinks) = sinks else {
         return result.with_context(|| format!("the recording into {} failed", path.display()));
     };
     if result.is_ok() {
         sinks.finish().context("cannot print the last table")?;
     }
-    match (sinks.to, sinks.reading) {
-        (To::Flight(flight), _) => end_flight(words, *flight, result),
-        (To::Trace(writer), reading) => end_trace(words, &path, *writer, reading, result),
-        (To::Nothing, reading) => {
+    match (sinks.output, sinks.reading) {
+        (RecordOutput::Flight(flight), _) => end_flight(args, *flight, result),
+        (RecordOutput::Trace(writer), reading) => end_trace(args, &path, *writer, reading, result),
+        (RecordOutput::Nothing, reading) => {
             result.context("the recording failed")?;
-            let drawing = flame::Drawing {
-                format: match words.format {
+            let drawing = flame::FlameOptions {
+                format: match args.format {
                     RecordFormat::Collapsed => FlameFormat::Collapsed,
                     RecordFormat::Flamegraph | RecordFormat::Trace => FlameFormat::Flamegraph,
                 },
                 gpu: None,
-                moment: MomentWord::Peak,
+                moment: MomentArg::Peak,
                 function: false,
                 churn: false,
                 memory: None,
-                stacks: words.stacks.clone(),
+                stacks: args.stacks.clone(),
             };
             if let Some(profile) = reading.profile() {
-                drawing.draw(profile, &path, words.force)?;
+                drawing.draw(profile, &path, args.force)?;
             }
-            end_reading(words, &path, reading)
+            end_reading(args, &path, reading)
         }
     }
 }
 
 /// Whether a condition is waited for.
-fn waits(words: &Words) -> bool {
-    !words.until.until.is_empty()
+fn has_triggers(args: &RecordArgs) -> bool {
+    !args.until.until.is_empty()
 }
 
 /// Where the records are to go.
-fn sinks(words: &Words, path: &Path, stop: &Arc<AtomicBool>) -> Result<Sinks> {
-    let (until, choice) = (&words.until, choice(&words.stacks));
-    let to = match (until.kept(), words.format) {
-        (Some(keep), _) => To::Flight(Box::new(Flight::new(path, keep, words.force, choice)?)),
+fn sinks(args: &RecordArgs, path: &Path, stop: &Arc<AtomicBool>) -> Result<SinkChain> {
+    let (until, choice) = (&args.until, choice(&args.stacks));
+    let to = match (until.kept(), args.format) {
+        (Some(keep), _) => RecordOutput::Flight(Box::new(FlightRecorder::new(path, keep, args.force, choice)?)),
         (None, RecordFormat::Trace) => {
-            let writer = trace::Writer::create_as(path, output::creation(words.force));
-            To::Trace(Box::new(writer.context("nothing was recorded")?.with_early_blocks()))
+            let writer = trace::TraceWriter::create_as(path, output::creation(args.force));
+            RecordOutput::Trace(Box::new(writer.context("nothing was recorded")?.with_early_blocks()))
         }
-        (None, _) => To::Nothing,
+        (None, _) => RecordOutput::Nothing,
     };
-    let profile = charging(&words.stacks);
-    let reading = match (until.kept(), waits(words)) {
-        (Some(_), _) => Reading::Later,
-        (None, true) => Reading::Verdicts(Box::new(Verdicts::new(profile))),
-        (None, false) => Reading::Profile(Box::new(profile)),
+    let profile = filtered_profile(&args.stacks);
+    let reading = match (until.kept(), has_triggers(args)) {
+        (Some(_), _) => Aggregation::Later,
+        (None, true) => Aggregation::OomReport(Box::new(OomReportBuilder::new(profile))),
+        (None, false) => Aggregation::Profile(Box::new(profile)),
     };
-    let full_filenames = words.stacks.full_filenames;
-    let printer = words.print_every.map(|every| match until.kept() {
-        Some(_) => Printer::of_stretches(every, full_filenames, choice),
-        None => Printer::of_all(every, full_filenames),
+    let full_filenames = args.stacks.full_filenames;
+    let printer = args.print_every.map(|every| match until.kept() {
+        Some(_) => OomReportPrinter::since_last(every, full_filenames, choice),
+        None => OomReportPrinter::whole_recording(every, full_filenames),
     });
-    let watch = Watch::new(until.until.clone());
+    let watch = TriggerWatch::new(until.until.clone());
     let stop = Arc::clone(stop);
-    let waiting = Waiting::new(watch, until.then, until.most, stop, words.force);
-    Ok(Sinks { to, reading, waiting, printer })
+    let waiting = TriggerState::new(watch, until.on_trigger, until.max_reports, stop, args.force);
+    Ok(SinkChain { output: to, reading, waiting, printer })
 }
 
 /// The end of a recording that was written as it went.
 fn end_trace(
-    words: &Words,
+    args: &RecordArgs,
     path: &Path,
-    writer: trace::Writer<std::fs::File>,
-    reading: Reading,
+    writer: trace::TraceWriter<std::fs::File>,
+    reading: Aggregation,
     result: io::Result<()>,
 ) -> Result<()> {
     let finished = result.and_then(|()| writer.finish());
@@ -242,21 +242,21 @@ fn end_trace(
         let mut err = io::stderr().lock();
         render::summary(&mut err, profile, &path.display().to_string(), written.bytes)?;
     }
-    end_reading(words, path, reading)
+    end_reading(args, path, reading)
 }
 
-/// Writes the verdict, if one is wanted.
-fn end_reading(words: &Words, path: &Path, reading: Reading) -> Result<()> {
-    if let Reading::Verdicts(mut verdicts) = reading {
-        let verdict = verdict_path(path);
-        write_verdict(&mut verdicts, &verdict, words.force)?;
-        say(&format!("wrote the verdict to {}", verdict.display()));
+/// Writes the report, if one is wanted.
+fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<()> {
+    if let Aggregation::OomReport(mut reports) = reading {
+        let report = oom_report_path(path);
+        write_oom_report(&mut reports, &report, args.force)?;
+        eprint_line(&format!("wrote the report to {}", report.display()));
     }
     Ok(())
 }
 
 /// The end of a recording of which the last part was kept: that is written now.
-fn end_flight(words: &Words, mut flight: Flight, result: io::Result<()>) -> Result<()> {
+fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: io::Result<()>) -> Result<()> {
     let folder = flight.folder().to_owned();
     let (most, segments) = flight.size();
     let reported = result.map_err(anyhow::Error::new).and_then(|()| flight.write(None));
@@ -269,20 +269,20 @@ fn end_flight(words: &Words, mut flight: Flight, result: io::Result<()>) -> Resu
     let path = reported.path.display().to_string();
     {
         let mut err = io::stderr().lock();
-        render::summary(&mut err, reported.verdicts.profile(), &path, reported.bytes)?;
+        render::summary(&mut err, reported.reports.profile(), &path, reported.bytes)?;
     }
-    if waits(words) {
-        let verdict = reported.write_verdict(words.force)?;
-        say(&format!("wrote the verdict to {}", verdict.display()));
+    if has_triggers(args) {
+        let report = reported.write_oom_report(args.force)?;
+        eprint_line(&format!("wrote the report to {}", report.display()));
     }
-    let first = match (words.until.kept(), flight.bound()) {
-        (None | Some(Keep::Time(_) | Keep::Bytes(_)), _) | (_, None) => "",
-        (_, Some(Bound::Time)) => "; of the bounds of --keep, the time was reached first",
-        (_, Some(Bound::Bytes)) => {
+    let first = match (args.until.kept(), flight.bound()) {
+        (None | Some(Retention::Time(_) | Retention::Bytes(_)), _) | (_, None) => "",
+        (_, Some(RetentionLimit::Time)) => "; of the bounds of --keep, the time was reached first",
+        (_, Some(RetentionLimit::Bytes)) => {
             "; of the bounds of --keep, the size was reached first: less than the time is kept"
         }
     };
-    say(&format!(
+    eprint_line(&format!(
         "{segments} segments were begun; at most {} were kept{first}",
         render::bytes(most)
     ));
@@ -290,42 +290,42 @@ fn end_flight(words: &Words, mut flight: Flight, result: io::Result<()>) -> Resu
 }
 
 /// What records, by samples or exactly.
-enum Any {
+enum AnyRecorder {
     Samples(Box<Recorder>),
     Exact(Box<ExactRecorder>),
 }
 
 /// The recorder asked for; an exact one has placed its probes, and adds to `said` which these are.
 fn recorder(
-    words: &Words,
-    wanted: Wanted,
-    readers: Readers,
+    args: &RecordArgs,
+    wanted: RecordOptions,
+    readers: TargetReaders,
     said: &mut Vec<String>,
-) -> Result<Any> {
-    if !words.exact {
-        return Ok(Any::Samples(Box::new(Recorder::new(readers, wanted))));
+) -> Result<AnyRecorder> {
+    if !args.exact {
+        return Ok(AnyRecorder::Samples(Box::new(Recorder::new(readers, wanted))));
     }
     let pid = readers.process.pid();
-    let wanted = ExactWanted {
+    let wanted = ExactOptions {
         duration: wanted.duration,
-        way: words.probes.map(|word| match word {
-            ProbesWord::Multi => ExactWay::UprobeMulti,
-            ProbesWord::Perf => ExactWay::PerfUprobes,
-            ProbesWord::Samples => ExactWay::PerfSamples,
+        backend: args.probes.map(|word| match word {
+            ProbesArg::UprobeMulti => ProbeBackend::UprobeMulti,
+            ProbesArg::PerfBpf => ProbeBackend::PerfUprobes,
+            ProbesArg::PerfOnly => ProbeBackend::PerfSamples,
         }),
-        frees: match words.frees {
-            FreesWord::Events => Frees::Events,
-            FreesWord::Stacks => Frees::Stacks,
-            FreesWord::Maps => Frees::Maps,
+        frees: match args.frees {
+            FreesArg::Events => FreeTracking::Events,
+            FreesArg::Stacks => FreeTracking::Stacks,
+            FreesArg::Snapshots => FreeTracking::Snapshots,
         },
-        stacks_from: words.stacks_from,
-        stacks_every: words.stacks_every,
-        backward_lines: words.backward_lines,
-        also: wanted.also,
+        stacks_from: args.stacks_from,
+        stacks_every: args.stacks_every,
+        backward_lines: args.backward_lines,
+        common: wanted.common,
     };
     let mut recorder = ExactRecorder::new(readers, wanted);
     let began = Instant::now();
-    recorder.place().map_err(|error| hints::probe(error, pid))?;
+    recorder.attach_probes().map_err(|error| hints::probe(error, pid))?;
     match recorder.probe() {
         Some(probe) => {
             said.push(format!(
@@ -341,23 +341,23 @@ fn recorder(
                 .to_owned(),
         ),
     }
-    Ok(Any::Exact(Box::new(recorder)))
+    Ok(AnyRecorder::Exact(Box::new(recorder)))
 }
 
 /// Runs the recorder with `sink` on a thread of its own, and takes the sinks out of it again.
 fn drive<S: RecordSink + Send + 'static>(
-    recorder: Any,
+    recorder: AnyRecorder,
     sink: S,
     host: String,
     stop: &AtomicBool,
-    observe: &mut dyn FnMut(&Progress),
-    unwrap: impl FnOnce(S) -> Sinks,
-) -> Result<(Option<Sinks>, io::Result<()>)> {
+    observe: &mut dyn FnMut(&RecordingProgress),
+    unwrap: impl FnOnce(S) -> SinkChain,
+) -> Result<(Option<SinkChain>, io::Result<()>)> {
     let mut background = BackgroundSink::new(sink).context("cannot start the writing thread")?;
     let sink = &mut background;
     let recorded = match recorder {
-        Any::Samples(recorder) => recorder.run(host, sink, stop, observe),
-        Any::Exact(recorder) => recorder.run(host, sink, stop, observe),
+        AnyRecorder::Samples(recorder) => recorder.run(host, sink, stop, observe),
+        AnyRecorder::Exact(recorder) => recorder.run(host, sink, stop, observe),
     };
     let recorded = recorded.map(|_| ());
     let (sink, written) = background.finish();
@@ -366,7 +366,7 @@ fn drive<S: RecordSink + Send + 'static>(
 }
 
 /// What was attached to, and what cannot be seen of it yet.
-fn attached(readers: &Readers) -> Vec<String> {
+fn attached(readers: &TargetReaders) -> Vec<String> {
     let python = readers.python.as_ref();
     let python = python.map_or("no Python".to_owned(), |p| format!("Python {}", p.version()));
     let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
@@ -396,15 +396,15 @@ fn attached(readers: &Readers) -> Vec<String> {
     if let Some(limit) = limit {
         lines.push(format!("{limit}; recording stacks and the driver's totals"));
     }
-    if let (Err(error), Torch::Attached(_)) = (&readers.gpu, &readers.torch) {
+    if let (Err(error), TorchState::Attached(_)) = (&readers.gpu, &readers.torch) {
         lines.push(format!("{error}; memory outside PyTorch will be unknown"));
     }
     lines
 }
 
-fn progress_bar(words: &Words, duration: Option<Duration>) -> ProgressBar {
+fn progress_bar(args: &RecordArgs, duration: Option<Duration>) -> ProgressBar {
     // Several recordings at once would write over each other's.
-    if !io::stderr().is_terminal() || words.subprocesses {
+    if !io::stderr().is_terminal() || args.subprocesses {
         return ProgressBar::hidden();
     }
     match duration {
@@ -418,7 +418,7 @@ fn progress_bar(words: &Words, duration: Option<Duration>) -> ProgressBar {
     }
 }
 
-fn show(bar: &ProgressBar, progress: &Progress) {
+fn show(bar: &ProgressBar, progress: &RecordingProgress) {
     let sizes = match (progress.allocated, progress.reserved) {
         (Some(allocated), Some(reserved)) => format!(
             "allocated {}, reserved {}",

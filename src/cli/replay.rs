@@ -1,6 +1,6 @@
 //! Reading recordings: with progress on a terminal, and a word on standard error about all that is wrong with them.
 //!
-//! Every command that reads a trace or the segments of a ring does it through [`Recording`], which warns by itself.
+//! Every command that reads a trace or the segments of a ring does it through [`StoredRecording`], which warns by itself.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::analysis::{Profile, Verdicts};
+use crate::analysis::{Profile, OomReportBuilder};
 use crate::model::RecordSink;
-use crate::trace::{self, Reader, Summary, segments};
+use crate::trace::{self, TraceReader, ReplaySummary, segments};
 
-use super::say;
+use super::eprint_line;
 
 /// Shorter traces are read before a bar could be seen.
-const WORTH_A_BAR: u64 = 16 << 20;
+const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
 
 /// The most memory that the records of a file of so many bytes may take: what is recorded of a job takes some 20 times the
 /// compressed file, at most 70 times.
@@ -27,27 +27,27 @@ pub(super) fn most_memory(bytes: u64) -> u64 {
 }
 
 /// A recording on the disk, which may be read several times and is warned of once.
-pub(super) struct Recording<'a> {
+pub(super) struct StoredRecording<'a> {
     path: &'a Path,
     is_ring: bool,
     warned: RefCell<BTreeSet<String>>,
 }
 
-impl Recording<'_> {
+impl StoredRecording<'_> {
     /// The trace at `path`.
-    pub(super) fn trace(path: &Path) -> Result<Recording<'_>> {
+    pub(super) fn trace(path: &Path) -> Result<StoredRecording<'_>> {
         if path.is_dir() && !segments(path)?.is_empty() {
             bail!(
                 "{0} is a folder of segments that 'record --keep' left; 'memspy join {0} -o FILE' makes one trace of them",
                 path.display()
             );
         }
-        Ok(Recording { path, is_ring: false, warned: RefCell::default() })
+        Ok(StoredRecording { path, is_ring: false, warned: RefCell::default() })
     }
 
     /// The trace at `path`, or the segments in it where it is a folder.
-    pub(super) fn trace_or_ring(path: &Path) -> Recording<'_> {
-        Recording { path, is_ring: path.is_dir(), warned: RefCell::default() }
+    pub(super) fn trace_or_ring(path: &Path) -> StoredRecording<'_> {
+        StoredRecording { path, is_ring: path.is_dir(), warned: RefCell::default() }
     }
 
     /// Reads it into the empty `profile`.
@@ -59,11 +59,11 @@ impl Recording<'_> {
     }
 
     /// Reads it into the empty `verdicts`.
-    pub(super) fn verdicts(&self, mut verdicts: Verdicts) -> Result<Verdicts> {
-        verdicts.profile_mut().limit_memory(most_memory(self.bytes()?));
-        let damage = self.pass_to(&mut verdicts)?;
-        self.finish(verdicts.profile_mut(), damage);
-        Ok(verdicts)
+    pub(super) fn oom_report(&self, mut reports: OomReportBuilder) -> Result<OomReportBuilder> {
+        reports.profile_mut().limit_memory(most_memory(self.bytes()?));
+        let damage = self.pass_to(&mut reports)?;
+        self.finish(reports.profile_mut(), damage);
+        Ok(reports)
     }
 
     /// Passes its records to something that makes no report by itself.
@@ -85,7 +85,7 @@ impl Recording<'_> {
     fn warn(&self, warnings: &[String]) {
         for warning in warnings {
             if self.warned.borrow_mut().insert(warning.clone()) {
-                say(&format!("warning: {}: {warning}", self.path.display()));
+                eprint_line(&format!("warning: {}: {warning}", self.path.display()));
             }
         }
     }
@@ -104,7 +104,7 @@ impl Recording<'_> {
         if self.is_ring {
             return Ok(trace::join(&found(path)?, sink)?.warnings);
         }
-        let mut reader = Reader::open(path)?;
+        let mut reader = TraceReader::open(path)?;
         let bar = bar(reader.length().unwrap_or(0));
         let summary = reader.replay_with(sink, &mut |progress| {
             bar.set_position(progress.bytes);
@@ -144,7 +144,7 @@ pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// What a report has to say about the state of its trace.
-fn damage(summary: &Summary) -> Vec<String> {
+fn damage(summary: &ReplaySummary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(damage) = &summary.first_damage {
         warnings.push(format!(
@@ -173,7 +173,7 @@ fn damage(summary: &Summary) -> Vec<String> {
 }
 
 fn bar(length: u64) -> ProgressBar {
-    if length < WORTH_A_BAR || !io::stderr().is_terminal() {
+    if length < MIN_PROGRESS_BAR_BYTES || !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(length);

@@ -5,56 +5,56 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::analysis::{Profile, Verdicts, Watch};
-use crate::model::{End, EndReason, Nanos, Record, RecordSink, Triggered};
-use crate::trace::Writer;
+use crate::analysis::{Profile, OomReportBuilder, TriggerWatch};
+use crate::model::{RecordingEnd, EndReason, Nanos, Record, RecordSink, TriggerFired};
+use crate::trace::TraceWriter;
 
-use super::args::ThenWord;
-use super::flight::{Flight, Printer};
-use super::say;
+use super::args::OnTriggerArg;
+use super::flight::{FlightRecorder, OomReportPrinter};
+use super::eprint_line;
 
 /// While a recording goes on, a condition that comes true so shortly after another one is only counted.
-const REST: u64 = 2_000_000_000;
+const MIN_TRIGGER_INTERVAL: u64 = 2_000_000_000;
 /// What an out-of-memory error said is waited for no longer than this.
-const WORDS_COME: u64 = 1_000_000_000;
+const ERROR_TEXT_TIMEOUT: u64 = 1_000_000_000;
 
 /// What becomes of the records themselves.
-pub(super) enum To {
+pub(super) enum RecordOutput {
     /// Nothing: only what they tell is wanted.
     Nothing,
     /// All are written.
-    Trace(Box<Writer<File>>),
+    Trace(Box<TraceWriter<File>>),
     /// The last ones are kept.
-    Flight(Box<Flight>),
+    Flight(Box<FlightRecorder>),
 }
 
 /// What is known from the records.
-pub(super) enum Reading {
+pub(super) enum Aggregation {
     /// Nothing, for it is read from what was kept.
     Later,
     /// What reports are made of.
     Profile(Box<Profile>),
     /// That, and the moment at which a condition came true.
-    Verdicts(Box<Verdicts>),
+    OomReport(Box<OomReportBuilder>),
 }
 
-impl Reading {
+impl Aggregation {
     /// The profile of the recording so far.
     pub(super) fn profile(&self) -> Option<&Profile> {
         match self {
-            Reading::Later => None,
-            Reading::Profile(profile) => Some(profile),
-            Reading::Verdicts(verdicts) => Some(verdicts.profile()),
+            Aggregation::Later => None,
+            Aggregation::Profile(profile) => Some(profile),
+            Aggregation::OomReport(reports) => Some(reports.profile()),
         }
     }
 }
 
 /// What is waited for, and what is done then.
-pub(super) struct Waiting {
-    pub(super) watch: Watch,
-    pub(super) then: ThenWord,
+pub(super) struct TriggerState {
+    pub(super) watch: TriggerWatch,
+    pub(super) then: OnTriggerArg,
     /// Recordings after which it ends in any case.
-    pub(super) most: u32,
+    pub(super) max_reports: u32,
     /// Ends the recording when set.
     pub(super) stop: Arc<AtomicBool>,
     pub(super) force: bool,
@@ -62,48 +62,48 @@ pub(super) struct Waiting {
     last: Option<Nanos>,
     uncounted: u64,
     /// Came true, and waits for the words of its error.
-    held: Option<Triggered>,
+    held: Option<TriggerFired>,
     /// When the words of an error came last.
-    words: Option<Nanos>,
+    message_time: Option<Nanos>,
 }
 
-impl Waiting {
+impl TriggerState {
     /// Waits for what `watch` does.
     pub(super) fn new(
-        watch: Watch,
-        then: ThenWord,
+        watch: TriggerWatch,
+        then: OnTriggerArg,
         most: u32,
         stop: Arc<AtomicBool>,
         force: bool,
-    ) -> Waiting {
-        Waiting {
+    ) -> TriggerState {
+        TriggerState {
             watch,
             then,
-            most,
+            max_reports: most,
             stop,
             force,
             fired: None,
             last: None,
             uncounted: 0,
             held: None,
-            words: None,
+            message_time: None,
         }
     }
 }
 
 /// All of it.
-pub(super) struct Sinks {
-    pub(super) to: To,
-    pub(super) reading: Reading,
-    pub(super) waiting: Waiting,
-    pub(super) printer: Option<Printer>,
+pub(super) struct SinkChain {
+    pub(super) output: RecordOutput,
+    pub(super) reading: Aggregation,
+    pub(super) waiting: TriggerState,
+    pub(super) printer: Option<OomReportPrinter>,
 }
 
-impl Sinks {
+impl SinkChain {
     /// The last table, and what was left to say.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         if self.waiting.uncounted > 0 {
-            say(&format!(
+            eprint_line(&format!(
                 "conditions came true {} more times within 2 s of a recording that was written",
                 self.waiting.uncounted
             ));
@@ -115,21 +115,21 @@ impl Sinks {
     }
 
     fn pass(&mut self, record: &Record) -> io::Result<()> {
-        match &mut self.to {
-            To::Nothing => {}
-            To::Trace(writer) => writer.record(record)?,
-            To::Flight(flight) => flight.record(record)?,
+        match &mut self.output {
+            RecordOutput::Nothing => {}
+            RecordOutput::Trace(writer) => writer.record(record)?,
+            RecordOutput::Flight(flight) => flight.record(record)?,
         }
         match &mut self.reading {
-            Reading::Later => Ok(()),
-            Reading::Profile(profile) => profile.record(record),
-            Reading::Verdicts(verdicts) => verdicts.record(record),
+            Aggregation::Later => Ok(()),
+            Aggregation::Profile(profile) => profile.record(record),
+            Aggregation::OomReport(reports) => reports.record(record),
         }
     }
 
     fn print(&mut self, record: &Record) -> io::Result<()> {
         let Some(printer) = &mut self.printer else { return Ok(()) };
-        match printer.take(record, self.reading.profile()) {
+        match printer.on_record(record, self.reading.profile()) {
             // Nobody reads the tables any more; the recording goes on.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.printer = None;
@@ -139,19 +139,19 @@ impl Sinks {
         }
     }
 
-    fn fire(&mut self, triggered: Triggered) -> io::Result<()> {
+    fn fire(&mut self, triggered: TriggerFired) -> io::Result<()> {
         let waiting = &mut self.waiting;
         if waiting.fired.is_some()
-            || waiting.last.is_some_and(|last| triggered.time.0.saturating_sub(last.0) < REST)
+            || waiting.last.is_some_and(|last| triggered.time.0.saturating_sub(last.0) < MIN_TRIGGER_INTERVAL)
         {
             waiting.uncounted += 1;
             return Ok(());
         }
         waiting.last = Some(triggered.time);
         // The moment is this one; only what is made of it waits.
-        self.pass(&Record::Triggered(triggered.clone()))?;
-        let told = |words: Nanos| triggered.time.0.saturating_sub(words.0) < WORDS_COME;
-        if triggered.condition == "oom" && !self.waiting.words.is_some_and(told) {
+        self.pass(&Record::TriggerFired(triggered.clone()))?;
+        let told = |words: Nanos| triggered.time.0.saturating_sub(words.0) < ERROR_TEXT_TIMEOUT;
+        if triggered.condition == "oom" && !self.waiting.message_time.is_some_and(told) {
             self.waiting.held = Some(triggered);
             return Ok(());
         }
@@ -160,73 +160,73 @@ impl Sinks {
 
     /// Acts on what was held back, when the words of its error have come with `record` or will not.
     fn release(&mut self, record: &Record) -> io::Result<()> {
-        if let Record::Thrown(thrown) = record {
-            self.waiting.words = Some(thrown.time);
+        if let Record::OomException(oom_exception) = record {
+            self.waiting.message_time = Some(oom_exception.time);
         }
-        let is_due = |held: &mut Triggered| {
-            let late = record.time().is_some_and(|now| now.0 >= held.time.0 + WORDS_COME);
-            late || matches!(record, Record::Thrown(_))
+        let is_due = |held: &mut TriggerFired| {
+            let late = record.time().is_some_and(|now| now.0 >= held.time.0 + ERROR_TEXT_TIMEOUT);
+            late || matches!(record, Record::OomException(_))
         };
         self.waiting.held.take_if(is_due).map_or(Ok(()), |triggered| self.act(triggered))
     }
 
     /// Writes what is kept, or ends the recording.
-    fn act(&mut self, triggered: Triggered) -> io::Result<()> {
-        let going_on = self.waiting.then == ThenWord::Continue;
+    fn act(&mut self, triggered: TriggerFired) -> io::Result<()> {
+        let going_on = self.waiting.then == OnTriggerArg::Continue;
         let what = format!("'{}' came true: {}", triggered.condition, triggered.seen);
-        if let (true, To::Flight(flight)) = (going_on, &mut self.to) {
-            let last = flight.written() + 1 >= self.waiting.most;
+        if let (true, RecordOutput::Flight(flight)) = (going_on, &mut self.output) {
+            let last = flight.written() + 1 >= self.waiting.max_reports;
             if !last {
                 let other = |error: anyhow::Error| io::Error::other(format!("{error:#}"));
                 let mut reported = flight.write(Some(&triggered)).map_err(other)?;
-                let verdict = reported.write_verdict(self.waiting.force).map_err(other)?;
-                say(&format!(
+                let report = reported.write_oom_report(self.waiting.force).map_err(other)?;
+                eprint_line(&format!(
                     "{what}; wrote {} and {}",
                     reported.path.display(),
-                    verdict.display()
+                    report.display()
                 ));
                 return Ok(());
             }
         }
-        say(&what);
+        eprint_line(&what);
         self.waiting.fired = Some(triggered.condition);
         self.waiting.stop.store(true, Ordering::Relaxed);
         Ok(())
     }
 }
 
-impl RecordSink for Sinks {
+impl RecordSink for SinkChain {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         self.print(record)?;
         let Record::End(end) = record else {
             self.pass(record)?;
             self.release(record)?;
-            let fired = self.waiting.watch.take(record);
+            let fired = self.waiting.watch.on_record(record);
             return fired.map_or(Ok(()), |triggered| self.fire(triggered));
         };
         if let Some(held) = self.waiting.held.take() {
-            say(&format!("'{}' came true: {}", held.condition, held.seen));
+            eprint_line(&format!("'{}' came true: {}", held.condition, held.seen));
             self.waiting.fired = Some(held.condition);
         }
         // What the end itself makes true stands before it.
-        if let Some(triggered) = self.waiting.watch.take(record)
+        if let Some(triggered) = self.waiting.watch.on_record(record)
             && self.waiting.fired.is_none()
         {
-            say(&format!("'{}' came true: {}", triggered.condition, triggered.seen));
-            self.pass(&Record::Triggered(triggered))?;
+            eprint_line(&format!("'{}' came true: {}", triggered.condition, triggered.seen));
+            self.pass(&Record::TriggerFired(triggered))?;
         }
         let reason = match (&self.waiting.fired, &end.reason) {
             (Some(what), EndReason::Interrupted) => EndReason::Condition(what.clone()),
             (_, reason) => reason.clone(),
         };
-        self.pass(&Record::End(End { reason, ..end.clone() }))
+        self.pass(&Record::End(RecordingEnd { reason, ..end.clone() }))
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        match &mut self.to {
-            To::Nothing => Ok(()),
-            To::Trace(writer) => writer.sync(),
-            To::Flight(flight) => flight.sync(),
+        match &mut self.output {
+            RecordOutput::Nothing => Ok(()),
+            RecordOutput::Trace(writer) => writer.sync(),
+            RecordOutput::Flight(flight) => flight.sync(),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
-use super::place::{Place, PlaceError, folder_of, place};
+use super::place::{PathKind, PlaceError, folder_of, place};
 
 /// The mode of files when nothing else is asked for: traces hold source text.
 pub const OWNER_ONLY: u32 = 0o600;
@@ -17,17 +17,17 @@ const READ_AND_WRITE: u32 = 0o666;
 
 /// How files are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Creation {
+pub struct FileCreation {
     /// Whether a file that is there is replaced; else it is refused.
     pub replace: bool,
     /// The mode asked for. Without one a new file is its owner's only, and one that replaces another has the mode of that.
     pub mode: Option<u32>,
 }
 
-impl Creation {
+impl FileCreation {
     /// Replaces what is there, or refuses it.
-    pub fn replacing(replace: bool) -> Creation {
-        Creation { replace, mode: None }
+    pub fn replacing(replace: bool) -> FileCreation {
+        FileCreation { replace, mode: None }
     }
 
     /// Makes the file `path`, to be written from now on. It replaces one that is there as a new file: who has the old one open, or
@@ -42,14 +42,14 @@ impl Creation {
             _ => PlaceError::Io { path: path.to_owned(), source },
         };
         match place(path)? {
-            Place::Directory(at) => Err(PlaceError::Directory(at)),
-            Place::Stream(at) => open_stream(&at).map_err(failed),
-            Place::File(..) if !self.replace => Err(PlaceError::Exists(path.to_owned())),
-            Place::File(at, old) => {
+            PathKind::Directory(at) => Err(PlaceError::Directory(at)),
+            PathKind::Stream(at) => open_stream(&at).map_err(failed),
+            PathKind::File(..) if !self.replace => Err(PlaceError::Exists(path.to_owned())),
+            PathKind::File(at, old) => {
                 let file = self.temporary(&at, Some(&old)).map_err(failed)?;
                 file.persist(&at).map_err(|error| failed(error.error))
             }
-            Place::Nothing(at) => {
+            PathKind::Nothing(at) => {
                 let mut options = OpenOptions::new();
                 // Not through a link either: O_EXCL says so.
                 let file = options.write(true).create_new(true).mode(OWNER_ONLY).open(at);
@@ -71,14 +71,14 @@ impl Creation {
     ) -> Result<(), PlaceError> {
         let failed = |source| PlaceError::Io { path: path.to_owned(), source };
         let (at, old) = match place(path)? {
-            Place::Directory(at) => return Err(PlaceError::Directory(at)),
-            Place::Stream(at) => {
+            PathKind::Directory(at) => return Err(PlaceError::Directory(at)),
+            PathKind::Stream(at) => {
                 let file = open_stream(&at).map_err(failed)?;
                 return fill(&file, content).map_err(failed);
             }
-            Place::File(..) if !self.replace => return Err(PlaceError::Exists(path.to_owned())),
-            Place::File(at, old) => (at, Some(old)),
-            Place::Nothing(at) => (at, None),
+            PathKind::File(..) if !self.replace => return Err(PlaceError::Exists(path.to_owned())),
+            PathKind::File(at, old) => (at, Some(old)),
+            PathKind::Nothing(at) => (at, None),
         };
         let file = self.temporary(&at, old.as_ref()).map_err(failed)?;
         fill(file.as_file(), content).map_err(failed)?;
@@ -146,12 +146,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
-        let asked = Creation { replace: true, mode: Some(0o4666) };
+        let asked = FileCreation { replace: true, mode: Some(0o4666) };
         asked.create(&path).unwrap();
         assert_eq!(mode(&path), 0o666);
-        Creation::replacing(true).create(&path).unwrap();
+        FileCreation::replacing(true).create(&path).unwrap();
         assert_eq!(mode(&path), 0o666, "that of the file before");
-        Creation { replace: true, mode: Some(0o640) }.write(&path, |_| Ok(())).unwrap();
+        FileCreation { replace: true, mode: Some(0o640) }.write(&path, |_| Ok(())).unwrap();
         assert_eq!(mode(&path), 0o640);
     }
 
@@ -163,7 +163,7 @@ mod tests {
         std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
         let given = std::os::unix::fs::chown(&path, Some(65534), None);
         given.expect("this test has to run as root");
-        Creation::replacing(true).create(&path).unwrap();
+        FileCreation::replacing(true).create(&path).unwrap();
         let now = std::fs::metadata(&path).unwrap();
         assert_eq!((now.mode() & 0o777, now.uid()), (OWNER_ONLY, 0));
     }
@@ -176,7 +176,7 @@ mod tests {
             let path = path.clone();
             std::thread::spawn(move || {
                 let text = [b'0' + n; 100_000];
-                Creation::replacing(replace).write(&path, |out| {
+                FileCreation::replacing(replace).write(&path, |out| {
                     text.chunks(1000).try_for_each(|part| {
                         std::thread::yield_now();
                         out.write_all(part)

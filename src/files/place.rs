@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Links of links that are followed; the kernel follows as many.
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 /// Modes that let others than the owner write.
 pub(super) const WRITABLE_BY_OTHERS: u32 = 0o022;
 
@@ -41,7 +41,7 @@ pub enum PlaceError {
 
 /// What stands at a path.
 #[derive(Debug)]
-pub enum Place {
+pub enum PathKind {
     /// Nothing; or a link that leads nowhere.
     Nothing(PathBuf),
     /// A stored file.
@@ -69,25 +69,25 @@ pub(super) fn folder_of(path: &Path) -> &Path {
 ///
 /// # Errors
 /// A link, or a pipe in a folder of everybody, that another user put there; a path that cannot be looked at.
-pub fn place(path: &Path) -> Result<Place, PlaceError> {
+pub fn place(path: &Path) -> Result<PathKind, PlaceError> {
     let failed = |source| PlaceError::Io { path: path.to_owned(), source };
     let foreign = |what, user| PlaceError::Foreign { path: path.to_owned(), what, user };
     let mut at = path.to_owned();
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         let found = match fs::symlink_metadata(&at) {
             Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Place::Nothing(at)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PathKind::Nothing(at)),
             Err(error) => return Err(failed(error)),
         };
         if !found.is_symlink() {
             return if found.is_dir() {
-                Ok(Place::Directory(at))
+                Ok(PathKind::Directory(at))
             } else if found.is_file() {
-                Ok(Place::File(at, found))
+                Ok(PathKind::File(at, found))
             } else if is_planted(&at, &found) {
                 Err(foreign("a pipe or a device", found.uid()))
             } else {
-                Ok(Place::Stream(at))
+                Ok(PathKind::Stream(at))
             };
         }
         if !is_trusted(found.uid()) {
@@ -97,8 +97,8 @@ pub fn place(path: &Path) -> Result<Place, PlaceError> {
         if fs::symlink_metadata(&next).is_err() {
             // A link of /proc leads to what has no name (`pipe:[123]`): only the kernel can follow it.
             return match fs::metadata(&at) {
-                Ok(there) if !there.is_file() && !there.is_dir() => Ok(Place::Stream(at)),
-                _ => Ok(Place::Nothing(at)),
+                Ok(there) if !there.is_file() && !there.is_dir() => Ok(PathKind::Stream(at)),
+                _ => Ok(PathKind::Nothing(at)),
             };
         }
         at = next;

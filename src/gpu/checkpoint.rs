@@ -99,34 +99,34 @@ impl CheckpointError {
     }
 }
 
-type Init = unsafe extern "C" fn(flags: c_uint) -> c_uint;
-type ErrorName = unsafe extern "C" fn(code: c_uint, name: *mut *const c_char) -> c_uint;
-type GetState = unsafe extern "C" fn(pid: c_int, state: *mut c_uint) -> c_uint;
-type Step = unsafe extern "C" fn(pid: c_int, args: *mut c_void) -> c_uint;
+type InitFn = unsafe extern "C" fn(flags: c_uint) -> c_uint;
+type ErrorNameFn = unsafe extern "C" fn(code: c_uint, name: *mut *const c_char) -> c_uint;
+type GetStateFn = unsafe extern "C" fn(pid: c_int, state: *mut c_uint) -> c_uint;
+type CheckpointFn = unsafe extern "C" fn(pid: c_int, args: *mut c_void) -> c_uint;
 
 /// The driver's checkpoint calls. Nothing here creates a CUDA context.
-pub struct Checkpoint {
-    error_name: ErrorName,
-    get_state: GetState,
-    lock: Step,
-    checkpoint: Step,
-    restore: Step,
-    unlock: Step,
+pub struct CheckpointApi {
+    error_name: ErrorNameFn,
+    get_state: GetStateFn,
+    lock: CheckpointFn,
+    checkpoint: CheckpointFn,
+    restore: CheckpointFn,
+    unlock: CheckpointFn,
     /// Keeps the calls above valid.
     _library: Library,
 }
 
-impl Checkpoint {
+impl CheckpointApi {
     /// Loads the driver and initialises it in memspy's process, which takes up to seconds on a machine
     /// whose GPUs sleep. Fails without a driver, or with one older than 570.
-    pub fn load() -> Result<Checkpoint, CheckpointError> {
+    pub fn load() -> Result<CheckpointApi, CheckpointError> {
         // Safety: the driver's library may be loaded into any process.
         let library = unsafe { Library::new(LIBRARY) }
             .map_err(|e| CheckpointError::NoDriver { why: e.to_string() })?;
         // Safety: the types are those of cuda.h; cudarc has the same layouts of their arguments.
         let (init, calls) = unsafe {
-            let init: Init = call(&library, "cuInit")?;
-            let calls = Checkpoint {
+            let init: InitFn = call(&library, "cuInit")?;
+            let calls = CheckpointApi {
                 error_name: call(&library, "cuGetErrorName")?,
                 get_state: call(&library, "cuCheckpointProcessGetState")?,
                 lock: call(&library, "cuCheckpointProcessLock")?,
@@ -197,7 +197,7 @@ impl Checkpoint {
         self.step(self.unlock, "unlock", pid)
     }
 
-    fn step(&self, call: Step, action: &'static str, pid: u32) -> Result<(), CheckpointError> {
+    fn step(&self, call: CheckpointFn, action: &'static str, pid: u32) -> Result<(), CheckpointError> {
         // Safety: all arguments are optional, and their layout differs between CUDA versions.
         let code = unsafe { call(pid as c_int, std::ptr::null_mut()) };
         self.result(action, pid, code)

@@ -3,7 +3,7 @@
 use nvml_wrapper::enum_wrappers::device::{PerformanceState, TemperatureSensor};
 use nvml_wrapper::{Device as NvmlDevice, Nvml};
 
-use crate::model::{Device, DeviceMemory, DeviceStatus, DeviceUsage, MigDevice, Nanos};
+use crate::model::{GpuDevice, DeviceMemory, DeviceStatus, DeviceUsage, MigDevice, Nanos};
 use crate::target::HostPids;
 
 use super::nvml::{GpuError, load, query};
@@ -18,12 +18,12 @@ pub struct MachineReader {
 impl MachineReader {
     /// Loads NVML. Creates no CUDA context and changes nothing.
     pub fn open() -> Result<MachineReader, GpuError> {
-        Ok(MachineReader { nvml: load()?, pids: HostPids::look() })
+        Ok(MachineReader { nvml: load()?, pids: HostPids::read() })
     }
 
     /// One look at every device, in NVML's order. A device that cannot be asked at all is an error; a
     /// question that it does not answer is `None`.
-    pub fn look(&self) -> Result<Vec<DeviceStatus>, GpuError> {
+    pub fn read(&self) -> Result<Vec<DeviceStatus>, GpuError> {
         let count = self.nvml.device_count().map_err(query("count the devices"))?;
         let driver_version = self.nvml.sys_driver_version().ok();
         let mut all = Vec::new();
@@ -57,7 +57,7 @@ impl MachineReader {
         let memory = memory(device);
         let utilization = device.utilization_rates().ok();
         DeviceStatus {
-            device: Device {
+            device: GpuDevice {
                 cuda_index: None,
                 nvml_index: Some(index),
                 uuid: device.uuid().ok(),

@@ -3,7 +3,7 @@
 //! Turns NVML into [`DeviceUsage`](crate::model::DeviceUsage) and [`DeviceStatus`](crate::model::DeviceStatus) values.
 //! May import `model`, `target`, and alone knows nvml-wrapper, cudarc and libloading.
 //! Never creates a CUDA context, never changes a device's settings, never guesses a number the driver does not give;
-//! changes a target only by the calls of [`Checkpoint`].
+//! changes a target only by the calls of [`CheckpointApi`].
 //! Start reading at [`GpuReader`].
 
 mod checkpoint;
@@ -12,7 +12,7 @@ mod nvml;
 mod processes;
 mod visible;
 
-pub use checkpoint::{Checkpoint, CheckpointError, CudaState};
+pub use checkpoint::{CheckpointApi, CheckpointError, CudaState};
 pub use machine::MachineReader;
 pub use nvml::{GpuError, GpuReader};
 pub use visible::{CudaVisibility, DeviceOrder};

@@ -3,7 +3,7 @@
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use crate::model::{Device, DeviceUsage, Nanos};
+use crate::model::{GpuDevice, DeviceUsage, Nanos};
 use crate::target::{HostPids, Process};
 
 use super::processes;
@@ -35,7 +35,7 @@ pub struct GpuReader {
 impl GpuReader {
     /// Loads NVML. Creates no CUDA context and changes nothing.
     pub fn open(process: &Process) -> Result<Self, GpuError> {
-        Ok(GpuReader { nvml: load()?, pid: process.pid(), pids: HostPids::look() })
+        Ok(GpuReader { nvml: load()?, pid: process.pid(), pids: HostPids::read() })
     }
 
     /// The driver's version, `580.159.04`.
@@ -44,12 +44,12 @@ impl GpuReader {
     }
 
     /// All devices of the machine, in NVML's order, with the numbers the target gives them.
-    pub fn devices(&self, visibility: &CudaVisibility) -> Result<Vec<Device>, GpuError> {
+    pub fn devices(&self, visibility: &CudaVisibility) -> Result<Vec<GpuDevice>, GpuError> {
         let count = self.nvml.device_count().map_err(query("count the devices"))?;
         let mut devices = Vec::new();
         for index in 0..count {
             let device = self.nvml.device_by_index(index).map_err(query("open a device"))?;
-            devices.push(Device {
+            devices.push(GpuDevice {
                 cuda_index: None,
                 nvml_index: Some(index),
                 uuid: device.uuid().ok(),

@@ -4,7 +4,7 @@
 //! `CUDA_DEVICE_ORDER` (`FASTEST_FIRST` unless it is `PCI_BUS_ID`), then `CUDA_VISIBLE_DEVICES` picks
 //! from that order, up to the first entry that names no device.
 
-use crate::model::{CudaIndex, Device};
+use crate::model::{CudaIndex, GpuDevice};
 
 /// The order in which CUDA numbers the devices before `CUDA_VISIBLE_DEVICES` picks from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl CudaVisibility {
 
     /// Gives `devices` (all of the machine, in NVML's order) their CUDA numbers. A device that the
     /// target does not see, or whose number cannot be known, keeps `None`.
-    pub fn number(&self, devices: &mut [Device]) {
+    pub fn number(&self, devices: &mut [GpuDevice]) {
         for device in devices.iter_mut() {
             device.cuda_index = None;
         }
@@ -82,8 +82,8 @@ impl CudaVisibility {
 mod tests {
     use super::*;
 
-    fn devices(names: &[&str]) -> Vec<Device> {
-        let device = |(i, name): (usize, &&str)| Device {
+    fn devices(names: &[&str]) -> Vec<GpuDevice> {
+        let device = |(i, name): (usize, &&str)| GpuDevice {
             cuda_index: None,
             nvml_index: Some(i as u32),
             uuid: Some(format!("GPU-{i}{i}{i}")),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::walk::Found;
+use super::walk::RelevantObjects;
 use crate::target::Addr;
-use crate::torch::{Graph, Tensors};
+use crate::torch::{AutogradGraph, TensorDecoder};
 
 /// What C++ holds for Python, and whose it is.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct CppWays {
 
 impl CppWays {
     /// Those of the tensors of Python and of all nodes.
-    pub(super) fn new(tensors: &Tensors<'_>, graph: &Graph, found: &Found) -> CppWays {
+    pub(super) fn new(tensors: &TensorDecoder<'_>, graph: &AutogradGraph, found: &RelevantObjects) -> CppWays {
         let mut ways = CppWays::default();
         let nodes: FxHashMap<Addr, usize> =
             graph.nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();

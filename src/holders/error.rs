@@ -1,16 +1,16 @@
-//! Why the holders could not be read.
+//! Why the owners could not be read.
 
 use crate::model::LookLimit;
 use crate::python::HeapError;
-use crate::target::PauseError;
+use crate::target::StopError;
 use crate::torch::TorchError;
 
-/// Why the holders could not be read.
+/// Why the owners could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum HolderError {
+pub enum OwnerError {
     /// The process could not be stopped for a moment.
     #[error(transparent)]
-    Pause(#[from] PauseError),
+    Stop(#[from] StopError),
     /// Python's objects could not be read.
     #[error(transparent)]
     Heap(#[from] HeapError),
@@ -33,18 +33,18 @@ pub enum HolderError {
     },
 }
 
-impl HolderError {
+impl OwnerError {
     /// Whether it did not begin, because another process holds the one that was to be stopped.
     pub fn is_traced(&self) -> bool {
-        matches!(self, HolderError::Pause(PauseError::Traced { .. }))
+        matches!(self, OwnerError::Stop(StopError::Traced { .. }))
     }
 
     /// Whether another attempt a moment later may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
-            HolderError::Heap(error) => error.is_transient(),
-            HolderError::Torch(TorchError::Torn { .. }) | HolderError::Allocating => true,
-            HolderError::Pause(PauseError::Stubborn { .. }) => true,
+            OwnerError::Heap(error) => error.is_transient(),
+            OwnerError::Torch(TorchError::Torn { .. }) | OwnerError::Allocating => true,
+            OwnerError::Stop(StopError::Stubborn { .. }) => true,
             _ => false,
         }
     }

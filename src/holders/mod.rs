@@ -1,9 +1,9 @@
 //! Who holds the memory: every tensor of a process by name, category and autograd node.
 //!
-//! Turns the heap of `python` and the objects of `torch` into a [`HolderMap`](crate::model::HolderMap).
+//! Turns the heap of `python` and the objects of `torch` into a [`HolderMap`](crate::model::OwnershipSnapshot).
 //! May import `model`, `target`, `python` and `torch`.
 //! Never sleeps, never retries: what has to be tried again says so, and its caller waits.
-//! Start reading at [`HolderReader`]; where names come from is told in `names` and `paths`.
+//! Start reading at [`OwnerReader`]; where names come from is told in `names` and `paths`.
 
 mod cpp_ways;
 mod error;
@@ -15,6 +15,6 @@ mod referrers;
 mod rows;
 mod walk;
 
-pub use error::HolderError;
-pub use options::{LookOptions, LookRequest, Pausing};
-pub use reader::HolderReader;
+pub use error::OwnerError;
+pub use options::{LookOptions, LookRequest, StopPolicy};
+pub use reader::OwnerReader;

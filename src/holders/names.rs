@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::walk::Found;
-use crate::model::{Category, Model, ModelModule};
-use crate::python::{Edge, Heap, Kind, Object};
+use super::walk::RelevantObjects;
+use crate::model::{TensorCategory, Model, ModelModule};
+use crate::python::{ReferenceKind, PythonHeap, ClassKind, HeapObject};
 use crate::target::Addr;
 
 /// Modules within modules.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// Names that one tensor gets.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 
 /// What a name is worth: the least is shown first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank {
+pub(super) enum NamePriority {
     Module,
     Optimizer,
     Variable,
@@ -29,36 +29,36 @@ pub(super) enum Rank {
 
 /// Names by Python object.
 #[derive(Debug, Default)]
-pub(super) struct Named {
-    names: FxHashMap<Addr, Vec<(Rank, Arc<str>)>>,
-    categories: FxHashMap<Addr, Category>,
+pub(super) struct ObjectNames {
+    names: FxHashMap<Addr, Vec<(NamePriority, Arc<str>)>>,
+    categories: FxHashMap<Addr, TensorCategory>,
     /// Where paths found objects that are no tensors: outermost modules, optimizers.
     pub(super) variables: FxHashMap<Addr, Arc<str>>,
     /// The tensors of modules that nothing else contains, until the name of the module is known.
-    trees: Vec<Tree>,
+    trees: Vec<ModuleTree>,
     /// The same as they are told.
     pub(super) models: Vec<Model>,
 }
 
 /// An outermost module.
 #[derive(Debug)]
-struct Tree {
+struct ModuleTree {
     root: Addr,
     class: Arc<str>,
     tensors: Vec<(Addr, String)>,
     modules: Vec<ModelModule>,
 }
 
-impl Named {
-    pub(super) fn add(&mut self, object: Addr, rank: Rank, name: impl Into<Arc<str>>) {
+impl ObjectNames {
+    pub(super) fn add(&mut self, object: Addr, rank: NamePriority, name: impl Into<Arc<str>>) {
         let names = self.names.entry(object).or_default();
         let name = name.into();
-        if names.len() < MOST_NAMES && !names.iter().any(|(_, known)| *known == name) {
+        if names.len() < MAX_NAMES && !names.iter().any(|(_, known)| *known == name) {
             names.push((rank, name));
         }
     }
 
-    fn set_category(&mut self, object: Addr, category: Category) {
+    fn set_category(&mut self, object: Addr, category: TensorCategory) {
         let known = self.categories.entry(object).or_insert(category);
         *known = (*known).min(category);
     }
@@ -72,28 +72,28 @@ impl Named {
     }
 
     /// What modules and optimizers have it for.
-    pub(super) fn category(&self, object: Addr) -> Option<Category> {
+    pub(super) fn category(&self, object: Addr) -> Option<TensorCategory> {
         self.categories.get(&object).copied()
     }
 }
 
 /// A module's own tensors and children.
 #[derive(Debug, Default)]
-struct Parts {
-    tensors: Vec<(String, Addr, Category)>,
+struct ModuleParts {
+    tensors: Vec<(String, Addr, TensorCategory)>,
     children: Vec<(String, Addr)>,
     inplace: bool,
 }
 
 /// Finds the tensors of all modules.
-pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
+pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let is_tensor: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     let is_module: FxHashSet<Addr> = found.modules.iter().copied().collect();
-    let mut parts: FxHashMap<Addr, Parts> = FxHashMap::default();
+    let mut parts: FxHashMap<Addr, ModuleParts> = FxHashMap::default();
     let mut children: FxHashSet<Addr> = FxHashSet::default();
     let mut scripted: Vec<(Addr, Addr)> = Vec::new();
     for module in &found.modules {
-        let mut own = Parts::default();
+        let mut own = ModuleParts::default();
         let [parameters, buffers, modules, inplace, forward] = heap.attributes_called(
             *module,
             ["_parameters", "_buffers", "_modules", "inplace", "forward"],
@@ -114,7 +114,7 @@ pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
             own.children = entries.filter(|(_, at)| is_module.contains(at)).collect();
             children.extend(own.children.iter().map(|(_, child)| *child));
         }
-        for (tensors, category) in [(parameters, Category::Parameter), (buffers, Category::Buffer)]
+        for (tensors, category) in [(parameters, TensorCategory::Parameter), (buffers, TensorCategory::Buffer)]
         {
             // A script has them in C++.
             let dict = tensors.filter(|dict| heap.entries_if_dict(*dict).is_some());
@@ -144,32 +144,32 @@ pub(super) fn modules(heap: &Heap<'_>, found: &Found, named: &mut Named) {
             let seen = &mut FxHashSet::default();
             list_modules(heap, *root, "", &parts, &mut of_torch, seen, &mut modules);
             let class = class_name(heap, *root);
-            named.trees.push(Tree { root: *root, class, tensors, modules });
+            named.trees.push(ModuleTree { root: *root, class, tensors, modules });
         }
     }
 }
 
-fn class_name(heap: &Heap<'_>, object: Addr) -> Arc<str> {
+fn class_name(heap: &PythonHeap<'_>, object: Addr) -> Arc<str> {
     heap.class_of(object).map_or_else(|| "?".into(), |class| class.name.clone())
 }
 
 /// A module and all in it, each once.
 fn list_modules(
-    heap: &Heap<'_>,
+    heap: &PythonHeap<'_>,
     module: Addr,
     path: &str,
-    parts: &FxHashMap<Addr, Parts>,
+    parts: &FxHashMap<Addr, ModuleParts>,
     of_torch: &mut FxHashMap<Addr, bool>,
     seen: &mut FxHashSet<Addr>,
     modules: &mut Vec<ModelModule>,
 ) {
-    let Some(own) = parts.get(&module).filter(|_| path.matches('.').count() < DEEPEST) else {
+    let Some(own) = parts.get(&module).filter(|_| path.matches('.').count() < MAX_DEPTH) else {
         return;
     };
     if !seen.insert(module) {
         return;
     }
-    let parameters = own.tensors.iter().filter(|(.., category)| *category == Category::Parameter);
+    let parameters = own.tensors.iter().filter(|(.., category)| *category == TensorCategory::Parameter);
     modules.push(ModelModule {
         path: path.to_owned(),
         class: class_name(heap, module),
@@ -197,12 +197,12 @@ fn list_modules(
 }
 
 /// The module that a script was made of: its own `forward` wraps a method of that (torch/jit/_recursive.py).
-fn original_of_script(heap: &Heap<'_>, forward: Addr) -> Option<Addr> {
+fn original_of_script(heap: &PythonHeap<'_>, forward: Addr) -> Option<Addr> {
     let method = heap.attribute(forward, "__wrapped__")?;
-    let class = heap.class_of(method).filter(|class| class.kind == Kind::Method)?;
+    let class = heap.class_of(method).filter(|class| class.kind == ClassKind::Method)?;
     let mut original = None;
-    heap.references(&Object { at: method, class, references: 0 }, &mut |edge, to| {
-        if edge == Edge::SelfOfMethod {
+    heap.references(&HeapObject { at: method, class, references: 0 }, &mut |edge, to| {
+        if edge == ReferenceKind::SelfOfMethod {
             original = Some(to);
         }
     });
@@ -212,11 +212,11 @@ fn original_of_script(heap: &Heap<'_>, forward: Addr) -> Option<Addr> {
 fn collect(
     module: Addr,
     prefix: &str,
-    parts: &FxHashMap<Addr, Parts>,
+    parts: &FxHashMap<Addr, ModuleParts>,
     depth: usize,
     tensors: &mut Vec<(Addr, String)>,
 ) {
-    let Some(own) = parts.get(&module).filter(|_| depth < DEEPEST) else { return };
+    let Some(own) = parts.get(&module).filter(|_| depth < MAX_DEPTH) else { return };
     for (name, tensor, _) in &own.tensors {
         tensors.push((*tensor, format!("{prefix}{name}")));
     }
@@ -226,7 +226,7 @@ fn collect(
 }
 
 /// Names the tensors of modules and optimizers, once it is known which variables hold these.
-pub(super) fn finish(heap: &Heap<'_>, found: &Found, named: &mut Named) {
+pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let trees = std::mem::take(&mut named.trees);
     let one = trees.len() == 1;
     for tree in trees {
@@ -242,7 +242,7 @@ pub(super) fn finish(heap: &Heap<'_>, found: &Found, named: &mut Named) {
         let name = named.variables.get(&tree.root).cloned().unwrap_or(tree.class);
         named.models.push(Model { name, modules: tree.modules });
         for (tensor, path) in tree.tensors {
-            named.add(tensor, Rank::Module, format!("{prefix}{path}"));
+            named.add(tensor, NamePriority::Module, format!("{prefix}{path}"));
         }
     }
     let is_tensor: FxHashSet<Addr> = found.tensors.iter().copied().collect();
@@ -253,10 +253,10 @@ pub(super) fn finish(heap: &Heap<'_>, found: &Found, named: &mut Named) {
 
 /// `optimizer.state`: a dictionary from parameters to dictionaries of what is kept for each.
 fn optimizer_state(
-    heap: &Heap<'_>,
+    heap: &PythonHeap<'_>,
     optimizer: Addr,
     is_tensor: &FxHashSet<Addr>,
-    named: &mut Named,
+    named: &mut ObjectNames,
 ) {
     let Some(class) = heap.class_of(optimizer) else { return };
     let Some(state) = heap.attribute(optimizer, "state") else { return };
@@ -267,8 +267,8 @@ fn optimizer_state(
             if is_tensor.contains(&value)
                 && let Some(key) = heap.text(key)
             {
-                named.set_category(value, Category::OptimizerState);
-                named.add(value, Rank::Optimizer, format!("{}.{key}[{name}]", class.name));
+                named.set_category(value, TensorCategory::OptimizerState);
+                named.add(value, NamePriority::Optimizer, format!("{}.{key}[{name}]", class.name));
             }
         }
     }

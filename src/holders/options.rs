@@ -1,4 +1,4 @@
-//! What a look at holders may do: whether it stops the process, and what it may cost.
+//! What a look at owners may do: whether it stops the process, and what it may cost.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::target::Budget;
 
 /// Whether the process may be stopped for the look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Pausing {
+pub enum StopPolicy {
     /// Stopped for some milliseconds: everything fits together.
     #[default]
     Stop,
@@ -18,7 +18,7 @@ pub enum Pausing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookOptions {
     /// Whether the process may be stopped.
-    pub pausing: Pausing,
+    pub stop_policy: StopPolicy,
     /// For how long at most at once.
     pub max_pause: Duration,
     /// How long the look may take.
@@ -30,7 +30,7 @@ pub struct LookOptions {
 impl LookOptions {
     /// What a look may take unless told otherwise.
     pub const DEFAULT: LookOptions = LookOptions {
-        pausing: Pausing::Stop,
+        stop_policy: StopPolicy::Stop,
         max_pause: Duration::from_secs(1),
         max_time: Duration::from_secs(5),
         max_memory: 512 << 20,
@@ -43,9 +43,9 @@ impl Default for LookOptions {
     }
 }
 
-impl From<Pausing> for LookOptions {
-    fn from(pausing: Pausing) -> LookOptions {
-        LookOptions { pausing, ..LookOptions::DEFAULT }
+impl From<StopPolicy> for LookOptions {
+    fn from(stop_policy: StopPolicy) -> LookOptions {
+        LookOptions { stop_policy, ..LookOptions::DEFAULT }
     }
 }
 

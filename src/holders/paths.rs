@@ -5,31 +5,31 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_ways::CppWays;
-use super::names::{Named, Rank};
-use super::rows::Part;
-use super::walk::Found;
+use super::names::{ObjectNames, NamePriority};
+use super::rows::WrappedTensor;
+use super::walk::RelevantObjects;
 use crate::model::is_library;
-use crate::python::{Edge, Heap, Kind, Local, Object};
+use crate::python::{ReferenceKind, PythonHeap, ClassKind, LocalVariable, HeapObject};
 use crate::target::Addr;
 
 /// Steps from a variable.
-const FARTHEST: u32 = 8;
+const MAX_DEPTH: u32 = 8;
 /// A module or a task counts as no farther than this: what a module holds beside its parameters is found however deep it lies in
 /// others, and what a coroutine holds though only the event loop has its task.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 /// Objects looked into from one kind of variables.
-const MOST_VISITS: usize = 200_000;
+const MAX_VISITS: usize = 200_000;
 /// Objects met on the way, in all.
 const MOST_SEEN: usize = 1 << 23;
 /// A container with more items is looked into only so far.
-const MOST_ITEMS: usize = 65_536;
+const MAX_ITEMS: usize = 65_536;
 
 /// An object on the way.
 #[derive(Debug)]
-struct Visit {
+struct PathNode {
     at: Addr,
     from: Option<usize>,
-    edge: Edge,
+    edge: ReferenceKind,
     depth: u32,
 }
 
@@ -37,19 +37,19 @@ struct Visit {
 /// own functions, then globals of its own modules, then those of libraries; the last only while something is not reached.
 /// Returns what is worth a name and was not reached by any variable.
 pub(super) fn of_variables(
-    heap: &Heap<'_>,
-    found: &Found,
-    locals: &[Local],
+    heap: &PythonHeap<'_>,
+    found: &RelevantObjects,
+    locals: &[LocalVariable],
     ways: &CppWays,
-    named: &mut Named,
+    named: &mut ObjectNames,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
     let mut wanted: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
     let modules = found.modules.iter().copied().collect();
-    let mut search = Search { heap, ways, modules, named, wanted, seen: FxHashSet::default() };
-    let unreached = |search: &Search<'_, '_>| -> Vec<Addr> {
+    let mut search = PathSearch { heap, ways, modules, named, wanted, seen: FxHashSet::default() };
+    let unreached = |search: &PathSearch<'_, '_>| -> Vec<Addr> {
         let tensors = found.tensors.iter().copied();
         tensors.filter(|at| !search.seen.contains(at) && needs_name(*at)).collect()
     };
@@ -59,39 +59,39 @@ pub(super) fn of_variables(
 
 /// The shortest ways to objects, from the variables of the program as far as these lead there.
 pub(super) fn to_objects(
-    heap: &Heap<'_>,
-    found: &Found,
-    locals: &[Local],
+    heap: &PythonHeap<'_>,
+    found: &RelevantObjects,
+    locals: &[LocalVariable],
     ways: &CppWays,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
-    let mut named = Named::default();
+    let mut named = ObjectNames::default();
     let all = objects.len();
     let modules = found.modules.iter().copied().collect();
     let (wanted, seen) = (objects, FxHashSet::default());
-    let mut search = Search { heap, ways, modules, named: &mut named, wanted, seen };
+    let mut search = PathSearch { heap, ways, modules, named: &mut named, wanted, seen };
     search.everywhere(locals, &|search| search.named.variables.len() < all);
     named.variables
 }
 
-struct Search<'h, 'a> {
-    heap: &'h Heap<'a>,
+struct PathSearch<'h, 'a> {
+    heap: &'h PythonHeap<'a>,
     ways: &'h CppWays,
     modules: FxHashSet<Addr>,
-    named: &'h mut Named,
+    named: &'h mut ObjectNames,
     wanted: FxHashSet<Addr>,
     seen: FxHashSet<Addr>,
 }
 
-impl Search<'_, '_> {
+impl PathSearch<'_, '_> {
     /// From the variables of the program's own functions, then the globals of its own modules, then those of libraries; the
     /// last only if there is `more` to find.
-    fn everywhere(&mut self, locals: &[Local], more: &dyn Fn(&Self) -> bool) {
+    fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
-        let (library, own): (Vec<&Local>, Vec<&Local>) =
+        let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
             locals.iter().partition(|local| is_library(&local.file));
-        let scoped = |locals: Vec<&Local>| -> Vec<(String, Addr)> {
-            let text = |local: &&Local| {
+        let scoped = |locals: Vec<&LocalVariable>| -> Vec<(String, Addr)> {
+            let text = |local: &&LocalVariable| {
                 let function = local.function.rsplit('.').next().unwrap_or_default();
                 // At the top of a module the local variables are its globals, which come next.
                 (function != "<module>")
@@ -99,7 +99,7 @@ impl Search<'_, '_> {
             };
             locals.iter().filter_map(text).collect()
         };
-        self.from(scoped(own), Rank::Variable);
+        self.from(scoped(own), NamePriority::Variable);
         let modules = heap.modules();
         let of_module = |module: &str, dict: Addr| -> Vec<(String, Addr)> {
             let entries = heap.named_entries(dict).into_iter();
@@ -115,31 +115,31 @@ impl Search<'_, '_> {
             modules.into_iter().partition(|(name, dict)| is_own(name, *dict));
         own.sort_by_key(|(name, _)| name != "__main__");
         for (name, dict) in own {
-            self.from(of_module(&name, dict), Rank::Variable);
+            self.from(of_module(&name, dict), NamePriority::Variable);
         }
-        self.from(self.ways.of_nodes.clone(), Rank::Variable);
-        self.from(scoped(library), Rank::Library);
+        self.from(self.ways.of_nodes.clone(), NamePriority::Variable);
+        self.from(scoped(library), NamePriority::Library);
         if more(self) {
             let roots = others.iter().flat_map(|(name, dict)| of_module(name, *dict)).collect();
-            self.from(roots, Rank::Library);
+            self.from(roots, NamePriority::Library);
         }
     }
 
     /// Goes from `roots` outwards, the nearest objects first.
-    fn from(&mut self, roots: Vec<(String, Addr)>, rank: Rank) {
-        let mut visits: Vec<Visit> = Vec::new();
+    fn from(&mut self, roots: Vec<(String, Addr)>, rank: NamePriority) {
+        let mut visits: Vec<PathNode> = Vec::new();
         let mut names: FxHashMap<usize, String> = FxHashMap::default();
         for (name, at) in roots {
             if self.enters(at) {
                 names.insert(visits.len(), name);
-                visits.push(Visit { at, from: None, edge: Edge::Part, depth: 0 });
+                visits.push(PathNode { at, from: None, edge: ReferenceKind::Part, depth: 0 });
             } else if self.wanted.contains(&at) {
                 // Another variable for what was met already.
                 self.name(at, rank, &name);
             }
         }
         let mut next = 0;
-        while next < visits.len() && next < MOST_VISITS {
+        while next < visits.len() && next < MAX_VISITS {
             let (at, mut depth) = (visits[next].at, visits[next].depth);
             if self.modules.contains(&at) || self.is_task(at) {
                 depth = depth.min(MAX_DEPTH_OF_LANDMARKS);
@@ -148,14 +148,14 @@ impl Search<'_, '_> {
                 let path = path(self.heap, &visits, &names, next);
                 self.name(at, rank, &path);
             }
-            if depth < FARTHEST {
-                self.look_into(at, next, depth + 1, rank, &mut visits);
+            if depth < MAX_DEPTH {
+                self.explore(at, next, depth + 1, rank, &mut visits);
             }
             next += 1;
         }
     }
 
-    fn name(&mut self, at: Addr, rank: Rank, path: &str) {
+    fn name(&mut self, at: Addr, rank: NamePriority, path: &str) {
         // The same as the name that its module gives it, only longer.
         if ["._parameters[", "._buffers["].iter().any(|dict| path.contains(dict)) {
             return;
@@ -178,55 +178,55 @@ impl Search<'_, '_> {
         self.heap.class_of(at).is_some_and(|class| !class.is_leaf()) || self.wanted.contains(&at)
     }
 
-    fn look_into(
+    fn explore(
         &mut self,
         at: Addr,
         from: usize,
         depth: u32,
-        rank: Rank,
-        visits: &mut Vec<Visit>,
+        rank: NamePriority,
+        visits: &mut Vec<PathNode>,
     ) {
         let (heap, ways) = (self.heap, self.ways);
         let Some(class) = heap.class_of(at) else { return };
         let kind = class.kind;
         // Modules are roots themselves; functions and classes of libraries lead everywhere.
-        if kind == Kind::Module
-            || rank == Rank::Library && matches!(kind, Kind::Type | Kind::Function)
+        if kind == ClassKind::Module
+            || rank == NamePriority::Library && matches!(kind, ClassKind::Type | ClassKind::Function)
         {
             return;
         }
         let mut items = 0;
-        let is_generator = kind == Kind::Generator;
+        let is_generator = kind == ClassKind::Generator;
         let mut take = |edge, to| {
             items += 1;
             // However many coroutines wait for each other.
-            let awaits = is_generator && matches!(edge, Edge::Field(_));
+            let awaits = is_generator && matches!(edge, ReferenceKind::Field(_));
             let depth = if awaits { depth - 1 } else { depth };
             // A function's globals and code are not what it holds.
-            let leads_away = kind == Kind::Function && edge == Edge::Part;
-            if items <= MOST_ITEMS
+            let leads_away = kind == ClassKind::Function && edge == ReferenceKind::Part;
+            if items <= MAX_ITEMS
                 && !leads_away
                 && self.seen.len() < MOST_SEEN
                 && self.leads_on(to)
                 && self.enters(to)
                 // What comes later is not visited, but known to be reached.
-                && visits.len() < MOST_VISITS
+                && visits.len() < MAX_VISITS
             {
-                visits.push(Visit { at: to, from: Some(from), edge, depth });
+                visits.push(PathNode { at: to, from: Some(from), edge, depth });
             }
         };
         for (name, to) in ways.of_tensor(at) {
-            take(Edge::Slot(name.clone()), *to);
+            take(ReferenceKind::Slot(name.clone()), *to);
         }
         heap.hidden_references(at, &mut take);
-        heap.references(&Object { at, class, references: 0 }, &mut take);
+        heap.references(&HeapObject { at, class, references: 0 }, &mut take);
     }
 }
 
 /// The way to a visit, as it would be written in Python.
 fn path(
-    heap: &Heap<'_>,
-    visits: &[Visit],
+    heap: &PythonHeap<'_>,
+    visits: &[PathNode],
     names: &FxHashMap<usize, String>,
     visit: usize,
 ) -> String {
@@ -244,7 +244,7 @@ fn path(
 }
 
 /// The tensors that wrappers have in their attributes.
-pub(super) fn parts(heap: &Heap<'_>, wrappers: &[Addr], found: &Found) -> Vec<Part> {
+pub(super) fn parts(heap: &PythonHeap<'_>, wrappers: &[Addr], found: &RelevantObjects) -> Vec<WrappedTensor> {
     if wrappers.is_empty() {
         return Vec::new();
     }
@@ -252,9 +252,9 @@ pub(super) fn parts(heap: &Heap<'_>, wrappers: &[Addr], found: &Found) -> Vec<Pa
     let mut parts = Vec::new();
     for &wrapper in wrappers {
         let Some(class) = heap.class_of(wrapper) else { continue };
-        heap.references(&Object { at: wrapper, class, references: 0 }, &mut |edge, part| {
-            if matches!(edge, Edge::Attribute(_) | Edge::Slot(_)) && tensors.contains(&part) {
-                parts.push(Part { wrapper, step: step(heap, &edge), part });
+        heap.references(&HeapObject { at: wrapper, class, references: 0 }, &mut |edge, part| {
+            if matches!(edge, ReferenceKind::Attribute(_) | ReferenceKind::Slot(_)) && tensors.contains(&part) {
+                parts.push(WrappedTensor { wrapper, step: step(heap, &edge), part });
             }
         });
     }
@@ -262,30 +262,30 @@ pub(super) fn parts(heap: &Heap<'_>, wrappers: &[Addr], found: &Found) -> Vec<Pa
 }
 
 /// One step of a way, as it would be written in Python.
-pub(super) fn step(heap: &Heap<'_>, edge: &Edge) -> String {
+pub(super) fn step(heap: &PythonHeap<'_>, edge: &ReferenceKind) -> String {
     match edge {
-        Edge::Attribute(name) => format!(".{}", heap.text(*name).unwrap_or_default()),
-        Edge::Slot(name) => format!(".{name}"),
-        Edge::Field(name) => format!(".{name}"),
-        Edge::Key(key) => match (heap.text(*key), heap.integer(*key)) {
+        ReferenceKind::Attribute(name) => format!(".{}", heap.text(*name).unwrap_or_default()),
+        ReferenceKind::Slot(name) => format!(".{name}"),
+        ReferenceKind::Field(name) => format!(".{name}"),
+        ReferenceKind::Key(key) => match (heap.text(*key), heap.integer(*key)) {
             (Some(key), _) => format!("[{key:?}]"),
             (None, Some(key)) => format!("[{key}]"),
             (None, None) => "[…]".to_owned(),
         },
-        Edge::Item(index) => format!("[{index}]"),
-        Edge::AsKey => ".keys()".to_owned(),
-        Edge::Member => "{…}".to_owned(),
-        Edge::Local(name) => format!(".<locals>.{name}"),
-        Edge::Cell => ".cell_contents".to_owned(),
-        Edge::Default => ".__defaults__".to_owned(),
-        Edge::KeywordDefault => ".__kwdefaults__".to_owned(),
-        Edge::Closure => ".__closure__".to_owned(),
-        Edge::SelfOfMethod => ".__self__".to_owned(),
-        Edge::Call(name) => format!(".{name}()"),
-        Edge::Variable(at) => match heap.name_of_context_variable(*at) {
+        ReferenceKind::Item(index) => format!("[{index}]"),
+        ReferenceKind::AsKey => ".keys()".to_owned(),
+        ReferenceKind::Member => "{…}".to_owned(),
+        ReferenceKind::Local(name) => format!(".<locals>.{name}"),
+        ReferenceKind::Cell => ".cell_contents".to_owned(),
+        ReferenceKind::Default => ".__defaults__".to_owned(),
+        ReferenceKind::KeywordDefault => ".__kwdefaults__".to_owned(),
+        ReferenceKind::Closure => ".__closure__".to_owned(),
+        ReferenceKind::SelfOfMethod => ".__self__".to_owned(),
+        ReferenceKind::Call(name) => format!(".{name}()"),
+        ReferenceKind::Variable(at) => match heap.name_of_context_variable(*at) {
             Some(name) => format!("[<ContextVar {name}>]"),
             None => "[…]".to_owned(),
         },
-        Edge::Part => ".__dict__".to_owned(),
+        ReferenceKind::Part => ".__dict__".to_owned(),
     }
 }

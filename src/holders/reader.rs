@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
 
-use super::error::HolderError;
-use super::options::{LookRequest, Pausing};
+use super::error::OwnerError;
+use super::options::{LookRequest, StopPolicy};
 use super::walk::{Ground, Walked};
 use crate::model::{
-    AllocatorBackend, BlockMap, Consistency, HolderMap, Incomplete, LookLimit, Nanos, Stops,
+    AllocatorBackend, AllocatorSnapshot, SnapshotConsistency, OwnershipSnapshot, Incomplete, LookLimit, Nanos, Stops,
 };
 use crate::python::{HeapError, Listing, PythonReader};
 use crate::target::{
-    GoneOn, MemoryError, PageCache, PauseError, Process, ProcessError, Standstill,
+    GoneOn, MemoryError, PageCache, StopError, Process, ProcessError, StoppedProcess,
 };
 use crate::torch::{TensorReader, TorchReader};
 
 /// How long the blocks are read again when a process that runs on changes them.
-const RUNNING_PATIENCE: Duration = Duration::from_millis(20);
+const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
 /// Copies, the last of which is walked over while the process stands still.
 const MAX_ROUNDS: u32 = 4;
 /// Pages that are copied together where one was missing: 64 KiB.
@@ -33,39 +33,39 @@ const NEIGHBOURS: u64 = 16;
 /// Part of the time for a look that learning which pages matter may take.
 const LEARNING: f64 = 0.45;
 
-/// Reads the holders of one process.
-pub struct HolderReader {
+/// Reads the owners of one process.
+pub struct OwnerReader {
     tensors: TensorReader,
     /// Numbers of the pages that the last walk needed.
     pages: Vec<u64>,
 }
 
-impl HolderReader {
+impl OwnerReader {
     /// Attaches to `process`; `Ok(None)` when PyTorch is not loaded in it.
-    pub fn attach(process: &Process) -> Result<Option<HolderReader>, HolderError> {
+    pub fn attach(process: &Process) -> Result<Option<OwnerReader>, OwnerError> {
         let tensors = TensorReader::attach(process)?;
-        Ok(tensors.map(|tensors| HolderReader { tensors, pages: Vec::new() }))
+        Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
     }
 
     /// One look. The process goes on before this returns, in whatever way it returns; `stops` counts how often and for how
     /// long it stood still, also where there is an error.
     ///
     /// # Errors
-    /// Those for which [`HolderError::is_transient`] holds are worth another attempt, which costs less than the first.
-    pub fn look(
+    /// Those for which [`OwnerError::is_transient`] holds are worth another attempt, which costs less than the first.
+    pub fn read(
         &mut self,
         process: &Process,
         python: &PythonReader,
         torch: Option<&mut TorchReader>,
         request: &LookRequest<'_>,
         stops: &mut Stops,
-    ) -> Result<HolderMap, HolderError> {
+    ) -> Result<OwnershipSnapshot, OwnerError> {
         let memory = PageCache::within(Box::new(process.memory()), request.budget);
         let tensors = &self.tensors;
         let mut look = Look { tensors, process, python, torch, request, memory, stops };
-        match request.options.pausing {
-            Pausing::Never => look.running(),
-            Pausing::Stop => look.stopping(&mut self.pages),
+        match request.options.stop_policy {
+            StopPolicy::Never => look.running(),
+            StopPolicy::Stop => look.stopping(&mut self.pages),
         }
     }
 }
@@ -83,19 +83,19 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// A look at a process that runs on.
-    fn running(&mut self) -> Result<HolderMap, HolderError> {
+    fn running(&mut self) -> Result<OwnershipSnapshot, OwnerError> {
         let blocks = self.blocks()?;
         let walked = self.walk(&blocks, Listing::Whole, &mut || {});
         let walked = walked.map_err(|error| match self.told(error) {
             // They are known by where they lead, and that changes while the process runs.
-            HolderError::Heap(HeapError::NoLists { .. }) => HeapError::Changing.into(),
+            OwnerError::Heap(HeapError::NoLists { .. }) => HeapError::Changing.into(),
             other => other,
         })?;
         self.map(walked, blocks)
     }
 
     /// A look at one that is stopped for it, with the pages that the last look needed, if there was one.
-    fn stopping(&mut self, pages: &mut Vec<u64>) -> Result<HolderMap, HolderError> {
+    fn stopping(&mut self, pages: &mut Vec<u64>) -> Result<OwnershipSnapshot, OwnerError> {
         let began = Instant::now();
         let max_pause = self.request.options.max_pause;
         let mut knows_all = true;
@@ -112,8 +112,8 @@ impl Look<'_> {
                 false => Missing::Refused,
             };
             let began = Instant::now();
-            if let Some(map) = self.round(pages, missing)? {
-                return Ok(map);
+            if let Some(snapshot) = self.round(pages, missing)? {
+                return Ok(snapshot);
             }
             walk_took = began.elapsed();
         }
@@ -137,7 +137,7 @@ impl Look<'_> {
         &mut self,
         pages: &mut Vec<u64>,
         missing: Missing,
-    ) -> Result<Option<HolderMap>, HolderError> {
+    ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
         let plan = self.memory.plan(pages);
         self.memory.keep_within(self.request.budget);
@@ -175,24 +175,24 @@ impl Look<'_> {
             };
         }
         let walked = walked.map_err(|error| self.told(error))?;
-        let map = self.map(walked, blocks)?;
+        let snapshot = self.map(walked, blocks)?;
         let age = stop.age();
-        Ok(Some(HolderMap { pause: Some(stop.stopped_for), age, ..map }))
+        Ok(Some(OwnershipSnapshot { pause: Some(stop.stopped_for), age, ..snapshot }))
     }
 
     fn walk(
         &self,
-        blocks: &[BlockMap],
+        blocks: &[AllocatorSnapshot],
         listing: Listing,
         read_all: &mut dyn FnMut(),
-    ) -> Result<Walked, HolderError> {
+    ) -> Result<Walked, OwnerError> {
         let Look { tensors, python, memory, request, .. } = self;
         let ground = Ground { tensors, python, memory, blocks, asked: request.asked };
         ground.walk(listing, read_all)
     }
 
     /// An error of a walk; if that came to a limit, this says so.
-    fn told(&self, error: HolderError) -> HolderError {
+    fn told(&self, error: OwnerError) -> OwnerError {
         match self.memory.exceeded() {
             Some(error) => self.cut(self.limit(error)),
             // It did not come to what it could not do without.
@@ -218,12 +218,12 @@ impl Look<'_> {
         }
     }
 
-    fn cut(&self, limit: LookLimit) -> HolderError {
-        HolderError::Cut { limit, copied: self.memory.copied() }
+    fn cut(&self, limit: LookLimit) -> OwnerError {
+        OwnerError::Cut { limit, copied: self.memory.copied() }
     }
 
     /// What is told of a walk.
-    fn map(&self, walked: Walked, blocks: Vec<BlockMap>) -> Result<HolderMap, HolderError> {
+    fn map(&self, walked: Walked, blocks: Vec<AllocatorSnapshot>) -> Result<OwnershipSnapshot, OwnerError> {
         let Walked { tensors, nodes, referrers, counting, models, objects, unreadable, missing } =
             walked;
         let limit = self.memory.exceeded().map(|error| self.limit(error));
@@ -233,7 +233,7 @@ impl Look<'_> {
         }
         let incomplete = (!missing.is_empty()).then_some(Incomplete { limit, missing });
         let (pause, age, stops) = (None, Duration::ZERO, *self.stops);
-        Ok(HolderMap {
+        Ok(OwnershipSnapshot {
             tensors,
             nodes,
             blocks,
@@ -250,14 +250,14 @@ impl Look<'_> {
     }
 
     /// The blocks of all devices, while the process stands still or else as nobody changed them.
-    fn blocks(&mut self) -> Result<Vec<BlockMap>, HolderError> {
-        let pausing = self.request.options.pausing;
-        self.torch.as_deref_mut().map_or(Ok(Vec::new()), |torch| blocks(torch, pausing))
+    fn blocks(&mut self) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
+        let stop_policy = self.request.options.stop_policy;
+        self.torch.as_deref_mut().map_or(Ok(Vec::new()), |torch| blocks(torch, stop_policy))
     }
 
-    fn running_blocks(&mut self) -> Vec<BlockMap> {
+    fn running_blocks(&mut self) -> Vec<AllocatorSnapshot> {
         let torch = self.torch.as_deref_mut();
-        torch.and_then(|torch| blocks(torch, Pausing::Never).ok()).unwrap_or_default()
+        torch.and_then(|torch| blocks(torch, StopPolicy::Never).ok()).unwrap_or_default()
     }
 }
 
@@ -288,7 +288,7 @@ fn remember(pages: &mut Vec<u64>, late: &[u64], memory: &PageCache) {
 
 /// A process that stands still, and what is known of that when it is over.
 struct Stopped {
-    stop: Option<Standstill>,
+    stop: Option<StoppedProcess>,
     gone_on: GoneOn,
     since: Instant,
     stopped_for: Duration,
@@ -299,16 +299,16 @@ impl Stopped {
         process: &Process,
         max_pause: Duration,
         stops: &mut Stops,
-    ) -> Result<Stopped, HolderError> {
+    ) -> Result<Stopped, OwnerError> {
         let since = Instant::now();
-        match Standstill::for_at_most(process, max_pause) {
+        match StoppedProcess::for_at_most(process, max_pause) {
             Ok(stop) => {
                 let gone_on = stop.gone_on();
                 Ok(Stopped { stop: Some(stop), gone_on, since, stopped_for: Duration::ZERO })
             }
             Err(error) => {
                 // All other threads stood still while this one was waited for.
-                if let PauseError::Stubborn { .. } = error {
+                if let StopError::Stubborn { .. } = error {
                     stops.add(since.elapsed());
                 }
                 Err(error.into())
@@ -331,30 +331,30 @@ impl Stopped {
 }
 
 /// The blocks of all devices.
-fn blocks(torch: &mut TorchReader, pausing: Pausing) -> Result<Vec<BlockMap>, HolderError> {
+fn blocks(torch: &mut TorchReader, stop_policy: StopPolicy) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
     // A process that uses no CUDA yet, or another allocator, has tensors all the same.
     torch.refresh()?;
     if *torch.backend() != AllocatorBackend::Native {
         return Ok(Vec::new());
     }
-    torch.set_patience(match pausing {
-        Pausing::Stop => Duration::ZERO,
-        Pausing::Never => RUNNING_PATIENCE,
+    torch.set_timeout(match stop_policy {
+        StopPolicy::Stop => Duration::ZERO,
+        StopPolicy::Never => RUNNING_TIMEOUT,
     });
-    let mut maps = Vec::new();
+    let mut snapshots = Vec::new();
     for device in torch.devices() {
-        let map = torch.blocks(device, Nanos(0))?;
-        if pausing == Pausing::Stop && map.consistency != Consistency::Consistent {
+        let snapshot = torch.blocks(device, Nanos(0))?;
+        if stop_policy == StopPolicy::Stop && snapshot.consistency != SnapshotConsistency::Consistent {
             // It was stopped while it changed its lists.
-            return Err(HolderError::Allocating);
+            return Err(OwnerError::Allocating);
         }
-        maps.push(map);
+        snapshots.push(snapshot);
     }
-    Ok(maps)
+    Ok(snapshots)
 }
 
-impl From<ProcessError> for HolderError {
-    fn from(error: ProcessError) -> HolderError {
-        HolderError::Torch(error.into())
+impl From<ProcessError> for OwnerError {
+    fn from(error: ProcessError) -> OwnerError {
+        OwnerError::Torch(error.into())
     }
 }

@@ -6,32 +6,32 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_ways::CppWays;
 use super::paths;
-use super::walk::Found;
-use crate::model::{Called, Referrer, Referrers, TensorRow, called};
-use crate::python::{Edge, Heap, Kind, Local};
+use super::walk::RelevantObjects;
+use crate::model::{NamedTensors, Referrer, TensorReferrers, TensorRow, called};
+use crate::python::{ReferenceKind, PythonHeap, ClassKind, LocalVariable};
 use crate::target::Addr;
 
 /// Referrers kept for one of them.
-const MOST_REFERRERS: usize = 256;
+const MAX_REFERRERS: usize = 256;
 
 /// The Python objects of the tensors that `word` means.
 pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     match called(rows, word) {
-        Called::Rows(meant) => {
+        NamedTensors::Rows(meant) => {
             meant.into_iter().filter_map(|row| rows[row].object.map(Addr)).collect()
         }
-        Called::Ambiguous(_) => Vec::new(),
+        NamedTensors::Ambiguous(_) => Vec::new(),
     }
 }
 
 /// What refers to each of `objects`: tracked objects, and variables of functions that run.
 pub(super) fn find(
-    heap: &Heap<'_>,
-    found_objects: &Found,
-    locals: &[Local],
+    heap: &PythonHeap<'_>,
+    found_objects: &RelevantObjects,
+    locals: &[LocalVariable],
     ways: &CppWays,
     objects: &[Addr],
-) -> Vec<Referrers> {
+) -> Vec<TensorReferrers> {
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
     let mut counts: FxHashMap<Addr, i32> = FxHashMap::default();
     let asked: FxHashSet<Addr> = objects.iter().copied().collect();
@@ -43,12 +43,12 @@ pub(super) fn find(
         }
         // What runs is told by its variables; those of frames that wait belong to generators. What has returned is kept by the
         // traceback of an exception.
-        if object.class.kind == Kind::Frame && !heap.has_returned(object) {
+        if object.class.kind == ClassKind::Frame && !heap.has_returned(object) {
             continue;
         }
         heap.references(object, &mut |edge, to| {
             if asked.contains(&to) {
-                if let Edge::Attribute(_) = edge {
+                if let ReferenceKind::Attribute(_) = edge {
                     of_instances.extend(heap.dict_of_instance(object.at, &object.class));
                 }
                 let step = paths::step(heap, &edge);
@@ -74,10 +74,10 @@ pub(super) fn find(
             name: ways.get(at).map(|way| way.to_string()),
             step: step.clone(),
         });
-        Referrers {
+        TensorReferrers {
             object: object.0,
             count: counts.get(&object).copied(),
-            referrers: variables.chain(objects).take(MOST_REFERRERS).collect(),
+            referrers: variables.chain(objects).take(MAX_REFERRERS).collect(),
         }
     };
     objects.iter().map(of_object).collect()

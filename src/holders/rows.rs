@@ -5,28 +5,28 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_ways::CppWays;
-use super::names::Named;
-use super::walk::Found;
-use crate::model::holdings::InUse;
-use crate::model::{Category, GraphNode, SavedBy, TensorInfo, TensorRow};
-use crate::python::Heap;
+use super::names::ObjectNames;
+use super::walk::RelevantObjects;
+use crate::model::ownership::InUse;
+use crate::model::{TensorCategory, GraphNode, SavedBy, TensorInfo, TensorRow};
+use crate::python::PythonHeap;
 use crate::target::Addr;
-use crate::torch::{Graph, TensorTypes, Tensors};
+use crate::torch::{AutogradGraph, TensorTypes, TensorDecoder};
 
 /// Libraries are searched for variables only for the sake of larger storages.
-const WORTH_A_NAME: u64 = 64 << 10;
+const MIN_NAMED_BYTES: u64 = 64 << 10;
 
 /// The least that garbage is searched for.
-const WORTH_A_SEARCH: u64 = 1 << 20;
+const MIN_SEARCHED_BYTES: u64 = 1 << 20;
 
 /// Tensors that a compiler traces a program with (torch/_subclasses/fake_tensor.py): they have shapes, nodes and no memory.
 const FAKE: &str = "FakeTensor";
 
 /// More wrappers around each other than any program has; they may even hold themselves.
-const MOST_WRAPPERS: usize = 16;
+const MAX_WRAPPERS: usize = 16;
 
 /// A tensor that a wrapper stands for.
-pub(super) struct Part {
+pub(super) struct WrappedTensor {
     pub(super) wrapper: Addr,
     /// How it is come to: `._local_tensor`.
     pub(super) step: String,
@@ -34,30 +34,30 @@ pub(super) struct Part {
 }
 
 /// Rows being gathered.
-pub(super) struct Rows<'h, 'a> {
-    tensors: &'h Tensors<'a>,
+pub(super) struct TensorRows<'h, 'a> {
+    tensors: &'h TensorDecoder<'a>,
     rows: Vec<TensorRow>,
     by_impl: FxHashMap<u64, usize>,
-    graph: Graph,
+    graph: AutogradGraph,
     /// The tensors that nodes keep.
     kept: FxHashSet<u64>,
     /// The `TensorImpl`s of fake tensors.
     fake: FxHashSet<u64>,
 }
 
-impl<'h, 'a> Rows<'h, 'a> {
+impl<'h, 'a> TensorRows<'h, 'a> {
     /// One row for each tensor that Python knows.
     pub(super) fn new(
-        heap: &Heap<'_>,
-        tensors: &'h Tensors<'a>,
+        heap: &PythonHeap<'_>,
+        tensors: &'h TensorDecoder<'a>,
         types: TensorTypes,
         objects: &[Addr],
-    ) -> Rows<'h, 'a> {
-        let mut rows = Rows {
+    ) -> TensorRows<'h, 'a> {
+        let mut rows = TensorRows {
             tensors,
             rows: Vec::with_capacity(objects.len()),
             by_impl: FxHashMap::default(),
-            graph: Graph::default(),
+            graph: AutogradGraph::default(),
             kept: FxHashSet::default(),
             fake: FxHashSet::default(),
         };
@@ -75,7 +75,7 @@ impl<'h, 'a> Rows<'h, 'a> {
             row.object = Some(object.0);
             row.python_class = class.map(|class| class.name.clone());
             if is_parameter {
-                row.category = Category::Parameter;
+                row.category = TensorCategory::Parameter;
             }
         }
         rows
@@ -91,7 +91,7 @@ impl<'h, 'a> Rows<'h, 'a> {
             tensor,
             object: None,
             python_class: None,
-            category: Category::Other,
+            category: TensorCategory::Other,
             names: Vec::new(),
             saved: Vec::new(),
             made_by: None,
@@ -147,7 +147,7 @@ impl<'h, 'a> Rows<'h, 'a> {
     }
 
     /// What C++ holds for Python.
-    pub(super) fn ways(&self, found: &Found) -> CppWays {
+    pub(super) fn ways(&self, found: &RelevantObjects) -> CppWays {
         CppWays::new(self.tensors, &self.graph, found)
     }
 
@@ -165,7 +165,7 @@ impl<'h, 'a> Rows<'h, 'a> {
             }
             _ => true,
         };
-        bytes.is_some_and(|bytes| bytes >= WORTH_A_NAME)
+        bytes.is_some_and(|bytes| bytes >= MIN_NAMED_BYTES)
             && is_counted
             && !self.fake.contains(&row.tensor.at)
             && !self.kept.contains(&row.tensor.at)
@@ -185,15 +185,15 @@ impl<'h, 'a> Rows<'h, 'a> {
         };
         let some: u64 = objects.iter().filter_map(row).map(bytes).sum();
         let all: u64 = self.rows.iter().map(bytes).sum();
-        some >= WORTH_A_SEARCH && some >= all / 50
+        some >= MIN_SEARCHED_BYTES && some >= all / 50
     }
 
     /// The rows with their names, and the graph.
     pub(super) fn finish(
         mut self,
-        named: &Named,
+        named: &ObjectNames,
         garbage: &FxHashSet<Addr>,
-        parts: &[Part],
+        parts: &[WrappedTensor],
     ) -> (Vec<TensorRow>, Vec<GraphNode>) {
         for row in &mut self.rows {
             let Some(object) = row.object.map(Addr) else { continue };
@@ -212,7 +212,7 @@ impl<'h, 'a> Rows<'h, 'a> {
                     let row = &mut self.rows[row];
                     let (by, is_output, version) = (saved.by, saved.is_output, saved.version);
                     row.saved.push(SavedBy { node: index, by, is_output, version });
-                    row.category = row.category.min(Category::Saved);
+                    row.category = row.category.min(TensorCategory::Saved);
                 }
             }
         }
@@ -220,7 +220,7 @@ impl<'h, 'a> Rows<'h, 'a> {
         for row in &mut self.rows {
             row.made_by = row.tensor.grad_fn.and_then(|at| classes.get(&at)).cloned();
         }
-        let node = |node: &crate::torch::Node| GraphNode {
+        let node = |node: &crate::torch::AutogradNode| GraphNode {
             at: node.at.0,
             class: node.class.clone(),
             next: node.next.iter().map(|next| next.0).collect(),
@@ -233,18 +233,18 @@ impl<'h, 'a> Rows<'h, 'a> {
     }
 
     /// What a wrapper stands for is what the wrapper is, named after it and kept by the same nodes.
-    fn name_parts(&mut self, parts: &[Part]) {
+    fn name_parts(&mut self, parts: &[WrappedTensor]) {
         let by_object: FxHashMap<u64, usize> = (0..self.rows.len())
             .filter_map(|index| Some((self.rows[index].object?, index)))
             .collect();
         let row = |object: Addr| by_object.get(&object.0).copied();
-        for Part { wrapper, step, part } in outermost_first(parts) {
+        for WrappedTensor { wrapper, step, part } in outermost_first(parts) {
             let (Some(wrapper), Some(part)) = (row(*wrapper), row(*part)) else { continue };
             let (category, names) = (self.rows[wrapper].category, self.rows[wrapper].names.clone());
             let saved = self.rows[wrapper].saved.clone();
             self.rows[part].saved.extend(saved);
             self.rows[part].category = self.rows[part].category.min(category);
-            self.take_names(part, &names, step);
+            self.add_names(part, &names, step);
         }
     }
 
@@ -256,20 +256,20 @@ impl<'h, 'a> Rows<'h, 'a> {
             let part_names = row.tensor.part_names;
             let names = row.names.clone();
             if let Some(held) = grad.and_then(|at| self.by_impl.get(&at).copied()) {
-                self.rows[held].category = self.rows[held].category.min(Category::Gradient);
-                self.take_names(held, &names, ".grad");
+                self.rows[held].category = self.rows[held].category.min(TensorCategory::Gradient);
+                self.add_names(held, &names, ".grad");
             }
             let category = self.rows[index].category;
             for (at, method) in parts.iter().zip(part_names) {
                 if let Some(&held) = self.by_impl.get(at) {
                     self.rows[held].category = self.rows[held].category.min(category);
-                    self.take_names(held, &names, method);
+                    self.add_names(held, &names, method);
                 }
             }
         }
     }
 
-    fn take_names(&mut self, held: usize, names: &[Arc<str>], what: &str) {
+    fn add_names(&mut self, held: usize, names: &[Arc<str>], what: &str) {
         // The best name of the owner is enough, and better than a variable that also holds it.
         if let Some(name) = names.first() {
             self.rows[held].names.insert(0, format!("{name}{what}").into());
@@ -278,18 +278,18 @@ impl<'h, 'a> Rows<'h, 'a> {
 }
 
 /// A wrapper may stand for wrappers: what it is has to be known before it is told to these.
-fn outermost_first(parts: &[Part]) -> Vec<&Part> {
+fn outermost_first(parts: &[WrappedTensor]) -> Vec<&WrappedTensor> {
     let over: FxHashMap<Addr, Addr> = parts.iter().map(|part| (part.part, part.wrapper)).collect();
-    let depth = |part: &&Part| {
+    let depth = |part: &&WrappedTensor| {
         let mut at = Some(part.wrapper);
         std::iter::from_fn(|| {
             at = at.and_then(|wrapper| over.get(&wrapper).copied());
             at
         })
-        .take(MOST_WRAPPERS)
+        .take(MAX_WRAPPERS)
         .count()
     };
-    let mut sorted: Vec<&Part> = parts.iter().collect();
+    let mut sorted: Vec<&WrappedTensor> = parts.iter().collect();
     sorted.sort_by_key(depth);
     sorted
 }
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn wrappers_come_before_those_that_they_stand_for() {
         let part =
-            |wrapper, part| Part { wrapper: Addr(wrapper), step: String::new(), part: Addr(part) };
+            |wrapper, part| WrappedTensor { wrapper: Addr(wrapper), step: String::new(), part: Addr(part) };
         // 3 stands for 2, that for 1; 9 for itself.
         let parts = [part(2, 1), part(9, 9), part(3, 2)];
         let order: Vec<u64> = outermost_first(&parts).iter().map(|part| part.wrapper.0).collect();

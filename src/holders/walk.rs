@@ -2,22 +2,22 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::error::HolderError;
-use super::names::{self, Named};
+use super::error::OwnerError;
+use super::names::{self, ObjectNames};
 use super::paths;
 use super::referrers;
-use super::rows::Rows;
-use crate::model::holdings::InUse;
+use super::rows::TensorRows;
+use crate::model::ownership::InUse;
 use crate::model::{
-    BlockMap, CountingKind, CountingObject, GraphNode, Model, Referrers, TensorRow,
+    AllocatorSnapshot, CountingKind, CountingObject, GraphNode, Model, TensorReferrers, TensorRow,
 };
-use crate::python::{Class, Heap, Listing, PythonReader};
+use crate::python::{PyClass, PythonHeap, Listing, PythonReader};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorReader, TensorTypes};
 
-/// What an object is to a look at holders.
+/// What an object is to a look at owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ObjectRole {
     Tensor,
     Module,
     Optimizer,
@@ -27,7 +27,7 @@ pub(super) enum Role {
 
 /// The objects that matter, found in one pass over the heap.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct RelevantObjects {
     pub(super) tensors: Vec<Addr>,
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
@@ -41,7 +41,7 @@ pub(super) struct Ground<'a> {
     pub(super) python: &'a PythonReader,
     pub(super) memory: &'a PageCache,
     /// The blocks of the same moment.
-    pub(super) blocks: &'a [BlockMap],
+    pub(super) blocks: &'a [AllocatorSnapshot],
     /// The tensors whose referrers are asked for.
     pub(super) asked: Option<&'a str>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Ground<'a> {
 pub(super) struct Walked {
     pub(super) tensors: Vec<TensorRow>,
     pub(super) nodes: Vec<GraphNode>,
-    pub(super) referrers: Vec<Referrers>,
+    pub(super) referrers: Vec<TensorReferrers>,
     pub(super) counting: Vec<CountingObject>,
     pub(super) models: Vec<Model>,
     pub(super) objects: u64,
@@ -84,25 +84,25 @@ impl Ground<'_> {
         &self,
         listing: Listing,
         read_all: &mut dyn FnMut(),
-    ) -> Result<Walked, HolderError> {
+    ) -> Result<Walked, OwnerError> {
         let memory = self.memory;
         let mut parts = Parts { memory, refused: memory.refused(), missing: Vec::new() };
         let heap = self.python.heap_listed(memory, listing)?;
         let head = self.python.object_head();
-        let types = self.tensors.types(memory, head)?.ok_or(HolderError::NoTorch)?;
+        let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
         let found = find(&heap, types);
         parts.end("the list of objects");
         let tensors = self.tensors.tensors(memory, head, &found.tensors)?;
-        let mut rows = Rows::new(&heap, &tensors, types, &found.tensors);
+        let mut rows = TensorRows::new(&heap, &tensors, types, &found.tensors);
         parts.end("tensors");
         rows.follow_graph();
         parts.end("the autograd graph");
-        let mut named = Named::default();
+        let mut named = ObjectNames::default();
         names::modules(&heap, &found, &mut named);
         parts.end("modules");
         let locals = heap.locals();
         // What the graph keeps is explained by it.
-        let in_use = InUse::of(self.blocks);
+        let in_use = InUse::new(self.blocks);
         let needs_name = |object: Addr| rows.needs_name(object, &in_use);
         let ways = rows.ways(&found);
         let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
@@ -138,20 +138,20 @@ impl Ground<'_> {
 }
 
 /// One pass over all objects.
-fn find(heap: &Heap<'_>, types: TensorTypes) -> Found {
-    let mut roles: FxHashMap<Addr, Role> = FxHashMap::default();
-    let mut found = Found::default();
+fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
+    let mut roles: FxHashMap<Addr, ObjectRole> = FxHashMap::default();
+    let mut found = RelevantObjects::default();
     for object in heap.objects() {
         let class = &object.class;
         let role = *roles.entry(class.at).or_insert_with(|| role(heap, class, types));
         match role {
-            Role::Tensor => found.tensors.push(object.at),
-            Role::Module => found.modules.push(object.at),
-            Role::Optimizer => found.optimizers.push(object.at),
-            Role::Counting(kind) => {
+            ObjectRole::Tensor => found.tensors.push(object.at),
+            ObjectRole::Module => found.modules.push(object.at),
+            ObjectRole::Optimizer => found.optimizers.push(object.at),
+            ObjectRole::Counting(kind) => {
                 found.counting.push(CountingObject { kind, object: object.at.0 });
             }
-            Role::Nothing => {}
+            ObjectRole::Nothing => {}
         }
     }
     // Whoever takes the first one takes the same one again.
@@ -159,16 +159,16 @@ fn find(heap: &Heap<'_>, types: TensorTypes) -> Found {
     found
 }
 
-fn role(heap: &Heap<'_>, class: &Class, types: TensorTypes) -> Role {
+fn role(heap: &PythonHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRole {
     if class.is_a(types.base) {
-        return Role::Tensor;
+        return ObjectRole::Tensor;
     }
     for (name, module, role) in [
-        ("Module", "torch.nn.modules.module", Role::Module),
-        ("Optimizer", "torch.optim.optimizer", Role::Optimizer),
-        ("TrainerState", "transformers.trainer_callback", Role::Counting(CountingKind::Trainer)),
-        ("LRScheduler", "torch.optim.lr_scheduler", Role::Counting(CountingKind::Scheduler)),
-        ("_LRScheduler", "torch.optim.lr_scheduler", Role::Counting(CountingKind::Scheduler)),
+        ("Module", "torch.nn.modules.module", ObjectRole::Module),
+        ("Optimizer", "torch.optim.optimizer", ObjectRole::Optimizer),
+        ("TrainerState", "transformers.trainer_callback", ObjectRole::Counting(CountingKind::Trainer)),
+        ("LRScheduler", "torch.optim.lr_scheduler", ObjectRole::Counting(CountingKind::Scheduler)),
+        ("_LRScheduler", "torch.optim.lr_scheduler", ObjectRole::Counting(CountingKind::Scheduler)),
     ] {
         let is_base = |base: &Addr| {
             heap.class_at(*base).is_some_and(|base| {
@@ -179,5 +179,5 @@ fn role(heap: &Heap<'_>, class: &Class, types: TensorTypes) -> Role {
             return role;
         }
     }
-    Role::Nothing
+    ObjectRole::Nothing
 }

@@ -228,7 +228,7 @@ impl StatKey {
     }
 
     /// Its value in `counters`.
-    pub fn of(self, counters: &AllocatorCounters) -> i64 {
+    pub fn value_in(self, counters: &AllocatorCounters) -> i64 {
         let stat = counters.stat(self.metric, self.pool);
         match self.field {
             StatField::Current => stat.current,

@@ -89,9 +89,9 @@ impl Segment {
     }
 }
 
-/// How far a block map can be trusted.
+/// How far a snapshot can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Consistency {
+pub enum SnapshotConsistency {
     /// The sums over the blocks equal the counters, read before and after: one instant's truth.
     Consistent,
     /// The target changed it during every attempt to read it; the sums differ from the counters.
@@ -105,7 +105,7 @@ pub enum Consistency {
 
 /// All segments and blocks of one device at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BlockMap {
+pub struct AllocatorSnapshot {
     /// When it was read.
     pub time: Nanos,
     /// The device, as the target numbers it.
@@ -113,12 +113,12 @@ pub struct BlockMap {
     /// How often the read was repeated because the target changed it meanwhile.
     pub retries: u32,
     /// Whether it is one instant's truth.
-    pub consistency: Consistency,
+    pub consistency: SnapshotConsistency,
     /// Segments in address order.
     pub segments: Vec<Segment>,
 }
 
-impl BlockMap {
+impl AllocatorSnapshot {
     /// All blocks, in address order of their segments.
     pub fn blocks(&self) -> impl Iterator<Item = (&Segment, &Block)> {
         self.segments.iter().flat_map(|s| s.blocks.iter().map(move |b| (s, b)))

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::holders::TensorRow;
+use super::owners::TensorRow;
 
 /// The tensors that a word means.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Called {
+pub enum NamedTensors {
     /// Indices of these rows; none when nothing is called so.
     Rows(Vec<usize>),
     /// Several differ only in what the word leaves out: their whole names.
@@ -16,20 +16,20 @@ pub enum Called {
 
 /// Finds the tensors called `word`: by a whole name; by the address of the Python object, of the tensor or of its memory (`0x…` or
 /// decimal, as `id()` and JSON have it); or by a name without the function or `__main__` before it, if that is no other's.
-pub fn called(rows: &[TensorRow], word: &str) -> Called {
+pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
     let which = |is_meant: &dyn Fn(&TensorRow) -> bool| -> Vec<usize> {
         (0..).zip(rows).filter(|(_, row)| is_meant(row)).map(|(index, _)| index).collect()
     };
     let whole = which(&|row| row.names.iter().any(|name| **name == *word));
     if !whole.is_empty() {
-        return Called::Rows(whole);
+        return NamedTensors::Rows(whole);
     }
     let address = match word.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => word.parse().ok(),
     };
     if let Some(address) = address.filter(|address| *address != 0) {
-        return Called::Rows(which(&|row| {
+        return NamedTensors::Rows(which(&|row| {
             let storage = row.tensor.storage.map(|storage| storage.data);
             [row.object, Some(row.tensor.at), storage].contains(&Some(address))
         }));
@@ -44,8 +44,8 @@ pub fn called(rows: &[TensorRow], word: &str) -> Called {
         .collect();
     // Several names of one tensor mean the same.
     match short.len() > 1 && names.len() > 1 {
-        true => Called::Ambiguous(names.into_iter().collect()),
-        false => Called::Rows(short),
+        true => NamedTensors::Ambiguous(names.into_iter().collect()),
+        false => NamedTensors::Rows(short),
     }
 }
 
@@ -60,7 +60,7 @@ fn without_scope(name: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Category, DType, TensorInfo};
+    use crate::model::{TensorCategory, DType, TensorInfo};
 
     fn row(at: u64, names: &[&str]) -> TensorRow {
         TensorRow {
@@ -84,7 +84,7 @@ mod tests {
             },
             object: Some(at + 1),
             python_class: None,
-            category: Category::Other,
+            category: TensorCategory::Other,
             names: names.iter().map(|&name| name.into()).collect(),
             saved: Vec::new(),
             made_by: None,
@@ -102,8 +102,8 @@ mod tests {
             row(80, &["main: cache[…]"]),
         ];
         let rows_of = |word| match called(&rows, word) {
-            Called::Rows(rows) => rows,
-            Called::Ambiguous(names) => panic!("{names:?}"),
+            NamedTensors::Rows(rows) => rows,
+            NamedTensors::Ambiguous(names) => panic!("{names:?}"),
         };
         assert_eq!(rows_of("train: losses[0]"), [0]);
         assert_eq!(rows_of("losses[0]"), [0]);
@@ -113,7 +113,7 @@ mod tests {
         assert!(rows_of("nobody").is_empty());
         assert_eq!(
             called(&rows, "x"),
-            Called::Ambiguous(vec!["helper: x".into(), "main: x".into()])
+            NamedTensors::Ambiguous(vec!["helper: x".into(), "main: x".into()])
         );
     }
 }

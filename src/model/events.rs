@@ -6,11 +6,11 @@ use super::gpu::CudaIndex;
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Number of a [`Site`] in a [`StackTable`](super::StackTable), counted from 0 in order of first sight.
+/// Number of a [`AllocationSite`] in a [`StackTable`](super::StackTable), counted from 0 in order of first sight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
-/// How the Python stack of a [`Site`] was come by.
+/// How the Python stack of a [`AllocationSite`] was come by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackSource {
     /// The thread's own frames, read while it stood in the probe: exact.
@@ -34,7 +34,7 @@ pub enum StackSource {
 
 /// A place in the program that allocates: all that events of one kind have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Site {
+pub struct AllocationSite {
     /// The thread that allocated.
     pub thread: ThreadId,
     /// The Python stack; `None` where `source` says why.
@@ -52,7 +52,7 @@ pub struct Site {
 
 /// What kind of memory an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Arena {
+pub enum MemoryKind {
     /// Blocks of PyTorch's caching allocator on a device; sizes are those asked for.
     Torch(CudaIndex),
     /// Device memory obtained from the driver: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocAsync`, by
@@ -70,7 +70,7 @@ pub enum Arena {
 
 /// Calls of the driver that take device memory of unknown size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mark {
+pub enum DriverEvent {
     /// A context was created or a primary one retained.
     ContextCreated,
     /// A module was loaded (`cuModuleLoad*`).
@@ -81,7 +81,7 @@ pub enum Mark {
 
 /// What the allocator's own counters of the device said right after an allocation, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Levels {
+pub struct CounterSnapshot {
     /// `allocated_bytes.all.current`.
     pub allocated: i64,
     /// `allocated_bytes.all.peak`.
@@ -94,65 +94,65 @@ pub struct Levels {
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum EventKind {
     /// Memory was allocated.
     Allocated {
         /// Which kind.
-        arena: Arena,
-        /// Address, or handle ([`Arena::Physical`]).
+        memory_kind: MemoryKind,
+        /// Address, or handle ([`MemoryKind::Physical`]).
         address: u64,
         /// Bytes asked for.
         size: u64,
         /// PyTorch's counters right after; `None` where there are none.
-        levels: Option<Levels>,
+        levels: Option<CounterSnapshot>,
     },
     /// Memory is being freed: its owner gave it up; the allocator has not taken it back yet.
     Freed {
         /// Which kind.
-        arena: FreedArena,
+        memory_kind: AddressSpace,
         /// Address, or handle.
         address: u64,
         /// Whether a thread of the autograd engine freed it while it evaluated a node; only of PyTorch's blocks, and where
-        /// [`Exact::knows_backward`].
+        /// [`ExactSettings::knows_backward`].
         in_backward: bool,
     },
     /// The driver refused an allocation.
     Failed {
         /// Which kind.
-        arena: Arena,
+        memory_kind: MemoryKind,
         /// Bytes asked for.
         size: u64,
         /// `CUresult`, 2 is out of memory.
         code: u32,
     },
     /// Something took memory of unknown size.
-    Marked(Mark),
+    Marked(DriverEvent),
 }
 
 /// The address space that a freed address belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FreedArena {
+pub enum AddressSpace {
     /// A block of PyTorch's caching allocator.
     Torch,
-    /// [`Arena::Driver`] or [`Arena::Managed`]: `cuMemFree`, `cuMemFreeAsync`.
+    /// [`MemoryKind::Driver`] or [`MemoryKind::Managed`]: `cuMemFree`, `cuMemFreeAsync`.
     Driver,
-    /// [`Arena::Physical`]: `cuMemRelease`.
+    /// [`MemoryKind::Physical`]: `cuMemRelease`.
     Physical,
-    /// [`Arena::Mapping`]: `cuMemUnmap`.
+    /// [`MemoryKind::Mapping`]: `cuMemUnmap`.
     Mapping,
-    /// [`Arena::PinnedHost`]: `cuMemFreeHost`, `cuMemHostUnregister`.
+    /// [`MemoryKind::PinnedHost`]: `cuMemFreeHost`, `cuMemHostUnregister`.
     PinnedHost,
 }
 
-impl Arena {
+impl MemoryKind {
     /// The address space in which addresses of this arena are unique.
-    pub fn freed(self) -> FreedArena {
+    pub fn freed(self) -> AddressSpace {
         match self {
-            Arena::Torch(_) => FreedArena::Torch,
-            Arena::Driver(_) | Arena::Managed => FreedArena::Driver,
-            Arena::Physical(_) => FreedArena::Physical,
-            Arena::Mapping => FreedArena::Mapping,
-            Arena::PinnedHost => FreedArena::PinnedHost,
+            MemoryKind::Torch(_) => AddressSpace::Torch,
+            MemoryKind::Driver(_) | MemoryKind::Managed => AddressSpace::Driver,
+            MemoryKind::Physical(_) => AddressSpace::Physical,
+            MemoryKind::Mapping => AddressSpace::Mapping,
+            MemoryKind::PinnedHost => AddressSpace::PinnedHost,
         }
     }
 }
@@ -163,14 +163,14 @@ pub struct Event {
     /// When, as the target's thread stood in the probe.
     pub time: Nanos,
     /// What happened.
-    pub change: Change,
+    pub change: EventKind,
     /// Who did it; `None` for frees, unless the recording was asked for their stacks.
     pub site: Option<SiteId>,
 }
 
 /// How exact events are obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum ExactWay {
+pub enum ProbeBackend {
     /// BPF programs at uprobe_multi links.
     #[default]
     UprobeMulti,
@@ -182,25 +182,25 @@ pub enum ExactWay {
 
 /// How frees are learned of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Frees {
+pub enum FreeTracking {
     /// Each one, by a probe.
     #[default]
     Events,
     /// Each one, with the stack that freed.
     Stacks,
-    /// Not probed: blocks gone are found by comparing with block maps.
-    Maps,
+    /// Not probed: blocks gone are found by comparing with snapshots.
+    Snapshots,
 }
 
-/// What is recorded exactly, and how: once, before the first [`Events`].
+/// What is recorded exactly, and how: once, before the first [`EventBatch`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Exact {
+pub struct ExactSettings {
     /// When the probes were in place.
     pub time: Nanos,
     /// How.
-    pub way: ExactWay,
+    pub backend: ProbeBackend,
     /// How frees are learned of.
-    pub frees: Frees,
+    pub frees: FreeTracking,
     /// Allocations of fewer bytes have no stack; 0 for none.
     pub stacks_from: u64,
     /// One stack for so many bytes on average (Poisson); 0 for all.
@@ -221,7 +221,7 @@ pub struct Exact {
 
 /// Events in time order, some milliseconds of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Events {
+pub struct EventBatch {
     /// The events.
     pub events: Vec<Event>,
 }
@@ -229,7 +229,7 @@ pub struct Events {
 /// The events so far against the allocator's own running counts, once a second: what the counter has
 /// more (or, negative, fewer) than the probes saw since the recording began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reconciled {
+pub struct CounterCheck {
     /// When.
     pub time: Nanos,
     /// The device.

@@ -8,7 +8,7 @@ pub struct CudaIndex(pub u32);
 
 /// A GPU of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
+pub struct GpuDevice {
     /// Its number in the target; `None` when the target cannot see it or the mapping is unknown.
     pub cuda_index: Option<CudaIndex>,
     /// Its number in NVML and nvidia-smi; `None` when NVML is not available.
@@ -23,10 +23,10 @@ pub struct Device {
     pub total: Option<u64>,
 }
 
-impl Device {
+impl GpuDevice {
     /// Puts it into a list of devices, in the place of what was known of the same one before.
-    pub fn keep_in(&self, devices: &mut Vec<Device>) {
-        let same = |d: &&mut Device| d.nvml_index.is_some() && d.nvml_index == self.nvml_index;
+    pub fn keep_in(&self, devices: &mut Vec<GpuDevice>) {
+        let same = |d: &&mut GpuDevice| d.nvml_index.is_some() && d.nvml_index == self.nvml_index;
         match devices.iter_mut().find(same) {
             Some(known) => *known = self.clone(),
             None => devices.push(self.clone()),

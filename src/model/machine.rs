@@ -1,6 +1,6 @@
 //! What the driver says of a machine's GPUs at one moment, and of the processes on them.
 
-use super::gpu::Device;
+use super::gpu::GpuDevice;
 
 /// Memory of a device in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct MigDevice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceStatus {
     /// Which one.
-    pub device: Device,
+    pub device: GpuDevice,
     /// The driver's version, `580.159.04`.
     pub driver_version: Option<String>,
     /// Performance state: 0 is the fastest, 15 the slowest.

@@ -9,51 +9,51 @@ pub mod allocator;
 pub mod blocks;
 pub mod called;
 pub mod events;
-pub mod frame_walk;
+pub mod unwind;
 pub mod gpu;
-pub mod holders;
-pub mod holdings;
-pub mod inherited;
+pub mod owners;
+pub mod ownership;
+pub mod keyframe;
 pub mod machine;
-pub mod object_head;
+pub mod object_header;
 pub mod record;
 pub mod source_file;
 pub mod stack;
 pub mod tensors;
-pub mod thrown;
-pub mod watched;
+pub mod oom_exception;
+pub mod step_counter;
 
 pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
 };
-pub use blocks::{Block, BlockMap, BlockState, Consistency, PoolId, Segment};
-pub use called::{Called, called};
+pub use blocks::{Block, AllocatorSnapshot, BlockState, SnapshotConsistency, PoolId, Segment};
+pub use called::{NamedTensors, called};
 pub use events::{
-    Arena, Change, Event, EventTotals, Events, Exact, ExactWay, FreedArena, Frees, Levels, Mark,
-    Reconciled, Site, SiteId, StackSource,
+    MemoryKind, EventKind, Event, EventTotals, EventBatch, ExactSettings, ProbeBackend, AddressSpace, FreeTracking, CounterSnapshot, DriverEvent,
+    CounterCheck, AllocationSite, SiteId, StackSource,
 };
-pub use frame_walk::{BackwardWalk, FrameWalk, LevelsAt, ProbedFrame};
-pub use gpu::{CudaIndex, Device, DeviceUsage, ProcessUsage};
-pub use holders::{
-    Category, CountingKind, CountingObject, GraphNode, HolderMap, Incomplete, LookLimit, Model,
-    ModelModule, Referrer, Referrers, SavedBy, SavedIn, Stops, TensorRow,
+pub use unwind::{AutogradInfo, UnwindInfo, CounterAddresses, BpfFrame};
+pub use gpu::{CudaIndex, GpuDevice, DeviceUsage, ProcessUsage};
+pub use owners::{
+    TensorCategory, CountingKind, CountingObject, GraphNode, OwnershipSnapshot, Incomplete, LookLimit, Model,
+    ModelModule, Referrer, TensorReferrers, SavedBy, SavedIn, Stops, TensorRow,
 };
-pub use holdings::{
-    DeviceHoldings, Held, HeldOnDevice, HeldStorages, HolderSnapshot, NamelessBlock, PythonTensors,
+pub use ownership::{
+    DeviceOwnership, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, UnnamedBlock, PythonTensors,
     StorageGroup,
 };
-pub use inherited::{Inherited, InheritedBlock, InheritedMemory, Maker, Share, Triggered};
+pub use keyframe::{Keyframe, KeyframeBlock, KeyframeMemory, AllocationSource, AttributionShare, TriggerFired};
 pub use machine::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MigDevice};
-pub use object_head::ObjectHead;
+pub use object_header::PyObjectHeader;
 pub use record::{
-    End, EndReason, Gap, Missed, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, Sample,
-    Source, Start, Step, StepClock, ThreadSample, Totals,
+    RecordingEnd, EndReason, RecordingGap, MissedObservation, MissReason, Nanos, ReaderKind, Record, RecordSink, TargetRuntime, StackSample,
+    SourceText, RecordingStart, TrainingStep, StepSource, ThreadSample, RecordingTotals,
 };
 pub use source_file::is_library;
 pub use stack::{
-    Activity, Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable,
+    ThreadActivity, Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable,
     Thread, ThreadId,
 };
 pub use tensors::{DType, Storage, TensorDevice, TensorInfo};
-pub use thrown::{Thrown, ThrownError};
-pub use watched::{Watched, WatchedFrame, WatchedInteger, WatchedSteps};
+pub use oom_exception::{OomException, RaisedError};
+pub use step_counter::{StepCounterLocation, WatchedFrame, WatchedInteger, WatchedSteps};

@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 
 use super::allocator::{AllocatorBackend, AllocatorCounters};
-use super::blocks::BlockMap;
-use super::events::{EventTotals, Events, Exact, Reconciled};
-use super::gpu::{CudaIndex, Device, DeviceUsage};
-use super::holdings::HolderSnapshot;
-use super::inherited::{Inherited, Triggered};
-use super::stack::{Activity, Definition, FunctionId, StackId, ThreadId};
-use super::thrown::Thrown;
+use super::blocks::AllocatorSnapshot;
+use super::events::{EventTotals, EventBatch, ExactSettings, CounterCheck};
+use super::gpu::{CudaIndex, GpuDevice, DeviceUsage};
+use super::ownership::OwnershipBreakdown;
+use super::keyframe::{Keyframe, TriggerFired};
+use super::stack::{ThreadActivity, Definition, FunctionId, StackId, ThreadId};
+use super::oom_exception::OomException;
 
 /// Nanoseconds since the recording began, on a monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -28,18 +28,18 @@ impl Nanos {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// What is recorded, and how. Always first.
-    Start(Start),
+    Start(RecordingStart),
     /// What runs in the target; again whenever that changes (CUDA initialised, another allocator), and now and then
     /// while PyTorch has no allocator yet.
-    Runtime(Runtime),
+    Runtime(TargetRuntime),
     /// A function, frame, stack or thread gets its number.
     Definition(Definition),
     /// The source text of a function.
-    Source(Source),
+    Source(SourceText),
     /// A GPU of the machine, before the first record that names it.
-    Device(Device),
+    Device(GpuDevice),
     /// The stacks of the threads at one instant.
-    Sample(Sample),
+    Sample(StackSample),
     /// The allocator's counters of one device. Recorded with the first sample and whenever they
     /// differ from the last ones recorded: between two records they did not change at any sample.
     /// They are read right before the stacks and again right after them. Those read before have the
@@ -53,32 +53,32 @@ pub enum Record {
         counters: Box<AllocatorCounters>,
     },
     /// The allocator's segments and blocks of one device.
-    Blocks(BlockMap),
+    Snapshot(AllocatorSnapshot),
     /// What the driver says of one device.
     Usage(DeviceUsage),
     /// Something that was to be observed and was not.
-    Missed(Missed),
+    Missed(MissedObservation),
     /// From now on events are recorded exactly.
-    Exact(Exact),
+    ExactSettings(ExactSettings),
     /// Exact events. No other record's time lies between two of them.
-    Events(Events),
+    Events(EventBatch),
     /// How the events compare with the allocator's counters.
-    Reconciled(Reconciled),
+    CounterCheck(CounterCheck),
     /// Who held the memory at one moment.
-    Holders(HolderSnapshot),
+    Ownership(OwnershipBreakdown),
     /// How many steps training has made: when that is first known, and whenever it changes.
-    Step(Step),
+    Step(TrainingStep),
     /// What a recording whose beginning was dropped has from it: once, behind the records that say how things were
     /// at its first moment and before all that happened since.
-    Inherited(Inherited),
+    Keyframe(Keyframe),
     /// A condition came true for which the recording was waiting.
-    Triggered(Triggered),
+    TriggerFired(TriggerFired),
     /// The exception of an out-of-memory error was looked for.
-    Thrown(Thrown),
+    OomException(OomException),
     /// Something was recorded here and is missing or damaged: written where segments of a recording are joined.
-    Gap(Gap),
+    Gap(RecordingGap),
     /// The recording's end. Always last; its absence means that the recording ended abruptly.
-    End(End),
+    End(RecordingEnd),
 }
 
 impl Record {
@@ -89,20 +89,20 @@ impl Record {
                 None
             }
             Record::Runtime(r) => Some(r.time),
-            Record::Holders(h) => Some(h.time),
+            Record::Ownership(h) => Some(h.time),
             Record::Step(s) => Some(s.time),
-            Record::Inherited(i) => Some(i.time),
-            Record::Triggered(t) => Some(t.time),
-            Record::Thrown(t) => Some(t.time),
+            Record::Keyframe(i) => Some(i.time),
+            Record::TriggerFired(t) => Some(t.time),
+            Record::OomException(t) => Some(t.time),
             Record::Gap(g) => Some(g.to),
             Record::Sample(s) => Some(s.time),
             Record::Counters { time, .. } => Some(*time),
-            Record::Blocks(b) => Some(b.time),
+            Record::Snapshot(b) => Some(b.time),
             Record::Usage(u) => Some(u.time),
             Record::Missed(m) => Some(m.time),
-            Record::Exact(e) => Some(e.time),
+            Record::ExactSettings(e) => Some(e.time),
             Record::Events(e) => e.events.last().map(|e| e.time),
-            Record::Reconciled(r) => Some(r.time),
+            Record::CounterCheck(r) => Some(r.time),
             Record::End(e) => Some(e.time),
         }
     }
@@ -110,7 +110,7 @@ impl Record {
 
 /// What is recorded, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start {
+pub struct RecordingStart {
     /// Version of the memspy that recorded.
     pub memspy: String,
     /// Process id of the target, in the recorder's pid namespace.
@@ -131,7 +131,7 @@ pub struct Start {
 
 /// What runs in the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Runtime {
+pub struct TargetRuntime {
     /// When this was found.
     pub time: Nanos,
     /// CPython version, `3.12.1`; `None` when the target is not Python.
@@ -144,7 +144,7 @@ pub struct Runtime {
 
 /// The source text of a function, as the recorder found it in the target's file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceText {
     /// The function.
     pub function: FunctionId,
     /// Line number of the first line of `text`.
@@ -155,14 +155,14 @@ pub struct Source {
 
 /// The stacks of the target's Python threads at one instant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Sample {
+pub struct StackSample {
     /// When.
     pub time: Nanos,
     /// The threads whose stack could be read. A thread without Python frames is not listed.
     pub threads: Vec<ThreadSample>,
 }
 
-/// One thread's part of a [`Sample`].
+/// One thread's part of a [`StackSample`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ThreadSample {
     /// The thread.
@@ -172,12 +172,12 @@ pub struct ThreadSample {
     /// Whether it held the GIL; `false` also where that cannot be known (free-threaded builds).
     pub gil: bool,
     /// Whether it was doing anything.
-    pub activity: Activity,
+    pub activity: ThreadActivity,
 }
 
 /// What counts the steps of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StepClock {
+pub enum StepSource {
     /// An optimizer's counter of the steps it has made.
     #[default]
     Optimizer,
@@ -191,7 +191,7 @@ pub enum StepClock {
 
 /// The step counter of an optimizer, or a variable of the program that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Step {
+pub struct TrainingStep {
     /// When it was seen.
     pub time: Nanos,
     /// Steps made, or the variable's value.
@@ -199,19 +199,19 @@ pub struct Step {
     /// The value of the variable that counts epochs; `None` where none was named or seen.
     pub epoch: Option<u64>,
     /// What counts.
-    pub clock: StepClock,
+    pub clock: StepSource,
     /// It was made at most so long before `time`: 0 where it was seen at an exact event, before all else, so that what was
     /// allocated or freed up to the last event before it is of the step before, and everything since of this one. `None`
     /// where it was seen at a sample, or by a look at the counter now and then.
-    pub within: Option<Nanos>,
+    pub uncertainty: Option<Nanos>,
     /// Whether the variable is there no more: the step is over, and no other one is under way.
     pub is_over: bool,
 }
 
-impl Step {
+impl TrainingStep {
     /// Whether it was made exactly between the events before and after it.
     pub fn is_between_events(&self) -> bool {
-        self.within == Some(Nanos(0))
+        self.uncertainty == Some(Nanos(0))
     }
 }
 
@@ -222,19 +222,19 @@ pub enum ReaderKind {
     Stacks,
     /// Allocator counters.
     Counters,
-    /// Block map.
-    Blocks,
+    /// Snapshot.
+    Snapshots,
     /// NVML.
     Gpu,
     /// Probes: exact events.
     Events,
     /// Tensors and who holds them.
-    Holders,
+    Owners,
 }
 
 /// Why something was missed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum MissedWhy {
+pub enum MissReason {
     /// The target changed it during every attempt to read it.
     Torn,
     /// memspy did not get to it in time (one count per period of the rate).
@@ -245,13 +245,13 @@ pub enum MissedWhy {
 
 /// Something that was to be observed and was not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missed {
+pub struct MissedObservation {
     /// When.
     pub time: Nanos,
     /// By which reader.
     pub reader: ReaderKind,
     /// Why.
-    pub why: MissedWhy,
+    pub why: MissReason,
     /// How many.
     pub count: u64,
 }
@@ -275,7 +275,7 @@ pub enum EndReason {
 
 /// Sums over a recording, for its trailer and for the lines printed at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Totals {
+pub struct RecordingTotals {
     /// Instants at which the target was to be looked at.
     pub ticks: u64,
     /// Instants that were missed because memspy came too late.
@@ -284,29 +284,29 @@ pub struct Totals {
     pub stacks: u64,
     /// Thread stacks that stayed torn after every retry.
     pub torn: u64,
-    /// Block maps read that are one instant's truth.
-    pub maps_consistent: u64,
-    /// Block maps read that are not.
-    pub maps_degraded: u64,
+    /// Snapshots read that are one instant's truth.
+    pub snapshots_consistent: u64,
+    /// Snapshots read that are not.
+    pub snapshots_degraded: u64,
     /// Exact events; `None` when none were recorded.
     pub exact: Option<EventTotals>,
 }
 
 /// The recording's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct RecordingEnd {
     /// When.
     pub time: Nanos,
     /// Why.
     pub reason: EndReason,
     /// Sums over the recording.
-    pub totals: Totals,
+    pub totals: RecordingTotals,
 }
 
 /// A stretch of which records are missing. What stands behind it begins with how things stood at its end, where that is
-/// known ([`Record::Inherited`]).
+/// known ([`Record::Keyframe`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gap {
+pub struct RecordingGap {
     /// The last moment of which everything is there.
     pub from: Nanos,
     /// From when on everything is there again.

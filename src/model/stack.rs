@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::events::{Site, SiteId};
+use super::events::{AllocationSite, SiteId};
 
 /// Number of a [`Function`] in a [`StackTable`], counted from 0 in order of first sight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,7 +69,7 @@ pub struct Thread {
 
 /// What a thread was doing when it was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Activity {
+pub enum ThreadActivity {
     /// Running or runnable, or waiting in a place that may allocate.
     Active,
     /// Waiting in a place known to allocate nothing (lock, sleep, poll).
@@ -90,10 +90,10 @@ pub enum Definition {
     /// A thread got its number, or a known number got a new name.
     Thread(ThreadId, Thread),
     /// A place that allocates got its number.
-    Site(SiteId, Site),
+    Site(SiteId, AllocationSite),
     /// Nothing is defined any more, and all numbers begin anew: a recorder that goes on for days forgets now and then. Only
     /// on the way to those who keep a part of the records in numbers of their own; no trace has it.
-    Anew,
+    Reset,
 }
 
 /// Every function, frame, stack and thread seen, each once.
@@ -105,12 +105,12 @@ pub struct StackTable {
     frames: Vec<Frame>,
     stacks: Vec<StackNode>,
     threads: Vec<Thread>,
-    sites: Vec<Site>,
+    sites: Vec<AllocationSite>,
     function_ids: FxHashMap<Function, FunctionId>,
     frame_ids: FxHashMap<Frame, FrameId>,
     stack_ids: FxHashMap<StackNode, StackId>,
     thread_ids: FxHashMap<u64, ThreadId>,
-    site_ids: FxHashMap<Site, SiteId>,
+    site_ids: FxHashMap<AllocationSite, SiteId>,
     undelivered: Vec<Definition>,
 }
 
@@ -206,7 +206,7 @@ impl StackTable {
     }
 
     /// The number of `site`, given on first sight.
-    pub fn site(&mut self, site: Site) -> SiteId {
+    pub fn site(&mut self, site: AllocationSite) -> SiteId {
         if let Some(&id) = self.site_ids.get(&site) {
             return id;
         }
@@ -281,7 +281,7 @@ impl StackTable {
                 self.sites.push(site);
             }
             // What others know by these numbers would change its meaning.
-            Definition::Anew => return false,
+            Definition::Reset => return false,
         }
         true
     }
@@ -298,7 +298,7 @@ impl StackTable {
     }
 
     /// The site with this number.
-    pub fn get_site(&self, id: SiteId) -> Option<&Site> {
+    pub fn get_site(&self, id: SiteId) -> Option<&AllocationSite> {
         self.sites.get(id.0 as usize)
     }
 

@@ -4,14 +4,14 @@
 //! of another length.
 
 use super::driver;
-use super::plan::Plan;
-use crate::model::{BackwardWalk, FrameWalk};
-use crate::target::usdt::{Argument, Operand, Usdt};
+use super::plan::ProbePlan;
+use crate::model::{AutogradInfo, UnwindInfo};
+use crate::target::usdt::{UsdtArgument, Operand, UsdtProbe};
 
 /// An offset that a structure does not have.
 const NOWHERE: u32 = u32::MAX;
 /// Sites of one kind the program has room for.
-pub(super) const MOST_SITES: usize = 8;
+pub(super) const MAX_SITES: usize = 8;
 /// Arguments of a site that are read.
 const ARGUMENTS: usize = 3;
 /// Lengths of the way to the next sampled byte.
@@ -20,16 +20,16 @@ const NO_INDEX: u8 = 0xff;
 
 /// Values by variable.
 #[derive(Debug, Default)]
-pub(super) struct Constants {
+pub(super) struct BpfConstants {
     values: Vec<(&'static str, Vec<u8>)>,
 }
 
-impl Constants {
+impl BpfConstants {
     /// Those of `plan`, with these sites of `pytorch:malloc` and `pytorch:free`.
-    pub(super) fn new(plan: &Plan, mallocs: &[Usdt], frees: &[Usdt]) -> Constants {
-        let mut constants = Constants::default();
+    pub(super) fn new(plan: &ProbePlan, mallocs: &[UsdtProbe], frees: &[UsdtProbe]) -> BpfConstants {
+        let mut constants = BpfConstants::default();
         if let Some(walk) = &plan.walk {
-            constants.set("WALK", frame_walk(walk));
+            constants.set("WALK", unwind_bytes(walk));
         }
         constants.set("HAS_PYTHON", u32::from(plan.walk.is_some()).to_le_bytes());
         constants.set("MALLOC_SITES", sites(mallocs));
@@ -55,7 +55,7 @@ impl Constants {
         self.values.push((name, bytes.as_ref().to_vec()));
     }
 
-    fn backward(&mut self, walk: &BackwardWalk) {
+    fn backward(&mut self, walk: &AutogradInfo) {
         self.set("BW_MODULE", walk.module.to_le_bytes());
         self.set("BW_NODE", walk.node.to_le_bytes());
         self.set("BW_HAS_GRAPH_TASK", u32::from(walk.graph_task.is_some()).to_le_bytes());
@@ -70,7 +70,7 @@ impl Constants {
     }
 }
 
-fn frame_walk(walk: &FrameWalk) -> Vec<u8> {
+fn unwind_bytes(walk: &UnwindInfo) -> Vec<u8> {
     let or_nowhere = |offset: Option<u32>| offset.unwrap_or(NOWHERE);
     let ends = [
         walk.frame_code + 8,
@@ -113,9 +113,9 @@ fn frame_walk(walk: &FrameWalk) -> Vec<u8> {
     bytes
 }
 
-fn sites(sites: &[Usdt]) -> Vec<u8> {
+fn sites(sites: &[UsdtProbe]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for index in 0..MOST_SITES {
+    for index in 0..MAX_SITES {
         let arguments = sites.get(index).map_or(&[][..], |site| &site.arguments[..]);
         for argument in 0..ARGUMENTS {
             bytes.extend(self::argument(arguments.get(argument)));
@@ -125,7 +125,7 @@ fn sites(sites: &[Usdt]) -> Vec<u8> {
 }
 
 /// `struct argument`.
-fn argument(argument: Option<&Argument>) -> [u8; 16] {
+fn argument(argument: Option<&UsdtArgument>) -> [u8; 16] {
     let (operand, base, index, scale, value) = match argument.map(|a| a.operand) {
         None => (0, 0, NO_INDEX, 0, 0),
         Some(Operand::Constant(value)) => (1, 0, NO_INDEX, 0, value),

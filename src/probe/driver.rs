@@ -16,7 +16,7 @@ const LIBRARY: u8 = 2;
 
 /// What is done at a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ProbeRole {
     /// Arguments are noted at entry, the result is told at return.
     Allocates,
     /// Told at entry.
@@ -27,10 +27,10 @@ pub(super) enum Role {
 
 /// A function of the driver.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct DriverFunction {
     pub(super) names: &'static [&'static str],
-    pub(super) role: Role,
-    arena: u8,
+    pub(super) role: ProbeRole,
+    memory_kind: u8,
     /// Numbers of arguments, as in `struct call` of cuda/driver.bpf.h.
     out: Option<usize>,
     address: Option<usize>,
@@ -41,10 +41,10 @@ pub(super) struct Call {
     mark: u8,
 }
 
-const BLANK: Call = Call {
+const BLANK: DriverFunction = DriverFunction {
     names: &[],
-    role: Role::Allocates,
-    arena: DRIVER,
+    role: ProbeRole::Allocates,
+    memory_kind: DRIVER,
     out: None,
     address: None,
     size: None,
@@ -54,54 +54,54 @@ const BLANK: Call = Call {
     mark: 0,
 };
 /// `f(address*, bytes, ...)`.
-const ALLOCATES: Call = Call { out: Some(0), size: Some(1), ..BLANK };
+const ALLOCATES: DriverFunction = DriverFunction { out: Some(0), size: Some(1), ..BLANK };
 /// `f(address, ...)`.
-const FREES: Call = Call { role: Role::Frees, address: Some(0), ..BLANK };
-const MARKS: Call = Call { role: Role::Marks, ..BLANK };
+const FREES: DriverFunction = DriverFunction { role: ProbeRole::Frees, address: Some(0), ..BLANK };
+const MARKS: DriverFunction = DriverFunction { role: ProbeRole::Marks, ..BLANK };
 
 /// All functions, with the names under which the driver exports them. Programs reach most of them through
 /// `cuGetProcAddress`, which gives out the exported functions.
-pub(super) static CALLS: &[Call] = &[
-    Call { names: &["cuMemAlloc_v2"], ..ALLOCATES },
-    Call {
+pub(super) static CALLS: &[DriverFunction] = &[
+    DriverFunction { names: &["cuMemAlloc_v2"], ..ALLOCATES },
+    DriverFunction {
         names: &["cuMemAllocPitch_v2"],
         pitch: Some(1),
         size: Some(2),
         rows: Some(3),
         ..ALLOCATES
     },
-    Call { names: &["cuMemAllocManaged"], arena: MANAGED, ..ALLOCATES },
-    Call { names: &["cuMemAllocAsync", "cuMemAllocAsync_ptsz"], ..ALLOCATES },
-    Call { names: &["cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"], ..ALLOCATES },
-    Call { names: &["cuMemCreate"], arena: PHYSICAL, property: Some(2), ..ALLOCATES },
-    Call { names: &["cuMemMap"], arena: MAPPING, address: Some(0), size: Some(1), ..BLANK },
-    Call { names: &["cuMemHostAlloc", "cuMemAllocHost_v2"], arena: PINNED, ..ALLOCATES },
-    Call {
+    DriverFunction { names: &["cuMemAllocManaged"], memory_kind: MANAGED, ..ALLOCATES },
+    DriverFunction { names: &["cuMemAllocAsync", "cuMemAllocAsync_ptsz"], ..ALLOCATES },
+    DriverFunction { names: &["cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"], ..ALLOCATES },
+    DriverFunction { names: &["cuMemCreate"], memory_kind: PHYSICAL, property: Some(2), ..ALLOCATES },
+    DriverFunction { names: &["cuMemMap"], memory_kind: MAPPING, address: Some(0), size: Some(1), ..BLANK },
+    DriverFunction { names: &["cuMemHostAlloc", "cuMemAllocHost_v2"], memory_kind: PINNED, ..ALLOCATES },
+    DriverFunction {
         names: &["cuMemHostRegister_v2"],
-        arena: PINNED,
+        memory_kind: PINNED,
         address: Some(0),
         size: Some(1),
         ..BLANK
     },
-    Call { names: &["cuMemFree_v2", "cuMemFreeAsync", "cuMemFreeAsync_ptsz"], ..FREES },
-    Call { names: &["cuMemRelease"], arena: PHYSICAL, ..FREES },
-    Call { names: &["cuMemUnmap"], arena: MAPPING, ..FREES },
-    Call { names: &["cuMemFreeHost", "cuMemHostUnregister"], arena: PINNED, ..FREES },
-    Call {
+    DriverFunction { names: &["cuMemFree_v2", "cuMemFreeAsync", "cuMemFreeAsync_ptsz"], ..FREES },
+    DriverFunction { names: &["cuMemRelease"], memory_kind: PHYSICAL, ..FREES },
+    DriverFunction { names: &["cuMemUnmap"], memory_kind: MAPPING, ..FREES },
+    DriverFunction { names: &["cuMemFreeHost", "cuMemHostUnregister"], memory_kind: PINNED, ..FREES },
+    DriverFunction {
         names: &["cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuDevicePrimaryCtxRetain"],
         mark: CONTEXT,
         ..MARKS
     },
-    Call {
+    DriverFunction {
         names: &["cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary"],
         mark: MODULE,
         ..MARKS
     },
-    Call { names: &["cuLibraryLoadData", "cuLibraryLoadFromFile"], mark: LIBRARY, ..MARKS },
+    DriverFunction { names: &["cuLibraryLoadData", "cuLibraryLoadFromFile"], mark: LIBRARY, ..MARKS },
 ];
 
 /// Functions the kernel's program has room for.
-const MOST_CALLS: usize = 64;
+const MAX_CALLS: usize = 64;
 
 /// Index in `struct pt_regs` of the register of an argument; one that no register has for none.
 pub(super) fn register(argument: usize) -> u8 {
@@ -116,17 +116,17 @@ pub(super) fn table() -> Vec<u8> {
         .iter()
         .flat_map(|call| {
             [
-                call.arena,
+                call.memory_kind,
                 register(call.out),
                 register(call.address),
                 register(call.size),
                 register(call.rows),
                 register(call.pitch),
                 register(call.property),
-                call.mark | u8::from(call.role == Role::Marks) << 4,
+                call.mark | u8::from(call.role == ProbeRole::Marks) << 4,
             ]
         })
         .collect();
-    bytes.resize(8 * MOST_CALLS, 0);
+    bytes.resize(8 * MAX_CALLS, 0);
     bytes
 }

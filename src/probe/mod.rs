@@ -1,30 +1,30 @@
 //! Probes: uprobes and USDT in a target become allocation events with the stacks that made them.
 //!
-//! Turns a [`Plan`] (what to probe and where things are) into [`Raw`] events, losses counted.
+//! Turns a [`ProbePlan`] (what to probe and where things are) into [`RingRecord`] events, losses counted.
 //! May import `model` and `target`; alone knows BPF and perf events.
 //! Never names a frame (that is `python`), never changes the target's memory, never blocks.
-//! Start reading at [`Probe`]; the programs in the kernel are cuda/probe.bpf.c.
+//! Start reading at [`AttachedProbes`]; the programs in the kernel are cuda/probe.bpf.c.
 
 mod attach;
 mod constants;
 mod driver;
 mod error;
-mod found;
-mod outlook;
-mod placed;
+mod targets;
+mod availability;
+mod bpf_probes;
 mod plan;
 mod program;
-mod raw;
+mod ring_events;
 mod ring;
-mod samples;
+mod perf_probes;
 mod syscall;
 mod uprobe;
-mod watching;
+mod step_counter;
 
-pub use attach::Probe;
+pub use attach::AttachedProbes;
 pub use error::ProbeError;
-pub use outlook::{Offer, offer, try_way};
-pub use placed::Link;
-pub use plan::{Plan, RING_BYTES};
+pub use availability::{ProbeAvailability, detect, try_way};
+pub use bpf_probes::ProbeLink;
+pub use plan::{ProbePlan, RING_BYTES};
 pub use program::why_not_built;
-pub use raw::{ProbeCounts, Raw, RawEvent, RawNode, RawStep, StackKey};
+pub use ring_events::{ProbeCounts, RingRecord, RawEvent, RawNode, RawStep, StackKey};

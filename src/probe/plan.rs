@@ -1,6 +1,6 @@
 //! What is to be probed, and what the probes have to know for it.
 
-use crate::model::{BackwardWalk, CudaIndex, ExactWay, FrameWalk, Frees, LevelsAt};
+use crate::model::{AutogradInfo, CudaIndex, ProbeBackend, UnwindInfo, FreeTracking, CounterAddresses};
 
 /// Bytes of the ring between kernel and reader: 0.15 s of 600,000 events a second, thirty times what
 /// comes between two looks. A larger one falls out of the processor's caches, which costs the target.
@@ -8,19 +8,19 @@ pub const RING_BYTES: u32 = 8 << 20;
 
 /// The plan of a recording.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct ProbePlan {
     /// The way to take; `None` for the first that the kernel allows.
-    pub way: Option<ExactWay>,
+    pub backend: Option<ProbeBackend>,
     /// How to walk Python stacks; `None` in a target without Python.
-    pub walk: Option<FrameWalk>,
+    pub walk: Option<UnwindInfo>,
     /// How to find autograd nodes; `None` without PyTorch, or when that was not found.
-    pub backward: Option<BackwardWalk>,
+    pub backward: Option<AutogradInfo>,
     /// Whether the creation of forward nodes is probed.
     pub backward_lines: bool,
     /// Where the counters of devices are.
-    pub levels: Vec<(CudaIndex, LevelsAt)>,
+    pub levels: Vec<(CudaIndex, CounterAddresses)>,
     /// How frees are learned of.
-    pub frees: Frees,
+    pub frees: FreeTracking,
     /// Allocations of fewer bytes get no stack.
     pub stacks_from: u64,
     /// One stack for so many bytes on average; 0 for all.
@@ -31,15 +31,15 @@ pub struct Plan {
     pub ring_bytes: u32,
 }
 
-impl Default for Plan {
-    fn default() -> Plan {
-        Plan {
-            way: None,
+impl Default for ProbePlan {
+    fn default() -> ProbePlan {
+        ProbePlan {
+            backend: None,
             walk: None,
             backward: None,
             backward_lines: false,
             levels: Vec::new(),
-            frees: Frees::Events,
+            frees: FreeTracking::Events,
             stacks_from: 0,
             stacks_every: 0,
             watches: false,

@@ -8,13 +8,13 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::Object;
 use rustc_hash::FxHashMap;
 
-use super::constants::Constants;
+use super::constants::BpfConstants;
 use super::error::ProbeError;
-use super::plan::Plan;
-use super::raw::ProbeCounts;
+use super::plan::ProbePlan;
+use super::ring_events::ProbeCounts;
 use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
-use super::watching;
-use crate::model::{ExactWay, LevelsAt};
+use super::step_counter;
+use crate::model::{ProbeBackend, CounterAddresses};
 
 /// The object that build.rs made of cuda/probe.bpf.c; empty when it could not.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
@@ -31,7 +31,7 @@ pub fn why_not_built() -> Option<&'static str> {
 }
 
 /// The object with its maps created, from which programs are loaded as they are needed.
-pub(super) struct Programs {
+pub(super) struct BpfPrograms {
     maps: Ebpf,
     object: Object,
     types: OwnedFd,
@@ -39,13 +39,13 @@ pub(super) struct Programs {
     loaded: FxHashMap<&'static str, OwnedFd>,
 }
 
-impl Programs {
+impl BpfPrograms {
     /// Creates the maps, with `constants` in them, as large as `plan` needs them.
     pub(super) fn prepare(
-        constants: &Constants,
-        plan: &Plan,
-        way: ExactWay,
-    ) -> Result<Programs, ProbeError> {
+        constants: &BpfConstants,
+        plan: &ProbePlan,
+        way: ProbeBackend,
+    ) -> Result<BpfPrograms, ProbeError> {
         if let Some(why) = why_not_built() {
             return Err(ProbeError::NotBuilt { why: why.to_owned() });
         }
@@ -62,8 +62,8 @@ impl Programs {
             source: std::io::Error::new(kind(&error), chain(&error)),
         })?;
         let (object, types) = relocate(&maps, &kernel)?;
-        let attach_type = if way == ExactWay::UprobeMulti { BPF_TRACE_UPROBE_MULTI } else { 0 };
-        Ok(Programs { maps, object, types, attach_type, loaded: FxHashMap::default() })
+        let attach_type = if way == ProbeBackend::UprobeMulti { BPF_TRACE_UPROBE_MULTI } else { 0 };
+        Ok(BpfPrograms { maps, object, types, attach_type, loaded: FxHashMap::default() })
     }
 
     /// The program `name`, loaded at first use.
@@ -109,7 +109,7 @@ impl Programs {
     }
 
     /// Says where a device's counters are.
-    pub(super) fn set_levels(&mut self, device: u32, at: LevelsAt) -> Result<(), ProbeError> {
+    pub(super) fn set_levels(&mut self, device: u32, at: CounterAddresses) -> Result<(), ProbeError> {
         let mut bytes = [0u8; 16];
         bytes[..8].copy_from_slice(&at.allocated.to_le_bytes());
         bytes[8..12].copy_from_slice(&at.reserved.to_le_bytes());
@@ -123,12 +123,12 @@ impl Programs {
     pub(super) fn watch(
         &mut self,
         half: u32,
-        bytes: [u8; watching::LEN],
+        bytes: [u8; step_counter::LEN],
     ) -> Result<(), ProbeError> {
         let no_map = || ProbeError::unprepared("nothing can be watched");
         let map = self.maps.map_mut("WATCHING").ok_or_else(no_map)?;
         let mut places =
-            Array::<_, [u8; watching::LEN]>::try_from(map).map_err(ProbeError::unprepared)?;
+            Array::<_, [u8; step_counter::LEN]>::try_from(map).map_err(ProbeError::unprepared)?;
         places.set(half, bytes, 0).map_err(ProbeError::unprepared)?;
         let map = self.maps.map_mut("WATCHING_NOW").ok_or_else(no_map)?;
         let mut now = Array::<_, u32>::try_from(map).map_err(ProbeError::unprepared)?;

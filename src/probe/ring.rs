@@ -1,7 +1,7 @@
 //! Records of the ring, decoded: the structures of cuda/probe.h.
 
-use super::raw::{Raw, RawEvent, RawNode, RawStep};
-use crate::model::{Arena, Change, CudaIndex, FreedArena, Levels, Mark, ProbedFrame, StackSource};
+use super::ring_events::{RingRecord, RawEvent, RawNode, RawStep};
+use crate::model::{MemoryKind, EventKind, CudaIndex, AddressSpace, CounterSnapshot, DriverEvent, BpfFrame, StackSource};
 
 /// `enum record_kind`.
 const ALLOCATED: u8 = 1;
@@ -33,13 +33,13 @@ const PARTS: [usize; 4] = [6 * 64, 5 * 64, 7 * 64, 33 * 64];
 
 /// Decodes records; keeps its buffers.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
-    frames: Vec<ProbedFrame>,
+pub(super) struct RingDecoder {
+    frames: Vec<BpfFrame>,
 }
 
-impl Decoder {
+impl RingDecoder {
     /// Passes what `record` says to `take`; what is not known it leaves out.
-    pub(super) fn decode(&mut self, record: &[u8], take: &mut dyn FnMut(Raw<'_>)) -> Option<()> {
+    pub(super) fn decode(&mut self, record: &[u8], take: &mut dyn FnMut(RingRecord<'_>)) -> Option<()> {
         match *record.first()? {
             STACK => {
                 let count = usize::from(u16_at(record, 2)?);
@@ -47,13 +47,13 @@ impl Decoder {
                 self.frames.clear();
                 self.frames.extend(frames.filter_map(|frame| {
                     let code = u64_at(frame, 0)?;
-                    Some(ProbedFrame {
+                    Some(BpfFrame {
                         code: code & ((1 << OWNER_BIT) - 1),
                         owner: (code >> OWNER_BIT) as u8,
                         instruction: u64_at(frame, 8)?,
                     })
                 }));
-                take(Raw::Stack {
+                take(RingRecord::Stack {
                     key: u64_at(record, 8)?,
                     frames: &self.frames,
                     truncated: record.get(1)? & TRUNCATED != 0,
@@ -67,45 +67,45 @@ impl Decoder {
                     *span = (u64_at(record, 16 + 8 * part)?, record.get(start..start + len)?);
                     start += room;
                 }
-                take(Raw::Code { code: u64_at(record, 8)?, spans: &spans });
+                take(RingRecord::Code { code: u64_at(record, 8)?, spans: &spans });
             }
-            STEP => take(Raw::Step(RawStep {
+            STEP => take(RingRecord::Step(RawStep {
                 time: u64_at(record, 8)?,
                 place: u32_at(record, 4)?,
                 is_first: *record.get(1)? != 0,
                 step: u64_at(record, 16)?,
                 epoch: u64_at(record, 24)?,
             })),
-            CODE_FREED => take(Raw::CodeFreed { code: u64_at(record, 8)? }),
-            _ => take(Raw::Event(event(record)?)),
+            CODE_FREED => take(RingRecord::CodeFreed { code: u64_at(record, 8)? }),
+            _ => take(RingRecord::Event(event(record)?)),
         }
         Some(())
     }
 }
 
 fn event(record: &[u8]) -> Option<RawEvent> {
-    let [kind, arena, device, source, flags, mark] = *record.first_chunk::<6>()?;
+    let [kind, memory_kind, device, source, flags, mark] = *record.first_chunk::<6>()?;
     let change = match kind {
-        ALLOCATED => Change::Allocated {
-            arena: self::arena(arena, device)?,
+        ALLOCATED => EventKind::Allocated {
+            memory_kind: self::memory_kind(memory_kind, device)?,
             address: u64_at(record, WHO)?,
             size: u64_at(record, WHO + 8)?,
             levels: (flags & LEVELS != 0).then(|| levels(record)).flatten(),
         },
-        FREED => Change::Freed {
-            arena: freed(arena)?,
+        FREED => EventKind::Freed {
+            memory_kind: freed(memory_kind)?,
             address: u64_at(record, WHO)?,
             in_backward: flags & IN_BACKWARD != 0,
         },
-        FAILED => Change::Failed {
-            arena: self::arena(arena, device)?,
+        FAILED => EventKind::Failed {
+            memory_kind: self::memory_kind(memory_kind, device)?,
             size: u64_at(record, WHO + 8)?,
             code: u16_at(record, 6)?.into(),
         },
-        MARKED => Change::Marked(match mark {
-            0 => Mark::ContextCreated,
-            1 => Mark::ModuleLoaded,
-            2 => Mark::LibraryLoaded,
+        MARKED => EventKind::Marked(match mark {
+            0 => DriverEvent::ContextCreated,
+            1 => DriverEvent::ModuleLoaded,
+            2 => DriverEvent::LibraryLoaded,
             _ => return None,
         }),
         _ => return None,
@@ -137,31 +137,31 @@ fn event(record: &[u8]) -> Option<RawEvent> {
     })
 }
 
-fn levels(record: &[u8]) -> Option<Levels> {
+fn levels(record: &[u8]) -> Option<CounterSnapshot> {
     let at = |index: usize| Some(u64_at(record, WHO + 16 + 8 * index)? as i64);
-    Some(Levels { allocated: at(0)?, peak: at(1)?, reserved: at(2)?, active: at(3)? })
+    Some(CounterSnapshot { allocated: at(0)?, peak: at(1)?, reserved: at(2)?, active: at(3)? })
 }
 
-fn arena(code: u8, device: u8) -> Option<Arena> {
+fn memory_kind(code: u8, device: u8) -> Option<MemoryKind> {
     let device = (device != NO_DEVICE).then_some(CudaIndex(device.into()));
     Some(match code {
-        0 => Arena::Torch(device?),
-        1 => Arena::Driver(device),
-        2 => Arena::Physical(device),
-        3 => Arena::Mapping,
-        4 => Arena::Managed,
-        5 => Arena::PinnedHost,
+        0 => MemoryKind::Torch(device?),
+        1 => MemoryKind::Driver(device),
+        2 => MemoryKind::Physical(device),
+        3 => MemoryKind::Mapping,
+        4 => MemoryKind::Managed,
+        5 => MemoryKind::PinnedHost,
         _ => return None,
     })
 }
 
-fn freed(code: u8) -> Option<FreedArena> {
+fn freed(code: u8) -> Option<AddressSpace> {
     Some(match code {
-        0 => FreedArena::Torch,
-        1 => FreedArena::Driver,
-        2 => FreedArena::Physical,
-        3 => FreedArena::Mapping,
-        5 => FreedArena::PinnedHost,
+        0 => AddressSpace::Torch,
+        1 => AddressSpace::Driver,
+        2 => AddressSpace::Physical,
+        3 => AddressSpace::Mapping,
+        5 => AddressSpace::PinnedHost,
         _ => return None,
     })
 }

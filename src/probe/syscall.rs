@@ -159,7 +159,7 @@ pub(super) fn load_program(
 /// A place to probe: offsets in the file of the instruction and of the semaphore (0: none), and what
 /// the program finds as its cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Point {
+pub(super) struct ProbePoint {
     pub(super) offset: u64,
     pub(super) semaphore: u64,
     pub(super) cookie: u64,
@@ -170,11 +170,11 @@ pub(super) struct Point {
 pub(super) fn link_uprobes(
     program: BorrowedFd<'_>,
     path: &CStr,
-    points: &[Point],
+    points: &[ProbePoint],
     pid: u32,
     at_return: bool,
 ) -> io::Result<OwnedFd> {
-    let column = |of: fn(&Point) -> u64| points.iter().map(of).collect::<Vec<u64>>();
+    let column = |of: fn(&ProbePoint) -> u64| points.iter().map(of).collect::<Vec<u64>>();
     let offsets = column(|p| p.offset);
     let semaphores = column(|p| p.semaphore);
     let cookies = column(|p| p.cookie);

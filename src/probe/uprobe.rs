@@ -6,7 +6,7 @@ use std::io;
 use perf_event::Builder;
 use perf_event::events::Software;
 
-use super::syscall::Point;
+use super::syscall::ProbePoint;
 
 /// What is attempted, for errors.
 pub(super) const OPEN_UPROBE: &str = "open a uprobe (perf_event_open)";
@@ -16,7 +16,7 @@ pub(super) const OPEN_UPROBE: &str = "open a uprobe (perf_event_open)";
 /// half of `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`, kernel/events/core.c).
 pub(super) fn uprobe<'a>(
     path: &CStr,
-    point: &Point,
+    point: &ProbePoint,
     process: u32,
     at_return: bool,
 ) -> io::Result<Builder<'a>> {

@@ -1,6 +1,6 @@
 //! Whether a thread is doing anything, as far as that shows from outside.
 
-use crate::model::Activity;
+use crate::model::ThreadActivity;
 
 /// Places in the standard library in which a thread only waits: end of the file's path
 /// and function. What C code waits in (`time.sleep`, `Lock.acquire`, `SimpleQueue.get`) leaves no frame,
@@ -23,7 +23,7 @@ const WAITING: [(&str, &[&str]); 11] = [
 ];
 
 /// Whether a thread whose innermost frame is this function waits without allocating on a GPU.
-pub(super) fn waits(file: &str, name: &str) -> bool {
+pub(super) fn is_wait_function(file: &str, name: &str) -> bool {
     // Qualified names end in the function's own.
     let own = name.rsplit('.').next().unwrap_or(name);
     WAITING.iter().any(|(suffix, names)| file.ends_with(suffix) && names.contains(&own))
@@ -31,7 +31,7 @@ pub(super) fn waits(file: &str, name: &str) -> bool {
 
 /// What is known of a thread at a sample.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Signs {
+pub(super) struct ThreadEvidence {
     /// It held the GIL.
     pub(super) gil: bool,
     /// Its innermost frame is a place where threads wait.
@@ -46,19 +46,19 @@ pub(super) struct Signs {
 /// one that moved since the last sample is active; one that the kernel says runs or waits for a disk is
 /// active. One that sleeps in the kernel at a place not known may be waiting for threads that allocate
 /// in its name (`loss.backward()`), or for nothing: unknown.
-pub(super) fn judge(signs: Signs) -> Activity {
+pub(super) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.gil {
-        return Activity::Active;
+        return ThreadActivity::Active;
     }
     if signs.in_waiting_place {
-        return Activity::Idle;
+        return ThreadActivity::Idle;
     }
     if signs.moved {
-        return Activity::Active;
+        return ThreadActivity::Active;
     }
     match signs.os_state {
-        Some('R' | 'D') => Activity::Active,
-        _ => Activity::Unknown,
+        Some('R' | 'D') => ThreadActivity::Active,
+        _ => ThreadActivity::Unknown,
     }
 }
 
@@ -68,21 +68,21 @@ mod tests {
 
     #[test]
     fn waiting_places_are_known_by_file_and_function() {
-        assert!(waits("/usr/lib/python3.12/threading.py", "Condition.wait"));
-        assert!(waits("/usr/lib/python3.8/selectors.py", "select"));
-        assert!(!waits("/home/me/my_threading.py", "wait"));
-        assert!(!waits("/usr/lib/python3.12/threading.py", "Thread.run"));
+        assert!(is_wait_function("/usr/lib/python3.12/threading.py", "Condition.wait"));
+        assert!(is_wait_function("/usr/lib/python3.8/selectors.py", "select"));
+        assert!(!is_wait_function("/home/me/my_threading.py", "wait"));
+        assert!(!is_wait_function("/usr/lib/python3.12/threading.py", "Thread.run"));
     }
 
     #[test]
     fn the_gil_outweighs_the_place_and_the_place_the_kernel() {
-        let signs = Signs { gil: false, in_waiting_place: true, moved: true, os_state: Some('R') };
-        assert_eq!(judge(signs), Activity::Idle);
-        assert_eq!(judge(Signs { gil: true, ..signs }), Activity::Active);
-        let elsewhere = Signs { in_waiting_place: false, ..signs };
-        assert_eq!(judge(elsewhere), Activity::Active);
-        let still = Signs { moved: false, ..elsewhere };
-        assert_eq!(judge(still), Activity::Active);
-        assert_eq!(judge(Signs { os_state: Some('S'), ..still }), Activity::Unknown);
+        let signs = ThreadEvidence { gil: false, in_waiting_place: true, moved: true, os_state: Some('R') };
+        assert_eq!(classify(signs), ThreadActivity::Idle);
+        assert_eq!(classify(ThreadEvidence { gil: true, ..signs }), ThreadActivity::Active);
+        let elsewhere = ThreadEvidence { in_waiting_place: false, ..signs };
+        assert_eq!(classify(elsewhere), ThreadActivity::Active);
+        let still = ThreadEvidence { moved: false, ..elsewhere };
+        assert_eq!(classify(still), ThreadActivity::Active);
+        assert_eq!(classify(ThreadEvidence { os_state: Some('S'), ..still }), ThreadActivity::Unknown);
     }
 }

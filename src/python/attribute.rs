@@ -1,7 +1,7 @@
 //! One integer attribute of an object of the running program, read again and again.
 
 use super::dicts;
-use super::heap::Heap;
+use super::heap::PythonHeap;
 use super::interpreter::Interpreter;
 use super::objects::small_int;
 use crate::target::{Addr, Memory, PageCache, Process};
@@ -59,7 +59,7 @@ impl IntegerAttribute {
         let class = class_of(before)?;
         if self.integer.is_none() {
             let copy = PageCache::new(Box::new(self.process.memory()));
-            let heap = Heap::unlisted(&copy, &self.interpreter);
+            let heap = PythonHeap::unlisted(&copy, &self.interpreter);
             let is_integer = heap.class_of(before).is_some_and(|class| &*class.name == "int");
             is_integer.then_some(())?;
         }

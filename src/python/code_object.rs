@@ -1,20 +1,20 @@
 //! A code object, read: what it is called, where its lines are, and by what it can be recognised.
 
-use super::activity::waits;
-use super::layout::{Instruction, Layout};
-use super::line_table::Lines;
-use super::objects::{ObjectFault, Text, bytes, text};
+use super::activity::is_wait_function;
+use super::layout::{InstructionLayout, PythonLayout};
+use super::line_table::CodeLines;
+use super::objects::{ObjectDecodeError, PyString, bytes, text};
 use crate::model::Function;
 use crate::target::{Addr, Field, Memory};
 
 /// More threads than any program has ever had at once.
-const MOST_COPIES: u64 = 1 << 16;
+const MAX_COPIES: u64 = 1 << 16;
 /// Bytes of an instruction (`_Py_CODEUNIT`).
 const UNIT: u64 = 2;
 
 /// Where the bytecode lies by which frames tell their instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Bytecode {
+pub(super) enum BytecodeLocation {
     /// Nowhere: frames tell offsets.
     Offsets,
     /// Here.
@@ -23,13 +23,13 @@ pub(super) enum Bytecode {
     Copied { starts: Vec<u64>, len: u64 },
 }
 
-impl Bytecode {
+impl BytecodeLocation {
     /// Offset in bytes of a frame's instruction; `None` when it lies in no copy that is known.
     pub(super) fn offset(&self, instruction: u64) -> Option<i64> {
         match self {
-            Bytecode::Offsets => Some(instruction as i64),
-            Bytecode::At(start) => Some(instruction.wrapping_sub(*start) as i64),
-            Bytecode::Copied { starts, len } => starts
+            BytecodeLocation::Offsets => Some(instruction as i64),
+            BytecodeLocation::At(start) => Some(instruction.wrapping_sub(*start) as i64),
+            BytecodeLocation::Copied { starts, len } => starts
                 .iter()
                 .map(|start| instruction.wrapping_sub(*start))
                 .find(|offset| offset < len)
@@ -39,7 +39,7 @@ impl Bytecode {
 
     /// Forgets the threads' copies: one that a thread leaves behind may be freed and made anew elsewhere.
     pub(super) fn forget_copies(&mut self) {
-        if let Bytecode::Copied { starts, .. } = self {
+        if let BytecodeLocation::Copied { starts, .. } = self {
             starts.truncate(1);
         }
     }
@@ -50,39 +50,39 @@ impl Bytecode {
 pub(super) struct CodeObject {
     /// Its first bytes, as many as the layout says.
     pub(super) head: Vec<u8>,
-    pub(super) name: Text,
-    pub(super) file: Text,
+    pub(super) name: PyString,
+    pub(super) file: PyString,
     pub(super) table: Vec<u8>,
     /// Where the bytes of the line table are.
     pub(super) table_at: Addr,
     pub(super) function: Function,
-    pub(super) lines: Lines,
+    pub(super) lines: CodeLines,
     /// Whether it is a place where threads wait without allocating.
     pub(super) waits: bool,
     /// Its own bytecode, without the copies that threads made of it.
-    pub(super) bytecode: Bytecode,
+    pub(super) bytecode: BytecodeLocation,
 }
 
 impl CodeObject {
     /// Reads the one at `at`; `Odd` when what lies there is none.
     pub(super) fn read(
         memory: &dyn Memory,
-        layout: &Layout,
+        layout: &PythonLayout,
         code_type: Option<Addr>,
         at: Addr,
-    ) -> Result<CodeObject, ObjectFault> {
+    ) -> Result<CodeObject, ObjectDecodeError> {
         let fields = &layout.code;
         let head = memory.vec(at, fields.len)?;
-        let class = layout.object.type_of.of(&head).ok_or(ObjectFault::Odd)?;
+        let class = layout.object.type_of.get(&head).ok_or(ObjectDecodeError::Malformed)?;
         if code_type.is_some_and(|expected| expected != class) {
-            return Err(ObjectFault::Odd);
+            return Err(ObjectDecodeError::Malformed);
         }
-        let of = |field: Field<Addr>| field.of(&head).ok_or(ObjectFault::Odd);
-        let first_line = fields.first_line.of(&head).ok_or(ObjectFault::Odd)?;
+        let of = |field: Field<Addr>| field.get(&head).ok_or(ObjectDecodeError::Malformed);
+        let first_line = fields.first_line.get(&head).ok_or(ObjectDecodeError::Malformed)?;
         let name = text(memory, &layout.object, of(fields.name)?)?;
         let file = text(memory, &layout.object, of(fields.file)?)?;
         let table = bytes(memory, &layout.object, of(fields.line_table)?)?;
-        let lines = Lines::decode(fields.line_format, &table, first_line);
+        let lines = CodeLines::decode(fields.line_format, &table, first_line);
         let function = Function {
             name: name.text.as_str().into(),
             file: file.text.as_str().into(),
@@ -90,11 +90,11 @@ impl CodeObject {
             last_line: lines.last_line(),
         };
         let bytecode = match layout.frame.instruction {
-            Instruction::Pointer(_) => Bytecode::At(at.0 + fields.instructions as u64),
-            Instruction::Bytes(_) | Instruction::Units(_) => Bytecode::Offsets,
+            InstructionLayout::Pointer(_) => BytecodeLocation::At(at.0 + fields.instructions as u64),
+            InstructionLayout::Bytes(_) | InstructionLayout::Units(_) => BytecodeLocation::Offsets,
         };
         Ok(CodeObject {
-            waits: waits(&file.text, &name.text),
+            waits: is_wait_function(&file.text, &name.text),
             table_at: of(fields.line_table)? + layout.object.bytes_start as u64,
             head,
             name,
@@ -110,23 +110,23 @@ impl CodeObject {
     pub(super) fn with_copies(
         &self,
         memory: &dyn Memory,
-        layout: &Layout,
-    ) -> Result<Bytecode, ObjectFault> {
-        let (Bytecode::At(own), Some(copies)) = (&self.bytecode, layout.code.copies) else {
+        layout: &PythonLayout,
+    ) -> Result<BytecodeLocation, ObjectDecodeError> {
+        let (BytecodeLocation::At(own), Some(copies)) = (&self.bytecode, layout.code.copies) else {
             return Ok(self.bytecode.clone());
         };
-        let units = layout.object.bytes_len.of(&self.head).ok_or(ObjectFault::Odd)?;
-        let array = copies.of(&self.head).filter(|at| at.is_plausible()).ok_or(ObjectFault::Odd)?;
+        let units = layout.object.bytes_len.get(&self.head).ok_or(ObjectDecodeError::Malformed)?;
+        let array = copies.get(&self.head).filter(|at| at.is_plausible()).ok_or(ObjectDecodeError::Malformed)?;
         let count = memory.u64(array)?;
-        if count > MOST_COPIES {
-            return Err(ObjectFault::Odd);
+        if count > MAX_COPIES {
+            return Err(ObjectDecodeError::Malformed);
         }
         let entries = memory.vec(array + 8, count as usize * 8)?;
-        let entries = entries.chunks_exact(8).filter_map(|entry| Field::<u64>::at(0).of(entry));
+        let entries = entries.chunks_exact(8).filter_map(|entry| Field::<u64>::at(0).get(entry));
         // The first is its own.
         let mut starts = vec![*own];
         starts.extend(entries.skip(1).filter(|start| Addr(*start).is_plausible()));
-        Ok(Bytecode::Copied { starts, len: units.saturating_mul(UNIT) })
+        Ok(BytecodeLocation::Copied { starts, len: units.saturating_mul(UNIT) })
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_instruction_is_found_in_whichever_copy_it_lies() {
-        let mut bytecode = Bytecode::Copied { starts: vec![0x1000, 0x5000, 0x3000], len: 0x40 };
+        let mut bytecode = BytecodeLocation::Copied { starts: vec![0x1000, 0x5000, 0x3000], len: 0x40 };
         for (instruction, offset) in
             [(0x1000, Some(0)), (0x503e, Some(0x3e)), (0x3002, Some(2)), (0x1040, None), (0, None)]
         {
@@ -145,7 +145,7 @@ mod tests {
         bytecode.forget_copies();
         assert_eq!((bytecode.offset(0x1002), bytecode.offset(0x5002)), (Some(2), None));
         // Up to 3.12 the instruction before the one executed: before the first there is none.
-        assert_eq!(Bytecode::At(0x1000).offset(0xffe), Some(-2));
-        assert_eq!(Bytecode::Offsets.offset(u64::MAX), Some(-1));
+        assert_eq!(BytecodeLocation::At(0x1000).offset(0xffe), Some(-2));
+        assert_eq!(BytecodeLocation::Offsets.offset(u64::MAX), Some(-1));
     }
 }

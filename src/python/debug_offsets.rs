@@ -3,7 +3,7 @@
 //! They come out of the target's memory, so each is bounded before it is used.
 
 use super::layout::{
-    Attributes, CodeLayout, DebugOffsetsLayout, Entry, GcState, Instruction, Layout, LocalNames,
+    AttributeLayout, CodeLayout, DebugOffsetsLayout, EntryFrame, GcState, InstructionLayout, PythonLayout, LocalNames,
     SavedStack,
 };
 use crate::target::{Field, Scalar};
@@ -15,40 +15,40 @@ const COOKIE: &[u8; 8] = b"xdebugpy";
 /// `version`, written like `PY_VERSION_HEX`.
 const VERSION: Field<u64> = Field::at(8);
 /// No offset in the runtime or an interpreter is larger (they are some 100 KiB).
-const LARGEST_STATE: u64 = 1 << 20;
+const MAX_STATE_BYTES: u64 = 1 << 20;
 /// No offset in a thread state, frame or object is larger.
-const LARGEST_OBJECT: u64 = 2048;
+const MAX_OBJECT_BYTES: u64 = 2048;
 
 /// `PY_VERSION_HEX` of an interpreter that publishes its offsets; `None` where it does not.
 pub(super) fn version(runtime: &[u8]) -> Option<u32> {
     if !runtime.starts_with(COOKIE) {
         return None;
     }
-    VERSION.of(runtime).and_then(|v| u32::try_from(v).ok())
+    VERSION.get(runtime).and_then(|v| u32::try_from(v).ok())
 }
 
 /// Whether the interpreter was built without a GIL.
 pub(super) fn free_threaded(runtime: &[u8], at: &DebugOffsetsLayout) -> bool {
-    at.free_threaded.of(runtime).is_some_and(|flag| flag != 0)
+    at.free_threaded.get(runtime).is_some_and(|flag| flag != 0)
 }
 
 /// `row` with the offsets that the target publishes. The error names the offset that cannot be right.
 pub(super) fn overlay(
-    row: &Layout,
+    row: &PythonLayout,
     at: &DebugOffsetsLayout,
     runtime: &[u8],
-) -> Result<Layout, &'static str> {
-    let bounded = |field: Field<u64>, largest: u64, name: &'static str| match field.of(runtime) {
+) -> Result<PythonLayout, &'static str> {
+    let bounded = |field: Field<u64>, largest: u64, name: &'static str| match field.get(runtime) {
         Some(offset) if offset <= largest => Ok(offset as usize),
         _ => Err(name),
     };
-    let state = |field, name| bounded(field, LARGEST_STATE, name);
-    let object = |field, name| bounded(field, LARGEST_OBJECT, name);
+    let state = |field, name| bounded(field, MAX_STATE_BYTES, name);
+    let object = |field, name| bounded(field, MAX_OBJECT_BYTES, name);
 
     let own_gil = state(at.own_gil, "interpreter_state.gil_runtime_state")?;
     let in_gil = |field, name| {
         let offset = state(field, name)?.checked_sub(own_gil).ok_or(name)?;
-        if offset <= LARGEST_OBJECT as usize { Ok(offset) } else { Err(name) }
+        if offset <= MAX_OBJECT_BYTES as usize { Ok(offset) } else { Err(name) }
     };
     let code_len = object(at.code_len, "code_object.co_code_adaptive")?;
     let frame_len = object(at.frame_len, "interpreter_frame.localsplus")?;
@@ -87,10 +87,10 @@ pub(super) fn overlay(
     frame.code = Field::at(object(at.frame_code, "interpreter_frame.executable")?);
     frame.previous = Field::at(object(at.previous, "interpreter_frame.previous")?);
     frame.instruction =
-        Instruction::Pointer(Field::at(object(at.instruction, "interpreter_frame.instr_ptr")?));
-    if let Entry::Shim { from, .. } = row.frame.entry {
+        InstructionLayout::Pointer(Field::at(object(at.instruction, "interpreter_frame.instr_ptr")?));
+    if let EntryFrame::Shim { from, .. } = row.frame.entry {
         let owner = Field::at(object(at.owner, "interpreter_frame.owner")?);
-        frame.entry = Entry::Shim { owner, from };
+        frame.entry = EntryFrame::Shim { owner, from };
     }
 
     layout.code = CodeLayout {
@@ -130,23 +130,23 @@ pub(super) fn overlay(
 }
 
 /// Whether the fields of the structures that are copied whole lie inside the copies.
-fn whole_fields(layout: &Layout) -> Result<(), &'static str> {
+fn whole_fields(layout: &PythonLayout) -> Result<(), &'static str> {
     fn inside<T: Scalar>(field: Field<T>, len: usize) -> bool {
         field.end() <= len
     }
     let (frame, code) = (&layout.frame, &layout.code);
     let instruction = match frame.instruction {
-        Instruction::Bytes(f) | Instruction::Units(f) => inside(f, frame.len),
-        Instruction::Pointer(f) => inside(f, frame.len),
+        InstructionLayout::Bytes(f) | InstructionLayout::Units(f) => inside(f, frame.len),
+        InstructionLayout::Pointer(f) => inside(f, frame.len),
     };
     let saved = match frame.saved_stack {
         SavedStack::Unknown => true,
         SavedStack::Index(f) => inside(f, frame.len),
     };
     let entry = match frame.entry {
-        Entry::Unmarked => true,
-        Entry::Flag(f) => inside(f, frame.len),
-        Entry::Shim { owner, .. } => inside(owner, frame.len),
+        EntryFrame::Unmarked => true,
+        EntryFrame::Flag(f) => inside(f, frame.len),
+        EntryFrame::Shim { owner, .. } => inside(owner, frame.len),
     };
     let frame_fits = inside(frame.code, frame.len) && inside(frame.previous, frame.len);
     let copy = frame.copy.is_none_or(|f| inside(f, frame.len));
@@ -163,7 +163,7 @@ fn whole_fields(layout: &Layout) -> Result<(), &'static str> {
         return Err("code_object.co_code_adaptive");
     }
     match layout.instance.attributes {
-        Attributes::Dict => Err("a row without inline attributes"),
+        AttributeLayout::Dict => Err("a row without inline attributes"),
         _ => Ok(()),
     }
 }
@@ -172,7 +172,7 @@ fn whole_fields(layout: &Layout) -> Result<(), &'static str> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::rows::{ROWS, row};
+    use super::super::layout_tables::{ROWS, row};
     use super::*;
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
                 let Some(at) = row.debug_offsets else { continue };
                 for bytes in [&bytes, &small] {
                     if let Ok(layout) = overlay(row, &at, bytes) {
-                        prop_assert!(layout.frame.len <= LARGEST_OBJECT as usize);
+                        prop_assert!(layout.frame.len <= MAX_OBJECT_BYTES as usize);
                         prop_assert!(layout.frame.code.end() <= layout.frame.len);
                     }
                 }

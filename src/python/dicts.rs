@@ -1,11 +1,11 @@
 //! Dictionaries and instance attributes.
 
-use super::layout::{Attributes, DictSize, Layout};
-use super::objects::{ObjectFault, text};
+use super::layout::{AttributeLayout, DictSize, PythonLayout};
+use super::objects::{ObjectDecodeError, text};
 use crate::target::{Addr, Field, Memory};
 
 /// More entries than any dictionary that is looked at here has.
-const MOST_ENTRIES: u64 = 1 << 24;
+const MAX_ENTRIES: u64 = 1 << 24;
 /// Entries read at once: those of most dictionaries.
 const ENTRIES_AT_ONCE: usize = 64;
 /// Bytes of the head of a key table, at most.
@@ -26,18 +26,18 @@ const VALUES_VALID: u64 = 3;
 /// The dictionary of a module's variables.
 pub(super) fn of_module(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     module: Addr,
-) -> Result<Addr, ObjectFault> {
-    Ok(memory.pointer(layout.object.past(MODULE_DICT).in_target(plausible(module)?))?)
+) -> Result<Addr, ObjectDecodeError> {
+    Ok(memory.pointer(layout.object.shift(MODULE_DICT).in_target(plausible(module)?))?)
 }
 
 /// Keys and values of the dictionary at `dict`, in order of insertion.
 pub(super) fn entries(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     dict: Addr,
-) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
+) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
     let dict = plausible(dict)?;
     let keys = memory.pointer(layout.dict.keys.in_target(dict))?;
     let values = memory.pointer(layout.dict.values.in_target(dict))?;
@@ -47,7 +47,7 @@ pub(super) fn entries(
 
 /// Where a dictionary that keeps its values beside the keys has the value of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ValuePlace {
+pub(super) struct ValueSlot {
     /// The word that refers to the key table: another table, other places.
     pub(super) table_at: Addr,
     /// The table.
@@ -59,10 +59,10 @@ pub(super) struct ValuePlace {
 /// Where the dictionary at `dict` has the value of `key`.
 pub(super) fn place_of(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     dict: Addr,
     key: Addr,
-) -> Result<Option<ValuePlace>, ObjectFault> {
+) -> Result<Option<ValueSlot>, ObjectDecodeError> {
     let table_at = layout.dict.keys.in_target(plausible(dict)?);
     let table = memory.pointer(table_at)?;
     if memory.pointer(layout.dict.values.in_target(dict))? != Addr(0) {
@@ -70,9 +70,9 @@ pub(super) fn place_of(
     }
     let entries = KeyTable::read(memory, layout, table)?;
     let bytes = memory.vec(entries.start, entries.count * entries.len())?;
-    let known = |entry: &[u8]| Field::<Addr>::at(entries.hash).of(entry) == Some(key);
+    let known = |entry: &[u8]| Field::<Addr>::at(entries.hash).get(entry) == Some(key);
     let index = bytes.chunks_exact(entries.len()).position(known);
-    Ok(index.map(|index| ValuePlace {
+    Ok(index.map(|index| ValueSlot {
         table_at,
         table,
         value_at: entries.start + (index * entries.len() + entries.hash + 8) as u64,
@@ -91,16 +91,16 @@ impl KeyTable {
         self.hash + 16
     }
 
-    fn read(memory: &dyn Memory, layout: &Layout, keys: Addr) -> Result<KeyTable, ObjectFault> {
+    fn read(memory: &dyn Memory, layout: &PythonLayout, keys: Addr) -> Result<KeyTable, ObjectDecodeError> {
         let dict = &layout.dict;
         let mut head = [0; LONGEST_HEAD];
-        let head = head.get_mut(..dict.indices).ok_or(ObjectFault::Odd)?;
+        let head = head.get_mut(..dict.indices).ok_or(ObjectDecodeError::Malformed)?;
         memory.read(plausible(keys)?, head)?;
         let head = &*head;
         let index_bytes = match dict.size {
-            DictSize::IndexBytes(field) => 1u64 << field.of(head).ok_or(ObjectFault::Odd)?.min(40),
+            DictSize::IndexBytes(field) => 1u64 << field.get(head).ok_or(ObjectDecodeError::Malformed)?.min(40),
             DictSize::Slots(field) => {
-                let slots = field.of(head).ok_or(ObjectFault::Odd)?.min(1 << 40);
+                let slots = field.get(head).ok_or(ObjectDecodeError::Malformed)?.min(1 << 40);
                 slots
                     * if slots <= 0xff {
                         1
@@ -111,16 +111,16 @@ impl KeyTable {
                     }
             }
         };
-        let count = dict.entry_count.of(head).ok_or(ObjectFault::Odd)?;
+        let count = dict.entry_count.get(head).ok_or(ObjectDecodeError::Malformed)?;
         // Each entry has a place of a byte at least among the indices.
-        if count > MOST_ENTRIES || index_bytes > MOST_ENTRIES * 8 || count > index_bytes {
-            return Err(ObjectFault::Odd);
+        if count > MAX_ENTRIES || index_bytes > MAX_ENTRIES * 8 || count > index_bytes {
+            return Err(ObjectDecodeError::Malformed);
         }
         // Entries for any key begin with the hash, those for strings only do not.
-        let hash = match dict.kind.map(|kind| kind.of(head)) {
+        let hash = match dict.kind.map(|kind| kind.get(head)) {
             None | Some(Some(0)) => 8,
             Some(Some(1 | 2)) => 0,
-            Some(_) => return Err(ObjectFault::Odd),
+            Some(_) => return Err(ObjectDecodeError::Malformed),
         };
         let start = keys + dict.indices as u64 + index_bytes;
         Ok(KeyTable { start, count: count as usize, hash })
@@ -130,10 +130,10 @@ impl KeyTable {
 /// The entries of a key table, with values of their own or those of a split table.
 fn keyed(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     keys: Addr,
     values: Option<Addr>,
-) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
+) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
     let entries = KeyTable::read(memory, layout, keys)?;
     let (hash, len) = (entries.hash, entries.len());
     let values = values.map(plausible).transpose()?;
@@ -154,10 +154,10 @@ fn keyed(
             None => None,
         };
         for (n, bytes) in table.chunks_exact(len).enumerate() {
-            let key = Field::<Addr>::at(hash).of(bytes).unwrap_or_default();
+            let key = Field::<Addr>::at(hash).get(bytes).unwrap_or_default();
             let value = match values {
-                Some(values) => Field::<Addr>::at(n * 8).of(values),
-                None => Field::<Addr>::at(hash + 8).of(bytes),
+                Some(values) => Field::<Addr>::at(n * 8).get(values),
+                None => Field::<Addr>::at(hash + 8).get(bytes),
             };
             let value = value.unwrap_or_default();
             // A removed entry keeps its place, empty.
@@ -171,14 +171,14 @@ fn keyed(
 }
 
 /// An address at which an object can be.
-fn object(at: Addr) -> Result<Addr, ObjectFault> {
-    if at.0.is_multiple_of(8) { plausible(at) } else { Err(ObjectFault::Odd) }
+fn object(at: Addr) -> Result<Addr, ObjectDecodeError> {
+    if at.0.is_multiple_of(8) { plausible(at) } else { Err(ObjectDecodeError::Malformed) }
 }
 
 /// The value of the string key `name`.
 pub(super) fn get(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     entries: &[(Addr, Addr)],
     name: &str,
 ) -> Option<Addr> {
@@ -189,9 +189,9 @@ pub(super) fn get(
 /// The instance attributes of the object at `at`.
 pub(super) fn attributes(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     at: Addr,
-) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
+) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
     let instance = &layout.instance;
     let class = plausible(memory.pointer(layout.object.type_of.in_target(plausible(at)?))?)?;
     let class = InstanceClass {
@@ -199,7 +199,7 @@ pub(super) fn attributes(
         flags: memory.u64(instance.type_flags.in_target(class))?,
         dict_offset: memory.u64(class + instance.dict_offset.offset as u64)? as i64,
         basic_size: memory.u64(instance.basic_size.in_target(class))?,
-        item_size: memory.u64(layout.object.past(ITEM_SIZE).in_target(class))?,
+        item_size: memory.u64(layout.object.shift(ITEM_SIZE).in_target(class))?,
     };
     instance_entries(memory, layout, at, &class)
 }
@@ -220,10 +220,10 @@ pub(super) struct InstanceClass {
 /// The instance attributes of the object at `at`, of class `class`.
 pub(super) fn instance_entries(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     at: Addr,
     class: &InstanceClass,
-) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
+) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
     let places = places(memory, layout, at, class)?;
     match (places.dict, places.values) {
         (Some(dict), _) => entries(memory, layout, dict),
@@ -238,7 +238,7 @@ pub(super) fn instance_entries(
 /// Where an instance keeps its attributes: in a dictionary, in an array of values, or (3.13+) in a dictionary whose
 /// values are the instance's own array.
 #[derive(Debug, Clone, Copy, Default)]
-struct Places {
+struct AttributeStorage {
     dict: Option<Addr>,
     /// The first value of the array.
     values: Option<Addr>,
@@ -246,41 +246,41 @@ struct Places {
 
 fn places(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     at: Addr,
     class: &InstanceClass,
-) -> Result<Places, ObjectFault> {
+) -> Result<AttributeStorage, ObjectDecodeError> {
     let some = |at: Addr| (at != Addr(0)).then_some(at);
     let before = |offset: i64| memory.pointer(Addr(at.0.wrapping_add_signed(offset)));
     let start = layout.dict.values_start as u64;
     let managed = class.flags & MANAGED_DICT != 0;
     Ok(match layout.instance.attributes {
-        Attributes::Split { dict, values } if managed => Places {
+        AttributeLayout::Split { dict, values } if managed => AttributeStorage {
             dict: some(before(dict)?),
             values: some(before(values)?).map(|values| values + start),
         },
-        Attributes::Tagged { word } if managed => match before(word)? {
+        AttributeLayout::Tagged { word } if managed => match before(word)? {
             Addr(values) if values & 1 == 1 => {
-                Places { dict: None, values: Some(Addr(values + 1 + start)) }
+                AttributeStorage { dict: None, values: Some(Addr(values + 1 + start)) }
             }
-            dict => Places { dict: some(dict), values: None },
+            dict => AttributeStorage { dict: some(dict), values: None },
         },
-        Attributes::Inline { dict } if managed => {
+        AttributeLayout::Inline { dict } if managed => {
             let own = at + class.basic_size;
             let valid =
                 class.flags & INLINE_VALUES != 0 && memory.bytes::<1>(own + VALUES_VALID)?[0] != 0;
-            Places { dict: some(before(dict)?), values: valid.then_some(own + start) }
+            AttributeStorage { dict: some(before(dict)?), values: valid.then_some(own + start) }
         }
         _ => match class.dict_offset {
-            0 => Places::default(),
-            offset @ 1.. => Places { dict: some(before(offset)?), values: None },
+            0 => AttributeStorage::default(),
+            offset @ 1.. => AttributeStorage { dict: some(before(offset)?), values: None },
             // Counted from the end of an object with items (_PyObject_GetDictPtr).
             offset => {
                 let count =
-                    (memory.u64(layout.object.past(VAR_SIZE).in_target(at))? as i64).unsigned_abs();
-                let items = count.min(MOST_ENTRIES).saturating_mul(class.item_size);
+                    (memory.u64(layout.object.shift(VAR_SIZE).in_target(at))? as i64).unsigned_abs();
+                let items = count.min(MAX_ENTRIES).saturating_mul(class.item_size);
                 let size = class.basic_size.saturating_add(items).next_multiple_of(8);
-                Places { dict: some(before((size as i64).saturating_add(offset))?), values: None }
+                AttributeStorage { dict: some(before((size as i64).saturating_add(offset))?), values: None }
             }
         },
     })
@@ -288,7 +288,7 @@ fn places(
 
 /// What an instance owns of its attributes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Owned {
+pub(super) struct InstanceAttributes {
     pub(super) dict: Option<Addr>,
     pub(super) values: Vec<Addr>,
 }
@@ -297,14 +297,14 @@ pub(super) struct Owned {
 /// `PyObject_VisitManagedDict`).
 pub(super) fn owned_by_instance(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     at: Addr,
     class: &InstanceClass,
-) -> Result<Owned, ObjectFault> {
+) -> Result<InstanceAttributes, ObjectDecodeError> {
     let places = places(memory, layout, at, class)?;
     let values = match (places.dict, places.values, layout.instance.attributes) {
         // Before, a dictionary that is made takes the values over.
-        (Some(_), _, Attributes::Split { .. } | Attributes::Tagged { .. }) => None,
+        (Some(_), _, AttributeLayout::Split { .. } | AttributeLayout::Tagged { .. }) => None,
         (_, values, _) => values,
     };
     let values = match values {
@@ -315,16 +315,16 @@ pub(super) fn owned_by_instance(
         }
         None => Vec::new(),
     };
-    Ok(Owned { dict: places.dict, values })
+    Ok(InstanceAttributes { dict: places.dict, values })
 }
 
 /// Keys and values that the dictionary at `dict` owns: not those of an instance's own array.
 pub(super) fn owned_entries(
     memory: &dyn Memory,
-    layout: &Layout,
+    layout: &PythonLayout,
     dict: Addr,
-) -> Result<Vec<(Addr, Addr)>, ObjectFault> {
-    if matches!(layout.instance.attributes, Attributes::Inline { .. }) {
+) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
+    if matches!(layout.instance.attributes, AttributeLayout::Inline { .. }) {
         let values = memory.pointer(layout.dict.values.in_target(plausible(dict)?))?;
         if values != Addr(0) && memory.bytes::<1>(values + VALUES_EMBEDDED)?[0] != 0 {
             return Ok(Vec::new());
@@ -333,6 +333,6 @@ pub(super) fn owned_entries(
     entries(memory, layout, dict)
 }
 
-fn plausible(at: Addr) -> Result<Addr, ObjectFault> {
-    if at.is_plausible() { Ok(at) } else { Err(ObjectFault::Odd) }
+fn plausible(at: Addr) -> Result<Addr, ObjectDecodeError> {
+    if at.is_plausible() { Ok(at) } else { Err(ObjectDecodeError::Malformed) }
 }

@@ -4,9 +4,9 @@ use py_spy::config::LockingStrategy;
 use py_spy::{Config, PythonSpy, StackTrace};
 
 use super::error::PythonError;
-use super::own::SampleStats;
+use super::stack_sampler::SampleStats;
 use crate::model::{
-    Activity, Frame, Function, StackId, StackTable, Thread, ThreadId, ThreadSample,
+    ThreadActivity, Frame, Function, StackId, StackTable, Thread, ThreadId, ThreadSample,
 };
 use crate::target::Process;
 
@@ -66,7 +66,7 @@ impl PySpyReader {
             self.threads.push(id);
             let Some(stack) = stack(trace, table) else { continue };
             stats.stacks += 1;
-            let activity = if trace.active { Activity::Active } else { Activity::Unknown };
+            let activity = if trace.active { ThreadActivity::Active } else { ThreadActivity::Unknown };
             out.push(ThreadSample { thread: id, stack, gil: trace.owns_gil, activity });
         }
         Ok(stats)

@@ -2,16 +2,16 @@
 
 use super::debug_offsets;
 use super::error::PythonError;
-use super::layout::{Layout, LayoutSource};
-use super::rows::{ROWS, row};
+use super::layout::{PythonLayout, LayoutSource};
+use super::layout_tables::{ROWS, row};
 use crate::target::{
     Addr, LoadedObject, Mapping, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
 };
 
 /// More loaded files than any process has.
-const MOST_OBJECTS: usize = 4096;
+const MAX_OBJECTS: usize = 4096;
 /// The most of a writable mapping searched for the version text.
-const MOST_SEARCHED: usize = 8 << 20;
+const MAX_SEARCHED_BYTES: usize = 8 << 20;
 
 /// A CPython found in a process.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub(super) struct Interpreter {
     pub(super) code_type: Option<Addr>,
     /// `3.12.1`, `3.14.4t` without a GIL; `3.9` where the patch release could not be found.
     pub(super) version: String,
-    pub(super) layout: Layout,
+    pub(super) layout: PythonLayout,
     pub(super) source: LayoutSource,
 }
 
@@ -52,9 +52,9 @@ pub(super) fn find(process: &Process, memory: &dyn Memory) -> Result<Interpreter
         Some(0) => {
             return Err(PythonError::NotReady { pid, waiting_for: "its version is not set" });
         }
-        Some(hex) => Version::from_hex(hex),
-        None => Version::from_memory(memory, &mappings, &object)
-            .or_else(|| Version::from_name(object.mapping().file_name()?))
+        Some(hex) => PythonVersion::from_hex(hex),
+        None => PythonVersion::from_memory(memory, &mappings, &object)
+            .or_else(|| PythonVersion::from_name(object.mapping().file_name()?))
             .ok_or_else(|| unknown("without a version".to_owned()))?,
     };
     let usual = match (version.major, row(version.minor, false)) {
@@ -69,7 +69,7 @@ pub(super) fn find(process: &Process, memory: &dyn Memory) -> Result<Interpreter
         what: "a free-threaded build",
     })?;
     let version = match free_threaded {
-        true => Version { text: format!("{}t", version.text), ..version },
+        true => PythonVersion { text: format!("{}t", version.text), ..version },
         false => version,
     };
     let (layout, source) = match row.debug_offsets {
@@ -90,7 +90,7 @@ pub(super) fn find(process: &Process, memory: &dyn Memory) -> Result<Interpreter
 /// The error for a version without a row.
 pub(super) fn unknown(found: String) -> PythonError {
     let name =
-        |row: &&Layout| format!("3.{}{}", row.minor, if row.free_threaded { "t" } else { "" });
+        |row: &&PythonLayout| format!("3.{}{}", row.minor, if row.free_threaded { "t" } else { "" });
     let known: Vec<String> = ROWS.iter().map(name).collect();
     PythonError::UnknownVersion { found, known: known.join(", ") }
 }
@@ -111,7 +111,7 @@ fn runtime(
     let mut objects: Vec<&Mapping> = mappings
         .iter()
         .filter(|m| m.offset == 0 && m.readable && m.path.is_some())
-        .take(MOST_OBJECTS)
+        .take(MAX_OBJECTS)
         .collect();
     objects.sort_by_key(|m| (rank(m), m.start));
     for mapping in objects {
@@ -147,7 +147,7 @@ fn without_runtime(process: &Process, memory: &dyn Memory, mappings: &Mappings) 
     let program = process.program().map(|p| p.display().to_string()).unwrap_or_default();
     let library = mappings
         .object(|name| name.starts_with("libpython"))
-        .and_then(|m| Some((m, Version::from_name(m.file_name()?)?)));
+        .and_then(|m| Some((m, PythonVersion::from_name(m.file_name()?)?)));
     if let Some((mapping, version)) = library
         && LoadedObject::read(memory, mapping).is_ok()
     {
@@ -162,15 +162,15 @@ fn without_runtime(process: &Process, memory: &dyn Memory, mappings: &Mappings) 
 
 /// A version of CPython.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Version {
+struct PythonVersion {
     major: u8,
     minor: u8,
     text: String,
 }
 
-impl Version {
+impl PythonVersion {
     /// From `PY_VERSION_HEX` (Include/patchlevel.h).
-    fn from_hex(hex: u32) -> Version {
+    fn from_hex(hex: u32) -> PythonVersion {
         let [stage, micro, minor, major] = hex.to_le_bytes();
         let mut text = format!("{major}.{minor}.{micro}");
         match stage >> 4 {
@@ -179,16 +179,16 @@ impl Version {
             0xc => text.push_str(&format!("rc{}", stage & 15)),
             _ => {}
         }
-        Version { major, minor, text }
+        PythonVersion { major, minor, text }
     }
 
     /// From a file name: `libpython3.9.so.1.0`, `python3.9`.
-    fn from_name(name: &str) -> Option<Version> {
+    fn from_name(name: &str) -> Option<PythonVersion> {
         let rest = &name[name.find("python")? + "python".len()..];
         let (major, rest) = rest.split_once('.')?;
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         let (major, minor) = (major.parse().ok()?, rest[..digits].parse().ok()?);
-        Some(Version { major, minor, text: format!("{major}.{minor}") })
+        Some(PythonVersion { major, minor, text: format!("{major}.{minor}") })
     }
 
     /// From the text that `Py_GetVersion` builds when the interpreter starts (Python/getversion.c),
@@ -197,17 +197,17 @@ impl Version {
         memory: &dyn Memory,
         mappings: &Mappings,
         object: &LoadedObject,
-    ) -> Option<Version> {
+    ) -> Option<PythonVersion> {
         mappings.iter().filter(|m| m.writable && m.readable && object.contains(m.start)).find_map(
             |m| {
-                let len = ((m.end.0 - m.start.0) as usize).min(MOST_SEARCHED);
-                Version::in_bytes(&memory.vec(m.start, len).ok()?)
+                let len = ((m.end.0 - m.start.0) as usize).min(MAX_SEARCHED_BYTES);
+                PythonVersion::in_bytes(&memory.vec(m.start, len).ok()?)
             },
         )
     }
 
     /// The first text like `3.9.18 (main, Aug 24 2023, …`.
-    fn in_bytes(bytes: &[u8]) -> Option<Version> {
+    fn in_bytes(bytes: &[u8]) -> Option<PythonVersion> {
         bytes.windows(2).enumerate().filter(|(_, pair)| *pair == b"3.").find_map(|(at, _)| {
             let end = bytes.len().min(at + 24);
             let text = bytes.get(at..end)?;
@@ -215,7 +215,7 @@ impl Version {
             let text = std::str::from_utf8(text).ok()?;
             let (minor, patch) = text.strip_prefix("3.")?.split_once('.')?;
             let minor = minor.parse().ok()?;
-            patch.starts_with(|c: char| c.is_ascii_digit()).then(|| Version {
+            patch.starts_with(|c: char| c.is_ascii_digit()).then(|| PythonVersion {
                 major: 3,
                 minor,
                 text: text.trim_end_matches('+').to_owned(),
@@ -230,15 +230,15 @@ mod tests {
 
     #[test]
     fn versions_are_read_from_numbers_names_and_memory() {
-        assert_eq!(Version::from_hex(0x030c_01f0).text, "3.12.1");
-        assert_eq!(Version::from_hex(0x030e_00b2).text, "3.14.0b2");
-        let from_name = |name| Version::from_name(name).map(|v| v.text);
+        assert_eq!(PythonVersion::from_hex(0x030c_01f0).text, "3.12.1");
+        assert_eq!(PythonVersion::from_hex(0x030e_00b2).text, "3.14.0b2");
+        let from_name = |name| PythonVersion::from_name(name).map(|v| v.text);
         assert_eq!(from_name("libpython3.10.so.1.0").as_deref(), Some("3.10"));
         assert_eq!(from_name("python3.9").as_deref(), Some("3.9"));
         assert_eq!(from_name("python3"), None);
-        let found = Version::in_bytes(b"\0\x003.1 (x) 3.9.18 (main, Aug 24 2023, 13:18:16) \0");
+        let found = PythonVersion::in_bytes(b"\0\x003.1 (x) 3.9.18 (main, Aug 24 2023, 13:18:16) \0");
         assert_eq!(found.unwrap().text, "3.9.18");
-        assert_eq!(Version::in_bytes(b"3.9.18"), None);
+        assert_eq!(PythonVersion::in_bytes(b"3.9.18"), None);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Where a CPython keeps what the reader needs: offsets and encodings, as data.
 //!
 //! The walkers know no version. Everything in which versions differ is a value here; the values come
-//! from [`rows`](super::rows), and from the target's own `_Py_DebugOffsets` where it has one.
+//! from [`rows`](super::layout_tables), and from the target's own `_Py_DebugOffsets` where it has one.
 
 use std::fmt;
 
-use crate::model::ObjectHead;
+use crate::model::PyObjectHeader;
 use crate::target::{Addr, Field, Scalar};
 
 /// Where the offsets of the interpreter's structures came from.
@@ -32,7 +32,7 @@ impl fmt::Display for LayoutSource {
 
 /// Where one minor version of CPython keeps what the reader needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct PythonLayout {
     pub(super) minor: u8,
     /// Built without a GIL (`--disable-gil`, `python3.14t`).
     pub(super) free_threaded: bool,
@@ -98,7 +98,7 @@ pub(super) struct ThreadLayout {
 
 /// How a frame says which instruction it executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Instruction {
+pub(super) enum InstructionLayout {
     /// Offset in the bytecode, in bytes.
     Bytes(Field<i32>),
     /// Offset in the bytecode, in two-byte units.
@@ -118,7 +118,7 @@ pub(super) enum SavedStack {
 
 /// How the frame is marked that C code called, and below which a stack continues in its C caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum EntryFrame {
     /// Not at all.
     Unmarked,
     /// `is_entry` is set in it.
@@ -135,11 +135,11 @@ pub(super) struct FrameLayout {
     /// The code object; since 3.14 with a tag in its low bits.
     pub(super) code: Field<Addr>,
     pub(super) previous: Field<Addr>,
-    pub(super) instruction: Instruction,
+    pub(super) instruction: InstructionLayout,
     /// A byte, and its value while the frame is on a stack.
     pub(super) executing: Option<(Field<u8>, u8)>,
     pub(super) saved_stack: SavedStack,
-    pub(super) entry: Entry,
+    pub(super) entry: EntryFrame,
     /// `tlbc_index`: which thread's copy of the bytecode it executes (3.14+ without a GIL).
     pub(super) copy: Option<Field<u32>>,
 }
@@ -166,7 +166,7 @@ pub(super) struct CodeLayout {
     pub(super) line_table: Field<Addr>,
     pub(super) first_line: Field<u32>,
     pub(super) line_format: LineFormat,
-    /// Where the bytecode begins, for [`Instruction::Pointer`].
+    /// Where the bytecode begins, for [`InstructionLayout::Pointer`].
     pub(super) instructions: usize,
     /// `co_version`: never the same in two code objects of one interpreter, unless 0.
     pub(super) version: Option<Field<u32>>,
@@ -176,7 +176,7 @@ pub(super) struct CodeLayout {
 
 /// How an object's references are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum References {
+pub(super) enum RefcountLayout {
     /// In one number, which is negative for immortal objects since 3.12 (Include/refcount.h).
     One(Field<i32>),
     /// Without a GIL: by the thread that owns it, and by all others in the upper bits of a second number; bits in `flags`
@@ -189,7 +189,7 @@ pub(super) enum References {
 pub(super) struct ObjectLayout {
     /// Bytes of `PyObject`, with which every object begins.
     pub(super) head_len: usize,
-    pub(super) references: References,
+    pub(super) references: RefcountLayout,
     pub(super) type_of: Field<Addr>,
     pub(super) bytes_len: Field<u64>,
     pub(super) bytes_start: usize,
@@ -207,14 +207,14 @@ pub(super) struct ObjectLayout {
 
 impl ObjectLayout {
     /// With what every object begins.
-    pub(super) const fn head(&self) -> ObjectHead {
-        ObjectHead { len: self.head_len, class: self.type_of.offset }
+    pub(super) const fn head(&self) -> PyObjectHeader {
+        PyObjectHeader { len: self.head_len, class: self.type_of.offset }
     }
 
     /// Where a field of an object lies, given where it lies in a build with a GIL: for what is the same in all versions but
     /// for the length of the object's head.
-    pub(super) const fn past<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
-        Field::at(self.head().past(usual.offset))
+    pub(super) const fn shift<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
+        Field::at(self.head().shift(usual.offset))
     }
 }
 
@@ -242,7 +242,7 @@ pub(super) struct DictLayout {
 
 /// Where an instance keeps its attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attributes {
+pub(super) enum AttributeLayout {
     /// In the dictionary at `tp_dictoffset`.
     Dict,
     /// 3.11: in a dictionary before the object, or in an array of values, both at negative offsets.
@@ -260,7 +260,7 @@ pub(super) struct InstanceLayout {
     pub(super) dict_offset: Field<i64>,
     pub(super) basic_size: Field<u64>,
     pub(super) cached_keys: Field<Addr>,
-    pub(super) attributes: Attributes,
+    pub(super) attributes: AttributeLayout,
 }
 
 /// Where `struct _gc_runtime_state` begins.

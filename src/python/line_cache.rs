@@ -1,11 +1,11 @@
 //! Source text that is in no file: cells of notebooks and executed code, as the target's `linecache` has it.
 
-use super::heap::Heap;
+use super::heap::PythonHeap;
 use super::interpreter::Interpreter;
 use crate::target::{Memory, PageCache, Process};
 
 /// More lines than a cell has.
-const MOST_LINES: usize = 65_536;
+const MAX_LINES: usize = 65_536;
 
 /// Reads `linecache.cache` of a process, which runs on: what does not look right is not taken.
 pub struct LineCache {
@@ -24,14 +24,14 @@ impl LineCache {
     pub fn text(&self, name: &str) -> Option<String> {
         let memory: Box<dyn Memory> = Box::new(self.process.memory());
         let memory = PageCache::new(memory);
-        let heap = Heap::unlisted(&memory, &self.interpreter);
+        let heap = PythonHeap::unlisted(&memory, &self.interpreter);
         let (_, module) = heap.modules().into_iter().find(|(name, _)| name == "linecache")?;
         let cache = heap.named_value(module, "cache")?;
         let entry = heap.named_value(cache, name)?;
         let parts = heap.items(entry);
         let [_, _, lines, _] = parts[..] else { return None };
         let lines = heap.items(lines);
-        if lines.is_empty() || lines.len() > MOST_LINES {
+        if lines.is_empty() || lines.len() > MAX_LINES {
             return None;
         }
         lines.into_iter().map(|line| heap.text(line)).collect()

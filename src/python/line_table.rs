@@ -4,17 +4,17 @@ use super::layout::LineFormat;
 
 /// The lines of one code object, by offset in its bytecode.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Lines {
+pub(super) struct CodeLines {
     first_line: u32,
     /// Where a run of instructions begins (bytes), and its line; 0 where it has none.
     runs: Vec<(u32, u32)>,
     last_line: u32,
 }
 
-impl Lines {
+impl CodeLines {
     /// Decodes a table. Damaged tables give wrong lines, never a failure.
-    pub(super) fn decode(format: LineFormat, table: &[u8], first_line: u32) -> Lines {
-        let mut lines = Lines { first_line, runs: Vec::new(), last_line: first_line };
+    pub(super) fn decode(format: LineFormat, table: &[u8], first_line: u32) -> CodeLines {
+        let mut lines = CodeLines { first_line, runs: Vec::new(), last_line: first_line };
         match format {
             LineFormat::Increments => lines.increments(table),
             LineFormat::Ranges => lines.ranges(table),
@@ -141,7 +141,7 @@ mod tests {
     fn the_example_of_lnotab_notes() {
         // Objects/lnotab_notes.txt: byte code offsets 0 6 50 350 361, source lines 1 2 7 207 208.
         let table = [6, 1, 44, 5, 255, 0, 45, 127, 0, 73, 11, 1];
-        let lines = Lines::decode(LineFormat::Increments, &table, 1);
+        let lines = CodeLines::decode(LineFormat::Increments, &table, 1);
         let at: Vec<u32> = [-1, 0, 6, 49, 50, 349, 350, 361].map(|o| lines.at(o)).to_vec();
         assert_eq!(at, [1, 1, 2, 2, 7, 7, 207, 208]);
         assert_eq!(lines.last_line(), 208);
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_range_without_a_line_has_none() {
         let table = [4, 0, 2, 0x80, 6, 2];
-        let lines = Lines::decode(LineFormat::Ranges, &table, 10);
+        let lines = CodeLines::decode(LineFormat::Ranges, &table, 10);
         assert_eq!([0, 4, 6, 11].map(|o| lines.at(o)), [10, 0, 12, 12]);
     }
 
@@ -158,7 +158,7 @@ mod tests {
     fn every_kind_of_location_is_decoded() {
         // RESUME without columns (+0), short form, one-line form +1, long form -1 line, none.
         let table = [0xe8, 0x00, 0x80, 0x11, 0xd9, 1, 2, 0xf0, 0x03, 0, 1, 2, 0xf8];
-        let lines = Lines::decode(LineFormat::Locations, &table, 5);
+        let lines = CodeLines::decode(LineFormat::Locations, &table, 5);
         assert_eq!([0, 2, 4, 6, 8, 10].map(|o| lines.at(o)), [5, 5, 6, 6, 5, 0]);
         assert_eq!(lines.last_line(), 6);
     }
@@ -167,7 +167,7 @@ mod tests {
         #[test]
         fn no_table_fails(table in proptest::collection::vec(any::<u8>(), 0..300), first in any::<u32>(), at in any::<i64>()) {
             for format in [LineFormat::Increments, LineFormat::Ranges, LineFormat::Locations] {
-                let lines = Lines::decode(format, &table, first);
+                let lines = CodeLines::decode(format, &table, first);
                 let _ = (lines.at(at), lines.last_line());
             }
         }

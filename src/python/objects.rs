@@ -4,30 +4,30 @@ use super::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// The longest text taken (bytes); a longer one is cut.
-pub(super) const LONGEST_TEXT: usize = 4096;
+pub(super) const MAX_STRING_LEN: usize = 4096;
 /// Bytes of the head of a string, at most.
 const LONGEST_HEAD: usize = 128;
 /// The longest bytes object taken; a longer one is refused.
-pub(super) const LONGEST_BYTES: usize = 1 << 20;
+pub(super) const MAX_BYTES_LEN: usize = 1 << 20;
 
 /// Why an object could not be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ObjectFault {
+pub(super) enum ObjectDecodeError {
     /// It could not be read.
     Memory(MemoryError),
     /// It does not look like what it should be.
-    Odd,
+    Malformed,
 }
 
-impl From<MemoryError> for ObjectFault {
+impl From<MemoryError> for ObjectDecodeError {
     fn from(error: MemoryError) -> Self {
-        ObjectFault::Memory(error)
+        ObjectDecodeError::Memory(error)
     }
 }
 
 /// A string of the target, and where its characters lie there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Text {
+pub(super) struct PyString {
     pub(super) text: String,
     /// Where the characters are.
     pub(super) at: Addr,
@@ -41,28 +41,28 @@ pub(super) fn text(
     memory: &dyn Memory,
     layout: &ObjectLayout,
     at: Addr,
-) -> Result<Text, ObjectFault> {
+) -> Result<PyString, ObjectDecodeError> {
     if !at.is_plausible() {
-        return Err(ObjectFault::Odd);
+        return Err(ObjectDecodeError::Malformed);
     }
     let mut head = [0; LONGEST_HEAD];
-    let head = head.get_mut(..layout.compact_start).ok_or(ObjectFault::Odd)?;
+    let head = head.get_mut(..layout.compact_start).ok_or(ObjectDecodeError::Malformed)?;
     memory.read(at, head)?;
-    let (Some(len), Some(state)) = (layout.text_len.of(head), layout.text_state.of(head)) else {
-        return Err(ObjectFault::Odd);
+    let (Some(len), Some(state)) = (layout.text_len.get(head), layout.text_state.get(head)) else {
+        return Err(ObjectDecodeError::Malformed);
     };
     let kind = state >> layout.text_kind_bit & 7;
     let compact = state >> layout.text_compact_bit & 1 == 1;
     let ascii = state >> layout.text_ascii_bit & 1 == 1;
     if !compact || !matches!(kind, 1 | 2 | 4) || (ascii && kind != 1) || len > 1 << 24 {
-        return Err(ObjectFault::Odd);
+        return Err(ObjectDecodeError::Malformed);
     }
     let start = if ascii { layout.ascii_start } else { layout.compact_start };
     let width = kind as usize;
-    let bytes = (len as usize * width).min(LONGEST_TEXT);
+    let bytes = (len as usize * width).min(MAX_STRING_LEN);
     let at = at + start as u64;
     let stored = memory.vec(at, bytes)?;
-    Ok(Text { text: decode(&stored, width), at, stored })
+    Ok(PyString { text: decode(&stored, width), at, stored })
 }
 
 fn decode(stored: &[u8], width: usize) -> String {
@@ -88,16 +88,16 @@ pub(super) fn bytes(
     memory: &dyn Memory,
     layout: &ObjectLayout,
     at: Addr,
-) -> Result<Vec<u8>, ObjectFault> {
+) -> Result<Vec<u8>, ObjectDecodeError> {
     if !at.is_plausible() {
-        return Err(ObjectFault::Odd);
+        return Err(ObjectDecodeError::Malformed);
     }
     let head = memory.vec(at, layout.bytes_len.end())?;
-    match layout.bytes_len.of(&head) {
-        Some(len) if len <= LONGEST_BYTES as u64 => {
+    match layout.bytes_len.get(&head) {
+        Some(len) if len <= MAX_BYTES_LEN as u64 => {
             Ok(memory.vec(at + layout.bytes_start as u64, len as usize)?)
         }
-        _ => Err(ObjectFault::Odd),
+        _ => Err(ObjectDecodeError::Malformed),
     }
 }
 
@@ -106,28 +106,28 @@ pub(super) fn small_int(
     memory: &dyn Memory,
     layout: &ObjectLayout,
     at: Addr,
-) -> Result<u64, ObjectFault> {
+) -> Result<u64, ObjectDecodeError> {
     if !at.is_plausible() {
-        return Err(ObjectFault::Odd);
+        return Err(ObjectDecodeError::Malformed);
     }
     let bytes = memory.vec(at, layout.int_digits + 8)?;
     // Since 3.12 the number of digits is kept with the sign, 2 for less than zero; before, it is negative itself.
-    let tag = layout.int_len.of(&bytes).ok_or(ObjectFault::Odd)?;
+    let tag = layout.int_len.get(&bytes).ok_or(ObjectDecodeError::Malformed)?;
     if layout.int_len_bit > 0 && tag & 3 == 2 {
-        return Err(ObjectFault::Odd);
+        return Err(ObjectDecodeError::Malformed);
     }
-    let digit = |n: usize| Field::<u32>::at(layout.int_digits + 4 * n).of(&bytes).map(u64::from);
+    let digit = |n: usize| Field::<u32>::at(layout.int_digits + 4 * n).get(&bytes).map(u64::from);
     match (tag >> layout.int_len_bit, digit(0), digit(1)) {
         (0, _, _) => Ok(0),
         (1, Some(low), _) => Ok(low),
         (2, Some(low), Some(high)) => Ok(high << 30 | low),
-        _ => Err(ObjectFault::Odd),
+        _ => Err(ObjectDecodeError::Malformed),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::row;
+    use super::super::layout_tables::row;
     use super::*;
     use crate::target::MemoryImage;
 
@@ -160,8 +160,8 @@ mod tests {
         let layout = &row(12, false).unwrap().object;
         for (state, len) in [(0, 3), (3 << 2 | 1 << 5, 3), (1 << 2 | 1 << 5, 1 << 40)] {
             let image = string(state, 56, len, b"abc");
-            assert_eq!(text(&image, layout, Addr(0x5000)), Err(ObjectFault::Odd));
+            assert_eq!(text(&image, layout, Addr(0x5000)), Err(ObjectDecodeError::Malformed));
         }
-        assert_eq!(text(&MemoryImage::default(), layout, Addr(8)), Err(ObjectFault::Odd));
+        assert_eq!(text(&MemoryImage::default(), layout, Addr(8)), Err(ObjectDecodeError::Malformed));
     }
 }

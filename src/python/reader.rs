@@ -3,30 +3,30 @@
 use super::attribute::IntegerAttribute;
 use super::error::PythonError;
 use super::fallback::PySpyReader;
-use super::heap::{Heap, HeapError, Listing};
+use super::heap::{PythonHeap, HeapError, Listing};
 use super::interpreter;
 use super::layout::LayoutSource;
 use super::line_cache::LineCache;
-use super::own::{OwnReader, SampleStats};
-use super::probed::ProbedStacks;
-use super::raised::Exceptions;
+use super::stack_sampler::{StackSampler, SampleStats};
+use super::bpf_stacks::StackSymbolizer;
+use super::exceptions::ExceptionFinder;
 use super::variables::IntegerVariable;
-use crate::model::{FrameWalk, ObjectHead, StackTable, ThreadId, ThreadSample};
+use crate::model::{UnwindInfo, PyObjectHeader, StackTable, ThreadId, ThreadSample};
 use crate::target::{PageCache, Process, is_no_more_than_the_job};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
 pub struct PythonReader {
-    reader: Reader,
+    reader: ReaderBackend,
 }
 
-enum Reader {
-    Own(Box<OwnReader>),
+enum ReaderBackend {
+    Own(Box<StackSampler>),
     PySpy(Box<PySpyReader>),
 }
 
 /// What a reader covers, and by which knowledge of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Coverage {
+pub struct ReaderCoverage {
     /// Version of the target's CPython.
     pub version: String,
     /// Where the knowledge of its structures comes from.
@@ -58,7 +58,7 @@ impl PythonReader {
                 | PythonError::Unsupported { .. }
                 | PythonError::LayoutMismatch { .. }),
             ) => match PySpyReader::attach(process) {
-                Ok(reader) => Ok(PythonReader { reader: Reader::PySpy(Box::new(reader)) }),
+                Ok(reader) => Ok(PythonReader { reader: ReaderBackend::PySpy(Box::new(reader)) }),
                 // Why the own reader refuses says more than what py-spy stumbles over.
                 Err(_) => Err(error),
             },
@@ -72,25 +72,25 @@ impl PythonReader {
         let found = interpreter::find(process, &memory)?;
         // A handle of its own: names and states of threads are looked up while sampling.
         let handle = Process::open(process.pid())?;
-        let mut own = OwnReader::new(process.pid(), Some(handle), Box::new(memory), found);
+        let mut own = StackSampler::new(process.pid(), Some(handle), Box::new(memory), found);
         own.verify()?;
-        Ok(PythonReader { reader: Reader::Own(Box::new(own)) })
+        Ok(PythonReader { reader: ReaderBackend::Own(Box::new(own)) })
     }
 
     /// The version of the target's CPython: `3.12.1`, `3.14.4t` for one without a GIL, or `3.9` where the patch release is not
     /// known.
     pub fn version(&self) -> &str {
         match &self.reader {
-            Reader::Own(own) => &own.interpreter().version,
-            Reader::PySpy(py_spy) => py_spy.version(),
+            ReaderBackend::Own(own) => &own.interpreter().version,
+            ReaderBackend::PySpy(py_spy) => py_spy.version(),
         }
     }
 
     /// Where the knowledge of the target's structures comes from.
     pub fn source(&self) -> LayoutSource {
         match &self.reader {
-            Reader::Own(own) => own.interpreter().source,
-            Reader::PySpy(_) => LayoutSource::PySpy,
+            ReaderBackend::Own(own) => own.interpreter().source,
+            ReaderBackend::PySpy(_) => LayoutSource::PySpy,
         }
     }
 
@@ -109,25 +109,25 @@ impl PythonReader {
         out: &mut Vec<ThreadSample>,
     ) -> Result<SampleStats, PythonError> {
         match &mut self.reader {
-            Reader::Own(own) => own.sample(table, out),
-            Reader::PySpy(py_spy) => py_spy.sample(table, out),
+            ReaderBackend::Own(own) => own.sample(table, out),
+            ReaderBackend::PySpy(py_spy) => py_spy.sample(table, out),
         }
     }
 
     /// Forgets the numbers it was given: the next sample has another table.
     pub fn forget_numbers(&mut self) {
         match &mut self.reader {
-            Reader::Own(own) => own.forget_numbers(),
+            ReaderBackend::Own(own) => own.forget_numbers(),
             // It asks the table for every number anew.
-            Reader::PySpy(_) => {}
+            ReaderBackend::PySpy(_) => {}
         }
     }
 
     /// The threads of the last sample, with or without frames, as numbered in its table.
     pub fn threads(&self) -> Vec<ThreadId> {
         match &self.reader {
-            Reader::Own(own) => own.threads().collect(),
-            Reader::PySpy(py_spy) => py_spy.threads().to_vec(),
+            ReaderBackend::Own(own) => own.threads().collect(),
+            ReaderBackend::PySpy(py_spy) => py_spy.threads().to_vec(),
         }
     }
 
@@ -135,10 +135,10 @@ impl PythonReader {
     ///
     /// # Errors
     /// [`PythonError::Unsupported`] when py-spy reads the stacks, because nothing is known of the layout.
-    pub fn frame_walk(&mut self) -> Result<FrameWalk, PythonError> {
+    pub fn unwind_info(&mut self) -> Result<UnwindInfo, PythonError> {
         match &mut self.reader {
-            Reader::Own(own) => own.frame_walk(),
-            Reader::PySpy(py_spy) => Err(PythonError::Unsupported {
+            ReaderBackend::Own(own) => own.unwind_info(),
+            ReaderBackend::PySpy(py_spy) => Err(PythonError::Unsupported {
                 version: py_spy.version().to_owned(),
                 what: "walking its stacks in the kernel",
             }),
@@ -147,23 +147,23 @@ impl PythonReader {
 
     /// What names the stacks that a kernel program walked in `process`, the one attached to; `None`
     /// when py-spy reads the stacks.
-    pub fn probed_stacks(&self, process: &Process) -> Option<ProbedStacks> {
+    pub fn stack_symbolizer(&self, process: &Process) -> Option<StackSymbolizer> {
         match &self.reader {
-            Reader::Own(own) => {
-                Some(ProbedStacks::new(Box::new(process.memory()), own.interpreter()))
+            ReaderBackend::Own(own) => {
+                Some(StackSymbolizer::new(Box::new(process.memory()), own.interpreter()))
             }
-            Reader::PySpy(_) => None,
+            ReaderBackend::PySpy(_) => None,
         }
     }
 
     /// What reads source text that is in no file out of `process`, the one attached to; `None` when py-spy reads the stacks.
     pub fn line_cache(&self, process: &Process) -> Option<LineCache> {
         match &self.reader {
-            Reader::Own(own) => {
+            ReaderBackend::Own(own) => {
                 let process = Process::open(process.pid()).ok()?;
                 Some(LineCache::new(process, own.interpreter().clone()))
             }
-            Reader::PySpy(_) => None,
+            ReaderBackend::PySpy(_) => None,
         }
     }
 
@@ -171,11 +171,11 @@ impl PythonReader {
     /// reads the stacks.
     pub fn integer_variable(&self, process: &Process, name: &str) -> Option<IntegerVariable> {
         match &self.reader {
-            Reader::Own(own) => {
+            ReaderBackend::Own(own) => {
                 let process = Process::open(process.pid()).ok()?;
                 Some(IntegerVariable::new(process, own.interpreter().clone(), name))
             }
-            Reader::PySpy(_) => None,
+            ReaderBackend::PySpy(_) => None,
         }
     }
 
@@ -188,30 +188,30 @@ impl PythonReader {
         name: &'static str,
     ) -> Option<IntegerAttribute> {
         match &self.reader {
-            Reader::Own(own) => {
+            ReaderBackend::Own(own) => {
                 let process = Process::open(process.pid()).ok()?;
                 IntegerAttribute::new(process, own.interpreter().clone(), object, name)
             }
-            Reader::PySpy(_) => None,
+            ReaderBackend::PySpy(_) => None,
         }
     }
 
     /// What looks for exceptions of the class `class` in `process`, the one attached to; `None` when py-spy reads the stacks.
-    pub fn exceptions(&self, process: &Process, class: &'static str) -> Option<Exceptions> {
+    pub fn exceptions(&self, process: &Process, class: &'static str) -> Option<ExceptionFinder> {
         match &self.reader {
-            Reader::Own(own) => {
+            ReaderBackend::Own(own) => {
                 let process = Process::open(process.pid()).ok()?;
-                Some(Exceptions::new(process, own.interpreter().clone(), class))
+                Some(ExceptionFinder::new(process, own.interpreter().clone(), class))
             }
-            Reader::PySpy(_) => None,
+            ReaderBackend::PySpy(_) => None,
         }
     }
 
     /// With what every object of this CPython begins; the usual one where py-spy reads the stacks.
-    pub fn object_head(&self) -> ObjectHead {
+    pub fn object_head(&self) -> PyObjectHeader {
         match &self.reader {
-            Reader::Own(own) => own.interpreter().layout.object.head(),
-            Reader::PySpy(_) => ObjectHead::USUAL,
+            ReaderBackend::Own(own) => own.interpreter().layout.object.head(),
+            ReaderBackend::PySpy(_) => PyObjectHeader::USUAL,
         }
     }
 
@@ -219,7 +219,7 @@ impl PythonReader {
     ///
     /// # Errors
     /// [`HeapError::Collecting`] and [`HeapError::Changing`] pass; the others are final for this process.
-    pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<Heap<'a>, HeapError> {
+    pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<PythonHeap<'a>, HeapError> {
         self.heap_listed(memory, Listing::Whole)
     }
 
@@ -231,24 +231,24 @@ impl PythonReader {
         &self,
         memory: &'a PageCache,
         listing: Listing,
-    ) -> Result<Heap<'a>, HeapError> {
+    ) -> Result<PythonHeap<'a>, HeapError> {
         match &self.reader {
-            Reader::Own(own) => Heap::read(memory, own.interpreter(), own.process(), listing),
-            Reader::PySpy(py_spy) => {
+            ReaderBackend::Own(own) => PythonHeap::read(memory, own.interpreter(), own.process(), listing),
+            ReaderBackend::PySpy(py_spy) => {
                 Err(HeapError::Unsupported { version: py_spy.version().to_owned() })
             }
         }
     }
 
     /// What is covered, for `doctor`.
-    pub fn coverage(&self) -> Coverage {
+    pub fn coverage(&self) -> ReaderCoverage {
         let uncovered = match &self.reader {
-            Reader::Own(_) => Vec::new(),
-            Reader::PySpy(_) => vec![
+            ReaderBackend::Own(_) => Vec::new(),
+            ReaderBackend::PySpy(_) => vec![
                 "stacks are read by py-spy: slower, and torn stacks are not recognised",
                 "function names are not qualified",
             ],
         };
-        Coverage { version: self.version().to_owned(), layout: self.source(), uncovered }
+        ReaderCoverage { version: self.version().to_owned(), layout: self.source(), uncovered }
     }
 }

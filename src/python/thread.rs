@@ -1,20 +1,20 @@
 //! One thread of the target between samples: where its frames lay, what it did last, and its part of a batch.
 
-use super::batch::{Batch, Slot};
-use super::code::{Codes, Known};
-use super::heads::{Place, thread_len};
-use super::layout::Layout;
-use super::walk::{COMPARED, RawFrame, Walked, walk};
-use super::windows::Windows;
+use super::scatter_read::{ScatterRead, ReadSlot};
+use super::code_cache::{CodeCache, CodeLookup};
+use super::thread_list::{ThreadEntry, thread_len};
+use super::layout::PythonLayout;
+use super::walk::{COMPARED, RawFrame, WalkOutcome, walk};
+use super::read_windows::ReadWindows;
 use crate::model::{FrameId, StackId, StackTable, ThreadId};
 use crate::target::{Addr, Scalar};
 
 /// How many `_PyCFrame`s are kept in view: one per C call that calls back, of which the newest matter.
-const MOST_CFRAMES: usize = 4;
+const MAX_CFRAMES: usize = 4;
 
 /// What one batch said about a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ReadOutcome {
     /// Its stack; whether it ends in a waiting place; whether it was cut.
     Stack { stack: StackId, waits: bool, cut: bool },
     /// It has no Python frames.
@@ -31,24 +31,24 @@ pub(super) enum Outcome {
 
 /// A thread that is being sampled.
 #[derive(Debug)]
-pub(super) struct Sampled {
-    pub(super) place: Place,
+pub(super) struct SampledThread {
+    pub(super) place: ThreadEntry,
     pub(super) id: ThreadId,
     /// Whether the innermost frame or its instruction changed between the last two samples.
     pub(super) moved: bool,
     /// The kernel's state of the thread when it was last looked up.
     pub(super) os_state: Option<char>,
     /// What this sample found; `None` until then.
-    pub(super) found: Option<Outcome>,
+    pub(super) found: Option<ReadOutcome>,
     /// How often this sample found it torn.
     pub(super) tears: u32,
     /// Whether this sample needs no further read of it.
     pub(super) done: bool,
-    windows: Windows,
-    cframes: Vec<(Addr, Slot, Slot)>,
-    state_slot: Slot,
-    head_again: Slot,
-    end_slot: Slot,
+    windows: ReadWindows,
+    cframes: Vec<(Addr, ReadSlot, ReadSlot)>,
+    state_slot: ReadSlot,
+    head_again: ReadSlot,
+    end_slot: ReadSlot,
     last: Option<RawFrame>,
     /// The stack of the last sample, outermost first: most of it is the next one's too.
     stacks: Vec<(FrameId, StackId)>,
@@ -56,7 +56,7 @@ pub(super) struct Sampled {
 
 /// Buffers shared by all threads.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct ReadBuffers {
     raw: Vec<RawFrame>,
     frames: Vec<FrameId>,
     /// Code objects to be read.
@@ -64,17 +64,17 @@ pub(super) struct Scratch {
 }
 
 /// What all threads of a reader share while they are examined.
-pub(super) struct Shared<'a> {
-    pub(super) layout: &'a Layout,
-    pub(super) codes: &'a mut Codes,
+pub(super) struct SampleContext<'a> {
+    pub(super) layout: &'a PythonLayout,
+    pub(super) codes: &'a mut CodeCache,
     pub(super) table: &'a mut StackTable,
-    pub(super) scratch: &'a mut Scratch,
+    pub(super) scratch: &'a mut ReadBuffers,
 }
 
-impl Sampled {
+impl SampledThread {
     /// A thread not read yet.
-    pub(super) fn new(place: Place, id: ThreadId) -> Sampled {
-        Sampled {
+    pub(super) fn new(place: ThreadEntry, id: ThreadId) -> SampledThread {
+        SampledThread {
             place,
             id,
             moved: false,
@@ -82,11 +82,11 @@ impl Sampled {
             found: None,
             tears: 0,
             done: false,
-            windows: Windows::default(),
+            windows: ReadWindows::default(),
             cframes: Vec::new(),
-            state_slot: Slot::default(),
-            head_again: Slot::default(),
-            end_slot: Slot::default(),
+            state_slot: ReadSlot::default(),
+            head_again: ReadSlot::default(),
+            end_slot: ReadSlot::default(),
             last: None,
             stacks: Vec::new(),
         }
@@ -100,7 +100,7 @@ impl Sampled {
     }
 
     /// Asks for the thread state, the frames, the innermost frames again and the head again.
-    pub(super) fn push(&mut self, batch: &mut Batch, layout: &Layout) {
+    pub(super) fn push(&mut self, batch: &mut ScatterRead, layout: &PythonLayout) {
         self.state_slot = batch.push(self.place.at, thread_len(layout));
         let through = layout.thread.head_through;
         if let Some(field) = through {
@@ -119,17 +119,17 @@ impl Sampled {
     }
 
     /// Whether this piece was asked for by this thread.
-    pub(super) fn asked_for(&self, slot: Slot) -> bool {
+    pub(super) fn asked_for(&self, slot: ReadSlot) -> bool {
         (self.state_slot..=self.end_slot).contains(&slot)
     }
 
     /// Whether this piece is the thread state itself.
-    pub(super) fn is_state(&self, slot: Slot) -> bool {
+    pub(super) fn is_state(&self, slot: ReadSlot) -> bool {
         slot == self.state_slot
     }
 
     /// Forgets the place that could not be read.
-    pub(super) fn forget(&mut self, slot: Slot) {
+    pub(super) fn forget(&mut self, slot: ReadSlot) {
         self.windows.forget(slot);
         self.cframes.retain(|&(_, first, again)| first != slot && again != slot);
     }
@@ -140,36 +140,36 @@ impl Sampled {
     }
 
     /// Makes of the batch what it says about this thread.
-    pub(super) fn examine(&mut self, batch: &Batch, shared: &mut Shared<'_>) -> Outcome {
-        let Some(state) = batch.get(self.state_slot) else { return Outcome::Again };
+    pub(super) fn decode(&mut self, batch: &ScatterRead, shared: &mut SampleContext<'_>) -> ReadOutcome {
+        let Some(state) = batch.get(self.state_slot) else { return ReadOutcome::Again };
         let thread = &shared.layout.thread;
-        if thread.next.of(state) != Some(self.place.next)
-            || thread.identity.of(state) != Some(self.place.identity)
+        if thread.next.get(state) != Some(self.place.next)
+            || thread.identity.get(state) != Some(self.place.identity)
         {
-            return Outcome::Relist;
+            return ReadOutcome::Relist;
         }
-        let (Some(head), Some(again)) = (thread.head.of(state), pointer(batch, self.head_again))
+        let (Some(head), Some(again)) = (thread.head.get(state), pointer(batch, self.head_again))
         else {
-            return Outcome::Again;
+            return ReadOutcome::Again;
         };
         let heads = match thread.head_through {
             None => [head, again],
             // 3.11 and 3.12 are without a `_PyCFrame` only while the thread is made or unmade.
-            Some(_) if !head.is_plausible() => return Outcome::NoFrames,
-            Some(_) if head != again => return Outcome::Torn,
+            Some(_) if !head.is_plausible() => return ReadOutcome::NoFrames,
+            Some(_) if head != again => return ReadOutcome::Torn,
             Some(_) => match self.through(head, batch) {
                 Some(heads) => heads,
-                None => return Outcome::Again,
+                None => return ReadOutcome::Again,
             },
         };
         if heads == [Addr(0); 2] {
-            return Outcome::NoFrames;
+            return ReadOutcome::NoFrames;
         }
         let settled = heads[0] == heads[1];
-        let mut outcome = Outcome::Torn;
+        let mut outcome = ReadOutcome::Torn;
         for &head in heads.iter().take(if settled { 1 } else { 2 }) {
             outcome = self.follow(head, settled, batch, shared);
-            if outcome != Outcome::Torn {
+            if outcome != ReadOutcome::Torn {
                 break;
             }
         }
@@ -180,51 +180,51 @@ impl Sampled {
         &mut self,
         head: Addr,
         settled: bool,
-        batch: &Batch,
-        shared: &mut Shared<'_>,
-    ) -> Outcome {
+        batch: &ScatterRead,
+        shared: &mut SampleContext<'_>,
+    ) -> ReadOutcome {
         let (layout, raw) = (&shared.layout.frame, &mut shared.scratch.raw);
         let len = layout.len;
         match walk(layout, head, settled, &mut self.windows, batch, raw) {
-            Walked::Torn => Outcome::Torn,
-            Walked::Empty => Outcome::NoFrames,
-            Walked::Missing(at) => {
+            WalkOutcome::Torn => ReadOutcome::Torn,
+            WalkOutcome::Empty => ReadOutcome::NoFrames,
+            WalkOutcome::Missing(at) => {
                 self.windows.want(at, len);
-                Outcome::Again
+                ReadOutcome::Again
             }
-            Walked::Once => {
+            WalkOutcome::Once => {
                 let innermost = raw.iter().take(COMPARED).map(|frame| frame.at);
                 self.windows.read_again(innermost, len);
-                Outcome::Again
+                ReadOutcome::Again
             }
-            Walked::Whole { cut } => self.stack(cut, shared),
+            WalkOutcome::Whole { cut } => self.stack(cut, shared),
         }
     }
 
     /// Both copies of the head in the `_PyCFrame` at `at`; `None` when it was not asked for.
-    fn through(&mut self, at: Addr, batch: &Batch) -> Option<[Addr; 2]> {
+    fn through(&mut self, at: Addr, batch: &ScatterRead) -> Option<[Addr; 2]> {
         match self.cframes.iter().find(|cframe| cframe.0 == at) {
             Some(&(_, first, again)) => Some([pointer(batch, first)?, pointer(batch, again)?]),
             None => {
-                self.cframes.insert(0, (at, Slot::default(), Slot::default()));
-                self.cframes.truncate(MOST_CFRAMES);
+                self.cframes.insert(0, (at, ReadSlot::default(), ReadSlot::default()));
+                self.cframes.truncate(MAX_CFRAMES);
                 None
             }
         }
     }
 
-    fn stack(&mut self, cut: bool, shared: &mut Shared<'_>) -> Outcome {
-        let Shared { codes, table, scratch, .. } = shared;
+    fn stack(&mut self, cut: bool, shared: &mut SampleContext<'_>) -> ReadOutcome {
+        let SampleContext { codes, table, scratch, .. } = shared;
         let (mut unknown, mut unchecked, mut waits) = (false, false, false);
         scratch.frames.clear();
         for (depth, raw) in scratch.raw.iter().enumerate() {
             match codes.frame(raw, table) {
-                Known::Frame(frame, waits_there) => {
+                CodeLookup::Frame(frame, waits_there) => {
                     scratch.frames.push(frame);
                     waits |= depth == 0 && waits_there;
                 }
-                Known::Unchecked => unchecked = true,
-                Known::Unknown => {
+                CodeLookup::Unchecked => unchecked = true,
+                CodeLookup::Unknown => {
                     unknown = true;
                     if !scratch.unknown.contains(&raw.code) {
                         scratch.unknown.push(raw.code);
@@ -233,19 +233,19 @@ impl Sampled {
             }
         }
         if unknown {
-            return Outcome::Again;
+            return ReadOutcome::Again;
         }
         if unchecked {
-            return Outcome::Unchecked;
+            return ReadOutcome::Unchecked;
         }
         let mark = if cut { Some(codes.mark_of_a_cut(table)) } else { None };
         let Some(stack) = self.intern(mark, table, &scratch.frames) else {
-            return Outcome::NoFrames;
+            return ReadOutcome::NoFrames;
         };
         let leaf = scratch.raw.first().copied();
         self.moved = self.last.is_some() && self.last != leaf;
         self.last = leaf;
-        Outcome::Stack { stack, waits, cut }
+        ReadOutcome::Stack { stack, waits, cut }
     }
 
     /// The number of the stack, taking over what it shares with the last one.
@@ -271,6 +271,6 @@ impl Sampled {
     }
 }
 
-fn pointer(batch: &Batch, slot: Slot) -> Option<Addr> {
+fn pointer(batch: &ScatterRead, slot: ReadSlot) -> Option<Addr> {
     Addr::decode(batch.get(slot)?)
 }

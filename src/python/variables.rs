@@ -3,18 +3,18 @@
 use std::time::{Duration, Instant};
 
 use super::dicts;
-use super::heap::{Heap, Local, TAG};
+use super::heap::{PythonHeap, LocalVariable, TAG};
 use super::interpreter::Interpreter;
 use super::objects::small_int;
-use crate::model::{Watched, WatchedFrame, WatchedInteger};
+use crate::model::{StepCounterLocation, WatchedFrame, WatchedInteger};
 use crate::target::{Addr, Memory, PageCache, Process};
 
 /// Between two searches for a variable that is not there.
-const SEARCH_EVERY: Duration = Duration::from_millis(50);
+const SEARCH_INTERVAL: Duration = Duration::from_millis(50);
 /// The list of frames is short of some while a call begins or ends.
-const ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 /// Deeper stacks are not followed.
-const MOST_FRAMES: usize = 4096;
+const MAX_FRAMES: usize = 4096;
 
 /// A variable by its name, in the outermost function that has it, else among the variables of the program's main module.
 ///
@@ -23,7 +23,7 @@ pub struct IntegerVariable {
     process: Process,
     interpreter: Interpreter,
     name: String,
-    place: Option<Place>,
+    place: Option<VariableLocation>,
     searched: Option<Instant>,
     /// Searches in a row that did not find it.
     missed: u32,
@@ -35,7 +35,7 @@ pub struct IntegerVariable {
 
 /// Where it was found.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum VariableLocation {
     /// In a frame of a thread.
     Local { thread: Addr, frame: Addr, code: Addr, slot: Addr, cell_at: Option<Addr> },
     /// The value of a key of a module's dictionary.
@@ -58,7 +58,7 @@ impl IntegerVariable {
 
     /// Its value; `None` while no running function has it, or where it is no integer from 0 to 2⁶⁰.
     pub fn read(&mut self) -> Option<u64> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             if let Some(value) = self.place.and_then(|place| self.value(place)) {
                 self.missed = 0;
                 return Some(value);
@@ -66,7 +66,7 @@ impl IntegerVariable {
         }
         self.place = None;
         let now = Instant::now();
-        if self.searched.is_some_and(|searched| now - searched < SEARCH_EVERY) {
+        if self.searched.is_some_and(|searched| now - searched < SEARCH_INTERVAL) {
             return None;
         }
         self.searched = Some(now);
@@ -82,13 +82,13 @@ impl IntegerVariable {
     }
 
     /// Lets the next read search for it, if need be, however short ago that was done.
-    pub fn hurry(&mut self) {
+    pub fn retry_now(&mut self) {
         self.searched = None;
     }
 
     /// Where it was last found, for a program in the kernel that reads it at events; `None` where it was not, or where that
     /// program could not read it.
-    pub fn watched(&self) -> Option<Watched> {
+    pub fn location(&self) -> Option<StepCounterLocation> {
         let memory = self.process.memory();
         let memory: &dyn Memory = &memory;
         let layout = &self.interpreter.layout;
@@ -99,7 +99,7 @@ impl IntegerVariable {
             return None;
         }
         let (at, check_at, check, frame) = match self.place? {
-            Place::Local { thread, frame, code, slot, cell_at } => {
+            VariableLocation::Local { thread, frame, code, slot, cell_at } => {
                 let (check_at, check) = match cell_at {
                     Some(cell_at) => (cell_at, memory.pointer(cell_at).ok()?),
                     None => (layout.frame.code.in_target(frame), code),
@@ -107,12 +107,12 @@ impl IntegerVariable {
                 let frame = WatchedFrame { thread: thread.0, frame: frame.0 };
                 (slot, check_at, check, Some(frame))
             }
-            Place::Global { dict, key } => {
+            VariableLocation::Global { dict, key } => {
                 let place = dicts::place_of(memory, layout, dict, key).ok()??;
                 (place.value_at, place.table_at, place.table, None)
             }
         };
-        Some(Watched::Integer(WatchedInteger {
+        Some(StepCounterLocation::Integer(WatchedInteger {
             at: at.0,
             check_at: check_at.0,
             check: check.0,
@@ -122,18 +122,18 @@ impl IntegerVariable {
         }))
     }
 
-    fn value(&self, place: Place) -> Option<u64> {
+    fn value(&self, place: VariableLocation) -> Option<u64> {
         let memory = self.process.memory();
         let memory: &dyn Memory = &memory;
         let layout = &self.interpreter.layout;
         let reference = || match place {
-            Place::Local { thread, frame, code, slot, .. } => {
+            VariableLocation::Local { thread, frame, code, slot, .. } => {
                 // A frame that has ended keeps its last values until another takes its place.
                 self.runs(memory, thread, frame).then_some(())?;
                 (self.code(memory, frame)? == code).then_some(())?;
                 Some(Addr(memory.pointer(slot).ok()?.0 & !TAG))
             }
-            Place::Global { dict, key } => {
+            VariableLocation::Global { dict, key } => {
                 let entries = dicts::entries(memory, layout, dict).ok()?;
                 entries.into_iter().find(|(known, _)| *known == key).map(|(_, value)| value)
             }
@@ -158,7 +158,7 @@ impl IntegerVariable {
         if let Some(through) = layout.thread.head_through {
             at = at.and_then(|at| pointer(through.in_target(at)));
         }
-        for _ in 0..MOST_FRAMES {
+        for _ in 0..MAX_FRAMES {
             match at {
                 Some(here) if here == frame => return true,
                 Some(here) => at = pointer(layout.frame.previous.in_target(here)),
@@ -168,9 +168,9 @@ impl IntegerVariable {
         false
     }
 
-    fn search(&mut self) -> Option<Place> {
+    fn search(&mut self) -> Option<VariableLocation> {
         let copy = PageCache::new(Box::new(self.process.memory()));
-        let heap = Heap::unlisted(&copy, &self.interpreter);
+        let heap = PythonHeap::unlisted(&copy, &self.interpreter);
         let (wanted, function) = match self.name.rsplit_once(':') {
             Some((function, name)) => (name, Some(function)),
             None => (&*self.name, None),
@@ -190,9 +190,9 @@ impl IntegerVariable {
         });
         if let Some(local) = local {
             self.integer = class_of(local.value);
-            let Local { thread, frame, slot, cell_at, .. } = local;
+            let LocalVariable { thread, frame, slot, cell_at, .. } = local;
             let code = self.code(memory, frame)?;
-            return Some(Place::Local { thread, frame, code, slot, cell_at });
+            return Some(VariableLocation::Local { thread, frame, code, slot, cell_at });
         }
         if function.is_some() {
             return None;
@@ -207,6 +207,6 @@ impl IntegerVariable {
         let (key, value) =
             entries.into_iter().find(|&(key, value)| named(key) && is_integer(value))?;
         self.integer = class_of(value);
-        Some(Place::Global { dict, key })
+        Some(VariableLocation::Global { dict, key })
     }
 }

@@ -24,13 +24,13 @@
 //! within the time of one read, with another state in between at just the instants of copying; tests
 //! count such stacks and find none in ten thousands.
 
-use super::batch::Batch;
-use super::layout::{Entry, FrameLayout, Instruction, SavedStack};
-use super::windows::Windows;
+use super::scatter_read::ScatterRead;
+use super::layout::{EntryFrame, FrameLayout, InstructionLayout, SavedStack};
+use super::read_windows::ReadWindows;
 use crate::target::Addr;
 
 /// Deeper stacks are cut at their outer end, and marked.
-pub const MOST_FRAMES: usize = 4096;
+pub const MAX_FRAMES: usize = 4096;
 /// How many of the innermost frames are compared between the two copies.
 pub(super) const COMPARED: usize = 4;
 /// Frames no further apart than this are copied in one go.
@@ -47,14 +47,14 @@ pub(super) struct RawFrame {
     pub(super) code: Addr,
     /// Its caller's frame, or the shim between them.
     pub(super) previous: Addr,
-    /// Its [`Instruction`]: a pointer, or an offset in bytes.
+    /// Its [`InstructionLayout`]: a pointer, or an offset in bytes.
     pub(super) instruction: u64,
 }
 
 /// What a walk found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Walked {
-    /// A whole stack; `cut` when it was deeper than [`MOST_FRAMES`].
+pub(super) enum WalkOutcome {
+    /// A whole stack; `cut` when it was deeper than [`MAX_FRAMES`].
     Whole { cut: bool },
     /// A stack without a frame.
     Empty,
@@ -72,10 +72,10 @@ pub(super) fn walk(
     layout: &FrameLayout,
     head: Addr,
     settled: bool,
-    windows: &mut Windows,
-    batch: &Batch,
+    windows: &mut ReadWindows,
+    batch: &ScatterRead,
     out: &mut Vec<RawFrame>,
-) -> Walked {
+) -> WalkOutcome {
     out.clear();
     let mut at = head;
     let mut called_from_c = false;
@@ -86,15 +86,15 @@ pub(super) fn walk(
         if at == Addr(0) {
             break;
         }
-        if step == 2 * MOST_FRAMES || out.len() == MOST_FRAMES {
+        if step == 2 * MAX_FRAMES || out.len() == MAX_FRAMES {
             cut = true;
             break;
         }
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
-            return Walked::Torn;
+            return WalkOutcome::Torn;
         }
-        let Some(frame) = windows.first(batch, at, layout.len) else { return Walked::Missing(at) };
-        let Some(read) = FrameFields::of(layout, frame) else { return Walked::Torn };
+        let Some(frame) = windows.first(batch, at, layout.len) else { return WalkOutcome::Missing(at) };
+        let Some(read) = FrameFields::parse(layout, frame) else { return WalkOutcome::Torn };
         if read.shim {
             called_from_c = true;
             at = read.previous;
@@ -108,7 +108,7 @@ pub(super) fn walk(
             continue;
         }
         if !read.executing || !read.code.is_plausible() {
-            return Walked::Torn;
+            return WalkOutcome::Torn;
         }
         if !out.is_empty() && !called_from_c && read.runs == Some(true) {
             out.clear();
@@ -127,22 +127,22 @@ pub(super) fn walk(
     }
     if out.is_empty() {
         // The shim that a thread begins with (3.15), and nothing called yet.
-        return if settled { Walked::Empty } else { Walked::Torn };
+        return if settled { WalkOutcome::Empty } else { WalkOutcome::Torn };
     }
-    if !cut && !called_from_c && layout.entry != Entry::Unmarked {
-        return Walked::Torn;
+    if !cut && !called_from_c && layout.entry != EntryFrame::Unmarked {
+        return WalkOutcome::Torn;
     }
     // A generator's frame lies elsewhere than its caller's: copied so far apart, they need the head too.
-    let apart = layout.entry != Entry::Unmarked
+    let apart = layout.entry != EntryFrame::Unmarked
         && leaf_runs.is_none()
         && out.iter().take(2).any(|frame| frame.at.0.abs_diff(out[0].at.0) > NEAR);
     if !settled && (apart || leaf_runs == Some(false)) {
-        return Walked::Torn;
+        return WalkOutcome::Torn;
     }
     match unchanged(layout, leaf_runs, windows, batch, out) {
-        Some(true) => Walked::Whole { cut },
-        Some(false) => Walked::Torn,
-        None => Walked::Once,
+        Some(true) => WalkOutcome::Whole { cut },
+        Some(false) => WalkOutcome::Torn,
+        None => WalkOutcome::Once,
     }
 }
 
@@ -150,12 +150,12 @@ pub(super) fn walk(
 fn unchanged(
     layout: &FrameLayout,
     leaf_runs: Option<bool>,
-    windows: &Windows,
-    batch: &Batch,
+    windows: &ReadWindows,
+    batch: &ScatterRead,
     frames: &[RawFrame],
 ) -> Option<bool> {
     for (depth, frame) in frames.iter().take(COMPARED).enumerate() {
-        let again = FrameFields::of(layout, windows.second(batch, frame.at, layout.len)?)?;
+        let again = FrameFields::parse(layout, windows.second(batch, frame.at, layout.len)?)?;
         let may_run = depth == 0 && leaf_runs != Some(false);
         let same = again.code == frame.code
             && again.previous == frame.previous
@@ -182,27 +182,27 @@ pub(super) struct FrameFields {
 
 impl FrameFields {
     /// Those in a copy of the frame; `None` when it is too short.
-    pub(super) fn of(layout: &FrameLayout, bytes: &[u8]) -> Option<FrameFields> {
+    pub(super) fn parse(layout: &FrameLayout, bytes: &[u8]) -> Option<FrameFields> {
         let (entry, shim) = match layout.entry {
-            Entry::Unmarked => (false, false),
-            Entry::Flag(flag) => (flag.of(bytes)? != 0, false),
-            Entry::Shim { owner, from } => (false, owner.of(bytes)? >= from),
+            EntryFrame::Unmarked => (false, false),
+            EntryFrame::Flag(flag) => (flag.get(bytes)? != 0, false),
+            EntryFrame::Shim { owner, from } => (false, owner.get(bytes)? >= from),
         };
         Some(FrameFields {
-            code: Addr(layout.code.of(bytes)?.0 & !TAG),
-            previous: layout.previous.of(bytes)?,
+            code: Addr(layout.code.get(bytes)?.0 & !TAG),
+            previous: layout.previous.get(bytes)?,
             instruction: match layout.instruction {
-                Instruction::Bytes(field) => i64::from(field.of(bytes)?) as u64,
-                Instruction::Units(field) => (i64::from(field.of(bytes)?) * 2) as u64,
-                Instruction::Pointer(field) => field.of(bytes)?,
+                InstructionLayout::Bytes(field) => i64::from(field.get(bytes)?) as u64,
+                InstructionLayout::Units(field) => (i64::from(field.get(bytes)?) * 2) as u64,
+                InstructionLayout::Pointer(field) => field.get(bytes)?,
             },
             executing: match layout.executing {
-                Some((field, mark)) => field.of(bytes)? == mark,
+                Some((field, mark)) => field.get(bytes)? == mark,
                 None => true,
             },
             runs: match layout.saved_stack {
                 SavedStack::Unknown => None,
-                SavedStack::Index(field) => Some(field.of(bytes)? == -1),
+                SavedStack::Index(field) => Some(field.get(bytes)? == -1),
             },
             entry,
             shim,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use super::RenderError;
-use super::escape::Guard;
-use super::label::{Labels, one_line};
-use crate::analysis::{Folded, Label, Profile};
+use super::escape::EscapeGuard;
+use super::label::{FrameLabels, one_line};
+use crate::analysis::{FoldedProfile, StackLabel, Profile};
 
 /// How the frames of a flamegraph are named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,10 +21,10 @@ pub struct NameStyle {
 pub fn collapsed(
     out: &mut dyn Write,
     profile: &Profile,
-    folded: &Folded,
+    folded: &FoldedProfile,
     style: NameStyle,
 ) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
+    let out = &mut EscapeGuard::text(out);
     for (stack, bytes) in stacks(profile, folded, style) {
         writeln!(out, "{stack} {bytes}")?;
     }
@@ -32,8 +32,8 @@ pub fn collapsed(
 }
 
 /// What names the frames of a profile.
-pub(super) fn labels(profile: &Profile, style: NameStyle) -> Labels<'_> {
-    Labels {
+pub(super) fn labels(profile: &Profile, style: NameStyle) -> FrameLabels<'_> {
+    FrameLabels {
         stacks: profile.stacks(),
         directory: profile.start().and_then(|s| s.directory.as_deref()),
         full_filenames: style.full_filenames,
@@ -41,13 +41,13 @@ pub(super) fn labels(profile: &Profile, style: NameStyle) -> Labels<'_> {
 }
 
 /// The name of one frame, as the folded format can hold it.
-pub(super) fn label_text(labels: &Labels<'_>, label: &Label, style: NameStyle) -> String {
+pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: NameStyle) -> String {
     let text = match *label {
-        Label::Thread(thread) => labels.thread(thread),
-        Label::Frame(frame) => labels.frame(frame, !style.functions_only),
-        Label::Mark(mark) => mark.text().to_owned(),
-        Label::Node(site) => labels.node(site),
-        Label::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", labels.node(site)),
+        StackLabel::Thread(thread) => labels.thread(thread),
+        StackLabel::Frame(frame) => labels.frame(frame, !style.functions_only),
+        StackLabel::Pseudo(mark) => mark.text().to_owned(),
+        StackLabel::Node(site) => labels.node(site),
+        StackLabel::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", labels.node(site)),
     };
     step(&text)
 }
@@ -70,11 +70,11 @@ fn is_count(text: &str) -> bool {
 /// Stacks as text with their bytes; those that read alike are one.
 pub(super) fn stacks(
     profile: &Profile,
-    folded: &Folded,
+    folded: &FoldedProfile,
     style: NameStyle,
 ) -> BTreeMap<String, u64> {
     let labels = labels(profile, style);
-    let text = |label: &Label| label_text(&labels, label, style);
+    let text = |label: &StackLabel| label_text(&labels, label, style);
     let mut stacks = BTreeMap::new();
     for stack in &folded.stacks {
         let path: Vec<String> = stack.path.iter().map(text).collect();

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::RenderError;
 use super::dump::allocator_text;
-use super::escape::Guard;
+use super::escape::EscapeGuard;
 use super::fragmentation::fragmentation_text;
 use super::label::one_line;
 use super::size::optional_bytes;
-use crate::analysis::{Look, LookDevice, OutsideTorch, Shares};
-use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MissedWhy};
+use crate::analysis::{ProcessSnapshot, DeviceSnapshot, OutsideTorch, DeviceBreakdown};
+use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MissReason};
 
 /// One look at the machine's GPUs.
 pub struct DevicesView<'a> {
@@ -29,7 +29,7 @@ pub struct DevicesTarget {
     /// Whether memspy has paused it, and for how long, where that is known.
     pub paused: Option<Option<Duration>>,
     /// What was seen of it.
-    pub look: Look,
+    pub look: ProcessSnapshot,
 }
 
 impl DevicesView<'_> {
@@ -38,7 +38,7 @@ impl DevicesView<'_> {
     pub(super) fn used(
         &self,
         target: &DevicesTarget,
-    ) -> Vec<(Option<&DeviceStatus>, LookDevice, Shares)> {
+    ) -> Vec<(Option<&DeviceStatus>, DeviceSnapshot, DeviceBreakdown)> {
         let (pid, paused) = (target.pid, target.paused.is_some());
         let unknown: DeviceProcesses = Err("which GPU it is is not known".to_owned());
         let mut used = Vec::new();
@@ -51,7 +51,7 @@ impl DevicesView<'_> {
                 continue;
             }
             if is_used(pid, listed, &device) {
-                let shares = Shares::of(&device, listed, pid, paused);
+                let shares = DeviceBreakdown::new(&device, listed, pid, paused);
                 used.push((status, device, shares));
             }
         }
@@ -60,7 +60,7 @@ impl DevicesView<'_> {
 }
 
 /// Whether a process has memory on a device; what cannot be told apart counts as used.
-fn is_used(pid: u32, listed: &DeviceProcesses, device: &LookDevice) -> bool {
+fn is_used(pid: u32, listed: &DeviceProcesses, device: &DeviceSnapshot) -> bool {
     let sure = |listed: &Vec<DeviceProcess>| {
         listed.iter().all(|p| p.pid.is_some()) && !listed.iter().any(|p| p.pid == Some(pid))
     };
@@ -69,7 +69,7 @@ fn is_used(pid: u32, listed: &DeviceProcesses, device: &LookDevice) -> bool {
 
 /// Writes the look as text.
 pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
+    let out = &mut EscapeGuard::text(out);
     let driver = view.devices.iter().find_map(|d| d.driver_version.as_deref());
     let driver = one_line(driver.unwrap_or("unknown"));
     writeln!(out, "{}  driver {driver}", view.timestamp)?;
@@ -209,9 +209,9 @@ fn process_row(gpu: &str, process: &DeviceProcess) -> Vec<String> {
 
 /// A command line, cut where it becomes too long for a table.
 fn short(command: &str) -> String {
-    const MOST: usize = 100;
+    const MAX_COMMAND_LEN: usize = 100;
     let line = one_line(command);
-    match line.char_indices().nth(MOST) {
+    match line.char_indices().nth(MAX_COMMAND_LEN) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line,
     }
@@ -243,14 +243,14 @@ fn write_target(
         write_shares(out, device, shares)?;
     }
     for missed in look.missed() {
-        if let MissedWhy::Failed(why) = &missed.why {
+        if let MissReason::Failed(why) = &missed.why {
             writeln!(out, "  not read: {:?}: {}", missed.reader, one_line(why))?;
         }
     }
     Ok(())
 }
 
-fn write_shares(out: &mut dyn Write, device: &LookDevice, shares: &Shares) -> io::Result<()> {
+fn write_shares(out: &mut dyn Write, device: &DeviceSnapshot, shares: &DeviceBreakdown) -> io::Result<()> {
     let number = |index: Option<u32>| index.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
     let cuda = number(device.cuda_index.map(|c| c.0));
     writeln!(out, "  GPU {cuda} of the process, {} of nvidia-smi", number(device.nvml_index))?;

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::RenderError;
 use super::devices::{DevicesTarget, DevicesView};
 use super::fragmentation::fragmentation_json;
-use super::interchange::{Sheet, json_line, pretty_json};
-use crate::analysis::{LookDevice, OutsideTorch, Shares};
+use super::interchange::{CsvSheet, json_line, pretty_json};
+use crate::analysis::{DeviceSnapshot, OutsideTorch, DeviceBreakdown};
 use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus};
 
 /// Columns of every row: query keys of nvidia-smi.
@@ -50,7 +50,7 @@ const PROCESS_KEYS: [&str; 17] = [
 
 /// Writes the head of the table; `processes` when rows will tell of processes.
 pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), RenderError> {
-    let mut csv = Sheet::new(out);
+    let mut csv = CsvSheet::new(out);
     let more: &[&str] = if processes { &PROCESS_KEYS } else { &[] };
     csv.write_record(KEYS.iter().chain(more))?;
     csv.flush()?;
@@ -63,7 +63,7 @@ pub fn devices_csv(
     view: &DevicesView<'_>,
     processes: bool,
 ) -> Result<(), RenderError> {
-    let mut csv = Sheet::new(out);
+    let mut csv = CsvSheet::new(out);
     if !processes {
         for status in view.devices {
             csv.write_record(cells(view.timestamp, status))?;
@@ -109,7 +109,7 @@ fn cells(timestamp: &str, status: &DeviceStatus) -> Vec<String> {
     ]
 }
 
-fn process_cells(pid: u32, device: &LookDevice, shares: &Shares) -> [String; 17] {
+fn process_cells(pid: u32, device: &DeviceSnapshot, shares: &DeviceBreakdown) -> [String; 17] {
     let cut = device.fragmentation.as_ref();
     [
         cell(device.nvml_index),

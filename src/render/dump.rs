@@ -3,27 +3,27 @@
 use std::io::Write;
 
 use super::RenderError;
-use super::escape::Guard;
+use super::escape::EscapeGuard;
 use super::fragmentation::fragmentation_text;
-use super::holders::{categories, incomplete, pause};
-use super::label::{Labels, one_line};
+use super::owners::{categories, incomplete, pause};
+use super::label::{FrameLabels, one_line};
 use super::size::{bytes, optional_bytes};
-use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
-use crate::model::holdings::holdings;
-use crate::model::{Activity, AllocatorBackend, CudaIndex, HolderMap, MissedWhy, Runtime};
+use crate::analysis::{ProcessSnapshot, DeviceSnapshot, ThreadSnapshot, OutsideTorch};
+use crate::model::ownership::breakdown;
+use crate::model::{ThreadActivity, AllocatorBackend, CudaIndex, OwnershipSnapshot, MissReason, TargetRuntime};
 
 /// Who holds the memory, or why that is not known.
-pub type Holders = Result<HolderMap, String>;
+pub type OwnersOrReason = Result<OwnershipSnapshot, String>;
 
 /// Writes the look as text; with `gpu`, of the devices only that one of the target.
 pub fn dump_text(
     out: &mut dyn Write,
-    look: &Look,
-    holders: &Holders,
+    look: &ProcessSnapshot,
+    owners: &OwnersOrReason,
     gpu: Option<CudaIndex>,
     full_filenames: bool,
 ) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
+    let out = &mut EscapeGuard::text(out);
     if let Some(start) = look.start() {
         writeln!(out, "Process {}: {}", start.pid, one_line(&start.command.join(" ")))?;
     }
@@ -46,7 +46,7 @@ pub fn dump_text(
         writeln!(out)?;
         write_device(out, device)?;
         if let Some(index) = device.cuda_index {
-            write_holders(out, holders, index)?;
+            write_owners(out, owners, index)?;
         }
     }
     if devices.is_empty() {
@@ -54,42 +54,42 @@ pub fn dump_text(
     }
     for missed in look.missed() {
         let why = match &missed.why {
-            MissedWhy::Torn => "the process changed it during every attempt to read it",
-            MissedWhy::Late => "late",
-            MissedWhy::Failed(why) => why,
+            MissReason::Torn => "the process changed it during every attempt to read it",
+            MissReason::Late => "late",
+            MissReason::Failed(why) => why,
         };
         writeln!(out, "\nnot read: {:?}: {}", missed.reader, one_line(why))?;
     }
     Ok(())
 }
 
-/// What is allocated on a device by holder, as it was a moment before.
-fn write_holders(out: &mut dyn Write, holders: &Holders, device: CudaIndex) -> std::io::Result<()> {
-    let map = match holders {
-        Ok(map) => map,
+/// What is allocated on a device by owner, as it was a moment before.
+fn write_owners(out: &mut dyn Write, owners: &OwnersOrReason, device: CudaIndex) -> std::io::Result<()> {
+    let snapshot = match owners {
+        Ok(snapshot) => snapshot,
         Err(why) => return writeln!(out, "  who holds it is unknown: {}", one_line(why)),
     };
-    let found = holdings(map)
+    let found = breakdown(snapshot)
         .into_iter()
         .find(|(at, _)| at.is_cuda() && at.index.map(u32::from) == Some(device.0));
     let Some((_, sums)) = found else { return Ok(()) };
     let Some(allocated) = sums.allocated else { return Ok(()) };
-    writeln!(out, "  of {} allocated, by holder ({}):", bytes(allocated), pause(map))?;
-    if let Some(incomplete) = incomplete(map) {
+    writeln!(out, "  of {} allocated, by owner ({}):", bytes(allocated), pause(snapshot))?;
+    if let Some(incomplete) = incomplete(snapshot) {
         writeln!(out, "  {incomplete}")?;
     }
     categories(out, &sums)
 }
 
-pub(super) fn labels(look: &Look, full_filenames: bool) -> Labels<'_> {
-    Labels {
+pub(super) fn labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {
+    FrameLabels {
         stacks: look.stacks(),
         directory: look.start().and_then(|s| s.directory.as_deref()),
         full_filenames,
     }
 }
 
-fn runtime_text(runtime: &Runtime) -> String {
+fn runtime_text(runtime: &TargetRuntime) -> String {
     let version = |name: &str, version: &Option<String>| match version {
         Some(version) => format!("{name} {}", one_line(version)),
         None => format!("no {name}"),
@@ -114,7 +114,7 @@ pub fn allocator_text(allocator: &AllocatorBackend) -> String {
     }
 }
 
-fn thread_text(look: &Look, thread: &LookThread) -> String {
+fn thread_text(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
     let known = look.stacks().get_thread(thread.thread);
     let id = known.map_or_else(
         || "unknown".to_owned(),
@@ -126,15 +126,15 @@ fn thread_text(look: &Look, thread: &LookThread) -> String {
     format!("Thread {id} ({}{gil}){name}", activity_text(thread.activity))
 }
 
-pub(super) fn activity_text(activity: Activity) -> &'static str {
+pub(super) fn activity_text(activity: ThreadActivity) -> &'static str {
     match activity {
-        Activity::Active => "active",
-        Activity::Idle => "idle",
-        Activity::Unknown => "activity unknown",
+        ThreadActivity::Active => "active",
+        ThreadActivity::Idle => "idle",
+        ThreadActivity::Unknown => "activity unknown",
     }
 }
 
-fn write_device(out: &mut dyn Write, device: &LookDevice) -> std::io::Result<()> {
+fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result<()> {
     let index = match (device.cuda_index, device.nvml_index) {
         (Some(cuda), Some(nvml)) if cuda.0 != nvml => {
             format!("GPU {} (nvidia-smi: {nvml})", cuda.0)

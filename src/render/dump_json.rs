@@ -5,14 +5,14 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
-use super::dump::{Holders, activity_text, allocator_text, labels};
+use super::dump::{OwnersOrReason, activity_text, allocator_text, labels};
 use super::fragmentation::fragmentation_json;
-use super::holders_json::{device_sums, incomplete};
+use super::owners_json::{device_sums, incomplete};
 use super::interchange::pretty_json;
-use crate::analysis::{Look, LookDevice, LookThread, OutsideTorch};
-use crate::model::holdings::holdings;
+use crate::analysis::{ProcessSnapshot, DeviceSnapshot, ThreadSnapshot, OutsideTorch};
+use crate::model::ownership::breakdown;
 use crate::model::{
-    AllocatorCounters, Block, BlockMap, BlockState, Consistency, CudaIndex, HolderMap, Segment,
+    AllocatorCounters, Block, AllocatorSnapshot, BlockState, SnapshotConsistency, CudaIndex, OwnershipSnapshot, Segment,
     StatKey,
 };
 
@@ -21,8 +21,8 @@ use crate::model::{
 /// With `gpu`, only that device of the target.
 pub fn dump_json(
     out: &mut dyn Write,
-    look: &Look,
-    holders: &Holders,
+    look: &ProcessSnapshot,
+    owners: &OwnersOrReason,
     gpu: Option<CudaIndex>,
 ) -> Result<(), RenderError> {
     let start = look.start();
@@ -43,27 +43,27 @@ pub fn dump_json(
         "allocator": runtime.map(|r| allocator_text(&r.allocator)),
         "threads": threads,
         "devices": devices,
-        "holders": holders.as_ref().ok().map(by_holder),
-        "holders_unknown_because": holders.as_ref().err(),
+        "owners": owners.as_ref().ok().map(by_owner),
+        "owners_unknown_because": owners.as_ref().err(),
         "not_read": missed,
     });
     pretty_json(out, &value)
 }
 
 /// What each device's memory is for, as it was a moment before.
-fn by_holder(map: &HolderMap) -> Value {
-    let devices: serde_json::Map<String, Value> = holdings(map)
+fn by_owner(snapshot: &OwnershipSnapshot) -> Value {
+    let devices: serde_json::Map<String, Value> = breakdown(snapshot)
         .iter()
         .map(|(device, sums)| (device.to_string(), device_sums(sums)))
         .collect();
     json!({
-        "pause_seconds": map.pause.map(|pause| pause.as_secs_f64()),
-        "incomplete": map.incomplete.as_ref().map(incomplete),
+        "pause_seconds": snapshot.pause.map(|pause| pause.as_secs_f64()),
+        "incomplete": snapshot.incomplete.as_ref().map(incomplete),
         "devices": devices,
     })
 }
 
-fn thread(look: &Look, thread: &LookThread) -> Value {
+fn thread(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> Value {
     let known = look.stacks().get_thread(thread.thread);
     let labels = labels(look, true);
     let frames: Vec<Value> = look
@@ -88,7 +88,7 @@ fn thread(look: &Look, thread: &LookThread) -> Value {
     })
 }
 
-fn device(device: &LookDevice) -> Value {
+fn device(device: &DeviceSnapshot) -> Value {
     let (outside, why) = match &device.outside {
         OutsideTorch::Bytes(bytes) => (Some(bytes), None),
         OutsideTorch::Unknown(why) => (None, Some(why)),
@@ -109,15 +109,15 @@ fn device(device: &LookDevice) -> Value {
         "outside_pytorch_unknown_because": why,
         "other_processes": device.others,
         "memory_stats": device.counters.as_deref().map(memory_stats),
-        "block_map": device.map.as_deref().map(consistency),
-        "segments": device.map.as_deref().map(segments),
+        "block_map": device.snapshot.as_deref().map(consistency),
+        "segments": device.snapshot.as_deref().map(segments),
     })
 }
 
 /// The keys of `torch.cuda.memory_stats`.
 fn memory_stats(counters: &AllocatorCounters) -> Value {
     let mut stats: serde_json::Map<String, Value> =
-        StatKey::all().map(|key| (key.to_string(), json!(key.of(counters)))).collect();
+        StatKey::all().map(|key| (key.to_string(), json!(key.value_in(counters)))).collect();
     let oversize = [
         ("oversize_allocations", counters.oversize_allocations),
         ("oversize_segments", counters.oversize_segments),
@@ -142,12 +142,12 @@ fn memory_stats(counters: &AllocatorCounters) -> Value {
     Value::Object(stats)
 }
 
-fn consistency(map: &BlockMap) -> Value {
-    match map.consistency {
-        Consistency::Consistent => json!({"consistent": true, "retries": map.retries}),
-        Consistency::Degraded { allocated_in_blocks, allocated_counter } => json!({
+fn consistency(snapshot: &AllocatorSnapshot) -> Value {
+    match snapshot.consistency {
+        SnapshotConsistency::Consistent => json!({"consistent": true, "retries": snapshot.retries}),
+        SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } => json!({
             "consistent": false,
-            "retries": map.retries,
+            "retries": snapshot.retries,
             "allocated_in_blocks": allocated_in_blocks,
             "allocated_counter": allocated_counter,
         }),
@@ -155,7 +155,7 @@ fn consistency(map: &BlockMap) -> Value {
 }
 
 /// The segments with the keys of `torch.cuda.memory_snapshot`.
-fn segments(map: &BlockMap) -> Value {
+fn segments(snapshot: &AllocatorSnapshot) -> Value {
     let block = |b: &Block| {
         json!({
             "address": b.address,
@@ -179,5 +179,5 @@ fn segments(map: &BlockMap) -> Value {
             "blocks": s.blocks.iter().map(block).collect::<Vec<_>>(),
         })
     };
-    map.segments.iter().map(segment).collect()
+    snapshot.segments.iter().map(segment).collect()
 }

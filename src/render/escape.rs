@@ -1,7 +1,7 @@
 //! The one rule for text out of a target or a file: what a reader would not see, or a terminal would obey, is spelled out.
 //!
 //! Every name, path, command line, version and error text that memspy did not write itself goes through [`visible`] where
-//! it becomes part of a line. Behind that stands [`Guard`]: what a report prints passes it whole, so that a place which
+//! it becomes part of a line. Behind that stands [`EscapeGuard`]: what a report prints passes it whole, so that a place which
 //! forgot the rule can lay out a line wrongly, but cannot command a terminal.
 
 use std::borrow::Cow;
@@ -64,7 +64,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
 }
 
 /// The second line behind [`visible`]: lets through what memspy writes, and spells out what a target got past it.
-pub struct Guard<W: Write> {
+pub struct EscapeGuard<W: Write> {
     out: W,
     /// Characters that are memspy's own.
     own: fn(char) -> bool,
@@ -73,15 +73,15 @@ pub struct Guard<W: Write> {
     begun: Vec<u8>,
 }
 
-impl<W: Write> Guard<W> {
+impl<W: Write> EscapeGuard<W> {
     /// For text in lines.
-    pub fn text(out: W) -> Guard<W> {
-        Guard { out, own: |c| c == '\n', spell, begun: Vec::new() }
+    pub fn text(out: W) -> EscapeGuard<W> {
+        EscapeGuard { out, own: |c| c == '\n', spell, begun: Vec::new() }
     }
 
     /// For JSON, in which nothing but strings holds such characters: they stay what they are, in JSON's spelling.
-    pub(super) fn json(out: W) -> Guard<W> {
-        Guard { out, own: |c| c == '\n', spell: spell_in_json, begun: Vec::new() }
+    pub(super) fn json(out: W) -> EscapeGuard<W> {
+        EscapeGuard { out, own: |c| c == '\n', spell: spell_in_json, begun: Vec::new() }
     }
 
     fn pass(&mut self, text: &str) -> io::Result<()> {
@@ -101,7 +101,7 @@ impl<W: Write> Guard<W> {
     }
 }
 
-impl<W: Write> Write for Guard<W> {
+impl<W: Write> Write for EscapeGuard<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let whole = match self.begun.is_empty() {
             true => Cow::Borrowed(bytes),
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_guard_lets_own_line_ends_through_and_nothing_else() {
         let mut out = Vec::new();
-        let mut guard = Guard::text(&mut out);
+        let mut guard = EscapeGuard::text(&mut out);
         write!(guard, "GPU 0\n  größe\x1b[2J\t\u{202e}\n").unwrap();
         // A character in two writes, and bytes that are none.
         for part in [&b"\xe2"[..], b"\x82", b"\xac", b"\xff\xc3", b"("] {
@@ -179,7 +179,7 @@ mod tests {
     fn json_stays_the_same_text() {
         let value = serde_json::json!({"a\u{202e}": "\u{9b}2J\x7f\u{e0041}\n"});
         let mut out = Vec::new();
-        serde_json::to_writer_pretty(Guard::json(&mut out), &value).unwrap();
+        serde_json::to_writer_pretty(EscapeGuard::json(&mut out), &value).unwrap();
         assert!(!String::from_utf8_lossy(&out).contains(|c| is_hidden(c) && c != '\n'));
         assert_eq!(serde_json::from_slice::<serde_json::Value>(&out).unwrap(), value);
     }

@@ -1,28 +1,28 @@
 //! What a report says of exact events: how they were obtained, what was lost, how they agree with the counters.
 
-use super::header::stretch;
+use super::header::time_range;
 use super::label::one_line;
 use super::size::{bytes, count};
-use crate::analysis::{ExactProfile, MemoryKind, Profile};
-use crate::model::{CudaIndex, EventTotals, ExactWay, Frees, ReaderKind};
+use crate::analysis::{ExactProfile, MemoryGroup, Profile};
+use crate::model::{CudaIndex, EventTotals, ProbeBackend, FreeTracking, ReaderKind};
 
 /// How events are obtained, in a few words.
-pub fn way(way: ExactWay) -> &'static str {
+pub fn way(way: ProbeBackend) -> &'static str {
     match way {
-        ExactWay::UprobeMulti => "uprobe_multi",
-        ExactWay::PerfUprobes => "perf uprobes",
-        ExactWay::PerfSamples => "perf samples, stacks from sampling",
+        ProbeBackend::UprobeMulti => "uprobe_multi",
+        ProbeBackend::PerfUprobes => "perf uprobes",
+        ProbeBackend::PerfSamples => "perf samples, stacks from sampling",
     }
 }
 
 /// The kind of memory, for titles.
-pub fn kind(kind: MemoryKind) -> &'static str {
+pub fn kind(kind: MemoryGroup) -> &'static str {
     match kind {
-        MemoryKind::Torch => "GPU memory",
-        MemoryKind::Driver => "GPU memory from the driver",
-        MemoryKind::Physical => "physical GPU memory from the driver (cuMemCreate)",
-        MemoryKind::Managed => "managed memory",
-        MemoryKind::Pinned => "page-locked host memory",
+        MemoryGroup::Torch => "GPU memory",
+        MemoryGroup::Driver => "GPU memory from the driver",
+        MemoryGroup::Physical => "physical GPU memory from the driver (cuMemCreate)",
+        MemoryGroup::Managed => "managed memory",
+        MemoryGroup::Pinned => "page-locked host memory",
     }
 }
 
@@ -44,8 +44,8 @@ pub(super) fn events_line(
 ) -> String {
     let mut text = format!(
         "{}, exact ({}): {}, {}",
-        stretch(profile),
-        way(exact.exact().way),
+        time_range(profile),
+        way(exact.exact().backend),
         counts(profile, exact),
         losses(profile)
     );
@@ -91,7 +91,7 @@ fn losses(profile: &Profile) -> String {
 pub(super) fn notes(exact: &ExactProfile) -> Vec<String> {
     let mut notes = Vec::new();
     let options = exact.exact();
-    if options.frees == Frees::Maps {
+    if options.frees == FreeTracking::Snapshots {
         notes.push(
             "frees were learned of from block maps: the moment shown is that of the highest map"
                 .to_owned(),
@@ -109,7 +109,7 @@ pub(super) fn notes(exact: &ExactProfile) -> Vec<String> {
     }
     notes.extend(options.uncovered.iter().map(|text| one_line(text)));
     for memory in
-        [MemoryKind::Driver, MemoryKind::Physical, MemoryKind::Managed, MemoryKind::Pinned]
+        [MemoryGroup::Driver, MemoryGroup::Physical, MemoryGroup::Managed, MemoryGroup::Pinned]
     {
         if let Some((height, now)) = exact.other(memory) {
             notes.push(format!(

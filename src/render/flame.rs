@@ -8,18 +8,18 @@ use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::RenderError;
 use super::collapsed::{NameStyle, label_text, labels, stacks, step};
-use super::escape::Guard;
+use super::escape::EscapeGuard;
 use super::exact;
 use super::label::one_line;
 use super::size::{bytes, count, percent};
-use crate::analysis::{Folded, HolderPart, HolderStacks, MemoryKind, Moment, Profile};
-use crate::model::{Consistency, CudaIndex};
+use crate::analysis::{FoldedProfile, OwnerPart, OwnerStacks, MemoryGroup, Moment, Profile};
+use crate::model::{SnapshotConsistency, CudaIndex};
 
 /// Draws the bytes of a moment.
 pub fn flame(
     out: &mut dyn Write,
     profile: &Profile,
-    folded: &Folded,
+    folded: &FoldedProfile,
     style: NameStyle,
 ) -> Result<(), RenderError> {
     let lines: Vec<String> = stacks(profile, folded, style)
@@ -38,23 +38,23 @@ pub struct RankMemory<'a> {
     /// Its recording.
     pub profile: &'a Profile,
     /// Its memory at a moment of its own.
-    pub folded: &'a Folded,
+    pub folded: &'a FoldedProfile,
 }
 
 /// How several ranks are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ranks {
+pub enum RankMode {
     /// Side by side.
-    Apart,
+    Separate,
     /// As one: what has the same stack is added up.
-    Together,
+    Merged,
 }
 
 /// Draws the bytes of several ranks, each at its own moment.
 pub fn flame_of_ranks(
     out: &mut dyn Write,
     ranks: &[RankMemory<'_>],
-    how: Ranks,
+    how: RankMode,
     style: NameStyle,
 ) -> Result<(), RenderError> {
     let Some(first) = ranks.first() else { return Err(RenderError::Empty) };
@@ -64,7 +64,7 @@ pub fn flame_of_ranks(
         (None, Moment::Peak) => "each at its own peak",
         (None, Moment::End) => "each at the end of its recording",
     };
-    let together = if how == Ranks::Together { " added up" } else { "" };
+    let together = if how == RankMode::Merged { " added up" } else { "" };
     let count = ranks.len();
     let title = format!("GPU memory of {count} ranks{together}, {moment}: {} in all", bytes(total));
     let sizes =
@@ -77,17 +77,17 @@ pub fn flame_of_ranks(
 pub fn collapsed_of_ranks(
     out: &mut dyn Write,
     ranks: &[RankMemory<'_>],
-    how: Ranks,
+    how: RankMode,
     style: NameStyle,
 ) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
+    let out = &mut EscapeGuard::text(out);
     for line in rank_lines(ranks, how, style) {
         writeln!(out, "{line}")?;
     }
     Ok(())
 }
 
-fn rank_lines(ranks: &[RankMemory<'_>], how: Ranks, style: NameStyle) -> Vec<String> {
+fn rank_lines(ranks: &[RankMemory<'_>], how: RankMode, style: NameStyle) -> Vec<String> {
     let mut lines: Vec<(String, u64)> = Vec::new();
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for rank in ranks {
@@ -95,8 +95,8 @@ fn rank_lines(ranks: &[RankMemory<'_>], how: Ranks, style: NameStyle) -> Vec<Str
         let stacks = stacks(rank.profile, rank.folded, style).into_iter();
         for (stack, bytes) in stacks.filter(|(_, bytes)| *bytes > 0) {
             match how {
-                Ranks::Apart => lines.push((format!("{label};{stack}"), bytes)),
-                Ranks::Together => *sums.entry(stack).or_default() += bytes,
+                RankMode::Separate => lines.push((format!("{label};{stack}"), bytes)),
+                RankMode::Merged => *sums.entry(stack).or_default() += bytes,
             }
         }
     }
@@ -104,50 +104,50 @@ fn rank_lines(ranks: &[RankMemory<'_>], how: Ranks, style: NameStyle) -> Vec<Str
 }
 
 /// Draws who holds the bytes of a moment.
-pub fn holders_flame(
+pub fn owners_flame(
     out: &mut dyn Write,
     profile: &Profile,
-    stacks: &HolderStacks,
+    stacks: &OwnerStacks,
     (device, moment): (CudaIndex, Moment),
     style: NameStyle,
 ) -> Result<(), RenderError> {
-    let lines = holder_lines(profile, stacks, style);
+    let lines = owner_lines(profile, stacks, style);
     let which = match moment {
         Moment::Peak => "at the recorded look with most of it",
         Moment::End => "at the last recorded look",
     };
     let size = bytes(stacks.allocated);
-    let title = format!("GPU memory by holder, {which}: {size} on GPU {}", device.0);
+    let title = format!("GPU memory by owner, {which}: {size} on GPU {}", device.0);
     let pause = stacks.pause.map_or_else(
         || "the process ran on".to_owned(),
         |pause| format!("the process stood still for {:.1} ms", pause.0 as f64 / 1e6),
     );
     let looks = count(stacks.looks);
     let subtitle = format!("at {:.3} s, {pause}; looks recorded: {looks}", stacks.time.seconds());
-    draw(out, &lines, title, subtitle, "Holder:")
+    draw(out, &lines, title, subtitle, "Owner:")
 }
 
 /// Writes who holds the bytes of a moment in the folded format.
-pub fn holders_collapsed(
+pub fn owners_collapsed(
     out: &mut dyn Write,
     profile: &Profile,
-    stacks: &HolderStacks,
+    stacks: &OwnerStacks,
     style: NameStyle,
 ) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
-    for line in holder_lines(profile, stacks, style) {
+    let out = &mut EscapeGuard::text(out);
+    for line in owner_lines(profile, stacks, style) {
         writeln!(out, "{line}")?;
     }
     Ok(())
 }
 
-fn holder_lines(profile: &Profile, stacks: &HolderStacks, style: NameStyle) -> Vec<String> {
+fn owner_lines(profile: &Profile, stacks: &OwnerStacks, style: NameStyle) -> Vec<String> {
     let labels = labels(profile, style);
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (path, bytes) in &stacks.paths {
-        let part = |part: &HolderPart| match part {
-            HolderPart::Text(text) => step(text),
-            HolderPart::Made(label) => label_text(&labels, label, style),
+        let part = |part: &OwnerPart| match part {
+            OwnerPart::Text(text) => step(text),
+            OwnerPart::AllocatedAt(label) => label_text(&labels, label, style),
         };
         let path: Vec<String> = path.iter().map(part).collect();
         *lines.entry(path.join(";")).or_default() += bytes;
@@ -180,9 +180,9 @@ fn draw(
     Ok(())
 }
 
-fn title(folded: &Folded) -> String {
+fn title(folded: &FoldedProfile) -> String {
     let (what, place) = match folded.memory {
-        None | Some(MemoryKind::Torch) => ("GPU memory", format!(" on GPU {}", folded.device.0)),
+        None | Some(MemoryGroup::Torch) => ("GPU memory", format!(" on GPU {}", folded.device.0)),
         Some(other) => (exact::kind(other), String::new()),
     };
     if let Some(allocations) = folded.allocations {
@@ -201,7 +201,7 @@ fn title(folded: &Folded) -> String {
 }
 
 /// Which moment, how far below the peak, how sharp. Has to fit on one line of the picture.
-fn subtitle(folded: &Folded) -> String {
+fn subtitle(folded: &FoldedProfile) -> String {
     let snapshot = &folded.snapshot;
     if let Some(memory) = folded.memory {
         return exact_subtitle(folded, memory);
@@ -227,13 +227,13 @@ fn subtitle(folded: &Folded) -> String {
         );
     }
     text += &format!("; {} more cached", bytes(snapshot.cached()));
-    if let Consistency::Degraded { .. } = snapshot.consistency {
+    if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
         text += "; map torn";
     }
     text
 }
 
-fn exact_subtitle(folded: &Folded, memory: MemoryKind) -> String {
+fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup) -> String {
     let snapshot = &folded.snapshot;
     let sure = match folded.estimated_from {
         None => "exact".to_owned(),
@@ -252,7 +252,7 @@ fn exact_subtitle(folded: &Folded, memory: MemoryKind) -> String {
     }
     if folded.moment == Moment::End {
         text += &format!("; {} older than the recording left out", bytes(folded.left_out));
-    } else if memory == MemoryKind::Torch {
+    } else if memory == MemoryGroup::Torch {
         text += &format!("; {} more cached", bytes(snapshot.cached()));
     }
     text

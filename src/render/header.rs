@@ -4,7 +4,7 @@ use super::clock::length;
 use super::exact;
 use super::label::one_line;
 use super::size::{count, percent, signed_bytes};
-use crate::analysis::{HighWater, Profile, Reached};
+use crate::analysis::{HighWater, Profile, PeakTime};
 use crate::model::{CudaIndex, EndReason, ReaderKind};
 
 /// The head of a report on one device, line by line.
@@ -50,16 +50,16 @@ pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
 }
 
 fn mark_text(high: HighWater, before: &str) -> String {
-    if high.bytes == 0 && matches!(high.reached, Reached::Between(..)) {
+    if high.bytes == 0 && matches!(high.reached, PeakTime::Between(..)) {
         return signed_bytes(0); // At no moment in particular.
     }
     let when = match high.reached {
         // Exact events tell the moment itself.
-        Reached::Between(from, to) if from == to => format!("reached at {:.3} s", to.seconds()),
-        Reached::Between(from, to) => {
+        PeakTime::Between(from, to) if from == to => format!("reached at {:.3} s", to.seconds()),
+        PeakTime::Between(from, to) => {
             format!("reached at {:.3}-{:.3} s", from.seconds(), to.seconds())
         }
-        Reached::BeforeRecording => {
+        PeakTime::BeforeRecording => {
             format!("reached before {before}; {} seen since", signed_bytes(high.within))
         }
     };
@@ -83,7 +83,7 @@ pub(super) fn sampling_line(profile: &Profile) -> String {
         0 => String::new(),
         rate => format!(" of {rate} wanted"),
     };
-    let (time, missed) = (stretch(profile), missed(profile));
+    let (time, missed) = (time_range(profile), missed(profile));
     format!("{time}, {} samples{rate}{wanted}; {missed}", count(samples))
 }
 
@@ -93,7 +93,7 @@ fn covered(profile: &Profile) -> f64 {
 }
 
 /// How long was recorded, and what is kept of that.
-pub(super) fn stretch(profile: &Profile) -> String {
+pub(super) fn time_range(profile: &Profile) -> String {
     match profile.begins() {
         None => format!("{:.1} s", covered(profile)),
         Some(_) => {
@@ -123,7 +123,7 @@ fn missed(profile: &Profile) -> String {
     for (reader, name) in [
         (ReaderKind::Stacks, "stacks"),
         (ReaderKind::Counters, "counters"),
-        (ReaderKind::Blocks, "block maps"),
+        (ReaderKind::Snapshots, "snapshots"),
         (ReaderKind::Gpu, "NVML"),
     ] {
         let failed = losses.failed(reader);

@@ -6,30 +6,30 @@ use std::io::{self, Write};
 use serde_json::Value;
 
 use super::RenderError;
-use super::escape::{Guard, visible};
+use super::escape::{EscapeGuard, visible};
 
 /// Writes `value` in many lines, and ends the last one.
 pub(super) fn pretty_json(out: &mut dyn Write, value: &Value) -> Result<(), RenderError> {
-    let mut out = Guard::json(out);
+    let mut out = EscapeGuard::json(out);
     serde_json::to_writer_pretty(&mut out, value)?;
     Ok(writeln!(out)?)
 }
 
 /// Writes `value` in one line.
 pub(super) fn json_line(out: &mut dyn Write, value: &Value) -> Result<(), RenderError> {
-    let mut out = Guard::json(out);
+    let mut out = EscapeGuard::json(out);
     serde_json::to_writer(&mut out, value)?;
     Ok(writeln!(out)?)
 }
 
 /// A table as CSV. Of every cell, whoever wrote it, what a reader would not see is spelled out, and a begin that a
 /// spreadsheet takes for a formula is disarmed (OWASP, CSV injection).
-pub(super) struct Sheet<W: Write>(csv::Writer<W>);
+pub(super) struct CsvSheet<W: Write>(csv::Writer<W>);
 
-impl<W: Write> Sheet<W> {
+impl<W: Write> CsvSheet<W> {
     /// A table that will be written to `out`.
-    pub(super) fn new(out: W) -> Sheet<W> {
-        Sheet(csv::Writer::from_writer(out))
+    pub(super) fn new(out: W) -> CsvSheet<W> {
+        CsvSheet(csv::Writer::from_writer(out))
     }
 
     /// Writes a row.

@@ -7,15 +7,15 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
-use super::escape::Guard;
+use super::escape::EscapeGuard;
 use super::header::header;
-use super::interchange::{Sheet, pretty_json};
+use super::interchange::{CsvSheet, pretty_json};
 use super::label::one_line;
 use super::size::{count, signed_bytes};
 use crate::analysis::{
-    HeldInIteration, Iteration, IterationClock, IterationEnd, IterationLevels, Profile,
+    OwnedInIteration, Iteration, IterationClock, IterationEnd, IterationLevels, Profile,
 };
-use crate::model::{Category, CudaIndex, StepClock};
+use crate::model::{TensorCategory, CudaIndex, StepSource};
 
 /// Writes the last `limit` iterations (0: all), and the one with the highest peak.
 pub fn iterations_text(
@@ -24,7 +24,7 @@ pub fn iterations_text(
     device: CudaIndex,
     limit: usize,
 ) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
+    let out = &mut EscapeGuard::text(out);
     for line in header(profile, device) {
         writeln!(out, "{line}")?;
     }
@@ -54,7 +54,7 @@ pub fn iterations_text(
     };
     for iteration in &all[from..] {
         let reached = levels(iteration, device);
-        let held = iteration.held.get(&device).map(|held| held_by(held, reached));
+        let held = iteration.owned.get(&device).map(|held| held_by(held, reached));
         let row = format!(
             "{:>8} {:>9.3} {:>8.4} {:>12} {:>11} {:>11} {:>11} {:>12}  {}",
             named(iteration),
@@ -101,13 +101,13 @@ pub fn iterations_text(
         "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most that a look in the step saw."
     )?;
     let clock = match (profile.iteration_clock(), profile.step_clock()) {
-        (IterationClock::Steps, Some(StepClock::Variable)) => {
+        (IterationClock::Steps, Some(StepSource::Variable)) => {
             "the loop's variable changes".to_owned()
         }
-        (IterationClock::Steps, Some(StepClock::Trainer)) => {
+        (IterationClock::Steps, Some(StepSource::Trainer)) => {
             "global_step of the Trainer rises".to_owned()
         }
-        (IterationClock::Steps, Some(StepClock::Scheduler)) => {
+        (IterationClock::Steps, Some(StepSource::Scheduler)) => {
             "last_epoch of the learning-rate scheduler rises".to_owned()
         }
         (IterationClock::Steps, _) => "the optimizer's step counter rises".to_owned(),
@@ -136,9 +136,9 @@ fn listed(profile: &Profile) -> Vec<Cow<'_, Iteration>> {
 /// What counts the steps, in the words of exports.
 fn counted_by(profile: &Profile) -> String {
     match (profile.iteration_clock(), profile.step_clock()) {
-        (IterationClock::Steps, Some(StepClock::Variable)) => "variable".to_owned(),
-        (IterationClock::Steps, Some(StepClock::Trainer)) => "trainer".to_owned(),
-        (IterationClock::Steps, Some(StepClock::Scheduler)) => "scheduler".to_owned(),
+        (IterationClock::Steps, Some(StepSource::Variable)) => "variable".to_owned(),
+        (IterationClock::Steps, Some(StepSource::Trainer)) => "trainer".to_owned(),
+        (IterationClock::Steps, Some(StepSource::Scheduler)) => "scheduler".to_owned(),
         (IterationClock::Steps, _) => "optimizer".to_owned(),
         (IterationClock::Marker(marker), _) => format!("marker {}:{}", marker.file, marker.line),
         (IterationClock::Period(_), _) => "period".to_owned(),
@@ -153,13 +153,13 @@ fn summary(
 ) -> Result<(), RenderError> {
     let is_period = matches!(profile.iteration_clock(), IterationClock::Period(_));
     let (what, by) = match (profile.iteration_clock(), profile.step_clock()) {
-        (IterationClock::Steps, Some(StepClock::Variable)) => {
+        (IterationClock::Steps, Some(StepSource::Variable)) => {
             ("steps", "the loop's variable (--iter-var)".to_owned())
         }
-        (IterationClock::Steps, Some(StepClock::Trainer)) => {
+        (IterationClock::Steps, Some(StepSource::Trainer)) => {
             ("steps", "global_step of transformers' TrainerState".to_owned())
         }
-        (IterationClock::Steps, Some(StepClock::Scheduler)) => (
+        (IterationClock::Steps, Some(StepSource::Scheduler)) => (
             "steps",
             "last_epoch of a learning-rate scheduler: each may be several real steps, or an epoch (--period counts by the allocator's counters)"
                 .to_owned(),
@@ -204,7 +204,7 @@ fn summary(
 }
 
 /// What a look saw, and how far below the peak that was.
-fn held_by(held: &HeldInIteration, reached: IterationLevels) -> String {
+fn held_by(held: &OwnedInIteration, reached: IterationLevels) -> String {
     let below = below_peak(held, reached);
     let place = match below {
         1.. => format!("{} below the peak", signed_bytes(below)),
@@ -225,7 +225,7 @@ fn parameters(
     device: CudaIndex,
 ) -> Result<(), RenderError> {
     let seen =
-        |i: &'_ &Cow<'_, Iteration>| i.held.get(&device).is_some_and(|h| !h.parameters.is_empty());
+        |i: &'_ &Cow<'_, Iteration>| i.owned.get(&device).is_some_and(|h| !h.parameters.is_empty());
     let Some(last) = all.iter().rev().find(seen) else { return Ok(()) };
     writeln!(out)?;
     writeln!(
@@ -235,7 +235,7 @@ fn parameters(
         "gradient",
         named(last)
     )?;
-    for (name, bytes) in last.held.get(&device).iter().flat_map(|held| &held.parameters) {
+    for (name, bytes) in last.owned.get(&device).iter().flat_map(|held| &held.parameters) {
         let (weight, gradient) =
             (signed_bytes(bytes.weight as i64), signed_bytes(bytes.gradient as i64));
         writeln!(out, "{weight:>11} {gradient:>11}  {}", one_line(name))?;
@@ -244,7 +244,7 @@ fn parameters(
 }
 
 /// By how many bytes a look found less allocated than the peak; less than 0 where the peak is not known to have been so high.
-fn below_peak(held: &HeldInIteration, reached: IterationLevels) -> i64 {
+fn below_peak(held: &OwnedInIteration, reached: IterationLevels) -> i64 {
     reached.peak_allocated - held.allocated as i64
 }
 
@@ -279,7 +279,7 @@ pub fn iterations_csv(
     profile: &Profile,
     device: CudaIndex,
 ) -> Result<(), RenderError> {
-    let mut csv = Sheet::new(out);
+    let mut csv = CsvSheet::new(out);
     let fixed = [
         "epoch",
         "step",
@@ -299,11 +299,11 @@ pub fn iterations_csv(
         "begin_is_known",
         "end",
     ];
-    let categories = Category::ALL.map(Category::name);
+    let categories = TensorCategory::ALL.map(TensorCategory::name);
     let (all, by) = (listed(profile), counted_by(profile));
     let parameters: BTreeSet<&str> = all
         .iter()
-        .filter_map(|iteration| iteration.held.get(&device))
+        .filter_map(|iteration| iteration.owned.get(&device))
         .flat_map(|held| held.parameters.keys().map(|name| &**name))
         .collect();
     let gradients: Vec<String> = parameters.iter().map(|name| format!("{name}.grad")).collect();
@@ -333,11 +333,11 @@ pub fn iterations_csv(
             iteration.begin_is_known.to_string(),
             iteration.end.name().to_owned(),
         ];
-        let held = iteration.held.get(&device);
-        let bytes = |of: &dyn Fn(&HeldInIteration) -> u64| {
+        let held = iteration.owned.get(&device);
+        let bytes = |of: &dyn Fn(&OwnedInIteration) -> u64| {
             held.map_or_else(String::new, |held| of(held).to_string())
         };
-        row.extend(Category::ALL.map(|category| {
+        row.extend(TensorCategory::ALL.map(|category| {
             bytes(&|held| held.categories.get(&category).copied().unwrap_or_default())
         }));
         row.push(bytes(&|held| held.in_no_tensor));
@@ -345,7 +345,7 @@ pub fn iterations_csv(
         row.push(maps.map_or_else(String::new, |bytes| bytes.to_string()));
         row.push(bytes(&|held| held.allocated));
         row.push(held.map_or_else(String::new, |held| below_peak(held, reached).to_string()));
-        let of = |name: &str, held: &HeldInIteration| {
+        let of = |name: &str, held: &OwnedInIteration| {
             held.parameters.get(name).copied().unwrap_or_default()
         };
         row.extend(parameters.iter().map(|name| bytes(&|held| of(name, held).weight)));
@@ -367,18 +367,18 @@ pub fn iterations_json(
         .iter()
         .map(|iteration| {
             let reached = levels(iteration, device);
-            let look = iteration.held.get(&device);
+            let look = iteration.owned.get(&device);
             let held = look.map(|held| {
-                let bytes = |category: Category| {
+                let bytes = |category: TensorCategory| {
                     held.categories.get(&category).copied().unwrap_or_default()
                 };
-                let pairs = Category::ALL.map(|c| (c.name().to_owned(), json!(bytes(c))));
+                let pairs = TensorCategory::ALL.map(|c| (c.name().to_owned(), json!(bytes(c))));
                 let mut pairs: serde_json::Map<String, Value> = pairs.into_iter().collect();
                 pairs.insert("in no tensor".to_owned(), json!(held.in_no_tensor));
                 Value::Object(pairs)
             });
             let parameters: Option<serde_json::Map<String, Value>> =
-                iteration.held.get(&device).map(|held| {
+                iteration.owned.get(&device).map(|held| {
                     let pairs = held.parameters.iter().map(|(name, bytes)| {
                         (
                             name.to_string(),

@@ -1,7 +1,7 @@
 //! The text of frames, threads and file names.
 
 use super::escape::visible;
-use crate::analysis::Label;
+use crate::analysis::StackLabel;
 use crate::model::source_file::in_standard_library;
 use crate::model::{Frame, Function, SiteId, StackTable, ThreadId};
 
@@ -25,7 +25,7 @@ pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
 
 /// How names are shown, and the table to look them up in.
 #[derive(Clone, Copy)]
-pub struct Labels<'a> {
+pub struct FrameLabels<'a> {
     /// The table.
     pub stacks: &'a StackTable,
     /// The target's working directory, which file names are relative to.
@@ -34,7 +34,7 @@ pub struct Labels<'a> {
     pub full_filenames: bool,
 }
 
-impl<'a> Labels<'a> {
+impl<'a> FrameLabels<'a> {
     /// The file of a function.
     pub(super) fn file(&self, function: &'a Function) -> &'a str {
         if self.full_filenames {
@@ -44,14 +44,14 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// One step of a folded stack; `with_line` as of [`Labels::frame`].
-    pub fn label(&self, label: Label, with_line: bool) -> String {
+    /// One step of a folded stack; `with_line` as of [`FrameLabels::frame`].
+    pub fn label(&self, label: StackLabel, with_line: bool) -> String {
         match label {
-            Label::Thread(thread) => self.thread(thread),
-            Label::Frame(frame) => self.frame(frame, with_line),
-            Label::Mark(mark) => mark.text().to_owned(),
-            Label::Node(site) => self.node(site),
-            Label::NodeOfUnknownLine(site) => {
+            StackLabel::Thread(thread) => self.thread(thread),
+            StackLabel::Frame(frame) => self.frame(frame, with_line),
+            StackLabel::Pseudo(mark) => mark.text().to_owned(),
+            StackLabel::Node(site) => self.node(site),
+            StackLabel::NodeOfUnknownLine(site) => {
                 format!("{} (forward line unknown)", self.node(site))
             }
         }

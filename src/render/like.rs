@@ -5,11 +5,11 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
-use super::holders::{footer, name};
+use super::owners::{footer, name};
 use super::label::one_line;
 use super::size::{bytes, count};
 use crate::analysis::{LossMemory, ModelSize, memory_for_backward, model_sizes};
-use crate::model::HolderMap;
+use crate::model::OwnershipSnapshot;
 
 /// Losses listed without being asked for.
 const MAX_LISTED: usize = 40;
@@ -19,7 +19,7 @@ const TYPE_SIZE: f64 = 4.0;
 /// Writes trumpy's `memory_for_backward` of these losses.
 pub fn like_trumpy_text(
     out: &mut dyn Write,
-    map: &HolderMap,
+    snapshot: &OwnershipSnapshot,
     losses: &[usize],
 ) -> Result<(), RenderError> {
     writeln!(out, "trumpy's memory_for_backward(net, loss), by its rule:")?;
@@ -27,13 +27,13 @@ pub fn like_trumpy_text(
         writeln!(out, "    no tensor with an autograd graph is alive")?;
     }
     let listed = &losses[..losses.len().min(MAX_LISTED)];
-    for memory in memory_for_backward(map, listed) {
+    for memory in memory_for_backward(snapshot, listed) {
         for figure in &memory.figures {
             let net = match figure.net {
-                Some(net) => one_line(&map.models[net].name),
+                Some(net) => one_line(&snapshot.models[net].name),
                 None => "no module".to_owned(),
             };
-            let loss = name(map, &map.tensors[memory.loss]);
+            let loss = name(snapshot, &snapshot.tensors[memory.loss]);
             writeln!(
                 out,
                 "    net {net}, loss {loss}: {} ({} B)",
@@ -49,7 +49,7 @@ pub fn like_trumpy_text(
         let left = count((losses.len() - listed.len()) as u64);
         writeln!(out, "    {left} more losses are alive: --loss NAME picks one")?;
     }
-    footer(out, map)
+    footer(out, snapshot)
 }
 
 /// Where the tool itself would say something else.
@@ -78,19 +78,19 @@ fn notes(memory: &LossMemory) -> Vec<String> {
 /// The same as JSON.
 pub fn like_trumpy_json(
     out: &mut dyn Write,
-    map: &HolderMap,
+    snapshot: &OwnershipSnapshot,
     losses: &[usize],
 ) -> Result<(), RenderError> {
     let loss = |memory: &LossMemory| {
-        let row = &map.tensors[memory.loss];
+        let row = &snapshot.tensors[memory.loss];
         let figures = memory.figures.iter().map(|figure| {
             json!({
-                "net": figure.net.map(|net| &map.models[net].name),
+                "net": figure.net.map(|net| &snapshot.models[net].name),
                 "memory_for_backward": figure.bytes,
             })
         });
         json!({
-            "loss": name(map, row),
+            "loss": name(snapshot, row),
             "id": row.object,
             "figures": figures.collect::<Vec<Value>>(),
             "packed_by_hooks": memory.packed,
@@ -98,7 +98,7 @@ pub fn like_trumpy_json(
             "nothing_saved": memory.nothing_saved,
         })
     };
-    let losses: Vec<Value> = memory_for_backward(map, losses).iter().map(loss).collect();
+    let losses: Vec<Value> = memory_for_backward(snapshot, losses).iter().map(loss).collect();
     serde_json::to_writer_pretty(&mut *out, &json!({"like": "trumpy", "losses": losses}))?;
     writeln!(out)?;
     Ok(())
@@ -109,13 +109,13 @@ fn millions(elements: u64) -> f64 {
 }
 
 /// Writes modelsize's figures of every model.
-pub fn like_modelsize_text(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+pub fn like_modelsize_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
     writeln!(out, "modelsize(model, input) at 4 bytes an element, by its rule:")?;
-    if map.models.is_empty() {
+    if snapshot.models.is_empty() {
         writeln!(out, "    no module with tensors is alive")?;
     }
-    for ModelSize { model, parameters, intermediates } in model_sizes(map) {
-        let model = &map.models[model];
+    for ModelSize { model, parameters, intermediates } in model_sizes(snapshot) {
+        let model = &snapshot.models[model];
         let class = model.modules.first().map_or("?", |module| &*module.class);
         write!(
             out,
@@ -134,13 +134,13 @@ pub fn like_modelsize_text(out: &mut dyn Write, map: &HolderMap) -> Result<(), R
             Err(why) => writeln!(out, "are not known: {}", one_line(&why))?,
         }
     }
-    footer(out, map)
+    footer(out, snapshot)
 }
 
 /// The same as JSON, in elements.
-pub fn like_modelsize_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), RenderError> {
+pub fn like_modelsize_json(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
     let model = |size: &ModelSize| {
-        let model = &map.models[size.model];
+        let model = &snapshot.models[size.model];
         json!({
             "model": model.name,
             "class": model.modules.first().map(|module| &module.class),
@@ -149,7 +149,7 @@ pub fn like_modelsize_json(out: &mut dyn Write, map: &HolderMap) -> Result<(), R
             "why_unknown": size.intermediates.as_ref().err(),
         })
     };
-    let models: Vec<Value> = model_sizes(map).iter().map(model).collect();
+    let models: Vec<Value> = model_sizes(snapshot).iter().map(model).collect();
     serde_json::to_writer_pretty(&mut *out, &json!({"like": "modelsize", "models": models}))?;
     writeln!(out)?;
     Ok(())

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use super::RenderError;
-use super::escape::Guard;
+use super::escape::EscapeGuard;
 use super::header::header;
-use super::label::{Labels, one_line};
+use super::label::{FrameLabels, one_line};
 use super::size::{bytes, count, scaled, signed_bytes};
-use crate::analysis::{Bounded, Cell, LineFunction, LineRow, LineTable, Profile, Untold};
-use crate::model::{Function, Metric, Pool, Source, StatField, StatKey};
+use crate::analysis::{BoundedValue, LineCell, LineFunction, LineRow, LineTable, Profile, UnknownReason};
+use crate::model::{Function, Metric, Pool, SourceText, StatField, StatKey};
 
 /// What of the table is shown, and how wide.
 #[derive(Debug, Clone, Default)]
@@ -25,9 +25,9 @@ pub struct LinesOptions {
 }
 
 const BAR: usize = 8;
-const LEAST_SOURCE: usize = 24;
+const MIN_SOURCE_WIDTH: usize = 24;
 /// Lines shown around one that has figures, and the longest gap that is not worth a mark.
-const AROUND: usize = 2;
+const CONTEXT_LINES: usize = 2;
 const FEW: usize = 6;
 
 /// Writes the table as text.
@@ -37,7 +37,7 @@ pub fn lines_text(
     table: &LineTable,
     options: &LinesOptions,
 ) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
+    let out = &mut EscapeGuard::text(out);
     for line in header(profile, table.device) {
         writeln!(out, "{line}")?;
     }
@@ -68,8 +68,8 @@ pub fn lines_text(
     Ok(())
 }
 
-pub(super) fn labels(profile: &Profile, full_filenames: bool) -> Labels<'_> {
-    Labels {
+pub(super) fn labels(profile: &Profile, full_filenames: bool) -> FrameLabels<'_> {
+    FrameLabels {
         stacks: profile.stacks(),
         directory: profile.start().and_then(|s| s.directory.as_deref()),
         full_filenames,
@@ -103,7 +103,7 @@ pub(super) fn source_lines<'a>(
 
 /// The same for rows of any kind, whose lines `line` tells.
 pub(super) fn with_source<'a, R>(
-    source: Option<&'a Source>,
+    source: Option<&'a SourceText>,
     rows: &'a [R],
     line: impl Fn(&R) -> u32,
 ) -> Vec<(u32, Option<&'a str>, Option<&'a R>)> {
@@ -129,14 +129,14 @@ pub(super) fn with_source<'a, R>(
 pub(super) struct FunctionText<'a> {
     /// Number and source of each line, and the value of its bar where it has figures.
     lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
-    columns: Vec<Column>,
+    columns: Vec<LineColumn>,
     source_width: usize,
     has_source: bool,
     /// The greatest value of the first column in the whole table: a full bar.
     most: i64,
 }
 
-pub(super) struct Column {
+pub(super) struct LineColumn {
     head: [String; 2],
     cells: Vec<String>,
     width: usize,
@@ -157,11 +157,11 @@ impl<'a> FunctionText<'a> {
         let mut columns = Vec::new();
         for (i, &key) in table.columns.iter().enumerate() {
             let value = |row: &LineRow| match row.cells.get(i) {
-                Some(Cell { untold: Some(untold), .. }) => untold.word().to_owned(),
+                Some(LineCell { untold: Some(untold), .. }) => untold.word().to_owned(),
                 Some(c) => cell(c.key, c.value),
                 None => String::new(),
             };
-            columns.push(Column::new(column_head(key), cells(&value)));
+            columns.push(LineColumn::new(column_head(key), cells(&value)));
             // The sum of all executions, and the greatest of one.
             if profile.exact().is_some()
                 && matches!(key.field, StatField::Allocated | StatField::Freed)
@@ -171,7 +171,7 @@ impl<'a> FunctionText<'a> {
                     _ => String::new(),
                 };
                 let head = ["of it at most".to_owned(), "in one run".to_owned()];
-                columns.push(Column::new(head, cells(&one_run)));
+                columns.push(LineColumn::new(head, cells(&one_run)));
             }
         }
         let head = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
@@ -182,37 +182,37 @@ impl<'a> FunctionText<'a> {
             None => "samples",
         };
         let extras = vec![
-            Column::new(
+            LineColumn::new(
                 head("live at", "the peak"),
                 cells(&|r| format!("{about}{}", bytes(r.live))),
             ),
-            Column::new(head("of it", "own"), cells(&|r| format!("{about}{}", bytes(r.live_self)))),
-            Column::new(
+            LineColumn::new(head("of it", "own"), cells(&|r| format!("{about}{}", bytes(r.live_self)))),
+            LineColumn::new(
                 head("", "allocated"),
                 cells(&|r| format!("{about}{}", signed_bytes(r.allocated))),
             ),
-            Column::new(head("", times), cells(&|r| count(r.samples))),
+            LineColumn::new(head("", times), cells(&|r| count(r.samples))),
         ];
         let bar = |row: &LineRow| row.cells.first().map_or(0, |c| c.value.value);
         let lines = lines.iter().map(|(line, source, row)| (*line, *source, row.map(bar)));
-        FunctionText::of(lines.collect(), columns, extras, width, most)
+        FunctionText::with_columns(lines.collect(), columns, extras, width, most)
     }
 
     /// With these columns, and as many of `extras` as leave room for the source.
-    pub(super) fn of(
+    pub(super) fn with_columns(
         lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
-        mut columns: Vec<Column>,
-        mut extras: Vec<Column>,
+        mut columns: Vec<LineColumn>,
+        mut extras: Vec<LineColumn>,
         width: Option<usize>,
         most: i64,
     ) -> FunctionText<'a> {
         let taken =
-            |columns: &[Column]| columns.iter().map(|c| c.width + 2).sum::<usize>() + 7 + BAR + 3;
+            |columns: &[LineColumn]| columns.iter().map(|c| c.width + 2).sum::<usize>() + 7 + BAR + 3;
         let width = width.unwrap_or(usize::MAX);
         let mut room = width.saturating_sub(taken(&columns));
         // Columns that leave no room for the source are left out, the least important first.
         while !extras.is_empty()
-            && room < LEAST_SOURCE + extras.iter().map(|c| c.width + 2).sum::<usize>()
+            && room < MIN_SOURCE_WIDTH + extras.iter().map(|c| c.width + 2).sum::<usize>()
         {
             extras.pop();
         }
@@ -222,7 +222,7 @@ impl<'a> FunctionText<'a> {
             has_source: lines.iter().any(|l| l.1.is_some()),
             lines,
             columns,
-            source_width: room.max(LEAST_SOURCE),
+            source_width: room.max(MIN_SOURCE_WIDTH),
             most,
         }
     }
@@ -234,7 +234,7 @@ impl<'a> FunctionText<'a> {
         let mut shown = vec![false; count];
         for (i, line) in self.lines.iter().enumerate() {
             if i == 0 || line.2.is_some() {
-                shown[i.saturating_sub(AROUND)..count.min(i + AROUND + 1)].fill(true);
+                shown[i.saturating_sub(CONTEXT_LINES)..count.min(i + CONTEXT_LINES + 1)].fill(true);
             }
         }
         for gap in shown.chunk_by_mut(|a, b| a == b) {
@@ -282,10 +282,10 @@ impl<'a> FunctionText<'a> {
     }
 }
 
-impl Column {
-    pub(super) fn new(head: [String; 2], cells: Vec<String>) -> Column {
+impl LineColumn {
+    pub(super) fn new(head: [String; 2], cells: Vec<String>) -> LineColumn {
         let longest = head.iter().chain(&cells).map(|c| c.chars().count()).max();
-        Column { width: longest.unwrap_or(0), head, cells }
+        LineColumn { width: longest.unwrap_or(0), head, cells }
     }
 }
 
@@ -306,7 +306,7 @@ pub(super) fn column_head(key: StatKey) -> [String; 2] {
 }
 
 /// A value: as it is when exact; `~` when it is at least that; `≤` its upper limit where it reads differently.
-pub(super) fn cell(key: StatKey, value: Bounded) -> String {
+pub(super) fn cell(key: StatKey, value: BoundedValue) -> String {
     let text = |v: i64| {
         if key.metric.is_bytes() { signed_bytes(v) } else { v.to_string() }
     };
@@ -384,14 +384,14 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
 fn untold_notes(table: &LineTable) -> Vec<String> {
     let rows = table.functions.iter().flat_map(|function| &function.rows);
     let cells = rows.flat_map(|row| &row.cells);
-    let reasons: BTreeSet<(Untold, StatKey)> =
+    let reasons: BTreeSet<(UnknownReason, StatKey)> =
         cells.filter_map(|cell| Some((cell.untold?, cell.key))).collect();
-    let mut by_reason: BTreeMap<Untold, Vec<String>> = BTreeMap::new();
+    let mut by_reason: BTreeMap<UnknownReason, Vec<String>> = BTreeMap::new();
     for (untold, key) in reasons {
         by_reason.entry(untold).or_default().push(key.to_string());
     }
-    let note = |(untold, keys): (Untold, Vec<String>)| match untold {
-        Untold::NotSeen => format!("{}: {}.", untold.word(), untold.why()),
+    let note = |(untold, keys): (UnknownReason, Vec<String>)| match untold {
+        UnknownReason::NotSeen => format!("{}: {}.", untold.word(), untold.why()),
         _ => format!("{} ({}): {}.", untold.word(), keys.join(", "), untold.why()),
     };
     by_reason.into_iter().map(note).collect()
@@ -406,7 +406,7 @@ mod tests {
         let key: StatKey = "allocated_bytes.all.peak".parse().unwrap();
         let show = |value: i64, upper: Option<i64>| {
             let exact = upper == Some(value);
-            cell(key, Bounded { value, exact, upper })
+            cell(key, BoundedValue { value, exact, upper })
         };
         assert_eq!(show(3 << 20, Some(3 << 20)), "3.00 MiB");
         assert_eq!(show(3 << 20, Some(5 << 20)), "~3.00 ≤5.00 MiB");

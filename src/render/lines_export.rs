@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use super::RenderError;
 use super::exact::way;
-use super::interchange::{Sheet, pretty_json};
+use super::interchange::{CsvSheet, pretty_json};
 use super::lines::{labels, selected, source_lines};
 use crate::analysis::{
-    Bounded, ExactProfile, HighWater, LineRow, LineTable, MemoryKind, Profile, Reached,
+    BoundedValue, ExactProfile, HighWater, LineRow, LineTable, MemoryGroup, Profile, PeakTime,
 };
-use crate::model::{CudaIndex, EventTotals, Frees, ReaderKind, StatField, StatKey};
+use crate::model::{CudaIndex, EventTotals, FreeTracking, ReaderKind, StatField, StatKey};
 
 /// Writes one row per line seen. Each column asked for becomes three: the value, `.exact`, and
 /// `.upper`, empty when nothing limits it. `estimated` is of what was allocated, freed and live.
@@ -21,7 +21,7 @@ pub fn lines_csv(
     table: &LineTable,
     functions: &[String],
 ) -> Result<(), RenderError> {
-    let mut csv = Sheet::new(out);
+    let mut csv = CsvSheet::new(out);
     let mut head: Vec<String> = ["device", "file", "function", "line"].map(String::from).into();
     for key in &table.columns {
         head.extend([key.to_string(), format!("{key}.exact"), format!("{key}.upper")]);
@@ -73,8 +73,8 @@ fn has_runs(profile: &Profile, key: StatKey) -> bool {
 }
 
 /// The value, whether it is exact, and its upper limit; empty where it is not known.
-fn bounded_csv(value: Option<Bounded>) -> [String; 3] {
-    let Some(Bounded { value, exact, upper }) = value else {
+fn bounded_csv(value: Option<BoundedValue>) -> [String; 3] {
+    let Some(BoundedValue { value, exact, upper }) = value else {
         return [String::new(), false.to_string(), String::new()];
     };
     [value.to_string(), exact.to_string(), upper.map_or_else(String::new, |u| u.to_string())]
@@ -126,14 +126,14 @@ pub fn lines_json(
 fn row_json(line: u32, source: Option<&str>, row: &LineRow) -> Value {
     let mut columns = Map::new();
     for cell in &row.cells {
-        let limits = |Bounded { value, exact, upper }: Bounded| json!({"value": value, "exact": exact, "upper": upper});
+        let limits = |BoundedValue { value, exact, upper }: BoundedValue| json!({"value": value, "exact": exact, "upper": upper});
         let mut limits = match cell.untold {
             None => limits(cell.value),
             Some(untold) => {
                 json!({"value": null, "exact": false, "upper": null, "not_told": untold.why()})
             }
         };
-        if let Some(Bounded { value, exact, upper }) = cell.one_run {
+        if let Some(BoundedValue { value, exact, upper }) = cell.one_run {
             limits["one_run"] = json!({"value": value, "exact": exact, "upper": upper});
         }
         columns.insert(cell.key.to_string(), limits);
@@ -157,10 +157,10 @@ fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Val
     let of_totals = |value: fn(&EventTotals) -> u64| totals.as_ref().map(value);
     let agreement = exact.agreement(device);
     let of_kinds = [
-        ("driver", MemoryKind::Driver),
-        ("physical", MemoryKind::Physical),
-        ("managed", MemoryKind::Managed),
-        ("pinned", MemoryKind::Pinned),
+        ("driver", MemoryGroup::Driver),
+        ("physical", MemoryGroup::Physical),
+        ("managed", MemoryGroup::Managed),
+        ("pinned", MemoryGroup::Pinned),
     ];
     let other: Map<String, Value> = of_kinds
         .into_iter()
@@ -169,7 +169,7 @@ fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Val
         .collect();
     let [contexts, modules, libraries] = exact.marks();
     json!({
-        "way": way(options.way),
+        "way": way(options.backend),
         "events": exact.events(),
         "lost": profile.losses().late(ReaderKind::Events),
         "truncated": of_totals(|t| t.truncated),
@@ -185,9 +185,9 @@ fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Val
         }),
         "starts_empty": options.starts_empty,
         "frees": match options.frees {
-            Frees::Events => "events",
-            Frees::Stacks => "stacks",
-            Frees::Maps => "maps",
+            FreeTracking::Events => "events",
+            FreeTracking::Stacks => "stacks",
+            FreeTracking::Snapshots => "maps",
         },
         "stacks_from": options.stacks_from,
         "stacks_every": options.stacks_every,
@@ -204,8 +204,8 @@ fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Val
 pub(super) fn high_water(high: Option<HighWater>) -> Value {
     let Some(high) = high else { return Value::Null };
     let (from, to) = match high.reached {
-        Reached::BeforeRecording => (None, None),
-        Reached::Between(from, to) => (Some(from.seconds()), Some(to.seconds())),
+        PeakTime::BeforeRecording => (None, None),
+        PeakTime::Between(from, to) => (Some(from.seconds()), Some(to.seconds())),
     };
     json!({
         "bytes": high.bytes,

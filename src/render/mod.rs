@@ -16,48 +16,48 @@ mod exact;
 mod flame;
 mod fragmentation;
 mod header;
-mod holders;
-mod holders_json;
+mod owners;
+mod owners_json;
 mod interchange;
 mod iterations;
 mod label;
 mod like;
 mod lines;
 mod lines_export;
-mod moved;
+mod checkpoint;
 mod rank_lines;
 mod referrers;
 mod size;
 mod summary;
-mod verdict;
+mod oom_report;
 
 pub use clock::{length, utc};
 pub use collapsed::{NameStyle, collapsed};
 pub use devices::{DevicesTarget, DevicesView, devices_text};
 pub use devices_export::{devices_csv, devices_csv_head, devices_json};
-pub use dump::{Holders, allocator_text, dump_text};
+pub use dump::{OwnersOrReason, allocator_text, dump_text};
 pub use dump_json::dump_json;
-pub use escape::{Guard, visible};
+pub use escape::{EscapeGuard, visible};
 pub use exact::{kind as memory_name, way};
 pub use flame::{
-    RankMemory, Ranks, collapsed_of_ranks, flame, flame_of_ranks, holders_collapsed, holders_flame,
+    RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks, owners_collapsed, owners_flame,
 };
 pub use header::header;
-pub use holders::{
-    TensorsWanted, changes_text, graph_text, incomplete, pause, place, tensors_text,
+pub use owners::{
+    TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,
 };
-pub use holders_json::{holders_json, holders_json_line};
+pub use owners_json::{ownership_json, ownership_json_line};
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
-pub use label::{Labels, one_line, short_file};
+pub use label::{FrameLabels, one_line, short_file};
 pub use like::{like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text};
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
-pub use moved::{MoveReport, move_json, move_text};
+pub use checkpoint::{CheckpointFigures, move_json, move_text};
 pub use rank_lines::{RankLines, rank_lines_csv, rank_lines_json, rank_lines_text};
 pub use referrers::referrers_text;
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;
-pub use verdict::verdict_text;
+pub use oom_report::oom_report_text;
 
 /// Why something could not be rendered.
 #[derive(Debug, thiserror::Error)]

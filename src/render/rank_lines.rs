@@ -5,14 +5,14 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use super::RenderError;
-use super::escape::Guard;
+use super::escape::EscapeGuard;
 use super::header::{gpu_line, sampling_line};
-use super::interchange::{Sheet, pretty_json};
+use super::interchange::{CsvSheet, pretty_json};
 use super::label::{one_line, short_file};
-use super::lines::{Column, FunctionText, LinesOptions, cell, column_head, with_source};
+use super::lines::{LineColumn, FunctionText, LinesOptions, cell, column_head, with_source};
 use super::lines_export::high_water;
 use super::size::{count, signed_bytes};
-use crate::analysis::{Bounded, LineTable, Profile, RankFunction, RankRow, RankTable, Ranked};
+use crate::analysis::{BoundedValue, LineTable, Profile, RankFunction, RankRow, RankTable, RankValues};
 
 /// A rank among others, and its own table.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ pub struct RankLines<'a> {
 }
 
 /// The rows of a function with their source, and its own lines.
-type Rows<'a> = Vec<(u32, Option<&'a str>, Option<&'a RankRow>)>;
+type FunctionRows<'a> = Vec<(u32, Option<&'a str>, Option<&'a RankRow>)>;
 
 /// Writes the table as text.
 pub fn rank_lines_text(
@@ -35,7 +35,7 @@ pub fn rank_lines_text(
     table: &RankTable,
     options: &LinesOptions,
 ) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
+    let out = &mut EscapeGuard::text(out);
     for rank in ranks {
         let start = rank.profile.start();
         let (pid, host) = start.map_or((0, "an unknown host"), |s| (s.pid, &*s.host));
@@ -102,7 +102,7 @@ fn is_wanted(function: &RankFunction, names: &[String]) -> bool {
     names.is_empty() || names.iter().any(has)
 }
 
-fn rows<'a>(ranks: &[RankLines<'a>], function: &'a RankFunction) -> Rows<'a> {
+fn rows<'a>(ranks: &[RankLines<'a>], function: &'a RankFunction) -> FunctionRows<'a> {
     let (rank, lines) = &function.found;
     let source = ranks.get(*rank).and_then(|rank| rank.profile.source(lines.function));
     with_source(source, &function.rows, |row| row.line)
@@ -124,9 +124,9 @@ fn text<'a>(
         one_line(label.strip_prefix("rank ").unwrap_or(label))
     };
     // Greatest and least, each with its rank, and the sum.
-    type Show<'s> = &'s dyn Fn(Bounded) -> String;
-    let group = |head: String, show: Show<'_>, of: &dyn Fn(&RankRow) -> Option<Ranked>| {
-        let of_rank = |which: fn(&Ranked) -> (Bounded, usize)| {
+    type Show<'s> = &'s dyn Fn(BoundedValue) -> String;
+    let group = |head: String, show: Show<'_>, of: &dyn Fn(&RankRow) -> Option<RankValues>| {
+        let of_rank = |which: fn(&RankValues) -> (BoundedValue, usize)| {
             cells(&|row| match of(row) {
                 None => "?".to_owned(),
                 Some(all) => {
@@ -140,9 +140,9 @@ fn text<'a>(
         let sum = cells(&|row| of(row).map_or_else(|| "?".to_owned(), |all| show(all.sum)));
         let heading = |below: &str| [String::new(), below.to_owned()];
         [
-            Column::new([head, "greatest".to_owned()], of_rank(|all| all.greatest)),
-            Column::new(heading("least"), of_rank(|all| all.least)),
-            Column::new(heading("sum"), sum),
+            LineColumn::new([head, "greatest".to_owned()], of_rank(|all| all.greatest)),
+            LineColumn::new(heading("least"), of_rank(|all| all.least)),
+            LineColumn::new(heading("sum"), sum),
         ]
     };
     let mut columns = Vec::new();
@@ -150,19 +150,19 @@ fn text<'a>(
         let of = |row: &RankRow| row.cells.get(i).copied().flatten();
         columns.extend(group(column_head(key).join(" "), &|value| cell(key, value), &of));
     }
-    let live = |value: Bounded| {
+    let live = |value: BoundedValue| {
         format!("{}{}", if value.exact { "" } else { "~" }, signed_bytes(value.value))
     };
     let mut extras = Vec::from(group("live at peaks".to_owned(), &live, &|row| Some(row.live)));
-    extras.push(Column::new(["".into(), "ranks".into()], cells(&|row| row.ranks.to_string())));
+    extras.push(LineColumn::new(["".into(), "ranks".into()], cells(&|row| row.ranks.to_string())));
     let first =
         |row: &RankRow| row.cells.first().copied().flatten().map_or(0, |c| c.greatest.0.value);
     let rows = rows.iter().map(|(line, source, row)| (*line, *source, row.map(first))).collect();
-    FunctionText::of(rows, columns, extras, width, most)
+    FunctionText::with_columns(rows, columns, extras, width, most)
 }
 
 /// Whether it is the same in all ranks that have it.
-fn is_even(all: &Ranked) -> bool {
+fn is_even(all: &RankValues) -> bool {
     all.greatest.0 == all.least.0 && all.greatest.0.exact
 }
 
@@ -174,7 +174,7 @@ pub fn rank_lines_csv(
     table: &RankTable,
     functions: &[String],
 ) -> Result<(), RenderError> {
-    let mut csv = Sheet::new(out);
+    let mut csv = CsvSheet::new(out);
     let mut head: Vec<String> = ["file", "function", "line", "ranks"].map(String::from).into();
     let keys = table.columns.iter().map(ToString::to_string);
     for key in keys.chain(["live_at_peak".to_owned()]) {
@@ -197,7 +197,7 @@ pub fn rank_lines_csv(
                 row.ranks.to_string(),
             ];
             for all in row.cells.iter().copied().chain([Some(row.live)]) {
-                let Some(Ranked { greatest, least, sum }) = all else {
+                let Some(RankValues { greatest, least, sum }) = all else {
                     record.extend(std::iter::repeat_n(String::new(), 11));
                     continue;
                 };
@@ -226,10 +226,10 @@ pub fn rank_lines_json(
 ) -> Result<(), RenderError> {
     let name = |rank: usize| ranks.get(rank).map(|rank| rank.label);
     let bounded =
-        |value: Bounded| json!({"value": value.value, "exact": value.exact, "upper": value.upper});
-    let all = |all: Option<Ranked>| {
-        all.map(|Ranked { greatest, least, sum }| {
-            let of = |(value, rank): (Bounded, usize)| {
+        |value: BoundedValue| json!({"value": value.value, "exact": value.exact, "upper": value.upper});
+    let all = |all: Option<RankValues>| {
+        all.map(|RankValues { greatest, least, sum }| {
+            let of = |(value, rank): (BoundedValue, usize)| {
                 let mut of = bounded(value);
                 of["rank"] = json!(name(rank));
                 of

@@ -3,71 +3,71 @@
 use std::io::Write;
 
 use super::RenderError;
-use super::escape::Guard;
-use super::holders::{footer, name};
+use super::escape::EscapeGuard;
+use super::owners::{footer, name};
 use super::label::one_line;
 use super::size::bytes;
 use crate::analysis::results;
-use crate::model::holdings::storages;
-use crate::model::{HolderMap, Referrer, Referrers, SavedIn, TensorRow};
+use crate::model::ownership::storages;
+use crate::model::{OwnershipSnapshot, Referrer, TensorReferrers, SavedIn, TensorRow};
 
 /// Writes what refers to the tensors that were asked about, which are these rows.
 pub fn referrers_text(
     out: &mut dyn Write,
-    map: &HolderMap,
+    snapshot: &OwnershipSnapshot,
     asked: &[usize],
 ) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
-    let groups = storages(map);
-    let results = results(&map.tensors, &map.nodes);
+    let out = &mut EscapeGuard::text(out);
+    let groups = storages(snapshot);
+    let results = results(&snapshot.tensors, &snapshot.nodes);
     for &index in asked {
-        let row = &map.tensors[index];
-        let referrers = map.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
-        write_tensor(out, map, row)?;
+        let row = &snapshot.tensors[index];
+        let referrers = snapshot.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
+        write_tensor(out, snapshot, row)?;
         match referrers {
             Some(referrers) => write_referrers(out, referrers)?,
             None => writeln!(out, "  no Python object refers to it")?,
         }
         let of_it = |other: &&TensorRow| other.tensor.grad == Some(row.tensor.at);
-        for other in map.tensors.iter().filter(of_it) {
-            writeln!(out, "  C++            .grad of {}", name(map, other))?;
+        for other in snapshot.tensors.iter().filter(of_it) {
+            writeln!(out, "  C++            .grad of {}", name(snapshot, other))?;
         }
         for saved in &row.saved {
-            let node = &map.nodes[saved.node];
+            let node = &snapshot.nodes[saved.node];
             let how = match saved.by {
                 SavedIn::Field => "in a field",
                 SavedIn::Vector => "in a list",
                 SavedIn::Function => "by save_for_backward",
             };
             let alive = match results[saved.node] {
-                Some(result) => format!(", alive by {}", name(map, &map.tensors[result])),
+                Some(result) => format!(", alive by {}", name(snapshot, &snapshot.tensors[result])),
                 None => String::new(),
             };
             writeln!(out, "  autograd       {} keeps it {how}{alive}", one_line(&node.class))?;
         }
         for group in groups.iter().filter(|group| group.tensors.contains(&index)) {
             for other in group.tensors.iter().filter(|&&other| other != index) {
-                let other = &map.tensors[*other];
-                writeln!(out, "  its memory     is shared by {}", name(map, other))?;
+                let other = &snapshot.tensors[*other];
+                writeln!(out, "  its memory     is shared by {}", name(snapshot, other))?;
             }
         }
     }
-    footer(out, map)
+    footer(out, snapshot)
 }
 
-fn write_tensor(out: &mut dyn Write, map: &HolderMap, row: &TensorRow) -> Result<(), RenderError> {
+fn write_tensor(out: &mut dyn Write, snapshot: &OwnershipSnapshot, row: &TensorRow) -> Result<(), RenderError> {
     let size = row.tensor.storage.and_then(|storage| storage.bytes);
     let size = size.map_or_else(|| "of unknown size".to_owned(), bytes);
     let shape = row.tensor.shape.as_ref().map_or("symbolic".to_owned(), |s| format!("{s:?}"));
     let device = row.tensor.device.map_or("no device".to_owned(), |device| device.to_string());
     let (dtype, category) = (row.tensor.dtype, row.category.name());
     let garbage = if row.garbage { ", only cycles of garbage hold it" } else { "" };
-    let name = name(map, row);
+    let name = name(snapshot, row);
     writeln!(out, "{name}: {size}, {dtype} {shape} on {device}, {category}{garbage}")?;
     Ok(())
 }
 
-fn write_referrers(out: &mut dyn Write, referrers: &Referrers) -> Result<(), RenderError> {
+fn write_referrers(out: &mut dyn Write, referrers: &TensorReferrers) -> Result<(), RenderError> {
     for Referrer { at, class, name, step } in &referrers.referrers {
         let way = match (name, at) {
             (Some(name), _) => one_line(&format!("{name}{step}")),

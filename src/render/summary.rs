@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
-use super::escape::Guard;
+use super::escape::EscapeGuard;
 use super::exact::{events_line, notes};
 use super::header::{end_text, gpu_line, sampling_line};
 use super::label::one_line;
@@ -18,7 +18,7 @@ pub fn summary(
     file: &str,
     size: u64,
 ) -> Result<(), RenderError> {
-    let out = &mut Guard::text(out);
+    let out = &mut EscapeGuard::text(out);
     let file = one_line(file);
     writeln!(out, "Recorded to {file} ({}): {}", bytes(size), end_text(profile))?;
     match profile.exact() {

@@ -5,24 +5,24 @@ use std::time::{Duration, Instant};
 
 use crate::target::ProcessError;
 
-use super::readers::{AttachError, Readers};
+use super::readers::{AttachError, TargetReaders};
 
 /// Between two attempts.
-const EVERY: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long an interpreter that is there may take to initialise.
-const INITIALIZING: Duration = Duration::from_secs(5);
+const INITIALIZATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Attaches to a process that was running before. Waits only for an interpreter that is just starting.
-pub fn attach(pid: u32, stop: &AtomicBool) -> Result<Readers, AttachError> {
+pub fn attach(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError> {
     let start = Instant::now();
     loop {
-        match Readers::attach(pid) {
+        match TargetReaders::attach(pid) {
             Err(error)
                 if error.is_starting()
-                    && start.elapsed() < INITIALIZING
+                    && start.elapsed() < INITIALIZATION_TIMEOUT
                     && !stop.load(Ordering::Relaxed) =>
             {
-                std::thread::sleep(EVERY);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             other => return other,
         }
@@ -31,14 +31,14 @@ pub fn attach(pid: u32, stop: &AtomicBool) -> Result<Readers, AttachError> {
 
 /// Attaches to a program that memspy has just started: it may `exec` (a shell script, a version
 /// manager's shim) before it is Python, so waits until it is, until it ends, or until `stop` is set.
-pub fn attach_when_python(pid: u32, stop: &AtomicBool) -> Result<Readers, AttachError> {
+pub fn attach_when_python(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError> {
     loop {
-        match Readers::attach(pid) {
+        match TargetReaders::attach(pid) {
             Err(error) if error.may_become_python() => {
                 if stop.load(Ordering::Relaxed) {
                     return Err(error);
                 }
-                std::thread::sleep(EVERY);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             Err(AttachError::Process(ProcessError::NotFound { pid })) => {
                 return Err(AttachError::Process(ProcessError::Exited { pid }));

@@ -11,7 +11,7 @@ use crate::model::{Event, Record, RecordSink, ThreadSample};
 /// Records are handed over this many at a time, or when the first of them is this old: what is not
 /// handed over is lost when memspy is killed.
 const BATCH: usize = 64;
-const OLDEST: Duration = Duration::from_millis(200);
+const MAX_BATCH_AGE: Duration = Duration::from_millis(200);
 /// Bytes that are handed over at once, if they come before so many records: a record of exact events may hold many.
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes that may wait. When the disk, or what reads along, is slower than that for long, sampling waits (and its missed
@@ -21,7 +21,7 @@ const MAX_WAITING: usize = 32 << 20;
 const RECORD_BYTES: usize = 256;
 
 /// What is handed over.
-enum Handed {
+enum QueueItem {
     Records(Batch),
     /// The sink is to sync what it has; the answer tells how that went.
     Sync(Sender<io::Result<()>>),
@@ -31,7 +31,7 @@ enum Handed {
 pub struct BackgroundSink<S> {
     batch: Batch,
     since: Instant,
-    to_thread: Option<Sender<Handed>>,
+    to_thread: Option<Sender<QueueItem>>,
     queue: Arc<Queue>,
     thread: Option<JoinHandle<(S, io::Result<()>)>>,
 }
@@ -92,10 +92,10 @@ fn bytes(record: &Record) -> usize {
     let held = match record {
         Record::Events(batch) => batch.events.len() * size_of::<Event>(),
         Record::Sample(sample) => sample.threads.len() * size_of::<ThreadSample>(),
-        Record::Blocks(map) => map.segments.iter().map(|segment| 64 * segment.blocks.len()).sum(),
-        Record::Holders(snapshot) => {
+        Record::Snapshot(snapshot) => snapshot.segments.iter().map(|segment| 64 * segment.blocks.len()).sum(),
+        Record::Ownership(snapshot) => {
             let held = snapshot.devices.iter().map(|device| 96 * device.held.len());
-            held.sum::<usize>() + 32 * snapshot.nameless.len()
+            held.sum::<usize>() + 32 * snapshot.unnamed_blocks.len()
         }
         Record::Source(source) => source.text.len(),
         _ => 0,
@@ -123,7 +123,7 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
 
     /// Passes on what is left, waits for the thread and gives the sink back, with its first error.
     pub fn finish(mut self) -> (Option<S>, io::Result<()>) {
-        let last = self.hand_over();
+        let last = self.send_batch();
         self.to_thread = None;
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok((sink, written))) => (Some(sink), written.and(last)),
@@ -131,16 +131,16 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
         }
     }
 
-    fn hand_over(&mut self) -> io::Result<()> {
+    fn send_batch(&mut self) -> io::Result<()> {
         if self.batch.records.is_empty() {
             return Ok(());
         }
         let batch = std::mem::take(&mut self.batch);
         self.queue.enter(batch.bytes);
-        self.send(Handed::Records(batch))
+        self.send(QueueItem::Records(batch))
     }
 
-    fn send(&self, handed: Handed) -> io::Result<()> {
+    fn send(&self, handed: QueueItem) -> io::Result<()> {
         let Some(to_thread) = &self.to_thread else { return Err(gone()) };
         to_thread.send(handed).map_err(|_| gone())
     }
@@ -158,27 +158,27 @@ impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
         self.batch.bytes += bytes(record);
         self.batch.records.push(record.clone());
         let is_full = self.batch.records.len() >= BATCH || self.batch.bytes >= BATCH_BYTES;
-        if is_full || self.since.elapsed() >= OLDEST { self.hand_over() } else { Ok(()) }
+        if is_full || self.since.elapsed() >= MAX_BATCH_AGE { self.send_batch() } else { Ok(()) }
     }
 
     /// Waits for the thread.
     fn sync(&mut self) -> io::Result<()> {
-        self.hand_over()?;
+        self.send_batch()?;
         let (answer, answered) = channel();
-        self.send(Handed::Sync(answer))?;
+        self.send(QueueItem::Sync(answer))?;
         answered.recv().unwrap_or_else(|_| Err(gone()))
     }
 }
 
 fn drain<S: RecordSink>(
     mut sink: S,
-    batches: Receiver<Handed>,
+    batches: Receiver<QueueItem>,
     taking: &Taking,
 ) -> (S, io::Result<()>) {
     for handed in batches {
         let Batch { records, bytes } = match handed {
-            Handed::Records(batch) => batch,
-            Handed::Sync(answer) => {
+            QueueItem::Records(batch) => batch,
+            QueueItem::Sync(answer) => {
                 let synced = sink.sync();
                 let told =
                     synced.as_ref().map(drop).map_err(|e| io::Error::new(e.kind(), e.to_string()));
@@ -205,10 +205,10 @@ fn drain<S: RecordSink>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Nanos, Sample};
+    use crate::model::{Nanos, StackSample};
 
     fn sample(n: u64) -> Record {
-        Record::Sample(Sample { time: Nanos(n), threads: Vec::new() })
+        Record::Sample(StackSample { time: Nanos(n), threads: Vec::new() })
     }
 
     #[test]
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn what_is_synced_has_arrived_when_that_returns() {
-        struct Shared(std::sync::Arc<std::sync::Mutex<(usize, usize)>>);
-        impl RecordSink for Shared {
+        struct CountingSink(std::sync::Arc<std::sync::Mutex<(usize, usize)>>);
+        impl RecordSink for CountingSink {
             fn record(&mut self, _: &Record) -> io::Result<()> {
                 self.0.lock().unwrap().0 += 1;
                 Ok(())
@@ -238,7 +238,7 @@ mod tests {
             }
         }
         let counts = std::sync::Arc::default();
-        let mut sink = BackgroundSink::new(Shared(std::sync::Arc::clone(&counts))).unwrap();
+        let mut sink = BackgroundSink::new(CountingSink(std::sync::Arc::clone(&counts))).unwrap();
         for n in 0..100 {
             sink.record(&sample(n)).unwrap();
         }
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_waits_to_be_written_is_bounded_by_its_bytes_not_its_records() {
-        use crate::model::{Change, Events, Mark};
+        use crate::model::{EventKind, EventBatch, DriverEvent};
 
         /// Takes nothing until it is told to.
         struct Slow(std::sync::mpsc::Receiver<()>);
@@ -262,8 +262,8 @@ mod tests {
         let mut sink = BackgroundSink::new(Slow(wait)).unwrap();
         let queue = Arc::clone(&sink.queue);
         let event =
-            Event { time: Nanos(0), change: Change::Marked(Mark::ModuleLoaded), site: None };
-        let record = Record::Events(Events { events: vec![event; 1 << 14] });
+            Event { time: Nanos(0), change: EventKind::Marked(DriverEvent::ModuleLoaded), site: None };
+        let record = Record::Events(EventBatch { events: vec![event; 1 << 14] });
         let one = bytes(&record);
         assert!(one > 100_000, "{one}");
         let recording = std::thread::spawn(move || {
@@ -286,13 +286,13 @@ mod tests {
 
     #[test]
     fn an_error_of_the_sink_comes_back() {
-        struct Full;
-        impl RecordSink for Full {
+        struct QueueFull;
+        impl RecordSink for QueueFull {
             fn record(&mut self, _: &Record) -> io::Result<()> {
                 Err(io::Error::new(io::ErrorKind::StorageFull, "disk full"))
             }
         }
-        let mut sink = BackgroundSink::new(Full).unwrap();
+        let mut sink = BackgroundSink::new(QueueFull).unwrap();
         let refused = (0..1_000_000).any(|n| sink.record(&sample(n)).is_err());
         assert!(refused);
         let (_, result) = sink.finish();

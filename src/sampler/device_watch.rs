@@ -4,51 +4,51 @@ use std::time::Duration;
 
 use crate::gpu::{GpuError, MachineReader};
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, Consistency, CudaIndex, DeviceStatus, Missed, MissedWhy,
+    AllocatorBackend, AllocatorCounters, SnapshotConsistency, CudaIndex, DeviceStatus, MissedObservation, MissReason,
     ReaderKind, Record, RecordSink,
 };
 
-use super::move_note::MoveNote;
-use super::readers::{Readers, Torch};
-use super::session::Session;
+use super::pause_file::PauseFile;
+use super::readers::{TargetReaders, TorchState};
+use super::session::RecordingSession;
 
-/// How long a block map is tried for until the target keeps still.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a snapshot is tried for until the target keeps still.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the driver is asked again because a target's allocator took or gave memory meanwhile.
-const LOOKS: u32 = 10;
+const READS: u32 = 10;
 
 /// One look: the devices, and for each target what it has on them.
-pub struct MachineLook {
+pub struct MachineReading {
     /// All devices, in NVML's order.
     pub devices: Vec<DeviceStatus>,
     /// The targets that still run.
-    pub targets: Vec<TargetLook>,
+    pub targets: Vec<TargetReading>,
     /// The pids of targets that have ended since the last look.
     pub ended: Vec<u32>,
 }
 
 /// A target's part of a look.
-pub struct TargetLook {
+pub struct TargetReading {
     /// Its pid.
     pub pid: u32,
     /// Whether memspy has paused it, and for how long (`None` inside: the clock has been set back).
     pub paused: Option<Option<Duration>>,
-    /// What was seen: start, runtime, devices, usage, counters, block maps, what was missed.
+    /// What was seen: start, runtime, devices, usage, counters, snapshots, what was missed.
     pub records: Vec<Record>,
 }
 
 /// The readers of the machine and of the targets.
-pub struct DeviceWatch {
+pub struct DevicePoll {
     machine: MachineReader,
-    targets: Vec<Session>,
+    targets: Vec<RecordingSession>,
 }
 
-impl DeviceWatch {
+impl DevicePoll {
     /// Loads NVML; without it there is nothing to tell.
-    pub fn open(targets: Vec<Readers>) -> Result<DeviceWatch, GpuError> {
+    pub fn open(targets: Vec<TargetReaders>) -> Result<DevicePoll, GpuError> {
         let machine = MachineReader::open()?;
-        let targets = targets.into_iter().map(|readers| Session::new(readers, None)).collect();
-        Ok(DeviceWatch { machine, targets })
+        let targets = targets.into_iter().map(|readers| RecordingSession::new(readers, None)).collect();
+        Ok(DevicePoll { machine, targets })
     }
 
     /// Whether targets were given and all have ended.
@@ -57,7 +57,7 @@ impl DeviceWatch {
     }
 
     /// Looks once.
-    pub fn look(&mut self, host: &str) -> Result<MachineLook, GpuError> {
+    pub fn poll(&mut self, host: &str) -> Result<MachineReading, GpuError> {
         let mut ended = Vec::new();
         self.targets.retain(|target| {
             let over = target.is_over().is_some();
@@ -75,13 +75,13 @@ impl DeviceWatch {
         let mut looks = 0;
         loop {
             looks += 1;
-            let devices = self.machine.look()?;
+            let devices = self.machine.read()?;
             let machine = &self.machine;
             let sessions = self.targets.iter_mut();
-            let targets = sessions.map(|target| look_at(target, machine, &devices, host)).collect();
+            let targets = sessions.map(|target| read_target(target, machine, &devices, host)).collect();
             let before = std::mem::replace(&mut counters, self.counters());
-            if looks == LOOKS || before == counters {
-                return Ok(MachineLook { devices, targets, ended });
+            if looks == READS || before == counters {
+                return Ok(MachineReading { devices, targets, ended });
             }
         }
     }
@@ -89,8 +89,8 @@ impl DeviceWatch {
     /// Bytes that each target's allocator has of each device.
     fn counters(&mut self) -> Vec<Vec<(CudaIndex, i64)>> {
         let mut read = Vec::new();
-        let reserved = |target: &mut Session| {
-            let Torch::Attached(torch) = &mut target.readers.torch else { return Vec::new() };
+        let reserved = |target: &mut RecordingSession| {
+            let TorchState::Attached(torch) = &mut target.readers.torch else { return Vec::new() };
             if torch.counters(&mut read).is_err() {
                 read.clear();
             }
@@ -102,12 +102,12 @@ impl DeviceWatch {
     }
 }
 
-fn look_at(
-    session: &mut Session,
+fn read_target(
+    session: &mut RecordingSession,
     machine: &MachineReader,
     devices: &[DeviceStatus],
     host: &str,
-) -> TargetLook {
+) -> TargetReading {
     let pid = session.readers.process.pid();
     let mut records: Vec<Record> = Vec::new();
     // Memory takes every record.
@@ -115,21 +115,21 @@ fn look_at(
     let time = session.now();
     let usage = devices.iter().filter_map(|status| machine.usage(status, pid, time));
     records.extend(usage.map(Record::Usage));
-    look_at_allocator(session, &mut records);
-    let paused = MoveNote::read(&session.readers.process).map(|note| note.age());
-    TargetLook { pid, paused, records }
+    read_allocator(session, &mut records);
+    let paused = PauseFile::read(&session.readers.process).map(|note| note.age());
+    TargetReading { pid, paused, records }
 }
 
-fn look_at_allocator(session: &mut Session, records: &mut Vec<Record>) {
+fn read_allocator(session: &mut RecordingSession, records: &mut Vec<Record>) {
     let time = session.now();
-    let Torch::Attached(torch) = &mut session.readers.torch else { return };
+    let TorchState::Attached(torch) = &mut session.readers.torch else { return };
     if *torch.backend() != AllocatorBackend::Native {
         return;
     }
     let missed = |reader, why: String| {
-        Record::Missed(Missed { time, reader, why: MissedWhy::Failed(why), count: 1 })
+        Record::Missed(MissedObservation { time, reader, why: MissReason::Failed(why), count: 1 })
     };
-    torch.set_patience(PATIENCE);
+    torch.set_timeout(READ_TIMEOUT);
     let mut counters = Vec::new();
     let read = torch.counters(&mut counters);
     if let Err(error) = read {
@@ -138,14 +138,14 @@ fn look_at_allocator(session: &mut Session, records: &mut Vec<Record>) {
     for (device, counters) in counters {
         records.push(Record::Counters { time, device, counters: Box::new(counters) });
         match torch.blocks(device, time) {
-            Ok(map) => {
-                if let Consistency::Degraded { .. } = map.consistency {
+            Ok(snapshot) => {
+                if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
                     let why = format!("GPU {} was changed during every attempt", device.0);
-                    records.push(missed(ReaderKind::Blocks, why));
+                    records.push(missed(ReaderKind::Snapshots, why));
                 }
-                let _ = records.record(&Record::Blocks(map));
+                let _ = records.record(&Record::Snapshot(snapshot));
             }
-            Err(error) => records.push(missed(ReaderKind::Blocks, error.to_string())),
+            Err(error) => records.push(missed(ReaderKind::Snapshots, error.to_string())),
         }
     }
 }

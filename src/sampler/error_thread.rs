@@ -4,55 +4,55 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use super::priority::serve_early;
+use super::priority::raise_priority;
 use crate::model::{AllocatorCounters, CudaIndex};
-use crate::python::{Exceptions, PythonReader, Raised};
+use crate::python::{ExceptionFinder, PythonReader, FoundException};
 use crate::target::Process;
 
 /// What PyTorch throws (`torch.OutOfMemoryError`, `torch.cuda.OutOfMemoryError` before 2.5).
 pub(super) const CLASS: &str = "OutOfMemoryError";
 /// For so long an error that was counted is looked for.
-const PATIENCE: Duration = Duration::from_millis(400);
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(400);
 /// For so long one that may come: the allocator frees its cache before it gives up.
-const PATIENCE_AFTER_RETRY: Duration = Duration::from_millis(30);
+const RETRY_SEARCH_TIMEOUT: Duration = Duration::from_millis(30);
 /// Most are handled at once: at first it is looked for as often as the first of these says, later as the last.
-const PACES: [(Duration, Duration); 3] = [
+const SEARCH_INTERVALS: [(Duration, Duration); 3] = [
     (Duration::from_millis(20), Duration::from_micros(200)),
     (Duration::from_millis(100), Duration::from_millis(1)),
     (Duration::MAX, Duration::from_millis(4)),
 ];
 /// Never more of the time than one part in so many.
-const LEAST_REST: u32 = 4;
+const MIN_REST_FACTOR: u32 = 4;
 /// So often it is looked whether errors known are gone.
-const KNOWN_EVERY: Duration = Duration::from_millis(50);
+const KNOWN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Nobody waits longer for the thread than this.
-const AT_MOST: Duration = Duration::from_secs(2);
+const RESULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What makes it look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Request {
+enum SearchRequest {
     /// The allocator had to free its cache.
     Retry,
     /// It counted an error.
     Error,
 }
 
-impl Request {
-    fn patience(self) -> Duration {
+impl SearchRequest {
+    fn timeout(self) -> Duration {
         match self {
-            Request::Retry => PATIENCE_AFTER_RETRY,
-            Request::Error => PATIENCE,
+            SearchRequest::Retry => RETRY_SEARCH_TIMEOUT,
+            SearchRequest::Error => SEARCH_TIMEOUT,
         }
     }
 }
 
 /// The errors found for one request that waited for one; empty when there was none to be found.
-pub(super) type Found = Vec<Raised>;
+pub(super) type FoundErrors = Vec<FoundException>;
 
 /// The thread. It ends when this is dropped.
 pub(super) struct ErrorThread {
-    requests: Sender<Request>,
-    found: Receiver<Found>,
+    requests: Sender<SearchRequest>,
+    found: Receiver<FoundErrors>,
     /// Requests that have no answer yet.
     waits: usize,
     /// Errors and retries of all devices, as last seen.
@@ -70,26 +70,26 @@ impl ErrorThread {
         let (to_recorder, found) = channel();
         let began = Instant::now();
         let watcher =
-            Watcher { exceptions, known: Vec::new(), early: (began, Vec::new()), to_recorder };
+            ErrorWatcher { exceptions, known: Vec::new(), early: (began, Vec::new()), to_recorder };
         let thread = std::thread::Builder::new().name("memspy-errors".to_owned());
         let spawned = thread.spawn(move || watcher.run(from_recorder));
         Some(spawned.map(|_| ErrorThread { requests, found, waits: 0, counts: None }))
     }
 
     /// Takes the counters just read.
-    pub(super) fn see(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
+    pub(super) fn observe(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
         let now = counts(counters);
         let Some(before) = self.counts.replace(now) else { return };
         if now.0 > before.0 {
             // One that is gone has nobody to tell, which is no loss.
-            self.waits += usize::from(self.requests.send(Request::Error).is_ok());
+            self.waits += usize::from(self.requests.send(SearchRequest::Error).is_ok());
         } else if now.1 > before.1 {
-            let _ = self.requests.send(Request::Retry);
+            let _ = self.requests.send(SearchRequest::Retry);
         }
     }
 
     /// What was found, if a search has ended.
-    pub(super) fn take(&mut self) -> Option<Found> {
+    pub(super) fn poll(&mut self) -> Option<FoundErrors> {
         match self.found.try_recv() {
             Ok(found) => {
                 self.waits = self.waits.saturating_sub(1);
@@ -104,12 +104,12 @@ impl ErrorThread {
     }
 
     /// The same, waiting for it; `None` when no search is under way.
-    pub(super) fn wait(&mut self) -> Option<Found> {
+    pub(super) fn wait(&mut self) -> Option<FoundErrors> {
         if self.waits == 0 {
             return None;
         }
         self.waits -= 1;
-        Some(self.found.recv_timeout(AT_MOST).unwrap_or_default())
+        Some(self.found.recv_timeout(RESULT_TIMEOUT).unwrap_or_default())
     }
 }
 
@@ -120,24 +120,24 @@ pub(super) fn counts(counters: &[(CudaIndex, AllocatorCounters)]) -> (i64, i64) 
 }
 
 /// What runs on the thread.
-struct Watcher {
-    exceptions: Exceptions,
+struct ErrorWatcher {
+    exceptions: ExceptionFinder,
     /// Errors that were told, or are older than the recording, and are still there.
-    known: Vec<Raised>,
+    known: Vec<FoundException>,
     /// Those seen before the allocator's count of them was, and when.
-    early: (Instant, Vec<Raised>),
-    to_recorder: Sender<Found>,
+    early: (Instant, Vec<FoundException>),
+    to_recorder: Sender<FoundErrors>,
 }
 
-impl Watcher {
-    fn run(mut self, requests: Receiver<Request>) {
+impl ErrorWatcher {
+    fn run(mut self, requests: Receiver<SearchRequest>) {
         // It sleeps for days, and has to be there in a moment then.
-        serve_early();
-        self.known = self.exceptions.look(true);
+        raise_priority();
+        self.known = self.exceptions.find(true);
         loop {
             let request = match self.known.is_empty() {
                 true => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => requests.recv_timeout(KNOWN_EVERY),
+                false => requests.recv_timeout(KNOWN_CHECK_INTERVAL),
             };
             match request {
                 Ok(request) => {
@@ -149,7 +149,7 @@ impl Watcher {
                 }
                 // The next error may lie where one lay that is gone by then.
                 Err(RecvTimeoutError::Timeout) => {
-                    let now = self.exceptions.look(true);
+                    let now = self.exceptions.find(true);
                     self.known.retain(|known| now.iter().any(|other| is_same(known, other)));
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -158,21 +158,21 @@ impl Watcher {
     }
 
     /// Looks until every request for an error that came until then can be answered; gives the answers.
-    fn search(&mut self, first: Request, requests: &Receiver<Request>) -> Vec<Found> {
+    fn search(&mut self, first: SearchRequest, requests: &Receiver<SearchRequest>) -> Vec<FoundErrors> {
         let began = Instant::now();
-        let mut wanted = usize::from(first == Request::Error);
-        let mut until = began + first.patience();
+        let mut wanted = usize::from(first == SearchRequest::Error);
+        let mut until = began + first.timeout();
         let (since, early) = std::mem::replace(&mut self.early, (began, Vec::new()));
-        let mut found = if began - since < PATIENCE { early } else { Vec::new() };
+        let mut found = if began - since < SEARCH_TIMEOUT { early } else { Vec::new() };
         // Seen while it had no traceback yet.
-        let mut bare: Vec<Raised> = Vec::new();
+        let mut bare: Vec<FoundException> = Vec::new();
         loop {
             while let Ok(request) = requests.try_recv() {
-                wanted += usize::from(request == Request::Error);
-                until = until.max(Instant::now() + request.patience());
+                wanted += usize::from(request == SearchRequest::Error);
+                until = until.max(Instant::now() + request.timeout());
             }
             let looked = Instant::now();
-            for raised in self.exceptions.look(true) {
+            for raised in self.exceptions.find(true) {
                 if self.known.iter().any(|known| is_same(known, &raised)) {
                     continue;
                 }
@@ -189,9 +189,9 @@ impl Watcher {
             if wanted > 0 && found.len() >= wanted || Instant::now() >= until {
                 break;
             }
-            let pace = PACES.iter().find(|(age, _)| began.elapsed() < *age);
-            let pace = pace.map_or(PATIENCE, |(_, pace)| *pace);
-            std::thread::sleep(pace.max(cost * LEAST_REST));
+            let pace = SEARCH_INTERVALS.iter().find(|(age, _)| began.elapsed() < *age);
+            let pace = pace.map_or(SEARCH_TIMEOUT, |(_, pace)| *pace);
+            std::thread::sleep(pace.max(cost * MIN_REST_FACTOR));
         }
         found.append(&mut bare);
         if wanted == 0 {
@@ -199,7 +199,7 @@ impl Watcher {
             return Vec::new();
         }
         // One answer for each request; the last one has the rest.
-        let mut answers: Vec<Found> = Vec::new();
+        let mut answers: Vec<FoundErrors> = Vec::new();
         for left in (1..=wanted).rev() {
             let take = if left == 1 { found.len() } else { found.len().min(1) };
             answers.push(found.drain(..take).collect());
@@ -209,6 +209,6 @@ impl Watcher {
 }
 
 /// Whether two looks saw the same error.
-fn is_same(one: &Raised, other: &Raised) -> bool {
+fn is_same(one: &FoundException, other: &FoundException) -> bool {
     one.at == other.at && one.text == other.text
 }

@@ -10,16 +10,16 @@ use crate::gpu::GpuReader;
 use crate::model::{DeviceUsage, Nanos};
 
 /// Between two looks. NVML holds a lock of the driver while it lists processes: never much faster.
-const EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the thread may take to notice that it is to end.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// One look at a device, or why there is none.
-pub(super) type Look = Result<DeviceUsage, String>;
+pub(super) type DeviceReading = Result<DeviceUsage, String>;
 
 /// The thread that watches the devices.
 pub(super) struct GpuWatch {
-    looks: Receiver<Look>,
+    looks: Receiver<DeviceReading>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,7 +38,7 @@ impl GpuWatch {
     }
 
     /// A look that has come in; its time is for the sampler to set.
-    pub(super) fn take(&self) -> Option<Look> {
+    pub(super) fn poll(&self) -> Option<DeviceReading> {
         self.looks.try_recv().ok()
     }
 }
@@ -53,7 +53,7 @@ impl Drop for GpuWatch {
     }
 }
 
-fn watch(gpu: &GpuReader, indices: &[u32], looks: &SyncSender<Look>, stop: &AtomicBool) {
+fn watch(gpu: &GpuReader, indices: &[u32], looks: &SyncSender<DeviceReading>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for &index in indices {
             let look = gpu.usage(index, Nanos(0)).map_err(|e| e.to_string());
@@ -62,7 +62,7 @@ fn watch(gpu: &GpuReader, indices: &[u32], looks: &SyncSender<Look>, stop: &Atom
             }
         }
         let mut slept = Duration::ZERO;
-        while slept < EVERY && !stop.load(Ordering::Relaxed) {
+        while slept < POLL_INTERVAL && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(SLICE);
             slept += SLICE;
         }

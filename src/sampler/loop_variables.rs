@@ -1,11 +1,11 @@
 //! Variables of the program that count steps and epochs.
 
-use crate::model::{Nanos, Step, StepClock, WatchedSteps};
+use crate::model::{Nanos, TrainingStep, StepSource, WatchedSteps};
 use crate::python::{IntegerVariable, PythonReader};
 use crate::target::Process;
 
 /// How long steps wait for a variable that counts epochs, in nanoseconds.
-const EPOCH_PATIENCE: u64 = 1_000_000_000;
+const EPOCH_TIMEOUT: u64 = 1_000_000_000;
 
 /// Variables of the program that count.
 pub(super) struct LoopVariables {
@@ -46,12 +46,12 @@ impl LoopVariables {
     /// Where they were last found, for a program in the kernel; `None` where that could not read one.
     pub(super) fn watched(&self) -> Option<WatchedSteps> {
         let epoch = self.epoch.as_ref().filter(|_| self.has_epoch);
-        let epoch = epoch.map(|epoch| epoch.watched().ok_or(()));
-        Some(WatchedSteps { step: self.step.watched()?, epoch: epoch.transpose().ok()? })
+        let epoch = epoch.map(|epoch| epoch.location().ok_or(()));
+        Some(WatchedSteps { step: self.step.location()?, epoch: epoch.transpose().ok()? })
     }
 
     /// The step was seen to be there.
-    pub(super) fn saw(&mut self, time: Nanos) {
+    pub(super) fn observe(&mut self, time: Nanos) {
         self.known = self.known.max(Some(time));
         self.missed = [None; 2];
     }
@@ -69,7 +69,7 @@ impl LoopVariables {
         self.known.max(self.missed[0])
     }
 
-    pub(super) fn read(&mut self, time: Nanos) -> Option<Step> {
+    pub(super) fn read(&mut self, time: Nanos) -> Option<TrainingStep> {
         let missed = self.step.searches_missed();
         let read = self.read_both(time);
         if self.step.searches_missed() > missed {
@@ -78,13 +78,13 @@ impl LoopVariables {
         read
     }
 
-    fn read_both(&mut self, time: Nanos) -> Option<Step> {
+    fn read_both(&mut self, time: Nanos) -> Option<TrainingStep> {
         let step = self.step.read();
         let entered = step.map(|_| self.inside.unwrap_or(time));
         if entered != std::mem::replace(&mut self.inside, entered)
             && let Some(epoch) = &mut self.epoch
         {
-            epoch.hurry();
+            epoch.retry_now();
         }
         let epoch = self.epoch.as_mut().map(IntegerVariable::read);
         let step = self.step.read().filter(|_| step.is_some())?;
@@ -93,16 +93,16 @@ impl LoopVariables {
         self.has_epoch |= is_known;
         // One that is named and not there is given up only after a while: a single look may miss it.
         let waits = self.epoch.is_some() && !self.has_epoch;
-        if waits && self.inside.is_some_and(|since| time.0 - since.0 < EPOCH_PATIENCE) {
+        if waits && self.inside.is_some_and(|since| time.0 - since.0 < EPOCH_TIMEOUT) {
             return None;
         }
         // An epoch that ends in between would be given a step of the other one.
-        (epoch == again && is_known == self.has_epoch).then_some(Step {
+        (epoch == again && is_known == self.has_epoch).then_some(TrainingStep {
             time,
             step,
             epoch: epoch.flatten(),
-            clock: StepClock::Variable,
-            ..Step::default()
+            clock: StepSource::Variable,
+            ..TrainingStep::default()
         })
     }
 }

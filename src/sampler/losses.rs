@@ -1,16 +1,16 @@
 //! What was missed, gathered so that a failure at every sample is one record a second and not a flood.
 
-use crate::model::{Missed, MissedWhy, Nanos, ReaderKind};
+use crate::model::{MissedObservation, MissReason, Nanos, ReaderKind};
 
 /// Losses not yet recorded, by reader and reason.
 #[derive(Debug, Default)]
-pub(super) struct Losses {
-    counts: Vec<(ReaderKind, MissedWhy, u64)>,
+pub(super) struct PendingLosses {
+    counts: Vec<(ReaderKind, MissReason, u64)>,
 }
 
-impl Losses {
+impl PendingLosses {
     /// Counts `count` more.
-    pub(super) fn add(&mut self, reader: ReaderKind, why: MissedWhy, count: u64) {
+    pub(super) fn add(&mut self, reader: ReaderKind, why: MissReason, count: u64) {
         if count == 0 {
             return;
         }
@@ -21,8 +21,8 @@ impl Losses {
     }
 
     /// Takes them, as records of the moment `time`.
-    pub(super) fn take(&mut self, time: Nanos) -> impl Iterator<Item = Missed> {
-        std::mem::take(&mut self.counts).into_iter().map(move |(reader, why, count)| Missed {
+    pub(super) fn drain(&mut self, time: Nanos) -> impl Iterator<Item = MissedObservation> {
+        std::mem::take(&mut self.counts).into_iter().map(move |(reader, why, count)| MissedObservation {
             time,
             reader,
             why,
@@ -37,13 +37,13 @@ mod tests {
 
     #[test]
     fn losses_of_one_kind_are_one_record() {
-        let mut losses = Losses::default();
-        losses.add(ReaderKind::Stacks, MissedWhy::Torn, 1);
-        losses.add(ReaderKind::Blocks, MissedWhy::Torn, 1);
-        losses.add(ReaderKind::Stacks, MissedWhy::Torn, 2);
-        losses.add(ReaderKind::Stacks, MissedWhy::Late, 0);
-        let taken: Vec<_> = losses.take(Nanos(5)).map(|m| (m.reader, m.count)).collect();
-        assert_eq!(taken, [(ReaderKind::Stacks, 3), (ReaderKind::Blocks, 1)]);
-        assert_eq!(losses.take(Nanos(6)).count(), 0);
+        let mut losses = PendingLosses::default();
+        losses.add(ReaderKind::Stacks, MissReason::Torn, 1);
+        losses.add(ReaderKind::Snapshots, MissReason::Torn, 1);
+        losses.add(ReaderKind::Stacks, MissReason::Torn, 2);
+        losses.add(ReaderKind::Stacks, MissReason::Late, 0);
+        let taken: Vec<_> = losses.drain(Nanos(5)).map(|m| (m.reader, m.count)).collect();
+        assert_eq!(taken, [(ReaderKind::Stacks, 3), (ReaderKind::Snapshots, 1)]);
+        assert_eq!(losses.drain(Nanos(6)).count(), 0);
     }
 }

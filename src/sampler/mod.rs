@@ -2,8 +2,8 @@
 //!
 //! Turns an attached target into [`Record`](crate::model::Record)s on a [`RecordSink`](crate::model::RecordSink).
 //! May import `model`, `files`, `target`, `python`, `torch`, `gpu`, `probe`, `holders`; alone owns threads and sleeping.
-//! Never interprets what it sees (that is `analysis`), stops the target only to look at holders, changes it only by
-//! moving its GPU memory when asked to ([`Mover`]), never prints.
+//! Never interprets what it sees (that is `analysis`), stops the target only to look at owners, changes it only by
+//! moving its GPU memory when asked to ([`Checkpointer`]), never prints.
 //! Start reading at [`Recorder`].
 
 mod attach;
@@ -11,37 +11,37 @@ mod background;
 mod device_watch;
 mod error_thread;
 mod exact;
-mod family;
+mod process_tree;
 mod gpu_watch;
-mod holder_thread;
-mod holders;
+mod owner_thread;
+mod owners;
 mod loop_variables;
 mod losses;
-mod map_thread;
-mod move_note;
-mod mover;
+mod snapshot_thread;
+mod pause_file;
+mod checkpointer;
 mod optimizer_counter;
-mod order;
-mod pace;
-mod policy;
+mod reorder_buffer;
+mod ticker;
+mod snapshot_policy;
 mod priority;
 mod readers;
 mod recorder;
 mod session;
-mod sources;
+mod source_embedder;
 mod step_shape;
 mod steps;
 
-pub use crate::holders::{HolderError, LookOptions, Pausing};
-pub use crate::probe::{Probe, ProbeError};
+pub use crate::holders::{OwnerError, LookOptions, StopPolicy};
+pub use crate::probe::{AttachedProbes, ProbeError};
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
-pub use device_watch::{DeviceWatch, MachineLook, TargetLook};
-pub use exact::{ExactOutlook, ExactRecorder, ExactWanted};
-pub use family::{Family, Member, rank_of};
-pub use holders::{HolderLook, TakeLook, look_at_holders, look_at_referrers, watch_holders};
-pub use mover::{MoveError, Moved, Mover, Outcome};
-pub use readers::{AttachError, Readers, Torch};
-pub use recorder::{Progress, Recorder, Wanted};
-pub use session::AlsoWanted;
-pub use sources::WithSources;
+pub use device_watch::{DevicePoll, MachineReading, TargetReading};
+pub use exact::{ExactAvailability, ExactRecorder, ExactOptions};
+pub use process_tree::{ProcessTree, RankProcess, rank_of};
+pub use owners::{OwnerReading, ReadOwners, read_owners, read_referrers, watch_owners};
+pub use checkpointer::{SuspendError, CheckpointReport, Checkpointer, JobState};
+pub use readers::{AttachError, TargetReaders, TorchState};
+pub use recorder::{RecordingProgress, Recorder, RecordOptions};
+pub use session::CommonOptions;
+pub use source_embedder::SourceEmbedder;

@@ -1,6 +1,6 @@
 //! The counter that optimizers keep of the steps they have made, for each parameter a tensor.
 
-use crate::model::{Category, DType, HolderMap, Watched};
+use crate::model::{TensorCategory, DType, OwnershipSnapshot, StepCounterLocation};
 use crate::target::{Addr, Memory, Process};
 
 /// `torch.float32`, `float64`, `int64`, `int32`: what step counters are kept as.
@@ -9,7 +9,7 @@ const FLOAT64: DType = DType(7);
 const INT64: DType = DType(4);
 const INT32: DType = DType(3);
 /// No job has made more steps; as `float32` a counter stands still from 2²⁴ on.
-const MOST_STEPS: f64 = 1e15;
+const MAX_STEPS: f64 = 1e15;
 
 /// So much of a `c10::StorageImpl` is looked through for the address of its bytes: it stands behind two or three words.
 const STORAGE_HEAD: usize = 64;
@@ -21,17 +21,17 @@ pub(super) struct OptimizerCounter {
     dtype: DType,
     /// Words that tell that it is still the counter's memory: those of a freed tensor or storage are others at once, as malloc
     /// keeps its lists there.
-    checks: [Check; 2],
+    checks: [WordCheck; 2],
 }
 
 /// A word, and what it has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Check {
+struct WordCheck {
     at: Addr,
     word: u64,
 }
 
-impl Check {
+impl WordCheck {
     fn holds(&self, memory: &dyn Memory) -> bool {
         memory.u64(self.at) == Ok(self.word)
     }
@@ -40,11 +40,11 @@ impl Check {
 impl OptimizerCounter {
     /// The first counter of an optimizer that lies in the process's own memory: those of fused and capturable optimizers
     /// lie on the GPU and cannot be read.
-    pub(super) fn find(map: &HolderMap, process: &Process) -> Option<OptimizerCounter> {
+    pub(super) fn find(snapshot: &OwnershipSnapshot, process: &Process) -> Option<OptimizerCounter> {
         let memory = process.memory();
         let memory: &dyn Memory = &memory;
-        let counts = map.tensors.iter().filter(|row| {
-            row.category == Category::OptimizerState
+        let counts = snapshot.tensors.iter().filter(|row| {
+            row.category == TensorCategory::OptimizerState
                 && row.names.iter().any(|name| name.contains(".step["))
                 && row.tensor.numel == Some(1)
                 && row.tensor.device.is_some_and(|device| device.to_string() == "cpu")
@@ -60,8 +60,8 @@ impl OptimizerCounter {
             let points = |word: &[u8]| word == storage.data.to_ne_bytes();
             let pointer = 8 * head.chunks_exact(8).position(points)? as u64;
             let checks = [
-                Check { at: tensor, word: memory.u64(tensor).ok()? },
-                Check { at: Addr(storage.at) + pointer, word: storage.data },
+                WordCheck { at: tensor, word: memory.u64(tensor).ok()? },
+                WordCheck { at: Addr(storage.at) + pointer, word: storage.data },
             ];
             let at = Addr(storage.data + offset);
             known.then_some(OptimizerCounter { at, dtype, checks })
@@ -83,9 +83,9 @@ impl OptimizerCounter {
     }
 
     /// What a program in the kernel reads it by.
-    pub(super) fn watched(&self) -> Watched {
-        let [Check { at, word }, _] = self.checks;
-        Watched::Word { at: self.at.0, wide: self.is_wide(), check_at: at.0, check: word }
+    pub(super) fn watched(&self) -> StepCounterLocation {
+        let [WordCheck { at, word }, _] = self.checks;
+        StepCounterLocation::Word { at: self.at.0, wide: self.is_wide(), check_at: at.0, check: word }
     }
 
     fn is_wide(&self) -> bool {
@@ -100,7 +100,7 @@ impl OptimizerCounter {
             INT64 => word as i64 as f64,
             _ => f64::from(word as i32),
         };
-        let counts = value.fract() == 0.0 && (0.0..MOST_STEPS).contains(&value);
+        let counts = value.fract() == 0.0 && (0.0..MAX_STEPS).contains(&value);
         counts.then_some(value as u64)
     }
 }

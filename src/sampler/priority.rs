@@ -1,19 +1,19 @@
 //! Coming in time: a thread that looks often and shortly must not stand in line behind the target.
 
 /// How much earlier than others the sampling thread is to be served (`nice` value).
-const EARLIER: i32 = -10;
+const RAISED_NICE: i32 = -10;
 /// The thread that reads maps has time.
-const LATER: i32 = 5;
+const LOWERED_NICE: i32 = 5;
 
 /// Lets the calling thread run as soon as it wakes, where the kernel allows that (root, CAP_SYS_NICE):
 /// it needs about one part in fifty of a processor, in pieces of microseconds. Elsewhere nothing happens.
-pub(super) fn serve_early() {
-    set(EARLIER);
+pub(super) fn raise_priority() {
+    set(RAISED_NICE);
 }
 
 /// Lets the calling thread give way to others.
-pub(super) fn serve_late() {
-    set(LATER);
+pub(super) fn lower_priority() {
+    set(LOWERED_NICE);
 }
 
 fn set(nice: i32) {

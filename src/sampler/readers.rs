@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::gpu::{CudaVisibility, GpuError, GpuReader};
-use crate::holders::HolderReader;
-use crate::model::{AllocatorBackend, Device};
+use crate::holders::OwnerReader;
+use crate::model::{AllocatorBackend, GpuDevice};
 use crate::python::{PythonError, PythonReader};
 use crate::target::{Process, ProcessError, environment};
 use crate::torch::{TorchError, TorchReader};
@@ -65,7 +65,7 @@ impl AttachError {
 }
 
 /// PyTorch in the target, as far as it could be attached to.
-pub enum Torch {
+pub enum TorchState {
     /// Its CUDA part is not loaded.
     NotLoaded,
     /// It is loaded and can be read.
@@ -75,24 +75,24 @@ pub enum Torch {
 }
 
 /// Everything that reads one target.
-pub struct Readers {
+pub struct TargetReaders {
     /// The process.
     pub process: Arc<Process>,
     /// Its Python; `None` in a process that has none, or when it is of no interest.
     pub python: Option<PythonReader>,
     /// Its PyTorch.
-    pub torch: Torch,
+    pub torch: TorchState,
     /// The driver.
     pub gpu: Result<Arc<GpuReader>, GpuError>,
     /// What its environment says about devices.
     pub visibility: CudaVisibility,
     /// How long attaching took.
     pub took: Duration,
-    /// What reads its holders, once that was asked for.
-    pub(super) holders: Option<HolderReader>,
+    /// What reads its owners, once that was asked for.
+    pub(super) owners: Option<OwnerReader>,
 }
 
-impl Readers {
+impl TargetReaders {
     /// Attaches to process `pid`. Fails when it is not Python or may not be read; PyTorch and the
     /// driver may be missing.
     pub fn attach(pid: u32) -> Result<Self, AttachError> {
@@ -124,16 +124,16 @@ impl Readers {
     fn around(process: Arc<Process>, python: Option<PythonReader>, start: Instant) -> Self {
         let visibility = visibility(&process);
         let gpu = GpuReader::open(&process).map(Arc::new);
-        let mut readers = Readers {
+        let mut readers = TargetReaders {
             process,
             python,
-            torch: Torch::NotLoaded,
+            torch: TorchState::NotLoaded,
             gpu,
             visibility,
             took: Duration::ZERO,
-            holders: None,
+            owners: None,
         };
-        readers.look_for_torch();
+        readers.find_torch();
         readers.took = start.elapsed();
         readers
     }
@@ -143,12 +143,12 @@ impl Readers {
     pub fn refresh(&mut self) -> bool {
         let before = self.allocator();
         match &mut self.torch {
-            Torch::NotLoaded => self.look_for_torch(),
-            Torch::Attached(torch) => {
+            TorchState::NotLoaded => self.find_torch(),
+            TorchState::Attached(torch) => {
                 // A target that goes away meanwhile is noticed by the next sample.
                 let _ = torch.refresh();
             }
-            Torch::Refused(_) => {}
+            TorchState::Refused(_) => {}
         }
         let changed = before != self.allocator();
         if changed {
@@ -158,33 +158,33 @@ impl Readers {
         changed
     }
 
-    fn look_for_torch(&mut self) {
+    fn find_torch(&mut self) {
         self.torch = match TorchReader::attach(&self.process) {
-            Ok(Some(torch)) => Torch::Attached(Box::new(torch)),
-            Ok(None) => Torch::NotLoaded,
-            Err(error) => Torch::Refused(error),
+            Ok(Some(torch)) => TorchState::Attached(Box::new(torch)),
+            Ok(None) => TorchState::NotLoaded,
+            Err(error) => TorchState::Refused(error),
         };
     }
 
     /// The allocator in use, as far as known.
     pub fn allocator(&self) -> AllocatorBackend {
         match &self.torch {
-            Torch::NotLoaded => AllocatorBackend::NotLoaded,
-            Torch::Attached(torch) => torch.backend().clone(),
-            Torch::Refused(error) => AllocatorBackend::Unknown(error.to_string()),
+            TorchState::NotLoaded => AllocatorBackend::NotLoaded,
+            TorchState::Attached(torch) => torch.backend().clone(),
+            TorchState::Refused(error) => AllocatorBackend::Unknown(error.to_string()),
         }
     }
 
     /// PyTorch's version; `None` when it is not loaded or does not say.
     pub fn torch_version(&self) -> Option<String> {
         match &self.torch {
-            Torch::Attached(torch) => torch.version().map(str::to_owned),
+            TorchState::Attached(torch) => torch.version().map(str::to_owned),
             _ => None,
         }
     }
 
     /// The devices of the machine with the numbers the target gives them; empty without NVML.
-    pub fn devices(&self) -> Vec<Device> {
+    pub fn devices(&self) -> Vec<GpuDevice> {
         let listed = self.gpu.as_ref().ok().and_then(|gpu| gpu.devices(&self.visibility).ok());
         listed.unwrap_or_default()
     }

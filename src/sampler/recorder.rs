@@ -7,54 +7,54 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, BlockMap, Consistency, CudaIndex, End, EndReason, Metric,
-    MissedWhy, Nanos, Pool, ReaderKind, Record, RecordSink, Sample, Totals,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, SnapshotConsistency, CudaIndex, RecordingEnd, EndReason, Metric,
+    MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, StackSample, RecordingTotals,
 };
 
 use crate::torch::TorchError;
 
-use super::map_thread::{MapRead, MapThread};
-use super::order::Order;
-use super::pace::Pace;
-use super::policy::MapPolicy;
-use super::priority::serve_early;
-use super::readers::{Readers, Torch};
-use super::session::{AlsoWanted, Session};
+use super::snapshot_thread::{SnapshotRead, SnapshotThread};
+use super::reorder_buffer::ReorderBuffer;
+use super::ticker::Ticker;
+use super::snapshot_policy::SnapshotPolicy;
+use super::priority::raise_priority;
+use super::readers::{TargetReaders, TorchState};
+use super::session::{CommonOptions, RecordingSession};
 use super::step_shape::Moment;
 
 /// Between two checks that the target is still the process and the program it was.
-const CHECK_ALIVE_EVERY: Duration = Duration::from_millis(100);
+const ALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two looks for PyTorch and CUDA in a target that did not have them yet.
-const REFRESH_EVERY: Duration = Duration::from_millis(250);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 /// Between two records of what was missed.
-const LOSSES_EVERY: Duration = Duration::from_secs(1);
-/// How long a block map is tried for until the target keeps still: while recording, for a single look.
-const PATIENCE: Duration = Duration::from_millis(3);
-const PATIENCE_OF_A_LOOK: Duration = Duration::from_secs(1);
-const NAMES_COME_AFTER: Duration = Duration::from_millis(25);
+const LOSSES_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a snapshot is tried for until the target keeps still: while recording, for a single look.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
+const ONE_SHOT_TIMEOUT: Duration = Duration::from_secs(1);
+const NAMES_TIMEOUT: Duration = Duration::from_millis(25);
 /// How often a single look is repeated while counters or threads are torn.
-const LOOKS: u32 = 50;
+const MAX_READS: u32 = 50;
 /// Longest sleep without looking whether to stop.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// What is wanted of a recording.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct RecordOptions {
     /// Samples a second.
     pub rate: u32,
     /// How long; `None` for until stopped.
     pub duration: Option<Duration>,
     /// What else.
-    pub also: AlsoWanted,
+    pub common: CommonOptions,
 }
 
 /// How far a recording is, for showing.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Progress {
+pub struct RecordingProgress {
     /// Time since it began.
     pub elapsed: Duration,
     /// Sums so far.
-    pub totals: Totals,
+    pub totals: RecordingTotals,
     /// Bytes allocated on all devices; `None` while that is unknown.
     pub allocated: Option<i64>,
     /// Bytes reserved on all devices; `None` while that is unknown.
@@ -63,109 +63,109 @@ pub struct Progress {
 
 /// Records one target.
 pub struct Recorder {
-    session: Session,
-    wanted: Wanted,
-    sample: Sample,
+    session: RecordingSession,
+    options: RecordOptions,
+    sample: StackSample,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
     /// The counters read right before the sample; empty when they could not be read.
     before: Vec<(CudaIndex, AllocatorCounters)>,
     devices: FxHashMap<CudaIndex, DeviceState>,
-    maps: Option<MapThread>,
-    maps_apart: Duration,
+    snapshots: Option<SnapshotThread>,
+    snapshot_interval: Duration,
 }
 
 /// What the recorder remembers of a device.
 #[derive(Default)]
 struct DeviceState {
     recorded: Option<AllocatorCounters>,
-    policy: MapPolicy,
+    policy: SnapshotPolicy,
     /// Whether its map is being read.
-    map_wanted: bool,
+    snapshot_wanted: bool,
 }
 
 /// Whether to go on.
-enum Next {
-    GoOn,
+enum NextAction {
+    Continue,
     End(EndReason),
 }
 
 impl Recorder {
     /// A recorder over `readers`; its clock starts now.
-    pub fn new(readers: Readers, wanted: Wanted) -> Self {
+    pub fn new(readers: TargetReaders, wanted: RecordOptions) -> Self {
         Recorder {
-            session: Session::new(readers, wanted.also.forget_after),
-            wanted,
-            sample: Sample::default(),
+            session: RecordingSession::new(readers, wanted.common.forget_after),
+            options: wanted,
+            sample: StackSample::default(),
             counters: Vec::new(),
             before: Vec::new(),
             devices: FxHashMap::default(),
-            maps: None,
-            maps_apart: Duration::ZERO,
+            snapshots: None,
+            snapshot_interval: Duration::ZERO,
         }
     }
 
-    /// Leaves at least so much between two block maps of a device: for those who look at fewer of them.
-    pub fn with_maps_apart(mut self, apart: Duration) -> Self {
-        self.maps_apart = apart;
+    /// Leaves at least so much between two snapshots of a device: for those who look at fewer of them.
+    pub fn with_snapshot_interval(mut self, apart: Duration) -> Self {
+        self.snapshot_interval = apart;
         self
     }
 
     /// Records until the duration is over, `stop` is set or the target ends; the last record is the
-    /// [`End`] returned. `observe` is called when the first sample has been recorded and synced, and then a few times a
+    /// [`RecordingEnd`] returned. `observe` is called when the first sample has been recorded and synced, and then a few times a
     /// second. An error is the sink's.
     pub fn run(
         mut self,
         host: String,
         sink: &mut dyn RecordSink,
         stop: &AtomicBool,
-        observe: &mut dyn FnMut(&Progress),
-    ) -> io::Result<End> {
-        let mut order = Order::new(sink);
+        observe: &mut dyn FnMut(&RecordingProgress),
+    ) -> io::Result<RecordingEnd> {
+        let mut order = ReorderBuffer::new(sink);
         let sink = &mut order;
-        self.session.record_start(host, self.wanted.rate, sink)?;
+        self.session.record_start(host, self.options.rate, sink)?;
         let reason = self.follow(sink, stop, observe)?;
-        self.wait_for_maps(sink)?;
-        self.session.wait_for_thrown(sink)?;
+        self.wait_for_snapshots(sink)?;
+        self.session.wait_for_oom_exceptions(sink)?;
         self.session.record_losses(sink)?;
         let time = self.session.now();
-        let end = End { time, reason, totals: self.session.totals };
+        let end = RecordingEnd { time, reason, totals: self.session.totals };
         sink.record(&Record::End(end.clone()))?;
         Ok(end)
     }
 
     /// Looks once, at everything, and ends: what `dump` shows.
-    pub fn look(mut self, host: String, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let mut order = Order::new(sink);
+    pub fn record_once(mut self, host: String, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let mut order = ReorderBuffer::new(sink);
         let sink = &mut order;
-        self.start_maps(PATIENCE_OF_A_LOOK);
-        self.session.record_start(host, self.wanted.rate, sink)?;
-        for _ in 0..LOOKS {
+        self.request_snapshots(ONE_SHOT_TIMEOUT);
+        self.session.record_start(host, self.options.rate, sink)?;
+        for _ in 0..MAX_READS {
             self.read_counters_before();
             if !self.before.is_empty() {
                 break;
             }
         }
         // The names of threads are looked up some time after the first look has found them.
-        if matches!(self.read_stacks(), Next::GoOn) {
-            std::thread::sleep(NAMES_COME_AFTER);
+        if matches!(self.read_stacks(), NextAction::Continue) {
+            std::thread::sleep(NAMES_TIMEOUT);
             self.read_stacks();
         }
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_READS {
             let torn = self.session.totals.torn;
-            if matches!(self.read_stacks(), Next::End(_)) || self.session.totals.torn == torn {
+            if matches!(self.read_stacks(), NextAction::End(_)) || self.session.totals.torn == torn {
                 break;
             }
         }
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
-        self.wait_for_maps(sink)?;
+        self.wait_for_snapshots(sink)?;
         if let Ok(gpu) = &self.session.readers.gpu {
             for device in self.session.readers.devices().iter().filter_map(|d| d.nvml_index) {
                 match gpu.usage(device, self.session.now()) {
                     Ok(usage) => sink.record(&Record::Usage(usage))?,
                     Err(e) => self.session.losses.add(
                         ReaderKind::Gpu,
-                        MissedWhy::Failed(e.to_string()),
+                        MissReason::Failed(e.to_string()),
                         1,
                     ),
                 }
@@ -176,16 +176,16 @@ impl Recorder {
 
     fn follow(
         &mut self,
-        sink: &mut Order<'_>,
+        sink: &mut ReorderBuffer<'_>,
         stop: &AtomicBool,
-        observe: &mut dyn FnMut(&Progress),
+        observe: &mut dyn FnMut(&RecordingProgress),
     ) -> io::Result<EndReason> {
         self.session.watch_gpu();
-        self.session.watch_also(&self.wanted.also);
-        self.start_maps(PATIENCE);
+        self.session.watch_also(&self.options.common);
+        self.request_snapshots(SNAPSHOT_TIMEOUT);
         // Last, because threads inherit it.
-        serve_early();
-        let mut pace = Pace::new(self.wanted.rate, self.session.start);
+        raise_priority();
+        let mut pace = Ticker::new(self.options.rate, self.session.start);
         let mut checked = Duration::ZERO;
         let mut refreshed = Duration::ZERO;
         let mut told = Duration::ZERO;
@@ -194,16 +194,16 @@ impl Recorder {
             let tick = pace.tick(Instant::now());
             self.session.totals.ticks += tick.missed;
             self.session.totals.late += tick.missed;
-            self.session.losses.add(ReaderKind::Stacks, MissedWhy::Late, tick.missed);
+            self.session.losses.add(ReaderKind::Stacks, MissReason::Late, tick.missed);
             if !sleep(tick.wait, stop) {
                 return Ok(EndReason::Interrupted);
             }
             let now = self.session.start.elapsed();
-            if self.wanted.duration.is_some_and(|duration| now >= duration) {
+            if self.options.duration.is_some_and(|duration| now >= duration) {
                 return Ok(EndReason::Duration);
             }
             self.session.totals.ticks += 1;
-            if let Next::End(reason) = self.observe_target(sink)? {
+            if let NextAction::End(reason) = self.observe_target(sink)? {
                 return Ok(reason);
             }
             if !std::mem::replace(&mut is_begun, true) {
@@ -211,20 +211,20 @@ impl Recorder {
                 sink.sync()?;
                 observe(&self.progress(now));
             }
-            if now.saturating_sub(checked) >= CHECK_ALIVE_EVERY {
+            if now.saturating_sub(checked) >= ALIVE_CHECK_INTERVAL {
                 checked = now;
                 if let Some(reason) = self.session.is_over() {
                     return Ok(reason);
                 }
                 self.session.record_watched(sink)?;
             }
-            if now.saturating_sub(refreshed) >= REFRESH_EVERY {
+            if now.saturating_sub(refreshed) >= REFRESH_INTERVAL {
                 refreshed = now;
                 self.session.refresh(sink)?;
                 self.session.record_waiting(sink)?;
                 observe(&self.progress(now));
             }
-            if now.saturating_sub(told) >= LOSSES_EVERY {
+            if now.saturating_sub(told) >= LOSSES_INTERVAL {
                 told = now;
                 self.session.record_losses(sink)?;
                 self.session.forget(sink)?;
@@ -232,27 +232,27 @@ impl Recorder {
         }
     }
 
-    /// One instant: stacks, counters, and block maps where they are worth it.
-    fn observe_target(&mut self, sink: &mut Order<'_>) -> io::Result<Next> {
+    /// One instant: stacks, counters, and snapshots where they are worth it.
+    fn observe_target(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<NextAction> {
         if self.session.waits_for_devices() {
             self.session.refresh(sink)?;
         }
         self.read_counters_before();
-        if let Next::End(reason) = self.read_stacks() {
-            return Ok(Next::End(reason));
+        if let NextAction::End(reason) = self.read_stacks() {
+            return Ok(NextAction::End(reason));
         }
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
         self.see_moment();
-        self.session.record_thrown(sink)?;
+        self.session.record_oom_exceptions(sink)?;
         if self.session.record_step(sink)? {
             // The next look is recorded in any case: it tells whether the last one before the step's end was of its end.
             self.devices.values_mut().for_each(|device| device.recorded = None);
         }
-        Ok(Next::GoOn)
+        Ok(NextAction::Continue)
     }
 
-    /// Lets a look at holders that is due be made, if this is its moment.
+    /// Lets a look at owners that is due be made, if this is its moment.
     fn see_moment(&mut self) {
         let is_backward = self.session.is_backward(&self.sample.threads);
         let sum = |of: &dyn Fn(&AllocatorCounters) -> i64| {
@@ -263,35 +263,35 @@ impl Recorder {
         self.session.see_moment(Moment { allocations, level, is_backward });
     }
 
-    fn read_stacks(&mut self) -> Next {
+    fn read_stacks(&mut self) -> NextAction {
         self.sample.time = self.session.now();
         let Some(python) = &mut self.session.readers.python else {
             self.sample.threads.clear();
-            return Next::GoOn;
+            return NextAction::Continue;
         };
         match python.sample(&mut self.session.table, &mut self.sample.threads) {
             Ok(stats) => {
                 let torn = u64::from(stats.torn);
                 self.session.totals.stacks += self.sample.threads.len() as u64 + torn;
                 self.session.totals.torn += torn;
-                self.session.losses.add(ReaderKind::Stacks, MissedWhy::Torn, torn);
+                self.session.losses.add(ReaderKind::Stacks, MissReason::Torn, torn);
             }
             Err(error) => {
                 self.sample.threads.clear();
                 if let Some(reason) = self.session.is_over() {
-                    return Next::End(reason);
+                    return NextAction::End(reason);
                 }
                 self.session.losses.add(
                     ReaderKind::Stacks,
-                    MissedWhy::Failed(error.to_string()),
+                    MissReason::Failed(error.to_string()),
                     1,
                 );
             }
         }
-        Next::GoOn
+        NextAction::Continue
     }
 
-    fn pass_sample(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
+    fn pass_sample(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
         self.session.record_definitions(sink)?;
         let record = Record::Sample(std::mem::take(&mut self.sample));
         sink.record(&record)?;
@@ -305,7 +305,7 @@ impl Recorder {
     /// instant is known only from two looks at them, one on either side of it.
     fn read_counters_before(&mut self) {
         let read = match &mut self.session.readers.torch {
-            Torch::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
+            TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
                 torch.counters(&mut self.before).is_ok()
             }
             _ => false,
@@ -315,8 +315,8 @@ impl Recorder {
         }
     }
 
-    fn observe_allocator(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
-        let Torch::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
+    fn observe_allocator(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());
         }
@@ -329,10 +329,10 @@ impl Recorder {
             std::mem::swap(&mut self.counters, &mut self.before);
             self.before.clear();
         }
-        self.session.see_errors(&self.counters);
+        self.session.observe_counters(&self.counters);
         for (device, counters) in &self.counters {
             let state = self.devices.entry(*device).or_insert_with(|| DeviceState {
-                policy: MapPolicy::apart(self.maps_apart),
+                policy: SnapshotPolicy::apart(self.snapshot_interval),
                 ..DeviceState::default()
             });
             let before = self.before.iter().find(|(d, _)| d == device).map(|(_, c)| *c);
@@ -349,69 +349,69 @@ impl Recorder {
             }
             state.recorded = Some(*counters);
             let now = self.session.start.elapsed();
-            if !state.map_wanted && state.policy.wants(now, counters) {
-                let maps = self.maps.as_mut();
-                state.map_wanted = maps.is_some_and(|maps| maps.want(*device));
-                if state.map_wanted {
+            if !state.snapshot_wanted && state.policy.wants(now, counters) {
+                let snapshots = self.snapshots.as_mut();
+                state.snapshot_wanted = snapshots.is_some_and(|snapshots| snapshots.want(*device));
+                if state.snapshot_wanted {
                     state.policy.asked(now, counters);
                     sink.expect_late();
                 }
             }
         }
-        self.take_maps(sink)
+        self.record_snapshots(sink)
     }
 
     /// Passes on the maps that have come.
-    fn take_maps(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
-        while let Some(read) = self.maps.as_mut().and_then(MapThread::take) {
-            self.take_map(read, sink)?;
+    fn record_snapshots(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        while let Some(read) = self.snapshots.as_mut().and_then(SnapshotThread::poll) {
+            self.record_snapshot(read, sink)?;
         }
-        let none_to_come = !self.maps.as_ref().is_some_and(MapThread::is_waited_for);
+        let none_to_come = !self.snapshots.as_ref().is_some_and(SnapshotThread::is_waited_for);
         if none_to_come { sink.release() } else { Ok(()) }
     }
 
-    fn wait_for_maps(&mut self, sink: &mut Order<'_>) -> io::Result<()> {
-        while let Some(read) = self.maps.as_mut().and_then(MapThread::wait) {
-            self.take_map(read, sink)?;
+    fn wait_for_snapshots(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        while let Some(read) = self.snapshots.as_mut().and_then(SnapshotThread::wait) {
+            self.record_snapshot(read, sink)?;
         }
         sink.release()
     }
 
-    fn take_map(&mut self, read: MapRead, sink: &mut Order<'_>) -> io::Result<()> {
+    fn record_snapshot(&mut self, read: SnapshotRead, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
         let state = self.devices.entry(read.device).or_default();
-        state.map_wanted = false;
-        let whole = |map: &&BlockMap| map.consistency == Consistency::Consistent;
-        let allocated = read.map.as_ref().ok().filter(whole).map(BlockMap::allocated);
+        state.snapshot_wanted = false;
+        let whole = |snapshot: &&AllocatorSnapshot| snapshot.consistency == SnapshotConsistency::Consistent;
+        let allocated = read.snapshot.as_ref().ok().filter(whole).map(AllocatorSnapshot::allocated);
         state.policy.has_read(read.cost, allocated);
-        match read.map {
-            Ok(map) => {
-                match map.consistency {
-                    Consistency::Consistent => self.session.totals.maps_consistent += 1,
-                    Consistency::Degraded { .. } => self.session.totals.maps_degraded += 1,
+        match read.snapshot {
+            Ok(snapshot) => {
+                match snapshot.consistency {
+                    SnapshotConsistency::Consistent => self.session.totals.snapshots_consistent += 1,
+                    SnapshotConsistency::Degraded { .. } => self.session.totals.snapshots_degraded += 1,
                 }
-                sink.late(Some(Record::Blocks(map)))
+                sink.late(Some(Record::Snapshot(snapshot)))
             }
             Err(why) => {
-                self.session.losses.add(ReaderKind::Blocks, why, 1);
+                self.session.losses.add(ReaderKind::Snapshots, why, 1);
                 sink.late(None)
             }
         }
     }
 
-    fn start_maps(&mut self, patience: Duration) {
-        match MapThread::start(self.session.readers.process.clone(), self.session.start, patience) {
-            Ok(maps) => self.maps = Some(maps),
+    fn request_snapshots(&mut self, timeout: Duration) {
+        match SnapshotThread::start(self.session.readers.process.clone(), self.session.start, timeout) {
+            Ok(snapshots) => self.snapshots = Some(snapshots),
             Err(e) => {
-                self.session.losses.add(ReaderKind::Blocks, MissedWhy::Failed(e.to_string()), 1)
+                self.session.losses.add(ReaderKind::Snapshots, MissReason::Failed(e.to_string()), 1)
             }
         }
     }
 
-    fn progress(&self, elapsed: Duration) -> Progress {
+    fn progress(&self, elapsed: Duration) -> RecordingProgress {
         let sum = |of: fn(&AllocatorCounters) -> i64| {
             (!self.counters.is_empty()).then(|| self.counters.iter().map(|(_, c)| of(c)).sum())
         };
-        Progress {
+        RecordingProgress {
             elapsed,
             totals: self.session.totals,
             allocated: sum(AllocatorCounters::allocated),
@@ -421,10 +421,10 @@ impl Recorder {
 }
 
 /// Why the allocator could not be read, in the words of a record.
-fn why(error: TorchError) -> MissedWhy {
+fn why(error: TorchError) -> MissReason {
     match error {
-        TorchError::Torn { .. } => MissedWhy::Torn,
-        other => MissedWhy::Failed(other.to_string()),
+        TorchError::Torn { .. } => MissReason::Torn,
+        other => MissReason::Failed(other.to_string()),
     }
 }
 

@@ -6,22 +6,22 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use crate::holders::LookOptions;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, EndReason, Frame, Function,
-    HolderSnapshot, MissedWhy, Nanos, ReaderKind, Record, RecordSink, Runtime, StackId, StackTable,
-    Start, Step, ThreadSample, Thrown, ThrownError, Totals,
+    OwnershipBreakdown, MissReason, Nanos, ReaderKind, Record, RecordSink, TargetRuntime, StackId, StackTable,
+    RecordingStart, TrainingStep, ThreadSample, OomException, RaisedError, RecordingTotals,
 };
 use rustc_hash::FxHashMap;
 
-use super::error_thread::{ErrorThread, Found};
-use super::family::rank;
+use super::error_thread::{ErrorThread, FoundErrors};
+use super::process_tree::rank;
 use super::gpu_watch::GpuWatch;
-use super::holder_thread::HolderThread;
+use super::owner_thread::OwnerThread;
 use super::loop_variables::LoopVariables;
-use super::losses::Losses;
-use super::readers::{Readers, Torch};
+use super::losses::PendingLosses;
+use super::readers::{TargetReaders, TorchState};
 use super::step_shape::{Moment, StepShape};
-use super::steps::{Counts, Places, Steps};
+use super::steps::{CounterMeaning, StepLocations, StepTracker};
 use crate::probe::RawStep;
-use crate::python::Raised;
+use crate::python::FoundException;
 
 /// Stacks of which is remembered whether they are in the backward pass.
 const MOST_STACKS: usize = 1 << 16;
@@ -37,33 +37,33 @@ fn calls_engine(function: &Function) -> bool {
 
 /// What is wanted beside stacks and memory, in every kind of recording.
 #[derive(Debug, Clone, Default)]
-pub struct AlsoWanted {
-    /// Part of the time that the target may stand still for looks at holders; `None` for no looks.
-    pub holders: Option<f64>,
+pub struct CommonOptions {
+    /// Part of the time that the target may stand still for looks at owners; `None` for no looks.
+    pub owners: Option<f64>,
     /// What each of these looks may cost.
     pub holder_options: LookOptions,
     /// An integer variable of the program that counts the steps of training: `i`, or `function:i`.
     pub step_variable: Option<String>,
     /// One that counts epochs.
     pub epoch_variable: Option<String>,
-    /// Stacks, frames or threads after which all numbers begin anew ([`Definition::Anew`](crate::model::Definition::Anew)),
+    /// Stacks, frames or threads after which all numbers begin anew ([`Definition::Reset`](crate::model::Definition::Reset)),
     /// so that memory does not grow for days; `None` for never.
     pub forget_after: Option<usize>,
 }
 
 /// A recording under way.
-pub(super) struct Session {
-    pub(super) readers: Readers,
+pub(super) struct RecordingSession {
+    pub(super) readers: TargetReaders,
     /// Time 0.
     pub(super) start: Instant,
     pub(super) table: StackTable,
-    pub(super) losses: Losses,
-    pub(super) totals: Totals,
+    pub(super) losses: PendingLosses,
+    pub(super) totals: RecordingTotals,
     gpu: Option<GpuWatch>,
-    holders: Option<HolderThread>,
+    owners: Option<OwnerThread>,
     errors: Option<ErrorThread>,
-    steps: Steps,
-    /// When looks at holders say most.
+    steps: StepTracker,
+    /// When looks at owners say most.
     shape: StepShape,
     /// Whether a stack is in the backward pass, by its number.
     backward: FxHashMap<StackId, bool>,
@@ -73,19 +73,19 @@ pub(super) struct Session {
     forget_after: Option<usize>,
 }
 
-impl Session {
+impl RecordingSession {
     /// Its clock starts now.
-    pub(super) fn new(readers: Readers, forget_after: Option<usize>) -> Session {
-        Session {
+    pub(super) fn new(readers: TargetReaders, forget_after: Option<usize>) -> RecordingSession {
+        RecordingSession {
             readers,
             start: Instant::now(),
             table: StackTable::new(),
-            losses: Losses::default(),
-            totals: Totals::default(),
+            losses: PendingLosses::default(),
+            totals: RecordingTotals::default(),
             gpu: None,
-            holders: None,
+            owners: None,
             errors: None,
-            steps: Steps::default(),
+            steps: StepTracker::default(),
             shape: StepShape::default(),
             backward: FxHashMap::default(),
             exact: false,
@@ -105,7 +105,7 @@ impl Session {
     /// The same, however many there are.
     pub(super) fn begin_anew(&mut self, sink: &mut dyn RecordSink) -> io::Result<StackTable> {
         self.record_definitions(sink)?;
-        sink.record(&Record::Definition(Definition::Anew))?;
+        sink.record(&Record::Definition(Definition::Reset))?;
         self.backward.clear();
         if let Some(python) = &mut self.readers.python {
             python.forget_numbers();
@@ -138,12 +138,12 @@ impl Session {
         let Ok(gpu) = &self.readers.gpu else { return };
         match GpuWatch::start(gpu.clone(), indices) {
             Ok(watch) => self.gpu = Some(watch),
-            Err(e) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(e.to_string()), 1),
+            Err(e) => self.losses.add(ReaderKind::Gpu, MissReason::Failed(e.to_string()), 1),
         }
     }
 
     /// Begins what else is wanted.
-    pub(super) fn watch_also(&mut self, wanted: &AlsoWanted) {
+    pub(super) fn watch_also(&mut self, wanted: &CommonOptions) {
         let process = &self.readers.process;
         self.steps.follow(LoopVariables::find(
             self.readers.python.as_ref(),
@@ -155,20 +155,20 @@ impl Session {
         match python.and_then(|python| ErrorThread::start(python, process)) {
             Some(Ok(thread)) => self.errors = Some(thread),
             Some(Err(e)) => {
-                self.losses.add(ReaderKind::Stacks, MissedWhy::Failed(e.to_string()), 1)
+                self.losses.add(ReaderKind::Stacks, MissReason::Failed(e.to_string()), 1)
             }
             None => {}
         }
-        let Some(budget) = wanted.holders else { return };
-        match HolderThread::start(process.pid(), budget, wanted.holder_options, self.start) {
-            Ok(thread) => self.holders = Some(thread),
-            Err(e) => self.losses.add(ReaderKind::Holders, MissedWhy::Failed(e.to_string()), 1),
+        let Some(budget) = wanted.owners else { return };
+        match OwnerThread::start(process.pid(), budget, wanted.holder_options, self.start) {
+            Ok(thread) => self.owners = Some(thread),
+            Err(e) => self.losses.add(ReaderKind::Owners, MissReason::Failed(e.to_string()), 1),
         }
     }
 
-    /// Records what was seen of devices and holders.
+    /// Records what was seen of devices and owners.
     pub(super) fn record_watched(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        while let Some(look) = self.holders.as_ref().and_then(HolderThread::take) {
+        while let Some(look) = self.owners.as_ref().and_then(OwnerThread::poll) {
             match look {
                 // Now, not some milliseconds ago: other records of that time have gone on already.
                 Ok((snapshot, counter, counting)) => {
@@ -178,21 +178,21 @@ impl Session {
                     let time = self.now();
                     let age = Nanos(time.0.saturating_sub(snapshot.time.0));
                     let snapshot = match self.exact {
-                        true => HolderSnapshot { time, age, ..snapshot },
-                        false => HolderSnapshot { time, age, nameless: Vec::new(), ..snapshot },
+                        true => OwnershipBreakdown { time, age, ..snapshot },
+                        false => OwnershipBreakdown { time, age, unnamed_blocks: Vec::new(), ..snapshot },
                     };
-                    sink.record(&Record::Holders(snapshot))?;
+                    sink.record(&Record::Ownership(snapshot))?;
                 }
-                Err(why) => self.losses.add(ReaderKind::Holders, MissedWhy::Failed(why), 1),
+                Err(why) => self.losses.add(ReaderKind::Owners, MissReason::Failed(why), 1),
             }
         }
-        while let Some(look) = self.gpu.as_ref().and_then(GpuWatch::take) {
+        while let Some(look) = self.gpu.as_ref().and_then(GpuWatch::poll) {
             match look {
                 Ok(mut usage) => {
                     usage.time = self.now();
                     sink.record(&Record::Usage(usage))?;
                 }
-                Err(why) => self.losses.add(ReaderKind::Gpu, MissedWhy::Failed(why), 1),
+                Err(why) => self.losses.add(ReaderKind::Gpu, MissReason::Failed(why), 1),
             }
         }
         Ok(())
@@ -200,7 +200,7 @@ impl Session {
 
     /// Whether one of `threads` is in the backward pass.
     pub(super) fn is_backward(&mut self, threads: &[ThreadSample]) -> bool {
-        if self.holders.is_none() {
+        if self.owners.is_none() {
             return false;
         }
         if self.backward.len() > MOST_STACKS {
@@ -216,75 +216,75 @@ impl Session {
         threads.iter().any(|it| *known.entry(it.stack).or_insert_with(|| runs_engine(it.stack)))
     }
 
-    /// Takes what is seen of the job now; a look at holders that is due is made if this is its moment.
+    /// Takes what is seen of the job now; a look at owners that is due is made if this is its moment.
     pub(super) fn see_moment(&mut self, now: Moment) {
-        let Some(holders) = &self.holders else { return };
+        let Some(owners) = &self.owners else { return };
         self.shape.see(now);
-        if let Some((waited, patience)) = holders.due()
-            && self.shape.is_time(waited, patience)
+        if let Some((waited, timeout)) = owners.due()
+            && self.shape.is_time(waited, timeout)
         {
-            holders.go();
+            owners.go();
             self.shape.looked();
         }
     }
 
     /// Where the steps that training makes are counted now.
-    pub(super) fn places(&mut self) -> Places {
+    pub(super) fn step_locations(&mut self) -> StepLocations {
         let time = self.now();
-        self.steps.places(&self.readers.process, time)
+        self.steps.locations(&self.readers.process, time)
     }
 
     /// The step that was seen at an event, made at most `within` before, if it is new.
-    pub(super) fn seen_step(
+    pub(super) fn step_at_event(
         &mut self,
-        counts: &Counts,
+        counts: &CounterMeaning,
         seen: &RawStep,
         time: Nanos,
         within: Option<Nanos>,
-    ) -> Option<Step> {
-        self.steps.seen(counts, seen, time, within)
+    ) -> Option<TrainingStep> {
+        self.steps.at_event(counts, seen, time, within)
     }
 
     /// The last step that was recorded, and until when it is known to have been under way, or that none was.
-    pub(super) fn last_step(&self) -> (Option<Step>, Option<Nanos>) {
+    pub(super) fn last_step(&self) -> (Option<TrainingStep>, Option<Nanos>) {
         (self.steps.last(), self.steps.known_until())
     }
 
     /// Takes a step that memspy itself read, if it is new.
-    pub(super) fn take_step(&mut self, step: Step) -> Option<Step> {
-        self.steps.take(step)
+    pub(super) fn on_step(&mut self, step: TrainingStep) -> Option<TrainingStep> {
+        self.steps.on_step(step)
     }
 
     /// That the last step is over, if what counted it is there no more; told once.
-    pub(super) fn step_over(&mut self) -> Option<Step> {
+    pub(super) fn step_over(&mut self) -> Option<TrainingStep> {
         let time = self.now();
         self.steps.over(time)
     }
 
     /// Takes the allocator's counters just read: when they count an error, its exception is looked for.
-    pub(super) fn see_errors(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
+    pub(super) fn observe_counters(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
         if let Some(errors) = &mut self.errors {
-            errors.see(counters);
+            errors.observe(counters);
         }
     }
 
     /// Records the errors that were looked for.
-    pub(super) fn record_thrown(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        while let Some(found) = self.errors.as_mut().and_then(ErrorThread::take) {
+    pub(super) fn record_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        while let Some(found) = self.errors.as_mut().and_then(ErrorThread::poll) {
             self.record_found(found, sink)?;
         }
         Ok(())
     }
 
     /// The same, waiting for those that are still looked for.
-    pub(super) fn wait_for_thrown(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn wait_for_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         while let Some(found) = self.errors.as_mut().and_then(ErrorThread::wait) {
             self.record_found(found, sink)?;
         }
         Ok(())
     }
 
-    fn record_found(&mut self, found: Found, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn record_found(&mut self, found: FoundErrors, sink: &mut dyn RecordSink) -> io::Result<()> {
         let time = self.now();
         let mut errors: Vec<_> = found.into_iter().map(|raised| Some(self.name(raised))).collect();
         if errors.is_empty() {
@@ -293,10 +293,10 @@ impl Session {
         self.record_definitions(sink)?;
         errors
             .into_iter()
-            .try_for_each(|error| sink.record(&Record::Thrown(Thrown { time, error })))
+            .try_for_each(|error| sink.record(&Record::OomException(OomException { time, error })))
     }
 
-    fn name(&mut self, raised: Raised) -> ThrownError {
+    fn name(&mut self, raised: FoundException) -> RaisedError {
         let table = &mut self.table;
         let stack = raised.frames.into_iter().rev().fold(None, |parent, (function, line)| {
             let function = table.function(function);
@@ -304,7 +304,7 @@ impl Session {
             Some(table.stack(parent, frame))
         });
         let thread = raised.python_id.and_then(|id| table.find_thread(id, None));
-        ThrownError { thread, stack, text: raised.text }
+        RaisedError { thread, stack, text: raised.text }
     }
 
     /// Records the steps that training has made, when they change; whether they did.
@@ -326,7 +326,7 @@ impl Session {
         let process = &self.readers.process;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let unix_nanos = unix.saturating_sub(self.start.elapsed()).as_nanos() as u64;
-        sink.record(&Record::Start(Start {
+        sink.record(&Record::Start(RecordingStart {
             memspy: env!("CARGO_PKG_VERSION").to_owned(),
             pid: process.pid(),
             host,
@@ -351,7 +351,7 @@ impl Session {
 
     /// Whether PyTorch is there and no device has an allocator yet.
     pub(super) fn waits_for_devices(&self) -> bool {
-        matches!(&self.readers.torch, Torch::Attached(torch) if *torch.backend() == AllocatorBackend::NotInitialized)
+        matches!(&self.readers.torch, TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::NotInitialized)
     }
 
     /// Records that there is still no allocator: whatever one counts was counted after that.
@@ -372,7 +372,7 @@ impl Session {
     }
 
     fn record_what_runs(&self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        sink.record(&Record::Runtime(Runtime {
+        sink.record(&Record::Runtime(TargetRuntime {
             time: self.now(),
             python: self.readers.python.as_ref().map(|python| python.version().to_owned()),
             torch: self.readers.torch_version(),
@@ -392,7 +392,7 @@ impl Session {
 
     pub(super) fn record_losses(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         let time = self.now();
-        for missed in self.losses.take(time) {
+        for missed in self.losses.drain(time) {
             sink.record(&Record::Missed(missed))?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The shape of a training step, as far as it tells when a look at holders says most: at the end of the forward pass, when all that
+//! The shape of a training step, as far as it tells when a look at owners says most: at the end of the forward pass, when all that
 //! is saved for the backward pass is there, and at the step's peak.
 //!
 //! A steady loop makes the same allocations in every step. So the forward pass ends so many allocations after the last backward
@@ -70,9 +70,9 @@ impl StepShape {
     }
 
     /// Whether a look that is due for `waited` is to be made now. After `patience` it is in any case.
-    pub(super) fn is_time(&self, waited: Duration, patience: Duration) -> bool {
+    pub(super) fn is_time(&self, waited: Duration, timeout: Duration) -> bool {
         let Some(now) = self.last else { return true };
-        let part = waited.as_secs_f64() / patience.as_secs_f64().max(1e-9);
+        let part = waited.as_secs_f64() / timeout.as_secs_f64().max(1e-9);
         if part >= 1.0 {
             return true;
         }

@@ -3,14 +3,14 @@
 
 use super::loop_variables::LoopVariables;
 use super::optimizer_counter::OptimizerCounter;
-use crate::model::{CountingKind, CountingObject, Nanos, Step, StepClock, WatchedSteps};
+use crate::model::{CountingKind, CountingObject, Nanos, TrainingStep, StepSource, WatchedSteps};
 use crate::probe::RawStep;
 use crate::python::{IntegerAttribute, PythonReader};
 use crate::target::Process;
 
 /// What the words mean that a program in the kernel reads to see the steps between the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct CounterMeaning {
     pub(super) places: WatchedSteps,
     /// The optimizer's counter, if that is what counts.
     counter: Option<OptimizerCounter>,
@@ -18,9 +18,9 @@ pub(super) struct Counts {
 
 /// Where the steps are counted now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Places {
+pub(super) enum StepLocations {
     /// There, and the step that memspy itself reads there.
-    At(Box<Counts>, Step),
+    At(Box<CounterMeaning>, TrainingStep),
     /// Not seen at this moment: as it was.
     Unknown,
     /// Nothing counts any more, or yet.
@@ -31,24 +31,24 @@ pub(super) enum Places {
 
 /// What counts the steps of a recording.
 #[derive(Default)]
-pub(super) struct Steps {
+pub(super) struct StepTracker {
     variables: Option<LoopVariables>,
     counter: Option<OptimizerCounter>,
-    object: Option<(StepClock, IntegerAttribute)>,
+    object: Option<(StepSource, IntegerAttribute)>,
     /// When the counter was last read.
     counted: Option<Nanos>,
-    last: Option<Step>,
+    last: Option<TrainingStep>,
     /// Whether the last call for the next step could read what counts.
     was_read: bool,
 }
 
-impl Steps {
+impl StepTracker {
     /// Counts by variables from now on, and not by an optimizer's counter.
     pub(super) fn follow(&mut self, variables: Option<LoopVariables>) {
         self.variables = variables;
     }
 
-    /// What a look at holders found.
+    /// What a look at owners found.
     pub(super) fn found(&mut self, counter: Option<OptimizerCounter>) {
         if counter.is_some() {
             self.object = None;
@@ -60,7 +60,7 @@ impl Steps {
         self.counter = counter;
     }
 
-    /// Objects that a look at holders found to count; the first is taken, and kept while it is among them.
+    /// Objects that a look at owners found to count; the first is taken, and kept while it is among them.
     pub(super) fn found_objects(
         &mut self,
         python: Option<&PythonReader>,
@@ -75,8 +75,8 @@ impl Steps {
         }
         self.object = found.first().and_then(|first| {
             let (clock, name) = match first.kind {
-                CountingKind::Trainer => (StepClock::Trainer, "global_step"),
-                CountingKind::Scheduler => (StepClock::Scheduler, "last_epoch"),
+                CountingKind::Trainer => (StepSource::Trainer, "global_step"),
+                CountingKind::Scheduler => (StepSource::Scheduler, "last_epoch"),
             };
             Some((clock, python?.integer_attribute(process, first.object, name)?))
         });
@@ -84,7 +84,7 @@ impl Steps {
     }
 
     /// The last step that was told of.
-    pub(super) fn last(&self) -> Option<Step> {
+    pub(super) fn last(&self) -> Option<TrainingStep> {
         self.last
     }
 
@@ -97,9 +97,9 @@ impl Steps {
     }
 
     /// Where the steps are counted now.
-    pub(super) fn places(&mut self, process: &Process, time: Nanos) -> Places {
+    pub(super) fn locations(&mut self, process: &Process, time: Nanos) -> StepLocations {
         let Some(step) = self.read(process, time) else {
-            return if self.variables.is_some() { Places::Unknown } else { Places::Nowhere };
+            return if self.variables.is_some() { StepLocations::Unknown } else { StepLocations::Nowhere };
         };
         let places = match (&self.variables, self.counter) {
             (Some(variables), _) => variables.watched(),
@@ -108,34 +108,34 @@ impl Steps {
         };
         let counter = self.counter.filter(|_| self.variables.is_none());
         match places {
-            Some(places) => Places::At(Box::new(Counts { places, counter }), step),
-            None => Places::Unreadable,
+            Some(places) => StepLocations::At(Box::new(CounterMeaning { places, counter }), step),
+            None => StepLocations::Unreadable,
         }
     }
 
     /// The step that was seen at an event in the words that `counts` tells of, where that is another one than at the last
     /// call; it was made at most `within` ago.
-    pub(super) fn seen(
+    pub(super) fn at_event(
         &mut self,
-        counts: &Counts,
+        counts: &CounterMeaning,
         seen: &RawStep,
         time: Nanos,
         within: Option<Nanos>,
-    ) -> Option<Step> {
+    ) -> Option<TrainingStep> {
         let (step, clock) = match counts.counter {
-            Some(counter) => (counter.steps(seen.step)?, StepClock::Optimizer),
-            None => (seen.step, StepClock::Variable),
+            Some(counter) => (counter.steps(seen.step)?, StepSource::Optimizer),
+            None => (seen.step, StepSource::Variable),
         };
         match (&mut self.variables, clock) {
-            (Some(variables), StepClock::Variable) => variables.saw(time),
+            (Some(variables), StepSource::Variable) => variables.observe(time),
             _ => self.counted = self.counted.max(Some(time)),
         }
         let epoch = counts.places.epoch.map(|_| seen.epoch);
-        self.take(Step { time, step, epoch, clock, within, is_over: false })
+        self.on_step(TrainingStep { time, step, epoch, clock, uncertainty: within, is_over: false })
     }
 
     /// The step now, where that is another one than at the last call; or that the last one is over.
-    pub(super) fn next(&mut self, process: &Process, time: Nanos) -> Option<Step> {
+    pub(super) fn next(&mut self, process: &Process, time: Nanos) -> Option<TrainingStep> {
         let until = self.known_until();
         let read = self.read(process, time);
         let was_read = std::mem::replace(&mut self.was_read, read.is_some());
@@ -143,42 +143,42 @@ impl Steps {
         // The last call tells when it was made, if it could read what counts.
         let until = until.filter(|_| !was_read);
         let within = until.map(|until| Nanos(time.0.saturating_sub(until.0).max(1)));
-        self.take(Step { within, ..now })
+        self.on_step(TrainingStep { uncertainty: within, ..now })
     }
 
     /// That the last step is over, if the variable that counted is there no more; told once.
-    pub(super) fn over(&mut self, time: Nanos) -> Option<Step> {
+    pub(super) fn over(&mut self, time: Nanos) -> Option<TrainingStep> {
         let known = self.variables.as_mut()?.gone()?;
         let last = self.last.take()?;
         let within = Some(Nanos(time.0.saturating_sub(known.0).max(1)));
-        Some(Step { time, within, is_over: true, ..last })
+        Some(TrainingStep { time, uncertainty: within, is_over: true, ..last })
     }
 
-    fn read(&mut self, process: &Process, time: Nanos) -> Option<Step> {
+    fn read(&mut self, process: &Process, time: Nanos) -> Option<TrainingStep> {
         if let Some(variables) = &mut self.variables {
             let step = variables.read(time)?;
-            variables.saw(time);
+            variables.observe(time);
             return Some(step);
         }
-        // What is no counter any more is looked for by the next look at holders.
+        // What is no counter any more is looked for by the next look at owners.
         if let Some(counter) = self.counter {
             let read = counter.read(process);
             self.counter = self.counter.filter(|_| read.is_some());
             self.counted = self.counted.max(read.map(|_| time));
-            return read.map(|step| Step { time, step, ..Step::default() });
+            return read.map(|step| TrainingStep { time, step, ..TrainingStep::default() });
         }
         let (clock, object) = self.object.as_mut()?;
         let (clock, read) = (*clock, object.read());
         self.counted = self.counted.max(read.map(|_| time));
-        read.map(|step| Step { time, step, clock, ..Step::default() })
+        read.map(|step| TrainingStep { time, step, clock, ..TrainingStep::default() })
     }
 
     /// Takes a step; gives it back where it is another one than the last.
-    pub(super) fn take(&mut self, now: Step) -> Option<Step> {
+    pub(super) fn on_step(&mut self, now: TrainingStep) -> Option<TrainingStep> {
         let last = self.last.replace(now);
         let is_new = match (last, now.clock) {
             (None, _) => true,
-            (Some(last), StepClock::Variable) => (last.step, last.epoch) != (now.step, now.epoch),
+            (Some(last), StepSource::Variable) => (last.step, last.epoch) != (now.step, now.epoch),
             // One that begins anew is another optimizer's, or none at all.
             (Some(last), _) => last.step < now.step || last.clock != now.clock,
         };

@@ -12,7 +12,7 @@ const CAP_BPF: u8 = 39;
 
 /// Facts that decide whether a target's memory may be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access {
+pub struct AccessFacts {
     /// `/proc/sys/kernel/yama/ptrace_scope`: 0 same user, 1 descendants only, 2 administrators only,
     /// 3 nobody; `None` where Yama is not built in.
     pub ptrace_scope: Option<u8>,
@@ -34,12 +34,12 @@ pub struct Access {
     pub target_in_container: bool,
 }
 
-impl Access {
+impl AccessFacts {
     /// Collects the facts.
-    pub fn to(process: &Process) -> Access {
+    pub fn to(process: &Process) -> AccessFacts {
         let capabilities = effective_capabilities().unwrap_or(0);
         let has = |bit: u8| capabilities >> bit & 1 == 1;
-        Access {
+        AccessFacts {
             ptrace_scope: fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
                 .ok()
                 .and_then(|text| text.trim().parse().ok()),
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_facts_about_itself_are_known() {
-        let access = Access::to(&Process::open(std::process::id()).unwrap());
+        let access = AccessFacts::to(&Process::open(std::process::id()).unwrap());
         assert_eq!(access.target_user, Some(access.user));
         assert!(!access.target_in_container);
     }

@@ -22,8 +22,8 @@ use super::process::Process;
 
 const LE: LittleEndian = LittleEndian;
 /// Longest symbol name compared, and longest hash chain followed: bounds against foreign damage.
-const LONGEST_NAME: usize = 512;
-const LONGEST_CHAIN: u64 = 4096;
+const MAX_NAME_LEN: usize = 512;
+const MAX_CHAIN_LEN: u64 = 4096;
 
 /// Why a loaded ELF object could not be understood.
 #[derive(Debug, thiserror::Error)]
@@ -187,7 +187,7 @@ impl LoadedObject {
         }
     }
 
-    fn tables(&self, memory: &dyn Memory) -> Result<Option<Tables>, ObjectError> {
+    fn tables(&self, memory: &dyn Memory) -> Result<Option<DynamicTables>, ObjectError> {
         let bytes = memory
             .vec(
                 self.dynamic,
@@ -205,7 +205,7 @@ impl LoadedObject {
             Some(if self.contains(Addr(value)) { Addr(value) } else { self.at_virtual(value) })
         };
         Ok((|| {
-            Some(Tables {
+            Some(DynamicTables {
                 hash: value(DT_GNU_HASH)?,
                 symbols: value(DT_SYMTAB)?,
                 strings: value(DT_STRTAB)?,
@@ -217,7 +217,7 @@ impl LoadedObject {
     fn look_up(
         &self,
         memory: &dyn Memory,
-        tables: &Tables,
+        tables: &DynamicTables,
         name: &str,
     ) -> Result<Option<Addr>, MemoryError> {
         const SYMBOL: u64 = size_of::<Sym64<LittleEndian>>() as u64;
@@ -234,13 +234,13 @@ impl LoadedObject {
         if first < base {
             return Ok(None);
         }
-        for index in first..first + LONGEST_CHAIN {
+        for index in first..first + MAX_CHAIN_LEN {
             let chained = memory.u32(chains + 4 * (index - base))?;
             if chained | 1 == hash | 1 {
                 let bytes = memory.vec(tables.symbols + SYMBOL * index, SYMBOL as usize)?;
                 let Some(symbol) = pod::<Sym64<LittleEndian>>(&bytes) else { return Ok(None) };
                 let found = memory
-                    .c_string(tables.strings + u64::from(symbol.st_name(LE)), LONGEST_NAME)?;
+                    .c_string(tables.strings + u64::from(symbol.st_name(LE)), MAX_NAME_LEN)?;
                 if found == name && symbol.st_shndx(LE) != SHN_UNDEF {
                     return Ok(Some(self.at_virtual(symbol.st_value(LE))));
                 }
@@ -254,7 +254,7 @@ impl LoadedObject {
 }
 
 /// Where the tables of the dynamic loader are.
-struct Tables {
+struct DynamicTables {
     hash: Addr,
     symbols: Addr,
     strings: Addr,

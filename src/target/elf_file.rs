@@ -17,7 +17,7 @@ const LE: LittleEndian = LittleEndian;
 /// More bytes than any section has that is read; a symbol table with its names may have that many.
 const LARGEST_SECTION: u64 = 1 << 30;
 /// More sections, or segments, than any library has.
-const MOST_HEADERS: u64 = 1 << 16;
+const MAX_HEADERS: u64 = 1 << 16;
 
 /// The headers of an ELF file of 64 bits, little-endian.
 pub(super) struct ElfFile<'a> {
@@ -43,7 +43,7 @@ fn read(file: &File, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
 }
 
 fn headers<T: Pod + Copy>(file: &File, at: u64, count: u64) -> io::Result<Vec<T>> {
-    if count > MOST_HEADERS {
+    if count > MAX_HEADERS {
         return Err(malformed("no usable ELF file: too many headers"));
     }
     let bytes = read(file, at, count * size_of::<T>() as u64)?;

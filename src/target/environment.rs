@@ -5,8 +5,8 @@ use super::mappings::Mappings;
 use super::memory::{Addr, Memory};
 
 /// Bounds against a damaged array: more variables or longer ones are not read.
-const MOST_VARIABLES: usize = 4096;
-const LONGEST_VARIABLE: usize = 4096;
+const MAX_VARIABLES: usize = 4096;
+const MAX_VARIABLE_LEN: usize = 4096;
 
 /// The value of `name` in the environment array of the target's C library (glibc, musl: `environ`).
 /// `None` when it is not set; also when the array cannot be found, which [`read`] tells apart.
@@ -23,10 +23,10 @@ pub fn read(memory: &dyn Memory, mappings: &Mappings) -> Option<Vec<String>> {
     let symbol = object.exported(memory, "environ").ok()??;
     let array = memory.pointer(symbol).ok()?;
     let mut variables = Vec::new();
-    for i in 0..MOST_VARIABLES {
+    for i in 0..MAX_VARIABLES {
         match memory.pointer(array + 8 * i as u64).ok()? {
             Addr(0) => break,
-            text => variables.push(memory.c_string(text, LONGEST_VARIABLE).ok()?),
+            text => variables.push(memory.c_string(text, MAX_VARIABLE_LEN).ok()?),
         }
     }
     Some(variables)

@@ -54,7 +54,7 @@ impl<T: Scalar> Field<T> {
     }
 
     /// Its value in a copy of the structure; `None` when the copy is too short.
-    pub fn of(self, structure: &[u8]) -> Option<T> {
+    pub fn get(self, structure: &[u8]) -> Option<T> {
         T::decode(structure.get(self.offset..self.offset + T::SIZE)?)
     }
 
@@ -76,8 +76,8 @@ mod tests {
     #[test]
     fn a_short_copy_gives_none() {
         let field = Field::<u32>::at(4);
-        assert_eq!(field.of(&[0, 0, 0, 0, 1, 2, 0, 0]), Some(0x201));
-        assert_eq!(field.of(&[0; 7]), None);
+        assert_eq!(field.get(&[0, 0, 0, 0, 1, 2, 0, 0]), Some(0x201));
+        assert_eq!(field.get(&[0; 7]), None);
         assert_eq!(field.end(), 8);
     }
 }

@@ -42,7 +42,7 @@ pub struct HostMemory {
 
 impl HostMemory {
     /// What `process` may still take now. Fails when /proc/meminfo cannot be read.
-    pub fn of(process: &Process) -> Result<HostMemory, ProcessError> {
+    pub fn read(process: &Process) -> Result<HostMemory, ProcessError> {
         let pid = process.pid();
         let action = "find the host memory available to";
         let other = |why: String| ProcessError::Other { action, pid, why };
@@ -82,9 +82,9 @@ fn rooms(root: &Path, groups: &str) -> Vec<(u64, PathBuf)> {
             continue;
         };
         let files = if controllers.is_empty() {
-            Files { limit: "memory.max", used: "memory.current", inactive: "inactive_file" }
+            CgroupFiles { limit: "memory.max", used: "memory.current", inactive: "inactive_file" }
         } else if controllers.split(',').any(|c| c == "memory") {
-            Files {
+            CgroupFiles {
                 limit: "memory.limit_in_bytes",
                 used: "memory.usage_in_bytes",
                 inactive: "total_inactive_file",
@@ -102,13 +102,13 @@ fn rooms(root: &Path, groups: &str) -> Vec<(u64, PathBuf)> {
 }
 
 /// The names of a version of control groups.
-struct Files {
+struct CgroupFiles {
     limit: &'static str,
     used: &'static str,
     inactive: &'static str,
 }
 
-impl Files {
+impl CgroupFiles {
     /// What `group` leaves; `None` without a limit.
     fn room(&self, group: &Path) -> Option<u64> {
         let number = |name: &str| -> Option<u64> {
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn the_own_process_may_take_something() {
         let own = Process::open(std::process::id()).unwrap();
-        assert!(HostMemory::of(&own).unwrap().available > 1 << 20);
+        assert!(HostMemory::read(&own).unwrap().available > 1 << 20);
         let bytes = own.host_bytes().unwrap();
         assert!((1 << 20..1 << 36).contains(&bytes), "{bytes}");
     }

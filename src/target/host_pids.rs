@@ -30,7 +30,7 @@ pub struct HostPids {
 
 impl HostPids {
     /// Looks where memspy itself lives.
-    pub fn look() -> HostPids {
+    pub fn read() -> HostPids {
         let namespace = std::fs::read_link("/proc/self/ns/pid");
         let own = Process::myself().and_then(|own| own.status()).ok().and_then(|s| s.nspid);
         HostPids {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::Mutex;
 
-use super::memory::{Addr, Memory, MemoryError, Span};
+use super::memory::{Addr, Memory, MemoryError, AddressRange};
 
 /// First bytes of a stored image.
 const MAGIC: &[u8; 8] = b"MEMIMG\x01\n";
 /// The longest stretch accepted from a file; larger ones are taken for damage.
-const LONGEST: u64 = 1 << 30;
+const MAX_RANGE_LEN: u64 = 1 << 30;
 
 /// Stretches of memory by address. They never overlap and never touch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl MemoryImage {
             let (addr, len) = head.split_at(8);
             let number = |b: &[u8]| b.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX);
             let (addr, len) = (number(addr), number(len));
-            if len > LONGEST || len as usize > tail.len() {
+            if len > MAX_RANGE_LEN || len as usize > tail.len() {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     "memory image is cut short",
@@ -96,7 +96,7 @@ impl MemoryImage {
 }
 
 impl Memory for MemoryImage {
-    fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError> {
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         let mut done = 0;
         for (index, span) in spans.iter().enumerate() {
             let found = self.stretches.range(..=span.addr.0).next_back().and_then(|(at, bytes)| {
@@ -132,7 +132,7 @@ impl<M: Memory> RecordingMemory<M> {
 }
 
 impl<M: Memory> Memory for RecordingMemory<M> {
-    fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError> {
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         self.inner.read_spans(spans, out)?;
         if let Ok(mut image) = self.seen.lock() {
             let mut done = 0;

@@ -18,7 +18,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use super::process::Process;
 
 /// `openat2` may be told to try again while names change under it; more often is no accident.
-const MOST_ATTEMPTS: u32 = 32;
+const MAX_ATTEMPTS: u32 = 32;
 /// `AT_SECURE` of <linux/auxvec.h>: the program was started with more rights than the one who started it.
 const AT_SECURE: u64 = 23;
 /// How something is found without being opened.
@@ -115,7 +115,7 @@ fn has_raised_rights(auxiliary_vector: &[u8]) -> bool {
 
 /// The rights of a target's user, and its root: all that is needed to open a file as it would.
 #[derive(Debug)]
-struct Rights {
+struct UserRights {
     root: OwnedFd,
     user: u32,
     group: u32,
@@ -126,10 +126,10 @@ struct Rights {
     same_root: bool,
 }
 
-impl Rights {
+impl UserRights {
     /// Those of `process`, if it still runs the program it ran when it was opened: else a job could let memspy read a name
     /// while the number is that of a program with more rights.
-    fn of(process: &Process, started_with: Option<&[u8]>) -> Result<Rights, FileError> {
+    fn new(process: &Process, started_with: Option<&[u8]>) -> Result<UserRights, FileError> {
         let pid = process.pid();
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(format!("/proc/{pid}/root"), directory, Mode::empty())?;
@@ -158,7 +158,7 @@ impl Rights {
         {
             return Err(FileError::Changed);
         }
-        Ok(Rights {
+        Ok(UserRights {
             root,
             user: status.ruid,
             group: status.rgid,
@@ -170,7 +170,7 @@ impl Rights {
     }
 
     /// Gives this thread these rights, for good.
-    fn take_on(&self) -> Result<(), FileError> {
+    fn assume(&self) -> Result<(), FileError> {
         let own_user = rustix::process::geteuid().as_raw();
         let own_group = rustix::process::getegid().as_raw();
         let own_groups: BTreeSet<u32> =
@@ -212,7 +212,7 @@ impl Rights {
     /// What is at `path`, without opening it.
     fn find(&self, path: &Path) -> Result<OwnedFd, FileError> {
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        for _ in 0..MOST_ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             match rustix::fs::openat2(&self.root, path, FOUND, Mode::empty(), inside) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(Errno::NOSYS) => return self.find_without_openat2(path),
@@ -258,9 +258,9 @@ impl Process {
     /// # Errors
     /// Why none can.
     pub fn check_files(&self) -> Result<(), FileError> {
-        let rights = Rights::of(self, self.started_with())?;
+        let rights = UserRights::new(self, self.started_with())?;
         self.bounded().run(move || {
-            rights.take_on()?;
+            rights.assume()?;
             rights.find(Path::new("/")).map(drop)
         })
     }
@@ -272,9 +272,9 @@ impl Process {
     /// Its user may not read it; it is none that is read; its file system does not answer.
     pub fn read_file(&self, path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
         let path = self.whole(path)?;
-        let rights = Rights::of(self, self.started_with())?;
+        let rights = UserRights::new(self, self.started_with())?;
         self.bounded().run(move || {
-            rights.take_on()?;
+            rights.assume()?;
             let (file, bytes) = open_stored(rights.find(&path)?.as_fd())?;
             if bytes > limit {
                 return Err(FileError::TooLarge { bytes });
@@ -289,9 +289,9 @@ impl Process {
     /// Opens the file that it calls `path` in the same way.
     pub(super) fn open_named(&self, path: &Path) -> Result<File, FileError> {
         let path = path.to_owned();
-        let rights = Rights::of(self, self.started_with())?;
+        let rights = UserRights::new(self, self.started_with())?;
         self.bounded().run(move || {
-            rights.take_on()?;
+            rights.assume()?;
             open_stored(rights.find(&path)?.as_fd()).map(|(file, _)| file)
         })
     }
@@ -331,7 +331,7 @@ impl Process {
 mod tests {
     use std::process::{Command, Stdio};
 
-    use super::super::bounded::Bounded;
+    use super::super::bounded_worker::BoundedWorker;
     use super::*;
 
     fn own() -> Process {
@@ -371,15 +371,15 @@ mod tests {
 
     #[test]
     fn the_rights_of_another_user_are_those_of_one_thread_only() {
-        let rights = Rights::of(&own(), own().started_with());
+        let rights = UserRights::new(&own(), own().started_with());
         let (user, group, groups) = (65534, 65534, BTreeSet::new());
         let capabilities = CapabilitySet::empty();
-        let rights = Rights { user, group, groups, capabilities, ..rights.unwrap() };
+        let rights = UserRights { user, group, groups, capabilities, ..rights.unwrap() };
         let before = rustix::thread::capabilities(None).unwrap();
         let root = rustix::process::geteuid().is_root();
         assert!(root, "this test has to run as root");
-        let there = Bounded::default().run(move || {
-            rights.take_on()?;
+        let there = BoundedWorker::default().run(move || {
+            rights.assume()?;
             let ids = std::fs::read_to_string("/proc/thread-self/status")?;
             Ok((
                 ids,
@@ -399,9 +399,9 @@ mod tests {
 
     #[test]
     fn without_openat2_no_file_is_found_for_another_user_or_in_another_root() {
-        let rights = || Rights::of(&own(), own().started_with()).unwrap();
+        let rights = || UserRights::new(&own(), own().started_with()).unwrap();
         rights().find_without_openat2(Path::new("/etc/passwd")).unwrap();
-        let others = [Rights { user: 65534, ..rights() }, Rights { same_root: false, ..rights() }];
+        let others = [UserRights { user: 65534, ..rights() }, UserRights { same_root: false, ..rights() }];
         for other in others {
             let refused = other.find_without_openat2(Path::new("/etc/passwd"));
             assert!(matches!(refused, Err(FileError::NoOpenat2)), "{refused:?}");

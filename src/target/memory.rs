@@ -47,7 +47,7 @@ impl fmt::Debug for Addr {
 
 /// A stretch of the target's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct AddressRange {
     /// Its first byte.
     pub addr: Addr,
     /// Its length in bytes.
@@ -61,7 +61,7 @@ pub enum MemoryError {
     #[error("{} bytes at {} of the target are not readable", span.len, span.addr)]
     Fault {
         /// The span that could not be read.
-        span: Span,
+        span: AddressRange,
         /// Its index among the spans asked for.
         index: usize,
     },
@@ -97,11 +97,11 @@ pub trait Memory: Send + Sync {
     /// Reads `spans`, one after the other, into `out`, whose length is the sum of theirs.
     ///
     /// Nothing stops the target meanwhile: each span is copied at a slightly later time than the one before.
-    fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError>;
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError>;
 
     /// Fills `out` from `addr` on.
     fn read(&self, addr: Addr, out: &mut [u8]) -> Result<(), MemoryError> {
-        self.read_spans(&[Span { addr, len: out.len() }], out)
+        self.read_spans(&[AddressRange { addr, len: out.len() }], out)
     }
 }
 
@@ -182,9 +182,9 @@ pub struct LiveMemory {
 }
 
 /// The kernel takes at most this many stretches in one call (`UIO_MAXIOV`).
-const MOST_SPANS: usize = 1024;
+const MAX_RANGES: usize = 1024;
 /// Calls with at most this many spans need no allocation.
-const SPANS_ON_STACK: usize = 64;
+const RANGES_ON_STACK: usize = 64;
 
 impl LiveMemory {
     /// The memory of process `pid`.
@@ -195,7 +195,7 @@ impl LiveMemory {
     /// One system call; `remote` and `spans` describe the same places.
     fn call(
         &self,
-        spans: &[Span],
+        spans: &[AddressRange],
         first: usize,
         remote: &[RemoteIoVec],
         out: &mut [u8],
@@ -213,7 +213,7 @@ impl LiveMemory {
 }
 
 /// The fault of the first span that is not covered by the `read` bytes copied.
-fn fault_after(spans: &[Span], first: usize, mut read: usize) -> MemoryError {
+fn fault_after(spans: &[AddressRange], first: usize, mut read: usize) -> MemoryError {
     for (i, span) in spans.iter().enumerate() {
         if read < span.len {
             return MemoryError::Fault { span: *span, index: first + i };
@@ -224,8 +224,8 @@ fn fault_after(spans: &[Span], first: usize, mut read: usize) -> MemoryError {
 }
 
 impl Memory for LiveMemory {
-    fn read_spans(&self, spans: &[Span], mut out: &mut [u8]) -> Result<(), MemoryError> {
-        for (call, spans) in spans.chunks(MOST_SPANS).enumerate() {
+    fn read_spans(&self, spans: &[AddressRange], mut out: &mut [u8]) -> Result<(), MemoryError> {
+        for (call, spans) in spans.chunks(MAX_RANGES).enumerate() {
             let bytes: usize = spans.iter().map(|s| s.len).sum();
             if bytes == 0 {
                 continue;
@@ -233,10 +233,10 @@ impl Memory for LiveMemory {
             let Some((now, later)) = out.split_at_mut_checked(bytes) else {
                 return Err(MemoryError::Os(Errno::EINVAL));
             };
-            let to_remote = |s: &Span| RemoteIoVec { base: s.addr.0 as usize, len: s.len };
-            let first = call * MOST_SPANS;
-            if spans.len() <= SPANS_ON_STACK {
-                let mut remote = [RemoteIoVec { base: 0, len: 0 }; SPANS_ON_STACK];
+            let to_remote = |s: &AddressRange| RemoteIoVec { base: s.addr.0 as usize, len: s.len };
+            let first = call * MAX_RANGES;
+            if spans.len() <= RANGES_ON_STACK {
+                let mut remote = [RemoteIoVec { base: 0, len: 0 }; RANGES_ON_STACK];
                 for (r, s) in remote.iter_mut().zip(spans) {
                     *r = to_remote(s);
                 }
@@ -266,8 +266,8 @@ mod tests {
     #[test]
     fn many_spans_arrive_in_order_over_several_calls() {
         let numbers: Vec<u64> = (0..3000).collect();
-        let spans: Vec<Span> =
-            numbers.iter().rev().map(|n| Span { addr: addr_of(n), len: 8 }).collect();
+        let spans: Vec<AddressRange> =
+            numbers.iter().rev().map(|n| AddressRange { addr: addr_of(n), len: 8 }).collect();
         let mut out = vec![0; 8 * spans.len()];
         own().read_spans(&spans, &mut out).unwrap();
         let read: Vec<u64> =
@@ -278,8 +278,8 @@ mod tests {
     #[test]
     fn the_span_that_faults_is_named() {
         let number = 7u64;
-        let good = Span { addr: addr_of(&number), len: 8 };
-        let bad = Span { addr: Addr(0x1000), len: 4 };
+        let good = AddressRange { addr: addr_of(&number), len: 8 };
+        let bad = AddressRange { addr: Addr(0x1000), len: 4 };
         let error = own().read_spans(&[good, bad, good], &mut [0; 20]).unwrap_err();
         assert_eq!(error, MemoryError::Fault { span: bad, index: 1 });
     }
@@ -295,9 +295,9 @@ mod tests {
     #[test]
     fn what_lies_before_memory_that_cannot_be_read_is_read() {
         /// Ends at 0x3000.
-        struct Ending;
-        impl Memory for Ending {
-            fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError> {
+        struct TruncatedMemory;
+        impl Memory for TruncatedMemory {
+            fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
                 out.fill(7);
                 match spans.iter().position(|span| span.addr.0 + span.len as u64 > 0x3000) {
                     Some(index) => Err(MemoryError::Fault { span: spans[index], index }),
@@ -305,7 +305,7 @@ mod tests {
                 }
             }
         }
-        let memory: &dyn Memory = &Ending;
+        let memory: &dyn Memory = &TruncatedMemory;
         assert_eq!(memory.vec_up_to(Addr(0x1ff0), 0x100), [7; 0x100]);
         assert_eq!(memory.vec_up_to(Addr(0x1ff0), 0x8000), [7; 0x1010]);
         assert!(memory.vec_up_to(Addr(0x3000), 8).is_empty());

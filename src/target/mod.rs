@@ -2,11 +2,11 @@
 //!
 //! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses.
 //! May import `model`, and alone knows process reading, `/proc` and ELF. Its only threads open files as the target's user.
-//! Never writes to or signals the target, and stops it only by [`Pause`]; never interprets what it reads.
+//! Never writes to or signals the target, and stops it only by [`PtraceStop`]; never interprets what it reads.
 //! Start reading at [`Process`] and [`Memory`].
 
 pub mod access;
-mod bounded;
+mod bounded_worker;
 pub mod budget;
 pub mod elf;
 mod elf_file;
@@ -21,11 +21,11 @@ pub mod memory;
 pub mod page_copy;
 mod page_index;
 pub mod pages;
-pub mod pause;
+pub mod ptrace_stop;
 pub mod process;
 pub mod usdt;
 
-pub use access::{Access, is_no_more_than_the_job};
+pub use access::{AccessFacts, is_no_more_than_the_job};
 pub use budget::Budget;
 pub use elf::{LoadedObject, ObjectError, SymbolError};
 pub use field::{Field, Scalar};
@@ -34,8 +34,8 @@ pub use host_pids::{FoundProcess, HostPids};
 pub use image::{MemoryImage, RecordingMemory};
 pub use job_files::FileError;
 pub use mappings::{Mapping, Mappings};
-pub use memory::{Addr, LiveMemory, Memory, MemoryError, Span};
+pub use memory::{Addr, LiveMemory, Memory, MemoryError, AddressRange};
 pub use page_copy::PagePlan;
-pub use pages::{Look, PageCache};
-pub use pause::{GoneOn, Pause, PauseError, Standstill};
+pub use pages::{PageReader, PageCache};
+pub use ptrace_stop::{GoneOn, PtraceStop, StopError, StoppedProcess};
 pub use process::{OsThread, Process, ProcessError};

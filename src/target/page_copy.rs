@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::memory::{Addr, Memory, MemoryError, Span};
-use super::pause::GoneOn;
+use super::memory::{Addr, Memory, MemoryError, AddressRange};
+use super::ptrace_stop::GoneOn;
 
 /// Bytes copied at once for a small look. Longer pieces copy mostly what nobody looks at.
 pub(super) const PAGE: usize = 4096;
@@ -23,7 +23,7 @@ pub struct PagePlan {
     /// By place. The order asked for, but sorted within each chunk, so that neighbours are read as one.
     numbers: Vec<u64>,
     /// By chunk.
-    spans: Vec<Vec<Span>>,
+    spans: Vec<Vec<AddressRange>>,
 }
 
 /// What a copy came to.
@@ -104,7 +104,7 @@ impl PagePlan {
         &self,
         memory: &dyn Memory,
         index: usize,
-        spans: &[Span],
+        spans: &[AddressRange],
         chunk: &mut [u8],
         gone_on: &GoneOn,
         failed: &mut Vec<(usize, MemoryError)>,
@@ -136,13 +136,13 @@ impl PagePlan {
 }
 
 /// Sorted pages as spans: neighbours are one.
-fn runs(numbers: &[u64]) -> Vec<Span> {
-    let mut spans: Vec<Span> = Vec::new();
+fn runs(numbers: &[u64]) -> Vec<AddressRange> {
+    let mut spans: Vec<AddressRange> = Vec::new();
     for number in numbers {
         let addr = Addr(number.wrapping_mul(PAGE as u64));
         match spans.last_mut() {
             Some(last) if last.addr + last.len as u64 == addr => last.len += PAGE,
-            _ => spans.push(Span { addr, len: PAGE }),
+            _ => spans.push(AddressRange { addr, len: PAGE }),
         }
     }
     spans

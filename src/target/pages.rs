@@ -3,10 +3,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::budget::Budget;
-use super::memory::{Addr, Memory, MemoryError, Span};
+use super::memory::{Addr, Memory, MemoryError, AddressRange};
 use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan};
 use super::page_index::PageIndex;
-use super::pause::GoneOn;
+use super::ptrace_stop::GoneOn;
 
 /// Places looked at between two checks of the budget, which take some microseconds each.
 const CHECK_EVERY: u32 = 4096;
@@ -19,12 +19,12 @@ const CHECK_EVERY: u32 = 4096;
 /// ([`PageCache::copy`]), let it go on, and walk over the copy.
 pub struct PageCache {
     memory: Box<dyn Memory>,
-    pages: Mutex<Pages>,
+    pages: Mutex<CachedPages>,
 }
 
 /// The copies.
 #[derive(Default)]
-struct Pages {
+struct CachedPages {
     index: PageIndex,
     chunks: Vec<Chunk>,
     /// By place: the number of the page, and whether it was looked at since it was copied.
@@ -56,7 +56,7 @@ impl PageCache {
     /// The same with limits: once the budget is used up, every read fails ([`MemoryError::is_limit`]), so that whatever
     /// walks over the memory comes to its end.
     pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
-        let pages = Pages { budget: Some(budget), ..Pages::default() };
+        let pages = CachedPages { budget: Some(budget), ..CachedPages::default() };
         PageCache { memory, pages: Mutex::new(pages) }
     }
 
@@ -111,9 +111,9 @@ impl PageCache {
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
         let mut cache = self.lock();
         let plan = PagePlan::new(pages);
-        let Pages { budget, needed, exceeded, .. } = *cache;
+        let CachedPages { budget, needed, exceeded, .. } = *cache;
         let chunks = plan.fit(std::mem::take(&mut cache.chunks));
-        *cache = Pages { chunks, budget, needed, exceeded, ..Pages::default() };
+        *cache = CachedPages { chunks, budget, needed, exceeded, ..CachedPages::default() };
         plan
     }
 
@@ -139,17 +139,17 @@ impl PageCache {
     }
 
     /// A look at many small places without taking the lock for each.
-    pub fn look(&self) -> Look<'_> {
-        Look { cache: self, pages: self.lock() }
+    pub fn reader(&self) -> PageReader<'_> {
+        PageReader { cache: self, pages: self.lock() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pages> {
+    fn lock(&self) -> MutexGuard<'_, CachedPages> {
         // A panic elsewhere leaves the copies as they were.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pages {
+impl CachedPages {
     fn check(&mut self) {
         self.unchecked = 0;
         if self.exceeded.is_none() {
@@ -159,12 +159,12 @@ impl Pages {
 }
 
 /// The cache, held for a while.
-pub struct Look<'a> {
+pub struct PageReader<'a> {
     cache: &'a PageCache,
-    pages: MutexGuard<'a, Pages>,
+    pages: MutexGuard<'a, CachedPages>,
 }
 
-impl Look<'_> {
+impl PageReader<'_> {
     /// Reads a little-endian `u64`.
     pub fn u64(&mut self, addr: Addr) -> Result<u64, MemoryError> {
         let mut out = [0; 8];
@@ -254,8 +254,8 @@ impl Look<'_> {
 }
 
 impl Memory for PageCache {
-    fn read_spans(&self, spans: &[Span], mut out: &mut [u8]) -> Result<(), MemoryError> {
-        let mut look = self.look();
+    fn read_spans(&self, spans: &[AddressRange], mut out: &mut [u8]) -> Result<(), MemoryError> {
+        let mut look = self.reader();
         for (index, span) in spans.iter().enumerate() {
             let Some((now, later)) = out.split_at_mut_checked(span.len) else {
                 return Err(MemoryError::Fault { span: *span, index });

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use procfs::{Current, ProcError};
 
-use super::bounded::Bounded;
+use super::bounded_worker::BoundedWorker;
 use super::job_files::{FileError, auxiliary_vector};
 use super::mappings::{Mapping, Mappings};
 use super::memory::LiveMemory;
@@ -77,7 +77,7 @@ pub struct OsThread {
 }
 
 impl OsThread {
-    fn of(task: &procfs::process::Task) -> Option<OsThread> {
+    fn from_task(task: &procfs::process::Task) -> Option<OsThread> {
         let stat = task.stat().ok()?;
         let nested = task.status().ok().and_then(|s| s.nspid).and_then(|ids| ids.last().copied());
         Some(OsThread {
@@ -98,7 +98,7 @@ pub struct Process {
     executable: Option<(u64, u64)>,
     /// Its auxiliary vector when it was opened.
     started_with: Option<Vec<u8>>,
-    bounded: Bounded,
+    bounded: BoundedWorker,
 }
 
 impl Process {
@@ -117,7 +117,7 @@ impl Process {
             start_time: stat.starttime,
             executable: executable_identity(pid),
             started_with: auxiliary_vector(pid),
-            bounded: Bounded::default(),
+            bounded: BoundedWorker::default(),
         })
     }
 
@@ -264,7 +264,7 @@ impl Process {
     pub fn threads(&self) -> Result<Vec<OsThread>, ProcessError> {
         let tasks = self.proc.tasks().map_err(|e| self.error("list the threads of", e))?;
         let mut threads: Vec<OsThread> =
-            tasks.flatten().filter_map(|task| OsThread::of(&task)).collect();
+            tasks.flatten().filter_map(|task| OsThread::from_task(&task)).collect();
         threads.sort_by_key(|t| t.id);
         Ok(threads)
     }
@@ -277,7 +277,7 @@ impl Process {
 
     /// Its thread `id`, counted in memspy's pid namespace; `None` when there is no such thread (any more).
     pub fn thread(&self, id: u32) -> Option<OsThread> {
-        OsThread::of(&self.proc.task_from_tid(id as i32).ok()?)
+        OsThread::from_task(&self.proc.task_from_tid(id as i32).ok()?)
     }
 
     /// The kernel's scheduling state (`RSDZTtXI`) of its thread `id`, counted in memspy's pid
@@ -324,7 +324,7 @@ impl Process {
     }
 
     /// What waits for its files.
-    pub(super) fn bounded(&self) -> &Bounded {
+    pub(super) fn bounded(&self) -> &BoundedWorker {
         &self.bounded
     }
 

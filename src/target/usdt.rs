@@ -93,7 +93,7 @@ pub enum Operand {
 
 /// An argument of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Argument {
+pub struct UsdtArgument {
     /// Bytes: 1, 2, 4 or 8.
     pub size: u8,
     /// Whether it is a signed number.
@@ -104,7 +104,7 @@ pub struct Argument {
 
 /// A place marked for probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Usdt {
+pub struct UsdtProbe {
     /// Who defined it: `pytorch`.
     pub provider: String,
     /// Its name: `malloc`.
@@ -114,11 +114,11 @@ pub struct Usdt {
     /// Offset in the file of the counter (u16) that switches it on while not 0.
     pub semaphore: Option<u64>,
     /// Its arguments.
-    pub arguments: Vec<Argument>,
+    pub arguments: Vec<UsdtArgument>,
 }
 
 /// All places marked in `file`; none when it has no notes.
-pub fn notes(file: &File) -> Result<Vec<Usdt>, UsdtError> {
+pub fn notes(file: &File) -> Result<Vec<UsdtProbe>, UsdtError> {
     let elf = ElfFile::read(file)?;
     let Some(section) = elf.section(".note.stapsdt") else { return Ok(Vec::new()) };
     let base = elf.section(".stapsdt.base").map(|section| section.sh_addr(LittleEndian));
@@ -127,7 +127,7 @@ pub fn notes(file: &File) -> Result<Vec<Usdt>, UsdtError> {
     let content = elf.content(section)?;
     let mut rest = &content[..];
     while !rest.is_empty() {
-        let note = Note::split_off(&mut rest).ok_or_else(|| broken("it breaks off"))?;
+        let note = UsdtNote::split_off(&mut rest).ok_or_else(|| broken("it breaks off"))?;
         if note.owner != OWNER || note.kind != TYPE {
             continue;
         }
@@ -141,18 +141,18 @@ fn broken(why: impl Into<String>) -> UsdtError {
 }
 
 /// One note of the section.
-struct Note<'a> {
+struct UsdtNote<'a> {
     owner: &'a [u8],
     kind: u32,
     body: &'a [u8],
 }
 
-impl<'a> Note<'a> {
-    fn split_off(rest: &mut &'a [u8]) -> Option<Note<'a>> {
+impl<'a> UsdtNote<'a> {
+    fn split_off(rest: &mut &'a [u8]) -> Option<UsdtNote<'a>> {
         let word = |at: usize| Some(u32::from_le_bytes(*rest.get(at..)?.first_chunk()?));
         let (name_len, body_len, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
         let body_at = 12 + name_len.next_multiple_of(4);
-        let note = Note {
+        let note = UsdtNote {
             owner: rest.get(12..12 + name_len)?,
             kind,
             body: rest.get(body_at..body_at.checked_add(body_len)?)?,
@@ -165,7 +165,7 @@ impl<'a> Note<'a> {
         &self,
         base: Option<u64>,
         offset_of: &dyn Fn(u64) -> Option<u64>,
-    ) -> Result<Usdt, UsdtError> {
+    ) -> Result<UsdtProbe, UsdtError> {
         let word = |index: usize| {
             let bytes = self.body.get(8 * index..).and_then(|b| b.first_chunk());
             bytes.map(|b| u64::from_le_bytes(*b)).ok_or_else(|| broken("it breaks off"))
@@ -180,7 +180,7 @@ impl<'a> Note<'a> {
             offset_of(address.wrapping_add(moved))
                 .ok_or_else(|| broken(format!("{provider}:{name} lies outside of the file")))
         };
-        Ok(Usdt {
+        Ok(UsdtProbe {
             offset: place(counter)?,
             semaphore: if semaphore == 0 { None } else { Some(place(semaphore)?) },
             arguments: arguments
@@ -194,7 +194,7 @@ impl<'a> Note<'a> {
 }
 
 /// `-8@%rax`, `4@$5`, `8@-56(%rbp)`, `8@16(%rax,%rcx,8)`.
-fn argument(text: &str) -> Option<Argument> {
+fn argument(text: &str) -> Option<UsdtArgument> {
     let (size, operand) = text.split_once('@').unwrap_or(("8", text));
     let size: i8 = size.parse().ok()?;
     let operand = if let Some(number) = operand.strip_prefix('$') {
@@ -214,7 +214,7 @@ fn argument(text: &str) -> Option<Argument> {
             displacement: if displacement.is_empty() { 0 } else { displacement.parse().ok()? },
         }
     };
-    Some(Argument { size: size.unsigned_abs(), signed: size < 0, operand })
+    Some(UsdtArgument { size: size.unsigned_abs(), signed: size < 0, operand })
 }
 
 #[cfg(test)]
@@ -226,7 +226,7 @@ mod tests {
         let parse = |text: &str| argument(text).unwrap();
         assert_eq!(
             parse("-8@%rax"),
-            Argument {
+            UsdtArgument {
                 size: 8,
                 signed: true,
                 operand: Operand::Register(Register::named("rax").unwrap())

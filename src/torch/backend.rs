@@ -8,7 +8,7 @@ use crate::target::{Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectErr
 /// libc10_cuda (c10/cuda/CUDACachingAllocator.h, torch 2.1 to 2.15).
 pub(super) const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
 /// The longest mangled type name read.
-const LONGEST_NAME: usize = 512;
+const MAX_NAME_LEN: usize = 512;
 
 /// The address of the variable in the target; `None` when `library` does not export it.
 pub(super) fn variable(
@@ -35,7 +35,7 @@ pub(super) fn type_name(memory: &dyn Memory, object: Addr) -> Result<String, Mem
     let vtable = memory.pointer(object)?;
     let type_info = memory.pointer(vtable - 8)?;
     let name = memory.pointer(type_info + 8)?;
-    memory.c_string(name, LONGEST_NAME)
+    memory.c_string(name, MAX_NAME_LEN)
 }
 
 /// The backend whose object is of the type `mangled`.

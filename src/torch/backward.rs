@@ -5,7 +5,7 @@
 //! displacement. The two words at GOT are the module's number and an offset, as the loader left them. No table
 //! of versions is needed; code that looks otherwise is refused.
 
-use crate::model::BackwardWalk;
+use crate::model::AutogradInfo;
 use crate::target::{
     Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
 };
@@ -31,13 +31,13 @@ const CALL: u8 = 0xe8;
 const RETURN: u8 = 0xc3;
 
 /// Offsets in `torch::autograd::Node` and `PyNode` (torch/csrc/autograd/function.h, python_function.h).
-struct NodeLayout {
+struct BackwardNodeLayout {
     sequence: u32,
     thread: u32,
     object: u32,
 }
-const SHARED_NODE: NodeLayout = NodeLayout { sequence: 24, thread: 48, object: 472 };
-const INTRUSIVE_NODE: NodeLayout = NodeLayout { sequence: 16, thread: 40, object: 112 };
+const SHARED_NODE: BackwardNodeLayout = BackwardNodeLayout { sequence: 24, thread: 48, object: 472 };
+const INTRUSIVE_NODE: BackwardNodeLayout = BackwardNodeLayout { sequence: 16, thread: 40, object: 112 };
 
 /// Why the backward pass cannot be followed.
 #[derive(Debug, thiserror::Error)]
@@ -67,14 +67,14 @@ pub enum BackwardError {
 }
 
 /// How a kernel program follows the backward pass of `process`; `None` when PyTorch is not loaded.
-pub fn backward_walk(process: &Process) -> Result<Option<BackwardWalk>, BackwardError> {
+pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, BackwardError> {
     let memory = process.memory();
     let mappings = process.mappings()?;
     let wanted = |name: &str| name.starts_with("libtorch_cpu.so");
     let Some(library) = LoadedObject::find(&memory, &mappings, wanted).transpose()? else {
         return Ok(None);
     };
-    let code = Code { memory: &memory, library: &library };
+    let code = LibraryCode { memory: &memory, library: &library };
     let sequence = code.value("at::sequence_number::peek", PEEK)?;
     let thread_number = code.value("at::RecordFunction::currentThreadId", THREAD_NUMBER)?;
     let node = code.behind_slot("torch::autograd::get_current_node", CURRENT_NODE)?;
@@ -92,7 +92,7 @@ pub fn backward_walk(process: &Process) -> Result<Option<BackwardWalk>, Backward
         None => library.exported(&memory, EXECUTE_INTRUSIVE)?,
     };
     let layout = if shared.is_some() { SHARED_NODE } else { INTRUSIVE_NODE };
-    Ok(Some(BackwardWalk {
+    Ok(Some(AutogradInfo {
         module: sequence.module,
         node: node.offset,
         graph_task: task.filter(|task| task.module == node.module).map(|task| task.offset),
@@ -120,18 +120,18 @@ fn py_node(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> Optio
 
 /// A thread-local variable: its module, and its offset in that module's block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Variable {
+struct TlsVariable {
     module: u64,
     offset: u64,
 }
 
 /// The code of a loaded library.
-struct Code<'a> {
+struct LibraryCode<'a> {
     memory: &'a dyn Memory,
     library: &'a LoadedObject,
 }
 
-impl Code<'_> {
+impl LibraryCode<'_> {
     fn function(
         &self,
         function: &'static str,
@@ -148,17 +148,17 @@ impl Code<'_> {
     }
 
     /// The variable whose value a function returns.
-    fn value(&self, function: &'static str, symbol: &str) -> Result<Variable, BackwardError> {
+    fn value(&self, function: &'static str, symbol: &str) -> Result<TlsVariable, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
         let unknown = || unknown(function, &code);
-        let access = Access::find(&code).ok_or_else(unknown)?;
+        let access = TlsAccess::find(&code).ok_or_else(unknown)?;
         let displacement = load_displacement(&code[access.after..]).ok_or_else(unknown)?;
         self.variable(function, at, &access, displacement)
     }
 
     /// The variable whose address the function returns that a function calls first, through a slot which a
     /// static constructor filled.
-    fn behind_slot(&self, function: &'static str, symbol: &str) -> Result<Variable, BackwardError> {
+    fn behind_slot(&self, function: &'static str, symbol: &str) -> Result<TlsVariable, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
         let call = find(&code, CALL_SLOT).ok_or_else(|| unknown(function, &code))?;
         let slot = relative(at, &code, call + CALL_SLOT.len());
@@ -167,7 +167,7 @@ impl Code<'_> {
         let getter = pointer.map_err(|source| BackwardError::Memory { what: function, source })?;
         let code = self.read(function, getter, READ)?;
         let unknown = || unknown(function, &code);
-        let access = Access::find(&code).ok_or_else(unknown)?;
+        let access = TlsAccess::find(&code).ok_or_else(unknown)?;
         let rest = &code[access.after..];
         let end = rest.iter().position(|&b| b == RETURN).ok_or_else(unknown)?;
         // A variable at the begin of the block needs no addition.
@@ -182,29 +182,29 @@ impl Code<'_> {
         &self,
         function: &'static str,
         at: Addr,
-        access: &Access,
+        access: &TlsAccess,
         displacement: i32,
-    ) -> Result<Variable, BackwardError> {
+    ) -> Result<TlsVariable, BackwardError> {
         let words = at + (access.got_from as u64).wrapping_add(access.got_to as i64 as u64);
         let words = self.read(function, words, 16)?;
         let word = |at: usize| {
             words.get(at..).and_then(|w| w.first_chunk()).map_or(0, |w| u64::from_le_bytes(*w))
         };
-        Ok(Variable { module: word(0), offset: word(8).wrapping_add(displacement as i64 as u64) })
+        Ok(TlsVariable { module: word(0), offset: word(8).wrapping_add(displacement as i64 as u64) })
     }
 
     /// The opcode of a function's call of `__tls_get_addr`. The kernel emulates calls, where it would
     /// single-step other instructions at fifteen times the cost; the prefixes some builds put before it do not matter.
     fn call_site(&self, function: &'static str, symbol: &str) -> Result<u64, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
-        let access = Access::find(&code).ok_or_else(|| unknown(function, &code))?;
+        let access = TlsAccess::find(&code).ok_or_else(|| unknown(function, &code))?;
         Ok((at + access.call as u64).0)
     }
 }
 
 /// A call of `__tls_get_addr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Access {
+struct TlsAccess {
     /// Where `GOT` is: bytes from the function's begin to the end of the instruction, and from there.
     got_from: usize,
     got_to: i32,
@@ -213,14 +213,14 @@ struct Access {
     after: usize,
 }
 
-impl Access {
+impl TlsAccess {
     /// `lea GOT(%rip), %rdi`, at most three bytes of prefixes, `call`.
-    fn find(code: &[u8]) -> Option<Access> {
+    fn find(code: &[u8]) -> Option<TlsAccess> {
         let lea = find(code, LEA_RDI)?;
         let got_from = lea + LEA_RDI.len() + 4;
         let got_to = i32_at(code, lea + LEA_RDI.len())?;
         let call = got_from + code.get(got_from..got_from + 4)?.iter().position(|&b| b == CALL)?;
-        Some(Access { got_from, got_to, call, after: call + 5 })
+        Some(TlsAccess { got_from, got_to, call, after: call + 5 })
     }
 }
 
@@ -273,20 +273,20 @@ mod tests {
 
     #[test]
     fn both_ways_to_reach_a_variable_are_understood() {
-        let local = Access::find(LOCAL).unwrap();
+        let local = TlsAccess::find(LOCAL).unwrap();
         assert_eq!((local.got_from, local.got_to, local.call), (11, 0x1352_285d, 11));
         assert_eq!(load_displacement(&LOCAL[local.after..]), Some(0x130));
-        let general = Access::find(GENERAL).unwrap();
+        let general = TlsAccess::find(GENERAL).unwrap();
         assert_eq!((general.got_from, general.got_to, general.call), (12, 0x10, 15));
         assert_eq!(load_displacement(&GENERAL[general.after..]), Some(0));
     }
 
     #[test]
     fn other_code_is_refused() {
-        assert_eq!(Access::find(&LOCAL[5..]), None);
+        assert_eq!(TlsAccess::find(&LOCAL[5..]), None);
         let mut without_call = LOCAL.to_vec();
         without_call[11] = 0x90;
-        assert_eq!(Access::find(&without_call), None);
+        assert_eq!(TlsAccess::find(&without_call), None);
         assert_eq!(load_displacement(&[0x48, 0x89, 0x80, 0, 0, 0, 0]), None);
     }
 }

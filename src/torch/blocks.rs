@@ -1,4 +1,4 @@
-//! The block map of one device: copy, walk, self-check, and again while the target changes it.
+//! The snapshot of one device: copy, walk, self-check, and again while the target changes it.
 
 use std::time::{Duration, Instant};
 
@@ -7,23 +7,23 @@ use super::discovery;
 use super::error::{TorchError, reading};
 use super::layout::{BlockLayout, CounterLayout, PoolsLayout, PrivateLayout, STATS};
 use super::private_pools;
-use super::walk::{Found, Ground, Lost, Trail, walk};
+use super::walk::{WalkedBlocks, WalkInput, WalkError, WalkScratch, walk};
 use super::working_set::WorkingSet;
-use crate::model::{AllocatorCounters, BlockMap, Consistency, CudaIndex, Metric, Nanos, Pool};
-use crate::target::{Addr, Memory, MemoryError, Span};
+use crate::model::{AllocatorCounters, AllocatorSnapshot, SnapshotConsistency, CudaIndex, Metric, Nanos, Pool};
+use crate::target::{Addr, Memory, MemoryError, AddressRange};
 
 /// Attempts that are made however long they take.
-const LEAST_ATTEMPTS: u32 = 4;
+const MIN_ATTEMPTS: u32 = 4;
 /// After so many attempts in a row the target is given time to go on.
 const QUICK_ATTEMPTS: u32 = 32;
 /// Attempts after which reading is given up however fast they were.
-const MOST_ATTEMPTS: u32 = 4096;
+const MAX_ATTEMPTS: u32 = 4096;
 /// How often a walk may find that its working set lacks something. The deepest thing followed is a
 /// tree of at most 2^32 nodes.
-const MOST_EXTENSIONS: u32 = 64;
+const MAX_EXTENSIONS: u32 = 64;
 /// How often a copy that the target did not change may fail its self-check before the layout is
 /// taken to be wrong.
-const MOST_BROKEN: u32 = LEAST_ATTEMPTS;
+const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
 
 /// Where the blocks of all devices are found; filled step by step as pools and blocks come to exist.
 #[derive(Debug, Default)]
@@ -33,40 +33,40 @@ pub(super) struct BlocksLayout {
     private: Option<PrivateLayout>,
 }
 
-/// Reads the block maps of one device.
+/// Reads the snapshots of one device.
 #[derive(Debug)]
-pub(super) struct BlockReader {
+pub(super) struct SnapshotReader {
     index: CudaIndex,
     device: Addr,
     set: WorkingSet,
-    trail: Trail,
+    scratch: WalkScratch,
     /// The private pools' tables that turned out to be something else: offset and entries.
     searched: Vec<(usize, u64)>,
 }
 
 /// How one attempt ended that gave no map.
-enum Failed {
+enum AttemptError {
     /// The target changed things meanwhile.
     Torn,
     /// It did not, and yet something is wrong.
-    Broken(String),
+    Inconsistent(String),
 }
 
 /// What does not change between the attempts.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct AttemptContext<'a> {
     memory: &'a dyn Memory,
     counters: &'a CounterLayout,
 }
 
-impl BlockReader {
+impl SnapshotReader {
     /// Reads device `index`, whose `DeviceCachingAllocator` lies at `device`.
-    pub(super) fn new(index: CudaIndex, device: Addr) -> BlockReader {
-        BlockReader {
+    pub(super) fn new(index: CudaIndex, device: Addr) -> SnapshotReader {
+        SnapshotReader {
             index,
             device,
             set: WorkingSet::default(),
-            trail: Trail::default(),
+            scratch: WalkScratch::default(),
             searched: Vec::new(),
         }
     }
@@ -77,28 +77,28 @@ impl BlockReader {
         memory: &dyn Memory,
         counters: &CounterLayout,
         layout: &mut BlocksLayout,
-        patience: Duration,
+        timeout: Duration,
         time: Nanos,
         version: &str,
-    ) -> Result<BlockMap, TorchError> {
-        let place = Place { memory, counters };
+    ) -> Result<AllocatorSnapshot, TorchError> {
+        let place = AttemptContext { memory, counters };
         let start = Instant::now();
         let (mut torn, mut broken, mut why) = (0, 0, String::new());
         let index = self.index;
-        let map = |retries, consistency, found: Found| BlockMap {
+        let map = |retries, consistency, found: WalkedBlocks| AllocatorSnapshot {
             time,
             device: index,
             retries,
             consistency,
             segments: found.segments,
         };
-        while broken < MOST_BROKEN && torn < MOST_ATTEMPTS {
-            if torn + broken >= LEAST_ATTEMPTS && start.elapsed() > patience {
+        while broken < MAX_INCONSISTENT && torn < MAX_ATTEMPTS {
+            if torn + broken >= MIN_ATTEMPTS && start.elapsed() > timeout {
                 break;
             }
             match self.attempt(place, layout) {
-                Ok(Ok(found)) => return Ok(map(torn + broken, Consistency::Consistent, found)),
-                Ok(Err(Failed::Torn)) => {
+                Ok(Ok(found)) => return Ok(map(torn + broken, SnapshotConsistency::Consistent, found)),
+                Ok(Err(AttemptError::Torn)) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
                         // A thread of the target may have been interrupted inside the allocator.
@@ -106,18 +106,18 @@ impl BlockReader {
                     }
                 }
                 // Not all of such a copy is of one instant: no proof that the layout is wrong.
-                Ok(Err(Failed::Broken(_))) if self.set.is_restless() => torn += 1,
-                Ok(Err(Failed::Broken(what))) => {
+                Ok(Err(AttemptError::Inconsistent(_))) if self.set.is_volatile() => torn += 1,
+                Ok(Err(AttemptError::Inconsistent(what))) => {
                     broken += 1;
                     why = what;
-                    if broken == MOST_BROKEN / 2 {
+                    if broken == MAX_INCONSISTENT / 2 {
                         self.set.clear();
                     }
                 }
                 Err(error) => return Err(error),
             }
         }
-        if broken >= MOST_BROKEN {
+        if broken >= MAX_INCONSISTENT {
             self.set.clear();
             // What has ended or been unmapped meanwhile has no layout either.
             memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
@@ -125,7 +125,7 @@ impl BlockReader {
         }
         match self.torn_walk(place, layout) {
             Some((found, counter)) => {
-                let consistency = Consistency::Degraded {
+                let consistency = SnapshotConsistency::Degraded {
                     allocated_in_blocks: found.sums.allocated(),
                     allocated_counter: counter,
                 };
@@ -138,16 +138,16 @@ impl BlockReader {
     /// One copy, and the walk over it if the target kept still.
     fn attempt(
         &mut self,
-        place: Place<'_>,
+        place: AttemptContext<'_>,
         layout: &mut BlocksLayout,
-    ) -> Result<Result<Found, Failed>, TorchError> {
-        let Place { memory, counters: at } = place;
-        let BlockReader { index, device, set, trail, searched } = self;
+    ) -> Result<Result<WalkedBlocks, AttemptError>, TorchError> {
+        let AttemptContext { memory, counters: at } = place;
+        let SnapshotReader { index, device, set, scratch: trail, searched } = self;
         let (index, device) = (*index, *device);
         let pools = match &layout.pools {
             Some(pools) => pools,
             None => {
-                let before = at_rest(place, device);
+                let before = unlocked_totals(place, device);
                 match discovery::pools(memory, device, at) {
                     Ok(pools) => &*layout.pools.insert(pools),
                     Err(why) => return Ok(Err(not_found(place, device, before, why))),
@@ -158,22 +158,22 @@ impl BlockReader {
         let same = match set.copy(memory, head, tail) {
             Ok(same) => same,
             Err(MemoryError::Fault { span, .. }) if span.addr != device => {
-                return Ok(Err(Failed::Torn));
+                return Ok(Err(AttemptError::Torn));
             }
             Err(source) => {
                 return Err(TorchError::Memory { what: "the map of blocks", at: device, source });
             }
         };
-        let Some(counters) = quiet(set, at, head, tail).filter(|_| same) else {
+        let Some(counters) = quiescent_counters(set, at, head, tail).filter(|_| same) else {
             set.note_change();
-            return Ok(Err(Failed::Torn));
+            return Ok(Err(AttemptError::Torn));
         };
 
         if layout.block.is_none() {
             if counters.stat(Metric::ReservedBytes, Pool::All).current == 0 {
-                return Ok(Ok(Found::default()));
+                return Ok(Ok(WalkedBlocks::default()));
             }
-            let before = at_rest(place, device);
+            let before = unlocked_totals(place, device);
             let found = discovery::block_layout(memory, device, index.0, pools);
             let none = || "memory is reserved, but there are no blocks".to_owned();
             match found.and_then(|found| found.ok_or_else(none)) {
@@ -181,12 +181,12 @@ impl BlockReader {
                 Err(why) => return Ok(Err(not_found(place, device, before, why))),
             }
         }
-        let Some(block) = layout.block else { return Ok(Err(Failed::Torn)) };
+        let Some(block) = layout.block else { return Ok(Err(AttemptError::Torn)) };
         let object = set.head(head.len).to_vec();
         if layout.private.is_none() {
             layout.private = private_pools::find(memory, &object, pools, searched);
         }
-        let ground = Ground {
+        let ground = WalkInput {
             index: index.0,
             device,
             object: &object,
@@ -195,7 +195,7 @@ impl BlockReader {
             private: layout.private,
         };
 
-        for _ in 0..MOST_EXTENSIONS {
+        for _ in 0..MAX_EXTENSIONS {
             match walk(ground, set, trail) {
                 Ok(found) => {
                     return Ok(match found.sums.difference(&counters) {
@@ -203,37 +203,37 @@ impl BlockReader {
                             set.forget_unused();
                             Ok(found)
                         }
-                        Some(why) => Err(Failed::Broken(why)),
+                        Some(why) => Err(AttemptError::Inconsistent(why)),
                     });
                 }
-                Err(Lost::Lacking) if set.lacks() => {
+                Err(WalkError::Incomplete) if set.lacks() => {
                     let extended = set.extend(memory, tail);
-                    if extended.is_err() || quiet(set, at, head, tail).is_none() {
+                    if extended.is_err() || quiescent_counters(set, at, head, tail).is_none() {
                         set.note_change();
-                        return Ok(Err(Failed::Torn));
+                        return Ok(Err(AttemptError::Torn));
                     }
                 }
-                Err(Lost::Lacking) => break,
-                Err(Lost::Broken(why)) => return Ok(Err(Failed::Broken(why.to_owned()))),
+                Err(WalkError::Incomplete) => break,
+                Err(WalkError::Inconsistent(why)) => return Ok(Err(AttemptError::Inconsistent(why.to_owned()))),
             }
         }
-        Ok(Err(Failed::Broken("there is more to follow than any allocator has".to_owned())))
+        Ok(Err(AttemptError::Inconsistent("there is more to follow than any allocator has".to_owned())))
     }
 
     /// A walk over a copy that the target may have changed meanwhile, and the bytes allocated as the
     /// counters tell.
-    fn torn_walk(&mut self, place: Place<'_>, layout: &BlocksLayout) -> Option<(Found, u64)> {
-        let Place { memory, counters: at } = place;
-        let BlockReader { index, device, set, trail, .. } = self;
+    fn torn_walk(&mut self, place: AttemptContext<'_>, layout: &BlocksLayout) -> Option<(WalkedBlocks, u64)> {
+        let AttemptContext { memory, counters: at } = place;
+        let SnapshotReader { index, device, set, scratch: trail, .. } = self;
         let (index, device) = (*index, *device);
         let (pools, block) = (layout.pools.as_ref()?, layout.block?);
         let (head, tail) = spans(device, at, pools);
-        for _ in 0..LEAST_ATTEMPTS {
+        for _ in 0..MIN_ATTEMPTS {
             if set.copy(memory, head, tail).is_err() {
                 continue;
             }
             let object = set.head(head.len).to_vec();
-            let ground = Ground {
+            let ground = WalkInput {
                 index: index.0,
                 device,
                 object: &object,
@@ -241,13 +241,13 @@ impl BlockReader {
                 block,
                 private: layout.private,
             };
-            for _ in 0..MOST_EXTENSIONS {
+            for _ in 0..MAX_EXTENSIONS {
                 match walk(ground, set, trail) {
                     Ok(found) => {
                         let counters = at.decode(set.tail(tail.len))?;
                         return Some((found, u64::try_from(counters.allocated()).unwrap_or(0)));
                     }
-                    Err(Lost::Lacking) if set.lacks() && set.extend(memory, tail).is_ok() => {}
+                    Err(WalkError::Incomplete) if set.lacks() && set.extend(memory, tail).is_ok() => {}
                     Err(_) => break,
                 }
             }
@@ -256,13 +256,13 @@ impl BlockReader {
     }
 }
 
-fn spans(device: Addr, counters: &CounterLayout, pools: &PoolsLayout) -> (Span, Span) {
-    let head = Span { addr: device, len: pools.end.max(counters.end) };
-    (head, Span { addr: device, len: counters.end })
+fn spans(device: Addr, counters: &CounterLayout, pools: &PoolsLayout) -> (AddressRange, AddressRange) {
+    let head = AddressRange { addr: device, len: pools.end.max(counters.end) };
+    (head, AddressRange { addr: device, len: counters.end })
 }
 
 /// The running totals of a device in which nobody is at work; none of one that is gone.
-fn at_rest(place: Place<'_>, device: Addr) -> Option<Vec<u8>> {
+fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     let mut object = vec![0; place.counters.end];
     if place.memory.read(device, &mut object).is_err() {
         return Some(Vec::new());
@@ -273,11 +273,11 @@ fn at_rest(place: Place<'_>, device: Addr) -> Option<Vec<u8>> {
 
 /// What it means that nothing was found in memory that was read bit by bit: that the layout is
 /// another one, if the target kept still meanwhile.
-fn not_found(place: Place<'_>, device: Addr, before: Option<Vec<u8>>, why: String) -> Failed {
-    if before.is_some() && before == at_rest(place, device) {
-        Failed::Broken(why)
+fn not_found(place: AttemptContext<'_>, device: Addr, before: Option<Vec<u8>>, why: String) -> AttemptError {
+    if before.is_some() && before == unlocked_totals(place, device) {
+        AttemptError::Inconsistent(why)
     } else {
-        Failed::Torn
+        AttemptError::Torn
     }
 }
 
@@ -287,11 +287,11 @@ fn not_found(place: Place<'_>, device: Addr, before: Option<Vec<u8>>, why: Strin
 /// Whoever changes blocks holds the mutex meanwhile, and leaves running totals that differ from
 /// before. So a change that began before the head was copied shows in the head's mutex, one that was
 /// not over before the tail was copied shows in the tail's, and any other shows in the totals.
-fn quiet(
+fn quiescent_counters(
     set: &WorkingSet,
     layout: &CounterLayout,
-    head: Span,
-    tail: Span,
+    head: AddressRange,
+    tail: AddressRange,
 ) -> Option<AllocatorCounters> {
     let (before, after) = (set.head(head.len).get(..layout.end)?, set.tail(tail.len));
     let locked = |object| layout.is_locked(object) == Some(true);

@@ -41,7 +41,7 @@ pub(super) fn counters_are_whole(counters: &AllocatorCounters) -> bool {
 
 /// The sums over the blocks of a map, for each pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Sums {
+pub(super) struct BlockSums {
     pools: [PoolSums; 3],
 }
 
@@ -55,7 +55,7 @@ struct PoolSums {
     requested_bytes: u64,
 }
 
-impl Sums {
+impl BlockSums {
     /// Takes a mapped block into account.
     pub(super) fn add(
         &mut self,
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn sums_name_the_first_counter_that_differs() {
-        let mut sums = Sums::default();
+        let mut sums = BlockSums::default();
         sums.add(true, true, true, 512, 512);
         assert_eq!(sums.difference(&counters()), None);
         sums.add(false, false, false, 4096, 0);

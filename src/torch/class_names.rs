@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::ObjectHead;
+use crate::model::PyObjectHeader;
 use crate::target::{Addr, Memory};
 
 /// Longest name taken, in bytes.
-const LONGEST: usize = 512;
+const MAX_NAME_LEN: usize = 512;
 /// `tp_name` in `PyTypeObject` (Include/cpython/object.h), after the usual head.
 const TYPE_NAME: usize = 24;
 /// The mangled name of nodes written in Python (`torch::autograd::PyNode`).
@@ -17,7 +17,7 @@ const PY_NODE: &str = "N5torch8autograd6PyNodeE";
 /// Names of node classes, each looked up once.
 #[derive(Debug, Default)]
 pub struct ClassNames {
-    head: ObjectHead,
+    head: PyObjectHeader,
     by_vtable: FxHashMap<u64, Option<Arc<str>>>,
     by_type: FxHashMap<u64, (Addr, Arc<str>)>,
     py_node: Option<u64>,
@@ -25,7 +25,7 @@ pub struct ClassNames {
 
 impl ClassNames {
     /// None known yet; Python's objects begin with `head`.
-    pub fn new(head: ObjectHead) -> ClassNames {
+    pub fn new(head: PyObjectHeader) -> ClassNames {
         ClassNames { head, ..ClassNames::default() }
     }
 
@@ -56,13 +56,13 @@ impl ClassNames {
 
     /// A type may die and leave its address to another: its name's place tells them apart.
     fn python_name(&mut self, memory: &dyn Memory, class: u64) -> Option<Arc<str>> {
-        let at = memory.pointer(Addr(class) + self.head.past(TYPE_NAME) as u64).ok()?;
+        let at = memory.pointer(Addr(class) + self.head.shift(TYPE_NAME) as u64).ok()?;
         if let Some((known, name)) = self.by_type.get(&class)
             && *known == at
         {
             return Some(name.clone());
         }
-        let name: Arc<str> = memory.c_string(at, LONGEST).ok()?.into();
+        let name: Arc<str> = memory.c_string(at, MAX_NAME_LEN).ok()?.into();
         self.by_type.insert(class, (at, name.clone()));
         Some(name)
     }
@@ -87,7 +87,7 @@ fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     if !leads_on(vtable) || !leads_on(info) {
         return None;
     }
-    memory.c_string(name, LONGEST).ok()
+    memory.c_string(name, MAX_NAME_LEN).ok()
 }
 
 /// The last component of a nested name: `N5torch8autograd9generated14AddmmBackward0E` is `AddmmBackward0`.

@@ -28,12 +28,12 @@ impl TreeHeader {
     /// The header in `bytes`, which lie at `at`; `None` when it cannot be one. A header that is not
     /// empty still needs the look at its root node ([`TreeNode::parent`] is the header).
     pub(super) fn decode(bytes: &[u8], at: Addr) -> Option<TreeHeader> {
-        let color = Field::<u32>::at(0).of(bytes)?;
+        let color = Field::<u32>::at(0).get(bytes)?;
         let header = TreeHeader {
-            root: Field::<Addr>::at(0x08).of(bytes)?,
-            leftmost: Field::<Addr>::at(0x10).of(bytes)?,
-            rightmost: Field::<Addr>::at(0x18).of(bytes)?,
-            count: Field::<u64>::at(0x20).of(bytes)?,
+            root: Field::<Addr>::at(0x08).get(bytes)?,
+            leftmost: Field::<Addr>::at(0x10).get(bytes)?,
+            rightmost: Field::<Addr>::at(0x18).get(bytes)?,
+            count: Field::<u64>::at(0x20).get(bytes)?,
         };
         let node = |a: Addr| a.is_plausible() && a.0.is_multiple_of(16);
         let empty = header.root.0 == 0 && header.leftmost == at && header.rightmost == at;
@@ -65,10 +65,10 @@ impl TreeNode {
     /// The node in `bytes`.
     pub(super) fn decode(bytes: &[u8; Self::SIZE]) -> Option<TreeNode> {
         Some(TreeNode {
-            parent: Field::<Addr>::at(0x08).of(bytes)?,
-            left: Field::<Addr>::at(0x10).of(bytes)?,
-            right: Field::<Addr>::at(0x18).of(bytes)?,
-            value: Field::<Addr>::at(0x20).of(bytes)?,
+            parent: Field::<Addr>::at(0x08).get(bytes)?,
+            left: Field::<Addr>::at(0x10).get(bytes)?,
+            right: Field::<Addr>::at(0x18).get(bytes)?,
+            value: Field::<Addr>::at(0x20).get(bytes)?,
         })
     }
 }
@@ -92,20 +92,20 @@ impl FlatTable {
     /// Bytes of one entry of a map from a pair of numbers to a pointer.
     pub(super) const PAIR_ENTRY: usize = 0x20;
     /// More slots than any allocator has, and a bound against damage.
-    const MOST_SLOTS: u64 = 1 << 23;
+    const MAX_SLOTS: u64 = 1 << 23;
 
     /// The table in `bytes`; `None` when it cannot be one.
     pub(super) fn decode(bytes: &[u8]) -> Option<FlatTable> {
-        let entries = Field::<Addr>::at(0).of(bytes)?;
-        let mask = Field::<u64>::at(8).of(bytes)?;
-        let lookups = Field::<u8>::at(0x11).of(bytes)?;
-        let load_factor = Field::<u32>::at(0x14).of(bytes)?;
-        let count = Field::<u64>::at(0x18).of(bytes)?;
+        let entries = Field::<Addr>::at(0).get(bytes)?;
+        let mask = Field::<u64>::at(8).get(bytes)?;
+        let lookups = Field::<u8>::at(0x11).get(bytes)?;
+        let load_factor = Field::<u32>::at(0x14).get(bytes)?;
+        let count = Field::<u64>::at(0x18).get(bytes)?;
         let buckets = mask.checked_add(1)?;
         let sound = entries.is_plausible()
             && load_factor == 0.5f32.to_bits()
             && buckets.is_power_of_two()
-            && buckets < Self::MOST_SLOTS
+            && buckets < Self::MAX_SLOTS
             && count <= buckets;
         // The buckets are followed by slots for entries pushed off the end, and an end mark.
         sound.then(|| FlatTable { entries, slots: mask + u64::from(lookups), count })

@@ -6,19 +6,19 @@ use super::check::counters_are_whole;
 use super::error::TorchError;
 use super::layout::CounterLayout;
 use crate::model::{AllocatorCounters, CudaIndex};
-use crate::target::{Addr, Memory, Span};
+use crate::target::{Addr, Memory, AddressRange};
 
 /// How often counters that change while they are copied are copied again at once. A copy takes about
 /// a microsecond, a change of all counters less.
 const QUICK_ATTEMPTS: u32 = 32;
 /// After that, a thread of the target has been interrupted in the midst of a change: for how long it
 /// is given time to go on.
-const PATIENCE: Duration = Duration::from_millis(2);
+const READ_TIMEOUT: Duration = Duration::from_millis(2);
 
 /// The part of every device's allocator that holds its counters, and room for copies of them.
 #[derive(Debug, Default)]
 pub(super) struct CounterReader {
-    spans: Vec<Span>,
+    spans: Vec<AddressRange>,
     now: Vec<u8>,
     before: Vec<u8>,
 }
@@ -26,8 +26,8 @@ pub(super) struct CounterReader {
 impl CounterReader {
     /// For the allocators at `devices`.
     pub(super) fn new(devices: &[Addr], layout: &CounterLayout) -> CounterReader {
-        let spans: Vec<Span> =
-            devices.iter().map(|addr| Span { addr: *addr, len: layout.end }).collect();
+        let spans: Vec<AddressRange> =
+            devices.iter().map(|addr| AddressRange { addr: *addr, len: layout.end }).collect();
         let bytes = vec![0; layout.end * devices.len()];
         CounterReader { spans, now: bytes.clone(), before: bytes }
     }
@@ -66,7 +66,7 @@ impl CounterReader {
             }
             attempts += 1;
             if attempts >= QUICK_ATTEMPTS {
-                if slow.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                if slow.get_or_insert_with(Instant::now).elapsed() > READ_TIMEOUT {
                     out.clear();
                     return Err(TorchError::Torn { what: "the allocator's counters", attempts });
                 }

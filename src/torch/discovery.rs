@@ -13,13 +13,13 @@ use super::layout::{
     ARRAYS_BEFORE_GAP, BlockLayout, CounterLayout, PoolLayout, PoolsLayout, STAT_ARRAY, STATS,
     stat_at,
 };
-use crate::model::{LevelsAt, Metric, Pool};
+use crate::model::{CounterAddresses, Metric, Pool};
 use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// How much of a `NativeCachingAllocator` is searched for the vector (0x50 to 0x5838 seen).
 const SEARCHED: usize = 0x8000;
 /// More devices than any host has.
-const MOST_DEVICES: u64 = 128;
+const MAX_DEVICES: u64 = 128;
 /// Sizes a `DeviceCachingAllocator` can have (0x608 to 0xc28 seen).
 const OBJECT_SIZES: std::ops::RangeInclusive<usize> = 0x500..=0x4000;
 /// How much is copied where the heap does not tell an object's size.
@@ -31,11 +31,11 @@ const TAIL: std::ops::RangeInclusive<usize> = 0x08..=0x60;
 /// How many blocks are looked at to find the layout of blocks.
 const SAMPLES: usize = 64;
 /// `kLargeBuffer`: `max_split_size` is larger, or -1 for "no limit".
-const LEAST_MAX_SPLIT: i64 = 20 << 20;
+const MIN_MAX_SPLIT_BYTES: i64 = 20 << 20;
 
 /// What was found.
 #[derive(Debug, Clone)]
-pub(super) struct Devices {
+pub(super) struct DiscoveredDevices {
     /// Where the vector `device_allocator` lies in the target.
     pub(super) vector: Addr,
     /// Its first two words: where its elements begin and end.
@@ -46,13 +46,13 @@ pub(super) struct Devices {
     pub(super) counters: CounterLayout,
 }
 
-impl Devices {
+impl DiscoveredDevices {
     /// Where the counters lie that a probe reads, device by device.
-    pub(super) fn levels(&self) -> impl Iterator<Item = LevelsAt> + '_ {
+    pub(super) fn levels(&self) -> impl Iterator<Item = CounterAddresses> + '_ {
         let of = |metric: Metric| self.counters.array(metric as usize);
         let [allocated, reserved, active] =
             [Metric::AllocatedBytes, Metric::ReservedBytes, Metric::ActiveBytes].map(of);
-        self.objects.iter().map(move |object| LevelsAt {
+        self.objects.iter().map(move |object| CounterAddresses {
             allocated: object.0 + allocated as u64,
             reserved: (reserved - allocated) as u32,
             active: (active - allocated) as u32,
@@ -62,9 +62,9 @@ impl Devices {
 
 /// How the search for the devices ended.
 #[derive(Debug)]
-pub(super) enum Search {
+pub(super) enum SearchOutcome {
     /// They were found.
-    Found(Box<Devices>),
+    Found(Box<DiscoveredDevices>),
     /// There are none yet.
     NotInitialized,
     /// There are some, but they do not look as expected.
@@ -72,7 +72,7 @@ pub(super) enum Search {
 }
 
 /// Searches the `NativeCachingAllocator` at `allocator` for the devices' allocators.
-pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> Search {
+pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
     let words = words_at(memory, allocator, SEARCHED);
     let mut unknown = None;
     for (index, triple) in words.windows(3).enumerate() {
@@ -83,8 +83,8 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> Search {
             && begin < end
             && end <= capacity
             && bytes % 8 == 0
-            && bytes / 8 <= MOST_DEVICES
-            && capacity - begin <= 8 * MOST_DEVICES;
+            && bytes / 8 <= MAX_DEVICES
+            && capacity - begin <= 8 * MAX_DEVICES;
         if !is_vector {
             continue;
         }
@@ -99,7 +99,7 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> Search {
         }
         match counter_layout(memory, &pointers, &copies) {
             Ok(counters) => {
-                return Search::Found(Box::new(Devices {
+                return SearchOutcome::Found(Box::new(DiscoveredDevices {
                     vector: allocator + 8 * index as u64,
                     range: [begin, end],
                     objects: pointers,
@@ -113,7 +113,7 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> Search {
             Err(_) => {}
         }
     }
-    unknown.map_or(Search::NotInitialized, Search::Unknown)
+    unknown.map_or(SearchOutcome::NotInitialized, SearchOutcome::Unknown)
 }
 
 /// Whether `addr` can be what `operator new` returns.
@@ -212,13 +212,13 @@ fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
 /// Adds the counters between `oversize_segments` and the pools, which lie at `pools`.
 fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     let start = CounterLayout::fixed_end(layout.gap);
-    let number = |at: usize| Field::<i64>::at(start + 8 * at).of(copy).unwrap_or(0);
+    let number = |at: usize| Field::<i64>::at(start + 8 * at).get(copy).unwrap_or(0);
     let words = (pools - start) / 8;
     // Torch 2.1 and 2.2 have `max_split_size` only; since 2.3 three counters come before it, since
     // 2.12 `num_oom_rejections` as well.
     let counters = if words >= 4 { 3 } else { 0 };
     // Given in MiB. What follows it is no counter and may be anything.
-    let is_limit = |value: i64| value == -1 || (value > LEAST_MAX_SPLIT && value % (1 << 20) == 0);
+    let is_limit = |value: i64| value == -1 || (value > MIN_MAX_SPLIT_BYTES && value % (1 << 20) == 0);
     if let Some(at) = (counters..words).find(|at| is_limit(number(*at))) {
         layout.max_split = Some(Field::at(start + 8 * at));
         if counters == 3 && (0..3).all(|at| number(at) >= 0) {
@@ -254,8 +254,8 @@ fn pool_groups(
     };
     let (large, small) = (large - TreeHeader::IN_SET, small - TreeHeader::IN_SET);
     let pool = PoolLayout { sets };
-    let kind = |at: usize| pool.is_small().of(copy.get(at..)?);
-    let owner = |at: usize| pool.owner().of(copy.get(at..)?);
+    let kind = |at: usize| pool.is_small().get(copy.get(at..)?);
+    let owner = |at: usize| pool.owner().get(copy.get(at..)?);
     if sets < 2 || sets != others || kind(large) != Some(0) || kind(small) != Some(1) {
         return Err(format!("the block pools of a device begin with {sets} and {others} sets"));
     }
@@ -347,7 +347,7 @@ fn sample_blocks(
     memory: &dyn Memory,
     addr: Addr,
     layout: &PoolsLayout,
-) -> Result<Vec<[u8; BlockLayout::LONGEST]>, MemoryError> {
+) -> Result<Vec<[u8; BlockLayout::MAX_LEN]>, MemoryError> {
     let copy = memory.vec(addr, layout.end)?;
     let mut blocks = Vec::new();
     if let Some(table) = copy.get(layout.active..).and_then(FlatTable::decode)
@@ -358,7 +358,7 @@ fn sample_blocks(
         let used = entries
             .chunks_exact(FlatTable::POINTER_ENTRY)
             .filter(|entry| FlatTable::is_used(entry[0]))
-            .filter_map(|entry| Field::<Addr>::at(8).of(entry));
+            .filter_map(|entry| Field::<Addr>::at(8).get(entry));
         blocks.extend(used.take(SAMPLES));
     }
     for pool in layout.pools {

@@ -39,7 +39,7 @@ impl CounterLayout {
     pub(super) fn with_gap(gap: usize, object: &[u8]) -> CounterLayout {
         CounterLayout {
             gap,
-            mutex: MUTEX_KIND.of(object) == Some(MUTEX_RECURSIVE),
+            mutex: MUTEX_KIND.get(object) == Some(MUTEX_RECURSIVE),
             driver_calls: None,
             max_split: None,
             end: Self::fixed_end(gap),
@@ -65,18 +65,18 @@ impl CounterLayout {
                 *stat = stat_at(object, self.array(metric) + pool * STAT)?;
             }
         }
-        let number = |at: usize| Field::<i64>::at(at).of(object);
+        let number = |at: usize| Field::<i64>::at(at).get(object);
         let after = self.array(Metric::ALL.len());
         counters.num_alloc_retries = number(after)?;
         counters.num_ooms = number(after + 8)?;
         counters.oversize_allocations = stat_at(object, after + 0x10)?;
         counters.oversize_segments = stat_at(object, after + 0x10 + STAT)?;
         if let Some([sync, alloc, free]) = self.driver_calls {
-            counters.num_sync_all_streams = sync.of(object);
-            counters.num_device_alloc = alloc.of(object);
-            counters.num_device_free = free.of(object);
+            counters.num_sync_all_streams = sync.get(object);
+            counters.num_device_alloc = alloc.get(object);
+            counters.num_device_free = free.get(object);
         }
-        counters.max_split_size = self.max_split.and_then(|field| field.of(object));
+        counters.max_split_size = self.max_split.and_then(|field| field.get(object));
         Some(counters)
     }
 
@@ -86,13 +86,13 @@ impl CounterLayout {
         if !self.mutex {
             return None;
         }
-        MUTEX_OWNER.of(object).map(|owner| owner != 0)
+        MUTEX_OWNER.get(object).map(|owner| owner != 0)
     }
 }
 
 /// The `Stat` at `offset`.
 pub(super) fn stat_at(object: &[u8], offset: usize) -> Option<Stat> {
-    let number = |at: usize| Field::<i64>::at(offset + at).of(object);
+    let number = |at: usize| Field::<i64>::at(offset + at).get(object);
     Some(Stat {
         current: number(0)?,
         peak: number(8)?,
@@ -167,7 +167,7 @@ impl BlockLayout {
     /// The offsets of `size` that are tried.
     pub(super) const SIZES: std::ops::RangeInclusive<usize> = 0x20..=0x78;
     /// No layout tried needs more bytes than this.
-    pub(super) const LONGEST: usize = 0x78 + 0x38;
+    pub(super) const MAX_LEN: usize = 0x78 + 0x38;
 
     /// Where `pool` lies.
     pub(super) fn pool(self) -> Field<Addr> {
@@ -186,22 +186,22 @@ impl BlockLayout {
 
     /// The block in `bytes`; `None` when they are too few, or cannot be a block.
     pub(super) fn decode(self, bytes: &[u8]) -> Option<RawBlock> {
-        let number = |at: usize| Field::<u64>::at(self.size + at).of(bytes);
-        let flag = |at: usize| match Field::<u8>::at(self.size + at).of(bytes)? {
+        let number = |at: usize| Field::<u64>::at(self.size + at).get(bytes);
+        let flag = |at: usize| match Field::<u8>::at(self.size + at).get(bytes)? {
             0 => Some(false),
             1 => Some(true),
             _ => None,
         };
-        let link = |at: usize| match Field::<Addr>::at(self.size + at).of(bytes)? {
+        let link = |at: usize| match Field::<Addr>::at(self.size + at).get(bytes)? {
             Addr(0) => Some(Addr(0)),
             addr => (addr.is_plausible() && addr.0 % 16 == 0).then_some(addr),
         };
         let block = RawBlock {
-            device: Field::<i8>::at(0).of(bytes)?,
-            stream: Field::<u64>::at(8).of(bytes)?,
+            device: Field::<i8>::at(0).get(bytes)?,
+            stream: Field::<u64>::at(8).get(bytes)?,
             size: number(0)?,
             requested: number(8)?,
-            pool: self.pool().of(bytes)?,
+            pool: self.pool().get(bytes)?,
             address: number(0x18)?,
             allocated: flag(0x20)?,
             mapped: flag(0x21)?,

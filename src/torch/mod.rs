@@ -7,7 +7,7 @@
 //! the autograd graph start at [`TensorReader`].
 //!
 //! [`AllocatorCounters`]: crate::model::AllocatorCounters
-//! [`BlockMap`]: crate::model::BlockMap
+//! [`BlockMap`]: crate::model::AllocatorSnapshot
 
 mod backend;
 mod backward;
@@ -26,8 +26,8 @@ mod version;
 mod walk;
 mod working_set;
 
-pub use backward::{BackwardError, backward_walk};
+pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;
 pub use error::TorchError;
-pub use objects::{Graph, Node, Saved, TensorReader, TensorTypes, Tensors};
+pub use objects::{AutogradGraph, AutogradNode, SavedTensor, TensorReader, TensorTypes, TensorDecoder};
 pub use reader::TorchReader;

@@ -11,7 +11,7 @@ use crate::target::{Addr, Field, Memory};
 /// How much of a `PrivatePool` is looked at.
 const SEARCHED: usize = 0x400;
 /// More private pools than a job has.
-const MOST_SLOTS: u64 = 1 << 16;
+const MAX_SLOTS: u64 = 1 << 16;
 
 /// Searches the tables of a device's allocator, of which `object` is a copy. A table that is listed
 /// in `searched` (offset, entries) is not looked at again.
@@ -23,7 +23,7 @@ pub(super) fn find(
 ) -> Option<PrivateLayout> {
     layout.tables.iter().find_map(|at| {
         let table = FlatTable::decode(object.get(*at..)?)?;
-        if table.count == 0 || table.slots > MOST_SLOTS || searched.contains(&(*at, table.count)) {
+        if table.count == 0 || table.slots > MAX_SLOTS || searched.contains(&(*at, table.count)) {
             return None;
         }
         searched.retain(|(known, _)| known != at);
@@ -33,7 +33,7 @@ pub(super) fn find(
         let mut pools = entries
             .chunks_exact(FlatTable::PAIR_ENTRY)
             .filter(|entry| FlatTable::is_used(entry[0]))
-            .filter_map(|entry| Field::<Addr>::at(0x18).of(entry));
+            .filter_map(|entry| Field::<Addr>::at(0x18).get(entry));
         pools
             .find_map(|pool| pools_in(memory, pool, layout))
             .map(|pools| PrivateLayout { table: *at, pools })
@@ -48,7 +48,7 @@ fn pools_in(memory: &dyn Memory, addr: Addr, layout: &PoolsLayout) -> Option<[us
     let len = chunk_size(memory, addr).unwrap_or(SEARCHED).min(SEARCHED);
     let copy = memory.vec(addr, len).ok()?;
     let is_pool = |at: &usize| {
-        let owner = copy.get(*at..).and_then(|bytes| layout.pool.owner().of(bytes));
+        let owner = copy.get(*at..).and_then(|bytes| layout.pool.owner().get(bytes));
         owner == Some(addr)
             && (0..layout.pool.sets).all(|set| {
                 is_tree(memory, &copy, addr, at + set * TreeHeader::SET + TreeHeader::IN_SET)

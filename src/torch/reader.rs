@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use super::backend;
-use super::blocks::{BlockReader, BlocksLayout};
+use super::blocks::{SnapshotReader, BlocksLayout};
 use super::counters::CounterReader;
-use super::discovery::{self, Devices, Search};
+use super::discovery::{self, DiscoveredDevices, SearchOutcome};
 use super::error::{TorchError, reading};
 use super::version;
-use crate::model::{AllocatorBackend, AllocatorCounters, BlockMap, CudaIndex, LevelsAt, Nanos};
+use crate::model::{AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, CounterAddresses, Nanos};
 use crate::target::{Addr, LoadedObject, Memory, Process};
 
 /// How often the search for the layout is repeated: the target may change what is looked at.
 const SEARCHES: u32 = 32;
 /// How long `blocks` tries by default.
-const PATIENCE: Duration = Duration::from_millis(3);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 
 /// Reads the CUDA allocator of PyTorch in another process: its counters and its map of blocks.
 ///
@@ -24,19 +24,19 @@ pub struct TorchReader {
     memory: Box<dyn Memory>,
     variable: Addr,
     version: Option<String>,
-    patience: Duration,
+    timeout: Duration,
     /// What `*variable` was when the backend was determined.
     allocator: Addr,
     backend: AllocatorBackend,
-    native: Option<Native>,
+    native: Option<NativeAllocator>,
 }
 
 /// What is known of a native allocator in use.
-struct Native {
-    devices: Devices,
+struct NativeAllocator {
+    devices: DiscoveredDevices,
     counters: CounterReader,
     layout: BlocksLayout,
-    blocks: Vec<BlockReader>,
+    blocks: Vec<SnapshotReader>,
 }
 
 impl TorchReader {
@@ -56,7 +56,7 @@ impl TorchReader {
             }
             return Ok(None);
         };
-        let version = version::of(process, &library.path());
+        let version = version::read(process, &library.path());
         let Some(variable) = backend::variable(process, &memory, &mappings, &library)? else {
             return Err(TorchError::NoAllocatorVariable {
                 library: library.path().display().to_string(),
@@ -78,7 +78,7 @@ impl TorchReader {
             memory,
             variable,
             version,
-            patience: PATIENCE,
+            timeout: SNAPSHOT_TIMEOUT,
             allocator: Addr(0),
             backend: AllocatorBackend::NotInitialized,
             native: None,
@@ -138,14 +138,14 @@ impl TorchReader {
     }
 
     /// Where the counters of the devices lie, for a probe that reads them at each allocation.
-    pub fn levels(&self) -> impl Iterator<Item = (CudaIndex, LevelsAt)> + '_ {
+    pub fn levels(&self) -> impl Iterator<Item = (CudaIndex, CounterAddresses)> + '_ {
         let native = self.native.iter();
         native.flat_map(|native| native.devices.levels()).zip(0..).map(|(at, i)| (CudaIndex(i), at))
     }
 
     /// For how long [`Self::blocks`] tries to find the target at rest; 3 ms by default.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
     }
 
     /// Reads the counters of all devices into `out`, in the order of the devices: one system call of
@@ -166,17 +166,17 @@ impl TorchReader {
     /// Reads the map of all segments and blocks of `device`; `time` is what it is to be stamped with.
     ///
     /// It is `Consistent` when nothing changed while it was copied and its sums equal the counters,
-    /// `Degraded` when the target never kept still for long enough ([`Self::set_patience`]).
+    /// `Degraded` when the target never kept still for long enough ([`Self::set_timeout`]).
     /// Equals `torch.cuda.memory_snapshot` except that inactive blocks have `requested` 0.
     /// `UnknownLayout` when what was read contradicts the counters although nothing changed, `Torn`
     /// when not even a degraded map could be read.
-    pub fn blocks(&mut self, device: CudaIndex, time: Nanos) -> Result<BlockMap, TorchError> {
+    pub fn blocks(&mut self, device: CudaIndex, time: Nanos) -> Result<AllocatorSnapshot, TorchError> {
         let version = self.version.as_deref().unwrap_or("unknown");
         let Some(native) = &mut self.native else { return Err(self.unreadable("its blocks")) };
         let reader =
             native.blocks.get_mut(device.0 as usize).ok_or(TorchError::NoDevice(device))?;
         let counters = &native.devices.counters;
-        reader.read(&*self.memory, counters, &mut native.layout, self.patience, time, version)
+        reader.read(&*self.memory, counters, &mut native.layout, self.timeout, time, version)
     }
 
     fn unreadable(&self, what: &'static str) -> TorchError {
@@ -191,13 +191,13 @@ impl TorchReader {
         TorchError::NotSupported { what, why }
     }
 
-    fn search(&self, allocator: Addr) -> Result<Option<Native>, TorchError> {
+    fn search(&self, allocator: Addr) -> Result<Option<NativeAllocator>, TorchError> {
         let mut what = String::new();
         for _ in 0..SEARCHES {
             match discovery::devices(&*self.memory, allocator) {
-                Search::Found(devices) => return Ok(Some(Native::new(*devices))),
-                Search::NotInitialized => what.clear(),
-                Search::Unknown(why) => what = why,
+                SearchOutcome::Found(devices) => return Ok(Some(NativeAllocator::new(*devices))),
+                SearchOutcome::NotInitialized => what.clear(),
+                SearchOutcome::Unknown(why) => what = why,
             }
             // What has ended meanwhile is neither.
             self.memory.pointer(allocator).map_err(reading("the allocator", allocator))?;
@@ -210,12 +210,12 @@ impl TorchReader {
     }
 }
 
-impl Native {
-    fn new(devices: Devices) -> Native {
+impl NativeAllocator {
+    fn new(devices: DiscoveredDevices) -> NativeAllocator {
         let blocks = devices.objects.iter().zip(0..);
-        Native {
+        NativeAllocator {
             counters: CounterReader::new(&devices.objects, &devices.counters),
-            blocks: blocks.map(|(addr, index)| BlockReader::new(CudaIndex(index), *addr)).collect(),
+            blocks: blocks.map(|(addr, index)| SnapshotReader::new(CudaIndex(index), *addr)).collect(),
             layout: BlocksLayout::default(),
             devices,
         }

@@ -5,13 +5,13 @@ use std::path::Path;
 use crate::target::Process;
 
 /// More than any `version.py` has.
-const LONGEST: u64 = 64 << 10;
+const MAX_READ_LEN: u64 = 64 << 10;
 
 /// The version, such as `2.11.0+cu130`, of the package that `library` (`…/torch/lib/libc10_cuda.so`,
 /// as the target names it) belongs to. `None` when there is no readable `version.py` beside it.
-pub(super) fn of(process: &Process, library: &Path) -> Option<String> {
+pub(super) fn read(process: &Process, library: &Path) -> Option<String> {
     let package = library.parent()?.parent()?;
-    let text = process.read_file(&package.join("version.py"), LONGEST).ok()?;
+    let text = process.read_file(&package.join("version.py"), MAX_READ_LEN).ok()?;
     parse(&String::from_utf8_lossy(&text))
 }
 
@@ -39,7 +39,7 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let library = folder.path().join("torch/lib/libc10_cuda.so");
         let (done, wait) = std::sync::mpsc::channel();
-        let find = move || of(&Process::open(std::process::id()).unwrap(), &library);
+        let find = move || read(&Process::open(std::process::id()).unwrap(), &library);
         std::thread::spawn(move || done.send(find()));
         let found = wait.recv_timeout(std::time::Duration::from_secs(30));
         assert_eq!(found, Ok(None), "it hangs");
@@ -47,7 +47,7 @@ mod tests {
         std::fs::write(&pipe, "__version__ = '2.11.0'\n").unwrap();
         let library = folder.path().join("torch/lib/libc10_cuda.so");
         let own = Process::open(std::process::id()).unwrap();
-        assert_eq!(of(&own, &library).as_deref(), Some("2.11.0"));
+        assert_eq!(read(&own, &library).as_deref(), Some("2.11.0"));
     }
 
     #[test]

@@ -7,17 +7,17 @@
 
 use rustc_hash::FxHashMap;
 
-use super::check::Sums;
+use super::check::BlockSums;
 use super::containers::{FlatTable, TreeHeader, TreeNode};
 use super::layout::{BlockLayout, PoolsLayout, PrivateLayout, RawBlock};
-use super::working_set::{NotHere, WorkingSet};
+use super::working_set::{NotCopied, WorkingSet};
 use crate::model::{Block, BlockState, PoolId, Segment};
 use crate::target::{Addr, Field};
 
 /// More blocks than a device has: a bound against damage.
-const MOST_BLOCKS: usize = 1 << 21;
+const MAX_BLOCKS: usize = 1 << 21;
 /// More private pools than a job has.
-const MOST_PRIVATE_POOLS: u64 = 1 << 16;
+const MAX_PRIVATE_POOLS: u64 = 1 << 16;
 /// How much of an `ExpandableSegment` is searched for its sizes.
 const EXPANDABLE_SEGMENT: usize = 0x60;
 /// What is mapped at once is so large at least, and larger than the number of these pieces.
@@ -25,7 +25,7 @@ const MIN_GRANULE: u64 = 2 << 20;
 
 /// What a walk needs to know.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ground<'a> {
+pub(super) struct WalkInput<'a> {
     /// The device's number.
     pub(super) index: u32,
     /// Its `DeviceCachingAllocator`.
@@ -42,18 +42,18 @@ pub(super) struct Ground<'a> {
 
 /// What a walk found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct WalkedBlocks {
     pub(super) segments: Vec<Segment>,
-    pub(super) sums: Sums,
+    pub(super) sums: BlockSums,
 }
 
 /// Why a walk came to no end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lost {
+pub(super) enum WalkError {
     /// The working set lacks something, which is now wanted.
-    Lacking,
+    Incomplete,
     /// Something is not as it must be: the copy is torn, or the layout wrong.
-    Broken(&'static str),
+    Inconsistent(&'static str),
 }
 
 /// What is known of a `BlockPool`.
@@ -67,7 +67,7 @@ struct PoolKind {
 
 /// A block met on the walk.
 #[derive(Debug)]
-struct Node {
+struct WalkNode {
     block: RawBlock,
     at: Addr,
     active: bool,
@@ -80,18 +80,18 @@ struct Node {
 
 /// Room for what a walk meets, kept from walk to walk.
 #[derive(Debug, Default)]
-pub(super) struct Trail {
-    nodes: Vec<Node>,
+pub(super) struct WalkScratch {
+    nodes: Vec<WalkNode>,
     /// Where each block is in `nodes`.
-    places: FxHashMap<Addr, u32>,
+    indices: FxHashMap<Addr, u32>,
     pools: FxHashMap<Addr, PoolKind>,
     queue: Vec<Addr>,
 }
 
-struct Walk<'a, 's> {
-    ground: Ground<'a>,
+struct BlockWalk<'a, 's> {
+    input: WalkInput<'a>,
     set: &'s mut WorkingSet,
-    trail: &'s mut Trail,
+    scratch: &'s mut WalkScratch,
     /// How many blocks of the queue are active.
     active: usize,
     lacking: bool,
@@ -99,40 +99,40 @@ struct Walk<'a, 's> {
 
 /// Walks over all blocks.
 pub(super) fn walk(
-    ground: Ground<'_>,
+    ground: WalkInput<'_>,
     set: &mut WorkingSet,
-    trail: &mut Trail,
-) -> Result<Found, Lost> {
+    trail: &mut WalkScratch,
+) -> Result<WalkedBlocks, WalkError> {
     set.begin_walk();
     trail.nodes.clear();
-    trail.places.clear();
+    trail.indices.clear();
     trail.pools.clear();
     trail.queue.clear();
-    let mut walk = Walk { ground, set, trail, active: 0, lacking: false };
+    let mut walk = BlockWalk { input: ground, set, scratch: trail, active: 0, lacking: false };
     walk.active_blocks()?;
     walk.cached_blocks()?;
     walk.all_blocks()?;
     walk.granules()?;
     if walk.lacking {
-        return Err(Lost::Lacking);
+        return Err(WalkError::Incomplete);
     }
     segments(trail)
 }
 
-impl Walk<'_, '_> {
+impl BlockWalk<'_, '_> {
     /// Notes that something is lacking and goes on, so that one walk asks for as much as possible.
-    fn here<T>(&mut self, got: Result<T, NotHere>) -> Result<Option<T>, Lost> {
+    fn here<T>(&mut self, got: Result<T, NotCopied>) -> Result<Option<T>, WalkError> {
         match got {
             Ok(value) => Ok(Some(value)),
-            Err(NotHere::Wanted) => {
+            Err(NotCopied::Wanted) => {
                 self.lacking = true;
                 Ok(None)
             }
-            Err(NotHere::Impossible) => Err(Lost::Broken("a pointer leads nowhere")),
+            Err(NotCopied::Impossible) => Err(WalkError::Inconsistent("a pointer leads nowhere")),
         }
     }
 
-    fn bytes<const N: usize>(&mut self, addr: Addr) -> Result<Option<[u8; N]>, Lost> {
+    fn bytes<const N: usize>(&mut self, addr: Addr) -> Result<Option<[u8; N]>, WalkError> {
         let mut out = [0; N];
         let got = self.set.get(addr, &mut out);
         Ok(self.here(got)?.map(|()| out))
@@ -142,8 +142,8 @@ impl Walk<'_, '_> {
     fn entries<const N: usize>(
         &mut self,
         table: FlatTable,
-        mut each: impl FnMut(&mut Self, &[u8; N]) -> Result<(), Lost>,
-    ) -> Result<(), Lost> {
+        mut each: impl FnMut(&mut Self, &[u8; N]) -> Result<(), WalkError>,
+    ) -> Result<(), WalkError> {
         if table.count == 0 {
             return Ok(());
         }
@@ -165,44 +165,44 @@ impl Walk<'_, '_> {
             }
             slot += slots;
         }
-        if used == table.count { Ok(()) } else { Err(Lost::Broken("a table has lost entries")) }
+        if used == table.count { Ok(()) } else { Err(WalkError::Inconsistent("a table has lost entries")) }
     }
 
-    fn active_blocks(&mut self) -> Result<(), Lost> {
-        let table = self.ground.object.get(self.ground.pools.active..).and_then(FlatTable::decode);
-        let table = table.ok_or(Lost::Broken("the table of active blocks is none"))?;
+    fn active_blocks(&mut self) -> Result<(), WalkError> {
+        let table = self.input.object.get(self.input.pools.active..).and_then(FlatTable::decode);
+        let table = table.ok_or(WalkError::Inconsistent("the table of active blocks is none"))?;
         self.entries::<{ FlatTable::POINTER_ENTRY }>(table, |walk, entry| {
-            walk.trail.queue.extend(Field::<Addr>::at(8).of(entry));
+            walk.scratch.queue.extend(Field::<Addr>::at(8).get(entry));
             Ok(())
         })?;
-        self.active = self.trail.queue.len();
+        self.active = self.scratch.queue.len();
         Ok(())
     }
 
     /// Follows the sets of the device's own pools and of the private ones.
-    fn cached_blocks(&mut self) -> Result<(), Lost> {
-        let (object, layout) = (self.ground.object, self.ground.pools);
+    fn cached_blocks(&mut self) -> Result<(), WalkError> {
+        let (object, layout) = (self.input.object, self.input.pools);
         for at in layout.pools {
-            let pool = object.get(at..).ok_or(Lost::Broken("the object is cut"))?;
-            self.pool(self.ground.device + at as u64, pool, PoolId::default(), false)?;
+            let pool = object.get(at..).ok_or(WalkError::Inconsistent("the object is cut"))?;
+            self.pool(self.input.device + at as u64, pool, PoolId::default(), false)?;
         }
-        let Some(private) = self.ground.private else { return Ok(()) };
+        let Some(private) = self.input.private else { return Ok(()) };
         let table = object.get(private.table..).and_then(FlatTable::decode);
-        let table = table.ok_or(Lost::Broken("the table of private pools is none"))?;
-        if table.slots > MOST_PRIVATE_POOLS {
-            return Err(Lost::Broken("the table of private pools is too large"));
+        let table = table.ok_or(WalkError::Inconsistent("the table of private pools is none"))?;
+        if table.slots > MAX_PRIVATE_POOLS {
+            return Err(WalkError::Inconsistent("the table of private pools is too large"));
         }
         let retired = self.retired_pools(private)?;
         self.entries::<{ FlatTable::PAIR_ENTRY }>(table, |walk, entry| {
-            let number = |at| Field::<u64>::at(at).of(entry).unwrap_or(0);
+            let number = |at| Field::<u64>::at(at).get(entry).unwrap_or(0);
             let (id, owner) = (PoolId(number(0x08), number(0x10)), Addr(number(0x18)));
             for at in private.pools {
                 let mut copy = [0; 0x100];
                 let copy = copy.get_mut(..layout.pool.len()).unwrap_or_default();
                 let got = walk.set.get(owner + at as u64, copy);
                 if walk.here(got)?.is_some() {
-                    if layout.pool.owner().of(copy) != Some(owner) {
-                        return Err(Lost::Broken("a private pool has another owner"));
+                    if layout.pool.owner().get(copy) != Some(owner) {
+                        return Err(WalkError::Inconsistent("a private pool has another owner"));
                     }
                     walk.pool(owner + at as u64, copy, id, retired.contains(&owner))?;
                 }
@@ -212,13 +212,13 @@ impl Walk<'_, '_> {
     }
 
     /// The `PrivatePool`s that nothing uses any more, by `graph_pools_freeable`.
-    fn retired_pools(&mut self, private: PrivateLayout) -> Result<Vec<Addr>, Lost> {
-        let table = self.ground.object.get(private.table + FlatTable::SIZE..);
+    fn retired_pools(&mut self, private: PrivateLayout) -> Result<Vec<Addr>, WalkError> {
+        let table = self.input.object.get(private.table + FlatTable::SIZE..);
         let Some(table) = table.and_then(FlatTable::decode) else { return Ok(Vec::new()) };
         let mut pools = Vec::new();
-        if table.slots <= MOST_PRIVATE_POOLS {
+        if table.slots <= MAX_PRIVATE_POOLS {
             self.entries::<{ FlatTable::PAIR_ENTRY }>(table, |_, entry| {
-                pools.extend(Field::<Addr>::at(0x18).of(entry));
+                pools.extend(Field::<Addr>::at(0x18).get(entry));
                 Ok(())
             })?;
         }
@@ -226,20 +226,20 @@ impl Walk<'_, '_> {
     }
 
     /// Follows the sets of the `BlockPool` at `addr`, of which `copy` is a copy.
-    fn pool(&mut self, addr: Addr, copy: &[u8], id: PoolId, retired: bool) -> Result<(), Lost> {
-        let small = self.ground.pools.pool.is_small().of(copy);
-        let small = small.ok_or(Lost::Broken("the object is cut"))? != 0;
-        self.trail.pools.insert(addr, PoolKind { small, id, retired });
-        for set in 0..self.ground.pools.pool.sets {
+    fn pool(&mut self, addr: Addr, copy: &[u8], id: PoolId, retired: bool) -> Result<(), WalkError> {
+        let small = self.input.pools.pool.is_small().get(copy);
+        let small = small.ok_or(WalkError::Inconsistent("the object is cut"))? != 0;
+        self.scratch.pools.insert(addr, PoolKind { small, id, retired });
+        for set in 0..self.input.pools.pool.sets {
             let at = set * TreeHeader::SET + TreeHeader::IN_SET;
             let here = addr + at as u64;
             let header = copy.get(at..).and_then(|bytes| TreeHeader::decode(bytes, here));
-            self.tree(header.ok_or(Lost::Broken("a set of blocks is none"))?, here)?;
+            self.tree(header.ok_or(WalkError::Inconsistent("a set of blocks is none"))?, here)?;
         }
         Ok(())
     }
 
-    fn tree(&mut self, header: TreeHeader, here: Addr) -> Result<(), Lost> {
+    fn tree(&mut self, header: TreeHeader, here: Addr) -> Result<(), WalkError> {
         let mut nodes = vec![(header.root, here)];
         let (mut seen, mut complete) = (0, true);
         while let Some((addr, parent)) = nodes.pop() {
@@ -248,37 +248,37 @@ impl Walk<'_, '_> {
             }
             seen += 1;
             if seen > header.count {
-                return Err(Lost::Broken("a set has more nodes than it says"));
+                return Err(WalkError::Inconsistent("a set has more nodes than it says"));
             }
             let Some(bytes) = self.bytes::<{ TreeNode::SIZE }>(addr)? else {
                 complete = false;
                 continue;
             };
             let node = TreeNode::decode(&bytes).filter(|n| n.parent == parent);
-            let node = node.ok_or(Lost::Broken("a node of a set has another parent"))?;
-            self.trail.queue.push(node.value);
+            let node = node.ok_or(WalkError::Inconsistent("a node of a set has another parent"))?;
+            self.scratch.queue.push(node.value);
             nodes.push((node.left, addr));
             nodes.push((node.right, addr));
         }
         if complete && seen != header.count {
-            return Err(Lost::Broken("a set has fewer nodes than it says"));
+            return Err(WalkError::Inconsistent("a set has fewer nodes than it says"));
         }
         Ok(())
     }
 
     /// Follows `prev` and `next` from all blocks found.
-    fn all_blocks(&mut self) -> Result<(), Lost> {
-        let queue = std::mem::take(&mut self.trail.queue);
+    fn all_blocks(&mut self) -> Result<(), WalkError> {
+        let queue = std::mem::take(&mut self.scratch.queue);
         // Active blocks first: a neighbour met on the way is active only if it is one of them.
         for (at, addr) in queue.iter().enumerate() {
             self.place(*addr, at < self.active)?;
         }
-        self.trail.queue = queue;
+        self.scratch.queue = queue;
         let mut at = 0;
-        while let Some(node) = self.trail.nodes.get(at) {
+        while let Some(node) = self.scratch.nodes.get(at) {
             let (prev, next) = (node.block.prev, node.block.next);
             let (prev, next) = (self.place(prev, false)?, self.place(next, false)?);
-            if let Some(node) = self.trail.nodes.get_mut(at) {
+            if let Some(node) = self.scratch.nodes.get_mut(at) {
                 (node.prev, node.next) = (prev, next);
             }
             at += 1;
@@ -287,34 +287,34 @@ impl Walk<'_, '_> {
     }
 
     /// Finds out what is mapped at once in each expandable segment.
-    fn granules(&mut self) -> Result<(), Lost> {
-        for start in 0..self.trail.nodes.len() {
-            let first = &self.trail.nodes[start];
+    fn granules(&mut self) -> Result<(), WalkError> {
+        for start in 0..self.scratch.nodes.len() {
+            let first = &self.scratch.nodes[start];
             if first.prev.is_some() || first.next.is_none() {
                 continue;
             }
             let (mut bytes, mut is_expandable, mut chain) = (0u64, false, Vec::new());
             let mut place = Some(start as u32);
             while let Some((here, node)) =
-                place.and_then(|at| Some((at, self.trail.nodes.get(at as usize)?)))
+                place.and_then(|at| Some((at, self.scratch.nodes.get(at as usize)?)))
             {
                 bytes = bytes.saturating_add(node.block.size);
                 is_expandable |= !node.block.mapped;
                 chain.push(here);
-                if chain.len() > self.trail.nodes.len() {
-                    return Err(Lost::Broken("a chain of blocks has no end"));
+                if chain.len() > self.scratch.nodes.len() {
+                    return Err(WalkError::Inconsistent("a chain of blocks has no end"));
                 }
                 place = node.next;
             }
             if !is_expandable {
                 continue;
             }
-            let block = self.trail.nodes[start].block;
-            let small = self.trail.pools.get(&block.pool).is_some_and(|pool| pool.small);
-            let found = self.granule(self.trail.nodes[start].at, &block, bytes)?;
+            let block = self.scratch.nodes[start].block;
+            let small = self.scratch.pools.get(&block.pool).is_some_and(|pool| pool.small);
+            let found = self.granule(self.scratch.nodes[start].at, &block, bytes)?;
             let granule = found.unwrap_or(Segment::usual_granule(small));
             for here in chain {
-                self.trail.nodes[here as usize].granule = granule;
+                self.scratch.nodes[here as usize].granule = granule;
             }
         }
         Ok(())
@@ -322,8 +322,8 @@ impl Walk<'_, '_> {
 
     /// `segment_size_` of the `ExpandableSegment` that the chain of `bytes` bytes from `first` on is made of: its object has
     /// the address of the first block (`ptr_`), the granule, and how many of it there are (`max_handles_`).
-    fn granule(&mut self, at: Addr, first: &RawBlock, bytes: u64) -> Result<Option<u64>, Lost> {
-        for field in self.ground.block.expandable_segment() {
+    fn granule(&mut self, at: Addr, first: &RawBlock, bytes: u64) -> Result<Option<u64>, WalkError> {
+        for field in self.input.block.expandable_segment() {
             let Some(object) = self.bytes::<8>(field.in_target(at))? else { continue };
             let object = Addr(u64::from_le_bytes(object));
             if !object.is_plausible() || !object.0.is_multiple_of(8) {
@@ -332,15 +332,15 @@ impl Walk<'_, '_> {
             let mut copy = [0; EXPANDABLE_SEGMENT];
             match self.set.get(object, &mut copy) {
                 Ok(()) => {}
-                Err(NotHere::Wanted) => {
+                Err(NotCopied::Wanted) => {
                     self.lacking = true;
                     continue;
                 }
-                Err(NotHere::Impossible) => continue,
+                Err(NotCopied::Impossible) => continue,
             }
             let words: Vec<u64> = (0..copy.len())
                 .step_by(8)
-                .filter_map(|at| Field::<u64>::at(at).of(&copy))
+                .filter_map(|at| Field::<u64>::at(at).get(&copy))
                 .collect();
             if !words.contains(&first.address) {
                 continue;
@@ -358,37 +358,37 @@ impl Walk<'_, '_> {
     }
 
     /// The place of the block at `addr` in the trail; it is added if it is new.
-    fn place(&mut self, addr: Addr, active: bool) -> Result<Option<u32>, Lost> {
+    fn place(&mut self, addr: Addr, active: bool) -> Result<Option<u32>, WalkError> {
         if addr.0 == 0 {
             return Ok(None);
         }
-        if let Some(place) = self.trail.places.get(&addr) {
+        if let Some(place) = self.scratch.indices.get(&addr) {
             return Ok(Some(*place));
         }
-        let place = self.trail.nodes.len();
-        if place >= MOST_BLOCKS {
-            return Err(Lost::Broken("there are too many blocks"));
+        let place = self.scratch.nodes.len();
+        if place >= MAX_BLOCKS {
+            return Err(WalkError::Inconsistent("there are too many blocks"));
         }
-        let mut copy = [0; BlockLayout::LONGEST];
-        let copy = copy.get_mut(..self.ground.block.len()).unwrap_or_default();
+        let mut copy = [0; BlockLayout::MAX_LEN];
+        let copy = copy.get_mut(..self.input.block.len()).unwrap_or_default();
         let got = self.set.get(addr, copy);
         if self.here(got)?.is_none() {
             return Ok(None);
         }
-        let block = self.ground.block.decode(copy).ok_or(Lost::Broken("a block is none"))?;
-        if u32::try_from(block.device) != Ok(self.ground.index) {
-            return Err(Lost::Broken("a block belongs to another device"));
+        let block = self.input.block.decode(copy).ok_or(WalkError::Inconsistent("a block is none"))?;
+        if u32::try_from(block.device) != Ok(self.input.index) {
+            return Err(WalkError::Inconsistent("a block belongs to another device"));
         }
         let place = place as u32;
-        self.trail.places.insert(addr, place);
-        self.trail.nodes.push(Node { block, at: addr, active, prev: None, next: None, granule: 0 });
+        self.scratch.indices.insert(addr, place);
+        self.scratch.nodes.push(WalkNode { block, at: addr, active, prev: None, next: None, granule: 0 });
         Ok(Some(place))
     }
 }
 
 /// Cuts the chains of blocks into segments.
-fn segments(trail: &Trail) -> Result<Found, Lost> {
-    let mut found = Found::default();
+fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
+    let mut found = WalkedBlocks::default();
     let node = |place: Option<u32>| trail.nodes.get(place? as usize);
     let mut placed = 0;
     for (start, first) in (0..).zip(&trail.nodes) {
@@ -396,7 +396,7 @@ fn segments(trail: &Trail) -> Result<Found, Lost> {
             continue;
         }
         let pool = trail.pools.get(&first.block.pool);
-        let pool = *pool.ok_or(Lost::Broken("a block is in no known pool"))?;
+        let pool = *pool.ok_or(WalkError::Inconsistent("a block is in no known pool"))?;
         let mut segment = Segment {
             address: first.block.address,
             size: 0,
@@ -412,19 +412,19 @@ fn segments(trail: &Trail) -> Result<Found, Lost> {
         };
         let (mut place, mut before) = (Some(start), first.prev);
         while let Some(here) = node(place) {
-            let Node { block, active, .. } = here;
+            let WalkNode { block, active, .. } = here;
             if here.prev != before {
-                return Err(Lost::Broken("a block has another neighbour"));
+                return Err(WalkError::Inconsistent("a block has another neighbour"));
             }
             if !block.mapped {
                 segment.expandable = true;
                 break;
             }
             if block.address != segment.address + segment.size || block.pool != first.block.pool {
-                return Err(Lost::Broken("the blocks of a segment do not join"));
+                return Err(WalkError::Inconsistent("the blocks of a segment do not join"));
             }
             if block.allocated && !active {
-                return Err(Lost::Broken("an allocated block is not active"));
+                return Err(WalkError::Inconsistent("an allocated block is not active"));
             }
             segment.size += block.size;
             segment.blocks.push(Block {
@@ -440,14 +440,14 @@ fn segments(trail: &Trail) -> Result<Found, Lost> {
             found.sums.add(pool.small, block.allocated, *active, block.size, block.requested);
             placed += 1;
             if placed > trail.nodes.len() {
-                return Err(Lost::Broken("a chain of blocks has no end"));
+                return Err(WalkError::Inconsistent("a chain of blocks has no end"));
             }
             (before, place) = (place, here.next);
         }
         found.segments.push(segment);
     }
     if placed != trail.nodes.iter().filter(|node| node.block.mapped).count() {
-        return Err(Lost::Broken("a block is in no segment"));
+        return Err(WalkError::Inconsistent("a block is in no segment"));
     }
     found.segments.sort_unstable_by_key(|segment| segment.address);
     Ok(found)

@@ -10,7 +10,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::target::{Addr, Memory, MemoryError, Span};
+use crate::target::{Addr, Memory, MemoryError, AddressRange};
 
 /// Bytes of a piece, aligned to their number: never across the end of a page.
 const PIECE: u64 = 512;
@@ -19,9 +19,9 @@ const PAGE: u64 = 4096;
 /// Neighbouring pieces of one page are copied together with what lies between them.
 const PIECES_PER_PAGE: u64 = PAGE / PIECE;
 /// A bound against damage: 256 MiB.
-const MOST_PIECES: usize = 1 << 19;
+const MAX_RANGES: usize = 1 << 19;
 /// After so many spans were added one by one, all are put in order again.
-const MOST_APPENDED: usize = 64;
+const MAX_APPENDED: usize = 64;
 /// Pieces that were not touched by this many walks are forgotten, and so often that is looked at.
 const FORGOTTEN_AFTER: u32 = 8;
 
@@ -34,10 +34,10 @@ const RESTLESS_TARGET: u64 = 64;
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
     /// By number (address / [`PIECE`]).
-    pieces: FxHashMap<u64, Piece>,
+    pieces: FxHashMap<u64, WorkingSetRange>,
     /// What one read copies: the head, the pieces, the tail; for a restless target the pieces at
     /// rest, the head, the restless pieces, the tail, and again the pieces at rest.
-    plan: Vec<Span>,
+    plan: Vec<AddressRange>,
     /// The pieces at rest, and where their first copy lies.
     at_rest: Vec<(u64, usize)>,
     /// How far their second copies lie behind the first ones.
@@ -53,9 +53,9 @@ pub(super) struct WorkingSet {
     /// Number of copies made.
     clock: u64,
     /// Until when the target is taken to be restless.
-    restless_until: u64,
+    volatile_until: u64,
     /// Whether the plan is made for a restless target.
-    restless: bool,
+    volatile: bool,
     /// Whether the plan still says where every piece is copied to.
     planned: bool,
     /// How many spans were added to the plan since it was made.
@@ -66,18 +66,18 @@ pub(super) struct WorkingSet {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct WorkingSetRange {
     /// Where its copy lies; `None` before it was copied.
     at: Option<u32>,
     /// The last walk that touched it.
     used: u32,
     /// Until when it is taken to change often.
-    restless_until: u64,
+    volatile_until: u64,
 }
 
 /// Why a look into the working set gave nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotHere {
+pub(super) enum NotCopied {
     /// It is not in the set yet; it is now wanted.
     Wanted,
     /// It cannot be in the target at all.
@@ -90,13 +90,13 @@ impl WorkingSet {
     pub(super) fn copy(
         &mut self,
         memory: &dyn Memory,
-        head: Span,
-        tail: Span,
+        head: AddressRange,
+        tail: AddressRange,
     ) -> Result<bool, MemoryError> {
         self.clock += 1;
-        let restless = self.clock < self.restless_until;
-        if !self.planned || restless != self.restless {
-            self.restless = restless;
+        let volatile = self.clock < self.volatile_until;
+        if !self.planned || volatile != self.volatile {
+            self.volatile = volatile;
             self.make_plan(head, tail);
         }
         let len = self.plan.iter().map(|span| span.len).sum();
@@ -115,7 +115,7 @@ impl WorkingSet {
             if copy(*at) != copy(at + self.second)
                 && let Some(piece) = self.pieces.get_mut(number)
             {
-                piece.restless_until = self.clock + RESTLESS_PIECE;
+                piece.volatile_until = self.clock + RESTLESS_PIECE;
                 same = false;
             }
         }
@@ -125,15 +125,15 @@ impl WorkingSet {
 
     /// Takes note that the target changed something during the last copy.
     pub(super) fn note_change(&mut self) {
-        self.restless_until = self.clock + RESTLESS_TARGET;
+        self.volatile_until = self.clock + RESTLESS_TARGET;
     }
 
     /// Copies the pieces wanted, then `tail` again. What was copied before stays as it was.
-    pub(super) fn extend(&mut self, memory: &dyn Memory, tail: Span) -> Result<(), MemoryError> {
+    pub(super) fn extend(&mut self, memory: &dyn Memory, tail: AddressRange) -> Result<(), MemoryError> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
         // The old tail was compared already; what lies behind it as well.
-        let start = if self.restless { self.copies.len() } else { self.tail };
+        let start = if self.volatile { self.copies.len() } else { self.tail };
         self.plan.pop();
         let first = self.plan.len();
         let at = self.add_to_plan(&wanted, start);
@@ -141,7 +141,7 @@ impl WorkingSet {
         self.tail = at;
         self.appended += self.plan.len() - first;
         // Many small spans cost more than few large ones: join them before the next copy.
-        self.planned &= self.appended < MOST_APPENDED && !self.restless;
+        self.planned &= self.appended < MAX_APPENDED && !self.volatile;
         self.copies.resize(at + tail.len, 0);
         let new = self.plan.get(first..).unwrap_or_default();
         let result = memory.read_spans(new, &mut self.copies[start..]);
@@ -156,8 +156,8 @@ impl WorkingSet {
     }
 
     /// Whether the last copy was one of a restless target.
-    pub(super) fn is_restless(&self) -> bool {
-        self.restless
+    pub(super) fn is_volatile(&self) -> bool {
+        self.volatile
     }
 
     /// The copy of the head, `len` bytes long.
@@ -176,9 +176,9 @@ impl WorkingSet {
     }
 
     /// Fills `out` with the copy of what lies at `addr`.
-    pub(super) fn get(&mut self, addr: Addr, out: &mut [u8]) -> Result<(), NotHere> {
+    pub(super) fn get(&mut self, addr: Addr, out: &mut [u8]) -> Result<(), NotCopied> {
         if !addr.is_plausible() {
-            return Err(NotHere::Impossible);
+            return Err(NotCopied::Impossible);
         }
         let mut result = Ok(());
         let mut done = 0;
@@ -189,9 +189,9 @@ impl WorkingSet {
             match self.touch(number) {
                 Some(at) => match self.copies.get(at + offset..at + offset + part) {
                     Some(copy) => out[done..done + part].copy_from_slice(copy),
-                    None => result = Err(NotHere::Impossible),
+                    None => result = Err(NotCopied::Impossible),
                 },
-                None => result = Err(NotHere::Wanted),
+                None => result = Err(NotCopied::Wanted),
             }
             done += part;
         }
@@ -200,17 +200,17 @@ impl WorkingSet {
 
     /// Asks for a table of `len` bytes at `addr`, and says whether it is there already. A table is
     /// always taken to be restless: what it lists is the measure of everything else.
-    pub(super) fn want(&mut self, addr: Addr, len: u64) -> Result<(), NotHere> {
-        if !addr.is_plausible() || len / PIECE >= MOST_PIECES as u64 {
-            return Err(NotHere::Impossible);
+    pub(super) fn want(&mut self, addr: Addr, len: u64) -> Result<(), NotCopied> {
+        if !addr.is_plausible() || len / PIECE >= MAX_RANGES as u64 {
+            return Err(NotCopied::Impossible);
         }
         let mut result = Ok(());
         for number in addr.0 / PIECE..=(addr.0 + len.max(1) - 1) / PIECE {
             if self.touch(number).is_none() {
-                result = Err(NotHere::Wanted);
+                result = Err(NotCopied::Wanted);
             }
             if let Some(piece) = self.pieces.get_mut(&number) {
-                piece.restless_until = u64::MAX;
+                piece.volatile_until = u64::MAX;
             }
         }
         result
@@ -226,10 +226,10 @@ impl WorkingSet {
             piece.used = walk;
             return piece.at.map(|at| at as usize);
         }
-        if self.pieces.len() < MOST_PIECES {
+        if self.pieces.len() < MAX_RANGES {
             self.pieces.insert(
                 number,
-                Piece { at: None, used: walk, restless_until: self.clock + RESTLESS_PIECE },
+                WorkingSetRange { at: None, used: walk, volatile_until: self.clock + RESTLESS_PIECE },
             );
             self.wanted.push(number);
         }
@@ -260,11 +260,11 @@ impl WorkingSet {
         *self = WorkingSet::default();
     }
 
-    fn make_plan(&mut self, head: Span, tail: Span) {
+    fn make_plan(&mut self, head: AddressRange, tail: AddressRange) {
         let clock = self.clock;
         let (mut resting, mut others) = (Vec::new(), Vec::new());
         for (number, piece) in &self.pieces {
-            let at_rest = self.restless && piece.restless_until <= clock;
+            let at_rest = self.volatile && piece.volatile_until <= clock;
             if at_rest { &mut resting } else { &mut others }.push(*number);
         }
         resting.sort_unstable();
@@ -297,7 +297,7 @@ impl WorkingSet {
     }
 
     /// Drops the pieces of `span` that cannot be read any more.
-    fn forget_unmapped(&mut self, memory: &dyn Memory, span: Span) {
+    fn forget_unmapped(&mut self, memory: &dyn Memory, span: AddressRange) {
         let end = span.addr.0 + span.len as u64;
         let mut page = span.addr.0;
         while page < end {
@@ -314,7 +314,7 @@ impl WorkingSet {
 }
 
 /// Notes that the pieces `covered` are copied to `at`.
-fn place(pieces: &mut FxHashMap<u64, Piece>, covered: std::ops::Range<u64>, at: usize) {
+fn place(pieces: &mut FxHashMap<u64, WorkingSetRange>, covered: std::ops::Range<u64>, at: usize) {
     for (number, index) in covered.zip(0..) {
         if let Some(piece) = pieces.get_mut(&number) {
             piece.at = u32::try_from(at + index * PIECE as usize).ok();
@@ -324,11 +324,11 @@ fn place(pieces: &mut FxHashMap<u64, Piece>, covered: std::ops::Range<u64>, at: 
 
 /// Joins the pieces `numbers`, which are sorted, to spans: with what lies between two pieces of one
 /// page, and with the next page where they touch.
-fn merge(numbers: &[u64], mut each: impl FnMut(Span, std::ops::Range<u64>)) {
+fn merge(numbers: &[u64], mut each: impl FnMut(AddressRange, std::ops::Range<u64>)) {
     let mut run: Option<std::ops::Range<u64>> = None;
     let mut emit = |run: std::ops::Range<u64>| {
         let len = (run.end - run.start) * PIECE;
-        each(Span { addr: Addr(run.start * PIECE), len: len as usize }, run);
+        each(AddressRange { addr: Addr(run.start * PIECE), len: len as usize }, run);
     };
     for &number in numbers {
         match &mut run {
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
     use crate::target::MemoryImage;
 
-    const HEAD: Span = Span { addr: Addr(0x10000), len: 8 };
+    const HEAD: AddressRange = AddressRange { addr: Addr(0x10000), len: 8 };
 
     fn image() -> MemoryImage {
         let mut image = MemoryImage::default();
@@ -370,7 +370,7 @@ mod tests {
         set.copy(&image, HEAD, HEAD).unwrap();
         set.begin_walk();
         let mut out = [0; 32];
-        assert_eq!(set.get(Addr(0x111f0), &mut out), Err(NotHere::Wanted));
+        assert_eq!(set.get(Addr(0x111f0), &mut out), Err(NotCopied::Wanted));
         assert!(set.lacks());
         set.extend(&image, HEAD).unwrap();
         set.begin_walk();
@@ -386,13 +386,13 @@ mod tests {
     fn an_address_that_is_not_mapped_is_forgotten() {
         let (image, mut set) = (image(), WorkingSet::default());
         let mut out = [0; 8];
-        assert_eq!(set.get(Addr(0), &mut out), Err(NotHere::Impossible));
-        assert_eq!(set.get(Addr(0x13ff0), &mut out), Err(NotHere::Wanted));
-        assert_eq!(set.get(Addr(0x14010), &mut out), Err(NotHere::Wanted));
+        assert_eq!(set.get(Addr(0), &mut out), Err(NotCopied::Impossible));
+        assert_eq!(set.get(Addr(0x13ff0), &mut out), Err(NotCopied::Wanted));
+        assert_eq!(set.get(Addr(0x14010), &mut out), Err(NotCopied::Wanted));
         assert!(set.copy(&image, HEAD, HEAD).is_err());
         set.copy(&image, HEAD, HEAD).unwrap();
         assert_eq!(set.get(Addr(0x13ff0), &mut out), Ok(()));
-        assert_eq!(set.get(Addr(0x14010), &mut out), Err(NotHere::Wanted));
+        assert_eq!(set.get(Addr(0x14010), &mut out), Err(NotCopied::Wanted));
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl CreateError {
     }
 }
 
-/// Why a trace could not be read. Damage inside a trace is not an error: see [`super::Summary`].
+/// Why a trace could not be read. Damage inside a trace is not an error: see [`super::ReplaySummary`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {

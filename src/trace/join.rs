@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::ReadError;
-use super::reader::Reader;
-use super::rewrite::{Names, Rewriter};
+use super::reader::TraceReader;
+use super::renumberer::{DefinitionTables, Renumberer};
 use super::ring::SUFFIX;
-use super::sequence::{Found, Sequence, chosen};
-use super::summary::Summary;
-use crate::model::{Gap, Nanos, Record, RecordSink};
+use super::sequence::{FoundSegment, SegmentSequence, chosen};
+use super::summary::ReplaySummary;
+use crate::model::{RecordingGap, Nanos, Record, RecordSink};
 
 /// The segments in the folder of a ring, the oldest first.
 ///
@@ -32,9 +32,9 @@ pub fn segments(folder: &Path) -> Result<Vec<PathBuf>, ReadError> {
 
 /// What came of joining segments.
 #[derive(Debug, Default)]
-pub struct Joined {
+pub struct JoinResult {
     /// What was found in each segment that was read.
-    pub segments: Vec<(PathBuf, Summary)>,
+    pub segments: Vec<(PathBuf, ReplaySummary)>,
     /// What is wrong with them, a sentence each; empty when they are one whole recording.
     pub warnings: Vec<String>,
 }
@@ -46,20 +46,20 @@ pub struct Joined {
 ///
 /// # Errors
 /// No segment can be read, or the sink takes no more.
-pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<Joined, ReadError> {
-    let Sequence { found, mut warnings } = chosen(segments)?;
-    let mut joining = Joining {
-        rewriter: Rewriter::new(),
+pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResult, ReadError> {
+    let SegmentSequence { found, mut warnings } = chosen(segments)?;
+    let mut joining = RecordingJoin {
+        rewriter: Renumberer::new(),
         sink,
         last: None,
         begun: None,
         end: None,
         missing: None,
     };
-    let mut summaries: Vec<(PathBuf, Summary)> = Vec::new();
+    let mut summaries: Vec<(PathBuf, ReplaySummary)> = Vec::new();
     let count = found.len();
     for (n, segment) in found.into_iter().enumerate() {
-        let Found { path, name, before, reader } = segment;
+        let FoundSegment { path, name, before, reader } = segment;
         let is_last = n + 1 == count;
         if let Some(why) = before {
             joining.miss_after_all(&why);
@@ -81,8 +81,8 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<Joined, R
         };
         let is_damaged = summary.first_damage.is_some();
         match outcome {
-            Outcome::Read { skipped } => warnings.extend(skipped),
-            Outcome::Repeats => {
+            SegmentOutcome::Read { skipped } => warnings.extend(skipped),
+            SegmentOutcome::Repeats => {
                 let why = format!(
                     "segment {name} begins before the one that stands before it: it is left out"
                 );
@@ -91,8 +91,8 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<Joined, R
                 continue;
             }
             // The last one may have been killed while its opening was written.
-            Outcome::WithoutOpening if is_last && !is_damaged => {}
-            Outcome::WithoutOpening => {
+            SegmentOutcome::WithoutOpening if is_last && !is_damaged => {}
+            SegmentOutcome::WithoutOpening => {
                 let why = format!("segment {name} is not whole where it begins: it is left out");
                 joining.miss_after_all(&why);
                 warnings.push(why);
@@ -109,11 +109,11 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<Joined, R
         summaries.push((path, summary));
     }
     joining.finish()?;
-    Ok(Joined { segments: summaries, warnings })
+    Ok(JoinResult { segments: summaries, warnings })
 }
 
 /// What of a segment that was read is not there.
-fn damage(name: &str, summary: &Summary, is_last: bool) -> Option<String> {
+fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> {
     if let Some(first) = &summary.first_damage {
         return Some(format!(
             "segment {name} is damaged in {} places, first at byte {} ({}): {} blocks with {} records are lost, {} more \
@@ -136,7 +136,7 @@ fn damage(name: &str, summary: &Summary, is_last: bool) -> Option<String> {
 }
 
 /// What became of a segment.
-enum Outcome {
+enum SegmentOutcome {
     /// Its records were given on; `skipped` says what is missing before it and was not known to be.
     Read { skipped: Option<String> },
     /// It begins before what was read already.
@@ -146,8 +146,8 @@ enum Outcome {
 }
 
 /// The recording being put together.
-struct Joining<'a> {
-    rewriter: Rewriter,
+struct RecordingJoin<'a> {
+    rewriter: Renumberer,
     sink: &'a mut dyn RecordSink,
     /// The latest time given on; `None` before the first record.
     last: Option<Nanos>,
@@ -156,16 +156,16 @@ struct Joining<'a> {
     /// The recording's end, which is given on when all is known that is missing.
     end: Option<Record>,
     /// What is missing and was not told yet.
-    missing: Option<Missing>,
+    missing: Option<MissingRange>,
 }
 
 /// What is missing, and since when.
-struct Missing {
+struct MissingRange {
     why: String,
     from: Nanos,
 }
 
-impl Joining<'_> {
+impl RecordingJoin<'_> {
     /// From here on something is missing, for this reason.
     fn miss(&mut self, why: &str, from: Nanos) {
         match &mut self.missing {
@@ -173,7 +173,7 @@ impl Joining<'_> {
                 missing.why = format!("{}; {why}", missing.why);
                 missing.from = missing.from.min(from);
             }
-            None => self.missing = Some(Missing { why: why.to_owned(), from }),
+            None => self.missing = Some(MissingRange { why: why.to_owned(), from }),
         }
     }
 
@@ -183,19 +183,19 @@ impl Joining<'_> {
     }
 
     /// Reads a segment.
-    fn read(&mut self, reader: &mut Reader) -> Result<(Summary, Outcome), ReadError> {
-        self.rewriter.turn();
+    fn read(&mut self, reader: &mut TraceReader) -> Result<(ReplaySummary, SegmentOutcome), ReadError> {
+        self.rewriter.reset();
         let state = match (self.last, &self.missing) {
-            (None, None) => State::Open,
-            _ => State::Opening { records: Vec::new(), latest: Nanos(0) },
+            (None, None) => SegmentState::Open,
+            _ => SegmentState::Opening { records: Vec::new(), latest: Nanos(0) },
         };
-        let (names, out) = (Names::default(), Vec::new());
-        let mut segment = Segment { names, to: self, out, state, skipped: None };
+        let (names, out) = (DefinitionTables::default(), Vec::new());
+        let mut segment = JoinSegment { names, to: self, out, state, skipped: None };
         let summary = reader.replay(&mut segment)?;
         let outcome = match segment.state {
-            State::Open => Outcome::Read { skipped: segment.skipped },
-            State::Repeats => Outcome::Repeats,
-            State::Opening { .. } | State::Lost => Outcome::WithoutOpening,
+            SegmentState::Open => SegmentOutcome::Read { skipped: segment.skipped },
+            SegmentState::Repeats => SegmentOutcome::Repeats,
+            SegmentState::Opening { .. } | SegmentState::Lost => SegmentOutcome::WithoutOpening,
         };
         Ok((summary, outcome))
     }
@@ -215,8 +215,8 @@ impl Joining<'_> {
     /// Gives on that something is missing up to `to`.
     fn tell_missing(&mut self, to: Nanos) -> io::Result<()> {
         match self.missing.take() {
-            Some(Missing { why, from }) => {
-                self.give(&Record::Gap(Gap { from: from.min(to), to, why }))
+            Some(MissingRange { why, from }) => {
+                self.give(&Record::Gap(RecordingGap { from: from.min(to), to, why }))
             }
             None => Ok(()),
         }
@@ -237,7 +237,7 @@ impl Joining<'_> {
 }
 
 /// How far a segment is read.
-enum State {
+enum SegmentState {
     /// Its records say how things stood when it began; `latest` is the latest time that they tell of.
     Opening { records: Vec<Record>, latest: Nanos },
     /// What happens.
@@ -249,16 +249,16 @@ enum State {
 }
 
 /// One segment being read.
-struct Segment<'a, 'b> {
-    names: Names,
-    to: &'a mut Joining<'b>,
+struct JoinSegment<'a, 'b> {
+    names: DefinitionTables,
+    to: &'a mut RecordingJoin<'b>,
     out: Vec<Record>,
-    state: State,
+    state: SegmentState,
     /// What is missing before it, where nothing else told.
     skipped: Option<String>,
 }
 
-impl Segment<'_, '_> {
+impl JoinSegment<'_, '_> {
     fn pass(&mut self, record: &Record) -> io::Result<()> {
         self.to.rewriter.rewrite(&self.names, record, &mut self.out);
         for record in self.out.drain(..) {
@@ -270,10 +270,10 @@ impl Segment<'_, '_> {
     /// The opening is over with the inheritance, which is its last record; it tells of times up to `latest`.
     fn open(&mut self, begins: Nanos, opening: &[Record], latest: Nanos) -> io::Result<()> {
         if self.to.begun.is_some_and(|before| begins <= before) {
-            self.state = State::Repeats;
+            self.state = SegmentState::Repeats;
             return Ok(());
         }
-        self.state = State::Open;
+        self.state = SegmentState::Open;
         if let Some(last) = self.to.last.filter(|last| self.to.missing.is_none() && latest > *last)
         {
             // How things stood was last seen at a time of which no segment tells.
@@ -303,8 +303,8 @@ impl Segment<'_, '_> {
     /// There is no inheritance: what the records rest on is lost, or they are those of the recording's own beginning.
     fn without_inheritance(&mut self, opening: &[Record], record: &Record) -> io::Result<()> {
         self.state = match self.to.last {
-            None => State::Open,
-            Some(_) => State::Lost,
+            None => SegmentState::Open,
+            Some(_) => SegmentState::Lost,
         };
         if self.to.last.is_none() {
             opening.iter().try_for_each(|record| self.pass(record))?;
@@ -313,26 +313,26 @@ impl Segment<'_, '_> {
     }
 }
 
-impl RecordSink for Segment<'_, '_> {
+impl RecordSink for JoinSegment<'_, '_> {
     fn record(&mut self, record: &Record) -> io::Result<()> {
-        if self.names.take(record) {
+        if self.names.on_definition(record) {
             self.to.rewriter.redefined(record);
             return Ok(());
         }
         match &mut self.state {
-            State::Open => {
-                if let Record::Inherited(inherited) = record {
+            SegmentState::Open => {
+                if let Record::Keyframe(inherited) = record {
                     self.to.begun = Some(inherited.time);
                 }
                 self.pass(record)
             }
-            State::Repeats => Ok(()),
-            State::Lost => match record {
+            SegmentState::Repeats => Ok(()),
+            SegmentState::Lost => match record {
                 Record::End(_) => self.to.give(record),
                 _ => Ok(()),
             },
-            State::Opening { records, latest } => match record {
-                Record::Inherited(inherited) => {
+            SegmentState::Opening { records, latest } => match record {
+                Record::Keyframe(inherited) => {
                     let begins = inherited.time;
                     let (mut opening, latest) = (std::mem::take(records), *latest);
                     opening.push(record.clone());
@@ -341,10 +341,10 @@ impl RecordSink for Segment<'_, '_> {
                 // Nothing of this stands in an opening.
                 Record::Events(_)
                 | Record::Missed(_)
-                | Record::Reconciled(_)
+                | Record::CounterCheck(_)
                 | Record::Step(_)
-                | Record::Triggered(_)
-                | Record::Thrown(_)
+                | Record::TriggerFired(_)
+                | Record::OomException(_)
                 | Record::Gap(_)
                 | Record::End(_) => {
                     let opening = std::mem::take(records);

@@ -2,7 +2,7 @@
 //!
 //! May import `model`, `files` and `std`; bincode, zstd, crc32c and thiserror live here only.
 //! Never knows the clock, the target or what records mean, and never makes a record up.
-//! Start reading at the format below, then at [`Writer`] and [`Reader`].
+//! Start reading at the format below, then at [`TraceWriter`] and [`TraceReader`].
 //!
 //! # The format, version 1
 //!
@@ -53,15 +53,15 @@
 //! | 10 | sample, same threads as the one before | time, number of changes, for each: unchanged threads skipped, stack (zigzag, less the one before of this thread), flags |
 //! | 11 | sample, equal to the one before | time |
 //! | 12 | counters | time, device, presence, masks, differences (below) |
-//! | 13 | block map | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
+//! | 13 | snapshot | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
 //! | 14 | usage | time, NVML index, total, used, free, opt reserved, process (enum: bytes, unknown + text) |
-//! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events, holders), why (enum: torn, late, failed + text), count |
+//! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events, owners), why (enum: torn, late, failed + text), count |
 //! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text, condition + text), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python); earlier files end before the last |
 //! | 17 | site | site, thread, opt stack, source (one byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack |
 //! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered, whether allocations and frees tell the backward pass, whether no device had an allocator yet (both 0 or 1; earlier files end before them, or before the last) |
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
-//! | 21 | holders | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), holder, bytes, count; how long before (ns) the process was stopped and, for each block without a name: index of its device, opt index of its holder, address, bytes; for each device opt bytes of other tensors that are results of nodes; earlier files end before the time or before these |
+//! | 21 | owners | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), owner, bytes, count; how long before (ns) the process was stopped and, for each block without a name: index of its device, opt index of its owner, address, bytes; for each device opt bytes of other tensors that are results of nodes; earlier files end before the time or before these |
 //! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable, Trainer's `global_step`, learning-rate scheduler's `last_epoch`), opt longest time (ns) since it was made, 0 for exactly between the events before and after it, whether the variable is there no more (0 or 1); earlier files end before these four, the last two or the last |
 //! | 23 | inherited | time, makers, memory (below): what a recording has from its dropped beginning |
 //! | 24 | triggered | time, condition, what was seen |
@@ -96,7 +96,7 @@
 //! for each such row a number with a bit for each of its numbers that is not 0; then these, folded in
 //! allocated, reserved, active and inactive-split bytes, else zigzag.
 //!
-//! **Block maps** are edits of the map of this device before in this block, or of an empty one. An edit is
+//! **Snapshots** are edits of the map of this device before in this block, or of an empty one. An edit is
 //! `count << 2 | kind`, and 0 ends the edits. Kind 0 keeps, 1 drops the next `count` segments of the map before,
 //! 2 brings `count` new ones, 3 changes the next `count`. A new or changed segment is one byte of flags (1
 //! small, 2 expandable, 4 what follows up to the blocks is as before and left out, 8 of a pool that nothing uses any
@@ -135,7 +135,7 @@
 //! are their number and for each a kind: 0 from before anything was recorded, 1 found without an event, 2 its site was
 //! lost, 3 its stack was not taken, 4 followed by a site, 5 by the time its birth took (0 unknown, else plus 1), a number
 //! of shares and for each 0 or the thread plus 1, its stack unless 0, and the weight. The memory is a
-//! number of kinds, and for each: arena (as in places above), time of the last block map (0 none, else plus 1), 0 or 1
+//! number of kinds, and for each: arena (as in places above), time of the last snapshot (0 none, else plus 1), 0 or 1
 //! and four levels (zigzag), bytes freed since then, number of blocks; then seven columns, each with one number
 //! for every block: address less the one before (signed, folded), size (folded), size less requested, size less what
 //! it stands for, birth less the birth before (all three zigzag), maker, small (0 or 1).
@@ -154,12 +154,12 @@
 //! Later definitions then get smaller numbers from the reader, so that numbers stay without gaps. Wrong
 //! names are never shown.
 
-mod envelope;
+mod block;
 mod error;
 mod join;
 mod reader;
-mod renumber;
-mod rewrite;
+mod id_map;
+mod renumberer;
 mod ring;
 mod sequence;
 mod sniff;
@@ -169,10 +169,10 @@ mod wire;
 mod writer;
 
 pub use error::{CreateError, ReadError};
-pub use join::{Joined, join, segments};
-pub use reader::Reader;
-pub use rewrite::{Names, Rewriter};
-pub use ring::{Bound, Keep, Ring};
-pub use summary::{Damage, Progress, Summary};
-pub use wire::v1::encode::Rejected;
-pub use writer::{Writer, Written};
+pub use join::{JoinResult, join, segments};
+pub use reader::TraceReader;
+pub use renumberer::{DefinitionTables, Renumberer};
+pub use ring::{RetentionLimit, Retention, TraceRing};
+pub use summary::{TraceDamage, ReplayProgress, ReplaySummary};
+pub use wire::v1::encode::RejectedRecord;
+pub use writer::{TraceWriter, WrittenTrace};

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::envelope::{BLOCK_HEAD, Claim, FILE_HEAD, MAGIC, Opener, SYNC, Unsound};
+use super::block::{BLOCK_HEAD, BlockHeader, FILE_HEAD, MAGIC, BlockReader, SYNC, BlockError};
 use super::error::ReadError;
-use super::sniff::looks_like;
-use super::summary::{Damage, Progress, Summary};
-use super::window::{Unreadable, Window};
+use super::sniff::guess_format;
+use super::summary::{TraceDamage, ReplayProgress, ReplaySummary};
+use super::window::{WindowError, TraceWindow};
 use super::wire::v1;
-use super::wire::v1::decode::{Decoder, Stopped, Tally};
-use super::wire::v1::varint::Cursor;
+use super::wire::v1::decode::{RecordDecoder, DecodeStop, DecodeCounts};
+use super::wire::v1::varint::PayloadCursor;
 use crate::model::RecordSink;
 
 /// Bytes searched at a time for the next good block.
@@ -23,15 +23,15 @@ const GIVEN_UP: &str = "too much looks like a block and is none: what follows wa
 
 /// A trace open for reading.
 #[derive(Debug)]
-pub struct Reader {
+pub struct TraceReader {
     path: PathBuf,
-    window: Window,
+    window: TraceWindow,
     version: u16,
 }
 
-impl Reader {
+impl TraceReader {
     /// Opens the trace at `path`, which may still be growing.
-    pub fn open(path: impl AsRef<Path>) -> Result<Reader, ReadError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<TraceReader, ReadError> {
         let path = path.as_ref().to_owned();
         let open = |source| ReadError::Open { path: path.clone(), source };
         // Looked at before it is opened: opening a pipe would wait for its other end.
@@ -41,15 +41,15 @@ impl Reader {
             return Err(ReadError::NotAFile { path, what });
         }
         let file = File::open(&path).map_err(open)?;
-        Reader::new(path, Window::of(file))
+        TraceReader::new(path, TraceWindow::new(file))
     }
 
     /// Opens a trace that is in memory.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Reader, ReadError> {
-        Reader::new("(memory)".into(), Window::Memory(bytes.into()))
+    pub fn from_bytes(bytes: &[u8]) -> Result<TraceReader, ReadError> {
+        TraceReader::new("(memory)".into(), TraceWindow::Memory(bytes.into()))
     }
 
-    fn new(path: PathBuf, mut window: Window) -> Result<Reader, ReadError> {
+    fn new(path: PathBuf, mut window: TraceWindow) -> Result<TraceReader, ReadError> {
         let length = match window.length() {
             Ok(length) => length,
             Err(source) => return Err(ReadError::Open { path, source }),
@@ -65,14 +65,14 @@ impl Reader {
         }
         let magic = seen.min(MAGIC.len());
         if head[..magic] != MAGIC[..magic] {
-            let looks_like = looks_like(&head[..seen]);
+            let looks_like = guess_format(&head[..seen]);
             return Err(ReadError::NotATrace { path, looks_like });
         }
         if seen < FILE_HEAD {
             return Err(ReadError::HeadCut { path, bytes: length });
         }
         match u16::from_le_bytes([head[8], head[9]]) {
-            version @ v1::VERSION => Ok(Reader { path, window, version }),
+            version @ v1::VERSION => Ok(TraceReader { path, window, version }),
             0 => Err(ReadError::NotATrace {
                 path,
                 looks_like: "a trace of version 0, which never existed",
@@ -98,7 +98,7 @@ impl Reader {
     /// Gives every record of every whole good block to `sink`, in the order written.
     ///
     /// Each call begins anew, and ends where the file ended when it began.
-    pub fn replay(&mut self, sink: &mut dyn RecordSink) -> Result<Summary, ReadError> {
+    pub fn replay(&mut self, sink: &mut dyn RecordSink) -> Result<ReplaySummary, ReadError> {
         self.replay_with(sink, &mut |_| ControlFlow::Continue(()))
     }
 
@@ -106,43 +106,43 @@ impl Reader {
     pub fn replay_with(
         &mut self,
         sink: &mut dyn RecordSink,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Summary, ReadError> {
+        progress: &mut dyn FnMut(ReplayProgress) -> ControlFlow<()>,
+    ) -> Result<ReplaySummary, ReadError> {
         let total = self.length()?;
-        let opener = Opener::new().map_err(|source| ReadError::Decompressor { source })?;
+        let opener = BlockReader::new().map_err(|source| ReadError::Decompressor { source })?;
         Replay {
             path: &self.path,
             window: &mut self.window,
             total,
             opener,
-            decoder: Decoder::new(total),
-            tally: Tally::default(),
+            decoder: RecordDecoder::new(total),
+            tally: DecodeCounts::default(),
             next_block: 0,
             next_record: 0,
             in_damage: false,
             search_left: SEARCHED + 4 * total,
-            summary: Summary { version: self.version, bytes: total, ..Summary::default() },
+            summary: ReplaySummary { version: self.version, bytes: total, ..ReplaySummary::default() },
         }
         .run(sink, progress)
     }
 }
 
-fn unreadable(path: &Path, why: Unreadable, offset: u64, expected: u64) -> ReadError {
+fn unreadable(path: &Path, why: WindowError, offset: u64, expected: u64) -> ReadError {
     let path = path.to_owned();
     match why {
-        Unreadable::Failed(source) => ReadError::Read { path, offset, source },
-        Unreadable::Shrunk(bytes) => ReadError::Shrunk { path, bytes, expected },
+        WindowError::Failed(source) => ReadError::Read { path, offset, source },
+        WindowError::Shrunk(bytes) => ReadError::Shrunk { path, bytes, expected },
     }
 }
 
 /// One pass over a trace.
 struct Replay<'a> {
     path: &'a Path,
-    window: &'a mut Window,
+    window: &'a mut TraceWindow,
     total: u64,
-    opener: Opener,
-    decoder: Decoder,
-    tally: Tally,
+    opener: BlockReader,
+    decoder: RecordDecoder,
+    tally: DecodeCounts,
     /// What the next block's head has to say, if nothing is missing.
     next_block: u64,
     next_record: u64,
@@ -150,11 +150,11 @@ struct Replay<'a> {
     in_damage: bool,
     /// Bytes that may still be checked in vain in search of a good block.
     search_left: u64,
-    summary: Summary,
+    summary: ReplaySummary,
 }
 
 /// What stands at an offset.
-enum Found {
+enum ScanResult {
     /// A block whose checksum holds, of so many compressed bytes.
     Block(usize),
     /// Less than its length says; no good block follows.
@@ -167,17 +167,17 @@ impl Replay<'_> {
     fn run(
         mut self,
         sink: &mut dyn RecordSink,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Summary, ReadError> {
+        progress: &mut dyn FnMut(ReplayProgress) -> ControlFlow<()>,
+    ) -> Result<ReplaySummary, ReadError> {
         let mut at = FILE_HEAD as u64;
         while at < self.total && self.tally.end.is_none() {
-            match self.look(at)? {
-                Found::Block(length) => {
+            match self.scan_at(at)? {
+                ScanResult::Block(length) => {
                     self.block(at, length, sink)?;
                     at += (BLOCK_HEAD + length) as u64;
                 }
-                Found::Unfinished => break,
-                Found::Damage(why) => {
+                ScanResult::Unfinished => break,
+                ScanResult::Damage(why) => {
                     self.damaged(at, why);
                     match self.next_block_after(at)? {
                         Some(next) => at = next,
@@ -190,7 +190,7 @@ impl Replay<'_> {
                     }
                 }
             }
-            let now = Progress { bytes: at, total: self.total, records: self.tally.records };
+            let now = ReplayProgress { bytes: at, total: self.total, records: self.tally.records };
             if progress(now).is_break() {
                 self.summary.stopped = true;
                 break;
@@ -215,32 +215,32 @@ impl Replay<'_> {
     }
 
     /// What the eight bytes at `at` claim, if they are there and a block could claim it.
-    fn claim(&mut self, at: u64) -> Result<Option<Claim>, ReadError> {
+    fn header_at(&mut self, at: u64) -> Result<Option<BlockHeader>, ReadError> {
         let mut head = [0; BLOCK_HEAD];
         head.copy_from_slice(self.bytes(at, BLOCK_HEAD)?);
-        Ok(Claim::read(head))
+        Ok(BlockHeader::read(head))
     }
 
-    fn look(&mut self, at: u64) -> Result<Found, ReadError> {
+    fn scan_at(&mut self, at: u64) -> Result<ScanResult, ReadError> {
         let left = self.total - at;
         if left < BLOCK_HEAD as u64 {
-            return Ok(Found::Unfinished);
+            return Ok(ScanResult::Unfinished);
         }
-        let Some(claim) = self.claim(at)? else {
-            return Ok(Found::Damage("a block states an impossible length"));
+        let Some(claim) = self.header_at(at)? else {
+            return Ok(ScanResult::Damage("a block states an impossible length"));
         };
         let body = at + BLOCK_HEAD as u64;
         if claim.length as u64 > self.total - body {
             // An unfinished block, or a whole one whose length is wrong: then others follow it.
             return Ok(match self.next_block_after(at)? {
-                Some(_) => Found::Damage("a block states a length beyond the file's end"),
-                None if self.search_left == 0 => Found::Damage(GIVEN_UP),
-                None => Found::Unfinished,
+                Some(_) => ScanResult::Damage("a block states a length beyond the file's end"),
+                None if self.search_left == 0 => ScanResult::Damage(GIVEN_UP),
+                None => ScanResult::Unfinished,
             });
         }
         Ok(match claim.holds(self.bytes(body, claim.length)?) {
-            true => Found::Block(claim.length),
-            false => Found::Damage("a block's checksum does not match its bytes"),
+            true => ScanResult::Block(claim.length),
+            false => ScanResult::Damage("a block's checksum does not match its bytes"),
         })
     }
 
@@ -259,7 +259,7 @@ impl Replay<'_> {
             {
                 let body = from + (skip + found) as u64;
                 let start = body - BLOCK_HEAD as u64;
-                if let Some(claim) = self.claim(start)?
+                if let Some(claim) = self.header_at(start)?
                     && claim.length as u64 <= self.total - body
                 {
                     if claim.holds(self.bytes(body, claim.length)?) {
@@ -281,7 +281,7 @@ impl Replay<'_> {
     fn damaged(&mut self, offset: u64, why: &'static str) {
         self.in_damage = true;
         self.summary.damaged_places += 1;
-        self.summary.first_damage.get_or_insert(Damage { offset, why });
+        self.summary.first_damage.get_or_insert(TraceDamage { offset, why });
     }
 
     /// Reads the block at `at`, whose checksum holds.
@@ -296,17 +296,17 @@ impl Replay<'_> {
             .window
             .bytes(body, length, self.total)
             .map_err(|why| unreadable(self.path, why, body, self.total))?;
-        let payload = match self.opener.open(compressed) {
+        let payload = match self.opener.read(compressed) {
             Ok(payload) => payload,
-            Err(Unsound(why)) => {
+            Err(BlockError(why)) => {
                 self.damaged(at, why);
                 return Ok(());
             }
         };
-        let mut cursor = Cursor(payload);
-        let head = match Decoder::head(&mut cursor) {
+        let mut cursor = PayloadCursor(payload);
+        let head = match RecordDecoder::head(&mut cursor) {
             Ok(head) => head,
-            Err(v1::Malformed(why)) => {
+            Err(v1::MalformedPayload(why)) => {
                 self.damaged(at, why);
                 return Ok(());
             }
@@ -324,12 +324,12 @@ impl Replay<'_> {
         self.summary.lost_blocks += head.number - self.next_block;
         self.summary.lost_records += head.records - self.next_record;
         self.next_block = head.number.saturating_add(1);
-        let read = |t: &Tally| t.records + t.dropped + t.unknown_tags;
+        let read = |t: &DecodeCounts| t.records + t.dropped + t.unknown_tags;
         self.next_record = head.records.saturating_add(read(&self.tally) - read(&before));
         match outcome {
             Ok(()) => self.summary.blocks += 1,
-            Err(Stopped::Sink(source)) => return Err(ReadError::Sink { source }),
-            Err(Stopped::Malformed(v1::Malformed(why))) => self.damaged(at, why),
+            Err(DecodeStop::Sink(source)) => return Err(ReadError::Sink { source }),
+            Err(DecodeStop::Malformed(v1::MalformedPayload(why))) => self.damaged(at, why),
         }
         Ok(())
     }

@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::CreateError;
-use super::writer::Writer;
+use super::writer::TraceWriter;
 use crate::files;
 use crate::model::{Nanos, Record, RecordSink};
 
 /// The end of a segment's name.
 pub(super) const SUFFIX: &str = "memspy";
 /// So many segments make up what is kept: one more, at most, is what is too much.
-const SEGMENTS: u64 = 8;
+const SEGMENT_COUNT: u64 = 8;
 /// Segments are not shorter than this.
-const SHORTEST: Duration = Duration::from_millis(100);
+const MIN_SEGMENT_DURATION: Duration = Duration::from_millis(100);
 /// Blocks of segments are not made smaller than this for the sake of a given size: small ones compress badly.
-const SMALLEST_BLOCK: u64 = 4 << 10;
+const MIN_BLOCK_BYTES: u64 = 4 << 10;
 
 /// How much of a recording is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
+pub enum Retention {
     /// At least the last so long.
     Time(Duration),
     /// At most so many bytes on the disk, and one segment. Where what a segment begins with is larger than that (a job of
@@ -32,31 +32,31 @@ pub enum Keep {
     Either(Duration, u64),
 }
 
-impl Keep {
+impl Retention {
     /// So long, if a time was given.
     fn time(self) -> Option<Duration> {
         match self {
-            Keep::Time(time) | Keep::Either(time, _) => Some(time),
-            Keep::Bytes(_) => None,
+            Retention::Time(time) | Retention::Either(time, _) => Some(time),
+            Retention::Bytes(_) => None,
         }
     }
 
     /// So many bytes, if a size was given.
     fn bytes(self) -> Option<u64> {
         match self {
-            Keep::Bytes(bytes) | Keep::Either(_, bytes) => Some(bytes),
-            Keep::Time(_) => None,
+            Retention::Bytes(bytes) | Retention::Either(_, bytes) => Some(bytes),
+            Retention::Time(_) => None,
         }
     }
 
     /// Both bounds; of two of a kind the narrower one.
-    pub fn and(self, other: Keep) -> Keep {
+    pub fn and(self, other: Retention) -> Retention {
         let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         let time = self.time().into_iter().chain(other.time()).min();
         match (time, least(self.bytes(), other.bytes())) {
-            (Some(time), Some(bytes)) => Keep::Either(time, bytes),
-            (Some(time), None) => Keep::Time(time),
-            (None, Some(bytes)) => Keep::Bytes(bytes),
+            (Some(time), Some(bytes)) => Retention::Either(time, bytes),
+            (Some(time), None) => Retention::Time(time),
+            (None, Some(bytes)) => Retention::Bytes(bytes),
             (None, None) => self,
         }
     }
@@ -64,7 +64,7 @@ impl Keep {
 
 /// Which bound made something go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
+pub enum RetentionLimit {
     /// What was dropped was older than what is to be kept.
     Time,
     /// There was no room for it.
@@ -73,22 +73,22 @@ pub enum Bound {
 
 /// Segments in a folder of their own, each of them a trace.
 ///
-/// A segment begins with how things stand ([`Ring::begin`] and the records up to [`Ring::opened`]), so it says all
+/// A segment begins with how things stand ([`TraceRing::begin`] and the records up to [`TraceRing::opened`]), so it says all
 /// by itself. Whatever ends memspy, the segments stay and are readable.
-pub struct Ring {
+pub struct TraceRing {
     folder: PathBuf,
-    keep: Keep,
-    done: VecDeque<Segment>,
-    open: Option<(Segment, Writer<File>)>,
+    keep: Retention,
+    done: VecDeque<RingSegment>,
+    open: Option<(RingSegment, TraceWriter<File>)>,
     number: u64,
-    most: u64,
+    max_bytes: u64,
     /// What made the last segment go that went.
-    bound: Option<Bound>,
+    bound: Option<RetentionLimit>,
 }
 
 /// A segment on the disk.
 #[derive(Debug)]
-struct Segment {
+struct RingSegment {
     path: PathBuf,
     from: Nanos,
     bytes: u64,
@@ -96,12 +96,12 @@ struct Segment {
     opening: u64,
 }
 
-impl Ring {
+impl TraceRing {
     /// Makes the folder of a ring. One that is there already is refused, or with `overwrite` emptied of segments.
     ///
     /// # Errors
     /// The folder is there, or cannot be made.
-    pub fn create(folder: &Path, keep: Keep, overwrite: bool) -> Result<Ring, CreateError> {
+    pub fn create(folder: &Path, keep: Retention, overwrite: bool) -> Result<TraceRing, CreateError> {
         let path = || folder.to_owned();
         let create = |source| CreateError::Create { path: path(), source };
         match files::create_folder(folder) {
@@ -117,13 +117,13 @@ impl Ring {
             }
             Err(error) => return Err(create(error)),
         }
-        Ok(Ring {
+        Ok(TraceRing {
             folder: folder.to_owned(),
             keep,
             done: VecDeque::new(),
             open: None,
             number: 0,
-            most: 0,
+            max_bytes: 0,
             bound: None,
         })
     }
@@ -145,15 +145,15 @@ impl Ring {
         self.drop_oldest(now)?;
         self.number += 1;
         let path = self.folder.join(format!("{:08}.{SUFFIX}", self.number));
-        let mut writer = Writer::create(&path, false).map_err(io::Error::other)?;
+        let mut writer = TraceWriter::create(&path, false).map_err(io::Error::other)?;
         if self.number == 1 {
             writer = writer.with_early_blocks();
         }
         // A segment that is full must not wait for a second of recorded time: by then it may be twice as large.
         if let Some(bytes) = self.keep.bytes() {
-            writer = writer.in_blocks_of((bytes / SEGMENTS).max(SMALLEST_BLOCK) as usize);
+            writer = writer.in_blocks_of((bytes / SEGMENT_COUNT).max(MIN_BLOCK_BYTES) as usize);
         }
-        self.open = Some((Segment { path, from: now, bytes: 0, opening: 0 }, writer));
+        self.open = Some((RingSegment { path, from: now, bytes: 0, opening: 0 }, writer));
         Ok(())
     }
 
@@ -177,17 +177,17 @@ impl Ring {
         let grown = writer.bytes_written().saturating_sub(segment.opening);
         let worth = grown >= segment.opening;
         let by_time = self.keep.time().is_some_and(|time| {
-            let length = (time / SEGMENTS as u32).max(SHORTEST);
+            let length = (time / SEGMENT_COUNT as u32).max(MIN_SEGMENT_DURATION);
             age >= length && (worth || age >= 4 * length)
         });
-        by_time || self.keep.bytes().is_some_and(|bytes| worth && grown >= bytes / SEGMENTS)
+        by_time || self.keep.bytes().is_some_and(|bytes| worth && grown >= bytes / SEGMENT_COUNT)
     }
 
     /// Whether the next segment has been due for so long at `now` that it has to begin at any price.
     pub fn is_overdue(&self, now: Nanos) -> bool {
         let Some((segment, writer)) = &self.open else { return true };
         let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
-        let by_time = |time: Duration| age >= time.max(SHORTEST * SEGMENTS as u32);
+        let by_time = |time: Duration| age >= time.max(MIN_SEGMENT_DURATION * SEGMENT_COUNT as u32);
         let by_bytes = |bytes: u64| writer.bytes_written() >= segment.opening + bytes / 4;
         self.keep.time().is_some_and(by_time) || self.keep.bytes().is_some_and(by_bytes)
     }
@@ -201,7 +201,7 @@ impl Ring {
             writer.flush()?;
             segment.bytes = writer.bytes_written();
         }
-        self.most = self.most.max(self.bytes());
+        self.max_bytes = self.max_bytes.max(self.bytes());
         Ok(())
     }
 
@@ -218,8 +218,8 @@ impl Ring {
     }
 
     /// Most bytes that there ever were on the disk.
-    pub fn most_bytes(&self) -> u64 {
-        self.most
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes
     }
 
     /// Segments begun so far.
@@ -228,7 +228,7 @@ impl Ring {
     }
 
     /// What made the oldest of what was recorded go last; `None` while all of it is kept.
-    pub fn bound(&self) -> Option<Bound> {
+    pub fn bound(&self) -> Option<RetentionLimit> {
         self.bound
     }
 
@@ -247,7 +247,7 @@ impl Ring {
     }
 
     fn drop_oldest(&mut self, now: Nanos) -> io::Result<()> {
-        self.most = self.most.max(self.bytes());
+        self.max_bytes = self.max_bytes.max(self.bytes());
         loop {
             // The newest whole segment stays: the one after it may have just begun.
             // What comes after the oldest is enough.
@@ -258,8 +258,8 @@ impl Ring {
             };
             let bound = match self.keep {
                 _ if self.done.len() < 2 => None,
-                keep if keep.time().is_some_and(old) => Some(Bound::Time),
-                keep if keep.bytes().is_some_and(|most| self.bytes() > most) => Some(Bound::Bytes),
+                keep if keep.time().is_some_and(old) => Some(RetentionLimit::Time),
+                keep if keep.bytes().is_some_and(|most| self.bytes() > most) => Some(RetentionLimit::Bytes),
                 _ => None,
             };
             let Some(bound) = bound else { return Ok(()) };
@@ -270,7 +270,7 @@ impl Ring {
     }
 }
 
-impl RecordSink for Ring {
+impl RecordSink for TraceRing {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         let Some((_, writer)) = &mut self.open else {
             return Err(io::Error::other("no segment of the recording has begun"));
@@ -279,7 +279,7 @@ impl RecordSink for Ring {
         writer.record(record)?;
         let grown = writer.bytes_written() > before;
         if grown {
-            self.most = self.most.max(self.bytes());
+            self.max_bytes = self.max_bytes.max(self.bytes());
             let now = record.time();
             // A ring of a given size gives room as soon as it is needed, one of a given time when a segment begins.
             if let (Some(_), Some(now)) = (self.keep.bytes(), now) {

@@ -5,38 +5,38 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::error::ReadError;
-use super::reader::Reader;
-use crate::model::{Record, RecordSink, Start};
+use super::reader::TraceReader;
+use crate::model::{Record, RecordSink, RecordingStart};
 
 /// A segment to be read.
-pub(super) struct Found {
+pub(super) struct FoundSegment {
     pub(super) path: PathBuf,
     /// What to call it: the name of its file.
     pub(super) name: String,
     /// What is missing between the one before and this one.
     pub(super) before: Option<String>,
     /// The segment open for reading, or why it cannot be.
-    pub(super) reader: Result<Reader, ReadError>,
+    pub(super) reader: Result<TraceReader, ReadError>,
 }
 
 /// The segments of a recording in their order.
-pub(super) struct Sequence {
-    pub(super) found: Vec<Found>,
+pub(super) struct SegmentSequence {
+    pub(super) found: Vec<FoundSegment>,
     /// What is wrong with other files.
     pub(super) warnings: Vec<String>,
 }
 
 /// A file open for reading, with what it says was recorded.
-type Opened = Result<(Reader, Option<Start>), ReadError>;
+type Opened = Result<(TraceReader, Option<RecordingStart>), ReadError>;
 
 /// The segments of the recording that most of `paths` belong to.
 ///
 /// # Errors
 /// None of them can be read: that of the first.
-pub(super) fn chosen(paths: &[PathBuf]) -> Result<Sequence, ReadError> {
+pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
     let mut all: Vec<(PathBuf, Opened)> = Vec::new();
     for path in paths {
-        all.push((path.clone(), Reader::open(path).and_then(started)));
+        all.push((path.clone(), TraceReader::open(path).and_then(started)));
     }
     let starts = || all.iter().filter_map(|(_, read)| read.as_ref().ok()?.1.as_ref());
     // Of two that have as many, the later one: the ring's own is the one that was written last.
@@ -50,12 +50,12 @@ pub(super) fn chosen(paths: &[PathBuf]) -> Result<Sequence, ReadError> {
         // Killed before the first head was written: there is nothing, and nothing is damaged.
         return match error {
             ReadError::Empty { .. } | ReadError::HeadCut { .. } => {
-                Ok(Sequence { found: Vec::new(), warnings: Vec::new() })
+                Ok(SegmentSequence { found: Vec::new(), warnings: Vec::new() })
             }
             error => Err(error),
         };
     }
-    let mut sequence = Sequence { found: Vec::new(), warnings: Vec::new() };
+    let mut sequence = SegmentSequence { found: Vec::new(), warnings: Vec::new() };
     let mut last: Option<u64> = None;
     for (path, read) in all {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -82,7 +82,7 @@ pub(super) fn chosen(paths: &[PathBuf]) -> Result<Sequence, ReadError> {
             _ => None,
         };
         last = number.or(last);
-        sequence.found.push(Found { path, name, before, reader });
+        sequence.found.push(FoundSegment { path, name, before, reader });
     }
     Ok(sequence)
 }
@@ -93,9 +93,9 @@ fn number(path: &Path) -> Option<u64> {
 }
 
 /// A segment with what it says was recorded; `None` where that is lost.
-fn started(mut reader: Reader) -> Opened {
-    struct First(Option<Start>);
-    impl RecordSink for First {
+fn started(mut reader: TraceReader) -> Opened {
+    struct StartSink(Option<RecordingStart>);
+    impl RecordSink for StartSink {
         fn record(&mut self, record: &Record) -> io::Result<()> {
             match record {
                 Record::Start(start) => {
@@ -107,7 +107,7 @@ fn started(mut reader: Reader) -> Opened {
             }
         }
     }
-    let mut first = First(None);
+    let mut first = StartSink(None);
     match reader.replay_with(&mut first, &mut |_| ControlFlow::Break(())) {
         Ok(_) | Err(ReadError::Sink { .. }) => Ok((reader, first.0)),
         Err(error) => Err(error),

@@ -1,7 +1,7 @@
 //! What a file that is no trace looks like, judged by its first bytes.
 
 /// The kind of file that begins with `head`, for an error message.
-pub(crate) fn looks_like(head: &[u8]) -> &'static str {
+pub(crate) fn guess_format(head: &[u8]) -> &'static str {
     const KNOWN: [(&[u8], &str); 13] = [
         (b"MEMSPY\n", "a trace whose line ends were changed by a transfer in text mode"),
         (&[0x1F, 0x8B], "a gzip file (is it a compressed trace?)"),
@@ -34,7 +34,7 @@ pub(crate) fn looks_like(head: &[u8]) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::looks_like;
+    use super::guess_format;
 
     #[test]
     fn common_files_are_recognised() {
@@ -49,7 +49,7 @@ mod tests {
             (b"\0\0\0", "zeros"),
             (b"\x00\x01\x02", "binary"),
         ] {
-            assert!(looks_like(head).contains(name), "{head:?}: {}", looks_like(head));
+            assert!(guess_format(head).contains(name), "{head:?}: {}", guess_format(head));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What became of a trace's bytes when it was replayed.
 
-use crate::model::End;
+use crate::model::RecordingEnd;
 
 /// What a replay found, for the lines a report prints about its source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Summary {
+pub struct ReplaySummary {
     /// Format version of the file.
     pub version: u16,
     /// Records given to the sink.
@@ -26,18 +26,18 @@ pub struct Summary {
     /// Records that could be read but left out, because they use a definition lost in a damaged block.
     pub dropped_records: u64,
     /// The first damage.
-    pub first_damage: Option<Damage>,
+    pub first_damage: Option<TraceDamage>,
     /// Bytes after the last good block: a block not finished when the recorder died, or being written.
     pub unfinished_bytes: u64,
     /// Whether the trailer was seen; `false` when the recording ended abruptly or goes on.
     pub complete: bool,
     /// The trailer.
-    pub end: Option<End>,
+    pub end: Option<RecordingEnd>,
     /// Whether the caller ended the replay.
     pub stopped: bool,
 }
 
-impl Summary {
+impl ReplaySummary {
     /// Whether every record written was given to the sink.
     pub fn is_whole(&self) -> bool {
         self.complete
@@ -49,7 +49,7 @@ impl Summary {
 
 /// A place where a trace is damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damage {
+pub struct TraceDamage {
     /// Where in the file, in bytes from its start.
     pub offset: u64,
     /// What is wrong there.
@@ -58,7 +58,7 @@ pub struct Damage {
 
 /// How far a replay has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct ReplayProgress {
     /// Bytes of the file behind it.
     pub bytes: u64,
     /// Bytes of the file in all.

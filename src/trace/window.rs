@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 /// Bytes read at a time, unless one block is larger. What is read stays as it is whatever becomes of the file, which a
 /// mapped stretch does not: the kernel ends a program that looks at a mapped page which another one has cut off.
-const SPAN: u64 = 1 << 20;
+const WINDOW_BYTES: u64 = 1 << 20;
 
 /// Why bytes could not be had.
 #[derive(Debug)]
-pub(crate) enum Unreadable {
+pub(crate) enum WindowError {
     /// The system refused.
     Failed(io::Error),
     /// The file has become shorter: its length now.
@@ -20,7 +20,7 @@ pub(crate) enum Unreadable {
 
 /// The bytes of a trace.
 #[derive(Debug)]
-pub(crate) enum Window {
+pub(crate) enum TraceWindow {
     /// A file, of which a stretch is in memory.
     File {
         /// The file.
@@ -34,17 +34,17 @@ pub(crate) enum Window {
     Memory(Arc<[u8]>),
 }
 
-impl Window {
+impl TraceWindow {
     /// A file of which nothing has been read.
-    pub(crate) fn of(file: File) -> Window {
-        Window::File { file, start: 0, stretch: Vec::new() }
+    pub(crate) fn new(file: File) -> TraceWindow {
+        TraceWindow::File { file, start: 0, stretch: Vec::new() }
     }
 
     /// Bytes there are now.
     pub(crate) fn length(&self) -> io::Result<u64> {
         match self {
-            Window::File { file, .. } => Ok(file.metadata()?.len()),
-            Window::Memory(bytes) => Ok(bytes.len() as u64),
+            TraceWindow::File { file, .. } => Ok(file.metadata()?.len()),
+            TraceWindow::Memory(bytes) => Ok(bytes.len() as u64),
         }
     }
 
@@ -54,24 +54,24 @@ impl Window {
         offset: u64,
         length: usize,
         total: u64,
-    ) -> Result<&[u8], Unreadable> {
+    ) -> Result<&[u8], WindowError> {
         let end = offset.saturating_add(length as u64);
         match self {
-            Window::Memory(bytes) => {
+            TraceWindow::Memory(bytes) => {
                 let found = bytes.get(offset as usize..end as usize);
-                found.ok_or(Unreadable::Shrunk(bytes.len() as u64))
+                found.ok_or(WindowError::Shrunk(bytes.len() as u64))
             }
-            Window::File { file, start, stretch } => {
+            TraceWindow::File { file, start, stretch } => {
                 // What is in memory is good, but of a file that is being cut not much else will be.
-                let now = file.metadata().map_err(Unreadable::Failed)?.len();
+                let now = file.metadata().map_err(WindowError::Failed)?.len();
                 if end > now {
-                    return Err(Unreadable::Shrunk(now));
+                    return Err(WindowError::Shrunk(now));
                 }
                 let inside = *start <= offset && end <= *start + stretch.len() as u64;
                 if !inside {
-                    let span = SPAN.max(length as u64).min(total.saturating_sub(offset));
+                    let span = WINDOW_BYTES.max(length as u64).min(total.saturating_sub(offset));
                     stretch.clear();
-                    if span as usize > stretch.capacity() || stretch.capacity() as u64 > 2 * SPAN {
+                    if span as usize > stretch.capacity() || stretch.capacity() as u64 > 2 * WINDOW_BYTES {
                         // The old stretch goes first, so that never two are held.
                         *stretch = Vec::with_capacity(span as usize);
                     }
@@ -81,14 +81,14 @@ impl Window {
                         stretch.clear();
                         return Err(match error.kind() {
                             io::ErrorKind::UnexpectedEof => {
-                                Unreadable::Shrunk(file.metadata().map_or(0, |file| file.len()))
+                                WindowError::Shrunk(file.metadata().map_or(0, |file| file.len()))
                             }
-                            _ => Unreadable::Failed(error),
+                            _ => WindowError::Failed(error),
                         });
                     }
                 }
                 let from = (offset - *start) as usize;
-                stretch.get(from..from + length).ok_or(Unreadable::Shrunk(total))
+                stretch.get(from..from + length).ok_or(WindowError::Shrunk(total))
             }
         }
     }

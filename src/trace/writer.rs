@@ -5,21 +5,21 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::envelope::{MAGIC, Sealer};
+use super::block::{MAGIC, BlockWriter};
 use super::error::CreateError;
 use super::wire::v1;
-use super::wire::v1::encode::{Encoder, Rejected};
-use crate::files::Creation;
+use super::wire::v1::encode::{RecordEncoder, RejectedRecord};
+use crate::files::FileCreation;
 use crate::model::{Nanos, Record, RecordSink};
 
 /// Payload bytes after which a block is written.
-const FULL: usize = 256 << 10;
+const MAX_BLOCK_BYTES: usize = 256 << 10;
 /// Recorded time after which a block is written.
-const AGE: u64 = 1_000_000_000;
+const MAX_BLOCK_AGE: u64 = 1_000_000_000;
 /// The same for the first blocks of a recording that may be killed at any moment: each of them may last twice as long as the one before.
 const FIRST_AGE: u64 = 100_000_000;
 /// Effort of the compressor: more costs time on the recording machine for a few per cent.
-const LEVEL: i32 = 6;
+const ZSTD_LEVEL: i32 = 6;
 
 /// Writes records as a trace, block by block.
 ///
@@ -27,10 +27,10 @@ const LEVEL: i32 = 6;
 /// are in it, and when [`Self::flush`] is called. When nothing is recorded for a while, what is buffered waits: a recorder calls
 /// [`Self::flush_if_older_than`] from its loop. After an error nothing more is written, every later
 /// call fails, and the file is readable up to its last whole block.
-pub struct Writer<W: Write> {
+pub struct TraceWriter<W: Write> {
     to: W,
-    encoder: Encoder,
-    sealer: Sealer,
+    encoder: RecordEncoder,
+    sealer: BlockWriter,
     block: Vec<u8>,
     /// Payload bytes after which a block is written.
     full: usize,
@@ -45,7 +45,7 @@ pub struct Writer<W: Write> {
 
 /// What a finished trace holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenTrace {
     /// Bytes of the file.
     pub bytes: u64,
     /// Blocks in it.
@@ -54,38 +54,38 @@ pub struct Written {
     pub records: u64,
 }
 
-impl Writer<File> {
+impl TraceWriter<File> {
     /// Creates the trace at `path`, for its owner only.
     ///
     /// An existing file is refused, or with `overwrite` replaced: readers that have the old one open
     /// keep it. A pipe or a device is written to as it is.
     pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self, CreateError> {
-        Writer::create_as(path, Creation::replacing(overwrite))
+        TraceWriter::create_as(path, FileCreation::replacing(overwrite))
     }
 
     /// The same, with a mode of its own.
-    pub fn create_as(path: impl AsRef<Path>, creation: Creation) -> Result<Self, CreateError> {
+    pub fn create_as(path: impl AsRef<Path>, creation: FileCreation) -> Result<Self, CreateError> {
         let path = path.as_ref();
         let create = |source| CreateError::Create { path: path.to_owned(), source };
         let file = creation.create(path).map_err(|error| CreateError::from_place(path, error))?;
-        Writer::new(file).map_err(create)
+        TraceWriter::new(file).map_err(create)
     }
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> TraceWriter<W> {
     /// Writes the file's head to `to`, and then what is recorded.
     pub fn new(mut to: W) -> io::Result<Self> {
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(&v1::VERSION.to_le_bytes());
         to.write_all(&head)?;
         to.flush()?;
-        Ok(Writer {
+        Ok(TraceWriter {
             to,
-            encoder: Encoder::new().map_err(rejected)?,
-            sealer: Sealer::new(LEVEL)?,
+            encoder: RecordEncoder::new().map_err(rejected)?,
+            sealer: BlockWriter::new(ZSTD_LEVEL)?,
             block: Vec::new(),
-            full: FULL,
-            age: AGE,
+            full: MAX_BLOCK_BYTES,
+            age: MAX_BLOCK_AGE,
             since: None,
             bytes: head.len() as u64,
             blocks: 0,
@@ -139,10 +139,10 @@ impl<W: Write> Writer<W> {
 
     /// Writes what is left and gives back the file. Without [`Record::End`] before, the trace has no
     /// trailer and counts as ended abruptly.
-    pub fn finish(mut self) -> io::Result<(W, Written)> {
+    pub fn finish(mut self) -> io::Result<(W, WrittenTrace)> {
         self.flush()?;
         let written =
-            Written { bytes: self.bytes, blocks: self.blocks, records: self.encoder.records() };
+            WrittenTrace { bytes: self.bytes, blocks: self.blocks, records: self.encoder.records() };
         Ok((self.to, written))
     }
 
@@ -163,7 +163,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn write_block(&mut self) -> io::Result<()> {
-        self.sealer.seal(self.encoder.payload(), &mut self.block)?;
+        self.sealer.write(self.encoder.payload(), &mut self.block)?;
         self.to.write_all(&self.block)?;
         self.to.flush()?;
         self.bytes += self.block.len() as u64;
@@ -172,7 +172,7 @@ impl<W: Write> Writer<W> {
         self.encoder.next_block().map_err(rejected)
     }
 
-    fn take(&mut self, record: &Record) -> io::Result<()> {
+    fn write_record(&mut self, record: &Record) -> io::Result<()> {
         let ends = matches!(record, Record::End(_));
         if ends {
             // The trailer stands in a block of its own.
@@ -186,17 +186,17 @@ impl<W: Write> Writer<W> {
         let since = *self.since.get_or_insert(now);
         let full = self.encoder.payload().len() >= self.full;
         if ends || full || now.saturating_sub(since) >= self.age {
-            self.age = AGE.min(2 * self.age);
+            self.age = MAX_BLOCK_AGE.min(2 * self.age);
             self.flush()?;
         }
         Ok(())
     }
 }
 
-impl<W: Write> RecordSink for Writer<W> {
+impl<W: Write> RecordSink for TraceWriter<W> {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         self.check()?;
-        let taken = self.take(record);
+        let taken = self.write_record(record);
         self.note(taken)
     }
 
@@ -205,6 +205,6 @@ impl<W: Write> RecordSink for Writer<W> {
     }
 }
 
-fn rejected(why: Rejected) -> io::Error {
+fn rejected(why: RejectedRecord) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::KeyEvent;
 
 use super::draw::draw;
-use super::event_loop::{Shown, keys, show};
-use super::looking::Looking;
+use super::event_loop::{View, keys, show};
+use super::owner_poller::OwnerPoller;
 use super::palette::Palette;
-use super::picture::Picture;
+use super::view_model::ViewModel;
 use super::ranks::RankFacts;
-use super::recording::{Attach, Recorded};
-use super::screen::Screen;
-use super::state::{Asked, State};
+use super::recording::{AttachFn, LiveRecording};
+use super::screen::TerminalScreen;
+use super::state::{KeyAction, ViewState};
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
 use crate::sampler::LookOptions;
@@ -25,14 +25,14 @@ use crate::sampler::LookOptions;
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// How long the first picture waits for the first records.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 /// What is wanted of the view.
 #[derive(Debug, Clone)]
-pub struct Options {
-    /// The process, for looks at holders.
+pub struct TopOptions {
+    /// The process, for looks at owners.
     pub pid: u32,
     /// Whether it may be stopped for these.
-    pub holders: LookOptions,
+    pub owners: LookOptions,
     /// The device shown first; `None` for the one with the highest peak.
     pub gpu: Option<CudaIndex>,
     /// Between two pictures.
@@ -65,20 +65,20 @@ pub enum TopError {
 
 /// Shows the job until the user quits or `stop` is set. The terminal is taken once the job is attached to, and given back
 /// in any case.
-pub fn run(attach: Attach, options: &Options, stop: &AtomicBool) -> Result<(), TopError> {
+pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
     let recorded =
-        Recorded::start(attach, options.choice, options.host.clone()).map_err(TopError::Attach)?;
-    let mut screen = Screen::take()?;
+        LiveRecording::start(attach, options.choice, options.host.clone()).map_err(TopError::Attach)?;
+    let mut screen = TerminalScreen::enter()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
     // The first records come in a moment: better nothing than a picture without them.
     let began = Instant::now();
     while recorded.live().profile().ticks() == 0
         && recorded.ended().is_none()
-        && began.elapsed() < FIRST
+        && began.elapsed() < FIRST_FRAME_TIMEOUT
         && !stop.load(Ordering::Relaxed)
     {
-        std::thread::sleep(FIRST / 100);
+        std::thread::sleep(FIRST_FRAME_TIMEOUT / 100);
     }
     let mut view = OneView::new(recorded, options.pid, None, options);
     let shown = show(&mut view, &mut screen, &keys, stop);
@@ -92,10 +92,10 @@ pub fn run(attach: Attach, options: &Options, stop: &AtomicBool) -> Result<(), T
 
 /// One process: its recording, what the user has chosen, and the picture that follows from both.
 pub(super) struct OneView {
-    recorded: Recorded,
-    looking: Looking,
-    state: State,
-    picture: Picture,
+    recorded: LiveRecording,
+    looking: OwnerPoller,
+    state: ViewState,
+    picture: ViewModel,
     full_filenames: bool,
     palette: Palette,
     /// Whether the picture stood still at the last keys.
@@ -105,17 +105,17 @@ pub(super) struct OneView {
 impl OneView {
     /// The view of process `pid`, called `among` where others are shown beside it.
     pub(super) fn new(
-        recorded: Recorded,
+        recorded: LiveRecording,
         pid: u32,
         among: Option<String>,
-        options: &Options,
+        options: &TopOptions,
     ) -> OneView {
-        let mut state = State::new(options.gpu, options.interval);
+        let mut state = ViewState::new(options.gpu, options.interval);
         state.among = among;
         let picture = picture(&recorded, &mut state, options.full_filenames, false);
         OneView {
             recorded,
-            looking: Looking::at(pid, options.holders),
+            looking: OwnerPoller::at(pid, options.owners),
             state,
             picture,
             full_filenames: options.full_filenames,
@@ -124,7 +124,7 @@ impl OneView {
         }
     }
 
-    fn take(&mut self, whole: bool) {
+    fn update_view(&mut self, whole: bool) {
         self.picture = picture(&self.recorded, &mut self.state, self.full_filenames, whole);
     }
 
@@ -135,33 +135,33 @@ impl OneView {
         full_filenames: bool,
     ) -> Vec<RankFacts> {
         let ended = self.recorded.ended();
-        RankFacts::of(&self.recorded.live(), who, full_filenames, ended)
+        RankFacts::new(&self.recorded.live(), who, full_filenames, ended)
     }
 }
 
-impl Shown for OneView {
+impl View for OneView {
     fn refresh(&mut self) {
         if !self.state.frozen {
-            self.take(false);
+            self.update_view(false);
         }
     }
 
     fn follow_keys(&mut self) {
         if !self.state.frozen || !self.was_frozen {
             // A frozen picture has all that may be asked of it.
-            self.take(self.state.frozen);
+            self.update_view(self.state.frozen);
         }
         self.was_frozen = self.state.frozen;
     }
 
-    /// Of a look at holders.
-    fn news(&mut self) -> bool {
-        self.looking.take()
+    /// Of a look at owners.
+    fn poll(&mut self) -> bool {
+        self.looking.poll()
     }
 
-    fn key(&mut self, key: KeyEvent) -> Asked {
+    fn key(&mut self, key: KeyEvent) -> KeyAction {
         let asked = self.state.key(key);
-        if asked == Asked::LookAtHolders && self.picture.ended.is_none() {
+        if asked == KeyAction::ReadOwners && self.picture.ended.is_none() {
             self.looking.ask();
         }
         asked
@@ -171,17 +171,17 @@ impl Shown for OneView {
         self.state.interval
     }
 
-    fn draw(&mut self, screen: &mut Screen) -> io::Result<()> {
-        let holders = self.looking.holders();
+    fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()> {
+        let owners = self.looking.owners();
         let (picture, state, palette) = (&self.picture, &mut self.state, self.palette);
-        screen.draw(|frame| draw(frame, picture, &holders, state, palette))
+        screen.draw(|frame| draw(frame, picture, &owners, state, palette))
     }
 }
 
-fn picture(recorded: &Recorded, state: &mut State, full_filenames: bool, whole: bool) -> Picture {
+fn picture(recorded: &LiveRecording, state: &mut ViewState, full_filenames: bool, whole: bool) -> ViewModel {
     // Asked first: what is then in the profile is all that will come.
     let ended = recorded.ended();
-    let mut picture = Picture::of(&recorded.live(), state, full_filenames, whole);
+    let mut picture = ViewModel::new(&recorded.live(), state, full_filenames, whole);
     if let Some(how) = ended {
         picture.end(how);
     }

@@ -3,32 +3,32 @@
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use super::palette::{Palette, Part};
+use super::palette::{Palette, BarPart};
 use super::table::short_size;
-use crate::analysis::{LookDevice, OutsideTorch};
+use crate::analysis::{DeviceSnapshot, OutsideTorch};
 use crate::render;
 
 /// Narrower bars say nothing.
-const LEAST_BAR: usize = 8;
+const MIN_BAR_WIDTH: usize = 8;
 
 /// What a device's memory consists of, as far as it is known.
-fn parts(device: &LookDevice) -> [(Part, &'static str, &'static str, Option<u64>); 5] {
+fn parts(device: &DeviceSnapshot) -> [(BarPart, &'static str, &'static str, Option<u64>); 5] {
     let outside = match device.outside {
         OutsideTorch::Bytes(bytes) => Some(bytes),
         OutsideTorch::Unknown(_) => None,
     };
     [
-        (Part::Allocated, "allocated", "alloc", device.allocated),
-        (Part::Cached, "cached free", "cached", device.cached),
-        (Part::Outside, "outside PyTorch", "outside", outside),
-        (Part::Others, "other processes", "others", device.others),
-        (Part::Free, "free", "free", device.free),
+        (BarPart::Allocated, "allocated", "alloc", device.allocated),
+        (BarPart::Cached, "cached free", "cached", device.cached),
+        (BarPart::Outside, "outside PyTorch", "outside", outside),
+        (BarPart::Others, "other processes", "others", device.others),
+        (BarPart::Free, "free", "free", device.free),
     ]
 }
 
 /// The bar, `width` characters wide: name, bar, size of the device.
 pub(super) fn bar(
-    device: &LookDevice,
+    device: &DeviceSnapshot,
     width: usize,
     chosen: bool,
     palette: Palette,
@@ -51,19 +51,19 @@ pub(super) fn bar(
     }
     let taken = name.chars().count() + 1 + after.chars().count() + 2;
     let cells = width.saturating_sub(taken);
-    if cells < LEAST_BAR {
+    if cells < MIN_BAR_WIDTH {
         spans.push(Span::raw(after.trim_start().to_owned()));
         return Line::from(spans);
     }
     spans.push(Span::raw("["));
-    let mut segments: Vec<(Part, u64)> = parts(device)
+    let mut segments: Vec<(BarPart, u64)> = parts(device)
         .into_iter()
-        .filter(|(part, ..)| *part != Part::Free)
+        .filter(|(part, ..)| *part != BarPart::Free)
         .map(|(part, _, _, bytes)| (part, bytes.unwrap_or(0)))
         .collect();
     let known: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
     // In use, by a process that is not known.
-    segments.push((Part::Unknown, device.used.unwrap_or(0).saturating_sub(known)));
+    segments.push((BarPart::Unknown, device.used.unwrap_or(0).saturating_sub(known)));
     let (mut sum, mut drawn) = (0, 0);
     for (part, bytes) in segments {
         sum += bytes;
@@ -74,7 +74,7 @@ pub(super) fn bar(
             upto = (drawn + 1).min(cells);
         }
         let length = upto.saturating_sub(drawn);
-        spans.push(Span::styled(palette.glyph(part).repeat(length), palette.of(part)));
+        spans.push(Span::styled(palette.glyph(part).repeat(length), palette.bar_style(part)));
         drawn = drawn.max(upto);
     }
     spans.push(Span::raw(" ".repeat(cells - drawn)));
@@ -84,14 +84,14 @@ pub(super) fn bar(
 
 /// The parts in numbers, in at most `lines` lines of `width` characters; what does not fit is left out, the least first.
 pub(super) fn legend(
-    device: &LookDevice,
+    device: &DeviceSnapshot,
     width: usize,
     lines: usize,
     palette: Palette,
 ) -> Vec<Line<'static>> {
     let parts = parts(device);
-    let items = |(long, exact): (bool, bool)| -> Vec<(Part, String)> {
-        let item = |(part, name, short, bytes): &(Part, &str, &str, Option<u64>)| {
+    let items = |(long, exact): (bool, bool)| -> Vec<(BarPart, String)> {
+        let item = |(part, name, short, bytes): &(BarPart, &str, &str, Option<u64>)| {
             let size = match (bytes, exact) {
                 (None, _) => "unknown".to_owned(),
                 (Some(bytes), true) => render::bytes(*bytes),
@@ -107,14 +107,14 @@ pub(super) fn legend(
     }
     let mut items = items((false, false));
     if device.others == Some(0) {
-        items.retain(|(part, _)| *part != Part::Others);
+        items.retain(|(part, _)| *part != BarPart::Others);
     }
     if length(&items) > width && lines > 1 {
-        let last = items.iter().rposition(|(part, _)| *part == Part::Outside).unwrap_or(1);
+        let last = items.iter().rposition(|(part, _)| *part == BarPart::Outside).unwrap_or(1);
         let rest = items.split_off(last);
         return vec![spans(&items, palette), spans(&rest, palette)];
     }
-    for least in [Part::Others, Part::Outside, Part::Free, Part::Cached] {
+    for least in [BarPart::Others, BarPart::Outside, BarPart::Free, BarPart::Cached] {
         if length(&items) > width {
             items.retain(|(part, _)| *part != least);
         }
@@ -123,22 +123,22 @@ pub(super) fn legend(
 }
 
 /// A glyph and a space before each, two spaces between two.
-fn length(items: &[(Part, String)]) -> usize {
+fn length(items: &[(BarPart, String)]) -> usize {
     items.iter().map(|(_, text)| text.chars().count() + 4).sum::<usize>().saturating_sub(2)
 }
 
-fn spans(items: &[(Part, String)], palette: Palette) -> Line<'static> {
+fn spans(items: &[(BarPart, String)], palette: Palette) -> Line<'static> {
     let mut spans = Vec::new();
     for (i, (part, text)) in items.iter().enumerate() {
         if i > 0 {
             spans.push(Span::raw("  "));
         }
         let glyph = match (part, palette.unicode) {
-            (Part::Free, true) => "·",
-            (Part::Free, false) => ".",
+            (BarPart::Free, true) => "·",
+            (BarPart::Free, false) => ".",
             _ => palette.glyph(*part),
         };
-        spans.push(Span::styled(glyph, palette.of(*part)));
+        spans.push(Span::styled(glyph, palette.bar_style(*part)));
         spans.push(Span::raw(format!(" {text}")));
     }
     Line::from(spans)

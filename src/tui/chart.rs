@@ -4,8 +4,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use super::palette::{Palette, Part};
-use super::picture::OfGpu;
+use super::palette::{Palette, BarPart};
+use super::view_model::GpuFigures;
 use super::table::short_size;
 use crate::model::Nanos;
 
@@ -13,7 +13,7 @@ use crate::model::Nanos;
 const GUTTER: u16 = 9;
 
 /// Draws the chart of a device.
-pub(super) fn chart(buffer: &mut Buffer, area: Rect, gpu: &OfGpu, now: Nanos, palette: Palette) {
+pub(super) fn chart(buffer: &mut Buffer, area: Rect, gpu: &GpuFigures, now: Nanos, palette: Palette) {
     if area.height < 3 || area.width < GUTTER + 10 {
         return;
     }
@@ -40,13 +40,13 @@ pub(super) fn chart(buffer: &mut Buffer, area: Rect, gpu: &OfGpu, now: Nanos, pa
             let (allocated, reserved) =
                 (allocated.saturating_sub(below).min(8), reserved.saturating_sub(below).min(8));
             let (glyph, style) = if allocated >= 4 || allocated > 0 && reserved <= allocated {
-                (palette.eighth(allocated), palette.of(Part::Allocated))
+                (palette.eighth(allocated), palette.bar_style(BarPart::Allocated))
             } else if mark_row == Some(row) {
                 (palette.mark(), Style::new())
             } else if reserved >= 4 {
-                (palette.glyph(Part::Cached), palette.of(Part::Cached))
+                (palette.glyph(BarPart::Cached), palette.bar_style(BarPart::Cached))
             } else if allocated > 0 {
-                (palette.eighth(allocated), palette.of(Part::Allocated))
+                (palette.eighth(allocated), palette.bar_style(BarPart::Allocated))
             } else {
                 continue;
             };
@@ -66,7 +66,7 @@ pub(super) fn chart(buffer: &mut Buffer, area: Rect, gpu: &OfGpu, now: Nanos, pa
 }
 
 /// What the columns are, below them.
-fn axis(buffer: &mut Buffer, area: Rect, gpu: &OfGpu, column: Nanos, palette: Palette) {
+fn axis(buffer: &mut Buffer, area: Rect, gpu: &GpuFigures, column: Nanos, palette: Palette) {
     let width = area.width - GUTTER;
     let y = area.y + area.height - 1;
     let span = Nanos(column.0 * u64::from(width)).seconds() as u64;

@@ -9,9 +9,9 @@ use ratatui::widgets::{Block, Clear, Widget};
 
 use super::list::{cut, list, wrapped};
 use super::palette::Palette;
-use super::picture::{Holders, Picture};
-use super::state::{Detail, State, View};
-use super::table::Table;
+use super::view_model::{OwnersView, ViewModel};
+use super::state::{DetailWindow, ViewState, ListView};
+use super::table::ViewTable;
 use super::{bars, chart};
 use crate::model::Nanos;
 use crate::render;
@@ -38,9 +38,9 @@ const HELP: &[&str] = &[
 /// Draws `picture` as `state` wants it.
 pub fn draw(
     frame: &mut Frame<'_>,
-    picture: &Picture,
-    holders: &Holders,
-    state: &mut State,
+    picture: &ViewModel,
+    owners: &OwnersView,
+    state: &mut ViewState,
     palette: Palette,
 ) {
     let area = frame.area();
@@ -58,16 +58,16 @@ pub fn draw(
         return;
     }
     let mut rest = area;
-    head(buffer, take(&mut rest, if area.height >= 12 { 2 } else { 1 }), picture, state, palette);
+    head(buffer, split_top(&mut rest, if area.height >= 12 { 2 } else { 1 }), picture, state, palette);
     let footer = bottom(&mut rest, u16::from(area.height >= 6));
     let status = bottom(&mut rest, u16::from(area.height >= 8));
     devices(buffer, &mut rest, area, picture, state, palette);
     if let Some(gpu) = picture.gpu(state.shown).filter(|gpu| !gpu.recent.is_empty()) {
         let height = if rest.height >= 13 { (rest.height * 3 / 8).clamp(5, 14) } else { 0 };
-        let area = take(&mut rest, height);
+        let area = split_top(&mut rest, height);
         chart::chart(buffer, area, gpu, picture.head.elapsed, palette);
     }
-    let table = picture.table(state, holders);
+    let table = picture.table(state, owners);
     list(buffer, rest, &table, state, palette);
     notes(buffer, status, picture, state, palette);
     keys(buffer, footer, state);
@@ -80,14 +80,14 @@ pub fn draw(
 }
 
 /// The window of a row.
-fn detail(buffer: &mut Buffer, area: Rect, palette: Palette, table: &Table, state: &mut State) {
+fn detail(buffer: &mut Buffer, area: Rect, palette: Palette, table: &ViewTable, state: &mut ViewState) {
     let view = state.view as usize;
-    if state.detail == Detail::Opening
+    if state.detail == DetailWindow::Opening
         && let Some(row) = table.sorted(state.sort[view]).get(state.chosen[view])
     {
-        state.detail = Detail::Of(row.key);
+        state.detail = DetailWindow::Of(row.key);
     }
-    let Detail::Of(key) = state.detail else { return };
+    let DetailWindow::Of(key) = state.detail else { return };
     let row = table.rows.iter().find(|row| row.key == key);
     let gone = ["not listed any more".to_owned()];
     let text = row.map_or(&gone[..], |row| &row.detail);
@@ -95,7 +95,7 @@ fn detail(buffer: &mut Buffer, area: Rect, palette: Palette, table: &Table, stat
 }
 
 /// Takes `height` rows from the top.
-pub(super) fn take(rest: &mut Rect, height: u16) -> Rect {
+pub(super) fn split_top(rest: &mut Rect, height: u16) -> Rect {
     let height = height.min(rest.height);
     let taken = Rect { height, ..*rest };
     rest.y += height;
@@ -115,13 +115,13 @@ pub(super) fn first_line(
     buffer: &mut Buffer,
     area: Rect,
     left: &str,
-    (how, elapsed): (How, Nanos),
+    (how, elapsed): (DrawMode, Nanos),
     palette: Palette,
 ) {
     let (word, style) = match how {
-        How::GoesOn => ("", Style::new()),
-        How::Frozen => ("FROZEN ", palette.warning()),
-        How::Ended => ("ENDED ", palette.warning()),
+        DrawMode::Running => ("", Style::new()),
+        DrawMode::Frozen => ("FROZEN ", palette.warning()),
+        DrawMode::Ended => ("ENDED ", palette.warning()),
     };
     let right = format!(" {word}{}", clock(elapsed));
     let width = area.width as usize;
@@ -133,21 +133,21 @@ pub(super) fn first_line(
 
 /// Whether what is shown goes on.
 #[derive(Clone, Copy)]
-pub(super) enum How {
+pub(super) enum DrawMode {
     /// It does.
-    GoesOn,
+    Running,
     /// The user has stopped the picture.
     Frozen,
     /// The job, or its recording, is over.
     Ended,
 }
 
-impl How {
-    pub(super) fn of(ended: bool, state: &State) -> How {
+impl DrawMode {
+    pub(super) fn new(ended: bool, state: &ViewState) -> DrawMode {
         match (ended, state.frozen) {
-            (true, _) => How::Ended,
-            (false, true) => How::Frozen,
-            (false, false) => How::GoesOn,
+            (true, _) => DrawMode::Ended,
+            (false, true) => DrawMode::Frozen,
+            (false, false) => DrawMode::Running,
         }
     }
 }
@@ -157,7 +157,7 @@ fn clock(time: Nanos) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-fn head(buffer: &mut Buffer, area: Rect, picture: &Picture, state: &State, palette: Palette) {
+fn head(buffer: &mut Buffer, area: Rect, picture: &ViewModel, state: &ViewState, palette: Palette) {
     let width = area.width as usize;
     let head = &picture.head;
     let among = state.among.as_ref().map_or(String::new(), |among| format!("{among}  "));
@@ -165,7 +165,7 @@ fn head(buffer: &mut Buffer, area: Rect, picture: &Picture, state: &State, palet
         Some(pid) => format!("memspy top  {among}pid {pid}  {}", head.command),
         None => "memspy top  starting".to_owned(),
     };
-    let how = How::of(picture.ended.is_some(), state);
+    let how = DrawMode::new(picture.ended.is_some(), state);
     first_line(buffer, area, &left, (how, head.elapsed), palette);
     if area.height < 2 {
         return;
@@ -197,14 +197,14 @@ fn devices(
     buffer: &mut Buffer,
     rest: &mut Rect,
     area: Rect,
-    picture: &Picture,
-    state: &State,
+    picture: &ViewModel,
+    state: &ViewState,
     palette: Palette,
 ) {
     let width = area.width as usize;
     let mut others = usize::from(area.height / 6);
     if picture.devices.is_empty() && area.height >= 8 {
-        let row = take(rest, 1);
+        let row = split_top(rest, 1);
         buffer.set_string(row.x, row.y, cut("No GPU is known.", width, palette), Style::new());
     }
     let mut left_out = 0;
@@ -218,12 +218,12 @@ fn devices(
         if rest.height == 0 {
             return;
         }
-        let row = take(rest, 1);
+        let row = split_top(rest, 1);
         buffer.set_line(row.x, row.y, &bars::bar(device, width, shown && many, palette), row.width);
         if shown && area.height >= 7 {
             let lines = if area.height >= 20 { 2 } else { 1 };
             for line in bars::legend(device, width.saturating_sub(2), lines, palette) {
-                let row = take(rest, 1);
+                let row = split_top(rest, 1);
                 if row.is_empty() {
                     return;
                 }
@@ -234,13 +234,13 @@ fn devices(
         }
     }
     if left_out > 0 && rest.height > 0 {
-        let row = take(rest, 1);
+        let row = split_top(rest, 1);
         let text = format!("and {left_out} more (g chooses)");
         buffer.set_string(row.x, row.y, cut(&text, width, palette), Style::new());
     }
 }
 
-fn notes(buffer: &mut Buffer, area: Rect, picture: &Picture, state: &State, palette: Palette) {
+fn notes(buffer: &mut Buffer, area: Rect, picture: &ViewModel, state: &ViewState, palette: Palette) {
     if area.height == 0 {
         return;
     }
@@ -252,7 +252,7 @@ fn notes(buffer: &mut Buffer, area: Rect, picture: &Picture, state: &State, pale
     buffer.set_string(area.x, area.y, cut(&text, area.width as usize, palette), style);
 }
 
-fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
+fn keys(buffer: &mut Buffer, area: Rect, state: &ViewState) {
     if area.height == 0 {
         return;
     }
@@ -260,8 +260,8 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
     let interval = format!("{seconds} s");
     let all = if state.all_lines { "own" } else { "all" };
     let mut words =
-        vec![("q", "quit"), ("?", "help"), ("l", "lines"), ("s", "stacks"), ("h", "holders")];
-    if state.view == View::Lines {
+        vec![("q", "quit"), ("?", "help"), ("l", "lines"), ("s", "stacks"), ("h", "owners")];
+    if state.view == ListView::Lines {
         words.push(("a", all));
     }
     if state.gpus.len() > 1 {
@@ -272,7 +272,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &State) {
     }
     words.extend([("<>", "sort"), ("r", "reverse"), ("spc", "freeze"), ("+-", &*interval)]);
     let chosen = |key: &str| {
-        matches!((key, state.view), ("l", View::Lines) | ("s", View::Stacks) | ("h", View::Holders))
+        matches!((key, state.view), ("l", ListView::Lines) | ("s", ListView::Stacks) | ("h", ListView::Owners))
     };
     key_words(buffer, area, &words, chosen);
 }

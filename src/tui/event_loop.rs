@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{Event, KeyEvent, read};
 
-use super::screen::Screen;
-use super::state::Asked;
+use super::screen::TerminalScreen;
+use super::state::KeyAction;
 
 /// How long the view may take to notice that it is to end.
 const NOTICE: Duration = Duration::from_millis(100);
@@ -16,19 +16,19 @@ const NOTICE: Duration = Duration::from_millis(100);
 const SHARE: u32 = 10;
 
 /// What is on the screen.
-pub(super) trait Shown {
+pub(super) trait View {
     /// Takes what came in meanwhile; whether it is to be drawn.
-    fn news(&mut self) -> bool;
+    fn poll(&mut self) -> bool;
     /// Another picture, unless it is to stand still.
     fn refresh(&mut self);
     /// The picture that the keys pressed ask for.
     fn follow_keys(&mut self);
     /// Does what a key means.
-    fn key(&mut self, key: KeyEvent) -> Asked;
+    fn key(&mut self, key: KeyEvent) -> KeyAction;
     /// Between two pictures.
     fn interval(&self) -> Duration;
     /// Draws the picture there is.
-    fn draw(&mut self, screen: &mut Screen) -> io::Result<()>;
+    fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()>;
 }
 
 /// What is typed. Read on a thread that nobody waits for: of a terminal that is gone the reader of events never returns.
@@ -48,15 +48,15 @@ pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
 
 /// Shows `view` until the user quits, `stop` is set or the screen is lost.
 pub(super) fn show(
-    view: &mut impl Shown,
-    screen: &mut Screen,
+    view: &mut impl View,
+    screen: &mut TerminalScreen,
     keys: &Receiver<io::Result<Event>>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
     let mut next = Instant::now();
     let mut redraw = true;
     while !stop.load(Ordering::Relaxed) && !screen.lost.load(Ordering::Relaxed) {
-        redraw |= view.news();
+        redraw |= view.poll();
         let now = Instant::now();
         if now >= next {
             view.refresh();
@@ -81,7 +81,7 @@ pub(super) fn show(
         let mut event = Some(first);
         while let Some(now) = event {
             if let Event::Key(key) = now
-                && view.key(key) == Asked::Quit
+                && view.key(key) == KeyAction::Quit
             {
                 return Ok(());
             }

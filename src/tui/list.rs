@@ -8,16 +8,16 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
 
 use super::palette::Palette;
-use super::state::State;
-use super::table::{Column, Name, Table};
+use super::state::ViewState;
+use super::table::{TableColumn, RowName, ViewTable};
 use crate::render;
 
 /// Draws the table; notes in `state` how many rows fit.
 pub(super) fn list(
     buffer: &mut Buffer,
     area: Rect,
-    table: &Result<Cow<'_, Table>, String>,
-    state: &mut State,
+    table: &Result<Cow<'_, ViewTable>, String>,
+    state: &mut ViewState,
     palette: Palette,
 ) {
     if area.height == 0 || area.width == 0 {
@@ -27,7 +27,7 @@ pub(super) fn list(
     let table = match table {
         Ok(table) => table,
         Err(why) => {
-            state.place(0, 0);
+            state.clamp_selection(0, 0);
             state.columns = 0;
             for (i, line) in wrapped(why, area.width as usize).iter().enumerate() {
                 if (i as u16) < area.height {
@@ -44,7 +44,7 @@ pub(super) fn list(
     let with_heads = area.height >= 2;
     let above = u16::from(with_title) + u16::from(with_heads);
     let fitting = usize::from(area.height - above);
-    let (chosen, first) = state.place(rows.len(), fitting);
+    let (chosen, first) = state.clamp_selection(rows.len(), fitting);
     let mut y = area.y;
     if with_title {
         let shown = format!(
@@ -58,7 +58,7 @@ pub(super) fn list(
         buffer.set_string(area.x + room as u16, y, shown, Style::new());
         y += 1;
     }
-    let columns = columns_that_fit(&table.columns, table.least_name, area.width);
+    let columns = columns_that_fit(&table.columns, table.min_name_width, area.width);
     let numbers: u16 = columns.iter().map(|column| column.width).sum();
     let name_x = area.x + numbers + u16::from(numbers > 0) * 2;
     let name_width = usize::from((area.x + area.width).saturating_sub(name_x));
@@ -100,9 +100,9 @@ pub(super) fn list(
     }
 }
 
-fn columns_that_fit(columns: &[Column], least_name: u16, width: u16) -> Vec<Column> {
+fn columns_that_fit(columns: &[TableColumn], least_name: u16, width: u16) -> Vec<TableColumn> {
     let mut fitting = columns.to_vec();
-    let numbers = |columns: &[Column]| columns.iter().map(|c| c.width).sum::<u16>() + 2;
+    let numbers = |columns: &[TableColumn]| columns.iter().map(|c| c.width).sum::<u16>() + 2;
     while fitting.len() > 1 && numbers(&fitting) + least_name > width {
         fitting.pop();
     }
@@ -135,7 +135,7 @@ pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
 }
 
 /// A name as it fits: first the folders go, then the end of the function's name, and the callers are what fills the room.
-pub(super) fn fit(name: &Name, width: usize, palette: Palette) -> String {
+pub(super) fn fit(name: &RowName, width: usize, palette: Palette) -> String {
     let mut text = step(&name.text, name.place.as_ref(), width, palette);
     for (caller, place) in &name.callers {
         let room = width.saturating_sub(width_of(&text) + 3);
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn names_are_shortened_where_it_hurts_least() {
         let palette = Palette { color: true, unicode: true };
-        let name = Name {
+        let name = RowName {
             text: "_engine_run_backward".into(),
             place: Some(("torch/autograd/graph.py".into(), 824)),
             callers: vec![("train".into(), Some(("src/train.py".into(), 9)))],

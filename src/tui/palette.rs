@@ -14,7 +14,7 @@ pub struct Palette {
 
 /// What a part of a bar stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum BarPart {
     Allocated,
     Cached,
     Outside,
@@ -38,14 +38,14 @@ const ASCII: border::Set<'static> = border::Set {
 };
 
 impl Palette {
-    pub(super) fn of(self, part: Part) -> Style {
+    pub(super) fn bar_style(self, part: BarPart) -> Style {
         let color = match part {
-            Part::Allocated => Color::Green,
-            Part::Cached => Color::Cyan,
-            Part::Outside => Color::Magenta,
-            Part::Others => Color::Blue,
-            Part::Unknown => Color::Red,
-            Part::Free => return Style::new(),
+            BarPart::Allocated => Color::Green,
+            BarPart::Cached => Color::Cyan,
+            BarPart::Outside => Color::Magenta,
+            BarPart::Others => Color::Blue,
+            BarPart::Unknown => Color::Red,
+            BarPart::Free => return Style::new(),
         };
         self.colored(color)
     }
@@ -59,18 +59,18 @@ impl Palette {
         if self.color { Style::new().fg(color) } else { Style::new() }
     }
 
-    pub(super) fn glyph(self, part: Part) -> &'static str {
+    pub(super) fn glyph(self, part: BarPart) -> &'static str {
         match (part, self.unicode) {
-            (Part::Allocated, true) => "█",
-            (Part::Allocated, false) => "#",
-            (Part::Cached, true) => "▒",
-            (Part::Cached, false) => "=",
-            (Part::Outside, true) => "░",
-            (Part::Outside, false) => "+",
-            (Part::Others, true) => "▚",
-            (Part::Others, false) => "x",
-            (Part::Unknown, _) => "?",
-            (Part::Free, _) => " ",
+            (BarPart::Allocated, true) => "█",
+            (BarPart::Allocated, false) => "#",
+            (BarPart::Cached, true) => "▒",
+            (BarPart::Cached, false) => "=",
+            (BarPart::Outside, true) => "░",
+            (BarPart::Outside, false) => "+",
+            (BarPart::Others, true) => "▚",
+            (BarPart::Others, false) => "x",
+            (BarPart::Unknown, _) => "?",
+            (BarPart::Free, _) => " ",
         }
     }
 

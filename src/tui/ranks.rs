@@ -7,25 +7,25 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::draw::{How, bottom, first_line, key_words, take, window};
+use super::draw::{DrawMode, bottom, first_line, key_words, split_top, window};
 use super::list::{cut, list};
 use super::palette::Palette;
-use super::picture::{name, program_lines};
-use super::state::State;
-use super::table::{Cell, Column, Name, Row, Sort, Table, short_size};
-use crate::analysis::{Label, Live, OutsideTorch};
+use super::view_model::{name, program_lines};
+use super::state::ViewState;
+use super::table::{TableCell, TableColumn, RowName, TableRow, SortOrder, ViewTable, short_size};
+use crate::analysis::{StackLabel, LiveProfile, OutsideTorch};
 use crate::model::{CudaIndex, Nanos};
-use crate::render::{self, Labels};
+use crate::render::{self, FrameLabels};
 
-const RANK: Column = Column { name: "RANK", width: 5 };
-const PID: Column = Column { name: "PID", width: 8 };
-const GPU: Column = Column { name: "GPU", width: 4 };
-const ALLOC: Column = Column { name: "ALLOC", width: 11 };
-const CACHED: Column = Column { name: "CACHED", width: 11 };
-const OUTSIDE: Column = Column { name: "OUTSIDE", width: 11 };
-const PEAK: Column = Column { name: "PEAK", width: 11 };
+const RANK: TableColumn = TableColumn { name: "RANK", width: 5 };
+const PID: TableColumn = TableColumn { name: "PID", width: 8 };
+const GPU: TableColumn = TableColumn { name: "GPU", width: 4 };
+const ALLOC: TableColumn = TableColumn { name: "ALLOC", width: 11 };
+const CACHED: TableColumn = TableColumn { name: "CACHED", width: 11 };
+const OUTSIDE: TableColumn = TableColumn { name: "OUTSIDE", width: 11 };
+const PEAK: TableColumn = TableColumn { name: "PEAK", width: 11 };
 /// Columns of numbers are left out before the line gets narrower than this.
-const LEAST_NAME: u16 = 10;
+const MIN_NAME_WIDTH: u16 = 10;
 
 const HELP: &[&str] = &[
     "One row for each process that uses CUDA, and each of its GPUs.",
@@ -58,7 +58,7 @@ pub struct RankFacts {
     cached: Option<u64>,
     outside: Option<u64>,
     peak: Option<u64>,
-    most: Name,
+    most: RowName,
     /// How its recording ended; `None` while it goes on.
     pub ended: Option<String>,
 }
@@ -76,14 +76,14 @@ impl RankFacts {
             cached: None,
             outside: None,
             peak: None,
-            most: Name { text: render::one_line(&text), ..Name::default() },
+            most: RowName { text: render::one_line(&text), ..RowName::default() },
             ended,
         }
     }
 
     /// Those of the devices on which a process has or had memory of PyTorch.
-    pub fn of(
-        live: &Live,
+    pub fn new(
+        live: &LiveProfile,
         (index, rank, pid): (usize, Option<u32>, u32),
         full_filenames: bool,
         ended: Option<String>,
@@ -106,7 +106,7 @@ impl RankFacts {
                     OutsideTorch::Unknown(_) => None,
                 },
                 peak: live.marks(gpu).map(|marks| marks.allocated.max(0) as u64),
-                most: most(live, gpu, full_filenames),
+                most: largest_line(live, gpu, full_filenames),
                 ..RankFacts::unknown(index, rank, pid, ended.clone())
             })
             .collect();
@@ -116,14 +116,14 @@ impl RankFacts {
         facts
     }
 
-    fn row(&self) -> Row {
-        let bytes = |bytes: Option<u64>| bytes.map_or(Cell::Unknown, Cell::Bytes);
-        let number = |number: Option<u64>| number.map_or(Cell::Unknown, Cell::Number);
+    fn row(&self) -> TableRow {
+        let bytes = |bytes: Option<u64>| bytes.map_or(TableCell::Unknown, TableCell::Bytes);
+        let number = |number: Option<u64>| number.map_or(TableCell::Unknown, TableCell::Number);
         let mut name = self.most.clone();
         if self.ended.is_some() && self.gpu.is_some() {
             name.text = format!("ended; {}", name.text);
         }
-        Row {
+        TableRow {
             cells: vec![
                 number(self.rank.map(u64::from)),
                 number(Some(u64::from(self.pid))),
@@ -136,23 +136,23 @@ impl RankFacts {
             name,
             key: self.index as u64,
             is_dim: self.ended.is_some(),
-            ..Row::default()
+            ..TableRow::default()
         }
     }
 }
 
 /// The line of the program that made most of what is live now.
-fn most(live: &Live, gpu: CudaIndex, full_filenames: bool) -> Name {
+fn largest_line(live: &LiveProfile, gpu: CudaIndex, full_filenames: bool) -> RowName {
     let profile = live.profile();
-    let labels = Labels {
+    let labels = FrameLabels {
         stacks: profile.stacks(),
         directory: profile.start().and_then(|s| s.directory.as_deref()),
         full_filenames,
     };
-    let unknown = |text: &str| Name { text: text.to_owned(), ..Name::default() };
+    let unknown = |text: &str| RowName { text: text.to_owned(), ..RowName::default() };
     let Ok(lines) = program_lines(live, gpu) else { return unknown("-") };
     // What nobody saw being made has no line.
-    let made = lines.rows.iter().filter(|line| matches!(line.place, Label::Frame(_)));
+    let made = lines.rows.iter().filter(|line| matches!(line.place, StackLabel::Frame(_)));
     match made.max_by_key(|line| line.own).filter(|line| line.own > 0) {
         Some(line) => {
             let mut name = name(line.place, labels);
@@ -166,7 +166,7 @@ fn most(live: &Live, gpu: CudaIndex, full_filenames: bool) -> Name {
 
 /// All ranks at one moment.
 #[derive(Debug, Clone)]
-pub struct Overview {
+pub struct RanksOverview {
     /// The process whose descendants are shown.
     pub root: u32,
     /// Time since the view began.
@@ -177,8 +177,8 @@ pub struct Overview {
     pub ranks: Vec<RankFacts>,
 }
 
-impl Overview {
-    fn table(&self) -> Result<Cow<'_, Table>, String> {
+impl RanksOverview {
+    fn table(&self) -> Result<Cow<'_, ViewTable>, String> {
         if self.ranks.is_empty() {
             return Err(match self.ended {
                 true => {
@@ -189,11 +189,11 @@ impl Overview {
                 }
             });
         }
-        Ok(Cow::Owned(Table {
+        Ok(Cow::Owned(ViewTable {
             title: self.balance(),
             columns: vec![RANK, PID, GPU, ALLOC, CACHED, OUTSIDE, PEAK],
             names: "MOST IN",
-            least_name: LEAST_NAME,
+            min_name_width: MIN_NAME_WIDTH,
             rows: self.ranks.iter().map(RankFacts::row).collect(),
         }))
     }
@@ -221,7 +221,7 @@ impl Overview {
     }
 
     /// The process of the row chosen.
-    pub fn chosen(&self, state: &State) -> Option<usize> {
+    pub fn chosen(&self, state: &ViewState) -> Option<usize> {
         let table = self.table().ok()?;
         let view = state.view as usize;
         let rows = table.sorted(state.sort[view]);
@@ -230,21 +230,21 @@ impl Overview {
 }
 
 /// The choices at the beginning: in the order of ranks.
-pub fn ranks_state(interval: std::time::Duration) -> State {
-    let mut state = State::new(None, interval);
-    state.sort = [Sort { column: 0, reversed: true }; 3];
+pub fn ranks_state(interval: std::time::Duration) -> ViewState {
+    let mut state = ViewState::new(None, interval);
+    state.sort = [SortOrder { column: 0, reversed: true }; 3];
     state
 }
 
 /// Draws `overview` as `state` wants it.
-pub fn draw_ranks(frame: &mut Frame<'_>, overview: &Overview, state: &mut State, palette: Palette) {
+pub fn draw_ranks(frame: &mut Frame<'_>, overview: &RanksOverview, state: &mut ViewState, palette: Palette) {
     let area = frame.area();
     let buffer = frame.buffer_mut();
     if area.is_empty() {
         return;
     }
     let mut rest = area;
-    head(buffer, take(&mut rest, if area.height >= 12 { 2 } else { 1 }), overview, state, palette);
+    head(buffer, split_top(&mut rest, if area.height >= 12 { 2 } else { 1 }), overview, state, palette);
     let footer = bottom(&mut rest, u16::from(area.height >= 6));
     list(buffer, rest, &overview.table(), state, palette);
     if footer.height > 0 {
@@ -267,9 +267,9 @@ pub fn draw_ranks(frame: &mut Frame<'_>, overview: &Overview, state: &mut State,
     }
 }
 
-fn head(buffer: &mut Buffer, area: Rect, overview: &Overview, state: &State, palette: Palette) {
+fn head(buffer: &mut Buffer, area: Rect, overview: &RanksOverview, state: &ViewState, palette: Palette) {
     let left = format!("memspy top  ranks of pid {}", overview.root);
-    let how = How::of(overview.ended, state);
+    let how = DrawMode::new(overview.ended, state);
     first_line(buffer, area, &left, (how, overview.elapsed), palette);
     if area.height < 2 {
         return;

@@ -6,15 +6,15 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::analysis::{Live, ThreadChoice};
-use crate::model::{End, EndReason, Record, RecordSink};
+use crate::analysis::{LiveProfile, ThreadChoice};
+use crate::model::{RecordingEnd, EndReason, Record, RecordSink};
 use crate::render;
-use crate::sampler::{BackgroundSink, ExactRecorder, Progress, Recorder};
+use crate::sampler::{BackgroundSink, ExactRecorder, RecordingProgress, Recorder};
 
 use super::app::BoxError;
 
 /// A recorder that is attached.
-pub enum Recording {
+pub enum AttachedRecorder {
     /// Of samples.
     Samples(Box<Recorder>),
     /// Of exact events.
@@ -22,11 +22,11 @@ pub enum Recording {
 }
 
 /// Attaches; called again when a recording has to begin anew.
-pub type Attach = Box<dyn FnMut() -> Result<Recording, BoxError> + Send>;
+pub type AttachFn = Box<dyn FnMut() -> Result<AttachedRecorder, BoxError> + Send>;
 
 /// A live profile that a thread fills.
-pub(super) struct Recorded {
-    live: Arc<Mutex<Live>>,
+pub(super) struct LiveRecording {
+    live: Arc<Mutex<LiveProfile>>,
     ended: Arc<Mutex<Option<String>>>,
     quit: Arc<AtomicBool>,
     /// What the recorder looks at: set to end it, or to begin anew.
@@ -34,16 +34,16 @@ pub(super) struct Recorded {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Recorded {
+impl LiveRecording {
     /// Attaches and begins; returns when the job is attached to, or with the reason why it is not.
     pub(super) fn start(
-        attach: Attach,
+        attach: AttachFn,
         choice: ThreadChoice,
         host: String,
-    ) -> Result<Recorded, BoxError> {
-        let live = Arc::new(Mutex::new(Live::charging(choice)));
+    ) -> Result<LiveRecording, BoxError> {
+        let live = Arc::new(Mutex::new(LiveProfile::with_filter(choice)));
         let (ended, quit, stop) = (Arc::default(), Arc::default(), Arc::default());
-        let mut keeper = Keeper {
+        let mut keeper = RecordingThread {
             live: Arc::clone(&live),
             quit: Arc::clone(&quit),
             stop: Arc::clone(&stop),
@@ -68,7 +68,7 @@ impl Recorded {
                 let end = keeper.keep_recording(first);
                 *lock(&how) = end;
             })?;
-        let started = Recorded { live, ended, quit, stop, thread: Some(thread) };
+        let started = LiveRecording { live, ended, quit, stop, thread: Some(thread) };
         started.wait(&is_attached).map(|()| started)
     }
 
@@ -77,7 +77,7 @@ impl Recorded {
     }
 
     /// The profile, as it is now.
-    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+    pub(super) fn live(&self) -> MutexGuard<'_, LiveProfile> {
         lock(&self.live)
     }
 
@@ -89,7 +89,7 @@ impl Recorded {
     }
 }
 
-impl Drop for Recorded {
+impl Drop for LiveRecording {
     fn drop(&mut self) {
         self.quit.store(true, Ordering::Relaxed);
         self.stop.store(true, Ordering::Relaxed);
@@ -100,22 +100,22 @@ impl Drop for Recorded {
     }
 }
 
-struct Keeper {
-    live: Arc<Mutex<Live>>,
+struct RecordingThread {
+    live: Arc<Mutex<LiveProfile>>,
     quit: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     host: String,
-    attach: Attach,
+    attach: AttachFn,
 }
 
 /// What happened and why, as one line: the reason may quote the target.
-fn told(what: &str, why: &dyn std::fmt::Display) -> String {
+fn describe(what: &str, why: &dyn std::fmt::Display) -> String {
     render::one_line(&format!("{what}: {why}"))
 }
 
-impl Keeper {
+impl RecordingThread {
     /// Records until the job ends or the view is left; says how it ended.
-    fn keep_recording(&mut self, mut recorder: Recording) -> Option<String> {
+    fn keep_recording(&mut self, mut recorder: AttachedRecorder) -> Option<String> {
         loop {
             let renew = AtomicBool::new(false);
             let recorded = self.record(recorder, &renew);
@@ -124,7 +124,7 @@ impl Keeper {
             }
             let reason = match recorded {
                 Ok(end) => end.reason,
-                Err(error) => return Some(told("the recording failed", &error)),
+                Err(error) => return Some(describe("the recording failed", &error)),
             };
             match reason {
                 EndReason::Interrupted if renew.load(Ordering::Relaxed) => {}
@@ -132,7 +132,7 @@ impl Keeper {
                 EndReason::TargetExecuted => {
                     return Some("the job has become another program".to_owned());
                 }
-                EndReason::Failed(why) => return Some(told("the recording failed", &why)),
+                EndReason::Failed(why) => return Some(describe("the recording failed", &why)),
                 EndReason::Duration | EndReason::Interrupted | EndReason::Condition(_) => {
                     return None;
                 }
@@ -140,16 +140,16 @@ impl Keeper {
             self.stop.store(false, Ordering::Relaxed);
             recorder = match (self.attach)() {
                 Ok(recorder) => recorder,
-                Err(error) => return Some(told("the recording could not go on", &error)),
+                Err(error) => return Some(describe("the recording could not go on", &error)),
             };
-            lock(&self.live).begin_anew();
+            lock(&self.live).reset();
         }
     }
 
-    fn record(&self, recorder: Recording, renew: &AtomicBool) -> io::Result<End> {
+    fn record(&self, recorder: AttachedRecorder, renew: &AtomicBool) -> io::Result<RecordingEnd> {
         // What the picture is made of is computed under the lock; sampling must not wait for that.
-        let mut background = BackgroundSink::new(Shared(Arc::clone(&self.live)))?;
-        let mut observe = |_: &Progress| {
+        let mut background = BackgroundSink::new(SharedProfile(Arc::clone(&self.live)))?;
+        let mut observe = |_: &RecordingProgress| {
             if lock(&self.live).is_full() {
                 renew.store(true, Ordering::Relaxed);
                 self.stop.store(true, Ordering::Relaxed);
@@ -157,8 +157,8 @@ impl Keeper {
         };
         let (host, stop) = (self.host.clone(), &*self.stop);
         let end = match recorder {
-            Recording::Samples(recorder) => recorder.run(host, &mut background, stop, &mut observe),
-            Recording::Exact(recorder) => recorder.run(host, &mut background, stop, &mut observe),
+            AttachedRecorder::Samples(recorder) => recorder.run(host, &mut background, stop, &mut observe),
+            AttachedRecorder::Exact(recorder) => recorder.run(host, &mut background, stop, &mut observe),
         };
         let (_, written) = background.finish();
         written.and(end)
@@ -166,9 +166,9 @@ impl Keeper {
 }
 
 /// The profile as a sink.
-struct Shared(Arc<Mutex<Live>>);
+struct SharedProfile(Arc<Mutex<LiveProfile>>);
 
-impl RecordSink for Shared {
+impl RecordSink for SharedProfile {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         lock(&self.0).record(record)
     }

@@ -17,23 +17,23 @@ use ratatui::{Frame, Terminal};
 /// A picture of 200 × 50 with its colours, so that it is written at once.
 const BUFFER: usize = 64 << 10;
 
-type Hook = Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync>;
+type PanicHook = Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync>;
 
 /// The terminal while it shows pictures.
-pub(super) struct Screen {
+pub(super) struct TerminalScreen {
     terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
     /// Set by a panic, which has given the terminal back.
     pub(super) lost: Arc<AtomicBool>,
-    hook: Hook,
+    hook: PanicHook,
 }
 
-impl Screen {
+impl TerminalScreen {
     /// Takes the terminal: its other screen, keys one by one.
-    pub(super) fn take() -> io::Result<Screen> {
+    pub(super) fn enter() -> io::Result<TerminalScreen> {
         enable_raw_mode()?;
         let lost = Arc::new(AtomicBool::new(false));
         // What a panic prints would otherwise be lost with the other screen.
-        let hook: Hook = Arc::from(take_hook());
+        let hook: PanicHook = Arc::from(take_hook());
         let (before, flag) = (Arc::clone(&hook), Arc::clone(&lost));
         set_hook(Box::new(move |panic| {
             flag.store(true, Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl Screen {
             Terminal::new(backend)
         };
         match opened() {
-            Ok(terminal) => Ok(Screen { terminal, lost, hook }),
+            Ok(terminal) => Ok(TerminalScreen { terminal, lost, hook }),
             Err(error) => {
                 give_back();
                 set_hook(Box::new(move |panic| hook(panic)));
@@ -65,7 +65,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for TerminalScreen {
     fn drop(&mut self) {
         if !self.lost.load(Ordering::Relaxed) {
             give_back();

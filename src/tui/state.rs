@@ -4,34 +4,34 @@ use std::time::Duration;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::table::Sort;
+use super::table::SortOrder;
 use crate::model::CudaIndex;
 
 /// What is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
+pub enum ListView {
     /// Lines of code.
     Lines,
     /// Python stacks.
     Stacks,
     /// Tensors and what they are for.
-    Holders,
+    Owners,
 }
 
-impl View {
+impl ListView {
     /// All of them.
-    pub const ALL: [View; 3] = [View::Lines, View::Stacks, View::Holders];
+    pub const ALL: [ListView; 3] = [ListView::Lines, ListView::Stacks, ListView::Owners];
 }
 
 /// What a key asks of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum KeyAction {
     /// Nothing, or only another picture of the same.
     Nothing,
     /// To end.
     Quit,
     /// To look who holds the memory.
-    LookAtHolders,
+    ReadOwners,
 }
 
 /// Intervals between two pictures that can be chosen, in milliseconds.
@@ -39,7 +39,7 @@ const INTERVALS: [u64; 8] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000];
 
 /// The window that shows a row in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Detail {
+pub(super) enum DetailWindow {
     Closed,
     /// Of the row that is chosen in the next picture.
     Opening,
@@ -49,9 +49,9 @@ pub(super) enum Detail {
 
 /// The user's choices.
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct ViewState {
     /// What is listed.
-    pub view: View,
+    pub view: ListView,
     /// Whether lines of libraries are listed by themselves.
     pub all_lines: bool,
     /// The device asked for; `None` for the one with the highest peak.
@@ -63,10 +63,10 @@ pub struct State {
     /// Between two pictures.
     pub interval: Duration,
     pub(super) help: bool,
-    pub(super) detail: Detail,
+    pub(super) detail: DetailWindow,
     /// The first line shown of the text in a window.
     pub(super) scroll: usize,
-    pub(super) sort: [Sort; 3],
+    pub(super) sort: [SortOrder; 3],
     /// The row chosen in each view, and the first row shown.
     pub(super) chosen: [usize; 3],
     pub(super) first: [usize; 3],
@@ -79,20 +79,20 @@ pub struct State {
     pub(super) shown: Option<CudaIndex>,
 }
 
-impl State {
+impl ViewState {
     /// The choices at the beginning.
-    pub fn new(gpu: Option<CudaIndex>, interval: Duration) -> State {
-        State {
-            view: View::Lines,
+    pub fn new(gpu: Option<CudaIndex>, interval: Duration) -> ViewState {
+        ViewState {
+            view: ListView::Lines,
             all_lines: false,
             gpu,
             among: None,
             frozen: false,
             interval,
             help: false,
-            detail: Detail::Closed,
+            detail: DetailWindow::Closed,
             scroll: 0,
-            sort: [Sort { column: 0, reversed: false }; 3],
+            sort: [SortOrder { column: 0, reversed: false }; 3],
             chosen: [0; 3],
             first: [0; 3],
             rows: 0,
@@ -104,30 +104,30 @@ impl State {
     }
 
     /// Does what a key means.
-    pub fn key(&mut self, key: KeyEvent) -> Asked {
+    pub fn key(&mut self, key: KeyEvent) -> KeyAction {
         if key.kind == KeyEventKind::Release {
-            return Asked::Nothing;
+            return KeyAction::Nothing;
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
-                KeyCode::Char('c' | 'd') => Asked::Quit,
-                _ => Asked::Nothing,
+                KeyCode::Char('c' | 'd') => KeyAction::Quit,
+                _ => KeyAction::Nothing,
             };
         }
-        let is_detailed = self.detail != Detail::Closed;
+        let is_detailed = self.detail != DetailWindow::Closed;
         if (self.help || is_detailed) && self.scroll_window(key.code) {
-            return Asked::Nothing;
+            return KeyAction::Nothing;
         }
         // The help is closed by any other key, the window of a row by those that leave or change the list.
         if std::mem::take(&mut self.help) {
-            return if key.code == KeyCode::Char('q') { Asked::Quit } else { Asked::Nothing };
+            return if key.code == KeyCode::Char('q') { KeyAction::Quit } else { KeyAction::Nothing };
         }
         if is_detailed && matches!(key.code, KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q')) {
-            self.detail = Detail::Closed;
-            return Asked::Nothing;
+            self.detail = DetailWindow::Closed;
+            return KeyAction::Nothing;
         }
         if matches!(key.code, KeyCode::Char('l' | 's' | 'h' | 'a' | 'g')) {
-            self.detail = Detail::Closed;
+            self.detail = DetailWindow::Closed;
         }
         let view = self.view as usize;
         let last = self.rows.saturating_sub(1);
@@ -135,12 +135,12 @@ impl State {
         let chosen = self.chosen[view].min(last);
         let sort = &mut self.sort[view];
         match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
-            KeyCode::Char('l') => self.view = View::Lines,
-            KeyCode::Char('s') => self.view = View::Stacks,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
+            KeyCode::Char('l') => self.view = ListView::Lines,
+            KeyCode::Char('s') => self.view = ListView::Stacks,
             KeyCode::Char('h') => {
-                self.view = View::Holders;
-                return Asked::LookAtHolders;
+                self.view = ListView::Owners;
+                return KeyAction::ReadOwners;
             }
             KeyCode::Char('a') => self.all_lines = !self.all_lines,
             KeyCode::Char('g') => self.next_gpu(),
@@ -169,10 +169,10 @@ impl State {
             KeyCode::PageDown => self.chosen[view] = (chosen + page).min(last),
             KeyCode::Home => self.chosen[view] = 0,
             KeyCode::End => self.chosen[view] = last,
-            KeyCode::Enter if self.rows > 0 => (self.detail, self.scroll) = (Detail::Opening, 0),
+            KeyCode::Enter if self.rows > 0 => (self.detail, self.scroll) = (DetailWindow::Opening, 0),
             _ => {}
         }
-        Asked::Nothing
+        KeyAction::Nothing
     }
 
     /// Moves the text of a window; whether the key does that.
@@ -200,7 +200,7 @@ impl State {
     }
 
     /// Notes how long the list is and how many rows of it fit; returns the row chosen and the first one shown.
-    pub(super) fn place(&mut self, rows: usize, fitting: usize) -> (usize, usize) {
+    pub(super) fn clamp_selection(&mut self, rows: usize, fitting: usize) -> (usize, usize) {
         (self.rows, self.fitting) = (rows, fitting);
         let view = self.view as usize;
         let chosen = self.chosen[view].min(rows.saturating_sub(1));

@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
-use crate::analysis::Bounded;
+use crate::analysis::BoundedValue;
 use crate::render;
 
 /// A column of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Column {
+pub(super) struct TableColumn {
     pub(super) name: &'static str,
     /// In characters, with the space before it.
     pub(super) width: u16,
@@ -15,7 +15,7 @@ pub(super) struct Column {
 
 /// A number in a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Cell {
+pub(super) enum TableCell {
     Bytes(u64),
     Count(u64),
     /// What names something: printed without separators.
@@ -23,31 +23,31 @@ pub(super) enum Cell {
     /// Per cent.
     Share(f64),
     /// What may be known only within limits.
-    Bounded(Bounded),
+    Bounded(BoundedValue),
     Unknown,
 }
 
-impl Cell {
+impl TableCell {
     pub(super) fn text(&self) -> String {
         match self {
-            Cell::Bytes(bytes) => size(*bytes),
-            Cell::Count(count) => render::count(*count),
-            Cell::Number(number) => number.to_string(),
-            Cell::Share(share) => format!("{share:.1} %"),
-            Cell::Bounded(value) => {
+            TableCell::Bytes(bytes) => size(*bytes),
+            TableCell::Count(count) => render::count(*count),
+            TableCell::Number(number) => number.to_string(),
+            TableCell::Share(share) => format!("{share:.1} %"),
+            TableCell::Bounded(value) => {
                 let sign = if value.exact { "" } else { "~" };
                 format!("{sign}{}", size(value.value.max(0) as u64))
             }
-            Cell::Unknown => "-".to_owned(),
+            TableCell::Unknown => "-".to_owned(),
         }
     }
 
     fn key(&self) -> f64 {
         match self {
-            Cell::Bytes(value) | Cell::Count(value) | Cell::Number(value) => *value as f64,
-            Cell::Share(share) => *share,
-            Cell::Bounded(value) => value.value as f64,
-            Cell::Unknown => -1.0,
+            TableCell::Bytes(value) | TableCell::Count(value) | TableCell::Number(value) => *value as f64,
+            TableCell::Share(share) => *share,
+            TableCell::Bounded(value) => value.value as f64,
+            TableCell::Unknown => -1.0,
         }
     }
 }
@@ -77,7 +77,7 @@ pub(super) fn short_size(bytes: u64) -> String {
 
 /// What a row is called.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Name {
+pub(super) struct RowName {
     pub(super) text: String,
     /// The file, short, and the line.
     pub(super) place: Option<(String, u32)>,
@@ -87,9 +87,9 @@ pub(super) struct Name {
 
 /// A row.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Row {
-    pub(super) cells: Vec<Cell>,
-    pub(super) name: Name,
+pub(super) struct TableRow {
+    pub(super) cells: Vec<TableCell>,
+    pub(super) name: RowName,
     /// The row in full, for a window of its own; empty while none is open.
     pub(super) detail: Vec<String>,
     /// What tells it from others, also in another picture.
@@ -103,36 +103,36 @@ pub(super) struct Row {
 
 /// A table.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Table {
+pub(super) struct ViewTable {
     /// What it shows, and of when.
     pub(super) title: String,
-    pub(super) columns: Vec<Column>,
+    pub(super) columns: Vec<TableColumn>,
     /// What the names are.
     pub(super) names: &'static str,
     /// Columns of numbers are left out before the name gets narrower than this.
-    pub(super) least_name: u16,
-    pub(super) rows: Vec<Row>,
+    pub(super) min_name_width: u16,
+    pub(super) rows: Vec<TableRow>,
 }
 
 /// By which column a table is sorted; the one behind the last is the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sort {
+pub(super) struct SortOrder {
     pub(super) column: usize,
     pub(super) reversed: bool,
 }
 
-impl Table {
+impl ViewTable {
     /// The rows in order. Numbers begin with the largest, names with A; rows of a group stay together, behind its head.
-    pub(super) fn sorted(&self, sort: Sort) -> Vec<&Row> {
-        let mut rows: Vec<&Row> = self.rows.iter().collect();
-        let mut heads: Vec<Option<&Row>> = Vec::new();
+    pub(super) fn sorted(&self, sort: SortOrder) -> Vec<&TableRow> {
+        let mut rows: Vec<&TableRow> = self.rows.iter().collect();
+        let mut heads: Vec<Option<&TableRow>> = Vec::new();
         for row in self.rows.iter().filter(|row| row.is_head) {
             heads.resize(heads.len().max(row.group + 1), None);
             heads[row.group] = Some(row);
         }
-        let of = |row: &Row| heads.get(row.group).copied().flatten();
-        let by = |a: &Row, b: &Row| {
-            let number = |row: &Row| row.cells.get(sort.column).map(Cell::key);
+        let of = |row: &TableRow| heads.get(row.group).copied().flatten();
+        let by = |a: &TableRow, b: &TableRow| {
+            let number = |row: &TableRow| row.cells.get(sort.column).map(TableCell::key);
             let natural = match (number(a), number(b)) {
                 (Some(a), Some(b)) => b.total_cmp(&a),
                 _ => Ordering::Equal,
@@ -167,21 +167,21 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn row(bytes: u64, name: &str, group: usize, is_head: bool) -> Row {
-        Row {
-            cells: vec![Cell::Bytes(bytes)],
-            name: Name { text: name.into(), ..Name::default() },
+    fn row(bytes: u64, name: &str, group: usize, is_head: bool) -> TableRow {
+        TableRow {
+            cells: vec![TableCell::Bytes(bytes)],
+            name: RowName { text: name.into(), ..RowName::default() },
             detail: Vec::new(),
             group,
             is_head,
-            ..Row::default()
+            ..TableRow::default()
         }
     }
 
-    fn names(rows: Vec<Row>, column: usize, reversed: bool) -> Vec<String> {
-        let columns = vec![Column { name: "BYTES", width: 11 }];
-        let table = Table { title: String::new(), columns, names: "NAME", least_name: 28, rows };
-        let sorted = table.sorted(Sort { column, reversed });
+    fn names(rows: Vec<TableRow>, column: usize, reversed: bool) -> Vec<String> {
+        let columns = vec![TableColumn { name: "BYTES", width: 11 }];
+        let table = ViewTable { title: String::new(), columns, names: "NAME", min_name_width: 28, rows };
+        let sorted = table.sorted(SortOrder { column, reversed });
         sorted.iter().map(|row| row.name.text.clone()).collect()
     }
 

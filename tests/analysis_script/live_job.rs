@@ -1,6 +1,6 @@
 //! A small job for the live view: what it holds, and since when.
 
-use memspy::analysis::{Live, ThreadChoice};
+use memspy::analysis::{LiveProfile, ThreadChoice};
 use memspy::model::*;
 
 use super::{MIB, Script};
@@ -12,7 +12,7 @@ pub const GPU: CudaIndex = CudaIndex(0);
 
 /// A device of 2 GiB.
 pub fn device(index: u32) -> Record {
-    Record::Device(Device {
+    Record::Device(GpuDevice {
         cuda_index: Some(CudaIndex(index)),
         nvml_index: Some(index),
         uuid: None,
@@ -40,7 +40,7 @@ pub fn usage(script: &Script, index: u32, process: ProcessUsage) -> Record {
 pub fn job() -> Script {
     let mut s = Script::new(200);
     s.records.push(device(0));
-    s.records.push(Record::Runtime(Runtime {
+    s.records.push(Record::Runtime(TargetRuntime {
         time: Nanos(0),
         python: Some("3.12.1".into()),
         torch: Some("2.11.0+cu130".into()),
@@ -81,8 +81,8 @@ pub fn job() -> Script {
 }
 
 /// The live profile of these records.
-pub fn live(script: &Script) -> Live {
-    let mut live = Live::charging(ThreadChoice::default());
+pub fn live(script: &Script) -> LiveProfile {
+    let mut live = LiveProfile::with_filter(ThreadChoice::default());
     for record in &script.records {
         live.record(record).unwrap();
     }

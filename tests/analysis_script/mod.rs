@@ -32,7 +32,7 @@ struct Live {
 pub struct Thread {
     id: ThreadId,
     frames: Vec<Live>,
-    pub activity: Activity,
+    pub activity: ThreadActivity,
 }
 
 /// The process and its recorder.
@@ -52,7 +52,7 @@ pub struct Script {
     started: bool,
     /// Bytes that blocks are larger than what was asked for, rounded.
     pub unsplit: u64,
-    pub totals: Totals,
+    pub totals: RecordingTotals,
 }
 
 impl Script {
@@ -69,9 +69,9 @@ impl Script {
             owner: BTreeMap::new(),
             started: false,
             unsplit: 0,
-            totals: Totals::default(),
+            totals: RecordingTotals::default(),
         };
-        script.records.push(Record::Start(Start {
+        script.records.push(Record::Start(RecordingStart {
             memspy: "0.1.0".into(),
             pid: 42,
             host: "box".into(),
@@ -91,7 +91,7 @@ impl Script {
             name: Some(name.into()),
             main,
         });
-        self.threads.push(Thread { id, frames: Vec::new(), activity: Activity::Active });
+        self.threads.push(Thread { id, frames: Vec::new(), activity: ThreadActivity::Active });
         self.threads.len() - 1
     }
 
@@ -269,7 +269,7 @@ impl Script {
         self.define();
         self.totals.ticks += 1;
         let time = Nanos(self.now);
-        self.records.push(Record::Sample(Sample { time, threads }));
+        self.records.push(Record::Sample(StackSample { time, threads }));
         for (&device, gpu) in &mut self.gpus {
             if gpu.recorded != Some(gpu.counters) {
                 gpu.recorded = Some(gpu.counters);
@@ -282,13 +282,13 @@ impl Script {
         }
     }
 
-    pub fn block_map(&self, device: u32) -> BlockMap {
+    pub fn block_map(&self, device: u32) -> AllocatorSnapshot {
         let gpu = &self.gpus[&device];
-        BlockMap {
+        AllocatorSnapshot {
             time: Nanos(self.now + 2000),
             device: CudaIndex(device),
             retries: 0,
-            consistency: Consistency::Consistent,
+            consistency: SnapshotConsistency::Consistent,
             segments: gpu
                 .blocks
                 .iter()
@@ -309,8 +309,8 @@ impl Script {
 
     pub fn map(&mut self, device: u32) {
         let map = self.block_map(device);
-        self.totals.maps_consistent += 1;
-        self.records.push(Record::Blocks(map));
+        self.totals.snapshots_consistent += 1;
+        self.records.push(Record::Snapshot(map));
     }
 
     pub fn end(&mut self) {
@@ -320,7 +320,7 @@ impl Script {
                 self.commit(&frame);
             }
         }
-        self.records.push(Record::End(End {
+        self.records.push(Record::End(RecordingEnd {
             time: Nanos(self.now),
             reason: EndReason::Duration,
             totals: self.totals,
@@ -350,16 +350,16 @@ fn grow(counters: &mut AllocatorCounters, metric: Metric, size: u64, by: u64) {
 }
 
 /// A folded path as text: `f:10>g:3`, marks as they print, threads as `thread NAME`.
-pub fn text(profile: &Profile, path: &[memspy::analysis::Label]) -> String {
-    use memspy::analysis::Label;
+pub fn text(profile: &Profile, path: &[memspy::analysis::StackLabel]) -> String {
+    use memspy::analysis::StackLabel;
     let stacks = profile.stacks();
     let node = |site| stacks.get_site(site).unwrap().node.as_deref().unwrap().to_owned();
-    let one = |label: &Label| match *label {
-        Label::Frame(f) => format!("{}:{}", stacks.get_function(f.function).unwrap().name, f.line),
-        Label::Mark(mark) => mark.text().to_owned(),
-        Label::Node(site) => node(site),
-        Label::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", node(site)),
-        Label::Thread(t) => {
+    let one = |label: &StackLabel| match *label {
+        StackLabel::Frame(f) => format!("{}:{}", stacks.get_function(f.function).unwrap().name, f.line),
+        StackLabel::Pseudo(mark) => mark.text().to_owned(),
+        StackLabel::Node(site) => node(site),
+        StackLabel::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", node(site)),
+        StackLabel::Thread(t) => {
             let name = stacks.get_thread(t).unwrap().name.clone();
             format!("thread {}", name.as_deref().unwrap_or("?"))
         }

@@ -12,7 +12,7 @@ use crate::analysis_script::Script;
 /// A [`Script`] with probes in place.
 pub struct Probed {
     script: Script,
-    pub exact: Exact,
+    pub exact: ExactSettings,
     batch: Vec<Event>,
     began: bool,
     /// Bytes of each living block's stack at the highest moment of device 0; `None`: before the recording.
@@ -44,10 +44,10 @@ impl Probed {
         script.gpus.entry(0).or_default();
         Probed {
             script,
-            exact: Exact {
+            exact: ExactSettings {
                 knows_backward: true,
                 probes: vec!["pytorch:malloc".into(), "pytorch:free".into()],
-                ..Exact::default()
+                ..ExactSettings::default()
             },
             batch: Vec::new(),
             began: false,
@@ -65,7 +65,7 @@ impl Probed {
         self.script.start();
         self.script.now += 1_000_000;
         self.exact.time = Nanos(self.script.now);
-        let exact = Record::Exact(self.exact.clone());
+        let exact = Record::ExactSettings(self.exact.clone());
         self.script.records.push(exact);
         self.look();
         self.note_peak();
@@ -79,14 +79,14 @@ impl Probed {
         self.script.now += 1_000_000;
         self.exact.time = Nanos(self.script.now);
         self.exact.starts_empty = true;
-        let runtime = Runtime {
+        let runtime = TargetRuntime {
             time: Nanos(self.script.now),
             python: Some("3.12.1".into()),
             torch: Some("2.11.0+cu130".into()),
             allocator: AllocatorBackend::NotInitialized,
         };
         self.script.records.push(Record::Runtime(runtime));
-        let exact = Record::Exact(self.exact.clone());
+        let exact = Record::ExactSettings(self.exact.clone());
         self.script.records.push(exact);
     }
 
@@ -98,10 +98,10 @@ impl Probed {
         address
     }
 
-    pub fn tell_without_levels(&mut self, device: u32, address: u64, size: u64, site: Site) {
+    pub fn tell_without_levels(&mut self, device: u32, address: u64, size: u64, site: AllocationSite) {
         let site = self.script.table.site(site);
-        let arena = Arena::Torch(CudaIndex(device));
-        self.push(Change::Allocated { arena, address, size, levels: None }, Some(site));
+        let memory_kind = MemoryKind::Torch(CudaIndex(device));
+        self.push(EventKind::Allocated { memory_kind, address, size, levels: None }, Some(site));
     }
 
     /// What is recorded once a second: counters and maps.
@@ -126,17 +126,17 @@ impl Probed {
         self.script.records.push(counters);
     }
 
-    pub fn push_map(&mut self, mut map: BlockMap) {
+    pub fn push_map(&mut self, mut map: AllocatorSnapshot) {
         self.flush();
         map.time = Nanos(self.script.now);
-        self.script.records.push(Record::Blocks(map));
+        self.script.records.push(Record::Snapshot(map));
     }
 
     /// Takes the first map out of the recording.
-    pub fn take_first_map(&mut self) -> BlockMap {
-        let is_map = |record: &Record| matches!(record, Record::Blocks(_));
+    pub fn take_first_map(&mut self) -> AllocatorSnapshot {
+        let is_map = |record: &Record| matches!(record, Record::Snapshot(_));
         let at = self.records.iter().position(is_map).unwrap();
-        let Record::Blocks(map) = self.records.remove(at) else { panic!("no map") };
+        let Record::Snapshot(map) = self.records.remove(at) else { panic!("no map") };
         map
     }
 
@@ -151,24 +151,24 @@ impl Probed {
         // Every line is a statement of its own.
         let source = |function| {
             let text = "pass\n".repeat(999).into();
-            Record::Source(Source { function, first_line: 1, text })
+            Record::Source(SourceText { function, first_line: 1, text })
         };
         let sources: Vec<Record> = functions.map(source).collect();
         self.script.records.extend(sources);
         if !self.batch.is_empty() {
             let events = std::mem::take(&mut self.batch);
-            self.script.records.push(Record::Events(Events { events }));
+            self.script.records.push(Record::Events(EventBatch { events }));
         }
     }
 
-    pub fn push(&mut self, change: Change, site: Option<SiteId>) {
+    pub fn push(&mut self, change: EventKind, site: Option<SiteId>) {
         self.script.now += 1000;
         self.batch.push(Event { time: Nanos(self.script.now), change, site });
     }
 
-    pub fn levels(&self, device: u32) -> Levels {
+    pub fn levels(&self, device: u32) -> CounterSnapshot {
         let counters = &self.script.gpus[&device].counters;
-        Levels {
+        CounterSnapshot {
             allocated: counters.allocated(),
             peak: counters.max_allocated(),
             reserved: counters.reserved(),
@@ -177,8 +177,8 @@ impl Probed {
     }
 
     /// A site of thread `t` where it stands.
-    pub fn site(&mut self, t: usize) -> Site {
-        Site {
+    pub fn site(&mut self, t: usize) -> AllocationSite {
+        AllocationSite {
             thread: self.script.thread_id(t),
             stack: self.script.stack(t),
             source: StackSource::Own,
@@ -195,7 +195,7 @@ impl Probed {
     }
 
     /// The stack of thread `t` allocates, told as `site`.
-    pub fn malloc_at(&mut self, t: usize, device: u32, requested: u64, site: Site) -> u64 {
+    pub fn malloc_at(&mut self, t: usize, device: u32, requested: u64, site: AllocationSite) -> u64 {
         let address = self.malloc_unseen(t, device, requested);
         if self.began {
             self.tell_malloc(device, address, requested, site);
@@ -203,11 +203,11 @@ impl Probed {
         address
     }
 
-    pub fn tell_malloc(&mut self, device: u32, address: u64, size: u64, site: Site) {
+    pub fn tell_malloc(&mut self, device: u32, address: u64, size: u64, site: AllocationSite) {
         let site = self.script.table.site(site);
         let levels = Some(self.levels(device));
-        let arena = Arena::Torch(CudaIndex(device));
-        self.push(Change::Allocated { arena, address, size, levels }, Some(site));
+        let memory_kind = MemoryKind::Torch(CudaIndex(device));
+        self.push(EventKind::Allocated { memory_kind, address, size, levels }, Some(site));
     }
 
     /// An allocation whose event is not told (lost, or from before).
@@ -259,9 +259,9 @@ impl Probed {
     }
 
     pub fn tell_free(&mut self, address: u64, site: Option<SiteId>) {
-        if self.began && self.exact.frees != Frees::Maps {
+        if self.began && self.exact.frees != FreeTracking::Snapshots {
             self.push(
-                Change::Freed { arena: FreedArena::Torch, address, in_backward: false },
+                EventKind::Freed { memory_kind: AddressSpace::Torch, address, in_backward: false },
                 site,
             );
         }
@@ -276,7 +276,7 @@ impl Probed {
     }
 
     /// Events of other memory, or failures.
-    pub fn tell(&mut self, t: usize, change: Change) {
+    pub fn tell(&mut self, t: usize, change: EventKind) {
         let site = self.site(t);
         let site = self.script.table.site(site);
         self.push(change, Some(site));
@@ -308,8 +308,8 @@ impl Probed {
 }
 
 pub fn stack_text(profile: &Profile, stack: StackId) -> String {
-    let mut frames: Vec<memspy::analysis::Label> =
-        profile.stacks().frames(stack).map(memspy::analysis::Label::Frame).collect();
+    let mut frames: Vec<memspy::analysis::StackLabel> =
+        profile.stacks().frames(stack).map(memspy::analysis::StackLabel::Frame).collect();
     frames.reverse();
     crate::analysis_script::text(profile, &frames)
 }

@@ -5,19 +5,19 @@
 use std::path::Path;
 
 use memspy::analysis::{Profile, ThreadChoice};
-use memspy::cli::flight::Flight;
+use memspy::cli::flight::FlightRecorder;
 use memspy::model::{Nanos, Record, RecordSink};
-use memspy::trace::{Keep, Reader};
+use memspy::trace::{Retention, TraceReader};
 
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
 use crate::trace_support::{Dice, spelled_out};
 
 /// Lets a flight recorder keep the end of a recording; gives what it wrote, and the segments begun and most bytes.
-pub fn kept(records: &[Record], keep: Keep) -> (Vec<Record>, (u64, u64)) {
+pub fn kept(records: &[Record], keep: Retention) -> (Vec<Record>, (u64, u64)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.bin");
-    let mut flight = Flight::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    let mut flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
     for record in records {
         flight.record(record).unwrap();
     }
@@ -31,7 +31,7 @@ pub fn kept(records: &[Record], keep: Keep) -> (Vec<Record>, (u64, u64)) {
 
 pub fn read(path: &Path) -> Vec<Record> {
     let mut records = Vec::new();
-    let summary = Reader::open(path).unwrap().replay(&mut records).unwrap();
+    let summary = TraceReader::open(path).unwrap().replay(&mut records).unwrap();
     assert!(summary.first_damage.is_none() && summary.dropped_records == 0, "{summary:?}");
     records
 }
@@ -53,7 +53,7 @@ pub fn spelled(records: &[Record], from: Nanos) -> Vec<String> {
         Record::Usage(usage) => usage.time == from,
         _ => false,
     };
-    let at = match records.iter().position(|r| matches!(r, Record::Inherited(_))) {
+    let at = match records.iter().position(|r| matches!(r, Record::Keyframe(_))) {
         Some(at) => at + 1,
         None => records.iter().position(begins).unwrap(),
     };

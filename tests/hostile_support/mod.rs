@@ -8,35 +8,35 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memspy::model::*;
-use memspy::trace::Writer;
+use memspy::trace::TraceWriter;
 
 use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
 
-fn holders(time: u64) -> Record {
-    let held = |category, holder: &str, bytes| HeldStorages {
+fn owners(time: u64) -> Record {
+    let held = |category, owner: &str, bytes| OwnedStorages {
         category,
-        holder: holder.into(),
+        owner: owner.into(),
         bytes,
         count: 1,
     };
-    Record::Holders(HolderSnapshot {
+    Record::Ownership(OwnershipBreakdown {
         time: Nanos(time),
         pause: Some(Nanos(1_000_000)),
         age: Nanos(0),
-        devices: vec![HeldOnDevice {
+        devices: vec![OwnedOnDevice {
             device: CudaIndex(0),
             allocated: 900 * MIB,
             rounding: 0,
             without_tensor: MIB,
             results: Some(0),
             held: vec![
-                held(Category::Parameter, "model.weight", 300 * MIB),
-                held(Category::Gradient, "model.weight.grad", 300 * MIB),
-                held(Category::Other, "batch", 299 * MIB),
+                held(TensorCategory::Parameter, "model.weight", 300 * MIB),
+                held(TensorCategory::Gradient, "model.weight.grad", 300 * MIB),
+                held(TensorCategory::Other, "batch", 299 * MIB),
             ],
         }],
-        nameless: Vec::new(),
+        unnamed_blocks: Vec::new(),
     })
 }
 
@@ -46,7 +46,7 @@ fn opening(s: &mut Script, rank: Option<u32>) {
             start.rank = rank;
         }
     }
-    s.records.push(Record::Device(Device {
+    s.records.push(Record::Device(GpuDevice {
         cuda_index: Some(CudaIndex(0)),
         nvml_index: Some(2),
         uuid: Some("GPU-1".into()),
@@ -54,7 +54,7 @@ fn opening(s: &mut Script, rank: Option<u32>) {
         name: Some("NVIDIA H200".into()),
         total: Some(150_000 * MIB),
     }));
-    s.records.push(Record::Runtime(Runtime {
+    s.records.push(Record::Runtime(TargetRuntime {
         time: Nanos(1),
         python: Some("3.12.1".into()),
         torch: Some("2.9.0".into()),
@@ -74,20 +74,20 @@ fn further(time: u64) -> Vec<Record> {
             reserved: None,
             process: ProcessUsage::Unknown("another pid namespace".into()),
         }),
-        Record::Missed(Missed {
+        Record::Missed(MissedObservation {
             time,
             reader: ReaderKind::Gpu,
-            why: MissedWhy::Failed("the driver said no".into()),
+            why: MissReason::Failed("the driver said no".into()),
             count: 1,
         }),
-        Record::Triggered(Triggered {
+        Record::TriggerFired(TriggerFired {
             time,
             condition: "retry".into(),
             seen: "PyTorch's allocator had to free its cache".into(),
         }),
-        Record::Thrown(Thrown {
+        Record::OomException(OomException {
             time,
-            error: Some(ThrownError {
+            error: Some(RaisedError {
                 thread: Some(ThreadId(0)),
                 stack: Some(StackId(1)),
                 text: "CUDA out of memory. Tried to allocate 2.00 GiB.".into(),
@@ -110,7 +110,7 @@ pub fn sampled(rank: Option<u32>) -> Vec<Record> {
     s.map(0);
     for step in 0..4 {
         let time = Nanos(s.now);
-        s.records.push(Record::Step(Step { time, step, ..Step::default() }));
+        s.records.push(Record::Step(TrainingStep { time, step, ..TrainingStep::default() }));
         let mut freed = Vec::new();
         for layer in 0..3 {
             s.line(0, 11);
@@ -122,7 +122,7 @@ pub fn sampled(rank: Option<u32>) -> Vec<Record> {
         }
         s.map(0);
         let time = s.now;
-        s.records.push(holders(time));
+        s.records.push(owners(time));
         for block in freed {
             s.free(0, block);
         }
@@ -131,7 +131,7 @@ pub fn sampled(rank: Option<u32>) -> Vec<Record> {
     }
     let train = s.function("train", "/home/me/job/train.py");
     s.define();
-    s.records.push(Record::Source(Source {
+    s.records.push(Record::Source(SourceText {
         function: train,
         first_line: 8,
         text: Arc::from("def train(model):\n    # one epoch\n    for batch in data:\n        step()\n\n    end()"),
@@ -162,7 +162,7 @@ pub fn exact() -> Vec<Record> {
         let site = s.site(0);
         for source in [StackSource::Backward, StackSource::NoPython, StackSource::Own] {
             let node = Some("AddmmBackward0".into());
-            s.malloc_at(0, 0, MIB, Site { source, node, ..site.clone() });
+            s.malloc_at(0, 0, MIB, AllocationSite { source, node, ..site.clone() });
         }
         s.leave(0);
     }
@@ -223,30 +223,30 @@ pub fn with_strings(records: Vec<Record>, change: &dyn Fn(&str) -> String) -> Ve
                 }
             }
             Record::Missed(missed) => {
-                if let MissedWhy::Failed(why) = &mut missed.why {
+                if let MissReason::Failed(why) = &mut missed.why {
                     *why = change(why);
                 }
             }
-            Record::Exact(exact) => {
+            Record::ExactSettings(exact) => {
                 exact.probes.iter_mut().chain(&mut exact.uncovered).for_each(arc);
             }
-            Record::Holders(snapshot) => {
+            Record::Ownership(snapshot) => {
                 let held = snapshot.devices.iter_mut().flat_map(|device| &mut device.held);
                 // Gradients are known by the end of their name.
                 held.for_each(|held| {
-                    let (name, end) = match held.holder.strip_suffix(".grad") {
+                    let (name, end) = match held.owner.strip_suffix(".grad") {
                         Some(name) => (name.to_owned(), ".grad"),
-                        None => (held.holder.to_string(), ""),
+                        None => (held.owner.to_string(), ""),
                     };
-                    held.holder = format!("{}{end}", change(&name)).into();
+                    held.owner = format!("{}{end}", change(&name)).into();
                 });
             }
-            Record::Triggered(triggered) => {
+            Record::TriggerFired(triggered) => {
                 triggered.condition = change(&triggered.condition);
                 triggered.seen = change(&triggered.seen);
             }
-            Record::Thrown(thrown) => {
-                if let Some(error) = &mut thrown.error {
+            Record::OomException(oom_exception) => {
+                if let Some(error) = &mut oom_exception.error {
                     error.text = change(&error.text);
                 }
             }
@@ -262,7 +262,7 @@ pub fn with_strings(records: Vec<Record>, change: &dyn Fn(&str) -> String) -> Ve
 
 /// Writes a trace.
 pub fn save(path: &Path, records: &[Record]) {
-    let mut writer = Writer::create(path, true).unwrap();
+    let mut writer = TraceWriter::create(path, true).unwrap();
     for record in records {
         writer.record(record).unwrap();
     }

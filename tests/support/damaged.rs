@@ -1,6 +1,6 @@
 //! Memory that is not what it is in the target.
 
-use memspy::target::{Memory, MemoryError, Span};
+use memspy::target::{Memory, MemoryError, AddressRange};
 
 /// Some bytes are others, and some places cannot be read; the same ones every time.
 pub struct Damaged<M> {
@@ -11,7 +11,7 @@ pub struct Damaged<M> {
 }
 
 impl<M: Memory> Memory for Damaged<M> {
-    fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError> {
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         self.inner.read_spans(spans, out)?;
         let mut start = 0;
         for (index, &span) in spans.iter().enumerate() {

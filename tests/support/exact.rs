@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use memspy::model::{
-    Arena, Change, Event, EventTotals, FreedArena, Reconciled, Record, Site, SiteId, StackId,
+    MemoryKind, EventKind, Event, EventTotals, AddressSpace, CounterCheck, Record, AllocationSite, SiteId, StackId,
     StackTable,
 };
-use memspy::trace::Reader;
+use memspy::trace::TraceReader;
 
 /// A recording read back.
 #[derive(Default)]
 pub struct Exact {
     pub table: StackTable,
     pub events: Vec<Event>,
-    pub reconciled: Vec<Reconciled>,
+    pub counter_check: Vec<CounterCheck>,
     /// The sums of the trailer.
     pub totals: Option<EventTotals>,
     /// Length of the trace.
@@ -24,13 +24,13 @@ impl Exact {
     /// Reads a whole trace.
     pub fn read(trace: &Path) -> Exact {
         let mut records: Vec<Record> = Vec::new();
-        Reader::open(trace).unwrap().replay(&mut records).unwrap();
+        TraceReader::open(trace).unwrap().replay(&mut records).unwrap();
         let mut read = Exact { bytes: std::fs::metadata(trace).unwrap().len(), ..Exact::default() };
         for record in records {
             match record {
                 Record::Definition(definition) => assert!(read.table.define(definition)),
                 Record::Events(batch) => read.events.extend(batch.events),
-                Record::Reconciled(reconciled) => read.reconciled.push(reconciled),
+                Record::CounterCheck(counter_check) => read.counter_check.push(counter_check),
                 Record::End(end) => read.totals = end.totals.exact,
                 _ => {}
             }
@@ -41,7 +41,7 @@ impl Exact {
     /// PyTorch's allocations: address, size, event.
     pub fn allocated(&self) -> impl Iterator<Item = (u64, u64, &Event)> {
         self.events.iter().filter_map(|event| match event.change {
-            Change::Allocated { arena: Arena::Torch(_), address, size, .. } => {
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(_), address, size, .. } => {
                 Some((address, size, event))
             }
             _ => None,
@@ -50,12 +50,12 @@ impl Exact {
 
     /// How many of PyTorch's blocks were freed.
     pub fn freed(&self) -> usize {
-        let torch = |e: &&Event| matches!(e.change, Change::Freed { arena: FreedArena::Torch, .. });
+        let torch = |e: &&Event| matches!(e.change, EventKind::Freed { memory_kind: AddressSpace::Torch, .. });
         self.events.iter().filter(torch).count()
     }
 
     /// The site of an event.
-    pub fn site(&self, id: Option<SiteId>) -> &Site {
+    pub fn site(&self, id: Option<SiteId>) -> &AllocationSite {
         self.table.get_site(id.unwrap()).unwrap()
     }
 

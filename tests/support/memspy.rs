@@ -85,10 +85,10 @@ pub fn memspy_at(pid: u32, words: &[&str]) -> Done {
     run(command(Some(pid)).args(words).args(patience(words)).args(["-p", &pid.to_string()]))
 }
 
-/// Words by which a look at holders has all the time that a busy machine may need, unless a test has words of its own.
+/// Words by which a look at owners has all the time that a busy machine may need, unless a test has words of its own.
 pub fn patience(words: &[&str]) -> &'static [&'static str] {
     let looks = matches!(words.first(), Some(&("tensors" | "graph" | "referrers" | "dump")))
-        || words.iter().any(|word| word.starts_with("--holders"));
+        || words.iter().any(|word| word.starts_with("--owners"));
     let limited = words.iter().any(|word| word.starts_with("--max-"));
     if looks && !limited { &["--max-time", "10min", "--max-pause", "10min"] } else { &[] }
 }
@@ -140,7 +140,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Whether a trace that is being written goes on after the recording's first second.
 fn has_a_second(trace: &Path) -> bool {
     let mut records: Vec<memspy::model::Record> = Vec::new();
-    let _ = memspy::trace::Reader::open(trace).map(|mut reader| reader.replay(&mut records));
+    let _ = memspy::trace::TraceReader::open(trace).map(|mut reader| reader.replay(&mut records));
     let last = records.iter().filter_map(|record| record.time()).max();
     last.is_some_and(|time| time.0 >= 1_000_000_000)
 }

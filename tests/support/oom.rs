@@ -25,9 +25,9 @@ pub fn place(known: &Value, name: &str) -> String {
     format!("oom.py:{})", known["lines"][name]["line"])
 }
 
-/// The verdict beside a trace.
+/// The report beside a trace.
 pub fn verdict_of(trace: &std::path::Path) -> String {
-    std::fs::read_to_string(trace.with_extension("verdict.txt")).unwrap()
+    std::fs::read_to_string(trace.with_extension("oom-report.txt")).unwrap()
 }
 
 #[track_caller]

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memspy::model::TensorInfo;
 use memspy::python::PythonReader;
-use memspy::target::{Addr, PageCache, Pause, Process};
-use memspy::torch::{Graph, TensorReader, Tensors};
+use memspy::target::{Addr, PageCache, PtraceStop, Process};
+use memspy::torch::{AutogradGraph, TensorReader, TensorDecoder};
 use serde_json::{Value, json};
 
 use super::damaged::Damaged;
@@ -52,12 +52,12 @@ pub fn read_damaged(target: &Target, seed: u64) -> usize {
 }
 
 /// On a busy machine a thread may take long to stop.
-fn stopped(process: &Process) -> Pause {
-    (0..20).find_map(|_| Pause::of(process).ok()).expect("it stops")
+fn stopped(process: &Process) -> PtraceStop {
+    (0..20).find_map(|_| PtraceStop::attach(process).ok()).expect("it stops")
 }
 
 /// All tensors that Python knows, by `id()`, and what reads them, while the target stands still.
-fn look(target: &Target, at: impl FnOnce(&Tensors<'_>, &BTreeMap<u64, (TensorInfo, bool)>)) {
+fn look(target: &Target, at: impl FnOnce(&TensorDecoder<'_>, &BTreeMap<u64, (TensorInfo, bool)>)) {
     let process = Process::open(target.pid()).unwrap();
     let python = PythonReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
@@ -65,7 +65,7 @@ fn look(target: &Target, at: impl FnOnce(&Tensors<'_>, &BTreeMap<u64, (TensorInf
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = python.heap(&memory).unwrap();
     let types = reader.types(&memory, python.object_head()).unwrap().unwrap();
-    let is_tensor = |class: &memspy::python::Class| class.is_a(types.base);
+    let is_tensor = |class: &memspy::python::PyClass| class.is_a(types.base);
     let objects: Vec<_> = heap.objects().iter().filter(|o| is_tensor(&o.class)).collect();
     let places: Vec<Addr> = objects.iter().map(|object| object.at).collect();
     let tensors = reader.tensors(&memory, python.object_head(), &places).unwrap();
@@ -84,7 +84,7 @@ fn storage(tensor: &TensorInfo) -> Value {
     known.map_or(Value::Null, |s| json!([s.data, s.bytes]))
 }
 
-fn check_tensors(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>, truth: &Value) {
+fn check_tensors(tensors: &TensorDecoder<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>, truth: &Value) {
     let listed: Vec<&Value> = truth["tensors"].as_array().unwrap().iter().collect();
     let ids: BTreeSet<u64> = listed.iter().map(|t| t["id"].as_u64().unwrap()).collect();
     assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), ids);
@@ -123,7 +123,7 @@ fn check_tensors(tensors: &Tensors<'_>, found: &BTreeMap<u64, (TensorInfo, bool)
     }
 }
 
-fn saved(tensors: &Tensors<'_>, graph: &Graph) -> BTreeSet<(u64, u64)> {
+fn saved(tensors: &TensorDecoder<'_>, graph: &AutogradGraph) -> BTreeSet<(u64, u64)> {
     let all = graph.nodes.iter().flat_map(|node| &node.saved);
     let storage = |tensor: Addr| tensors.tensor(tensor).unwrap().storage;
     all.filter_map(|saved| storage(saved.tensor))
@@ -133,7 +133,7 @@ fn saved(tensors: &Tensors<'_>, graph: &Graph) -> BTreeSet<(u64, u64)> {
 }
 
 fn check_graphs(
-    tensors: &Tensors<'_>,
+    tensors: &TensorDecoder<'_>,
     found: &BTreeMap<u64, (TensorInfo, bool)>,
     truth: &Value,
     sizes_are_known: bool,

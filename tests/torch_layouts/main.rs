@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use image::{Builder, HEAP, LAYOUTS, Layout, VARIABLE};
 use memspy::model::{
-    AllocatorBackend, Block, BlockState, Consistency, CudaIndex, Metric, Nanos, Pool, PoolId,
+    AllocatorBackend, Block, BlockState, SnapshotConsistency, CudaIndex, Metric, Nanos, Pool, PoolId,
     Segment,
 };
-use memspy::target::{Addr, Memory, MemoryError, MemoryImage, Span};
+use memspy::target::{Addr, Memory, MemoryError, MemoryImage, AddressRange};
 use memspy::torch::{TorchError, TorchReader};
 
 const MIB: u64 = 1 << 20;
@@ -84,7 +84,7 @@ fn reads_back(layout: &Layout, devices: &[Vec<Segment>]) {
         let reserved: u64 = segments.iter().map(|s| s.size).sum();
         assert_eq!(counters.reserved() as u64, reserved, "{}", layout.versions);
         let map = reader.blocks(*index, Nanos(1)).unwrap();
-        assert_eq!(map.consistency, Consistency::Consistent, "{}", layout.versions);
+        assert_eq!(map.consistency, SnapshotConsistency::Consistent, "{}", layout.versions);
         assert_eq!(map.allocated() as i64, counters.allocated());
         assert_eq!(&map.segments, segments, "{}", layout.versions);
         assert_eq!((counters.num_alloc_retries, counters.num_ooms), (3, 2));
@@ -158,7 +158,7 @@ struct Busy {
 }
 
 impl Memory for Busy {
-    fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError> {
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         self.image.read_spans(spans, out)?;
         if !self.works.load(Relaxed) {
             return Ok(());
@@ -192,7 +192,7 @@ fn a_map_of_a_target_that_never_rests_is_degraded() {
         works.store(true, Relaxed);
         match reader.blocks(CudaIndex(0), Nanos(0)) {
             Ok(map) if seen_at_rest => {
-                assert!(matches!(map.consistency, Consistency::Degraded { .. }));
+                assert!(matches!(map.consistency, SnapshotConsistency::Degraded { .. }));
                 assert!(map.retries > 3);
                 assert_eq!(map.segments, segments());
             }
@@ -227,7 +227,7 @@ fn survives(memory: impl Memory + 'static) {
         let _ = reader.counters(&mut counters);
         let _ = reader.refresh();
         if let Ok(map) = reader.blocks(CudaIndex(0), Nanos(0))
-            && map.consistency == Consistency::Consistent
+            && map.consistency == SnapshotConsistency::Consistent
             && let Some((_, counters)) = counters.first()
         {
             assert_eq!(map.allocated() as i64, counters.allocated());
@@ -277,7 +277,7 @@ struct Failing {
 }
 
 impl Memory for Failing {
-    fn read_spans(&self, spans: &[Span], out: &mut [u8]) -> Result<(), MemoryError> {
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         let read = self.reads.fetch_add(1, Relaxed);
         match spans.get((read % 3) as usize) {
             Some(span) if read.is_multiple_of(self.fails) => {

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use memspy::model::{
-    Arena, Change, CudaIndex, Event, Events, Exact, Frame, FreedArena, Function, Levels, Nanos,
-    Reconciled, Record, RecordSink, Site, SiteId, StackSource, StackTable, Thread,
+    MemoryKind, EventKind, CudaIndex, Event, EventBatch, ExactSettings, Frame, AddressSpace, Function, CounterSnapshot, Nanos,
+    CounterCheck, Record, RecordSink, AllocationSite, SiteId, StackSource, StackTable, Thread,
 };
 
 use super::Dice;
@@ -32,7 +32,7 @@ pub struct Allocations {
     table: StackTable,
     sites: Vec<SiteId>,
     time: u64,
-    levels: Levels,
+    levels: CounterSnapshot,
     /// Free blocks by size, the one freed last at the end.
     cache: HashMap<u64, Vec<u64>>,
     fresh: u64,
@@ -50,7 +50,7 @@ impl Allocations {
             table: StackTable::new(),
             sites: Vec::new(),
             time: 2_000_000,
-            levels: Levels::default(),
+            levels: CounterSnapshot::default(),
             cache: HashMap::new(),
             fresh: 0x7F3A_4000_0000,
             live: Vec::new(),
@@ -61,12 +61,12 @@ impl Allocations {
 
     /// What comes before the first event.
     pub fn opening(&mut self, sink: &mut dyn RecordSink) {
-        let exact = Record::Exact(Exact {
+        let exact = Record::ExactSettings(ExactSettings {
             time: Nanos(self.time),
             backward_lines: true,
             knows_backward: true,
             probes: vec!["pytorch:malloc".into(), "pytorch:free".into()],
-            ..Exact::default()
+            ..ExactSettings::default()
         });
         self.define(2 * SITES);
         for definition in self.table.take_definitions() {
@@ -95,7 +95,7 @@ impl Allocations {
             let frame = self.table.frame(Frame { function, line: n as u32 * 10 + 3 });
             let stack = self.table.stack(None, frame);
             let backward = n >= SITES;
-            let site = self.table.site(Site {
+            let site = self.table.site(AllocationSite {
                 thread: threads[usize::from(backward)],
                 stack: Some(stack),
                 source: if backward { StackSource::Backward } else { StackSource::Own },
@@ -120,12 +120,12 @@ impl Allocations {
         while self.ready.len() < count {
             self.iteration();
         }
-        Record::Events(Events { events: self.ready.drain(..count).collect() })
+        Record::Events(EventBatch { events: self.ready.drain(..count).collect() })
     }
 
     /// A comparison with the allocator's counters.
-    pub fn reconciled(&self) -> Record {
-        Record::Reconciled(Reconciled {
+    pub fn counter_check(&self) -> Record {
+        Record::CounterCheck(CounterCheck {
             time: self.ready.front().map_or(Nanos(self.time), |event| event.time),
             device: CudaIndex(0),
             allocations: 0,
@@ -171,7 +171,7 @@ impl Allocations {
     /// Two threads do not always come in the same order. The times stay in order.
     fn swap_neighbours(&mut self) {
         for at in 1..self.events.len() {
-            let free = |event: &Event| matches!(event.change, Change::Freed { .. });
+            let free = |event: &Event| matches!(event.change, EventKind::Freed { .. });
             if free(&self.events[at]) && free(&self.events[at - 1]) && self.dice.roll(20) == 0 {
                 let (before, after) = self.events.split_at_mut(at);
                 std::mem::swap(&mut before[at - 1].change, &mut after[0].change);
@@ -202,8 +202,8 @@ impl Allocations {
             false => site % self.sites.len(),
         };
         self.happen(
-            Change::Allocated {
-                arena: Arena::Torch(CudaIndex(0)),
+            EventKind::Allocated {
+                memory_kind: MemoryKind::Torch(CudaIndex(0)),
                 address,
                 size,
                 levels: Some(self.levels),
@@ -223,8 +223,8 @@ impl Allocations {
             _ => block,
         };
         self.happen(
-            Change::Freed {
-                arena: FreedArena::Torch,
+            EventKind::Freed {
+                memory_kind: AddressSpace::Torch,
                 address: block.0,
                 in_backward: block.0 & 1024 != 0,
             },
@@ -235,7 +235,7 @@ impl Allocations {
         self.cache.entry(block.1).or_default().push(block.0);
     }
 
-    fn happen(&mut self, change: Change, site: Option<SiteId>) {
+    fn happen(&mut self, change: EventKind, site: Option<SiteId>) {
         self.time += 1000 + self.dice.roll(59_000);
         self.events.push(Event { time: Nanos(self.time), change, site });
     }
@@ -251,7 +251,7 @@ impl Allocations {
             }
             records.push(it.batch(each));
             if n % 10 == 9 {
-                records.push(it.reconciled());
+                records.push(it.counter_check());
             }
         }
         records

@@ -5,8 +5,8 @@ use proptest::option;
 use proptest::prelude::*;
 
 use memspy::model::{
-    Arena, Change, CudaIndex, Definition, Event, EventTotals, Events, Exact, ExactWay, FreedArena,
-    Frees, Levels, Mark, Nanos, Reconciled, Record, Site, SiteId, StackId, StackSource, ThreadId,
+    MemoryKind, EventKind, CudaIndex, Definition, Event, EventTotals, EventBatch, ExactSettings, ProbeBackend, AddressSpace,
+    FreeTracking, CounterSnapshot, DriverEvent, Nanos, CounterCheck, Record, AllocationSite, SiteId, StackId, StackSource, ThreadId,
 };
 
 use super::any_record::{number, text};
@@ -25,19 +25,19 @@ fn address() -> impl Strategy<Value = u64> + Clone {
     prop_oneof![(0..40u64).prop_map(|n| 0x7F00_0000_0000 + n * 512), number()]
 }
 
-fn arena() -> impl Strategy<Value = Arena> + Clone {
+fn memory_kind() -> impl Strategy<Value = MemoryKind> + Clone {
     prop_oneof![
-        4 => device().prop_map(Arena::Torch),
-        1 => option::of(any::<u32>().prop_map(CudaIndex)).prop_map(Arena::Driver),
-        1 => option::of(any::<u32>().prop_map(CudaIndex)).prop_map(Arena::Physical),
-        1 => Just(Arena::Mapping),
-        1 => Just(Arena::Managed),
-        1 => Just(Arena::PinnedHost),
+        4 => device().prop_map(MemoryKind::Torch),
+        1 => option::of(any::<u32>().prop_map(CudaIndex)).prop_map(MemoryKind::Driver),
+        1 => option::of(any::<u32>().prop_map(CudaIndex)).prop_map(MemoryKind::Physical),
+        1 => Just(MemoryKind::Mapping),
+        1 => Just(MemoryKind::Managed),
+        1 => Just(MemoryKind::PinnedHost),
     ]
 }
 
-fn levels() -> impl Strategy<Value = Levels> + Clone {
-    let grown = (0..9i64, 0..9i64).prop_map(|(allocated, peak)| Levels {
+fn levels() -> impl Strategy<Value = CounterSnapshot> + Clone {
+    let grown = (0..9i64, 0..9i64).prop_map(|(allocated, peak)| CounterSnapshot {
         allocated: allocated * 512,
         peak: peak * 512,
         reserved: 1 << 21,
@@ -45,31 +45,31 @@ fn levels() -> impl Strategy<Value = Levels> + Clone {
     });
     let any =
         (signed(), signed(), signed(), signed()).prop_map(|(allocated, peak, reserved, active)| {
-            Levels { allocated, peak, reserved, active }
+            CounterSnapshot { allocated, peak, reserved, active }
         });
     prop_oneof![3 => grown, 1 => any]
 }
 
-fn change() -> impl Strategy<Value = Change> {
-    let allocated = (arena(), address(), number(), option::of(levels())).prop_map(
-        |(arena, address, size, levels)| {
-            let levels = levels.filter(|_| matches!(arena, Arena::Torch(_)));
-            Change::Allocated { arena, address, size, levels }
+fn change() -> impl Strategy<Value = EventKind> {
+    let allocated = (memory_kind(), address(), number(), option::of(levels())).prop_map(
+        |(memory_kind, address, size, levels)| {
+            let levels = levels.filter(|_| matches!(memory_kind, MemoryKind::Torch(_)));
+            EventKind::Allocated { memory_kind, address, size, levels }
         },
     );
-    let freed = (arena(), address()).prop_map(|(arena, address)| Change::Freed {
-        arena: arena.freed(),
+    let freed = (memory_kind(), address()).prop_map(|(memory_kind, address)| EventKind::Freed {
+        memory_kind: memory_kind.freed(),
         address,
         in_backward: false,
     });
-    let failed = (arena(), number(), any::<u32>()).prop_map(|(arena, size, code)| Change::Failed {
-        arena,
+    let failed = (memory_kind(), number(), any::<u32>()).prop_map(|(memory_kind, size, code)| EventKind::Failed {
+        memory_kind,
         size,
         code,
     });
-    let marks = [Mark::ContextCreated, Mark::ModuleLoaded, Mark::LibraryLoaded];
-    let torch = (address(), any::<bool>()).prop_map(|(address, in_backward)| Change::Freed {
-        arena: FreedArena::Torch,
+    let marks = [DriverEvent::ContextCreated, DriverEvent::ModuleLoaded, DriverEvent::LibraryLoaded];
+    let torch = (address(), any::<bool>()).prop_map(|(address, in_backward)| EventKind::Freed {
+        memory_kind: AddressSpace::Torch,
         address,
         in_backward,
     });
@@ -78,7 +78,7 @@ fn change() -> impl Strategy<Value = Change> {
         2 => torch,
         1 => freed,
         1 => failed,
-        1 => (0..3usize).prop_map(move |mark| Change::Marked(marks[mark])),
+        1 => (0..3usize).prop_map(move |mark| EventKind::Marked(marks[mark])),
     ]
 }
 
@@ -86,18 +86,18 @@ fn change() -> impl Strategy<Value = Change> {
 pub fn events() -> impl Strategy<Value = Record> {
     let event = (number(), change(), option::of(any::<u32>().prop_map(SiteId)))
         .prop_map(|(time, change, site)| Event { time: Nanos(time), change, site });
-    vec(event, 0..40).prop_map(|events| Record::Events(Events { events }))
+    vec(event, 0..40).prop_map(|events| Record::Events(EventBatch { events }))
 }
 
 pub fn exact() -> impl Strategy<Value = Record> {
-    use ExactWay::{PerfSamples, PerfUprobes, UprobeMulti};
+    use ProbeBackend::{PerfSamples, PerfUprobes, UprobeMulti};
     let texts = || vec(text().prop_map(Into::into), 0..4);
     (number(), 0..3usize, 0..3usize, (number(), number()), any::<[bool; 3]>(), (texts(), texts()))
         .prop_map(|(time, way, frees, stacks, backward, (probes, uncovered))| {
-            Record::Exact(Exact {
+            Record::ExactSettings(ExactSettings {
                 time: Nanos(time),
-                way: [UprobeMulti, PerfUprobes, PerfSamples][way],
-                frees: [Frees::Events, Frees::Stacks, Frees::Maps][frees],
+                backend: [UprobeMulti, PerfUprobes, PerfSamples][way],
+                frees: [FreeTracking::Events, FreeTracking::Stacks, FreeTracking::Snapshots][frees],
                 stacks_from: stacks.0,
                 stacks_every: stacks.1,
                 backward_lines: backward[0],
@@ -109,10 +109,10 @@ pub fn exact() -> impl Strategy<Value = Record> {
         })
 }
 
-pub fn reconciled() -> impl Strategy<Value = Record> {
+pub fn counter_check() -> impl Strategy<Value = Record> {
     (number(), any::<u32>(), signed(), option::of(signed()), signed()).prop_map(
         |(time, device, allocations, frees, requested)| {
-            Record::Reconciled(Reconciled {
+            Record::CounterCheck(CounterCheck {
                 time: Nanos(time),
                 device: CudaIndex(device),
                 allocations,
@@ -129,7 +129,7 @@ pub fn site() -> impl Strategy<Value = Record> {
     let stack = || option::of(any::<u32>().prop_map(StackId));
     (any::<u32>(), stack(), 0..7usize, any::<bool>(), option::of(text()), stack()).prop_map(
         move |(thread, stack, source, truncated, node, forward)| {
-            let site = Site {
+            let site = AllocationSite {
                 thread: ThreadId(thread),
                 stack,
                 source: sources[source],

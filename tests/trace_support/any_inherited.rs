@@ -1,8 +1,8 @@
 //! Proptest strategies: anything that a recording inherits from its dropped beginning.
 
 use memspy::model::{
-    Arena, CudaIndex, Inherited, InheritedBlock, InheritedMemory, Levels, Maker, Nanos, Record,
-    Share, SiteId, StackId, ThreadId, Thrown, ThrownError, Triggered,
+    MemoryKind, CudaIndex, Keyframe, KeyframeBlock, KeyframeMemory, CounterSnapshot, AllocationSource, Nanos, Record,
+    AttributionShare, SiteId, StackId, ThreadId, OomException, RaisedError, TriggerFired,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -15,41 +15,41 @@ fn time() -> impl Strategy<Value = Nanos> + Clone {
     number().prop_map(|n| Nanos(n.min(u64::MAX - 1)))
 }
 
-fn maker() -> impl Strategy<Value = Maker> {
+fn allocation_source() -> impl Strategy<Value = AllocationSource> {
     let share = (option::of((any::<u32>(), any::<u32>())), number()).prop_map(|(by, weight)| {
-        Share { by: by.map(|(thread, stack)| (ThreadId(thread), StackId(stack))), weight }
+        AttributionShare { by: by.map(|(thread, stack)| (ThreadId(thread), StackId(stack))), weight }
     });
     prop_oneof![
-        Just(Maker::Before),
-        Just(Maker::NoEvent),
-        Just(Maker::Lost),
-        Just(Maker::NotTaken),
-        any::<u32>().prop_map(|site| Maker::Site(SiteId(site))),
+        Just(AllocationSource::Before),
+        Just(AllocationSource::NoEvent),
+        Just(AllocationSource::Lost),
+        Just(AllocationSource::NotTaken),
+        any::<u32>().prop_map(|site| AllocationSource::Site(SiteId(site))),
         (vec(share, 0..4), option::of(time()))
-            .prop_map(|(shares, span)| Maker::Seen { shares, span }),
+            .prop_map(|(shares, span)| AllocationSource::Observed { shares, span }),
     ]
 }
 
-fn memory(makers: usize) -> impl Strategy<Value = InheritedMemory> {
-    let arena = prop_oneof![
-        (0..9u32).prop_map(|device| Arena::Torch(CudaIndex(device))),
-        option::of(any::<u32>().prop_map(CudaIndex)).prop_map(Arena::Driver),
-        Just(Arena::Managed),
-        Just(Arena::PinnedHost),
+fn memory(allocation_sources: usize) -> impl Strategy<Value = KeyframeMemory> {
+    let memory_kind = prop_oneof![
+        (0..9u32).prop_map(|device| MemoryKind::Torch(CudaIndex(device))),
+        option::of(any::<u32>().prop_map(CudaIndex)).prop_map(MemoryKind::Driver),
+        Just(MemoryKind::Managed),
+        Just(MemoryKind::PinnedHost),
     ];
     let levels = (any::<i64>(), any::<i64>(), any::<i64>(), any::<i64>()).prop_map(
-        |(allocated, peak, reserved, active)| Levels { allocated, peak, reserved, active },
+        |(allocated, peak, reserved, active)| CounterSnapshot { allocated, peak, reserved, active },
     );
     let block = (number(), number(), number(), number(), number(), any::<bool>(), any::<u32>());
     let block =
-        block.prop_map(move |(address, size, requested, stands_for, born, small, maker)| {
-            let (born, maker) = (Nanos(born), maker % makers.max(1) as u32);
-            InheritedBlock { address, size, requested, stands_for, born, small, maker }
+        block.prop_map(move |(address, size, requested, stands_for, born, small, allocation_source)| {
+            let (born, allocation_source) = (Nanos(born), allocation_source % allocation_sources.max(1) as u32);
+            KeyframeBlock { address, size, requested, stands_for, allocated_at: born, small, allocation_source }
         });
-    let most = if makers == 0 { 1 } else { 20 };
-    (arena, option::of(time()), option::of(levels), number(), vec(block, 0..most)).prop_map(
-        |(arena, mapped, levels, freed_since, blocks)| InheritedMemory {
-            arena,
+    let most = if allocation_sources == 0 { 1 } else { 20 };
+    (memory_kind, option::of(time()), option::of(levels), number(), vec(block, 0..most)).prop_map(
+        |(memory_kind, mapped, levels, freed_since, blocks)| KeyframeMemory {
+            memory_kind,
             mapped,
             levels,
             freed_since,
@@ -59,19 +59,19 @@ fn memory(makers: usize) -> impl Strategy<Value = InheritedMemory> {
 }
 
 pub fn inherited() -> impl Strategy<Value = Record> {
-    (time(), vec(maker(), 0..5))
-        .prop_flat_map(|(time, makers)| {
-            (Just((time, makers.clone())), vec(memory(makers.len()), 0..3))
+    (time(), vec(allocation_source(), 0..5))
+        .prop_flat_map(|(time, allocation_sources)| {
+            (Just((time, allocation_sources.clone())), vec(memory(allocation_sources.len()), 0..3))
         })
-        .prop_map(|((time, makers), memory)| Record::Inherited(Inherited { time, makers, memory }))
+        .prop_map(|((time, allocation_sources), memory)| Record::Keyframe(Keyframe { time, allocation_sources, memory }))
 }
 
 /// Brings what a maker uses into the range of what is defined.
-pub fn fit(maker: &mut Maker, threads: u32, stacks: u32, sites: u32) {
-    match maker {
-        Maker::Site(_) if sites == 0 => *maker = Maker::Lost,
-        Maker::Site(site) => site.0 %= sites,
-        Maker::Seen { shares, .. } => {
+pub fn fit(allocation_source: &mut AllocationSource, threads: u32, stacks: u32, sites: u32) {
+    match allocation_source {
+        AllocationSource::Site(_) if sites == 0 => *allocation_source = AllocationSource::Lost,
+        AllocationSource::Site(site) => site.0 %= sites,
+        AllocationSource::Observed { shares, .. } => {
             for share in shares {
                 share.by = share.by.filter(|_| threads > 0 && stacks > 0).map(|(thread, stack)| {
                     (ThreadId(thread.0 % threads), StackId(stack.0 % stacks))
@@ -84,18 +84,18 @@ pub fn fit(maker: &mut Maker, threads: u32, stacks: u32, sites: u32) {
 
 pub fn triggered() -> impl Strategy<Value = Record> {
     (number(), text(), text()).prop_map(|(time, condition, seen)| {
-        Record::Triggered(Triggered { time: Nanos(time), condition, seen })
+        Record::TriggerFired(TriggerFired { time: Nanos(time), condition, seen })
     })
 }
 
-pub fn thrown() -> impl Strategy<Value = Record> {
+pub fn oom_exception() -> impl Strategy<Value = Record> {
     let number_of = || option::of(any::<u32>());
     (number(), option::of((number_of(), number_of(), text()))).prop_map(|(time, error)| {
-        let error = error.map(|(thread, stack, text)| ThrownError {
+        let error = error.map(|(thread, stack, text)| RaisedError {
             thread: thread.map(ThreadId),
             stack: stack.map(StackId),
             text,
         });
-        Record::Thrown(Thrown { time: Nanos(time), error })
+        Record::OomException(OomException { time: Nanos(time), error })
     })
 }

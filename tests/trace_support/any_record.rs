@@ -5,11 +5,11 @@ use proptest::option;
 use proptest::prelude::*;
 
 use memspy::model::{
-    Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Consistency,
-    CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, FrameId, Function,
-    FunctionId, Gap, Missed, MissedWhy, Nanos, PoolId, ProcessUsage, ReaderKind, Record, Runtime,
-    Sample, Segment, SiteId, Source, StackId, StackNode, Start, Stat, Thread, ThreadId,
-    ThreadSample, Totals,
+    ThreadActivity, AllocatorBackend, AllocatorCounters, Block, AllocatorSnapshot, BlockState, SnapshotConsistency,
+    CudaIndex, Definition, GpuDevice, DeviceUsage, RecordingEnd, EndReason, Frame, FrameId, Function,
+    FunctionId, RecordingGap, MissedObservation, MissReason, Nanos, PoolId, ProcessUsage, ReaderKind, Record, TargetRuntime,
+    StackSample, Segment, SiteId, SourceText, StackId, StackNode, RecordingStart, Stat, Thread, ThreadId,
+    ThreadSample, RecordingTotals,
 };
 
 use super::any_exact;
@@ -34,7 +34,7 @@ fn start() -> impl Strategy<Value = Record> {
         (number(), any::<u32>(), option::of(any::<u32>())),
     )
         .prop_map(|(memspy, pid, host, command, directory, (unix_nanos, rate, rank))| {
-            Record::Start(Start { memspy, pid, host, command, directory, unix_nanos, rate, rank })
+            Record::Start(RecordingStart { memspy, pid, host, command, directory, unix_nanos, rate, rank })
         })
 }
 
@@ -49,7 +49,7 @@ fn runtime() -> impl Strategy<Value = Record> {
     ];
     (number(), option::of(text()), option::of(text()), allocator).prop_map(
         |(time, python, torch, allocator)| {
-            Record::Runtime(Runtime { time: Nanos(time), python, torch, allocator })
+            Record::Runtime(TargetRuntime { time: Nanos(time), python, torch, allocator })
         },
     )
 }
@@ -64,7 +64,7 @@ fn device() -> impl Strategy<Value = Record> {
         option::of(number()),
     )
         .prop_map(|(cuda_index, nvml_index, uuid, pci_bus_id, name, total)| {
-            Record::Device(Device { cuda_index, nvml_index, uuid, pci_bus_id, name, total })
+            Record::Device(GpuDevice { cuda_index, nvml_index, uuid, pci_bus_id, name, total })
         })
 }
 
@@ -88,16 +88,16 @@ fn usage() -> impl Strategy<Value = Record> {
 }
 
 fn missed() -> impl Strategy<Value = Record> {
-    use ReaderKind::{Blocks, Counters, Events, Gpu, Holders, Stacks};
+    use ReaderKind::{Snapshots, Counters, Events, Gpu, Owners, Stacks};
     let why = prop_oneof![
-        Just(MissedWhy::Torn),
-        Just(MissedWhy::Late),
-        text().prop_map(MissedWhy::Failed)
+        Just(MissReason::Torn),
+        Just(MissReason::Late),
+        text().prop_map(MissReason::Failed)
     ];
     (number(), 0..6usize, why, number()).prop_map(|(time, reader, why, count)| {
-        Record::Missed(Missed {
+        Record::Missed(MissedObservation {
             time: Nanos(time),
-            reader: [Stacks, Counters, Blocks, Gpu, Events, Holders][reader],
+            reader: [Stacks, Counters, Snapshots, Gpu, Events, Owners][reader],
             why,
             count,
         })
@@ -106,7 +106,7 @@ fn missed() -> impl Strategy<Value = Record> {
 
 fn gap() -> impl Strategy<Value = Record> {
     (number(), number(), text())
-        .prop_map(|(from, to, why)| Record::Gap(Gap { from: Nanos(from), to: Nanos(to), why }))
+        .prop_map(|(from, to, why)| Record::Gap(RecordingGap { from: Nanos(from), to: Nanos(to), why }))
 }
 
 fn counters() -> impl Strategy<Value = Record> {
@@ -162,14 +162,14 @@ fn map() -> impl Strategy<Value = Record> {
             },
         );
     let consistency = prop_oneof![
-        Just(Consistency::Consistent),
+        Just(SnapshotConsistency::Consistent),
         (number(), number()).prop_map(|(allocated_in_blocks, allocated_counter)| {
-            Consistency::Degraded { allocated_in_blocks, allocated_counter }
+            SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter }
         })
     ];
     (number(), 0..2u32, any::<u32>(), consistency, vec(segment, 0..5)).prop_map(
         |(time, device, retries, consistency, segments)| {
-            Record::Blocks(BlockMap {
+            Record::Snapshot(AllocatorSnapshot {
                 time: Nanos(time),
                 device: CudaIndex(device),
                 retries,
@@ -191,16 +191,16 @@ fn end() -> impl Strategy<Value = Record> {
     ];
     (number(), reason, vec(number(), 6), option::of(any_exact::totals())).prop_map(
         |(time, reason, n, exact)| {
-            Record::End(End {
+            Record::End(RecordingEnd {
                 time: Nanos(time),
                 reason,
-                totals: Totals {
+                totals: RecordingTotals {
                     ticks: n[0],
                     late: n[1],
                     stacks: n[2],
                     torn: n[3],
-                    maps_consistent: n[4],
-                    maps_degraded: n[5],
+                    snapshots_consistent: n[4],
+                    snapshots_degraded: n[5],
                     exact,
                 },
             })
@@ -229,13 +229,13 @@ fn numbered() -> impl Strategy<Value = Record> {
             Record::Definition(Definition::Thread(ThreadId(id), thread))
         });
     let source = (any::<u32>(), any::<u32>(), text()).prop_map(|(function, first_line, text)| {
-        Record::Source(Source { function: FunctionId(function), first_line, text: text.into() })
+        Record::Source(SourceText { function: FunctionId(function), first_line, text: text.into() })
     });
     prop_oneof![function, frame, stack, thread, source, any_exact::site()]
 }
 
 fn sample() -> impl Strategy<Value = Record> {
-    use Activity::{Active, Idle, Unknown};
+    use ThreadActivity::{Active, Idle, Unknown};
     let entry =
         (0..3u32, 0..5u32, any::<bool>(), 0..3usize).prop_map(|(thread, stack, gil, activity)| {
             ThreadSample {
@@ -246,7 +246,7 @@ fn sample() -> impl Strategy<Value = Record> {
             }
         });
     (number(), vec(entry, 0..4))
-        .prop_map(|(time, threads)| Record::Sample(Sample { time: Nanos(time), threads }))
+        .prop_map(|(time, threads)| Record::Sample(StackSample { time: Nanos(time), threads }))
 }
 
 /// Any recording: records of every kind in any order, each using only numbers defined before it.
@@ -263,12 +263,12 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
         8 => numbered(),
         6 => sample(),
         1 => any_exact::exact(),
-        1 => any_exact::reconciled(),
-        1 => any_holders::holders(),
+        1 => any_exact::counter_check(),
+        1 => any_holders::owners(),
         1 => any_holders::step(),
         2 => any_inherited::inherited(),
         1 => any_inherited::triggered(),
-        1 => any_inherited::thrown(),
+        1 => any_inherited::oom_exception(),
         6 => any_exact::events(),
     ];
     (vec(any_record, 0..60), option::of(end())).prop_map(|(mut records, end)| {
@@ -322,14 +322,14 @@ fn fit(records: &mut Vec<Record>) {
             }
             true
         }
-        Record::Inherited(inherited) => {
-            for maker in &mut inherited.makers {
-                any_inherited::fit(maker, threads, stacks, sites);
+        Record::Keyframe(inherited) => {
+            for allocation_source in &mut inherited.allocation_sources {
+                any_inherited::fit(allocation_source, threads, stacks, sites);
             }
             true
         }
-        Record::Thrown(thrown) => {
-            if let Some(error) = &mut thrown.error {
+        Record::OomException(oom_exception) => {
+            if let Some(error) = &mut oom_exception.error {
                 let thread = error.thread.filter(|_| threads > 0);
                 error.thread = thread.map(|t| ThreadId(t.0 % threads.max(1)));
                 let stack = error.stack.filter(|_| stacks > 0);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use memspy::model::Record;
-use memspy::trace::Reader;
+use memspy::trace::TraceReader;
 
 /// CRC-32C bit by bit, from its polynomial.
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -68,7 +68,7 @@ pub fn reads_as_ever(name: &str, records: &[Record]) {
         std::fs::write(&path, super::write(records)).unwrap();
     }
     let mut copy = Vec::new();
-    let summary = Reader::open(path).unwrap().replay(&mut copy).unwrap();
+    let summary = TraceReader::open(path).unwrap().replay(&mut copy).unwrap();
     assert_eq!(copy, records);
     assert!(summary.is_whole());
     assert_eq!(summary.version, 1);

@@ -3,12 +3,12 @@
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use memspy::model::{
-    Activity, AllocatorBackend, AllocatorCounters, Block, BlockMap, BlockState, Consistency,
-    CudaIndex, Definition, Device, DeviceUsage, End, EndReason, Frame, Function, Metric, Missed,
-    MissedWhy, Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, RecordSink, Runtime, Sample,
-    Segment, SiteId, Source, StackId, StackTable, Start, Thread, ThreadSample, Totals,
+    ThreadActivity, AllocatorBackend, AllocatorCounters, Block, AllocatorSnapshot, BlockState, SnapshotConsistency,
+    CudaIndex, Definition, GpuDevice, DeviceUsage, RecordingEnd, EndReason, Frame, Function, Metric, MissedObservation,
+    MissReason, Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, RecordSink, TargetRuntime, StackSample,
+    Segment, SiteId, SourceText, StackId, StackTable, RecordingStart, Thread, ThreadSample, RecordingTotals,
 };
-use memspy::trace::{Reader, Summary, Writer};
+use memspy::trace::{TraceReader, ReplaySummary, TraceWriter};
 
 pub mod allocations;
 pub mod any_exact;
@@ -36,7 +36,7 @@ pub struct Loop {
     pub dice: Dice,
     table: StackTable,
     stacks: Vec<StackId>,
-    sample: Sample,
+    sample: StackSample,
     counters: AllocatorCounters,
     live: Vec<(bool, i64, i64)>,
     tick: u64,
@@ -50,7 +50,7 @@ impl Loop {
             dice: Dice(seed),
             table: StackTable::new(),
             stacks: Vec::new(),
-            sample: Sample::default(),
+            sample: StackSample::default(),
             counters: AllocatorCounters {
                 num_sync_all_streams: Some(0),
                 num_device_alloc: Some(0),
@@ -64,7 +64,7 @@ impl Loop {
     }
 
     pub fn start() -> Record {
-        Record::Start(Start {
+        Record::Start(RecordingStart {
             memspy: "0.1.0".into(),
             pid: 4242,
             host: "gpu-17".into(),
@@ -78,7 +78,7 @@ impl Loop {
 
     /// What comes before the first sample.
     pub fn opening(&mut self, sink: &mut dyn RecordSink) {
-        let device = Device {
+        let device = GpuDevice {
             cuda_index: Some(CudaIndex(0)),
             nvml_index: Some(3),
             uuid: Some("GPU-2f6e1a4c".into()),
@@ -86,7 +86,7 @@ impl Loop {
             name: Some("NVIDIA H200".into()),
             total: Some(150_754_820_096),
         };
-        let runtime = Runtime {
+        let runtime = TargetRuntime {
             time: Nanos(1000),
             python: Some("3.12.1".into()),
             torch: Some("2.9.0+cu130".into()),
@@ -131,7 +131,7 @@ impl Loop {
                     thread,
                     stack: self.stacks[0],
                     gil: n == 0,
-                    activity: Activity::Active,
+                    activity: ThreadActivity::Active,
                 });
             }
         }
@@ -207,7 +207,7 @@ impl Loop {
         }
     }
 
-    /// A block map at the sample made last: `segments` of 20 MiB, whose blocks change a little.
+    /// A snapshot at the sample made last: `segments` of 20 MiB, whose blocks change a little.
     pub fn map(&mut self, segments: u64) -> Record {
         let churn = self.dice.roll(8);
         let segments = (0..segments)
@@ -242,26 +242,26 @@ impl Loop {
                 }
             })
             .collect();
-        Record::Blocks(BlockMap {
+        Record::Snapshot(AllocatorSnapshot {
             time: Nanos(self.sample.time.0 + 30_000),
             device: CudaIndex(0),
             retries: 1,
-            consistency: Consistency::Consistent,
+            consistency: SnapshotConsistency::Consistent,
             segments,
         })
     }
 
     pub fn end(&self) -> Record {
-        Record::End(End {
+        Record::End(RecordingEnd {
             time: Nanos((self.tick + 1) * PERIOD),
             reason: EndReason::TargetExited,
-            totals: Totals {
+            totals: RecordingTotals {
                 ticks: self.tick,
                 late: 1,
                 stacks: self.tick * 3,
                 torn: 2,
-                maps_consistent: 4,
-                maps_degraded: 0,
+                snapshots_consistent: 4,
+                snapshots_degraded: 0,
                 exact: None,
             },
         })
@@ -273,7 +273,7 @@ impl Loop {
         let mut it = Loop::new(seed);
         it.opening(&mut records);
         it.define(3, 3, &mut records);
-        records.push(Record::Source(Source {
+        records.push(Record::Source(SourceText {
             function: memspy::model::FunctionId(9),
             first_line: 90,
             text: "def forward(self, x):\n    return x @ self.w\n".into(),
@@ -303,10 +303,10 @@ impl Loop {
                 }));
             }
             if tick % 70 == 35 {
-                records.push(Record::Missed(Missed {
+                records.push(Record::Missed(MissedObservation {
                     time,
                     reader: ReaderKind::Stacks,
-                    why: MissedWhy::Torn,
+                    why: MissReason::Torn,
                     count: 2,
                 }));
             }
@@ -318,7 +318,7 @@ impl Loop {
 
 /// The trace of `records`.
 pub fn write(records: &[Record]) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for record in records {
         writer.record(record).unwrap();
     }
@@ -326,9 +326,9 @@ pub fn write(records: &[Record]) -> Vec<u8> {
 }
 
 /// The records of a trace in memory.
-pub fn read(bytes: &[u8]) -> (Vec<Record>, Summary) {
+pub fn read(bytes: &[u8]) -> (Vec<Record>, ReplaySummary) {
     let mut records = Vec::new();
-    let summary = Reader::from_bytes(bytes).unwrap().replay(&mut records).unwrap();
+    let summary = TraceReader::from_bytes(bytes).unwrap().replay(&mut records).unwrap();
     (records, summary)
 }
 
@@ -358,7 +358,7 @@ pub fn spelled_out(records: &[Record]) -> Vec<String> {
                     Definition::Stack(id, _) => stack(&table, *id),
                     Definition::Thread(_, t) => format!("{t:?}"),
                     Definition::Site(id, _) => site(&table, *id),
-                    Definition::Anew => unreachable!("no trace has it"),
+                    Definition::Reset => unreachable!("no trace has it"),
                 }
             }
             Record::Source(s) => {

@@ -7,7 +7,7 @@ use crate::model::{AllocatorCounters, Metric, Pool};
 
 /// Running totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Sums {
+pub(crate) struct RunningTotals {
     pub(crate) allocations: i64,
     /// `None` where frees are not seen one by one.
     pub(crate) frees: Option<i64>,
@@ -16,11 +16,11 @@ pub(crate) struct Sums {
     pub(crate) freed_bytes: i64,
 }
 
-impl Sums {
+impl RunningTotals {
     /// What the allocator counts.
-    pub(crate) fn counted(counters: &AllocatorCounters) -> Sums {
+    pub(crate) fn counted(counters: &AllocatorCounters) -> RunningTotals {
         let of = |metric| counters.stat(metric, Pool::All);
-        Sums {
+        RunningTotals {
             allocations: of(Metric::Allocation).allocated,
             frees: Some(of(Metric::Allocation).freed),
             requested: of(Metric::RequestedBytes).allocated,
@@ -29,8 +29,8 @@ impl Sums {
         }
     }
 
-    fn since(&self, before: &Sums) -> Sums {
-        Sums {
+    fn since(&self, before: &RunningTotals) -> RunningTotals {
+        RunningTotals {
             allocations: self.allocations - before.allocations,
             frees: Some(self.frees.unwrap_or(0) - before.frees.unwrap_or(0)),
             requested: self.requested - before.requested,
@@ -39,7 +39,7 @@ impl Sums {
         }
     }
 
-    fn is_less_than(&self, before: &Sums) -> bool {
+    fn is_less_than(&self, before: &RunningTotals) -> bool {
         self.allocations < before.allocations
             || self.requested < before.requested
             || self.allocated_bytes < before.allocated_bytes
@@ -49,7 +49,7 @@ impl Sums {
 
 /// What the comparisons of bytes came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Balance {
+pub struct ByteBalance {
     /// Comparisons.
     pub checks: u64,
     /// By how many bytes more was allocated than the events come to, at the last one; negative the other way.
@@ -58,7 +58,7 @@ pub struct Balance {
     pub freed: i64,
 }
 
-impl Balance {
+impl ByteBalance {
     /// Whether nothing is missing and nothing too much.
     pub fn is_even(&self) -> bool {
         (self.allocated, self.freed) == (0, 0)
@@ -67,28 +67,28 @@ impl Balance {
 
 /// The comparisons of one device.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct BalanceCheck {
     /// Both sums where the comparison begins.
-    base: Option<(Sums, Sums)>,
+    base: Option<(RunningTotals, RunningTotals)>,
     /// What was off up to there.
     carried: (i64, i64),
-    last: Option<(Sums, Sums)>,
-    balance: Balance,
+    last: Option<(RunningTotals, RunningTotals)>,
+    balance: ByteBalance,
 }
 
-impl Books {
+impl BalanceCheck {
     /// Of an allocator that has counted nothing yet.
-    pub(crate) fn from_zero() -> Books {
-        Books { base: Some((Sums::default(), Sums::default())), ..Books::default() }
+    pub(crate) fn from_zero() -> BalanceCheck {
+        BalanceCheck { base: Some((RunningTotals::default(), RunningTotals::default())), ..BalanceCheck::default() }
     }
 
     /// What the comparisons came to; `None` where there was none.
-    pub(crate) fn balance(&self) -> Option<Balance> {
+    pub(crate) fn balance(&self) -> Option<ByteBalance> {
         (self.balance.checks > 0).then_some(self.balance)
     }
 
     /// Compares what the allocator counts with what the events come to.
-    pub(crate) fn compare(&mut self, counted: Sums, seen: Sums) {
+    pub(crate) fn compare(&mut self, counted: RunningTotals, seen: RunningTotals) {
         if self.last.is_some_and(|(before, _)| counted.is_less_than(&before)) {
             // The job has begun to count anew (reset_accumulated_memory_stats).
             self.begin_at(None);
@@ -108,7 +108,7 @@ impl Books {
         }
     }
 
-    fn begin_at(&mut self, base: Option<(Sums, Sums)>) {
+    fn begin_at(&mut self, base: Option<(RunningTotals, RunningTotals)>) {
         self.base = base;
         self.carried = (self.balance.allocated, self.balance.freed);
         if base.is_none() {
@@ -117,7 +117,7 @@ impl Books {
     }
 
     /// Compares what both grew by since `base`; says whether they can be compared.
-    fn compare_since(&mut self, base: (Sums, Sums), counted: Sums, seen: Sums) -> bool {
+    fn compare_since(&mut self, base: (RunningTotals, RunningTotals), counted: RunningTotals, seen: RunningTotals) -> bool {
         let knows_frees = seen.frees.is_some();
         let (counted, seen) = (counted.since(&base.0), seen.since(&base.1));
         let is_settled = counted.allocations == seen.allocations
@@ -125,7 +125,7 @@ impl Books {
             && (!knows_frees || counted.frees == seen.frees);
         if is_settled {
             let freed = if knows_frees { counted.freed_bytes - seen.freed_bytes } else { 0 };
-            self.balance = Balance {
+            self.balance = ByteBalance {
                 checks: self.balance.checks + 1,
                 allocated: self.carried.0 + counted.allocated_bytes - seen.allocated_bytes,
                 freed: self.carried.1 + freed,
@@ -139,8 +139,8 @@ impl Books {
 mod tests {
     use super::*;
 
-    fn sums(allocations: i64, frees: i64, bytes: i64, freed: i64) -> Sums {
-        Sums {
+    fn sums(allocations: i64, frees: i64, bytes: i64, freed: i64) -> RunningTotals {
+        RunningTotals {
             allocations,
             frees: Some(frees),
             requested: 100 * allocations,
@@ -149,13 +149,13 @@ mod tests {
         }
     }
 
-    fn off(books: &Books) -> Option<(u64, i64, i64)> {
+    fn off(books: &BalanceCheck) -> Option<(u64, i64, i64)> {
         books.balance().map(|balance| (balance.checks, balance.allocated, balance.freed))
     }
 
     #[test]
     fn only_what_is_not_under_way_is_compared() {
-        let mut books = Books::from_zero();
+        let mut books = BalanceCheck::from_zero();
         books.compare(sums(3, 1, 1536, 512), sums(2, 1, 1024, 512));
         assert_eq!(off(&books), None);
         books.compare(sums(3, 1, 1536, 512), sums(3, 1, 1536, 512));
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_job_under_way_is_compared_from_a_moment_on_at_which_nothing_was() {
-        let mut books = Books::default();
+        let mut books = BalanceCheck::default();
         // One allocation is ahead of its event.
         books.compare(sums(101, 50, 10_000, 5000), sums(0, 0, 0, 0));
         books.compare(sums(102, 50, 10_512, 5000), sums(2, 0, 1024, 0));
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_off_stays_off_when_the_job_counts_anew() {
-        let mut books = Books::from_zero();
+        let mut books = BalanceCheck::from_zero();
         books.compare(sums(1, 0, 512, 0), sums(1, 0, 1024, 0));
         books.compare(sums(0, 0, 0, 0), sums(1, 0, 1024, 0));
         books.compare(sums(2, 0, 1024, 0), sums(3, 0, 2048, 0));

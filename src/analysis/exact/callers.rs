@@ -6,16 +6,16 @@ use crate::model::{FunctionId, StackId, StackTable, ThreadId};
 
 /// Threads by where their stacks begin.
 #[derive(Debug, Default)]
-pub(crate) struct Callers {
+pub(crate) struct ThreadRoots {
     /// By outermost frame; `None` where several threads begin there.
     by_frame: FxHashMap<StackId, Option<ThreadId>>,
     /// By its function.
     by_function: FxHashMap<FunctionId, Option<ThreadId>>,
 }
 
-impl Callers {
+impl ThreadRoots {
     /// Takes notice of a thread's own stack.
-    pub(crate) fn saw(&mut self, thread: ThreadId, stack: StackId, table: &StackTable) {
+    pub(crate) fn observe(&mut self, thread: ThreadId, stack: StackId, table: &StackTable) {
         let Some((root, function)) = outermost(stack, table) else { return };
         for known in [
             self.by_frame.entry(root).or_insert(Some(thread)),
@@ -28,7 +28,7 @@ impl Callers {
     }
 
     /// The thread that has this stack; `None` when none or several are known that begin like it.
-    pub(crate) fn of(&self, stack: StackId, table: &StackTable) -> Option<ThreadId> {
+    pub(crate) fn thread(&self, stack: StackId, table: &StackTable) -> Option<ThreadId> {
         let (root, function) = outermost(stack, table)?;
         *self.by_frame.get(&root).or_else(|| self.by_function.get(&function))?
     }

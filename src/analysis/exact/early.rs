@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use super::ExactProfile;
-use super::books::Sums;
-use super::extent::{Extent, rounded};
-use super::line_levels::{ANYTHING, Span};
+use super::books::RunningTotals;
+use super::extent::{BlockSizes, rounded};
+use super::line_levels::{ANYTHING, LevelRange};
 use crate::model::{
-    AllocatorCounters, Arena, Change, CudaIndex, Event, FreedArena, Frees, Levels, Metric, Pool,
+    AllocatorCounters, MemoryKind, EventKind, CudaIndex, Event, AddressSpace, FreeTracking, CounterSnapshot, Metric, Pool,
     StackTable,
 };
 
@@ -20,14 +20,14 @@ const MAX_EARLY: usize = 1 << 14;
 
 /// What is known of the levels at an event that does not tell them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Synthesized {
-    pub(super) levels: Option<Levels>,
-    pub(super) span: Span,
+pub(super) struct SynthesizedLevels {
+    pub(super) levels: Option<CounterSnapshot>,
+    pub(super) span: LevelRange,
 }
 
 /// Counters that neither run ahead of the events nor behind.
 #[derive(Debug)]
-struct Settled {
+struct SettledCounters {
     /// How many events had come.
     upto: usize,
     /// By how many bytes blocks take more than was asked for, rounded, all together.
@@ -37,23 +37,23 @@ struct Settled {
 
 /// Events that wait.
 #[derive(Debug, Default)]
-pub(super) struct Early {
+pub(super) struct EarlyEvents {
     events: Vec<Event>,
-    sums: BTreeMap<CudaIndex, Sums>,
+    sums: BTreeMap<CudaIndex, RunningTotals>,
     device_of: rustc_hash::FxHashMap<u64, (CudaIndex, u64)>,
     /// The first counters of a device that have just what its events come to.
-    counters: BTreeMap<CudaIndex, Settled>,
+    counters: BTreeMap<CudaIndex, SettledCounters>,
     is_over: bool,
 }
 
-impl Early {
+impl EarlyEvents {
     /// Whether an event has to wait: one of PyTorch without counters, and all of PyTorch after it.
     pub(super) fn holds(&self, event: &Event, is_known: impl Fn(CudaIndex) -> bool) -> bool {
         match event.change {
-            Change::Allocated { arena: Arena::Torch(index), levels, .. } => {
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(index), levels, .. } => {
                 self.is_waiting() || !self.is_over && levels.is_none() && !is_known(index)
             }
-            Change::Freed { arena: FreedArena::Torch, .. } => self.is_waiting(),
+            EventKind::Freed { memory_kind: AddressSpace::Torch, .. } => self.is_waiting(),
             _ => false,
         }
     }
@@ -66,7 +66,7 @@ impl Early {
     /// Adds one; says whether no more can wait.
     pub(super) fn add(&mut self, event: Event) -> bool {
         match event.change {
-            Change::Allocated { arena: Arena::Torch(index), address, size, .. } => {
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(index), address, size, .. } => {
                 let least = rounded(size);
                 let sums = self.sums.entry(index).or_default();
                 sums.allocations += 1;
@@ -74,7 +74,7 @@ impl Early {
                 sums.allocated_bytes += least as i64;
                 self.device_of.insert(address, (index, least));
             }
-            Change::Freed { address, .. } => {
+            EventKind::Freed { address, .. } => {
                 if let Some((index, size)) = self.device_of.remove(&address) {
                     let sums = self.sums.entry(index).or_default();
                     sums.frees = Some(sums.frees.unwrap_or(0) + 1);
@@ -93,17 +93,17 @@ impl Early {
         &mut self,
         index: CudaIndex,
         counters: &AllocatorCounters,
-        before: Sums,
+        before: RunningTotals,
     ) -> bool {
         let waiting = self.sums.get(&index).copied().unwrap_or_default();
-        let counted = Sums::counted(counters);
+        let counted = RunningTotals::counted(counters);
         let is_settled = counted.allocations == before.allocations + waiting.allocations
             && counted.requested == before.requested + waiting.requested;
         let known = before.allocated_bytes + waiting.allocated_bytes;
         let unexplained = counted.allocated_bytes - known;
         if is_settled && unexplained >= 0 {
             let (upto, counters) = (self.events.len(), Box::new(*counters));
-            let settled = Settled { upto, unexplained, counters };
+            let settled = SettledCounters { upto, unexplained, counters };
             self.counters.entry(index).or_insert(settled);
         }
         self.sums.keys().all(|index| self.counters.contains_key(index))
@@ -111,25 +111,25 @@ impl Early {
 }
 
 /// One device while what waited is taken into account.
-struct Beginning<'a> {
-    settled: Option<&'a Settled>,
+struct EarlyReplay<'a> {
+    settled: Option<&'a SettledCounters>,
     peak: i64,
     /// Whether there was a block of the small pool yet, and of the large one.
     has: [bool; 2],
 }
 
-impl Beginning<'_> {
+impl EarlyReplay<'_> {
     /// What is known right after the event of this number, an allocation, with which the pools hold `in_pools` bytes.
-    fn after(&mut self, number: usize, in_pools: [i64; 2]) -> Synthesized {
+    fn after(&mut self, number: usize, in_pools: [i64; 2]) -> SynthesizedLevels {
         let live = in_pools[0] + in_pools[1];
         self.peak = self.peak.max(live);
         for (has, live) in self.has.iter_mut().zip(in_pools) {
             *has |= live > 0;
         }
-        let mut span = Span::UNKNOWN;
+        let mut span = LevelRange::UNKNOWN;
         (span.lower[0], span.lower[2]) = (live, live);
         let Some(settled) = self.settled.filter(|settled| number < settled.upto) else {
-            return Synthesized { levels: None, span };
+            return SynthesizedLevels { levels: None, span };
         };
         let (counters, unexplained) = (&settled.counters, settled.unexplained);
         let all = |metric| counters.stat(metric, Pool::All);
@@ -151,36 +151,36 @@ impl Beginning<'_> {
                 span.upper[1] += if has { reserved } else { 0 };
             }
         }
-        let levels = (unexplained == 0 && span.upper[1] != ANYTHING).then_some(Levels {
+        let levels = (unexplained == 0 && span.upper[1] != ANYTHING).then_some(CounterSnapshot {
             allocated: live,
             peak: self.peak,
             reserved: span.upper[1],
             active: live,
         });
-        Synthesized { levels, span }
+        SynthesizedLevels { levels, span }
     }
 }
 
 impl ExactProfile {
     /// Takes into account the events that waited, with what is known by now.
     pub(super) fn settle_early(&mut self, table: &StackTable) {
-        let Early { events, sums, counters, .. } =
-            std::mem::replace(&mut self.early, Early { is_over: true, ..Early::default() });
+        let EarlyEvents { events, sums, counters, .. } =
+            std::mem::replace(&mut self.early, EarlyEvents { is_over: true, ..EarlyEvents::default() });
         let beginning =
-            |index| Beginning { settled: counters.get(index), peak: 0, has: [false; 2] };
-        let mut devices: BTreeMap<CudaIndex, Beginning<'_>> =
+            |index| EarlyReplay { settled: counters.get(index), peak: 0, has: [false; 2] };
+        let mut devices: BTreeMap<CudaIndex, EarlyReplay<'_>> =
             sums.keys().map(|index| (*index, beginning(index))).collect();
-        let sees_frees = self.exact.frees != Frees::Maps;
+        let sees_frees = self.exact.frees != FreeTracking::Snapshots;
         for (number, event) in events.iter().enumerate() {
             let mut synthesized = None;
-            if let Change::Allocated { arena: Arena::Torch(index), size, levels: None, .. } =
+            if let EventKind::Allocated { memory_kind: MemoryKind::Torch(index), size, levels: None, .. } =
                 event.change
                 && let Some(beginning) = devices.get_mut(&index)
             {
                 let device = self.device(index);
                 device.has_unconfirmed = true;
                 let mut in_pools = device.held_by_pool();
-                let block = Extent::new(rounded(size), size);
+                let block = BlockSizes::new(rounded(size), size);
                 in_pools[usize::from(!block.small)] += block.size as i64;
                 synthesized = sees_frees.then(|| beginning.after(number, in_pools));
             }

@@ -6,19 +6,19 @@
 
 use rustc_hash::FxHashMap;
 
-use super::extent::{Extent, Statistics};
-use super::line_levels::Span;
+use super::extent::{BlockSizes, BlockStatistics};
+use super::line_levels::LevelRange;
 use crate::model::{StackId, StackTable, ThreadId};
 
 /// What was allocated and what was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Flow {
-    pub(crate) allocated: Statistics,
-    pub(crate) freed: Statistics,
+pub(crate) struct AllocatedAndFreed {
+    pub(crate) allocated: BlockStatistics,
+    pub(crate) freed: BlockStatistics,
 }
 
-impl Flow {
-    fn raise(&mut self, other: &Flow) {
+impl AllocatedAndFreed {
+    fn raise(&mut self, other: &AllocatedAndFreed) {
         self.allocated.raise(&other.allocated);
         self.freed.raise(&other.freed);
     }
@@ -26,65 +26,65 @@ impl Flow {
 
 /// What is known of the executions of a stack's innermost line.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Executed {
+pub(crate) struct LineExecutions {
     /// Greatest level at the end of one.
-    pub(crate) end: Span,
+    pub(crate) end: LevelRange,
     /// Levels at which this line and its callers may have ended and begun again.
-    pub(crate) again: Span,
+    pub(crate) again: LevelRange,
     /// The greatest of single events, of this line alone.
-    pub(crate) least: Flow,
+    pub(crate) least: AllocatedAndFreed,
     /// The greatest of all events of one stay.
-    pub(crate) most: Flow,
+    pub(crate) most: AllocatedAndFreed,
 }
 
-impl Executed {
-    const NEVER: Executed = Executed {
-        end: Span::NEVER,
-        again: Span::NEVER,
-        least: Flow { allocated: Statistics([0; 9]), freed: Statistics([0; 9]) },
-        most: Flow { allocated: Statistics([0; 9]), freed: Statistics([0; 9]) },
+impl LineExecutions {
+    const NEVER: LineExecutions = LineExecutions {
+        end: LevelRange::NEVER,
+        again: LevelRange::NEVER,
+        least: AllocatedAndFreed { allocated: BlockStatistics([0; 9]), freed: BlockStatistics([0; 9]) },
+        most: AllocatedAndFreed { allocated: BlockStatistics([0; 9]), freed: BlockStatistics([0; 9]) },
     };
 }
 
 /// The lines on a thread's stack, from the outermost to the innermost, and what the thread had done when each began.
 #[derive(Debug, Clone, Default)]
-struct Standing {
-    lines: Vec<(StackId, Flow)>,
-    done: Flow,
+struct ThreadLines {
+    lines: Vec<(StackId, AllocatedAndFreed)>,
+    done: AllocatedAndFreed,
 }
 
 /// The executions of all lines on one device.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Executions {
+pub(crate) struct ExecutionTable {
     /// Place in `executed` plus 1, by stack number.
     places: Vec<u32>,
-    executed: Vec<Executed>,
-    threads: FxHashMap<ThreadId, Standing>,
+    executed: Vec<LineExecutions>,
+    threads: FxHashMap<ThreadId, ThreadLines>,
 }
 
-impl Executions {
+impl ExecutionTable {
     /// About how many bytes they take.
     pub(crate) fn memory(&self) -> u64 {
         let standing =
             self.threads.values().map(|standing| standing.lines.capacity()).sum::<usize>();
-        let standing = standing * size_of::<(StackId, Flow)>();
-        let executed = self.executed.capacity() * size_of::<Executed>();
+        let standing = standing * size_of::<(StackId, AllocatedAndFreed)>();
+        let executed = self.executed.capacity() * size_of::<LineExecutions>();
         (standing + executed + self.places.capacity() * size_of::<u32>()) as u64
     }
 
     /// Of a stack; `None` where nothing is known.
-    pub(crate) fn of(&self, stack: StackId) -> Option<&Executed> {
+    pub(crate) fn get(&self, stack: StackId) -> Option<&LineExecutions> {
         let place = *self.places.get(stack.0 as usize)?;
         self.executed.get((place as usize).checked_sub(1)?)
     }
 
-    fn entry(&mut self, stack: StackId) -> Option<&mut Executed> {
+    fn entry(&mut self, stack: StackId) -> Option<&mut LineExecutions> {
         let index = stack.0 as usize;
         if index >= self.places.len() {
             self.places.resize(index + 1, 0);
         }
         if self.places[index] == 0 {
-            self.executed.push(Executed::NEVER);
+            self.executed.push(LineExecutions::NEVER);
             self.places[index] = self.executed.len() as u32;
         }
         self.executed.get_mut(self.places[index] as usize - 1)
@@ -109,10 +109,10 @@ impl Executions {
     }
 
     /// The lines beyond `common` have ended, at a level in `ended`.
-    pub(crate) fn leave(&mut self, thread: ThreadId, common: Option<StackId>, ended: &Span) {
+    pub(crate) fn leave(&mut self, thread: ThreadId, common: Option<StackId>, ended: &LevelRange) {
         let Some(mut standing) = self.threads.remove(&thread) else { return };
         while let Some((line, began)) = standing.lines.pop_if(|(line, _)| Some(*line) != common) {
-            let did = Flow {
+            let did = AllocatedAndFreed {
                 allocated: standing.done.allocated.since(&began.allocated),
                 freed: standing.done.freed.since(&began.freed),
             };
@@ -125,23 +125,23 @@ impl Executions {
     }
 
     /// The lines of `stack` stood on, or ended at a level in `ended` and began again.
-    pub(crate) fn stay(&mut self, stack: StackId, ended: &Span) {
+    pub(crate) fn stay(&mut self, stack: StackId, ended: &LevelRange) {
         if let Some(executed) = self.entry(stack) {
             executed.again.raise(ended);
         }
     }
 
-    pub(crate) fn allocated(&mut self, thread: ThreadId, stack: StackId, extent: Extent) {
-        let did = Flow { allocated: Statistics::of(extent), ..Flow::default() };
+    pub(crate) fn allocated(&mut self, thread: ThreadId, stack: StackId, extent: BlockSizes) {
+        let did = AllocatedAndFreed { allocated: BlockStatistics::new(extent), ..AllocatedAndFreed::default() };
         self.did(thread, stack, &did);
     }
 
-    pub(crate) fn freed(&mut self, thread: ThreadId, stack: StackId, extent: Extent) {
-        let did = Flow { freed: Statistics::of(extent), ..Flow::default() };
+    pub(crate) fn freed(&mut self, thread: ThreadId, stack: StackId, extent: BlockSizes) {
+        let did = AllocatedAndFreed { freed: BlockStatistics::new(extent), ..AllocatedAndFreed::default() };
         self.did(thread, stack, &did);
     }
 
-    fn did(&mut self, thread: ThreadId, stack: StackId, did: &Flow) {
+    fn did(&mut self, thread: ThreadId, stack: StackId, did: &AllocatedAndFreed) {
         if let Some(standing) = self.threads.get_mut(&thread) {
             standing.done.allocated.add(&did.allocated);
             standing.done.freed.add(&did.freed);

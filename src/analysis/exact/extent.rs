@@ -10,7 +10,7 @@ pub(crate) const SMALL_POOL: u64 = 1 << 20;
 
 /// A block's sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct BlockSizes {
     /// Bytes it takes.
     pub(crate) size: u64,
     /// Bytes asked for.
@@ -19,16 +19,16 @@ pub(crate) struct Extent {
     pub(crate) small: bool,
 }
 
-impl Extent {
+impl BlockSizes {
     /// A block of `size` bytes for a request of `requested`.
-    pub(crate) fn new(size: u64, requested: u64) -> Extent {
-        Extent { size, requested, small: rounded(requested) <= SMALL_POOL }
+    pub(crate) fn new(size: u64, requested: u64) -> BlockSizes {
+        BlockSizes { size, requested, small: rounded(requested) <= SMALL_POOL }
     }
 }
 
-impl From<u64> for Extent {
-    fn from(size: u64) -> Extent {
-        Extent::new(size, size)
+impl From<u64> for BlockSizes {
+    fn from(size: u64) -> BlockSizes {
+        BlockSizes::new(size, size)
     }
 }
 
@@ -42,12 +42,12 @@ pub(crate) const STATISTICS: usize = 9;
 
 /// One value for each statistic of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Statistics(pub(crate) [i64; STATISTICS]);
+pub(crate) struct BlockStatistics(pub(crate) [i64; STATISTICS]);
 
-impl Statistics {
+impl BlockStatistics {
     /// What a block adds.
-    pub(crate) fn of(extent: Extent) -> Statistics {
-        let mut all = Statistics::default();
+    pub(crate) fn new(extent: BlockSizes) -> BlockStatistics {
+        let mut all = BlockStatistics::default();
         let pool = if extent.small { Pool::Small } else { Pool::Large };
         for (kind, value) in
             [1, extent.size as i64, extent.requested as i64].into_iter().enumerate()
@@ -74,21 +74,21 @@ impl Statistics {
         Self::index(metric, pool).map_or(0, |index| self.0[index])
     }
 
-    pub(crate) fn add(&mut self, other: &Statistics) {
+    pub(crate) fn add(&mut self, other: &BlockStatistics) {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a += b);
     }
 
-    pub(crate) fn take(&mut self, other: &Statistics) {
+    pub(crate) fn subtract(&mut self, other: &BlockStatistics) {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a -= b);
     }
 
-    pub(crate) fn raise(&mut self, other: &Statistics) {
+    pub(crate) fn raise(&mut self, other: &BlockStatistics) {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a = (*a).max(b));
     }
 
-    pub(crate) fn since(&self, before: &Statistics) -> Statistics {
+    pub(crate) fn since(&self, before: &BlockStatistics) -> BlockStatistics {
         let mut grown = *self;
-        grown.take(before);
+        grown.subtract(before);
         grown
     }
 }

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::ledger::{Amount, BEFORE, Ledger, NO_EVENT, NO_SITE, SITES, SMALL};
-use super::{ExactProfile, MemoryKind};
-use crate::analysis::device::{Moment, Snapshot};
-use crate::analysis::fold::{FoldOptions, FoldedStack, Label, Mark};
-use crate::model::{Consistency, CudaIndex, Nanos, Site, SiteId, StackId, StackSource, StackTable};
+use super::live_blocks::{ScaledBytes, BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL};
+use super::{ExactProfile, MemoryGroup};
+use crate::analysis::device::{Moment, AttributedSnapshot};
+use crate::analysis::fold::{FoldOptions, FoldedStack, StackLabel, PseudoFrame};
+use crate::model::{SnapshotConsistency, CudaIndex, Nanos, AllocationSite, SiteId, StackId, StackSource, StackTable};
 
 /// Bytes by stack of one moment, not yet sorted.
 pub(crate) struct ExactFold {
     pub(crate) stacks: Vec<FoldedStack>,
     pub(crate) total: u64,
-    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot: AttributedSnapshot,
     /// Bytes older than the recording that a leak view leaves out.
     pub(crate) left_out: u64,
     /// Allocations, with `churn`.
@@ -23,14 +23,14 @@ pub(crate) struct ExactFold {
 
 impl ExactProfile {
     /// The kind of memory shown when none is asked for.
-    pub fn default_memory(&self) -> MemoryKind {
+    pub fn default_memory(&self) -> MemoryGroup {
         if self.has_torch() || self.others.is_empty() {
-            return MemoryKind::Torch;
+            return MemoryGroup::Torch;
         }
-        let most = |kind: &&MemoryKind| self.others.get(kind).map_or(0, |other| other.height);
+        let most = |kind: &&MemoryGroup| self.others.get(kind).map_or(0, |other| other.peak);
         let kinds =
-            [MemoryKind::Driver, MemoryKind::Physical, MemoryKind::Managed, MemoryKind::Pinned];
-        kinds.iter().rev().max_by_key(most).copied().unwrap_or(MemoryKind::Driver)
+            [MemoryGroup::Driver, MemoryGroup::Physical, MemoryGroup::Managed, MemoryGroup::Pinned];
+        kinds.iter().rev().max_by_key(most).copied().unwrap_or(MemoryGroup::Driver)
     }
 
     /// Folds memory at a moment, or all that was allocated; `None` when there is none of this kind.
@@ -42,15 +42,15 @@ impl ExactProfile {
         table: &StackTable,
     ) -> Option<ExactFold> {
         let kind = options.memory.unwrap_or_else(|| self.default_memory());
-        let (ledger, height, at) = match kind {
-            MemoryKind::Torch => {
+        let (ledger, peak, at) = match kind {
+            MemoryGroup::Torch => {
                 let torch = self.torch.get(&device)?;
-                let height = torch.height.map_or(0, |h| h.bytes);
-                (&torch.ledger, height, torch.height.map_or(Nanos(0), |h| h.time))
+                let peak = torch.peak.map_or(0, |h| h.bytes);
+                (&torch.ledger, peak, torch.peak.map_or(Nanos(0), |h| h.time))
             }
             other => {
                 let other = self.others.get(&other)?;
-                (&other.ledger, other.height, other.height_at)
+                (&other.ledger, other.peak, other.peak_time)
             }
         };
         let mut allocations = 0;
@@ -60,7 +60,7 @@ impl ExactProfile {
                 (ledger.allocated(), 0, self.last)
             }
             Moment::Peak => {
-                (ledger.at_height(self.last.0), if self.least_life > 0 { 0 } else { height }, at)
+                (ledger.at_peak(self.last.0), if self.min_lifetime > 0 { 0 } else { peak }, at)
             }
             Moment::End => (ledger.at_end(self.last.0), 0, self.last),
         };
@@ -84,7 +84,7 @@ impl ExactProfile {
 
     /// The bytes of each account. Where stacks were drawn as samples, what all allocations of drawn and
     /// undrawn kinds hold together is shared by the drawn ones in proportion to what they stand for.
-    pub(super) fn bytes(&self, held: &[Amount]) -> Vec<u64> {
+    pub(super) fn bytes(&self, held: &[ScaledBytes]) -> Vec<u64> {
         let mut bytes: Vec<u64> = held.iter().map(|amount| amount.bytes).collect();
         if !self.is_estimated() {
             return bytes;
@@ -108,27 +108,27 @@ impl ExactProfile {
 
     fn snapshot(
         &self,
-        kind: MemoryKind,
+        kind: MemoryGroup,
         device: CudaIndex,
         moment: Moment,
-        ledger: &Ledger,
+        ledger: &LiveBlocks,
         time: Nanos,
         total: u64,
-    ) -> Snapshot {
-        let torch = self.torch.get(&device).filter(|_| kind == MemoryKind::Torch);
+    ) -> AttributedSnapshot {
+        let torch = self.torch.get(&device).filter(|_| kind == MemoryGroup::Torch);
         let levels = match moment {
-            Moment::Peak => torch.and_then(|t| t.height).and_then(|h| h.levels),
+            Moment::Peak => torch.and_then(|t| t.peak).and_then(|h| h.levels),
             Moment::End => torch.and_then(|t| t.levels),
         };
-        let before = ledger.at_height(self.last.0).get(BEFORE).map_or(0, |held| held.bytes);
-        Snapshot {
+        let before = ledger.at_peak(self.last.0).get(BEFORE).map_or(0, |held| held.bytes);
+        AttributedSnapshot {
             time,
             allocated: total,
             in_blocks: total,
             reserved: levels.map_or(total, |l| l.reserved.max(0) as u64),
             pending_free: levels.map_or(0, |l| (l.active - l.allocated).max(0) as u64),
             largest_free: torch.map_or(0, |t| t.largest_free),
-            consistency: Consistency::Consistent,
+            consistency: SnapshotConsistency::Consistent,
             before_recording: before,
             blocks: Vec::new(),
         }
@@ -140,7 +140,7 @@ impl ExactProfile {
         options: FoldOptions,
         table: &StackTable,
     ) -> Vec<FoldedStack> {
-        let mut by_path: FxHashMap<Vec<Label>, u64> = FxHashMap::default();
+        let mut by_path: FxHashMap<Vec<StackLabel>, u64> = FxHashMap::default();
         let mut nodes: FxHashMap<Arc<str>, SiteId> = FxHashMap::default();
         for (&account, &bytes) in held.iter().filter(|(_, bytes)| **bytes > 0) {
             let path = self.path_of(account, options, table, &mut nodes);
@@ -150,12 +150,12 @@ impl ExactProfile {
     }
 
     /// The accounts of who made the blocks of PyTorch that lived at a moment not long ago, by device and address.
-    pub(crate) fn makers_at(&self, time: Nanos) -> FxHashMap<CudaIndex, FxHashMap<u64, usize>> {
+    pub(crate) fn accounts_by_block(&self, time: Nanos) -> FxHashMap<CudaIndex, FxHashMap<u64, usize>> {
         self.torch.iter().map(|(device, torch)| (*device, torch.accounts_at(time))).collect()
     }
 
     /// Where an account's memory was allocated, from the outermost frame to the innermost.
-    pub(crate) fn made_at(&self, account: usize, table: &StackTable) -> Vec<Label> {
+    pub(crate) fn account_path(&self, account: usize, table: &StackTable) -> Vec<StackLabel> {
         self.path_of(account, FoldOptions::default(), table, &mut FxHashMap::default())
     }
 
@@ -165,17 +165,17 @@ impl ExactProfile {
         options: FoldOptions,
         table: &StackTable,
         nodes: &mut FxHashMap<Arc<str>, SiteId>,
-    ) -> Vec<Label> {
+    ) -> Vec<StackLabel> {
         match account {
-            BEFORE => vec![Label::Mark(Mark::BeforeRecording)],
-            NO_EVENT => vec![Label::Mark(Mark::NoEvent)],
-            NO_SITE => vec![Label::Mark(Mark::UnknownStack)],
-            SMALL => vec![Label::Mark(Mark::StackNotTaken)],
+            BEFORE => vec![StackLabel::Pseudo(PseudoFrame::BeforeRecording)],
+            NO_EVENT => vec![StackLabel::Pseudo(PseudoFrame::NoEvent)],
+            NO_SITE => vec![StackLabel::Pseudo(PseudoFrame::UnknownStack)],
+            SMALL => vec![StackLabel::Pseudo(PseudoFrame::StackNotTaken)],
             site => {
                 let id = SiteId((site - SITES) as u32);
                 match table.get_site(id) {
                     Some(site) => self.path(id, site, options, table, nodes),
-                    None => vec![Label::Mark(Mark::UnknownStack)],
+                    None => vec![StackLabel::Pseudo(PseudoFrame::UnknownStack)],
                 }
             }
         }
@@ -185,47 +185,47 @@ impl ExactProfile {
     fn path(
         &self,
         id: SiteId,
-        site: &Site,
+        site: &AllocationSite,
         options: FoldOptions,
         table: &StackTable,
         nodes: &mut FxHashMap<Arc<str>, SiteId>,
-    ) -> Vec<Label> {
+    ) -> Vec<StackLabel> {
         let mut path = Vec::new();
         if options.by_thread && site.source != StackSource::NoPython {
-            path.push(Label::Thread(site.thread));
+            path.push(StackLabel::Thread(site.thread));
         }
         if site.truncated {
-            path.push(Label::Mark(Mark::DeeperFrames));
+            path.push(StackLabel::Pseudo(PseudoFrame::DeeperFrames));
         }
-        let frames = |stack: StackId, path: &mut Vec<Label>| {
+        let frames = |stack: StackId, path: &mut Vec<StackLabel>| {
             let from = path.len();
-            path.extend(table.frames(stack).map(Label::Frame));
+            path.extend(table.frames(stack).map(StackLabel::Frame));
             path[from..].reverse();
         };
         // One number for all sites with a node of this class.
         let node = site.node.as_ref().map(|name| {
             let first = *nodes.entry(name.clone()).or_insert(id);
             let knows_forward = site.forward.is_some() || !self.exact.backward_lines;
-            if knows_forward { Label::Node(first) } else { Label::NodeOfUnknownLine(first) }
+            if knows_forward { StackLabel::Node(first) } else { StackLabel::NodeOfUnknownLine(first) }
         });
         match site.source {
             StackSource::NoPython => {
-                path.push(Label::Mark(Mark::NoPython));
-                path.push(Label::Thread(site.thread));
+                path.push(StackLabel::Pseudo(PseudoFrame::NoPython));
+                path.push(StackLabel::Thread(site.thread));
                 path.extend(node);
             }
-            StackSource::NotTaken => path.push(Label::Mark(Mark::StackNotTaken)),
+            StackSource::NotTaken => path.push(StackLabel::Pseudo(PseudoFrame::StackNotTaken)),
             StackSource::Unknown => {
-                path.push(Label::Mark(Mark::UnknownStack));
+                path.push(StackLabel::Pseudo(PseudoFrame::UnknownStack));
                 path.extend(node);
             }
             StackSource::Backward | StackSource::Borrowed => {
                 if let Some(stack) = site.stack {
                     frames(stack, &mut path);
                 }
-                path.push(Label::Mark(Mark::AutogradThread));
+                path.push(StackLabel::Pseudo(PseudoFrame::AutogradThread));
                 if let Some(forward) = site.forward {
-                    path.push(Label::Mark(Mark::BackwardOf));
+                    path.push(StackLabel::Pseudo(PseudoFrame::BackwardOf));
                     frames(forward, &mut path);
                 }
                 path.extend(node);
@@ -233,9 +233,9 @@ impl ExactProfile {
             StackSource::Own | StackSource::Sampled => {
                 // Python called from within a node: recomputation, hooks, custom functions.
                 if let Some(node) = node {
-                    path.push(Label::Mark(Mark::AutogradThread));
+                    path.push(StackLabel::Pseudo(PseudoFrame::AutogradThread));
                     if let Some(forward) = site.forward {
-                        path.push(Label::Mark(Mark::BackwardOf));
+                        path.push(StackLabel::Pseudo(PseudoFrame::BackwardOf));
                         frames(forward, &mut path);
                     }
                     path.push(node);

@@ -11,45 +11,45 @@
 
 use rustc_hash::FxHashMap;
 
-use super::executions::Executions;
-use super::extent::{Extent, STATISTICS, Statistics};
+use super::executions::ExecutionTable;
+use super::extent::{BlockSizes, STATISTICS, BlockStatistics};
 use crate::model::{Metric, Pool, StackId, StackTable, ThreadId};
 
 /// Allocated, reserved, active bytes, then the statistics of blocks; a level of allocated bytes comes twice: by the
 /// counter and, last of all, by the sum of the blocks.
 pub(crate) const LEVELS: usize = 3 + STATISTICS;
-pub(crate) type Level = [i64; LEVELS];
+pub(crate) type LevelVector = [i64; LEVELS];
 
 /// Not reached, or not known to be.
 pub(crate) const NOTHING: i64 = i64::MIN;
 /// No upper limit.
 pub(crate) const ANYTHING: i64 = i64::MAX;
 
-/// The place of a statistic in a [`Level`].
+/// The place of a statistic in a [`LevelVector`].
 pub(crate) fn level_index(metric: Metric, pool: Pool) -> Option<usize> {
     match (metric, pool) {
         (Metric::AllocatedBytes, Pool::All) => Some(0),
         (Metric::ReservedBytes, Pool::All) => Some(1),
         (Metric::ActiveBytes, Pool::All) => Some(2),
-        _ => Statistics::index(metric, pool).map(|index| 3 + index),
+        _ => BlockStatistics::index(metric, pool).map(|index| 3 + index),
     }
 }
 
 /// What is known of the levels at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) lower: Level,
-    pub(crate) upper: Level,
+pub(crate) struct LevelRange {
+    pub(crate) lower: LevelVector,
+    pub(crate) upper: LevelVector,
 }
 
-impl Span {
-    pub(crate) const UNKNOWN: Span = Span { lower: [NOTHING; LEVELS], upper: [ANYTHING; LEVELS] };
+impl LevelRange {
+    pub(crate) const UNKNOWN: LevelRange = LevelRange { lower: [NOTHING; LEVELS], upper: [ANYTHING; LEVELS] };
     /// Below all that a line can have reached.
-    pub(crate) const NEVER: Span = Span { lower: [NOTHING; LEVELS], upper: [NOTHING; LEVELS] };
+    pub(crate) const NEVER: LevelRange = LevelRange { lower: [NOTHING; LEVELS], upper: [NOTHING; LEVELS] };
 
     /// Allocated, reserved and active bytes, and where they are known the statistics of the blocks.
-    pub(crate) fn exactly(counted: [i64; 3], held: Option<&Statistics>) -> Span {
-        let mut span = Span::UNKNOWN;
+    pub(crate) fn exactly(counted: [i64; 3], held: Option<&BlockStatistics>) -> LevelRange {
+        let mut span = LevelRange::UNKNOWN;
         for (i, value) in counted.into_iter().enumerate() {
             (span.lower[i], span.upper[i]) = (value, value);
         }
@@ -57,15 +57,15 @@ impl Span {
         span
     }
 
-    pub(crate) fn set_held(&mut self, held: Option<&Statistics>) {
+    pub(crate) fn set_held(&mut self, held: Option<&BlockStatistics>) {
         let Some(held) = held else { return };
         self.lower[3..].copy_from_slice(&held.0);
         self.upper[3..].copy_from_slice(&held.0);
     }
 
-    fn after_free(mut self, extent: Extent) -> Span {
-        let of_block = Statistics::of(extent);
-        let mut less: Level = [0; LEVELS];
+    fn after_free(mut self, extent: BlockSizes) -> LevelRange {
+        let of_block = BlockStatistics::new(extent);
+        let mut less: LevelVector = [0; LEVELS];
         (less[0], less[2]) = (extent.size as i64, extent.size as i64);
         less[3..].copy_from_slice(&of_block.0);
         for limit in [&mut self.lower, &mut self.upper] {
@@ -79,7 +79,7 @@ impl Span {
     }
 
     /// Takes the greater of both limits.
-    pub(crate) fn raise(&mut self, other: &Span) {
+    pub(crate) fn raise(&mut self, other: &LevelRange) {
         self.lower = greater(&self.lower, &other.lower);
         self.upper = greater(&self.upper, &other.upper);
     }
@@ -87,16 +87,16 @@ impl Span {
 
 /// What was reached while a stack stood.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reached {
-    pub(crate) levels: Span,
+pub(crate) struct StackPeak {
+    pub(crate) levels: LevelRange,
     /// What was freed by this stack.
-    pub(crate) freed: Statistics,
+    pub(crate) freed: BlockStatistics,
 }
 
-impl Reached {
-    const NEVER: Reached = Reached { levels: Span::NEVER, freed: Statistics([0; STATISTICS]) };
+impl StackPeak {
+    const NEVER: StackPeak = StackPeak { levels: LevelRange::NEVER, freed: BlockStatistics([0; STATISTICS]) };
 
-    fn raise(&mut self, lower: &Level, upper: &Level) {
+    fn raise(&mut self, lower: &LevelVector, upper: &LevelVector) {
         self.levels.lower = greater(&self.levels.lower, lower);
         self.levels.upper = greater(&greater(&self.levels.upper, upper), lower);
     }
@@ -104,11 +104,11 @@ impl Reached {
 
 /// A thread's last event.
 #[derive(Debug, Clone, Copy)]
-struct Last {
+struct LastEvent {
     stack: StackId,
     /// Greatest and least levels since then, that one's included and its thread's next one's not.
-    since: Level,
-    low: Level,
+    since: LevelVector,
+    low: LevelVector,
     /// Whether it is not known where the thread was when they were raised.
     disturbed: bool,
 }
@@ -116,36 +116,36 @@ struct Last {
 /// Levels by stack, of one device.
 #[derive(Debug, Default)]
 pub(crate) struct LineLevels {
-    reached: Vec<Reached>,
-    threads: FxHashMap<ThreadId, Last>,
+    reached: Vec<StackPeak>,
+    threads: FxHashMap<ThreadId, LastEvent>,
     common: FxHashMap<(StackId, StackId), Option<StackId>>,
-    pub(crate) executions: Executions,
-    now: Option<Span>,
+    pub(crate) executions: ExecutionTable,
+    now: Option<LevelRange>,
     /// Greatest levels since the recording began; `None` when those at its begin are not known.
-    greatest: Option<Level>,
+    greatest: Option<LevelVector>,
 }
 
-const NO_LEVEL: Level = [NOTHING; LEVELS];
-const ANY_LEVEL: Level = [ANYTHING; LEVELS];
+const NO_LEVEL: LevelVector = [NOTHING; LEVELS];
+const ANY_LEVEL: LevelVector = [ANYTHING; LEVELS];
 
 impl LineLevels {
     /// About how many bytes it takes.
     pub(crate) fn memory(&self) -> u64 {
-        let stacks = self.reached.len() * size_of::<Reached>();
+        let stacks = self.reached.len() * size_of::<StackPeak>();
         (stacks + self.common.len() * 48 + self.threads.len() * 96) as u64
             + self.executions.memory()
     }
 
-    fn of_stack(&mut self, stack: StackId) -> &mut Reached {
+    fn of_stack(&mut self, stack: StackId) -> &mut StackPeak {
         let index = stack.0 as usize;
         if index >= self.reached.len() {
-            self.reached.resize(index + 1, Reached::NEVER);
+            self.reached.resize(index + 1, StackPeak::NEVER);
         }
         &mut self.reached[index]
     }
 
     /// By stack number, what was reached while the stack, and nothing more, stood.
-    pub(crate) fn by_stack(&self) -> Vec<Reached> {
+    pub(crate) fn by_stack(&self) -> Vec<StackPeak> {
         let mut reached = self.reached.clone();
         // Threads may still stand where they were last seen.
         for last in self.threads.values().filter(|last| last.disturbed) {
@@ -161,17 +161,17 @@ impl LineLevels {
     }
 
     /// How the executions of lines ended so far, those included that have not.
-    pub(crate) fn ended(&self) -> Executions {
+    pub(crate) fn ended(&self) -> ExecutionTable {
         let mut executions = self.executions.clone();
         for (thread, last) in &self.threads {
-            let now = Span { lower: last.low, upper: last.since };
+            let now = LevelRange { lower: last.low, upper: last.since };
             executions.leave(*thread, None, &now);
         }
         executions
     }
 
     /// The levels, read by themselves.
-    pub(crate) fn saw(&mut self, now: Span) {
+    pub(crate) fn on_counters(&mut self, now: LevelRange) {
         if self.now.is_none() {
             self.greatest = Some(now.upper);
         }
@@ -182,8 +182,8 @@ impl LineLevels {
     pub(crate) fn allocated(
         &mut self,
         who: Option<(ThreadId, Option<StackId>)>,
-        extent: Extent,
-        now: Span,
+        extent: BlockSizes,
+        now: LevelRange,
         table: &StackTable,
     ) {
         match who {
@@ -197,7 +197,7 @@ impl LineLevels {
     }
 
     /// The levels are `now`; `by` is the thread that raised them, if it is known where it stands.
-    fn rise(&mut self, by: Option<ThreadId>, now: Span) {
+    fn rise(&mut self, by: Option<ThreadId>, now: LevelRange) {
         self.now = Some(now);
         if let Some(greatest) = &mut self.greatest {
             *greatest = greater(greatest, &now.upper);
@@ -214,10 +214,10 @@ impl LineLevels {
     pub(crate) fn freed(
         &mut self,
         who: Option<(ThreadId, Option<StackId>)>,
-        extent: Extent,
+        extent: BlockSizes,
         table: &StackTable,
     ) {
-        let before = self.now.unwrap_or(Span::UNKNOWN);
+        let before = self.now.unwrap_or(LevelRange::UNKNOWN);
         let now = before.after_free(extent);
         self.now = self.now.map(|_| now);
         let Some((thread, Some(stack))) = who else {
@@ -227,7 +227,7 @@ impl LineLevels {
             return;
         };
         self.stands(thread, stack, before, table);
-        self.of_stack(stack).freed.add(&Statistics::of(extent));
+        self.of_stack(stack).freed.add(&BlockStatistics::new(extent));
         self.executions.freed(thread, stack, extent);
         for last in self.threads.values_mut() {
             last.low = lesser(&last.low, &now.lower);
@@ -239,14 +239,14 @@ impl LineLevels {
     }
 
     /// What was told of a free was so many bytes too much.
-    pub(crate) fn freed_less(&mut self, stack: StackId, extent: Extent, less: u64) {
+    pub(crate) fn freed_less(&mut self, stack: StackId, extent: BlockSizes, less: u64) {
         let freed = &mut self.of_stack(stack).freed;
-        freed.take(&Statistics::of(extent));
-        freed.add(&Statistics::of(Extent { size: extent.size - less, ..extent }));
+        freed.subtract(&BlockStatistics::new(extent));
+        freed.add(&BlockStatistics::new(BlockSizes { size: extent.size - less, ..extent }));
     }
 
-    fn stands(&mut self, thread: ThreadId, stack: StackId, now: Span, table: &StackTable) {
-        let here = Last { stack, since: now.upper, low: now.lower, disturbed: false };
+    fn stands(&mut self, thread: ThreadId, stack: StackId, now: LevelRange, table: &StackTable) {
+        let here = LastEvent { stack, since: now.upper, low: now.lower, disturbed: false };
         let before = self.threads.insert(thread, here);
         let Some(last) = before else {
             let upper = self.greatest.unwrap_or(ANY_LEVEL);
@@ -255,7 +255,7 @@ impl LineLevels {
             return;
         };
         self.of_stack(stack).raise(&now.lower, &now.upper);
-        let ended = Span { lower: last.low, upper: last.since };
+        let ended = LevelRange { lower: last.low, upper: last.since };
         if last.stack == stack && !last.disturbed {
             self.executions.stay(stack, &ended);
             return;
@@ -284,11 +284,11 @@ impl LineLevels {
     }
 }
 
-fn greater(a: &Level, b: &Level) -> Level {
+fn greater(a: &LevelVector, b: &LevelVector) -> LevelVector {
     std::array::from_fn(|i| a[i].max(b[i]))
 }
 
-fn lesser(a: &Level, b: &Level) -> Level {
+fn lesser(a: &LevelVector, b: &LevelVector) -> LevelVector {
     std::array::from_fn(|i| a[i].min(b[i]))
 }
 

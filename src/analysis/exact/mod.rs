@@ -6,8 +6,8 @@ mod early;
 mod executions;
 mod extent;
 mod fold;
-mod inherit;
-mod ledger;
+mod keyframe;
+mod live_blocks;
 mod line_levels;
 mod report;
 mod torch;
@@ -16,31 +16,31 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::events::Mark;
+use crate::model::events::DriverEvent;
 use crate::model::{
-    AllocatorCounters, Arena, BlockMap, Change, CudaIndex, Event, Exact, FreedArena, Frees, Levels,
-    Metric, Nanos, Pool, Reconciled, SiteId, StackId, StackSource, StackTable, ThreadId,
+    AllocatorCounters, MemoryKind, AllocatorSnapshot, EventKind, CudaIndex, Event, ExactSettings, AddressSpace, FreeTracking, CounterSnapshot,
+    Metric, Nanos, Pool, CounterCheck, SiteId, StackId, StackSource, StackTable, ThreadId,
 };
 
-pub use books::Balance;
-use callers::Callers;
-use early::{Early, Synthesized};
-use ledger::{Ledger, NO_SITE, Owner, SMALL};
-use line_levels::{LineLevels, Span};
+pub use books::ByteBalance;
+use callers::ThreadRoots;
+use early::{EarlyEvents, SynthesizedLevels};
+use live_blocks::{LiveBlocks, NO_SITE, BlockOwner, SMALL};
+use line_levels::{LineLevels, LevelRange};
 use torch::TorchDevice;
 
-pub(crate) use executions::Executions;
-pub(crate) use extent::Statistics;
-pub(crate) use ledger::SITES;
+pub(crate) use executions::ExecutionTable;
+pub(crate) use extent::BlockStatistics;
+pub(crate) use live_blocks::SITES;
 pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
-pub use report::Untold;
+pub use report::UnknownReason;
 
 /// The most frees of unknown blocks remembered before the first map.
-const MOST_EARLY: usize = 1 << 16;
+const MAX_EARLY_EVENTS: usize = 1 << 16;
 
 /// What kind of memory a report is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum MemoryKind {
+pub enum MemoryGroup {
     /// Blocks of PyTorch's caching allocator on the device.
     Torch,
     /// What was obtained from the driver with `cuMemAlloc*`, of all devices.
@@ -55,7 +55,7 @@ pub enum MemoryKind {
 
 /// How the events compared with the allocator's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Agreement {
+pub struct CounterAgreement {
     /// Comparisons.
     pub checks: u64,
     /// Those in which all counts were equal.
@@ -70,7 +70,7 @@ pub struct Agreement {
 
 /// Refused allocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Refused {
+pub struct RefusalTotals {
     /// How many.
     pub count: u64,
     /// The largest, in bytes.
@@ -78,41 +78,41 @@ pub struct Refused {
 }
 
 /// What a site held and allocated.
-pub(crate) struct Held {
+pub(crate) struct SiteUsage {
     pub(crate) site: SiteId,
     /// Bytes held at the height.
-    pub(crate) at_height: u64,
+    pub(crate) at_peak: u64,
     /// Bytes allocated in all.
     pub(crate) allocated: u64,
     /// Allocations in all.
     pub(crate) count: u64,
     /// The statistics of what was allocated.
-    pub(crate) statistics: Statistics,
+    pub(crate) statistics: BlockStatistics,
 }
 
 /// Memory outside PyTorch's device blocks, by kind.
 #[derive(Debug, Default)]
-struct Other {
-    ledger: Ledger,
-    height: u64,
-    height_at: Nanos,
+struct OtherMemory {
+    ledger: LiveBlocks,
+    peak: u64,
+    peak_time: Nanos,
 }
 
 /// Everything known from exact events so far.
 #[derive(Debug)]
 pub struct ExactProfile {
-    exact: Exact,
-    least_life: u64,
+    exact: ExactSettings,
+    min_lifetime: u64,
     torch: BTreeMap<CudaIndex, TorchDevice>,
     /// Which device a block of PyTorch is on, by its address: frees do not tell.
     device_of: FxHashMap<u64, CudaIndex>,
-    others: BTreeMap<MemoryKind, Other>,
+    others: BTreeMap<MemoryGroup, OtherMemory>,
     lines: BTreeMap<CudaIndex, LineLevels>,
-    callers: Callers,
+    callers: ThreadRoots,
     /// By site, whose lines its events count to.
     counts_to: Vec<Option<ThreadId>>,
-    agreement: BTreeMap<CudaIndex, Agreement>,
-    refused: Refused,
+    agreement: BTreeMap<CudaIndex, CounterAgreement>,
+    refused: RefusalTotals,
     marks: [u64; 3],
     unknown_frees: u64,
     /// Frees of unknown blocks before the first map, with their times in nanoseconds.
@@ -120,7 +120,7 @@ pub struct ExactProfile {
     /// Whether no device had an allocator when the recording of its events began.
     starts_empty: bool,
     /// Events that wait for the first counters.
-    early: Early,
+    early: EarlyEvents,
     events: u64,
     with_stack: u64,
     last: Nanos,
@@ -130,22 +130,22 @@ pub struct ExactProfile {
 
 impl ExactProfile {
     /// A profile that counts only blocks that live for `least_life` nanoseconds.
-    pub(crate) fn new(exact: Exact, least_life: u64) -> ExactProfile {
+    pub(crate) fn new(exact: ExactSettings, min_lifetime: u64) -> ExactProfile {
         ExactProfile {
-            least_life,
+            min_lifetime,
             torch: BTreeMap::new(),
             device_of: FxHashMap::default(),
             others: BTreeMap::new(),
             lines: BTreeMap::new(),
-            callers: Callers::default(),
+            callers: ThreadRoots::default(),
             counts_to: Vec::new(),
             agreement: BTreeMap::new(),
-            refused: Refused::default(),
+            refused: RefusalTotals::default(),
             marks: [0; 3],
             unknown_frees: 0,
             freed_early: FxHashMap::default(),
             starts_empty: exact.starts_empty,
-            early: Early::default(),
+            early: EarlyEvents::default(),
             events: 0,
             with_stack: 0,
             last: Nanos(0),
@@ -159,7 +159,7 @@ impl ExactProfile {
         self.interrupted = true;
         self.freed_early.clear();
         // Of an allocator that begins later, not every event is there.
-        (self.starts_empty, self.early) = (false, Early::default());
+        (self.starts_empty, self.early) = (false, EarlyEvents::default());
         self.lines.values_mut().for_each(LineLevels::interrupt);
     }
 
@@ -173,7 +173,7 @@ impl ExactProfile {
     }
 
     /// Probes were placed once more.
-    pub(crate) fn placed_again(&mut self, exact: Exact) {
+    pub(crate) fn on_settings(&mut self, exact: ExactSettings) {
         // Probes that stood before there was an allocator have seen all of it until these stood.
         self.starts_empty |= exact.starts_empty;
         self.exact = exact;
@@ -185,7 +185,7 @@ impl ExactProfile {
     }
 
     /// Takes an event; where a known block of PyTorch is freed, says on which device.
-    pub(crate) fn take(&mut self, event: &Event, table: &StackTable) -> Option<CudaIndex> {
+    pub(crate) fn on_event(&mut self, event: &Event, table: &StackTable) -> Option<CudaIndex> {
         self.last = self.last.max(event.time);
         self.interrupted = false;
         self.events += 1;
@@ -203,12 +203,12 @@ impl ExactProfile {
     fn apply(
         &mut self,
         event: &Event,
-        synthesized: Option<Synthesized>,
+        synthesized: Option<SynthesizedLevels>,
         table: &StackTable,
     ) -> Option<CudaIndex> {
         let time = event.time;
         match event.change {
-            Change::Allocated { arena: Arena::Torch(index), address, size, levels } => {
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(index), address, size, levels } => {
                 let owner = self.owner(event.site, size, table);
                 let who = self.who(event.site, table);
                 let levels = synthesized.map_or(levels, |known| known.levels);
@@ -222,7 +222,7 @@ impl ExactProfile {
                         span
                     }
                     (None, Some(levels)) => span(levels, held),
-                    (None, None) => Span::UNKNOWN,
+                    (None, None) => LevelRange::UNKNOWN,
                 };
                 self.device_of.insert(address, index);
                 self.correct_lines(index);
@@ -231,7 +231,7 @@ impl ExactProfile {
                     lines.allocated(who, extent, span, table);
                 }
             }
-            Change::Freed { arena: FreedArena::Torch, address, .. } => {
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => {
                 // Only frees with stacks say anything of lines.
                 let who = event.site.and_then(|_| self.who(event.site, table));
                 let by_stack = who.and_then(|(_, stack)| stack);
@@ -246,26 +246,26 @@ impl ExactProfile {
                 self.lines.entry(index).or_default().freed(who, block.extent(), table);
                 return Some(index);
             }
-            Change::Allocated { arena, address, size, .. } => {
-                let kind = kind_of(arena)?;
+            EventKind::Allocated { memory_kind, address, size, .. } => {
+                let kind = kind_of(memory_kind)?;
                 let owner = self.owner(event.site, size, table);
-                let least_life = self.least_life;
-                let other = self.others.entry(kind).or_insert_with(|| Other {
-                    ledger: Ledger::new(least_life),
-                    ..Other::default()
+                let min_lifetime = self.min_lifetime;
+                let other = self.others.entry(kind).or_insert_with(|| OtherMemory {
+                    ledger: LiveBlocks::new(min_lifetime),
+                    ..OtherMemory::default()
                 });
                 other.ledger.allocate(address, size, owner, time.0);
-                if other.ledger.total > other.height {
-                    (other.height, other.height_at) = (other.ledger.total, time);
-                    other.ledger.reach(time.0);
+                if other.ledger.total > other.peak {
+                    (other.peak, other.peak_time) = (other.ledger.total, time);
+                    other.ledger.record_peak(time.0);
                 }
             }
-            Change::Freed { arena, address, .. } => {
-                let kinds: &[MemoryKind] = match arena {
-                    FreedArena::Driver => &[MemoryKind::Driver, MemoryKind::Managed],
-                    FreedArena::Physical => &[MemoryKind::Physical],
-                    FreedArena::PinnedHost => &[MemoryKind::Pinned],
-                    FreedArena::Mapping | FreedArena::Torch => return None,
+            EventKind::Freed { memory_kind, address, .. } => {
+                let kinds: &[MemoryGroup] = match memory_kind {
+                    AddressSpace::Driver => &[MemoryGroup::Driver, MemoryGroup::Managed],
+                    AddressSpace::Physical => &[MemoryGroup::Physical],
+                    AddressSpace::PinnedHost => &[MemoryGroup::Pinned],
+                    AddressSpace::Mapping | AddressSpace::Torch => return None,
                 };
                 // One that is not known was allocated before the recording.
                 for kind in kinds {
@@ -276,15 +276,15 @@ impl ExactProfile {
                     }
                 }
             }
-            Change::Failed { size, .. } => {
+            EventKind::Failed { size, .. } => {
                 self.refused.count += 1;
                 self.refused.largest = self.refused.largest.max(size);
             }
-            Change::Marked(mark) => {
+            EventKind::Marked(mark) => {
                 self.marks[match mark {
-                    Mark::ContextCreated => 0,
-                    Mark::ModuleLoaded => 1,
-                    Mark::LibraryLoaded => 2,
+                    DriverEvent::ContextCreated => 0,
+                    DriverEvent::ModuleLoaded => 1,
+                    DriverEvent::LibraryLoaded => 2,
                 }] += 1;
             }
         }
@@ -292,52 +292,52 @@ impl ExactProfile {
     }
 
     fn device(&mut self, index: CudaIndex) -> &mut TorchDevice {
-        let (least_life, from_maps) = (self.least_life, self.exact.frees == Frees::Maps);
+        let (min_lifetime, from_maps) = (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
         let (starts_empty, lines) = (self.starts_empty, &mut self.lines);
         self.torch.entry(index).or_insert_with(|| match starts_empty {
             true => {
-                let device = TorchDevice::from_zero(least_life, from_maps);
-                lines.entry(index).or_default().saw(span(Levels::default(), device.held()));
+                let device = TorchDevice::from_zero(min_lifetime, from_maps);
+                lines.entry(index).or_default().on_counters(span(CounterSnapshot::default(), device.held()));
                 device
             }
-            false => TorchDevice::new(least_life, from_maps),
+            false => TorchDevice::new(min_lifetime, from_maps),
         })
     }
 
     /// Whom an allocation of `size` bytes belongs to, and for how many of its like it stands.
-    fn owner(&mut self, site: Option<SiteId>, size: u64, table: &StackTable) -> Owner {
-        let Some(id) = site else { return Owner::just(NO_SITE) };
+    fn owner(&mut self, site: Option<SiteId>, size: u64, table: &StackTable) -> BlockOwner {
+        let Some(id) = site else { return BlockOwner::sole(NO_SITE) };
         let account = SITES + id.0 as usize;
         let taken = table.get_site(id).is_some_and(|s| s.source != StackSource::NotTaken);
         self.with_stack += u64::from(taken);
         let every = self.exact.stacks_every;
         if every == 0 {
-            return Owner::just(account);
+            return BlockOwner::sole(account);
         }
         if taken {
             // The chance that one of its bytes was drawn.
             let chance = -(-(size as f64) / every as f64).exp_m1();
-            return Owner { account, stands_for: 1.0 / chance.max(1e-12) };
+            return BlockOwner { account, stands_for: 1.0 / chance.max(1e-12) };
         }
         let small = size < self.exact.stacks_from;
-        if small { Owner::just(SMALL) } else { Owner { account, stands_for: 0.0 } }
+        if small { BlockOwner::sole(SMALL) } else { BlockOwner { account, stands_for: 0.0 } }
     }
 
     /// A free of a block that neither an event nor a map told of.
     fn free_unknown(&mut self, time: Nanos, address: u64) {
         self.torch.values_mut().for_each(TorchDevice::lose_track);
-        if !self.torch.is_empty() && self.torch.values().all(|torch| torch.last_map.is_some()) {
+        if !self.torch.is_empty() && self.torch.values().all(|torch| torch.last_snapshot.is_some()) {
             self.unknown_frees += 1;
             return;
         }
         // Before the first map it is most likely a block from before the recording.
-        if self.freed_early.len() < MOST_EARLY {
+        if self.freed_early.len() < MAX_EARLY_EVENTS {
             self.freed_early.insert(address, time.0);
         }
     }
 
     /// The counters, read by themselves.
-    pub(crate) fn take_counters(
+    pub(crate) fn on_counters(
         &mut self,
         index: CudaIndex,
         counters: &AllocatorCounters,
@@ -351,7 +351,7 @@ impl ExactProfile {
                 return;
             }
         }
-        let levels = Levels {
+        let levels = CounterSnapshot {
             allocated: counters.allocated(),
             peak: counters.max_allocated(),
             reserved: counters.reserved(),
@@ -361,7 +361,7 @@ impl ExactProfile {
         device.read(counters, levels);
         let span = span(levels, device.held());
         self.correct_lines(index);
-        self.lines.entry(index).or_default().saw(span);
+        self.lines.entry(index).or_default().on_counters(span);
     }
 
     /// Takes back what was told of frees whose blocks turned out to be smaller.
@@ -394,13 +394,13 @@ impl ExactProfile {
         let thread = match (site.source, site.stack) {
             (StackSource::Backward, Some(stack)) => {
                 // Not remembered: its thread may show itself later.
-                return Some(self.callers.of(stack, table).unwrap_or(site.thread));
+                return Some(self.callers.thread(stack, table).unwrap_or(site.thread));
             }
             (StackSource::Borrowed, Some(_)) => {
                 table.threads().find(|(_, t)| t.main).map_or(site.thread, |(id, _)| id)
             }
             (_, Some(stack)) => {
-                self.callers.saw(site.thread, stack, table);
+                self.callers.observe(site.thread, stack, table);
                 site.thread
             }
             (_, None) => site.thread,
@@ -412,19 +412,19 @@ impl ExactProfile {
         Some(thread)
     }
 
-    pub(crate) fn take_map(&mut self, map: &BlockMap) {
-        self.last = self.last.max(map.time);
+    pub(crate) fn on_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
+        self.last = self.last.max(snapshot.time);
         if self.interrupted {
             // It says what lived at the end of a gap, which the inheritance says too, and with the makers.
             return;
         }
-        let device = map.device;
+        let device = snapshot.device;
         let freed_early = std::mem::take(&mut self.freed_early);
-        self.device(device).take_map(map, &freed_early);
-        if self.torch.values().any(|torch| torch.last_map.is_none()) {
+        self.device(device).on_snapshot(snapshot, &freed_early);
+        if self.torch.values().any(|torch| torch.last_snapshot.is_none()) {
             self.freed_early = freed_early;
         }
-        for (_, block) in map.blocks() {
+        for (_, block) in snapshot.blocks() {
             if let Some(torch) = self.torch.get(&device)
                 && torch.ledger.live.contains_key(&block.address)
             {
@@ -433,30 +433,30 @@ impl ExactProfile {
         }
     }
 
-    pub(crate) fn take_reconciled(&mut self, reconciled: &Reconciled) {
-        let agreement = self.agreement.entry(reconciled.device).or_default();
+    pub(crate) fn on_counter_check(&mut self, counter_check: &CounterCheck) {
+        let agreement = self.agreement.entry(counter_check.device).or_default();
         agreement.checks += 1;
-        agreement.allocations = reconciled.allocations;
-        agreement.requested = reconciled.requested;
-        agreement.frees = reconciled.frees.unwrap_or(0);
-        let frees_equal = reconciled.frees.is_none_or(|frees| frees == 0);
-        let equal = reconciled.allocations == 0 && reconciled.requested == 0 && frees_equal;
+        agreement.allocations = counter_check.allocations;
+        agreement.requested = counter_check.requested;
+        agreement.frees = counter_check.frees.unwrap_or(0);
+        let frees_equal = counter_check.frees.is_none_or(|frees| frees == 0);
+        let equal = counter_check.allocations == 0 && counter_check.requested == 0 && frees_equal;
         agreement.equal += u64::from(equal);
     }
 }
 
-fn kind_of(arena: Arena) -> Option<MemoryKind> {
-    match arena {
-        Arena::Torch(_) => Some(MemoryKind::Torch),
-        Arena::Driver(_) => Some(MemoryKind::Driver),
-        Arena::Physical(_) => Some(MemoryKind::Physical),
-        Arena::Managed => Some(MemoryKind::Managed),
-        Arena::PinnedHost => Some(MemoryKind::Pinned),
-        Arena::Mapping => None,
+fn kind_of(memory_kind: MemoryKind) -> Option<MemoryGroup> {
+    match memory_kind {
+        MemoryKind::Torch(_) => Some(MemoryGroup::Torch),
+        MemoryKind::Driver(_) => Some(MemoryGroup::Driver),
+        MemoryKind::Physical(_) => Some(MemoryGroup::Physical),
+        MemoryKind::Managed => Some(MemoryGroup::Managed),
+        MemoryKind::PinnedHost => Some(MemoryGroup::Pinned),
+        MemoryKind::Mapping => None,
     }
 }
 
 /// What the counters say, and what follows from the blocks that live.
-fn span(levels: Levels, held: Option<&Statistics>) -> Span {
-    Span::exactly([levels.allocated, levels.reserved, levels.active], held)
+fn span(levels: CounterSnapshot, held: Option<&BlockStatistics>) -> LevelRange {
+    LevelRange::exactly([levels.allocated, levels.reserved, levels.active], held)
 }

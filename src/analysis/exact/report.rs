@@ -1,15 +1,15 @@
 //! What exact events tell a report: counts, comparisons, what is sure and what is not.
 
-use super::ledger::SITES;
-use super::line_levels::{LineLevels, Reached};
-use super::{Agreement, Balance, ExactProfile, Executions, Held, MemoryKind, Refused};
+use super::live_blocks::SITES;
+use super::line_levels::{LineLevels, StackPeak};
+use super::{CounterAgreement, ByteBalance, ExactProfile, ExecutionTable, SiteUsage, MemoryGroup, RefusalTotals};
 use crate::model::{
-    CudaIndex, Exact, ExactWay, Frees, Metric, Nanos, Pool, SiteId, StatField, StatKey,
+    CudaIndex, ExactSettings, ProbeBackend, FreeTracking, Metric, Nanos, Pool, SiteId, StatField, StatKey,
 };
 
 impl ExactProfile {
     /// How the events were obtained.
-    pub fn exact(&self) -> &Exact {
+    pub fn exact(&self) -> &ExactSettings {
         &self.exact
     }
 
@@ -19,12 +19,12 @@ impl ExactProfile {
     }
 
     /// How the events of a device compared with its counters.
-    pub fn agreement(&self, device: CudaIndex) -> Option<Agreement> {
+    pub fn agreement(&self, device: CudaIndex) -> Option<CounterAgreement> {
         self.agreement.get(&device).copied()
     }
 
     /// Allocations that the driver refused.
-    pub fn refused(&self) -> Refused {
+    pub fn refused(&self) -> RefusalTotals {
         self.refused
     }
 
@@ -34,8 +34,8 @@ impl ExactProfile {
     }
 
     /// Bytes held at the height and at the end of memory of this kind, besides PyTorch's blocks.
-    pub fn other(&self, kind: MemoryKind) -> Option<(u64, u64)> {
-        self.others.get(&kind).map(|other| (other.height, other.ledger.total))
+    pub fn other(&self, kind: MemoryGroup) -> Option<(u64, u64)> {
+        self.others.get(&kind).map(|other| (other.peak, other.ledger.total))
     }
 
     /// Whether there are blocks of PyTorch.
@@ -44,8 +44,8 @@ impl ExactProfile {
     }
 
     /// The device's highest moment and its bytes.
-    pub fn height(&self, device: CudaIndex) -> Option<(Nanos, u64)> {
-        self.torch.get(&device)?.height.map(|height| (height.time, height.bytes))
+    pub fn peak(&self, device: CudaIndex) -> Option<(Nanos, u64)> {
+        self.torch.get(&device)?.peak.map(|peak| (peak.time, peak.bytes))
     }
 
     /// Greatest peak that the allocator itself counted during the recording, as far as an event showed it.
@@ -53,7 +53,7 @@ impl ExactProfile {
         Some(self.torch.get(&device)?.counted_peak?.max(0) as u64)
     }
 
-    /// Blocks that the block maps showed to have been allocated, and to have gone, without an event.
+    /// Blocks that the snapshots showed to have been allocated, and to have gone, without an event.
     pub fn without_event(&self, device: CudaIndex) -> (u64, u64) {
         self.torch.get(&device).map_or((0, 0), |torch| (torch.found, torch.gone))
     }
@@ -64,7 +64,7 @@ impl ExactProfile {
     }
 
     /// What was reached on a device while each stack stood, by stack number.
-    pub(crate) fn line_levels(&self, device: CudaIndex) -> Vec<Reached> {
+    pub(crate) fn line_levels(&self, device: CudaIndex) -> Vec<StackPeak> {
         self.lines.get(&device).map_or_else(Vec::new, LineLevels::by_stack)
     }
 
@@ -80,16 +80,16 @@ impl ExactProfile {
 
     /// Whether the stacks of frees are known.
     pub(crate) fn knows_freed(&self) -> bool {
-        self.exact.frees == Frees::Stacks
+        self.exact.frees == FreeTracking::Stacks
     }
 
     /// How the executions of lines on a device ended, and what single ones did.
-    pub(crate) fn executions(&self, device: CudaIndex) -> Executions {
-        self.lines.get(&device).map_or_else(Executions::default, LineLevels::ended)
+    pub(crate) fn executions(&self, device: CudaIndex) -> ExecutionTable {
+        self.lines.get(&device).map_or_else(ExecutionTable::default, LineLevels::ended)
     }
 
     /// Why a statistic of lines does not follow from the events of a device; `None` where it does.
-    pub(crate) fn untold(&self, device: CudaIndex, key: StatKey) -> Option<Untold> {
+    pub(crate) fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
         use Metric::{
             Active, ActiveBytes, AllocatedBytes, Allocation, InactiveSplit, InactiveSplitBytes,
             RequestedBytes, ReservedBytes, Segment,
@@ -101,22 +101,22 @@ impl ExactProfile {
             && matches!(key.metric, AllocatedBytes | ReservedBytes | ActiveBytes);
         let had_pending = self.torch.get(&device).is_some_and(|torch| torch.had_pending);
         match (key.metric, key.field) {
-            (Segment | InactiveSplit | InactiveSplitBytes, _) => Some(Untold::NotInEvents),
+            (Segment | InactiveSplit | InactiveSplitBytes, _) => Some(UnknownReason::NotInEvents),
             _ if is_counted && key.field == StatField::Peak => None,
-            (ReservedBytes, _) if !is_counted => Some(Untold::NotInEvents),
+            (ReservedBytes, _) if !is_counted => Some(UnknownReason::NotInEvents),
             (Active | ActiveBytes, field)
                 if had_pending && !is_counted && field != StatField::Allocated =>
             {
-                Some(Untold::Pending)
+                Some(UnknownReason::Pending)
             }
-            (_, StatField::Freed) if !self.knows_freed() => Some(Untold::FreesWithoutStacks),
-            (_, StatField::Current) if self.exact.frees == Frees::Maps => Some(Untold::FreesOfMaps),
-            (_, StatField::Peak) if self.exact.frees == Frees::Maps => Some(Untold::FreesOfMaps),
+            (_, StatField::Freed) if !self.knows_freed() => Some(UnknownReason::FreesWithoutStacks),
+            (_, StatField::Current) if self.exact.frees == FreeTracking::Snapshots => Some(UnknownReason::FreesOfMaps),
+            (_, StatField::Peak) if self.exact.frees == FreeTracking::Snapshots => Some(UnknownReason::FreesOfMaps),
             (AllocatedBytes, StatField::Allocated) if key.pool == Pool::All => None,
             (
                 Allocation | Active | AllocatedBytes | ActiveBytes | RequestedBytes,
                 StatField::Allocated,
-            ) if self.is_estimated() => Some(Untold::SampledStacks),
+            ) if self.is_estimated() => Some(UnknownReason::SampledStacks),
             _ => None,
         }
     }
@@ -147,13 +147,13 @@ impl ExactProfile {
     }
 
     /// What comparing the bytes of all sites with the allocator's counters came to; `None` where that was not possible.
-    pub fn balance(&self, device: CudaIndex) -> Option<Balance> {
+    pub fn balance(&self, device: CudaIndex) -> Option<ByteBalance> {
         self.torch.get(&device)?.balance()
     }
 
     /// Why no figure of a device's lines is sure; `None` where nothing speaks against them.
     pub(crate) fn doubt(&self, device: CudaIndex) -> Option<String> {
-        if self.exact.way == ExactWay::PerfSamples {
+        if self.exact.backend == ProbeBackend::PerfSamples {
             return Some("stacks are those that sampling saw last".to_owned());
         }
         let agreement = self.agreement(device).unwrap_or_default();
@@ -164,7 +164,7 @@ impl ExactProfile {
         if torch.balance().is_some_and(|balance| !balance.is_even()) {
             return Some("the bytes of blocks differ from the allocator's counters".to_owned());
         }
-        if torch.excess.max(torch.excess_at_height()) > 0 || torch.found + torch.gone > 0 {
+        if torch.excess.max(torch.excess_at_peak()) > 0 || torch.found + torch.gone > 0 {
             return Some("some blocks came or went without an event".to_owned());
         }
         torch.has_unconfirmed.then(|| {
@@ -174,21 +174,21 @@ impl ExactProfile {
     }
 
     /// What each site held at the device's height and allocated in all.
-    pub(crate) fn by_site(&self, device: CudaIndex) -> Vec<Held> {
+    pub(crate) fn by_site(&self, device: CudaIndex) -> Vec<SiteUsage> {
         let Some(torch) = self.torch.get(&device) else { return Vec::new() };
-        let at_height = self.bytes(&torch.ledger.at_height(self.last.0));
+        let at_peak = self.bytes(&torch.ledger.at_peak(self.last.0));
         let allocated = self.bytes(&torch.ledger.allocated());
         let counts =
             torch.ledger.accounts().iter().map(|account| (account.count, account.statistics));
-        at_height
+        at_peak
             .into_iter()
             .zip(allocated)
             .zip(counts)
             .enumerate()
             .skip(SITES)
-            .map(|(index, ((at_height, allocated), (count, statistics)))| Held {
+            .map(|(index, ((at_peak, allocated), (count, statistics)))| SiteUsage {
                 site: SiteId((index - SITES) as u32),
-                at_height,
+                at_peak,
                 allocated,
                 count,
                 statistics,
@@ -203,11 +203,11 @@ impl ExactProfile {
             let (found, gone) = (device.found, device.gone);
             if found + gone > 0 {
                 all.push(format!(
-                    "GPU {}: {found} blocks were allocated and {gone} freed without an event (seen in block maps)",
+                    "GPU {}: {found} blocks were allocated and {gone} freed without an event (seen in snapshots)",
                     index.0
                 ));
             }
-            let excess = device.excess.max(device.excess_at_height());
+            let excess = device.excess.max(device.excess_at_peak());
             if excess > 0 {
                 all.push(format!(
                     "GPU {}: known blocks exceed what the allocator counts by up to {excess} bytes: \
@@ -229,12 +229,12 @@ impl ExactProfile {
                     index.0
                 ));
             }
-            if device.maps_degraded > 0 {
+            if device.snapshots_degraded > 0 {
                 all.push(format!(
-                    "GPU {}: {} of {} block maps were read while the job changed them",
+                    "GPU {}: {} of {} snapshots were read while the job changed them",
                     index.0,
-                    device.maps_degraded,
-                    device.maps_degraded + device.maps
+                    device.snapshots_degraded,
+                    device.snapshots_degraded + device.snapshots
                 ));
             }
         }
@@ -262,7 +262,7 @@ impl ExactProfile {
 
 /// Why a statistic of a line is not told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Untold {
+pub enum UnknownReason {
     /// It does not follow from allocations and frees.
     NotInEvents,
     /// Frees were recorded without their stacks.
@@ -277,11 +277,11 @@ pub enum Untold {
     NotSeen,
 }
 
-impl Untold {
+impl UnknownReason {
     /// The word in place of a value.
     pub fn word(self) -> &'static str {
         match self {
-            Untold::NotSeen => "not seen",
+            UnknownReason::NotSeen => "not seen",
             _ => "not told",
         }
     }
@@ -289,16 +289,16 @@ impl Untold {
     /// Why.
     pub fn why(self) -> &'static str {
         match self {
-            Untold::NotInEvents => {
+            UnknownReason::NotInEvents => {
                 "the events of an exact recording do not tell it; a sampled recording does"
             }
-            Untold::FreesWithoutStacks => "it needs the stacks of frees (record --frees stacks)",
-            Untold::FreesOfMaps => "it needs each free (record without --frees maps)",
-            Untold::Pending => {
+            UnknownReason::FreesWithoutStacks => "it needs the stacks of frees (record --frees stacks)",
+            UnknownReason::FreesOfMaps => "it needs each free (record without --frees snapshots)",
+            UnknownReason::Pending => {
                 "freed blocks waited for other streams, and no event tells for how long"
             }
-            Untold::SampledStacks => "only some allocations have a stack",
-            Untold::NotSeen => "nothing was seen while the line was executed, if it was",
+            UnknownReason::SampledStacks => "only some allocations have a stack",
+            UnknownReason::NotSeen => "nothing was seen while the line was executed, if it was",
         }
     }
 }

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::books::{Balance, Books, Sums};
-use super::extent::{Extent, SMALL_POOL, Statistics, UNIT, rounded};
-use super::ledger::{BEFORE, Block, Ledger, NO_EVENT, NO_SITE, Owner};
+use super::books::{ByteBalance, BalanceCheck, RunningTotals};
+use super::extent::{BlockSizes, SMALL_POOL, BlockStatistics, UNIT, rounded};
+use super::live_blocks::{BEFORE, TrackedBlock, LiveBlocks, NO_EVENT, NO_SITE, BlockOwner};
 use crate::model::{
-    AllocatorCounters, BlockMap, BlockState, Consistency, Levels, Metric, Nanos, Pool, Segment,
+    AllocatorCounters, AllocatorSnapshot, BlockState, SnapshotConsistency, CounterSnapshot, Metric, Nanos, Pool, Segment,
     StackId,
 };
 
@@ -19,23 +19,23 @@ const UNSETTLED: u64 = 5_000_000;
 
 /// The highest moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Height {
+pub(crate) struct TorchPeak {
     pub(crate) time: Nanos,
     /// Bytes allocated, by the allocator's counter where it is known.
     pub(crate) bytes: u64,
     /// `reserved` and `active` then, where known.
-    pub(crate) levels: Option<Levels>,
+    pub(crate) levels: Option<CounterSnapshot>,
 }
 
 /// Freed blocks remembered: half a second's of a busy job.
-const MOST_LATELY: usize = 1 << 15;
+const MAX_RECENTLY_FREED: usize = 1 << 15;
 
 /// A block that has been freed.
 #[derive(Debug, Clone, Copy)]
-struct Freed {
+struct FreedBlock {
     address: u64,
     died: Nanos,
-    block: Block,
+    block: TrackedBlock,
 }
 
 /// Blocks remembered that are larger than what was asked for.
@@ -43,9 +43,9 @@ const MAX_LARGER: usize = 64;
 
 /// A block that was taken to be larger than what was asked for, because the counter grew by more.
 #[derive(Debug, Clone, Copy)]
-struct Larger {
+struct EnlargedBlock {
     address: u64,
-    block: Block,
+    block: TrackedBlock,
     /// By how many bytes.
     by: u64,
     /// When it was freed, and by which stack, where that is known.
@@ -55,21 +55,21 @@ struct Larger {
 /// What is known of one device.
 #[derive(Debug)]
 pub(crate) struct TorchDevice {
-    pub(crate) ledger: Ledger,
-    pub(crate) height: Option<Height>,
+    pub(crate) ledger: LiveBlocks,
+    pub(crate) peak: Option<TorchPeak>,
     /// The counters at the last event.
-    pub(crate) levels: Option<Levels>,
+    pub(crate) levels: Option<CounterSnapshot>,
     /// Greatest level that events told of, or a `levels.peak` that rose between two of them.
     pub(crate) counted_peak: Option<i64>,
     /// Bytes freed since the last event with levels.
     freed_since: u64,
     /// Freed lately: who held memory at a moment is told some time after it.
-    lately: VecDeque<Freed>,
-    pub(super) deaths_from_maps: bool,
+    lately: VecDeque<FreedBlock>,
+    pub(super) frees_from_snapshots: bool,
     suspects: FxHashSet<u64>,
-    pub(crate) maps: u64,
+    pub(crate) snapshots: u64,
     /// When the last of them was read; also one of an earlier part of the recording.
-    pub(crate) last_map: Option<Nanos>,
+    pub(crate) last_snapshot: Option<Nanos>,
     /// Blocks gone without an event, and found without one.
     pub(crate) gone: u64,
     pub(crate) found: u64,
@@ -78,19 +78,19 @@ pub(crate) struct TorchDevice {
     /// Largest free block at the last map, in bytes.
     pub(crate) largest_free: u64,
     /// Maps that are not one instant's truth, which are not compared with.
-    pub(crate) maps_degraded: u64,
+    pub(crate) snapshots_degraded: u64,
     /// Whether its allocator began with nothing, and all that it did since is recorded.
     from_zero: bool,
     /// The statistics of the blocks that live now; known where `knows_held`.
-    held: Statistics,
+    held: BlockStatistics,
     pub(crate) knows_held: bool,
     /// What events told was freed, and how often.
     freed_bytes: i64,
     frees: i64,
-    books: Books,
-    larger: VecDeque<Larger>,
+    books: BalanceCheck,
+    larger: VecDeque<EnlargedBlock>,
     /// Bytes too many that were told of the frees of stacks, which a later event has shown.
-    pub(crate) freed_too_much: Vec<(StackId, Extent, u64)>,
+    pub(crate) freed_too_much: Vec<(StackId, BlockSizes, u64)>,
     /// Whether a size was set right after it had been told.
     pub(crate) has_corrected: bool,
     /// Whether freed blocks waited for other streams at an event.
@@ -102,54 +102,54 @@ pub(crate) struct TorchDevice {
 }
 
 impl TorchDevice {
-    pub(crate) fn new(least_life: u64, deaths_from_maps: bool) -> TorchDevice {
+    pub(crate) fn new(min_lifetime: u64, deaths_from_maps: bool) -> TorchDevice {
         TorchDevice {
-            ledger: Ledger::new(least_life),
-            height: None,
+            ledger: LiveBlocks::new(min_lifetime),
+            peak: None,
             levels: None,
             counted_peak: None,
             freed_since: 0,
             lately: VecDeque::new(),
-            deaths_from_maps,
+            frees_from_snapshots: deaths_from_maps,
             suspects: FxHashSet::default(),
-            maps: 0,
+            snapshots: 0,
             from_zero: false,
-            held: Statistics::default(),
+            held: BlockStatistics::default(),
             knows_held: false,
             freed_bytes: 0,
             frees: 0,
-            books: Books::default(),
+            books: BalanceCheck::default(),
             larger: VecDeque::new(),
             freed_too_much: Vec::new(),
             has_corrected: false,
             had_pending: false,
             top_reserved: None,
             has_unconfirmed: false,
-            last_map: None,
+            last_snapshot: None,
             gone: 0,
             found: 0,
             excess: 0,
             largest_free: 0,
-            maps_degraded: 0,
+            snapshots_degraded: 0,
         }
     }
 
     /// About how many bytes it takes.
     pub(crate) fn memory(&self) -> u64 {
         let suspects = self.suspects.len() * 16;
-        self.ledger.memory() + (self.lately.len() * size_of::<Freed>() + suspects) as u64
+        self.ledger.memory() + (self.lately.len() * size_of::<FreedBlock>() + suspects) as u64
     }
 
     /// One whose allocator has done nothing yet, and of which every event is recorded.
-    pub(crate) fn from_zero(least_life: u64, deaths_from_maps: bool) -> TorchDevice {
+    pub(crate) fn from_zero(min_lifetime: u64, deaths_from_maps: bool) -> TorchDevice {
         TorchDevice {
-            levels: Some(Levels::default()),
+            levels: Some(CounterSnapshot::default()),
             // Nothing is older than the recording.
-            last_map: Some(Nanos(0)),
+            last_snapshot: Some(Nanos(0)),
             from_zero: true,
             knows_held: !deaths_from_maps,
-            books: Books::from_zero(),
-            ..TorchDevice::new(least_life, deaths_from_maps)
+            books: BalanceCheck::from_zero(),
+            ..TorchDevice::new(min_lifetime, deaths_from_maps)
         }
     }
 
@@ -159,9 +159,9 @@ impl TorchDevice {
         time: Nanos,
         address: u64,
         requested: u64,
-        levels: Option<Levels>,
-        owner: Owner,
-    ) -> Extent {
+        levels: Option<CounterSnapshot>,
+        owner: BlockOwner,
+    ) -> BlockSizes {
         let least = rounded(requested);
         let size = match (self.levels, levels) {
             (Some(before), Some(now)) => {
@@ -191,15 +191,15 @@ impl TorchDevice {
         // What is freed from now on is freed after these levels.
         self.levels = levels;
         self.freed_since = 0;
-        let extent = Extent::new(size, requested);
+        let extent = BlockSizes::new(size, requested);
         let replaced = self.ledger.allocate(address, extent, owner, time.0);
-        self.held.add(&Statistics::of(extent));
+        self.held.add(&BlockStatistics::new(extent));
         if let Some(replaced) = replaced {
-            self.held.take(&Statistics::of(replaced.extent()));
+            self.held.subtract(&BlockStatistics::new(replaced.extent()));
             // A block found in a map may only have been ahead of its event.
-            self.gone += u64::from(replaced.born > 0 && !self.deaths_from_maps);
-            let age = time.0.saturating_sub(self.last_map.unwrap_or_default().0);
-            if replaced.account as usize == BEFORE && self.maps == 1 && age < UNSETTLED {
+            self.gone += u64::from(replaced.allocated_at > 0 && !self.frees_from_snapshots);
+            let age = time.0.saturating_sub(self.last_snapshot.unwrap_or_default().0);
+            if replaced.account as usize == BEFORE && self.snapshots == 1 && age < UNSETTLED {
                 self.ledger.was_not_before(replaced);
             }
         }
@@ -209,15 +209,15 @@ impl TorchDevice {
             if self.larger.len() == MAX_LARGER {
                 self.larger.pop_front();
             }
-            self.larger.push_back(Larger { address, block, by: size - least, freed: None });
+            self.larger.push_back(EnlargedBlock { address, block, by: size - least, freed: None });
         }
         // Sums that meet the counter began where it did.
         let counted = levels.map(|levels| levels.allocated);
         let held = self.held.get(Metric::AllocatedBytes, Pool::All);
-        self.knows_held |= !self.deaths_from_maps && counted == Some(held);
-        if !self.deaths_from_maps {
+        self.knows_held |= !self.frees_from_snapshots && counted == Some(held);
+        if !self.frees_from_snapshots {
             let bytes = levels.map_or(self.ledger.total, |l| l.allocated.max(0) as u64);
-            self.reach(Height { time, bytes, levels });
+            self.record_peak(TorchPeak { time, bytes, levels });
         }
         extent
     }
@@ -231,8 +231,8 @@ impl TorchDevice {
     }
 
     /// The sums show that a block was taken for larger than it was: which one, if only one can have been.
-    fn find_too_large(&self, balance: Balance) -> Option<usize> {
-        let is_it = |larger: &Larger| {
+    fn find_too_large(&self, balance: ByteBalance) -> Option<usize> {
+        let is_it = |larger: &EnlargedBlock| {
             let by = -(larger.by as i64);
             let freed = if larger.freed.is_some() { by } else { 0 };
             (balance.allocated, balance.freed) == (by, freed)
@@ -243,17 +243,17 @@ impl TorchDevice {
 
     /// Sets right the size of that block.
     fn shrink(&mut self, at: usize) {
-        let Some(Larger { address, block, by, freed }) = self.larger.remove(at) else { return };
+        let Some(EnlargedBlock { address, block, by, freed }) = self.larger.remove(at) else { return };
         self.has_corrected = true;
         match freed {
             None => {
-                let is_it = |live: &Block| (live.born, live.size) == (block.born, block.size);
+                let is_it = |live: &TrackedBlock| (live.allocated_at, live.size) == (block.allocated_at, block.size);
                 if !self.ledger.live.get(&address).is_some_and(is_it) {
                     return; // A map has said better.
                 }
                 self.ledger.resize(address, block.size - by);
-                self.held.take(&Statistics::of(block.extent()));
-                self.held.add(&Statistics::of(Extent { size: block.size - by, ..block.extent() }));
+                self.held.subtract(&BlockStatistics::new(block.extent()));
+                self.held.add(&BlockStatistics::new(BlockSizes { size: block.size - by, ..block.extent() }));
             }
             Some((died, by_stack)) => {
                 self.ledger.shrink_freed(block, died, by);
@@ -266,25 +266,25 @@ impl TorchDevice {
     }
 
     /// Counters read by themselves: where the first event goes on from, and what the sums are compared with.
-    pub(crate) fn read(&mut self, counters: &AllocatorCounters, levels: Levels) {
+    pub(crate) fn read(&mut self, counters: &AllocatorCounters, levels: CounterSnapshot) {
         if self.levels.is_none() && !self.from_zero {
             // What was freed before is no part of these any more.
             self.levels = Some(levels);
             self.freed_since = 0;
         }
-        self.books.compare(Sums::counted(counters), self.seen());
+        self.books.compare(RunningTotals::counted(counters), self.seen());
         let off = self.books.balance().filter(|balance| !balance.is_even());
         if let Some(at) = off.and_then(|balance| self.find_too_large(balance)) {
             self.shrink(at);
-            self.books.compare(Sums::counted(counters), self.seen());
+            self.books.compare(RunningTotals::counted(counters), self.seen());
         }
         if self.books.balance().is_some_and(|balance| balance.is_even()) {
             self.has_unconfirmed = false;
         }
-        if !self.knows_held && !self.deaths_from_maps && !self.from_zero {
+        if !self.knows_held && !self.frees_from_snapshots && !self.from_zero {
             for metric in [Metric::Allocation, Metric::AllocatedBytes, Metric::RequestedBytes] {
                 for pool in Pool::ALL {
-                    if let Some(index) = Statistics::index(metric, pool) {
+                    if let Some(index) = BlockStatistics::index(metric, pool) {
                         self.held.0[index] = counters.stat(metric, pool).current;
                     }
                 }
@@ -293,13 +293,13 @@ impl TorchDevice {
     }
 
     /// What the events come to, over all sites.
-    pub(crate) fn seen(&self) -> Sums {
-        let mut allocated = Statistics::default();
+    pub(crate) fn seen(&self) -> RunningTotals {
+        let mut allocated = BlockStatistics::default();
         let accounts = self.ledger.accounts().iter().skip(NO_SITE);
         accounts.for_each(|account| allocated.add(&account.statistics));
-        Sums {
+        RunningTotals {
             allocations: allocated.get(Metric::Allocation, Pool::All),
-            frees: (!self.deaths_from_maps).then_some(self.frees),
+            frees: (!self.frees_from_snapshots).then_some(self.frees),
             requested: allocated.get(Metric::RequestedBytes, Pool::All),
             allocated_bytes: allocated.get(Metric::AllocatedBytes, Pool::All),
             freed_bytes: self.freed_bytes,
@@ -312,12 +312,12 @@ impl TorchDevice {
     }
 
     /// What comparing the bytes with the allocator's counters came to.
-    pub(crate) fn balance(&self) -> Option<Balance> {
+    pub(crate) fn balance(&self) -> Option<ByteBalance> {
         self.books.balance()
     }
 
     /// The statistics of the blocks that live now, where they are known.
-    pub(crate) fn held(&self) -> Option<&Statistics> {
+    pub(crate) fn held(&self) -> Option<&BlockStatistics> {
         self.knows_held.then_some(&self.held)
     }
 
@@ -332,22 +332,22 @@ impl TorchDevice {
         time: Nanos,
         address: u64,
         by_stack: Option<StackId>,
-    ) -> Option<Block> {
+    ) -> Option<TrackedBlock> {
         let freed = self.ledger.free(address, time.0)?;
         self.freed_since += freed.size;
         self.freed_bytes += freed.size as i64;
         self.frees += 1;
-        self.held.take(&Statistics::of(freed.extent()));
-        let is_it = |larger: &&mut Larger| {
-            (larger.address, larger.block.born, larger.freed) == (address, freed.born, None)
+        self.held.subtract(&BlockStatistics::new(freed.extent()));
+        let is_it = |larger: &&mut EnlargedBlock| {
+            (larger.address, larger.block.allocated_at, larger.freed) == (address, freed.allocated_at, None)
         };
         if let Some(larger) = self.larger.iter_mut().rev().find(is_it) {
             larger.freed = Some((time.0, by_stack));
         }
-        if self.lately.len() == MOST_LATELY {
+        if self.lately.len() == MAX_RECENTLY_FREED {
             self.lately.pop_front();
         }
-        self.lately.push_back(Freed { address, died: time, block: freed });
+        self.lately.push_back(FreedBlock { address, died: time, block: freed });
         Some(freed)
     }
 
@@ -357,7 +357,7 @@ impl TorchDevice {
         let freed = self.lately.iter().filter(|freed| freed.died > time);
         let freed = freed.map(|freed| (freed.address, freed.block));
         let live = self.ledger.live.iter().map(|(address, block)| (*address, *block));
-        let born = live.chain(freed).filter(|(_, block)| block.born <= time.0);
+        let born = live.chain(freed).filter(|(_, block)| block.allocated_at <= time.0);
         born.map(|(address, block)| (address, block.account as usize)).collect()
     }
 
@@ -372,41 +372,41 @@ impl TorchDevice {
     }
 
     /// Goes on from where an earlier part of the recording ended.
-    pub(crate) fn inherit(
+    pub(crate) fn restore(
         &mut self,
         mapped: Option<Nanos>,
-        levels: Option<Levels>,
+        levels: Option<CounterSnapshot>,
         freed_since: u64,
     ) {
-        self.last_map = mapped;
+        self.last_snapshot = mapped;
         if levels.is_some() {
             self.levels = levels;
             self.freed_since = freed_since;
         }
     }
 
-    pub(super) fn reach(&mut self, height: Height) {
-        if self.height.is_none_or(|before| height.bytes > before.bytes) {
-            self.height = Some(height);
-            self.ledger.reach(height.time.0);
+    pub(super) fn record_peak(&mut self, peak: TorchPeak) {
+        if self.peak.is_none_or(|before| peak.bytes > before.bytes) {
+            self.peak = Some(peak);
+            self.ledger.record_peak(peak.time.0);
         }
     }
 
     /// Compares with what the allocator has.
     ///
     /// `freed_early` has the frees of unknown blocks before the first map, with their times.
-    pub(crate) fn take_map(&mut self, map: &BlockMap, freed_early: &FxHashMap<u64, u64>) {
-        let free = map.blocks().filter(|(_, b)| b.state == BlockState::Inactive);
+    pub(crate) fn on_snapshot(&mut self, snapshot: &AllocatorSnapshot, freed_early: &FxHashMap<u64, u64>) {
+        let free = snapshot.blocks().filter(|(_, b)| b.state == BlockState::Inactive);
         self.largest_free = free.map(|(_, b)| b.size).max().unwrap_or(0);
-        if map.consistency != Consistency::Consistent {
-            self.maps_degraded += 1;
+        if snapshot.consistency != SnapshotConsistency::Consistent {
+            self.snapshots_degraded += 1;
             return;
         }
-        self.maps += 1;
-        let first = self.last_map.is_none();
-        self.last_map = Some(map.time);
-        let settled = map.time.0.saturating_sub(UNSETTLED);
-        let allocated = || map.blocks().filter(|(_, b)| b.state == BlockState::Allocated);
+        self.snapshots += 1;
+        let first = self.last_snapshot.is_none();
+        self.last_snapshot = Some(snapshot.time);
+        let settled = snapshot.time.0.saturating_sub(UNSETTLED);
+        let allocated = || snapshot.blocks().filter(|(_, b)| b.state == BlockState::Allocated);
         let mut suspects = FxHashSet::default();
         let mut present: FxHashSet<u64> = FxHashSet::default();
         for (segment, block) in allocated() {
@@ -415,8 +415,8 @@ impl TorchDevice {
             match self.ledger.live.get(&block.address) {
                 Some(known) if known.size != block.size => {
                     let known = known.extent();
-                    self.held.take(&Statistics::of(known));
-                    self.held.add(&Statistics::of(Extent { size: block.size, ..known }));
+                    self.held.subtract(&BlockStatistics::new(known));
+                    self.held.add(&BlockStatistics::new(BlockSizes { size: block.size, ..known }));
                     self.has_corrected = true;
                     self.ledger.resize(block.address, block.size);
                 }
@@ -442,50 +442,50 @@ impl TorchDevice {
             .live
             .iter()
             .filter(|(address, _)| !present.contains(address))
-            .map(|(&address, block)| (address, block.born < settled))
+            .map(|(&address, block)| (address, block.allocated_at < settled))
             .collect();
         let mut too_early_to_say = Vec::new();
         for (address, is_gone) in absent {
             if is_gone {
-                self.gone += u64::from(!self.deaths_from_maps);
+                self.gone += u64::from(!self.frees_from_snapshots);
                 self.knows_held = false;
-                self.ledger.free(address, map.time.0);
-            } else if self.deaths_from_maps {
+                self.ledger.free(address, snapshot.time.0);
+            } else if self.frees_from_snapshots {
                 // Not part of what this map shows, whether it is dead or its map is a moment older.
-                let block = self.ledger.free(address, map.time.0);
+                let block = self.ledger.free(address, snapshot.time.0);
                 too_early_to_say.extend(block.map(|block| (address, block)));
             }
         }
         if first
-            && let Some(height) = &mut self.height
-            && height.levels.is_none()
+            && let Some(peak) = &mut self.peak
+            && peak.levels.is_none()
         {
             // What the first moments lacked was there before.
-            height.bytes = height.bytes.max(self.ledger.held);
+            peak.bytes = peak.bytes.max(self.ledger.held);
         }
-        if first || self.deaths_from_maps {
-            self.reach(Height { time: map.time, bytes: map.allocated(), levels: self.levels });
+        if first || self.frees_from_snapshots {
+            self.record_peak(TorchPeak { time: snapshot.time, bytes: snapshot.allocated(), levels: self.levels });
         }
         for (address, block) in too_early_to_say {
             self.ledger.restore(address, block);
         }
         self.excess = self
             .excess
-            .max(self.ledger.total.saturating_sub(map.allocated() + self.unsettled(settled)));
+            .max(self.ledger.total.saturating_sub(snapshot.allocated() + self.unsettled(settled)));
     }
 
     /// By how many bytes the blocks known exceeded the counter at the height.
-    pub(crate) fn excess_at_height(&self) -> u64 {
-        self.height.map_or(0, |height| self.ledger.held.saturating_sub(height.bytes))
+    pub(crate) fn excess_at_peak(&self) -> u64 {
+        self.peak.map_or(0, |peak| self.ledger.held.saturating_sub(peak.bytes))
     }
 
     /// Bytes of blocks too young to be sure of.
     fn unsettled(&self, settled: u64) -> u64 {
-        self.ledger.live.values().filter(|b| b.born >= settled).map(|b| b.size).sum()
+        self.ledger.live.values().filter(|b| b.allocated_at >= settled).map(|b| b.size).sum()
     }
 }
 
 /// What a block in a map takes.
-fn extent(segment: &Segment, block: &crate::model::Block) -> Extent {
-    Extent { size: block.size, requested: block.requested, small: segment.small }
+fn extent(segment: &Segment, block: &crate::model::Block) -> BlockSizes {
+    BlockSizes { size: block.size, requested: block.requested, small: segment.small }
 }

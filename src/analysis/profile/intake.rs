@@ -2,22 +2,22 @@
 
 use std::io;
 
-use super::super::charge::Origin;
-use super::super::device::{DeviceProfile, Seen};
+use super::super::block_attribution::AllocationOrigin;
+use super::super::device::{DeviceProfile, SnapshotBlocks};
 use super::super::exact::ExactProfile;
-use super::super::line_bounds::{Around, Step};
-use super::{CounterLook, Profile, UsagePeak};
+use super::super::line_bounds::{CounterBracket, IntervalBounds};
+use super::{CounterReading, Profile, UsagePeak};
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, Arena, Change, CudaIndex, Definition, DeviceUsage, Event,
-    Gap, MissedWhy, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, Sample, StackId,
+    AllocatorBackend, AllocatorCounters, MemoryKind, EventKind, CudaIndex, Definition, DeviceUsage, Event,
+    RecordingGap, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, StackSample, StackId,
     StackTable, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
 /// periods apart: where looks were missed, a loop may have come round.
-const LONGEST_STAY: u64 = 5;
+const MAX_STAY: u64 = 5;
 /// Gaps that are told one by one.
-const MOST_GAPS: usize = 5;
+const MAX_GAPS: usize = 5;
 
 impl Profile {
     /// Half a period of the wanted rate in nanoseconds: what is further apart is another tick.
@@ -42,18 +42,18 @@ impl Profile {
         self.open.threads.clear();
     }
 
-    fn take_sample(&mut self, sample: &Sample) {
+    fn on_sample(&mut self, sample: &StackSample) {
         self.enter_tick(sample.time, self.open.sampled);
         self.samples += 1;
         self.stacks_read += sample.threads.len() as u64;
-        self.gil_holders += sample.threads.iter().filter(|t| t.gil).count() as u64;
+        self.gil_threads += sample.threads.iter().filter(|t| t.gil).count() as u64;
         self.open.sampled = true;
-        self.open.threads.extend(sample.threads.iter().filter_map(|t| self.choice.of(*t)));
+        self.open.threads.extend(sample.threads.iter().filter_map(|t| self.choice.filter(*t)));
     }
 
     fn define(&mut self, definition: &Definition) {
         if let Definition::Function(_, function) = definition {
-            self.engine.saw(function);
+            self.engine.observe(function);
         }
         self.memory.text += match definition {
             Definition::Function(_, function) => function.name.len() + function.file.len(),
@@ -92,11 +92,11 @@ impl Profile {
                 *samples += 1;
             }
         }
-        if !self.open_maps.is_empty() {
+        if !self.open_snapshots.is_empty() {
             let seen = self.open.allocating(&self.stacks, &self.engine);
-            for (device, map) in std::mem::take(&mut self.open_maps) {
+            for (device, snapshot) in std::mem::take(&mut self.open_snapshots) {
                 let profile = self.profiles.entry(device).or_default();
-                profile.take_map(map, self.open.time, &seen);
+                profile.on_snapshot(snapshot, self.open.time, &seen);
             }
         }
         if self.open.sampled || had_counters {
@@ -115,7 +115,7 @@ impl Profile {
         let (stacks, engine) = (&self.stacks, &self.engine);
         let (previous, open) = (&self.previous, &self.open);
         let apart = open.time.0.saturating_sub(previous.time.0);
-        let near = apart <= LONGEST_STAY * 2 * self.half_period();
+        let near = apart <= MAX_STAY * 2 * self.half_period();
         let (mut seen, mut seen_here) = (Vec::new(), Vec::new());
         if !looks.is_empty() {
             seen_here = open.allocating(stacks, engine);
@@ -138,19 +138,19 @@ impl Profile {
                 let from = previous.time.max(looked);
                 let old = profile.step(from, open.time, &look.first, &seen);
                 if let Some(old) = old {
-                    let between = Step::between(&old, &look.first);
+                    let between = IntervalBounds::between(&old, &look.first);
                     bounds.charge(&between, &stacks_of(&seen));
                     step = Some(between);
                 }
                 if let Some((time, after)) = &look.after {
                     profile.step(open.time, *time, after, &seen_here);
-                    let around = Step::between(&look.first, after);
+                    let around = IntervalBounds::between(&look.first, after);
                     bounds.charge(&around, &stacks_of(&seen_here));
                     profile.around =
-                        Some(Box::new(Around::between(&Step::at(&look.first), &around)));
+                        Some(Box::new(CounterBracket::between(&IntervalBounds::at(&look.first), &around)));
                 }
             } else if around_before.is_some() {
-                step = profile.counters.as_ref().map(|c| Step::at(&c.1));
+                step = profile.counters.as_ref().map(|c| IntervalBounds::at(&c.1));
             }
             let around = profile.around.as_deref();
             if let Some(mut step) = step {
@@ -193,7 +193,7 @@ impl Profile {
             };
             for thread in &self.at_work {
                 if bounds.version(thread.stack.0) != profile.version {
-                    let mut step = Step::at(current);
+                    let mut step = IntervalBounds::at(current);
                     step.widen(None, around);
                     bounds.came(thread.stack.0, &step, profile.version);
                 }
@@ -202,7 +202,7 @@ impl Profile {
     }
 
     /// Takes counters into the open tick, or begins the next one with them.
-    fn take_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
+    fn on_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
         let known = self.open_counters.iter().position(|l| l.device == device);
         let counters = Box::new(*counters);
         if let Some(look) = known.map(|i| &mut self.open_counters[i])
@@ -215,10 +215,10 @@ impl Profile {
             return;
         }
         self.enter_tick(time, known.is_some());
-        self.open_counters.push(CounterLook { device, first: counters, after: None });
+        self.open_counters.push(CounterReading { device, first: counters, after: None });
     }
 
-    fn take_usage(&mut self, usage: &DeviceUsage) {
+    fn on_usage(&mut self, usage: &DeviceUsage) {
         self.last_time = self.last_time.max(usage.time);
         let peak = self.usage.entry(usage.nvml_index).or_insert_with(|| UsagePeak {
             total: usage.total,
@@ -237,10 +237,10 @@ impl Profile {
     }
 }
 
-fn stacks_of(seen: &[(Origin, u64)]) -> Vec<(u32, u64)> {
-    let stack = |&(origin, weight): &(Origin, u64)| match origin {
-        Origin::Stack(_, stack) => Some((stack.0, weight)),
-        Origin::Before | Origin::NoStack => None,
+fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {
+    let stack = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
+        AllocationOrigin::Stack(_, stack) => Some((stack.0, weight)),
+        AllocationOrigin::Before | AllocationOrigin::NoStack => None,
     };
     seen.iter().filter_map(stack).collect()
 }
@@ -264,11 +264,11 @@ fn common_stack(table: &StackTable, depths: &[u32], a: StackId, b: StackId) -> O
 
 impl Profile {
     /// Of what lies between two stretches of records nothing is charged to anybody, and nothing stayed.
-    fn take_gap(&mut self, gap: &Gap) {
+    fn on_gap(&mut self, gap: &RecordingGap) {
         self.finish();
         self.last_time = self.last_time.max(gap.to);
         self.gap_count += 1;
-        if self.gaps.len() < MOST_GAPS {
+        if self.gaps.len() < MAX_GAPS {
             self.gaps.push(gap.clone());
         }
         // What begins with a gap has nothing to go on from.
@@ -284,20 +284,20 @@ impl Profile {
         self.iterations.lose_since(gap.from);
     }
 
-    fn take_event(&mut self, event: &Event) {
-        self.iterations.take_step(self.clock.take_event(event, &self.stacks));
-        self.iterations.take_in_backward(event, &self.stacks);
+    fn on_event(&mut self, event: &Event) {
+        self.iterations.on_step(self.clock.on_event(event, &self.stacks));
+        self.iterations.on_backward_event(event, &self.stacks);
         let Some(exact) = &mut self.exact else { return };
-        let freed_on = exact.take(event, &self.stacks);
+        let freed_on = exact.on_event(event, &self.stacks);
         if let Some(device) = freed_on
             && let Some(level) = exact.allocated_now(device)
         {
-            self.iterations.take_freed(device, level);
+            self.iterations.on_freed(device, level);
         }
-        if let Change::Allocated { arena: Arena::Torch(device), levels: Some(levels), .. } =
+        if let EventKind::Allocated { memory_kind: MemoryKind::Torch(device), levels: Some(levels), .. } =
             event.change
         {
-            self.iterations.take_levels(event.time, device, levels);
+            self.iterations.on_counter_snapshot(event.time, device, levels);
         }
     }
 }
@@ -307,66 +307,66 @@ impl RecordSink for Profile {
         self.check_memory(record)?;
         match record {
             Record::Sample(sample) => {
-                self.iterations.take_step(self.clock.take_sample(sample, &self.stacks));
+                self.iterations.on_step(self.clock.on_sample(sample, &self.stacks));
                 if self.clock.settles() {
-                    self.iterations.take_tick(sample.time);
+                    self.iterations.on_sample_window(sample.time);
                 }
-                self.take_sample(sample);
+                self.on_sample(sample);
             }
             Record::Counters { time, device, counters } => {
                 if let Some(exact) = &mut self.exact {
-                    exact.take_counters(*device, counters, &self.stacks);
+                    exact.on_counters(*device, counters, &self.stacks);
                 }
-                self.iterations.take_counters(*time, *device, counters);
-                self.iterations.take_step(self.clock.take_counters(*time, *device, counters));
-                self.take_counters(*time, *device, counters);
+                self.iterations.on_counters(*time, *device, counters);
+                self.iterations.on_step(self.clock.on_counters(*time, *device, counters));
+                self.on_counters(*time, *device, counters);
             }
-            Record::Exact(exact) => {
-                self.iterations.take_exact(exact);
+            Record::ExactSettings(exact) => {
+                self.iterations.on_exact_settings(exact);
                 match &mut self.exact {
-                    Some(profile) => profile.placed_again(exact.clone()),
+                    Some(profile) => profile.on_settings(exact.clone()),
                     None => {
-                        let profile = ExactProfile::new(exact.clone(), self.least_life);
+                        let profile = ExactProfile::new(exact.clone(), self.min_lifetime);
                         self.exact = Some(Box::new(profile));
                     }
                 }
             }
             Record::Events(batch) => {
                 for event in &batch.events {
-                    self.take_event(event);
+                    self.on_event(event);
                 }
                 self.last_time = self.last_time.max(record.time().unwrap_or_default());
             }
-            Record::Reconciled(reconciled) => {
+            Record::CounterCheck(counter_check) => {
                 if let Some(exact) = &mut self.exact {
-                    exact.take_reconciled(reconciled);
+                    exact.on_counter_check(counter_check);
                 }
             }
-            Record::Holders(snapshot) => {
+            Record::Ownership(snapshot) => {
                 self.last_time = self.last_time.max(snapshot.time);
                 let stood_still = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
-                let makers = match (&self.exact, snapshot.nameless.is_empty()) {
-                    (Some(exact), false) => exact.makers_at(stood_still),
+                let allocation_sources = match (&self.exact, snapshot.unnamed_blocks.is_empty()) {
+                    (Some(exact), false) => exact.accounts_by_block(stood_still),
                     _ => Default::default(),
                 };
-                let maker = |device, address| makers.get(&device)?.get(&address).copied();
-                self.holders.take(snapshot, &maker);
-                self.iterations.take_holders(snapshot);
+                let allocation_source = |device, address| allocation_sources.get(&device)?.get(&address).copied();
+                self.owners.on_ownership(snapshot, &allocation_source);
+                self.iterations.on_ownership(snapshot);
             }
             Record::Step(step) => {
                 self.last_time = self.last_time.max(step.time);
-                self.iterations.take_step(self.clock.take_step(*step));
+                self.iterations.on_step(self.clock.on_step(*step));
             }
-            Record::Blocks(map) if self.exact.is_some() => {
-                self.last_time = self.last_time.max(map.time);
+            Record::Snapshot(snapshot) if self.exact.is_some() => {
+                self.last_time = self.last_time.max(snapshot.time);
                 if let Some(exact) = &mut self.exact {
-                    exact.take_map(map);
+                    exact.on_snapshot(snapshot);
                 }
             }
-            Record::Blocks(map) => {
-                let taken = self.open_maps.iter().any(|(d, _)| *d == map.device);
-                self.enter_tick(map.time, taken);
-                self.open_maps.push((map.device, Seen::of(map)));
+            Record::Snapshot(snapshot) => {
+                let taken = self.open_snapshots.iter().any(|(d, _)| *d == snapshot.device);
+                self.enter_tick(snapshot.time, taken);
+                self.open_snapshots.push((snapshot.device, SnapshotBlocks::new(snapshot)));
             }
             Record::Definition(definition) => self.define(definition),
             Record::Source(source) => {
@@ -388,20 +388,20 @@ impl RecordSink for Profile {
                 self.runtime = Some(runtime.clone());
             }
             Record::Device(device) => device.keep_in(&mut self.devices),
-            Record::Usage(usage) => self.take_usage(usage),
+            Record::Usage(usage) => self.on_usage(usage),
             Record::Missed(missed) => {
                 self.last_time = self.last_time.max(missed.time);
                 self.losses.add(missed);
-                if (missed.reader, &missed.why) == (ReaderKind::Events, &MissedWhy::Late) {
-                    self.iterations.take_lost(missed.time);
+                if (missed.reader, &missed.why) == (ReaderKind::Events, &MissReason::Late) {
+                    self.iterations.on_lost_events(missed.time);
                 }
             }
-            Record::Inherited(inherited) => self.take_inherited(inherited),
-            Record::Triggered(triggered) => {
+            Record::Keyframe(inherited) => self.on_keyframe(inherited),
+            Record::TriggerFired(triggered) => {
                 self.last_time = self.last_time.max(triggered.time);
             }
-            Record::Thrown(thrown) => self.last_time = self.last_time.max(thrown.time),
-            Record::Gap(gap) => self.take_gap(gap),
+            Record::OomException(oom_exception) => self.last_time = self.last_time.max(oom_exception.time),
+            Record::Gap(gap) => self.on_gap(gap),
             Record::End(end) => {
                 self.finish();
                 self.last_time = self.last_time.max(end.time);

@@ -19,7 +19,7 @@ const CHECKED_EVERY: u32 = 256;
 
 /// The most memory that may be taken, and when it was looked at.
 #[derive(Debug, Default)]
-pub(super) struct MemoryLimit {
+pub(super) struct ProfileMemoryLimit {
     /// In bytes; `None`: without limit.
     most: Option<u64>,
     records: u32,
@@ -38,7 +38,7 @@ impl Profile {
         let Some(most) = self.memory.most else { return Ok(()) };
         self.memory.records += 1;
         let is_large = match record {
-            Record::Blocks(_) | Record::Inherited(_) | Record::Events(_) | Record::Holders(_) => {
+            Record::Snapshot(_) | Record::Keyframe(_) | Record::Events(_) | Record::Ownership(_) => {
                 true
             }
             Record::Source(source) if source.text.len() > 64 << 10 => true,
@@ -85,6 +85,6 @@ impl Profile {
             + devices
             + self.exact.as_ref().map_or(0, |exact| exact.memory())
             + self.iterations.memory()
-            + self.holders.memory()
+            + self.owners.memory()
     }
 }

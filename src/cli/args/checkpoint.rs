@@ -15,7 +15,7 @@ use super::values::{bytes, pid, time};
 The CUDA driver (570 or newer) does the work: it lets the job's kernels end, makes its next CUDA calls wait, copies its GPU
 memory to the host and gives the GPU back. Addresses and contents are the same afterwards. Jobs that share GPU
 memory with other processes (CUDA IPC) may be refused by the driver.")]
-pub struct Pause {
+pub struct PauseArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
@@ -35,7 +35,7 @@ pub struct Pause {
 
 /// `memspy resume`.
 #[derive(Debug, Args)]
-pub struct Resume {
+pub struct ResumeArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,

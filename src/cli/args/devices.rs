@@ -11,7 +11,7 @@ use super::values::{pid, seconds};
   memspy devices -p 12345                         and where the memory of this job is
   memspy devices --format csv --every 5 > log.csv a row per GPU every 5 seconds, with nvidia-smi's names
   memspy devices -p 12345 -p 12346 --json")]
-pub struct Devices {
+pub struct DevicesArgs {
     /// Process id of a job to look into (again for more)
     #[arg(short, long = "pid", value_name = "PID", value_parser = pid)]
     pub pids: Vec<u32>,

@@ -4,51 +4,51 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{Kept, Stacks};
-use crate::analysis::Condition;
-use crate::trace::Keep;
+use super::{RetentionArgs, StackArgs};
+use crate::analysis::TriggerCondition;
+use crate::trace::Retention;
 
 /// What `record` waits for, and what it keeps meanwhile.
 #[derive(Debug, Clone, Args)]
-pub struct Until {
+pub struct TriggerArgs {
     /// Keep only the last part of the recording: at least so long (120s, 10min, 2h), or at most so large (500M); given twice,
     /// both: whichever is reached first
     #[arg(long, value_name = "TIME|SIZE")]
-    pub keep: Vec<Kept>,
-    /// End when this comes true, and write a verdict beside the recording (again for more): oom, retry, exit, 'used>90%',
+    pub keep: Vec<RetentionArgs>,
+    /// End when this comes true, and write a report beside the recording (again for more): oom, retry, exit, 'used>90%',
     /// 'reserved>70G', 'allocated>80%', 'growth>1G/min'
     #[arg(long, value_name = "CONDITION")]
-    pub until: Vec<Condition>,
+    pub until: Vec<TriggerCondition>,
     /// What to do when a condition has come true, with --keep
-    #[arg(long, value_enum, default_value_t = ThenWord::End, requires = "until", requires = "keep")]
-    pub then: ThenWord,
-    /// With --then continue: end after so many recordings
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "then", value_parser = clap::value_parser!(u32).range(1..))]
-    pub most: u32,
+    #[arg(long, value_enum, default_value_t = OnTriggerArg::End, requires = "until", requires = "keep")]
+    pub on_trigger: OnTriggerArg,
+    /// With --on-trigger continue: end after so many recordings
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "on_trigger", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_reports: u32,
 }
 
-impl Until {
+impl TriggerArgs {
     /// How much is kept; `None` for everything.
-    pub fn kept(&self) -> Option<Keep> {
-        self.keep.iter().map(|kept| kept.0).reduce(Keep::and)
+    pub fn kept(&self) -> Option<Retention> {
+        self.keep.iter().map(|kept| kept.0).reduce(Retention::and)
     }
 }
 
 /// What `record` does when a condition has come true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ThenWord {
+pub enum OnTriggerArg {
     /// Write what is kept and end
     End,
     /// Write what is kept and go on; the next recordings are called OUT-2, OUT-3, ...
     Continue,
 }
 
-/// `memspy verdict`.
+/// `memspy oom-report`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  memspy verdict trace.bin                        where it ran out of memory, else how it ended
-  memspy verdict trace.bin --until 'used>90%'     the last moment at which this came true")]
-pub struct Verdict {
+  memspy oom-report trace.bin                        where it ran out of memory, else how it ended
+  memspy oom-report trace.bin --until 'used>90%'     the last moment at which this came true")]
+pub struct OomReportArgs {
     /// Trace to read, or the folder of segments that a killed 'record --keep' left
     pub trace: PathBuf,
     /// File to write; %p becomes the pid, %h the host name [default: standard output]
@@ -57,10 +57,10 @@ pub struct Verdict {
     /// The moment to look at: the last one at which this came true (again for more) [default: those that the
     /// recording waited for, and oom]
     #[arg(long, value_name = "CONDITION")]
-    pub until: Vec<Condition>,
+    pub until: Vec<TriggerCondition>,
     /// How stacks are chosen
     #[command(flatten)]
-    pub stacks: Stacks,
+    pub stacks: StackArgs,
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
@@ -70,7 +70,7 @@ pub struct Verdict {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memspy join trace.ring -o trace.bin")]
-pub struct Join {
+pub struct JoinArgs {
     /// The folder of segments
     pub ring: PathBuf,
     /// Trace to write; %p becomes the pid, %h the host name [default: RING with .bin]

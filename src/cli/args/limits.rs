@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::values::time;
-use crate::sampler::{LookOptions, Pausing};
+use crate::sampler::{LookOptions, StopPolicy};
 
 /// The limits of a look.
 #[derive(Debug, Clone, Copy, Args)]
@@ -22,8 +22,8 @@ pub struct Limits {
 impl Limits {
     /// A look within these limits.
     pub fn options(&self, no_pause: bool) -> LookOptions {
-        let pausing = if no_pause { Pausing::Never } else { Pausing::Stop };
+        let stop_policy = if no_pause { StopPolicy::Never } else { StopPolicy::Stop };
         let (max_pause, max_time) = (self.max_pause, self.max_time);
-        LookOptions { pausing, max_pause, max_time, ..LookOptions::DEFAULT }
+        LookOptions { stop_policy, max_pause, max_time, ..LookOptions::DEFAULT }
     }
 }

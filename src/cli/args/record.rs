@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::values::{bytes, percent, pid, seconds, time};
-use super::{Limits, Stacks, Until};
+use super::{Limits, StackArgs, TriggerArgs};
 
 /// `memspy record`.
 #[derive(Debug, Clone, Args)]
@@ -18,7 +18,7 @@ use super::{Limits, Stacks, Until};
   memspy record -p 12345 --keep 120s --until oom            for days: the last two minutes before it runs out of memory
   memspy record -p 12345 --keep 500M --until 'used>90%'     the last 500 MiB of trace before the device is full
   memspy record -p 12345 --print-every 10s                  the table of lines, again and again")]
-pub struct Record {
+pub struct RecordArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, required_unless_present = "program", conflicts_with = "program")]
     pub pid: Option<u32>,
@@ -49,16 +49,16 @@ pub struct Record {
     pub nonblocking: bool,
     /// How stacks are shown, with --format flamegraph or collapsed
     #[command(flatten)]
-    pub stacks: Stacks,
+    pub stacks: StackArgs,
     /// Also look at who holds the memory, again and again: the job stands still for at most PERCENT of the time
     /// [default with no number: 1]
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = percent)]
-    pub holders: Option<f64>,
+    pub owners: Option<f64>,
     /// What each of these looks may cost
     #[command(flatten)]
     pub limits: Limits,
     /// An integer variable of the program that counts its training steps (`i`, `train:i`, or one of the main module), for
-    /// 'memspy iterations'; with --exact it is read at every allocation [default, with --holders: the step counter of the
+    /// 'memspy iterations'; with --exact it is read at every allocation [default, with --owners: the step counter of the
     /// optimizer, else of a Trainer or a learning-rate scheduler]
     #[arg(long, value_name = "NAME")]
     pub iter_var: Option<String>,
@@ -71,13 +71,13 @@ pub struct Record {
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]
     pub exact: bool,
     /// How probes are placed, with --exact [default: the first of these that the kernel allows]
-    #[arg(long, value_enum, value_name = "WAY", requires = "exact")]
-    pub probes: Option<ProbesWord>,
+    #[arg(long, value_enum, value_name = "BACKEND", requires = "exact")]
+    pub probes: Option<ProbesArg>,
     /// How frees are learned of, with --exact
-    #[arg(long, value_enum, default_value_t = FreesWord::Events, requires = "exact")]
-    pub frees: FreesWord,
+    #[arg(long, value_enum, default_value_t = FreesArg::Events, requires = "exact")]
+    pub frees: FreesArg,
     /// With --exact: take stacks only of allocations of at least so many bytes (512, 64K, 2M); from 1M, with
-    /// --frees maps, the job keeps 0.92 of its speed
+    /// --frees snapshots, the job keeps 0.92 of its speed
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0", requires = "exact")]
     pub stacks_from: u64,
     /// With --exact: take one stack for so many bytes allocated, on average; totals stay exact (16M: 0.91 of
@@ -90,7 +90,7 @@ pub struct Record {
     pub backward_lines: bool,
     /// What is waited for, and what is kept
     #[command(flatten)]
-    pub until: Until,
+    pub until: TriggerArgs,
     /// Print the table of lines to standard output every so often (10s, 5min), and at the end: of the recording so
     /// far, or with --keep of the time since the last one
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -102,24 +102,24 @@ pub struct Record {
 
 /// How `record --exact` places its probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProbesWord {
+pub enum ProbesArg {
     /// One link for many places: Linux 6.6, CAP_BPF and CAP_PERFMON
-    Multi,
+    UprobeMulti,
     /// One perf event for each place: Linux 5.17, CAP_SYS_ADMIN
-    Perf,
+    PerfBpf,
     /// No program in the kernel (where bpf(2) is refused): exact sizes and addresses, sampled stacks; CAP_PERFMON
-    Samples,
+    PerfOnly,
 }
 
 /// How `record --exact` learns of frees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FreesWord {
+pub enum FreesArg {
     /// Each one by a probe
     Events,
     /// Each one with the stack that freed: peaks of all lines are exact (0.84 of the speed instead of 0.87)
     Stacks,
-    /// From block maps, once a second: what was freed in between is known only then (0.89 of the speed)
-    Maps,
+    /// From snapshots, once a second: what was freed in between is known only then (0.89 of the speed)
+    Snapshots,
 }
 
 /// What `record` writes.

@@ -12,7 +12,7 @@ use super::values::{pid, seconds};
   memspy top -p 12345 --exact       every allocation, with its exact stack (root)
   memspy top -p 12345 -r 20 --refresh 2
   memspy top -s -p 12345            every rank of torchrun or another launcher; 0-9, Tab and Enter go into one")]
-pub struct Top {
+pub struct TopArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
@@ -41,7 +41,7 @@ pub struct Top {
     /// Show whole file names
     #[arg(long)]
     pub full_filenames: bool,
-    /// Never stop the job, not even for the look at holders that h asks for: what it changes meanwhile may be torn
+    /// Never stop the job, not even for the look at owners that h asks for: what it changes meanwhile may be torn
     #[arg(long, visible_alias = "nonblocking")]
     pub no_pause: bool,
     /// What that look may cost
@@ -61,11 +61,11 @@ fn interval(text: &str) -> Result<f64, String> {
 mod tests {
     use clap::Parser;
 
-    use crate::cli::args::{Command, Words};
+    use crate::cli::args::{Command, CliArgs};
 
     #[test]
     fn the_words_of_top() {
-        let parse = |line: &str| Words::try_parse_from(line.split(' ')).map(|words| words.command);
+        let parse = |line: &str| CliArgs::try_parse_from(line.split(' ')).map(|args| args.command);
         let Ok(Command::Top(top)) = parse("memspy top -p 0x10 --refresh 2") else { panic!() };
         assert_eq!((top.pid, top.rate, top.refresh, top.exact), (16, 100, 2.0, false));
         for wrong in

@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::analysis::{Profile, ThreadChoice};
-use crate::model::{EndReason, Nanos, Record, RecordSink, Triggered};
-use crate::trace::{Bound, Keep, Ring};
+use crate::model::{EndReason, Nanos, Record, RecordSink, TriggerFired};
+use crate::trace::{RetentionLimit, Retention, TraceRing};
 
-pub(super) use print::Printer;
-pub use report::Reported;
-pub(super) use report::{join, verdict, verdict_path, write_verdict};
-use window::{Stream, Window};
+pub(super) use print::OomReportPrinter;
+pub use report::RingRecording;
+pub(super) use report::{join, oom_report, oom_report_path, write_oom_report};
+use window::{StreamState, StreamWindow};
 
 /// Keeps the last part of a recording.
-pub struct Flight {
-    ring: Ring,
-    window: Window,
-    stream: Stream,
+pub struct FlightRecorder {
+    ring: TraceRing,
+    window: StreamWindow,
+    stream: StreamState,
     choice: ThreadChoice,
     path: PathBuf,
     force: bool,
@@ -32,14 +32,14 @@ pub struct Flight {
     now: Nanos,
 }
 
-impl Flight {
+impl FlightRecorder {
     /// Keeps it beside `path`, where recordings will be written.
     ///
     /// # Errors
     /// The folder of segments is there already, or cannot be made.
-    pub fn new(path: &Path, keep: Keep, force: bool, choice: ThreadChoice) -> Result<Flight> {
+    pub fn new(path: &Path, keep: Retention, force: bool, choice: ThreadChoice) -> Result<FlightRecorder> {
         let folder = path.with_extension("ring");
-        let ring = Ring::create(&folder, keep, force).map_err(|error| {
+        let ring = TraceRing::create(&folder, keep, force).map_err(|error| {
             let left = folder.is_dir();
             let error = anyhow::Error::new(error);
             match left {
@@ -51,10 +51,10 @@ impl Flight {
                 false => error.context("nothing was recorded"),
             }
         })?;
-        Ok(Flight {
+        Ok(FlightRecorder {
             ring,
-            window: Window::new(Profile::charging(choice)),
-            stream: Stream::default(),
+            window: StreamWindow::new(Profile::with_filter(choice)),
+            stream: StreamState::default(),
             choice,
             path: path.to_owned(),
             force,
@@ -69,12 +69,12 @@ impl Flight {
         self.written
     }
 
-    /// Writes what is kept as a recording of its own, and the verdict on it. `ended` by `triggered` where the recording
+    /// Writes what is kept as a recording of its own, and the report on it. `ended` by `triggered` where the recording
     /// itself goes on.
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn write(&mut self, ended: Option<&Triggered>) -> Result<Reported> {
+    pub fn write(&mut self, ended: Option<&TriggerFired>) -> Result<RingRecording> {
         self.ring.flush().context("what was recorded last could not be written")?;
         let path = self.next_path();
         let reason = ended.map(|triggered| EndReason::Condition(triggered.condition.clone()));
@@ -82,7 +82,7 @@ impl Flight {
             &self.ring.segments(),
             &path,
             self.force,
-            Profile::charging(self.choice),
+            Profile::with_filter(self.choice),
             reason.map(|reason| (self.now, reason)),
         )?;
         self.written += 1;
@@ -95,7 +95,7 @@ impl Flight {
             self.number += 1;
             let path = report::numbered(&self.path, self.number);
             let is_there = |path: &Path| path.symlink_metadata().is_ok();
-            let taken = is_there(&path) || is_there(&report::verdict_path(&path));
+            let taken = is_there(&path) || is_there(&report::oom_report_path(&path));
             // The first one was looked at before anything was recorded.
             if self.number == 1 || self.force || !taken {
                 return path;
@@ -121,23 +121,23 @@ impl Flight {
 
     /// Most bytes that were ever kept, and segments begun.
     pub fn size(&self) -> (u64, u64) {
-        (self.ring.most_bytes(), self.ring.begun())
+        (self.ring.max_bytes(), self.ring.begun())
     }
 
     /// Which bound made the oldest of what was recorded go; `None` while all of it is kept.
-    pub fn bound(&self) -> Option<Bound> {
+    pub fn bound(&self) -> Option<RetentionLimit> {
         self.ring.bound()
     }
 
     fn begin(&mut self, border: Nanos) -> io::Result<()> {
         self.ring.begin(border)?;
-        let profile = Profile::charging(self.choice);
+        let profile = Profile::with_filter(self.choice);
         self.window.next(border, &self.stream, profile, Some(&mut self.ring))?;
         self.ring.opened()
     }
 }
 
-impl RecordSink for Flight {
+impl RecordSink for FlightRecorder {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         self.now = self.now.max(record.time().unwrap_or_default());
         if self.ring.begun() == 0 {
@@ -149,8 +149,8 @@ impl RecordSink for Flight {
         {
             self.begin(border)?;
         }
-        if self.stream.take(record) {
-            self.window.take(&self.stream, record, Some(&mut self.ring))
+        if self.stream.on_record(record) {
+            self.window.on_record(&self.stream, record, Some(&mut self.ring))
         } else {
             self.window.redefined(record);
             Ok(())

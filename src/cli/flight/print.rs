@@ -8,39 +8,39 @@ use crate::model::{Nanos, Record};
 use crate::render::{self, LinesOptions, RenderError};
 
 use super::super::output;
-use super::window::{Stream, Window};
+use super::window::{StreamState, StreamWindow};
 
 /// Prints it.
-pub(in crate::cli) struct Printer {
+pub(in crate::cli) struct OomReportPrinter {
     every: Duration,
     last: Option<Nanos>,
     now: Nanos,
     options: LinesOptions,
     /// The stretch since the last table; `None` where tables are of the whole recording, whose profile others have.
-    since: Option<(Stream, Window, ThreadChoice)>,
+    since: Option<(StreamState, StreamWindow, ThreadChoice)>,
 }
 
-impl Printer {
+impl OomReportPrinter {
     /// Prints one `every` so often, of the recording so far.
-    pub(in crate::cli) fn of_all(every: Duration, full_filenames: bool) -> Printer {
+    pub(in crate::cli) fn whole_recording(every: Duration, full_filenames: bool) -> OomReportPrinter {
         let options =
             LinesOptions { full_filenames, width: output::width(), ..LinesOptions::default() };
-        Printer { every, last: None, now: Nanos(0), options, since: None }
+        OomReportPrinter { every, last: None, now: Nanos(0), options, since: None }
     }
 
     /// Prints one `every` so often, of the time since the last one.
-    pub(in crate::cli) fn of_stretches(
+    pub(in crate::cli) fn since_last(
         every: Duration,
         full_filenames: bool,
         choice: ThreadChoice,
-    ) -> Printer {
-        let window = Window::new(Profile::charging(choice));
-        let since = Some((Stream::default(), window, choice));
-        Printer { since, ..Printer::of_all(every, full_filenames) }
+    ) -> OomReportPrinter {
+        let window = StreamWindow::new(Profile::with_filter(choice));
+        let since = Some((StreamState::default(), window, choice));
+        OomReportPrinter { since, ..OomReportPrinter::whole_recording(every, full_filenames) }
     }
 
     /// Takes a record before `whole`, the profile of the recording so far, does.
-    pub(in crate::cli) fn take(
+    pub(in crate::cli) fn on_record(
         &mut self,
         record: &Record,
         whole: Option<&Profile>,
@@ -55,13 +55,13 @@ impl Printer {
                 let every = self.every.as_nanos() as u64;
                 self.last = Some(Nanos(self.now.0 - self.now.0.saturating_sub(last.0) % every));
                 if let Some((stream, window, choice)) = &mut self.since {
-                    window.next(time, stream, Profile::charging(*choice), None)?;
+                    window.next(time, stream, Profile::with_filter(*choice), None)?;
                 }
             }
         }
         let Some((stream, window, _)) = &mut self.since else { return Ok(()) };
-        if stream.take(record) {
-            window.take(stream, record, None)
+        if stream.on_record(record) {
+            window.on_record(stream, record, None)
         } else {
             window.redefined(record);
             Ok(())

@@ -1,41 +1,41 @@
-//! From the segments of a ring to a trace and a verdict.
+//! From the segments of a ring to a trace and a report.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::analysis::{Condition, Profile, Tally, Verdicts, Watch};
-use crate::cli::args::{Join as JoinWords, Verdict as VerdictWords};
+use crate::analysis::{TriggerCondition, Profile, TotalsCounter, OomReportBuilder, TriggerWatch};
+use crate::cli::args::{JoinArgs, OomReportArgs};
 use crate::cli::flame::into_io;
-use crate::cli::replay::{self, Recording};
-use crate::cli::{charging, output, say};
-use crate::model::{End, EndReason, Nanos, Record, RecordSink};
+use crate::cli::replay::{self, StoredRecording};
+use crate::cli::{filtered_profile, output, eprint_line};
+use crate::model::{RecordingEnd, EndReason, Nanos, Record, RecordSink};
 use crate::render;
-use crate::trace::{self, Writer};
+use crate::trace::{self, TraceWriter};
 
 /// A recording written from a ring.
-pub struct Reported {
+pub struct RingRecording {
     /// The trace.
     pub path: PathBuf,
     /// Its size in bytes.
     pub bytes: u64,
     /// What it shows.
-    pub verdicts: Verdicts,
+    pub reports: OomReportBuilder,
 }
 
-impl Reported {
-    /// Writes the verdict beside the trace; returns its file.
-    pub(in crate::cli) fn write_verdict(&mut self, force: bool) -> Result<PathBuf> {
-        let path = verdict_path(&self.path);
-        write_verdict(&mut self.verdicts, &path, force)?;
+impl RingRecording {
+    /// Writes the report beside the trace; returns its file.
+    pub(in crate::cli) fn write_oom_report(&mut self, force: bool) -> Result<PathBuf> {
+        let path = oom_report_path(&self.path);
+        write_oom_report(&mut self.reports, &path, force)?;
         Ok(path)
     }
 }
 
-/// The file of the verdict on a trace.
-pub(in crate::cli) fn verdict_path(trace: &Path) -> PathBuf {
-    trace.with_extension("verdict.txt")
+/// The file of the report on a trace.
+pub(in crate::cli) fn oom_report_path(trace: &Path) -> PathBuf {
+    trace.with_extension("oom-report.txt")
 }
 
 /// The name of the `number`th recording: `out.bin`, `out-2.bin`, `out-3.bin`.
@@ -52,28 +52,28 @@ pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
 }
 
 /// Where the joined records go.
-struct Joined {
-    writer: Writer<std::fs::File>,
-    verdicts: Verdicts,
-    tally: Tally,
+struct JoinedSink {
+    writer: TraceWriter<std::fs::File>,
+    reports: OomReportBuilder,
+    tally: TotalsCounter,
     dropped: bool,
 }
 
-impl RecordSink for Joined {
+impl RecordSink for JoinedSink {
     fn record(&mut self, record: &Record) -> io::Result<()> {
-        self.tally.take(record);
+        self.tally.on_record(record);
         match record {
-            Record::Inherited(_) => self.dropped = true,
+            Record::Keyframe(_) => self.dropped = true,
             // The recorder's sums are those of the whole recording.
             Record::End(end) if self.dropped => {
-                let end = Record::End(End { totals: self.tally.totals(), ..end.clone() });
+                let end = Record::End(RecordingEnd { totals: self.tally.totals(), ..end.clone() });
                 self.writer.record(&end)?;
-                return self.verdicts.record(&end);
+                return self.reports.record(&end);
             }
             _ => {}
         }
         self.writer.record(record)?;
-        self.verdicts.record(record)
+        self.reports.record(record)
     }
 }
 
@@ -84,83 +84,83 @@ pub(super) fn write(
     force: bool,
     profile: Profile,
     end: Option<(Nanos, EndReason)>,
-) -> Result<Reported> {
-    let mut joined = Joined {
-        writer: Writer::create_as(path, output::creation(force))?,
-        verdicts: Verdicts::new(profile),
-        tally: Tally::default(),
+) -> Result<RingRecording> {
+    let mut joined = JoinedSink {
+        writer: TraceWriter::create_as(path, output::creation(force))?,
+        reports: OomReportBuilder::new(profile),
+        tally: TotalsCounter::default(),
         dropped: false,
     };
     let mut result = trace::join(segments, &mut joined).map(|joined| {
         for warning in joined.warnings {
-            say(&format!("warning: {warning}"));
+            eprint_line(&format!("warning: {warning}"));
         }
     });
     if let (Ok(()), Some((time, reason))) = (&result, end) {
         let totals = joined.tally.totals();
-        let end = joined.record(&Record::End(End { time, reason, totals }));
+        let end = joined.record(&Record::End(RecordingEnd { time, reason, totals }));
         result = end.map_err(|source| trace::ReadError::Sink { source });
     }
     let finished = joined.writer.finish();
     result.with_context(|| format!("cannot write {}", path.display()))?;
     let (_, written) = finished.with_context(|| format!("cannot write {}", path.display()))?;
-    joined.verdicts.profile_mut().finish();
-    Ok(Reported { path: path.to_owned(), bytes: written.bytes, verdicts: joined.verdicts })
+    joined.reports.profile_mut().finish();
+    Ok(RingRecording { path: path.to_owned(), bytes: written.bytes, reports: joined.reports })
 }
 
-/// Writes the verdict.
-pub(in crate::cli) fn write_verdict(
-    verdicts: &mut Verdicts,
+/// Writes the report.
+pub(in crate::cli) fn write_oom_report(
+    reports: &mut OomReportBuilder,
     path: &Path,
     force: bool,
 ) -> Result<()> {
-    let verdict = verdicts.verdict();
+    let report = reports.report();
     output::write(path, force, |out| {
-        render::verdict_text(out, verdicts.profile(), &verdict).map_err(into_io)
+        render::oom_report_text(out, reports.profile(), &report).map_err(into_io)
     })
 }
 
-/// `memspy verdict`.
-pub(in crate::cli) fn verdict(words: &VerdictWords) -> Result<()> {
-    let verdicts = Verdicts::new(charging(&words.stacks));
-    let verdicts = match words.until.is_empty() {
-        true => verdicts.also(Watch::new(vec!["oom".parse::<Condition>()?])),
-        false => verdicts.only(Watch::new(words.until.clone())),
+/// `memspy oom-report`.
+pub(in crate::cli) fn oom_report(args: &OomReportArgs) -> Result<()> {
+    let reports = OomReportBuilder::new(filtered_profile(&args.stacks));
+    let reports = match args.until.is_empty() {
+        true => reports.with_trigger(TriggerWatch::new(vec!["oom".parse::<TriggerCondition>()?])),
+        false => reports.only(TriggerWatch::new(args.until.clone())),
     };
-    let mut verdicts = Recording::trace_or_ring(&words.trace).verdicts(verdicts)?;
-    let start = verdicts.profile().start();
-    let path = output::of_report(words.output.as_deref(), start, PathBuf::from("-"))?;
-    write_verdict(&mut verdicts, &path, words.force)?;
+    let mut reports = StoredRecording::trace_or_ring(&args.trace).oom_report(reports)?;
+    let start = reports.profile().start();
+    let path = output::of_report(args.output.as_deref(), start, PathBuf::from("-"))?;
+    write_oom_report(&mut reports, &path, args.force)?;
     output::wrote(&path);
     Ok(())
 }
 
 /// `memspy join`.
-pub(in crate::cli) fn join(words: &JoinWords) -> Result<()> {
-    let segments = replay::found(&words.ring)?;
+pub(in crate::cli) fn join(args: &JoinArgs) -> Result<()> {
+    let segments = replay::found(&args.ring)?;
     // A first pass tells what the name may need.
-    let path = match &words.output {
+    let path = match &args.output {
         Some(path) if path.to_string_lossy().contains('%') => {
             let mut profile = Profile::new();
             trace::join(&segments, &mut profile)?;
             output::expand(path, profile.start().into())?
         }
         Some(path) => path.clone(),
-        None => words.ring.with_extension("bin"),
+        None => args.ring.with_extension("bin"),
     };
-    output::check(&path, words.force)?;
+    output::check(&path, args.force)?;
     let bytes = segments.iter().filter_map(|segment| std::fs::metadata(segment).ok());
     let mut profile = Profile::new();
     profile.limit_memory(replay::most_memory(bytes.map(|file| file.len()).sum()));
-    let reported = write(&segments, &path, words.force, profile, None)?;
-    if reported.verdicts.profile().start().is_none() {
+    let reported = write(&segments, &path, args.force, profile, None)?;
+    if reported.reports.profile().start().is_none() {
         let _ = std::fs::remove_file(&path);
-        return Err(anyhow!("the segments in {} have no whole block", words.ring.display()));
+        return Err(anyhow!("the segments in {} have no whole block", args.ring.display()));
     }
     let mut err = io::stderr().lock();
     render::summary(
         &mut err,
-        reported.verdicts.profile(),
+        reported.reports.profile(),
         &path.display().to_string(),
         reported.bytes,
     )?;

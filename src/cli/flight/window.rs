@@ -3,25 +3,25 @@
 use std::io;
 
 use crate::analysis::Profile;
-use crate::model::{BlockMap, Definition, HolderSnapshot, Nanos, Record, RecordSink};
-use crate::trace::{Names, Rewriter};
+use crate::model::{AllocatorSnapshot, Definition, OwnershipBreakdown, Nanos, Record, RecordSink};
+use crate::trace::{DefinitionTables, Renumberer};
 
 /// What has to be remembered of a stream of records to begin a stretch anywhere.
 #[derive(Default)]
-pub(in crate::cli) struct Stream {
-    names: Names,
+pub(in crate::cli) struct StreamState {
+    names: DefinitionTables,
     /// The last sample and the counters that belong to it.
     tick: Vec<Record>,
-    maps: Vec<BlockMap>,
-    holders: Option<HolderSnapshot>,
+    snapshots: Vec<AllocatorSnapshot>,
+    owners: Option<OwnershipBreakdown>,
     is_sampled: bool,
 }
 
-impl Stream {
+impl StreamState {
     /// Takes a record. `false` for one that only gives a number its meaning, and is taken along by those that use it.
-    pub(in crate::cli) fn take(&mut self, record: &Record) -> bool {
-        if self.names.take(record) {
-            if matches!(record, Record::Definition(Definition::Anew)) {
+    pub(in crate::cli) fn on_record(&mut self, record: &Record) -> bool {
+        if self.names.on_definition(record) {
+            if matches!(record, Record::Definition(Definition::Reset)) {
                 // Its numbers mean something else now.
                 self.tick.clear();
             }
@@ -34,11 +34,11 @@ impl Stream {
                 self.tick.push(record.clone());
             }
             Record::Counters { .. } if self.is_sampled => self.tick.push(record.clone()),
-            Record::Blocks(map) => {
-                self.maps.retain(|known| known.device != map.device);
-                self.maps.push(map.clone());
+            Record::Snapshot(snapshot) => {
+                self.snapshots.retain(|known| known.device != snapshot.device);
+                self.snapshots.push(snapshot.clone());
             }
-            Record::Holders(snapshot) => self.holders = Some(snapshot.clone()),
+            Record::Ownership(snapshot) => self.owners = Some(snapshot.clone()),
             _ => {}
         }
         true
@@ -57,9 +57,9 @@ impl Stream {
 }
 
 /// A stretch, read in numbers of its own: what only earlier stretches used is forgotten.
-pub(in crate::cli) struct Window {
+pub(in crate::cli) struct StreamWindow {
     profile: Profile,
-    rewriter: Rewriter,
+    rewriter: Renumberer,
     out: Vec<Record>,
     /// How many stacks, frames or sites it began with.
     began_with: usize,
@@ -68,10 +68,10 @@ pub(in crate::cli) struct Window {
 /// Stacks, frames or sites of one stretch, besides those that it began with; each takes some 200 bytes in all that knows it.
 const MAX_NAMES: usize = 1 << 18;
 
-impl Window {
+impl StreamWindow {
     /// The first stretch.
-    pub(in crate::cli) fn new(profile: Profile) -> Window {
-        Window { profile, rewriter: Rewriter::new(), out: Vec::new(), began_with: 0 }
+    pub(in crate::cli) fn new(profile: Profile) -> StreamWindow {
+        StreamWindow { profile, rewriter: Renumberer::new(), out: Vec::new(), began_with: 0 }
     }
 
     /// Whether so many different stacks were seen in it that the next one is to begin, for the sake of memory.
@@ -89,9 +89,9 @@ impl Window {
     }
 
     /// Takes a record of the stream; gives it on with the stretch's own numbers.
-    pub(in crate::cli) fn take(
+    pub(in crate::cli) fn on_record(
         &mut self,
-        stream: &Stream,
+        stream: &StreamState,
         record: &Record,
         sink: Option<&mut dyn RecordSink>,
     ) -> io::Result<()> {
@@ -114,15 +114,15 @@ impl Window {
     pub(in crate::cli) fn next(
         &mut self,
         time: Nanos,
-        stream: &Stream,
+        stream: &StreamState,
         profile: Profile,
         sink: Option<&mut dyn RecordSink>,
     ) -> io::Result<()> {
         self.profile.finish();
-        let mut rewriter = Rewriter::new();
-        let inheritance = Record::Inherited(self.profile.inheritance(time));
+        let mut rewriter = Renumberer::new();
+        let inheritance = Record::Keyframe(self.profile.keyframe(time));
         let mut opening: Vec<Record> = Vec::new();
-        for record in self.profile.standing() {
+        for record in self.profile.state_records() {
             let again = |tick: &Record| match (tick, &record) {
                 (Record::Counters { device: a, .. }, Record::Counters { device: b, .. }) => a == b,
                 _ => false,
@@ -131,13 +131,13 @@ impl Window {
                 opening.push(record);
             }
         }
-        opening.extend(stream.holders.clone().map(Record::Holders));
-        opening.extend(stream.maps.iter().cloned().map(Record::Blocks));
+        opening.extend(stream.owners.clone().map(Record::Ownership));
+        opening.extend(stream.snapshots.iter().cloned().map(Record::Snapshot));
         let mut inherited = Vec::new();
         rewriter.rewrite(self.rewriter.names(), &inheritance, &mut inherited);
         let last = inherited.pop();
         opening.append(&mut inherited);
-        rewriter.turn();
+        rewriter.reset();
         for record in &stream.tick {
             rewriter.rewrite(&stream.names, record, &mut opening);
         }

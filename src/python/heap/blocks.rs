@@ -4,7 +4,7 @@ use crate::target::{Addr, Field};
 
 /// `mi_heap_t`, `mi_page_t`, `mi_segment_t` (Objects/mimalloc/types.h). A `mi_page_t` is a `mi_slice_t` too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mimalloc {
+pub(super) struct MimallocLayout {
     /// Bytes of a heap, of which a thread has several, one after the other and what they share, the `tld`, behind them.
     pub(super) heap_len: usize,
     pub(super) heap_tld: Field<Addr>,
@@ -17,7 +17,7 @@ pub(super) struct Mimalloc {
     pub(super) queue_len: usize,
     /// In the `tld`: where threads that end leave their segments.
     pub(super) tld_abandoned: Field<Addr>,
-    pub(super) abandoned: Abandoned,
+    pub(super) abandoned: AbandonedSegments,
     pub(super) page_len: usize,
     pub(super) page_slices: Field<u32>,
     /// The tag of its heap, from this bit on.
@@ -31,7 +31,7 @@ pub(super) struct Mimalloc {
     pub(super) page_local_free: Field<u64>,
     pub(super) page_thread_free: Field<u64>,
     pub(super) page_next: Field<Addr>,
-    pub(super) blocks: Blocks,
+    pub(super) blocks: PageBlocks,
     /// How many of its pages were abandoned: none or all, but while a thread ends or takes them over.
     pub(super) segment_abandoned: Field<u64>,
     pub(super) segment_entries: Field<u64>,
@@ -40,7 +40,7 @@ pub(super) struct Mimalloc {
 
 /// How the segments are found that threads left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Abandoned {
+pub(super) enum AbandonedSegments {
     /// In lists that begin in an interpreter's `mi_abandoned_pool_t`.
     Listed { lists: [Field<u64>; 2], next: Field<u64> },
     /// An interpreter's `mi_subproc_t` counts them; each points to it, and has no thread.
@@ -49,45 +49,45 @@ pub(super) enum Abandoned {
 
 /// How a page tells where its blocks are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Blocks {
+pub(super) enum PageBlocks {
     /// By their size: `xblock_size`.
     Computed { size: Field<u32> },
     /// `block_size`, `page_start`.
-    Told { size: Field<u64>, start: Field<Addr> },
+    Recorded { size: Field<u64>, start: Field<Addr> },
 }
 
-impl Blocks {
+impl PageBlocks {
     /// Bytes of a block of the page of which `copy` is one; 0 where there is no page.
     pub(super) fn size(&self, copy: &[u8]) -> u64 {
         match self {
-            Blocks::Computed { size } => size.of(copy).map(u64::from),
-            Blocks::Told { size, .. } => size.of(copy),
+            PageBlocks::Computed { size } => size.get(copy).map(u64::from),
+            PageBlocks::Recorded { size, .. } => size.get(copy),
         }
         .unwrap_or_default()
     }
 }
 
 /// All generations.
-pub(super) const GENERATIONS: [&Mimalloc; 2] = [&V2_1, &V2_5];
+pub(super) const GENERATIONS: [&MimallocLayout; 2] = [&V2_1, &V2_5];
 
 /// mimalloc 2.1, in CPython 3.13 and the first patch releases of 3.14.
 /// Printed by `scripts/print-cpython-layout.sh` from the headers of 3.14.4.
 #[rustfmt::skip]
-const V2_1: Mimalloc = Mimalloc {
+const V2_1: MimallocLayout = MimallocLayout {
     heap_len: 3064, heap_tld: Field::at(0), heap_thread: Field::at(2848), heap_pages: Field::at(3024), heap_tag: Field::at(3057), heap_queues: 1040, queues: 75, queue_len: 24,
-    tld_abandoned: Field::at(944), abandoned: Abandoned::Listed { lists: [Field::at(64), Field::at(0)], next: Field::at(176), },
+    tld_abandoned: Field::at(944), abandoned: AbandonedSegments::Listed { lists: [Field::at(64), Field::at(0)], next: Field::at(176), },
     page_len: 96, page_slices: Field::at(0), page_tag: Field::at(8), page_tag_bit: 3, page_capacity: Field::at(10), page_used: Field::at(24), page_used_mask: 0xffffffff,
     page_free: Field::at(16), page_local_free: Field::at(32), page_thread_free: Field::at(40), page_next: Field::at(56),
-    blocks: Blocks::Computed { size: Field::at(28), }, segment_abandoned: Field::at(192), segment_entries: Field::at(248), segment_slices: 264,
+    blocks: PageBlocks::Computed { size: Field::at(28), }, segment_abandoned: Field::at(192), segment_entries: Field::at(248), segment_slices: 264,
 };
 
 /// mimalloc 2.5, in later ones and in 3.15: known from headers only, and believed only where all its counts fit together.
 /// Printed by `scripts/print-cpython-layout.sh` from the headers of 3.14.10.
 #[rustfmt::skip]
-const V2_5: Mimalloc = Mimalloc {
+const V2_5: MimallocLayout = MimallocLayout {
     heap_len: 3088, heap_tld: Field::at(0), heap_thread: Field::at(16), heap_pages: Field::at(192), heap_tag: Field::at(249), heap_queues: 1288, queues: 75, queue_len: 24,
-    tld_abandoned: Field::at(936), abandoned: Abandoned::Counted { count: Field::at(0), owner: Field::at(40), thread: Field::at(280), },
+    tld_abandoned: Field::at(936), abandoned: AbandonedSegments::Counted { count: Field::at(0), owner: Field::at(40), thread: Field::at(280), },
     page_len: 112, page_slices: Field::at(0), page_tag: Field::at(35), page_tag_bit: 0, page_capacity: Field::at(10), page_used: Field::at(32), page_used_mask: 0xffff,
     page_free: Field::at(16), page_local_free: Field::at(24), page_thread_free: Field::at(56), page_next: Field::at(72),
-    blocks: Blocks::Told { size: Field::at(40), start: Field::at(48), }, segment_abandoned: Field::at(200), segment_entries: Field::at(272), segment_slices: 288,
+    blocks: PageBlocks::Recorded { size: Field::at(40), start: Field::at(48), }, segment_abandoned: Field::at(200), segment_entries: Field::at(272), segment_slices: 288,
 };

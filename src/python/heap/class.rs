@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::super::dicts::InstanceClass;
 use super::super::layout::ObjectLayout;
-use super::Heap;
-use super::parts::{self, Part, Row};
+use super::PythonHeap;
+use super::c_type_fields::{self, CTypeField, ReferenceArray};
 use crate::target::{Addr, Field, Memory};
 
 /// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15, but for the length of the head.
@@ -22,7 +22,7 @@ const MRO: Field<Addr> = Field::at(344);
 /// The last field that is copied of it.
 const LAST: Field<Addr> = MRO;
 /// Longer names are cut.
-const LONGEST_NAME: usize = 256;
+const MAX_NAME_LEN: usize = 256;
 /// Flags (Include/object.h): made by a `class` statement or `PyType_FromSpec`; with a `__dict__` (3.11+); subclasses of builtins.
 const HEAP_TYPE: u64 = 1 << 9;
 const MANAGED_DICT: u64 = 1 << 4;
@@ -40,7 +40,7 @@ const REFERENCES: [i32; 2] = [6, 16];
 
 /// What kind of object a class makes: as far as it is known what they refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ClassKind {
     /// `dict` and its subclasses.
     Dict,
     /// `list` and its subclasses.
@@ -75,13 +75,13 @@ pub enum Kind {
 
 /// A class.
 #[derive(Debug)]
-pub struct Class {
+pub struct PyClass {
     /// Its address: `id(class)`.
     pub at: Addr,
     /// `tp_name`: with the module for classes written in C.
     pub name: Arc<str>,
     /// What its instances are.
-    pub kind: Kind,
+    pub kind: ClassKind,
     /// `tp_mro`: the class and all its bases.
     pub bases: Vec<Addr>,
     /// Bytes of an instance without items.
@@ -92,12 +92,12 @@ pub struct Class {
     pub(super) dict_offset: i64,
     pub(super) slots: OnceCell<Vec<(Arc<str>, u64)>>,
     /// The references in what C made of its instances; `None` where these are not known.
-    pub(super) parts: Option<Cow<'static, [Part]>>,
+    pub(super) parts: Option<Cow<'static, [CTypeField]>>,
     /// Further ones, as many as an instance says.
-    pub(super) row: Option<Row>,
+    pub(super) row: Option<ReferenceArray>,
 }
 
-impl Class {
+impl PyClass {
     /// Whether it is `base` or derived from it.
     pub fn is_a(&self, base: Addr) -> bool {
         self.bases.contains(&base)
@@ -106,8 +106,8 @@ impl Class {
     /// Whether its instances refer to nothing that is known: numbers, texts, objects of C without attributes.
     pub fn is_leaf(&self) -> bool {
         match self.kind {
-            Kind::Text => true,
-            Kind::Other => {
+            ClassKind::Text => true,
+            ClassKind::Other => {
                 self.parts.is_none() && self.dict_offset == 0 && self.flags & MANAGED_DICT == 0
             }
             _ => false,
@@ -131,7 +131,7 @@ impl Class {
         head: &ObjectLayout,
     ) -> impl Iterator<Item = (Field<Addr>, &'static str)> {
         let parts = self.parts.as_deref().unwrap_or_default().iter();
-        parts.map(|(offset, name)| (head.past(Field::at(*offset as usize)), *name))
+        parts.map(|(offset, name)| (head.shift(Field::at(*offset as usize)), *name))
     }
 
     pub(super) fn is_heap_type(&self) -> bool {
@@ -139,13 +139,13 @@ impl Class {
     }
 }
 
-fn kind(name: &str, flags: u64) -> Kind {
+fn kind(name: &str, flags: u64) -> ClassKind {
     for (flag, kind) in [
-        (MAPPING, Kind::Dict),
-        (LIST, Kind::List),
-        (TUPLE, Kind::Tuple),
-        (TEXT, Kind::Text),
-        (TYPE, Kind::Type),
+        (MAPPING, ClassKind::Dict),
+        (LIST, ClassKind::List),
+        (TUPLE, ClassKind::Tuple),
+        (TEXT, ClassKind::Text),
+        (TYPE, ClassKind::Type),
     ] {
         if flags & flag != 0 {
             return kind;
@@ -153,26 +153,26 @@ fn kind(name: &str, flags: u64) -> Kind {
     }
     // Made like a class of Python's since 3.12, and named as before.
     if name == "collections.deque" {
-        return Kind::Deque;
+        return ClassKind::Deque;
     }
     if flags & HEAP_TYPE != 0 {
-        return Kind::Instance;
+        return ClassKind::Instance;
     }
     match name {
-        "set" | "frozenset" => Kind::Set,
-        "cell" => Kind::Cell,
-        "function" => Kind::Function,
-        "method" => Kind::Method,
-        "generator" | "coroutine" | "async_generator" => Kind::Generator,
-        "frame" => Kind::Frame,
-        "module" => Kind::Module,
-        _ => Kind::Other,
+        "set" | "frozenset" => ClassKind::Set,
+        "cell" => ClassKind::Cell,
+        "function" => ClassKind::Function,
+        "method" => ClassKind::Method,
+        "generator" | "coroutine" | "async_generator" => ClassKind::Generator,
+        "frame" => ClassKind::Frame,
+        "module" => ClassKind::Module,
+        _ => ClassKind::Other,
     }
 }
 
-impl Heap<'_> {
+impl PythonHeap<'_> {
     /// The class at `at`; `None` when it cannot be read.
-    pub fn class_at(&self, at: Addr) -> Option<Rc<Class>> {
+    pub fn class_at(&self, at: Addr) -> Option<Rc<PyClass>> {
         if let Some(known) = self.classes.borrow().get(&at) {
             return known.clone();
         }
@@ -182,56 +182,56 @@ impl Heap<'_> {
     }
 
     /// The class of the object at `at`.
-    pub fn class_of(&self, at: Addr) -> Option<Rc<Class>> {
+    pub fn class_of(&self, at: Addr) -> Option<Rc<PyClass>> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
         }
-        let class = self.memory.look().pointer(self.layout.object.type_of.in_target(at)).ok()?;
+        let class = self.memory.reader().pointer(self.layout.object.type_of.in_target(at)).ok()?;
         self.class_at(class)
     }
 
-    fn read_class(&self, at: Addr) -> Option<Class> {
+    fn read_class(&self, at: Addr) -> Option<PyClass> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
         }
         let (memory, head): (&dyn Memory, _) = (self.memory, &self.layout.object);
-        let bytes = memory.vec(at, head.past(LAST).end()).ok()?;
-        let name = memory.c_string(head.past(NAME).of(&bytes)?, LONGEST_NAME).ok()?;
-        let flags = head.past(FLAGS).of(&bytes)?;
-        let bases = self.items_at(head.past(MRO).of(&bytes)?, Kind::Tuple).unwrap_or_default();
+        let bytes = memory.vec(at, head.shift(LAST).end()).ok()?;
+        let name = memory.c_string(head.shift(NAME).get(&bytes)?, MAX_NAME_LEN).ok()?;
+        let flags = head.shift(FLAGS).get(&bytes)?;
+        let bases = self.items_at(head.shift(MRO).get(&bytes)?, ClassKind::Tuple).unwrap_or_default();
         // A class of Python's may be called like a builtin one, but has no module in its name.
         let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
         let own = match flags & EXCEPTION {
-            0 => parts::of_type(&name)
+            0 => c_type_fields::of_type(&name)
                 .map(Cow::Borrowed)
-                .or_else(|| parts::of_version(&self.layout, &name).map(Cow::Owned)),
-            _ => parts::of_exception(&self.layout, &name).map(Cow::Owned),
+                .or_else(|| c_type_fields::of_version(&self.layout, &name).map(Cow::Owned)),
+            _ => c_type_fields::of_exception(&self.layout, &name).map(Cow::Owned),
         };
         let parts = own.filter(|_| is_of_c).or_else(|| self.parts_of_base(at, &bases));
-        Some(Class {
+        Some(PyClass {
             at,
             kind: kind(&name, flags),
-            row: parts::row_of(&name).filter(|_| is_of_c),
+            row: c_type_fields::row_of(&name).filter(|_| is_of_c),
             name: name.into(),
             bases,
             parts,
-            basic_size: head.past(BASIC_SIZE).of(&bytes)?,
-            item_size: head.past(ITEM_SIZE).of(&bytes)?,
+            basic_size: head.shift(BASIC_SIZE).get(&bytes)?,
+            item_size: head.shift(ITEM_SIZE).get(&bytes)?,
             flags,
-            dict: head.past(DICT).of(&bytes)?,
-            dict_offset: head.past(DICT_OFFSET).of(&bytes)?,
+            dict: head.shift(DICT).get(&bytes)?,
+            dict_offset: head.shift(DICT_OFFSET).get(&bytes)?,
             slots: OnceCell::new(),
         })
     }
 
     /// Those of the first base that has any.
-    fn parts_of_base(&self, class: Addr, bases: &[Addr]) -> Option<Cow<'static, [Part]>> {
+    fn parts_of_base(&self, class: Addr, bases: &[Addr]) -> Option<Cow<'static, [CTypeField]>> {
         let others = bases.iter().filter(|base| **base != class);
         others.filter_map(|base| self.class_at(*base)).find_map(|base| base.parts.clone())
     }
 
     /// The module that a class statement stands in (`__module__`).
-    pub fn module_of(&self, class: &Class) -> Option<String> {
+    pub fn module_of(&self, class: &PyClass) -> Option<String> {
         if !class.is_heap_type() {
             return class.name.rsplit_once('.').map(|(module, _)| module.to_owned());
         }
@@ -241,7 +241,7 @@ impl Heap<'_> {
     }
 
     /// Name and offset of the `__slots__` of a class and its bases.
-    pub(super) fn slots<'c>(&self, class: &'c Class) -> &'c [(Arc<str>, u64)] {
+    pub(super) fn slots<'c>(&self, class: &'c PyClass) -> &'c [(Arc<str>, u64)] {
         class.slots.get_or_init(|| {
             let of_base = |base: &Addr| {
                 let base = self.class_at(*base).filter(|base| base.is_heap_type())?;
@@ -255,16 +255,16 @@ impl Heap<'_> {
         })
     }
 
-    fn own_slots(&self, class: &Class) -> Vec<(Arc<str>, u64)> {
+    fn own_slots(&self, class: &PyClass) -> Vec<(Arc<str>, u64)> {
         let memory: &dyn Memory = self.memory;
         let slot = |(name, value): (String, Addr)| {
             if &*self.class_of(value)?.name != "member_descriptor" {
                 return None;
             }
-            let member = memory.pointer(self.layout.object.past(MEMBER).in_target(value)).ok()?;
+            let member = memory.pointer(self.layout.object.shift(MEMBER).in_target(value)).ok()?;
             let bytes = memory.vec(member, MEMBER_LEN).ok()?;
-            let is_reference = REFERENCES.contains(&Field::<i32>::at(8).of(&bytes)?);
-            let offset = Field::<u64>::at(16).of(&bytes)?;
+            let is_reference = REFERENCES.contains(&Field::<i32>::at(8).get(&bytes)?);
+            let offset = Field::<u64>::at(16).get(&bytes)?;
             (is_reference && offset < class.basic_size).then(|| (Arc::from(name), offset))
         };
         self.named_entries(class.dict).into_iter().filter_map(slot).collect()

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::super::dicts;
-use super::super::objects::{ObjectFault, small_int, text};
-use super::{Class, Heap, Kind};
+use super::super::objects::{ObjectDecodeError, small_int, text};
+use super::{PyClass, PythonHeap, ClassKind};
 use crate::target::{Addr, Field, Memory};
 
 /// More items than any container that is looked at has; a longer one is damage.
-const MOST_ITEMS: u64 = 1 << 26;
+const MAX_ITEMS: u64 = 1 << 26;
 /// No object of C has more references one behind the other (a `hamt` node; `tee` has 57).
 const MAX_ROW: u64 = 1 << 12;
 /// Places of a list in a row without an object; it has such only while it is being filled.
@@ -38,10 +38,10 @@ fn each_word(
     memory: &dyn Memory,
     start: Addr,
     count: u64,
-    take: &mut dyn FnMut(Addr) -> Result<(), ObjectFault>,
-) -> Result<(), ObjectFault> {
-    if count > 2 * MOST_ITEMS {
-        return Err(ObjectFault::Odd);
+    take: &mut dyn FnMut(Addr) -> Result<(), ObjectDecodeError>,
+) -> Result<(), ObjectDecodeError> {
+    if count > 2 * MAX_ITEMS {
+        return Err(ObjectDecodeError::Malformed);
     }
     let (mut buffer, mut done) = ([0; 8 * WORDS], 0);
     while done < count {
@@ -49,7 +49,7 @@ fn each_word(
         let bytes = &mut buffer[..8 * here];
         memory.read(start + 8 * done, bytes)?;
         for word in bytes.chunks_exact(8) {
-            take(Field::<Addr>::at(0).of(word).unwrap_or_default())?;
+            take(Field::<Addr>::at(0).get(word).unwrap_or_default())?;
         }
         done += here as u64;
     }
@@ -57,15 +57,15 @@ fn each_word(
 }
 
 /// An address at which an object can be, or null.
-fn object_at(at: Addr) -> Result<Addr, ObjectFault> {
+fn object_at(at: Addr) -> Result<Addr, ObjectDecodeError> {
     match at {
         Addr(0) => Ok(at),
         at if at.is_plausible() && at.0.is_multiple_of(8) => Ok(at),
-        _ => Err(ObjectFault::Odd),
+        _ => Err(ObjectDecodeError::Malformed),
     }
 }
 
-impl Heap<'_> {
+impl PythonHeap<'_> {
     pub(super) fn memory(&self) -> &dyn Memory {
         self.memory
     }
@@ -81,7 +81,7 @@ impl Heap<'_> {
         if let Some(known) = self.texts.borrow().get(&at) {
             return Some(of(known));
         }
-        if self.class_of(at)?.kind != Kind::Text {
+        if self.class_of(at)?.kind != ClassKind::Text {
             return None;
         }
         let text = text(self.memory(), &self.layout.object, at).ok()?.text;
@@ -117,7 +117,7 @@ impl Heap<'_> {
 
     /// The same; `None` for what is no dictionary.
     pub fn entries_if_dict(&self, at: Addr) -> Option<Vec<(Addr, Addr)>> {
-        (self.class_of(at)?.kind == Kind::Dict).then(|| self.entries(at))
+        (self.class_of(at)?.kind == ClassKind::Dict).then(|| self.entries(at))
     }
 
     /// The entries of a dictionary whose keys are strings.
@@ -147,7 +147,7 @@ impl Heap<'_> {
         }
     }
 
-    pub(super) fn items_at(&self, at: Addr, kind: Kind) -> Result<Vec<Addr>, ObjectFault> {
+    pub(super) fn items_at(&self, at: Addr, kind: ClassKind) -> Result<Vec<Addr>, ObjectDecodeError> {
         let mut items = Vec::new();
         self.each_item_at(at, kind, &mut |item| items.push(item))?;
         Ok(items)
@@ -158,22 +158,22 @@ impl Heap<'_> {
     fn each_item_at(
         &self,
         at: Addr,
-        kind: Kind,
+        kind: ClassKind,
         take: &mut dyn FnMut(Addr),
-    ) -> Result<(), ObjectFault> {
+    ) -> Result<(), ObjectDecodeError> {
         let (memory, object) = (self.memory(), &self.layout.object);
         match kind {
-            Kind::Tuple => {
-                let count = memory.u64(object.past(SIZE).in_target(at))?;
+            ClassKind::Tuple => {
+                let count = memory.u64(object.shift(SIZE).in_target(at))?;
                 let items = at + self.layout.heap.tuple_items as u64;
                 each_word(memory, items, count, &mut |item| object_at(item).map(&mut *take))
             }
-            Kind::List => {
-                let count = memory.u64(object.past(SIZE).in_target(at))?;
-                match memory.pointer(object.past(LIST_ITEMS).in_target(at))? {
+            ClassKind::List => {
+                let count = memory.u64(object.shift(SIZE).in_target(at))?;
+                match memory.pointer(object.shift(LIST_ITEMS).in_target(at))? {
                     Addr(0) => Ok(()),
-                    _ if count > memory.u64(object.past(LIST_ROOM).in_target(at))? => {
-                        Err(ObjectFault::Odd)
+                    _ if count > memory.u64(object.shift(LIST_ROOM).in_target(at))? => {
+                        Err(ObjectDecodeError::Malformed)
                     }
                     items => {
                         let mut empty = 0;
@@ -181,19 +181,19 @@ impl Heap<'_> {
                             empty = if item == Addr(0) { empty + 1 } else { 0 };
                             match empty {
                                 ..=MOST_EMPTY => object_at(item).map(&mut *take),
-                                _ => Err(ObjectFault::Odd),
+                                _ => Err(ObjectDecodeError::Malformed),
                             }
                         })
                     }
                 }
             }
-            Kind::Set => {
-                let fill = memory.u64(object.past(SET_FILL).in_target(at))?;
-                let mask = memory.u64(object.past(SET_MASK).in_target(at))?;
-                let table = memory.pointer(object.past(SET_TABLE).in_target(at))?;
+            ClassKind::Set => {
+                let fill = memory.u64(object.shift(SET_FILL).in_target(at))?;
+                let mask = memory.u64(object.shift(SET_MASK).in_target(at))?;
+                let table = memory.pointer(object.shift(SET_TABLE).in_target(at))?;
                 // A power of two less one, and more places than are taken.
-                if mask >= MOST_ITEMS || mask & (mask + 1) != 0 || fill > mask + 1 {
-                    return Err(ObjectFault::Odd);
+                if mask >= MAX_ITEMS || mask & (mask + 1) != 0 || fill > mask + 1 {
+                    return Err(ObjectDecodeError::Malformed);
                 }
                 let mut key = None;
                 // Key and hash in turn.
@@ -207,17 +207,17 @@ impl Heap<'_> {
                     Some(key) => object_at(key).map(&mut *take),
                 })
             }
-            Kind::Deque => self.each_item_of_deque(at, take),
+            ClassKind::Deque => self.each_item_of_deque(at, take),
             _ => Ok(()),
         }
     }
 
     /// Modules/_collectionsmodule.c: a chain of blocks, of which the first and the last are filled in part.
-    fn each_item_of_deque(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Result<(), ObjectFault> {
+    fn each_item_of_deque(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Result<(), ObjectDecodeError> {
         let (memory, object) = (self.memory(), &self.layout.object);
-        let count = memory.u64(object.past(SIZE).in_target(at))?.min(MOST_ITEMS);
-        let mut block = memory.pointer(object.past(DEQUE_BLOCK).in_target(at))?;
-        let mut index = memory.u64(object.past(DEQUE_INDEX).in_target(at))?;
+        let count = memory.u64(object.shift(SIZE).in_target(at))?.min(MAX_ITEMS);
+        let mut block = memory.pointer(object.shift(DEQUE_BLOCK).in_target(at))?;
+        let mut index = memory.u64(object.shift(DEQUE_INDEX).in_target(at))?;
         let mut left = count;
         while left > 0 && block.is_plausible() && index < DEQUE_BLOCK_ITEMS {
             let here = (DEQUE_BLOCK_ITEMS - index).min(left);
@@ -241,19 +241,19 @@ impl Heap<'_> {
     }
 
     /// The references of an instance that lie one behind the other, with their numbers; those that are not set are left out.
-    pub(super) fn row_of(&self, at: Addr, class: &Class) -> Vec<(usize, Addr)> {
+    pub(super) fn row_of(&self, at: Addr, class: &PyClass) -> Vec<(usize, Addr)> {
         let (memory, object) = (self.memory(), &self.layout.object);
         let Some(row) = class.row else { return Vec::new() };
         let references = || {
-            let count = memory.u32(object.past(row.count).in_target(at))? as u64;
-            let first = object.past(Field::<Addr>::at(row.first as usize)).in_target(at);
+            let count = memory.u32(object.shift(row.count).in_target(at))? as u64;
+            let first = object.shift(Field::<Addr>::at(row.first as usize)).in_target(at);
             memory.vec(first, 8 * count.min(MAX_ROW) as usize)
         };
         let Ok(bytes) = references() else {
             self.missed();
             return Vec::new();
         };
-        let all = bytes.chunks_exact(8).map(|word| Field::<Addr>::at(0).of(word)).enumerate();
+        let all = bytes.chunks_exact(8).map(|word| Field::<Addr>::at(0).get(word)).enumerate();
         all.filter_map(|(index, to)| Some((index, to.filter(|to| to.is_plausible())?))).collect()
     }
 
@@ -280,7 +280,7 @@ impl Heap<'_> {
     }
 
     /// The slots that are set.
-    pub(super) fn slots_of(&self, at: Addr, class: &Class) -> Vec<(Arc<str>, Addr)> {
+    pub(super) fn slots_of(&self, at: Addr, class: &PyClass) -> Vec<(Arc<str>, Addr)> {
         let memory = self.memory();
         let set = |(name, offset): &(Arc<str>, u64)| {
             let value = memory.pointer(at + *offset).ok().filter(|value| *value != Addr(0))?;
@@ -290,7 +290,7 @@ impl Heap<'_> {
     }
 
     /// Keys and values of the instance's `__dict__`.
-    pub(super) fn instance_entries(&self, at: Addr, class: &Class) -> Vec<(Addr, Addr)> {
+    pub(super) fn instance_entries(&self, at: Addr, class: &PyClass) -> Vec<(Addr, Addr)> {
         dicts::instance_entries(self.memory(), &self.layout, at, &class.place()).unwrap_or_else(
             |_| {
                 self.missed();
@@ -300,7 +300,7 @@ impl Heap<'_> {
     }
 
     /// The dictionary that is the instance's `__dict__`; `None` where it has none yet.
-    pub fn dict_of_instance(&self, at: Addr, class: &Class) -> Option<Addr> {
+    pub fn dict_of_instance(&self, at: Addr, class: &PyClass) -> Option<Addr> {
         dicts::owned_by_instance(self.memory(), &self.layout, at, &class.place()).ok()?.dict
     }
 
@@ -327,7 +327,7 @@ impl Heap<'_> {
         })();
         let Some(modules) = modules else { return Vec::new() };
         let dict = |(name, module): (String, Addr)| {
-            if self.class_of(module)?.kind != Kind::Module {
+            if self.class_of(module)?.kind != ClassKind::Module {
                 return None;
             }
             Some((name, dicts::of_module(memory, &self.layout, module).ok()?))

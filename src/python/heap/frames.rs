@@ -1,11 +1,11 @@
 //! What frames own that do not run: those of generators that wait, and those that the traceback of an exception keeps.
 
-use super::{Heap, Object};
+use super::{PythonHeap, HeapObject};
 use crate::python::layout::GeneratorFrame;
 use crate::target::{Addr, Field};
 
 /// More than any frame has of local variables and values on its stack.
-const MOST_SLOTS: u64 = 1 << 16;
+const MAX_SLOTS: u64 = 1 << 16;
 /// A frame object that owns its frame has it close behind its own fields.
 const OWN_FRAME: u64 = 256;
 /// A reference in a frame that is not counted: borrowed, of an immortal object, or a number (3.14+: `Py_TAG_REFCNT`).
@@ -20,7 +20,7 @@ const GENERATOR_OF_FRAME: Field<Addr> = Field::at(88);
 
 /// How a frame that does not run says where its values end.
 #[derive(Debug, Clone, Copy)]
-enum End {
+enum ValuesEnd {
     /// `stackpointer`.
     Pointer(Field<Addr>),
     /// `f_stacktop`, else `f_valuestack`: a function that has returned has local variables only.
@@ -33,11 +33,11 @@ enum End {
 
 /// What a frame (`_PyInterpreterFrame`, or `PyFrameObject` up to 3.10) owns besides its values.
 #[derive(Debug)]
-struct Owns {
+struct FrameReferences {
     /// First minor version with it.
     since: u8,
     fields: &'static [Field<Addr>],
-    end: End,
+    end: ValuesEnd,
     /// The states of a generator that waits, from and to (`enum _framestate`, 3.11+).
     waits: (u8, u8),
     /// The exception that a generator handles, in the generator: since 3.11 one reference at the same place before its frame.
@@ -45,55 +45,55 @@ struct Owns {
 }
 
 /// Newest first.
-const OWNS: [Owns; 6] = [
-    Owns {
+const OWNS: [FrameReferences; 6] = [
+    FrameReferences {
         since: 15,
         fields: &[Field::at(16), Field::at(40), Field::at(48)],
-        end: End::Pointer(Field::at(64)),
+        end: ValuesEnd::Pointer(Field::at(64)),
         waits: (0, 3),
         handles: &[],
     },
-    Owns {
+    FrameReferences {
         since: 14,
         fields: &[Field::at(16), Field::at(40), Field::at(48)],
-        end: End::Pointer(Field::at(64)),
+        end: ValuesEnd::Pointer(Field::at(64)),
         waits: (253, 255),
         handles: &[],
     },
     // The function, the namespace of a class body, the frame object.
-    Owns {
+    FrameReferences {
         since: 12,
         fields: &[Field::at(16), Field::at(40), Field::at(48)],
-        end: End::Index(Field::at(64)),
+        end: ValuesEnd::Index(Field::at(64)),
         waits: (253, 255),
         handles: &[],
     },
-    Owns {
+    FrameReferences {
         since: 11,
         fields: &[Field::at(0), Field::at(24), Field::at(40)],
-        end: End::Index(Field::at(64)),
+        end: ValuesEnd::Index(Field::at(64)),
         waits: (254, 255),
         handles: &[],
     },
     // The caller's frame, builtins, globals, the namespace of a class body, what traces.
-    Owns {
+    FrameReferences {
         since: 10,
         fields: &[Field::at(24), Field::at(40), Field::at(48), Field::at(56), Field::at(72)],
-        end: End::Depth { stack: Field::at(64), depth: Field::at(80) },
+        end: ValuesEnd::Depth { stack: Field::at(64), depth: Field::at(80) },
         waits: (0, 0),
         handles: &[Field::at(56), Field::at(64), Field::at(72)],
     },
-    Owns {
+    FrameReferences {
         since: 0,
         fields: &[Field::at(24), Field::at(40), Field::at(48), Field::at(56), Field::at(80)],
-        end: End::Either(Field::at(72), Field::at(64)),
+        end: ValuesEnd::Either(Field::at(72), Field::at(64)),
         waits: (0, 0),
         handles: &[Field::at(64), Field::at(72), Field::at(80)],
     },
 ];
 
-impl Heap<'_> {
-    fn owns(&self) -> &'static Owns {
+impl PythonHeap<'_> {
+    fn owns(&self) -> &'static FrameReferences {
         let minor = self.layout.minor;
         OWNS.iter().find(|owns| owns.since <= minor).unwrap_or(&OWNS[0])
     }
@@ -122,7 +122,7 @@ impl Heap<'_> {
     }
 
     /// Whether the function of a frame object has returned.
-    pub fn has_returned(&self, frame: &Object) -> bool {
+    pub fn has_returned(&self, frame: &HeapObject) -> bool {
         self.frame_of_object(frame.at).is_some_and(|(_, returned)| returned)
     }
 
@@ -151,7 +151,7 @@ impl Heap<'_> {
             return self.owned_by_frame(at, take);
         }
         for field in BACK_AND_TRACE {
-            let field = self.layout.object.past(field);
+            let field = self.layout.object.shift(field);
             take(self.memory().pointer(field.in_target(at)).ok()?);
         }
         match self.frame_of_object(at)? {
@@ -165,7 +165,7 @@ impl Heap<'_> {
         let values = self.values_of_frame(frame)?;
         let stack = values.get(8 * locals?..)?.chunks_exact(8);
         let value =
-            |value: &[u8]| Field::<u64>::at(0).of(value).map(|value| Addr(value & !super::TAG));
+            |value: &[u8]| Field::<u64>::at(0).get(value).map(|value| Addr(value & !super::TAG));
         Some(stack.filter_map(value).filter(|value| value.is_plausible()).collect())
     }
 
@@ -175,7 +175,7 @@ impl Heap<'_> {
             self.counted(self.memory().pointer(field.in_target(frame)).ok()?, take);
         }
         for value in values.chunks_exact(8) {
-            self.counted(Field::<Addr>::at(0).of(value)?, take);
+            self.counted(Field::<Addr>::at(0).get(value)?, take);
         }
         Some(())
     }
@@ -186,24 +186,24 @@ impl Heap<'_> {
         let owns = self.owns();
         let start = frame + self.layout.heap.frame_locals as u64;
         let end = match owns.end {
-            End::Pointer(field) => memory.pointer(field.in_target(frame)).ok()?,
-            End::Either(top, stack) => match memory.pointer(top.in_target(frame)).ok()? {
+            ValuesEnd::Pointer(field) => memory.pointer(field.in_target(frame)).ok()?,
+            ValuesEnd::Either(top, stack) => match memory.pointer(top.in_target(frame)).ok()? {
                 Addr(0) => memory.pointer(stack.in_target(frame)).ok()?,
                 top => top,
             },
-            End::Depth { stack, depth } => {
+            ValuesEnd::Depth { stack, depth } => {
                 let depth = memory.u32(frame + depth.offset as u64).ok()? as i32;
                 memory.pointer(stack.in_target(frame)).ok()?
                     + 8 * u64::from(depth.max(0).unsigned_abs())
             }
             // Negative while it runs.
-            End::Index(field) => {
+            ValuesEnd::Index(field) => {
                 let index = memory.u32(frame + field.offset as u64).ok()? as i32;
                 start + 8 * u64::try_from(index).ok()?
             }
         };
         let slots = end.0.checked_sub(start.0)? / 8;
-        if slots > MOST_SLOTS {
+        if slots > MAX_SLOTS {
             return None;
         }
         memory.vec(start, 8 * slots as usize).ok()

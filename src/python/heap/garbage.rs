@@ -7,13 +7,13 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::super::dicts::{self, Owned};
+use super::super::dicts::{self, InstanceAttributes};
 use super::locals::CELL;
 use super::references::{METHOD_FUNCTION, METHOD_SELF};
-use super::{Heap, Kind, Object};
+use super::{PythonHeap, ClassKind, HeapObject};
 use crate::target::{Addr, Field};
 
-impl Heap<'_> {
+impl PythonHeap<'_> {
     /// The tracked objects that only tracked objects keep, in cycles; `None` when the counts do not fit together.
     pub fn garbage(&self) -> Option<FxHashSet<Addr>> {
         let objects = self.objects();
@@ -34,7 +34,7 @@ impl Heap<'_> {
             });
         }
         starts.push(to.len());
-        let immortal = |object: &Object| object.references < 0;
+        let immortal = |object: &HeapObject| object.references < 0;
         let mut alive = vec![false; objects.len()];
         let mut waiting: Vec<u32> = Vec::new();
         for (number, (object, left)) in (0u32..).zip(objects.iter().zip(&left)) {
@@ -59,7 +59,7 @@ impl Heap<'_> {
     }
 
     /// Passes on each reference that `object` owns, once for each that its target counts.
-    fn owned(&self, object: &Object, take: &mut dyn FnMut(Addr)) {
+    fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;
         let (heap, head) = (&self.layout.heap, &self.layout.object);
@@ -67,7 +67,7 @@ impl Heap<'_> {
             memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
         };
         match object.class.kind {
-            Kind::Dict => {
+            ClassKind::Dict => {
                 if let Ok(entries) = dicts::owned_entries(memory, &self.layout, at) {
                     for (key, value) in entries {
                         take(key);
@@ -75,9 +75,9 @@ impl Heap<'_> {
                     }
                 }
             }
-            Kind::List | Kind::Tuple | Kind::Set | Kind::Deque => self.each_item(at, take),
-            Kind::Cell => pointer(head.past(CELL)).into_iter().for_each(&mut *take),
-            Kind::Function => {
+            ClassKind::List | ClassKind::Tuple | ClassKind::Set | ClassKind::Deque => self.each_item(at, take),
+            ClassKind::Cell => pointer(head.shift(CELL)).into_iter().for_each(&mut *take),
+            ClassKind::Function => {
                 let parts = [
                     heap.function_globals,
                     heap.function_defaults,
@@ -87,25 +87,25 @@ impl Heap<'_> {
                 ];
                 parts.into_iter().filter_map(pointer).for_each(&mut *take);
             }
-            Kind::Method => {
-                let parts = [METHOD_FUNCTION, METHOD_SELF].map(|field| head.past(field));
+            ClassKind::Method => {
+                let parts = [METHOD_FUNCTION, METHOD_SELF].map(|field| head.shift(field));
                 parts.into_iter().filter_map(pointer).for_each(&mut *take);
             }
-            Kind::Module => {
+            ClassKind::Module => {
                 dicts::of_module(memory, &self.layout, at).into_iter().for_each(&mut *take);
                 return;
             }
-            Kind::Generator => {
+            ClassKind::Generator => {
                 self.owned_by_generator(at, take);
                 return;
             }
-            Kind::Frame => {
+            ClassKind::Frame => {
                 self.owned_by_frame_object(at, take);
                 return;
             }
-            Kind::Instance => {}
-            Kind::Other if object.class.parts.is_some() => {}
-            Kind::Text | Kind::Type | Kind::Other => return,
+            ClassKind::Instance => {}
+            ClassKind::Other if object.class.parts.is_some() => {}
+            ClassKind::Text | ClassKind::Type | ClassKind::Other => return,
         }
         object.class.parts(head).filter_map(|(part, _)| pointer(part)).for_each(&mut *take);
         self.row_of(at, &object.class).into_iter().for_each(|(_, to)| take(to));
@@ -116,7 +116,7 @@ impl Heap<'_> {
             take(value);
         }
         match dicts::owned_by_instance(memory, &self.layout, at, &object.class.place()) {
-            Ok(Owned { dict, values }) => {
+            Ok(InstanceAttributes { dict, values }) => {
                 dict.into_iter().for_each(&mut *take);
                 values.into_iter().for_each(take);
             }

@@ -5,8 +5,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::parts::LOCAL;
-use super::{Class, Edge, Heap};
+use super::c_type_fields::LOCAL;
+use super::{PyClass, ReferenceKind, PythonHeap};
 use crate::target::{Addr, Field};
 
 /// `PyContext.ctx_vars`, `PyHamtObject.h_root`, `PyContextVar.var_name`.
@@ -20,25 +20,25 @@ const MAX_VARIABLES: usize = 1 << 16;
 /// Values by context variable, of all contexts.
 pub(super) type ContextValues = FxHashMap<Addr, Vec<Addr>>;
 
-fn is_context(class: &Class) -> bool {
+fn is_context(class: &PyClass) -> bool {
     matches!(&*class.name, "Context" | "_contextvars.Context")
 }
 
-impl Heap<'_> {
+impl PythonHeap<'_> {
     /// Passes on what a program reaches from the object at `at` by a call or by attributes that are not its own. No object
     /// on the way counts: each is told by the object that the program asks.
-    pub fn hidden_references(&self, at: Addr, take: &mut dyn FnMut(Edge, Addr)) {
+    pub fn hidden_references(&self, at: Addr, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let Some(class) = self.class_of(at) else { return };
         match &*class.name {
             "ContextVar" | "_contextvars.ContextVar" => {
                 let values = self.context_values.get_or_init(|| self.all_context_values());
                 for value in values.get(&at).into_iter().flatten() {
-                    take(Edge::Call("get"), *value);
+                    take(ReferenceKind::Call("get"), *value);
                 }
             }
             _ if is_context(&class) => {
                 self.variables_of_context(at, &mut |variable, value| {
-                    take(Edge::Variable(variable), value);
+                    take(ReferenceKind::Variable(variable), value);
                 });
             }
             _ if class.parts.as_deref().is_some_and(|parts| parts.iter().any(|p| p.1 == LOCAL)) => {
@@ -50,7 +50,7 @@ impl Heap<'_> {
 
     /// The name of a context variable.
     pub fn name_of_context_variable(&self, at: Addr) -> Option<String> {
-        let name = self.memory().pointer(self.layout.object.past(NAME).in_target(at)).ok()?;
+        let name = self.memory().pointer(self.layout.object.shift(NAME).in_target(at)).ok()?;
         self.text(name)
     }
 
@@ -70,7 +70,7 @@ impl Heap<'_> {
     fn variables_of_context(&self, context: Addr, take: &mut dyn FnMut(Addr, Addr)) {
         let (memory, head) = (self.memory(), &self.layout.object);
         let pointer = |field: Field<Addr>, at: Addr| {
-            memory.pointer(head.past(field).in_target(at)).ok().filter(|to| to.is_plausible())
+            memory.pointer(head.shift(field).in_target(at)).ok().filter(|to| to.is_plausible())
         };
         let root = pointer(VARIABLES, context).and_then(|tree| pointer(ROOT, tree));
         let mut nodes: Vec<(Addr, u32)> = root.map(|root| (root, 0)).into_iter().collect();
@@ -99,13 +99,13 @@ impl Heap<'_> {
         }
     }
 
-    fn attributes_of_local(&self, at: Addr, class: &Class, take: &mut dyn FnMut(Edge, Addr)) {
+    fn attributes_of_local(&self, at: Addr, class: &PyClass, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let of_threads = class.parts(&self.layout.object).find(|(_, name)| *name == LOCAL);
         let dict = of_threads.and_then(|(part, _)| self.memory().pointer(part.in_target(at)).ok());
         let Some(threads) = dict.and_then(|dict| self.entries_if_dict(dict)) else { return };
         for (_, attributes) in threads {
             for (name, value) in self.entries_if_dict(attributes).unwrap_or_default() {
-                take(Edge::Attribute(name), value);
+                take(ReferenceKind::Attribute(name), value);
             }
         }
     }

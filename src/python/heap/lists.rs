@@ -6,12 +6,12 @@
 
 use super::super::interpreter::Interpreter;
 use super::super::layout::GcState;
-use super::super::thread_states::MOST_INTERPRETERS;
+use super::super::thread_states::MAX_INTERPRETERS;
 use super::{HeapError, Listing};
-use crate::target::{Addr, Field, Look, MemoryError, PageCache};
+use crate::target::{Addr, Field, PageReader, MemoryError, PageCache};
 
 /// More objects than fit in a terabyte.
-pub(super) const MOST_OBJECTS: usize = 1 << 32;
+pub(super) const MAX_OBJECTS: usize = 1 << 32;
 /// `struct gc_generation`: head (next, prev), threshold, count.
 const GENERATION: usize = 24;
 const GENERATIONS: usize = 3;
@@ -19,7 +19,7 @@ const GENERATIONS: usize = 3;
 const SEARCHED: usize = 64;
 const STATE: usize = 512;
 /// No threshold or count is larger.
-const LARGEST_COUNT: u32 = 1 << 30;
+const MAX_COUNT: u32 = 1 << 30;
 /// Bytes of `PyGC_Head`, before each object.
 const HEADER: u64 = 16;
 /// The low bits of both pointers are flags.
@@ -30,7 +30,7 @@ const MOST_CHANGES: u32 = 16;
 
 /// An object tracked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tracked {
+pub(super) struct TrackedObject {
     pub(super) at: Addr,
     pub(super) class: Addr,
     /// Its references: the lower half of `ob_refcnt`; negative for immortal objects since 3.12 (Include/refcount.h).
@@ -43,7 +43,7 @@ const PORTION: usize = 1 << 14;
 const BYTES_AN_OBJECT: u64 = 1 << 10;
 
 /// Allows what one more portion of objects needs, when one is full.
-pub(super) fn allow(look: &mut Look<'_>, objects: usize) {
+pub(super) fn allow(look: &mut PageReader<'_>, objects: usize) {
     if objects.is_multiple_of(PORTION) {
         look.needs((objects + PORTION) as u64 * BYTES_AN_OBJECT);
     }
@@ -54,9 +54,9 @@ pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
     listing: Listing,
-) -> Result<Vec<Tracked>, HeapError> {
+) -> Result<Vec<TrackedObject>, HeapError> {
     let layout = &interpreter.layout;
-    let mut look = memory.look();
+    let mut look = memory.reader();
     let mut objects = Vec::new();
     if let GcState::OfRuntime(offset) = layout.heap.gc {
         let at = interpreter.runtime + offset as u64;
@@ -65,7 +65,7 @@ pub(super) fn tracked(
     }
     let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
     let mut at = look.pointer(head).map_err(HeapError::unreadable("the interpreters", head))?;
-    for _ in 0..MOST_INTERPRETERS {
+    for _ in 0..MAX_INTERPRETERS {
         if at == Addr(0) {
             break;
         }
@@ -80,16 +80,16 @@ pub(super) fn tracked(
 
 /// Reads the lists of the collector whose state is at `at`.
 fn read_state(
-    look: &mut Look<'_>,
+    look: &mut PageReader<'_>,
     interpreter: &Interpreter,
     at: Addr,
     listing: Listing,
-    objects: &mut Vec<Tracked>,
+    objects: &mut Vec<TrackedObject>,
 ) -> Result<(), HeapError> {
     let mut state = [0; STATE];
     look.read(at, &mut state).map_err(HeapError::unreadable("the collector's state", at))?;
     let collecting = interpreter.layout.heap.collecting;
-    match collecting.of(&state) {
+    match collecting.get(&state) {
         Some(0) => {}
         Some(1) if listing == Listing::Rough => {}
         Some(1) => return Err(HeapError::Collecting),
@@ -112,7 +112,7 @@ fn read_state(
 }
 
 /// The heads of the generations, and of the objects set aside for good.
-fn find(look: &mut Look<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
+fn find(look: &mut PageReader<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
     (8..SEARCHED).step_by(8).find_map(|first| {
         let generation = |n: usize| first + n * GENERATION;
         if !(0..GENERATIONS).all(|n| is_list(look, state, at, generation(n))) {
@@ -127,15 +127,15 @@ fn find(look: &mut Look<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATION
 }
 
 /// Whether a `struct gc_generation` lies `offset` bytes into the state at `at`.
-fn is_list(look: &mut Look<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
+fn is_list(look: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
     let head = at + offset as u64;
-    let pointer = |n: usize| Field::<u64>::at(offset + 8 * n).of(state).map(|p| Addr(p & !FLAGS));
-    let number = |n: usize| Field::<u32>::at(offset + 16 + 4 * n).of(state);
+    let pointer = |n: usize| Field::<u64>::at(offset + 8 * n).get(state).map(|p| Addr(p & !FLAGS));
+    let number = |n: usize| Field::<u32>::at(offset + 16 + 4 * n).get(state);
     let (Some(next), Some(previous)) = (pointer(0), pointer(1)) else { return false };
     if !next.is_plausible() || !previous.is_plausible() {
         return false;
     }
-    let small = |n: usize| number(n).is_some_and(|number| number < LARGEST_COUNT);
+    let small = |n: usize| number(n).is_some_and(|number| number < MAX_COUNT);
     let mut leads_back = |from: Addr| look.u64(from).is_ok_and(|back| Addr(back & !FLAGS) == head);
     small(0) && small(1) && leads_back(next + 8) && leads_back(previous)
 }
@@ -146,21 +146,21 @@ const PREVIOUS: (usize, usize) = (1, 0);
 
 /// Adds the objects of the list with this head as far as it can be followed while it changes; whether that is all the way round.
 fn follow(
-    look: &mut Look<'_>,
+    look: &mut PageReader<'_>,
     head: Addr,
     (on, back): (usize, usize),
-    objects: &mut Vec<Tracked>,
+    objects: &mut Vec<TrackedObject>,
 ) -> bool {
     let (mut before, mut changes) = (head, 0);
     let Ok(first) = look.u64(head + 8 * on as u64) else { return false };
     let mut at = Addr(first & !FLAGS);
     let first = objects.len();
-    while at != head && at.is_plausible() && objects.len() - first < MOST_OBJECTS {
+    while at != head && at.is_plausible() && objects.len() - first < MAX_OBJECTS {
         let mut object = [0; HEADER as usize + 16];
         if look.read(at, &mut object).is_err() {
             return false;
         }
-        let word = |n: usize| Field::<u64>::at(8 * n).of(&object).unwrap_or_default();
+        let word = |n: usize| Field::<u64>::at(8 * n).get(&object).unwrap_or_default();
         changes += u32::from(word(back) & !FLAGS != before.0);
         if changes > MOST_CHANGES {
             return false;
@@ -168,14 +168,14 @@ fn follow(
         allow(look, objects.len());
         let (at_object, class) = (at + HEADER, Addr(word(3)));
         allow(look, objects.len());
-        objects.push(Tracked { at: at_object, class, references: word(2) as i32 });
+        objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(on) & !FLAGS));
     }
     at == head
 }
 
 /// Adds the objects of the list with this head.
-fn walk(look: &mut Look<'_>, head: Addr, objects: &mut Vec<Tracked>) -> Result<(), HeapError> {
+fn walk(look: &mut PageReader<'_>, head: Addr, objects: &mut Vec<TrackedObject>) -> Result<(), HeapError> {
     // A list that leads anywhere else is one that is being changed.
     let changing = |error: MemoryError| match error {
         MemoryError::Fault { .. } => HeapError::Changing,
@@ -184,7 +184,7 @@ fn walk(look: &mut Look<'_>, head: Addr, objects: &mut Vec<Tracked>) -> Result<(
     let mut before = head;
     let mut at = Addr(look.u64(head).map_err(changing)? & !FLAGS);
     while at != head {
-        if !at.is_plausible() || objects.len() >= MOST_OBJECTS {
+        if !at.is_plausible() || objects.len() >= MAX_OBJECTS {
             return Err(HeapError::Changing);
         }
         let mut object = [0; HEADER as usize + 16];
@@ -196,13 +196,13 @@ fn walk(look: &mut Look<'_>, head: Addr, objects: &mut Vec<Tracked>) -> Result<(
             }
             read => read.map_err(changing)?,
         }
-        let word = |n: usize| Field::<u64>::at(8 * n).of(&object).unwrap_or_default();
+        let word = |n: usize| Field::<u64>::at(8 * n).get(&object).unwrap_or_default();
         if word(1) & !FLAGS != before.0 {
             return Err(HeapError::Changing);
         }
         let (at_object, class) = (at + HEADER, Addr(word(3)));
         allow(look, objects.len());
-        objects.push(Tracked { at: at_object, class, references: word(2) as i32 });
+        objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(0) & !FLAGS));
     }
     Ok(())

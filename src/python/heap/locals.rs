@@ -1,13 +1,13 @@
 //! Local variables of the frames that run, and of generators that wait.
 
-use super::super::layout::{Entry, GeneratorFrame, LocalNames};
+use super::super::layout::{EntryFrame, GeneratorFrame, LocalNames};
 use super::super::objects::bytes;
 use super::super::thread_states::thread_states;
-use super::{Heap, Kind};
+use super::{PythonHeap, ClassKind};
 use crate::target::{Addr, Field};
 
 /// More than any program has.
-const MOST_FRAMES: usize = 100_000;
+const MAX_FRAMES: usize = 100_000;
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
 const IN_CELL: u8 = 0x40 | 0x80;
 /// Low bits of a reference in a frame are a tag since 3.14 (`_PyStackRef`), also of those that are counted nowhere.
@@ -17,7 +17,7 @@ pub(super) const CELL: Field<Addr> = Field::at(16);
 
 /// A local variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Local {
+pub struct LocalVariable {
     /// The function that runs; qualified since 3.11.
     pub function: String,
     /// Its file.
@@ -36,9 +36,9 @@ pub struct Local {
     pub(in crate::python) cell_at: Option<Addr>,
 }
 
-impl Heap<'_> {
+impl PythonHeap<'_> {
     /// The local variables of all frames of all threads, innermost frames first.
-    pub fn locals(&self) -> Vec<Local> {
+    pub fn locals(&self) -> Vec<LocalVariable> {
         let mut found = Vec::new();
         for thread in thread_states(self.memory(), &self.layout, self.runtime) {
             self.locals_of_thread(thread, &mut found);
@@ -46,7 +46,7 @@ impl Heap<'_> {
         found
     }
 
-    fn locals_of_thread(&self, thread: Addr, found: &mut Vec<Local>) {
+    fn locals_of_thread(&self, thread: Addr, found: &mut Vec<LocalVariable>) {
         let memory = self.memory();
         let layout = &self.layout;
         let pointer =
@@ -57,11 +57,11 @@ impl Heap<'_> {
         {
             frame = pointer(through, frame);
         }
-        for _ in 0..MOST_FRAMES {
+        for _ in 0..MAX_FRAMES {
             if !frame.is_plausible() {
                 break;
             }
-            self.locals_of_frame(frame, &mut |local| found.push(Local { thread, ..local }));
+            self.locals_of_frame(frame, &mut |local| found.push(LocalVariable { thread, ..local }));
             frame = pointer(layout.frame.previous, frame);
         }
     }
@@ -71,11 +71,11 @@ impl Heap<'_> {
     pub(super) fn locals_of_frame(
         &self,
         frame: Addr,
-        take: &mut dyn FnMut(Local),
+        take: &mut dyn FnMut(LocalVariable),
     ) -> Option<usize> {
         let memory = self.memory();
         let layout = &self.layout;
-        if let Entry::Shim { owner, from } = layout.frame.entry
+        if let EntryFrame::Shim { owner, from } = layout.frame.entry
             && memory.bytes::<1>(owner.in_target(frame)).ok()?[0] >= from
         {
             return None;
@@ -92,7 +92,7 @@ impl Heap<'_> {
         let file = text_of(layout.code.file)?;
         let names = |field: Field<Addr>| {
             let tuple = memory.pointer(field.in_target(code)).ok()?;
-            self.items_at(tuple, Kind::Tuple).ok()
+            self.items_at(tuple, ClassKind::Tuple).ok()
         };
         let (names, kinds) = match layout.heap.local_names {
             LocalNames::Together { names: at, kinds } => {
@@ -112,14 +112,14 @@ impl Heap<'_> {
         for (((name, kind), value), mut slot) in
             names.iter().zip(kinds).zip(values.chunks_exact(8)).zip(slots)
         {
-            let mut value = Addr(Field::<u64>::at(0).of(value)? & !TAG);
+            let mut value = Addr(Field::<u64>::at(0).get(value)? & !TAG);
             if value == Addr(0) {
                 continue; // Not assigned yet, or deleted.
             }
             let mut cell_at = None;
-            if kind & IN_CELL != 0 && self.class_of(value).is_some_and(|c| c.kind == Kind::Cell) {
+            if kind & IN_CELL != 0 && self.class_of(value).is_some_and(|c| c.kind == ClassKind::Cell) {
                 cell_at = Some(slot);
-                slot = layout.object.past(CELL).in_target(value);
+                slot = layout.object.shift(CELL).in_target(value);
                 value = memory.pointer(slot).unwrap_or_default();
             }
             if value.is_plausible()
@@ -127,7 +127,7 @@ impl Heap<'_> {
             {
                 let (function, file) = (function.clone(), file.clone());
                 let thread = Addr(0);
-                take(Local { function, file, name, value, thread, frame, slot, cell_at });
+                take(LocalVariable { function, file, name, value, thread, frame, slot, cell_at });
             }
         }
         Some(names.len())

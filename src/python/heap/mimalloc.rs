@@ -11,12 +11,12 @@
 use rustc_hash::FxHashSet;
 
 use super::super::interpreter::Interpreter;
-use super::super::layout::{GcState, Layout, References};
-use super::super::thread_states::{MOST_INTERPRETERS, MOST_THREADS};
-use super::blocks::{Abandoned, Blocks, GENERATIONS, Mimalloc};
-use super::lists::{MOST_OBJECTS, Tracked, allow};
+use super::super::layout::{GcState, PythonLayout, RefcountLayout};
+use super::super::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
+use super::blocks::{AbandonedSegments, PageBlocks, GENERATIONS, MimallocLayout};
+use super::lists::{MAX_OBJECTS, TrackedObject, allow};
 use super::{HeapError, Listing};
-use crate::target::{Addr, Field, Look, MemoryError, PageCache, Process};
+use crate::target::{Addr, Field, PageReader, MemoryError, PageCache, Process};
 
 /// How far into a thread's state its heaps are searched for.
 const SEARCHED: usize = 2048;
@@ -39,12 +39,12 @@ const HEAD: usize = 32;
 /// mimalloc's segments lie at multiples of their size, and consist of slices.
 const SEGMENT: u64 = 32 << 20;
 const SLICE: u64 = 64 << 10;
-const MOST_SEGMENTS: usize = 1 << 20;
+const MAX_SEGMENTS: usize = 1 << 20;
 /// `xthread_free` and `abandoned` carry flags in the bits that alignment leaves free.
 const THREAD_FREE_FLAGS: u64 = 3;
 /// The first blocks of a page of small ones do not begin with the page: so many blocks are left out
 /// (Objects/mimalloc/segment.c, `_mi_segment_page_start_from_slice`).
-const SMALLEST_BLOCK: u64 = 8;
+const MIN_BLOCK_BYTES: u64 = 8;
 const SMALL_BLOCK: u64 = 64;
 const MIDDLE_BLOCK: u64 = 512;
 
@@ -54,17 +54,17 @@ pub(super) fn tracked(
     interpreter: &Interpreter,
     process: Option<&Process>,
     listing: Listing,
-) -> Result<Vec<Tracked>, HeapError> {
+) -> Result<Vec<TrackedObject>, HeapError> {
     let layout = &interpreter.layout;
-    let (References::Split { .. }, GcState::OfInterpreter(gc)) =
+    let (RefcountLayout::Split { .. }, GcState::OfInterpreter(gc)) =
         (layout.object.references, layout.heap.gc)
     else {
         return Err(no_heaps(interpreter));
     };
-    let mut walk = Walk {
+    let mut walk = MimallocWalk {
         interpreter,
         process,
-        look: memory.look(),
+        look: memory.reader(),
         heaps: None,
         left_behind: Vec::new(),
         pool: None,
@@ -85,12 +85,12 @@ fn no_heaps(interpreter: &Interpreter) -> HeapError {
     HeapError::NoLists { version: interpreter.version.clone() }
 }
 
-struct Walk<'a> {
+struct MimallocWalk<'a> {
     interpreter: &'a Interpreter,
     process: Option<&'a Process>,
-    look: Look<'a>,
+    look: PageReader<'a>,
     /// Where the heaps lie in a thread's state, and how they look, once found.
-    heaps: Option<(u64, &'static Mimalloc)>,
+    heaps: Option<(u64, &'static MimallocLayout)>,
     /// Where the interpreters keep what threads that have ended left behind.
     left_behind: Vec<Addr>,
     /// Where in an interpreter that is, and of which one that is known; `None` where it is outside.
@@ -103,7 +103,7 @@ struct Walk<'a> {
     /// Whether a thread was met that has no heaps yet.
     starting: bool,
     listing: Listing,
-    objects: Vec<Tracked>,
+    objects: Vec<TrackedObject>,
 }
 
 /// What leads elsewhere than expected is being changed.
@@ -114,7 +114,7 @@ fn changing(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapErr
     }
 }
 
-impl Walk<'_> {
+impl MimallocWalk<'_> {
     /// Reads the heaps of all interpreters, whose collectors' states lie so many bytes into them.
     fn interpreters(&mut self, gc: usize) -> Result<(), HeapError> {
         let interpreter = self.interpreter;
@@ -122,7 +122,7 @@ impl Walk<'_> {
         let mut interpreters = Vec::new();
         let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
         let mut at = self.pointer("the interpreters", head)?;
-        for _ in 0..MOST_INTERPRETERS {
+        for _ in 0..MAX_INTERPRETERS {
             if at == Addr(0) {
                 break;
             }
@@ -170,14 +170,14 @@ impl Walk<'_> {
         self.look.pointer(at).map_err(HeapError::unreadable(what, at))
     }
 
-    fn layout(&self) -> &Layout {
+    fn layout(&self) -> &PythonLayout {
         &self.interpreter.layout
     }
 
     fn interpreter(&mut self, interpreter: Addr) -> Result<(), HeapError> {
         let head = self.layout().interpreter.threads_head.in_target(interpreter);
         let mut thread = self.pointer("the threads", head)?;
-        for _ in 0..MOST_THREADS {
+        for _ in 0..MAX_THREADS {
             if thread == Addr(0) {
                 break;
             }
@@ -227,13 +227,13 @@ impl Walk<'_> {
         }
         let at = mimalloc.tld_abandoned.in_target(tld);
         let at = self.look.pointer(at).map_err(changing("a thread's segments", at))?;
-        if let (None, Abandoned::Listed { .. }) = (self.pool, mimalloc.abandoned) {
+        if let (None, AbandonedSegments::Listed { .. }) = (self.pool, mimalloc.abandoned) {
             self.pool = at.0.checked_sub(interpreter.0).map(|offset| (offset, interpreter));
         }
         self.abandoned_once(mimalloc, at)
     }
 
-    fn abandoned_once(&mut self, mimalloc: &Mimalloc, at: Addr) -> Result<(), HeapError> {
+    fn abandoned_once(&mut self, mimalloc: &MimallocLayout, at: Addr) -> Result<(), HeapError> {
         if !self.left_behind.contains(&at) {
             self.left_behind.push(at);
             self.abandoned(mimalloc, at)?;
@@ -242,7 +242,7 @@ impl Walk<'_> {
     }
 
     /// Whether the four heaps of the thread `id` lie there, one after the other, with the data that they share behind them.
-    fn are_heaps(&mut self, mimalloc: &Mimalloc, heaps: Addr, id: u64) -> bool {
+    fn are_heaps(&mut self, mimalloc: &MimallocLayout, heaps: Addr, id: u64) -> bool {
         let tld = heaps + u64::from(HEAPS) * mimalloc.heap_len as u64;
         (0..u64::from(HEAPS)).all(|n| {
             let heap = heaps + n * mimalloc.heap_len as u64;
@@ -257,7 +257,7 @@ impl Walk<'_> {
     /// Reads a heap, in which `before` bytes come before each object, if it is one of objects.
     fn heap(
         &mut self,
-        mimalloc: &Mimalloc,
+        mimalloc: &MimallocLayout,
         heap: Addr,
         before: Option<u64>,
     ) -> Result<(), HeapError> {
@@ -269,7 +269,7 @@ impl Walk<'_> {
         self.look.read(start, &mut queues).map_err(changing(WHAT, heap))?;
         let mut seen = 0;
         for queue in queues.chunks_exact(mimalloc.queue_len) {
-            let mut page = Field::<Addr>::at(0).of(queue).unwrap_or_default();
+            let mut page = Field::<Addr>::at(0).get(queue).unwrap_or_default();
             while page != Addr(0) {
                 seen += 1;
                 if seen > pages || !page.is_plausible() {
@@ -282,7 +282,7 @@ impl Walk<'_> {
                     let read = self.page(mimalloc, page, &copy, before);
                     self.part(read)?;
                 }
-                page = mimalloc.page_next.of(&copy).unwrap_or_default();
+                page = mimalloc.page_next.get(&copy).unwrap_or_default();
             }
         }
         if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
@@ -290,7 +290,7 @@ impl Walk<'_> {
 
     /// Whether the segment of a thread's page is all the thread's: pages that it has left behind, in a segment of which it has
     /// others still, are listed nowhere.
-    fn check_segment(&mut self, mimalloc: &Mimalloc, page: Addr) -> Result<(), HeapError> {
+    fn check_segment(&mut self, mimalloc: &MimallocLayout, page: Addr) -> Result<(), HeapError> {
         let segment = Addr(page.0 & !(SEGMENT - 1));
         if self.segments.insert(segment) {
             let abandoned = mimalloc.segment_abandoned.in_target(segment);
@@ -302,24 +302,24 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn copy_of_page(&mut self, mimalloc: &Mimalloc, page: Addr) -> Result<Vec<u8>, HeapError> {
+    fn copy_of_page(&mut self, mimalloc: &MimallocLayout, page: Addr) -> Result<Vec<u8>, HeapError> {
         let mut copy = vec![0; mimalloc.page_len];
         self.look.read(page, &mut copy).map_err(changing("a page of a heap", page))?;
         Ok(copy)
     }
 
     /// Reads the segments that threads left behind, which are kept at `at`.
-    fn abandoned(&mut self, mimalloc: &Mimalloc, at: Addr) -> Result<(), HeapError> {
+    fn abandoned(&mut self, mimalloc: &MimallocLayout, at: Addr) -> Result<(), HeapError> {
         const WHAT: &str = "the segments of threads that have ended";
         match mimalloc.abandoned {
-            Abandoned::Listed { lists, next } => {
+            AbandonedSegments::Listed { lists, next } => {
                 let mut segments = 0;
                 for list in lists {
                     let first = self.look.u64(list.in_target(at)).map_err(changing(WHAT, at))?;
                     let mut segment = Addr(first & !(SEGMENT - 1));
                     while segment != Addr(0) {
                         segments += 1;
-                        if segments > MOST_SEGMENTS || !segment.is_plausible() {
+                        if segments > MAX_SEGMENTS || !segment.is_plausible() {
                             return Err(HeapError::Changing);
                         }
                         let read = self.segment(mimalloc, segment);
@@ -330,7 +330,7 @@ impl Walk<'_> {
                     }
                 }
             }
-            Abandoned::Counted { count, owner, thread } => {
+            AbandonedSegments::Counted { count, owner, thread } => {
                 let count = self.look.u64(count.in_target(at)).map_err(changing(WHAT, at))?;
                 if count == 0 {
                     return Ok(());
@@ -362,20 +362,20 @@ impl Walk<'_> {
         let begins = private.flat_map(|mapping| {
             (mapping.start.0.next_multiple_of(SEGMENT)..mapping.end.0).step_by(SEGMENT as usize)
         });
-        begins.map(Addr).take(MOST_SEGMENTS).collect()
+        begins.map(Addr).take(MAX_SEGMENTS).collect()
     }
 
     /// Reads the pages of objects in a segment.
-    fn segment(&mut self, mimalloc: &Mimalloc, segment: Addr) -> Result<(), HeapError> {
+    fn segment(&mut self, mimalloc: &MimallocLayout, segment: Addr) -> Result<(), HeapError> {
         let entries = mimalloc.segment_entries.in_target(segment);
         let entries = self.look.u64(entries).map_err(changing("a segment", segment))?;
         let mut entry = 0;
         while entry < entries.min(SEGMENT / SLICE) {
             let page = segment + mimalloc.segment_slices + entry * mimalloc.page_len as u64;
             let copy = self.copy_of_page(mimalloc, page)?;
-            let slices = mimalloc.page_slices.of(&copy).unwrap_or_default();
+            let slices = mimalloc.page_slices.get(&copy).unwrap_or_default();
             let tag =
-                mimalloc.page_tag.of(&copy).unwrap_or_default() >> mimalloc.page_tag_bit & 0xf;
+                mimalloc.page_tag.get(&copy).unwrap_or_default() >> mimalloc.page_tag_bit & 0xf;
             let objects = OBJECTS.into_iter().find(|(objects, _)| *objects == tag);
             // The first stands for what describes the segment itself.
             if let Some((_, before)) = objects
@@ -396,20 +396,20 @@ impl Walk<'_> {
     /// Adds the objects of the page at `page`, of which `copy` is one.
     fn page(
         &mut self,
-        mimalloc: &Mimalloc,
+        mimalloc: &MimallocLayout,
         page: Addr,
         copy: &[u8],
         before: u64,
     ) -> Result<(), HeapError> {
-        let capacity = u64::from(mimalloc.page_capacity.of(copy).unwrap_or_default());
-        let used = mimalloc.page_used.of(copy).unwrap_or_default() & mimalloc.page_used_mask;
+        let capacity = u64::from(mimalloc.page_capacity.get(copy).unwrap_or_default());
+        let used = mimalloc.page_used.get(copy).unwrap_or_default() & mimalloc.page_used_mask;
         let used = u64::from(used);
         if used == 0 {
             return Ok(());
         }
-        let area = Area::of(mimalloc, page, copy, capacity).ok_or(HeapError::Changing)?;
+        let area = BlockArea::new(mimalloc, page, copy, capacity).ok_or(HeapError::Changing)?;
         let mut is_free = vec![false; capacity as usize];
-        let list = |field: Field<u64>| field.of(copy).unwrap_or_default();
+        let list = |field: Field<u64>| field.get(copy).unwrap_or_default();
         let free = self.free_blocks(list(mimalloc.page_free), &area, &mut is_free)?;
         let local = self.free_blocks(list(mimalloc.page_local_free), &area, &mut is_free)?;
         match (free + local + used).abs_diff(capacity) {
@@ -432,7 +432,7 @@ impl Walk<'_> {
     fn free_blocks(
         &mut self,
         first: u64,
-        area: &Area,
+        area: &BlockArea,
         is_free: &mut [bool],
     ) -> Result<u64, HeapError> {
         let (mut at, mut count) = (first, 0);
@@ -450,7 +450,7 @@ impl Walk<'_> {
 
     /// Adds the object in the block at `block`, if the collector tracks it.
     fn object(&mut self, block: Addr, before: u64) -> Result<(), HeapError> {
-        let References::Split { local, shared, flags } = self.layout().object.references else {
+        let RefcountLayout::Split { local, shared, flags } = self.layout().object.references else {
             return Ok(());
         };
         let class = self.layout().object.type_of;
@@ -459,14 +459,14 @@ impl Walk<'_> {
         let at = block + before + debug;
         let mut head = [0; HEAD];
         self.look.read(at, &mut head).map_err(changing("an object", at))?;
-        let flags = flags.of(&head).unwrap_or_default();
+        let flags = flags.get(&head).unwrap_or_default();
         if flags & TRACKED == 0 {
             return Ok(());
         }
-        if self.objects.len() >= MOST_OBJECTS {
+        if self.objects.len() >= MAX_OBJECTS {
             return Err(HeapError::Changing);
         }
-        let (local, shared) = (local.of(&head).unwrap_or_default(), shared.of(&head));
+        let (local, shared) = (local.get(&head).unwrap_or_default(), shared.get(&head));
         let counted = i64::from(local) + (shared.unwrap_or_default() >> SHARED_SHIFT);
         let references = if local == IMMORTAL {
             -1
@@ -476,40 +476,40 @@ impl Walk<'_> {
         } else {
             counted.clamp(0, i64::from(i32::MAX)) as i32
         };
-        let class = class.of(&head).unwrap_or_default();
+        let class = class.get(&head).unwrap_or_default();
         allow(&mut self.look, self.objects.len());
-        self.objects.push(Tracked { at, class, references });
+        self.objects.push(TrackedObject { at, class, references });
         Ok(())
     }
 }
 
 /// Where the blocks of a page lie.
-struct Area {
+struct BlockArea {
     start: Addr,
     block: u64,
     capacity: u64,
 }
 
-impl Area {
-    fn of(mimalloc: &Mimalloc, page: Addr, copy: &[u8], capacity: u64) -> Option<Area> {
+impl BlockArea {
+    fn new(mimalloc: &MimallocLayout, page: Addr, copy: &[u8], capacity: u64) -> Option<BlockArea> {
         let segment = Addr(page.0 & !(SEGMENT - 1));
         let into = page.0.checked_sub(segment.0 + mimalloc.segment_slices)?;
         let slice = into / mimalloc.page_len as u64;
         let block = mimalloc.blocks.size(copy);
         let fits = into.is_multiple_of(mimalloc.page_len as u64)
             && (1..SEGMENT / SLICE).contains(&slice)
-            && block >= SMALLEST_BLOCK
+            && block >= MIN_BLOCK_BYTES
             && capacity > 0;
         let slice = segment + slice * SLICE;
         let start = match mimalloc.blocks {
-            Blocks::Computed { .. } if block <= SMALL_BLOCK => slice + 3 * block,
-            Blocks::Computed { .. } if block <= MIDDLE_BLOCK => slice + block,
-            Blocks::Computed { .. } => slice,
-            Blocks::Told { start, .. } => start.of(copy)?,
+            PageBlocks::Computed { .. } if block <= SMALL_BLOCK => slice + 3 * block,
+            PageBlocks::Computed { .. } if block <= MIDDLE_BLOCK => slice + block,
+            PageBlocks::Computed { .. } => slice,
+            PageBlocks::Recorded { start, .. } => start.get(copy)?,
         };
         // Not far behind the begin of its first slice.
         let near = (slice.0..slice.0 + SLICE).contains(&start.0);
-        (fits && near).then_some(Area { start, block, capacity })
+        (fits && near).then_some(BlockArea { start, block, capacity })
     }
 
     /// The number of the block at `at`.

@@ -1,7 +1,7 @@
 //! The objects of a CPython that stands still: what the garbage collector tracks, and what each object refers to.
 //!
 //! All reads go through one [`PageCache`], so that what is seen fits together; a target that runs on is seen torn, which the
-//! lists show ([`HeapError::Changing`]). Start reading at [`Heap`].
+//! lists show ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
 
 mod blocks;
 mod class;
@@ -12,7 +12,7 @@ mod hidden;
 mod lists;
 mod locals;
 mod mimalloc;
-mod parts;
+mod c_type_fields;
 mod references;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -20,14 +20,14 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-pub use class::{Class, Kind};
-use lists::Tracked;
-pub use locals::Local;
+pub use class::{PyClass, ClassKind};
+use lists::TrackedObject;
+pub use locals::LocalVariable;
 pub(super) use locals::TAG;
-pub use references::Edge;
+pub use references::ReferenceKind;
 
 use super::interpreter::Interpreter;
-use super::layout::Layout;
+use super::layout::PythonLayout;
 use crate::target::{Addr, MemoryError, PageCache, Process};
 
 /// Why the heap could not be read.
@@ -81,22 +81,22 @@ impl HeapError {
 
 /// An object that the garbage collector tracks.
 #[derive(Debug, Clone)]
-pub struct Object {
+pub struct HeapObject {
     /// Its address: `id(object)`.
     pub at: Addr,
     /// Its class.
-    pub class: Rc<Class>,
+    pub class: Rc<PyClass>,
     /// Its reference count; negative for immortal objects (3.12+).
     pub references: i32,
 }
 
 /// The heap of one CPython at one moment.
-pub struct Heap<'a> {
+pub struct PythonHeap<'a> {
     memory: &'a PageCache,
-    layout: Layout,
+    layout: PythonLayout,
     runtime: Addr,
-    objects: Vec<Object>,
-    classes: RefCell<FxHashMap<Addr, Option<Rc<Class>>>>,
+    objects: Vec<HeapObject>,
+    classes: RefCell<FxHashMap<Addr, Option<Rc<PyClass>>>>,
     texts: RefCell<FxHashMap<Addr, Box<str>>>,
     unreadable: Cell<u64>,
     context_values: OnceCell<hidden::ContextValues>,
@@ -111,23 +111,23 @@ pub enum Listing {
     Rough,
 }
 
-impl<'a> Heap<'a> {
+impl<'a> PythonHeap<'a> {
     /// Reads the collector's lists of all interpreters.
     pub(super) fn read(
         memory: &'a PageCache,
         interpreter: &Interpreter,
         process: Option<&Process>,
         listing: Listing,
-    ) -> Result<Heap<'a>, HeapError> {
-        let mut heap = Heap::unlisted(memory, interpreter);
+    ) -> Result<PythonHeap<'a>, HeapError> {
+        let mut heap = PythonHeap::unlisted(memory, interpreter);
         let tracked = match interpreter.layout.free_threaded {
             true => mimalloc::tracked(memory, interpreter, process, listing)?,
             false => lists::tracked(memory, interpreter, listing)?,
         };
         heap.objects.reserve(tracked.len());
-        for Tracked { at, class, references } in tracked {
+        for TrackedObject { at, class, references } in tracked {
             match heap.class_at(class) {
-                Some(class) => heap.objects.push(Object { at, class, references }),
+                Some(class) => heap.objects.push(HeapObject { at, class, references }),
                 None => heap.missed(),
             }
         }
@@ -135,8 +135,8 @@ impl<'a> Heap<'a> {
     }
 
     /// The heap without the list of its objects: for following references from known places.
-    pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> Heap<'a> {
-        Heap {
+    pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> PythonHeap<'a> {
+        PythonHeap {
             memory,
             layout: interpreter.layout,
             runtime: interpreter.runtime,
@@ -149,7 +149,7 @@ impl<'a> Heap<'a> {
     }
 
     /// Everything tracked, as `gc.get_objects()` lists it, and what `gc.freeze()` took out of that.
-    pub fn objects(&self) -> &[Object] {
+    pub fn objects(&self) -> &[HeapObject] {
         &self.objects
     }
 

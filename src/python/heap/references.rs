@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::dicts;
 use super::locals::CELL;
-use super::{Heap, Kind, Object};
+use super::{PythonHeap, ClassKind, HeapObject};
 use crate::target::{Addr, Field};
 
 /// `PyMethodObject`: the same from 3.8 to 3.15, but for the length of the head.
@@ -13,7 +13,7 @@ pub(super) const METHOD_SELF: Field<Addr> = Field::at(24);
 
 /// How one object refers to another. Keys are addresses of their objects: most are never looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Edge {
+pub enum ReferenceKind {
     /// An attribute.
     Attribute(Addr),
     /// An attribute in a slot.
@@ -48,52 +48,52 @@ pub enum Edge {
     Part,
 }
 
-impl Heap<'_> {
+impl PythonHeap<'_> {
     /// Passes on what `object` refers to, as far as its kind is known.
-    pub fn references(&self, object: &Object, take: &mut dyn FnMut(Edge, Addr)) {
+    pub fn references(&self, object: &HeapObject, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let memory = self.memory();
         let (at, head) = (object.at, &self.layout.object);
         let pointer = |field: Field<Addr>| {
             memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
         };
         match object.class.kind {
-            Kind::Dict => {
+            ClassKind::Dict => {
                 for (key, value) in self.entries(at) {
-                    take(Edge::Key(key), value);
-                    if self.class_of(key).is_some_and(|class| class.kind != Kind::Text) {
-                        take(Edge::AsKey, key);
+                    take(ReferenceKind::Key(key), value);
+                    if self.class_of(key).is_some_and(|class| class.kind != ClassKind::Text) {
+                        take(ReferenceKind::AsKey, key);
                     }
                 }
             }
-            Kind::List | Kind::Tuple | Kind::Deque => {
+            ClassKind::List | ClassKind::Tuple | ClassKind::Deque => {
                 let mut index = 0;
                 self.each_item(at, &mut |item| {
-                    take(Edge::Item(index), item);
+                    take(ReferenceKind::Item(index), item);
                     index += 1;
                 });
             }
-            Kind::Set => {
-                self.each_item(at, &mut |member| take(Edge::Member, member));
+            ClassKind::Set => {
+                self.each_item(at, &mut |member| take(ReferenceKind::Member, member));
             }
-            Kind::Cell => {
-                if let Some(value) = pointer(head.past(CELL)) {
-                    take(Edge::Cell, value);
+            ClassKind::Cell => {
+                if let Some(value) = pointer(head.shift(CELL)) {
+                    take(ReferenceKind::Cell, value);
                 }
             }
-            Kind::Function => self.references_of_function(at, take),
-            Kind::Method => {
+            ClassKind::Function => self.references_of_function(at, take),
+            ClassKind::Method => {
                 for (edge, field) in
-                    [(Edge::Part, METHOD_FUNCTION), (Edge::SelfOfMethod, METHOD_SELF)]
+                    [(ReferenceKind::Part, METHOD_FUNCTION), (ReferenceKind::SelfOfMethod, METHOD_SELF)]
                 {
-                    if let Some(value) = pointer(head.past(field)) {
+                    if let Some(value) = pointer(head.shift(field)) {
                         take(edge, value);
                     }
                 }
             }
-            Kind::Generator => {
+            ClassKind::Generator => {
                 if let Some(frame) = self.frame_of_generator(at) {
                     let locals = self.locals_of_frame(frame, &mut |local| {
-                        take(Edge::Local(local.name), local.value);
+                        take(ReferenceKind::Local(local.name), local.value);
                     });
                     let mut stack = self.stack_of_frame(frame, locals).unwrap_or_default();
                     // A coroutine that waits has what it waits for on top.
@@ -102,70 +102,70 @@ impl Heap<'_> {
                         _ => None,
                     };
                     for value in stack {
-                        take(Edge::Field("<stack>"), value);
+                        take(ReferenceKind::Field("<stack>"), value);
                     }
                     if let Some(awaited) = awaited {
-                        take(Edge::Field("cr_await"), awaited);
+                        take(ReferenceKind::Field("cr_await"), awaited);
                     }
                 }
             }
-            Kind::Frame => {
+            ClassKind::Frame => {
                 if let Some((frame, _)) = self.frame_of_object(at) {
                     self.locals_of_frame(frame, &mut |local| {
-                        take(Edge::Local(local.name), local.value);
+                        take(ReferenceKind::Local(local.name), local.value);
                     });
                 }
             }
-            Kind::Module => {
+            ClassKind::Module => {
                 if let Ok(dict) = dicts::of_module(memory, &self.layout, at) {
-                    take(Edge::Part, dict);
+                    take(ReferenceKind::Part, dict);
                 }
             }
-            Kind::Text => {}
-            Kind::Type | Kind::Instance | Kind::Other => {}
+            ClassKind::Text => {}
+            ClassKind::Type | ClassKind::Instance | ClassKind::Other => {}
         }
-        if matches!(object.class.kind, Kind::Type) {
+        if matches!(object.class.kind, ClassKind::Type) {
             if let Some(class) = self.class_at(at)
                 && class.dict.is_plausible()
             {
-                take(Edge::Part, class.dict);
+                take(ReferenceKind::Part, class.dict);
             }
         } else {
             for (part, name) in object.class.parts(head) {
                 if let Some(to) = pointer(part) {
-                    take(Edge::Field(name), to);
+                    take(ReferenceKind::Field(name), to);
                 }
             }
             for (index, to) in self.row_of(at, &object.class) {
-                take(Edge::Item(index), to);
+                take(ReferenceKind::Item(index), to);
             }
             for (name, value) in self.slots_of(at, &object.class) {
-                take(Edge::Slot(name), value);
+                take(ReferenceKind::Slot(name), value);
             }
             for (name, value) in self.instance_entries(at, &object.class) {
-                take(Edge::Attribute(name), value);
+                take(ReferenceKind::Attribute(name), value);
             }
         }
     }
 
-    fn references_of_function(&self, at: Addr, take: &mut dyn FnMut(Edge, Addr)) {
+    fn references_of_function(&self, at: Addr, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let heap = &self.layout.heap;
         let pointer = |field: Field<Addr>| {
             let to = self.memory().pointer(field.in_target(at)).ok();
             to.filter(|to| to.is_plausible())
         };
         if let Some(defaults) = pointer(heap.function_defaults) {
-            take(Edge::Default, defaults);
+            take(ReferenceKind::Default, defaults);
         }
         if let Some(defaults) = pointer(heap.function_kwdefaults) {
-            take(Edge::KeywordDefault, defaults);
+            take(ReferenceKind::KeywordDefault, defaults);
         }
         if let Some(closure) = pointer(heap.function_closure) {
-            take(Edge::Closure, closure);
+            take(ReferenceKind::Closure, closure);
         }
         for part in [heap.function_globals, heap.function_dict, heap.function_code] {
             if let Some(to) = pointer(part) {
-                take(Edge::Part, to);
+                take(ReferenceKind::Part, to);
             }
         }
     }

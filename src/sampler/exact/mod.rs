@@ -1,12 +1,12 @@
 //! Exact recordings: what probes deliver becomes events with named sites, checked against the counters.
 
 mod moments;
-mod outlook;
+mod availability;
 mod reconcile;
 mod recorder;
 mod sampled;
 mod sites;
-mod waiting;
+mod pending_events;
 
-pub use outlook::ExactOutlook;
-pub use recorder::{ExactRecorder, ExactWanted};
+pub use availability::ExactAvailability;
+pub use recorder::{ExactRecorder, ExactOptions};

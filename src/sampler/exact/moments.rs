@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Arena, Change, CudaIndex};
+use crate::model::{MemoryKind, EventKind, CudaIndex};
 use crate::probe::RawEvent;
 use crate::sampler::step_shape::Moment;
 
@@ -17,7 +17,7 @@ pub(super) struct Moments {
 impl Moments {
     /// Takes an event.
     pub(super) fn saw(&mut self, raw: &RawEvent) {
-        if let Change::Allocated { arena: Arena::Torch(device), levels: Some(levels), .. } =
+        if let EventKind::Allocated { memory_kind: MemoryKind::Torch(device), levels: Some(levels), .. } =
             raw.change
         {
             self.allocations += 1;

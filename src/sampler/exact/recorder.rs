@@ -1,61 +1,61 @@
 //! The recorder of exact events: empties the ring, names what it finds, and checks it against the counters.
 
 mod beginning;
-mod failing;
+mod failure_capture;
 mod forgetting;
-mod placing;
-mod stepping;
+mod attach;
+mod step_watch;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use failing::Failing;
-use placing::{Placing, detach};
-use stepping::Watching;
+use failure_capture::FailureCapture;
+use attach::{AttachOutcome, detach};
+use step_watch::StepWatch;
 
 use super::moments::Moments;
-use super::reconcile::Reconciler;
-use super::sites::Sites;
-use super::waiting::{Seen, Waiting};
+use super::reconcile::CounterReconciler;
+use super::sites::SiteTable;
+use super::pending_events::{PendingEvent, PendingEvents};
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, Change, Consistency, CudaIndex, End, EndReason, Event,
-    EventTotals, Events, ExactWay, Frees, MissedWhy, Nanos, ReaderKind, Record, RecordSink,
+    AllocatorBackend, AllocatorCounters, EventKind, SnapshotConsistency, CudaIndex, RecordingEnd, EndReason, Event,
+    EventTotals, EventBatch, ProbeBackend, FreeTracking, MissReason, Nanos, ReaderKind, Record, RecordSink,
     StackSource, ThreadSample,
 };
-use crate::probe::{Plan, Probe, ProbeCounts, ProbeError, Raw, RawEvent};
-use crate::sampler::priority::serve_early;
-use crate::sampler::readers::{Readers, Torch};
-use crate::sampler::recorder::Progress;
-use crate::sampler::session::{AlsoWanted, Session};
+use crate::probe::{ProbePlan, AttachedProbes, ProbeCounts, ProbeError, RingRecord, RawEvent};
+use crate::sampler::priority::raise_priority;
+use crate::sampler::readers::{TargetReaders, TorchState};
+use crate::sampler::recorder::RecordingProgress;
+use crate::sampler::session::{CommonOptions, RecordingSession};
 use crate::torch::{ClassNames, TorchError};
 
 /// Between two looks into the ring: a fraction of what it holds at 600,000 events a second.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const RING_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The same where stacks are sampled at each.
-const SAMPLE_EVERY: Duration = Duration::from_millis(2);
+const SAMPLED_RING_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// An event waits so long for the description of its stack, which another thread may be writing.
-const PATIENCE: Duration = Duration::from_millis(100);
-const CHECK_ALIVE_EVERY: Duration = Duration::from_millis(100);
-const REFRESH_EVERY: Duration = Duration::from_millis(250);
-const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long a block map is tried for until the target keeps still.
-const MAP_PATIENCE: Duration = Duration::from_millis(20);
+const STACK_TIMEOUT: Duration = Duration::from_millis(100);
+const ALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+const COUNTER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a snapshot is tried for until the target keeps still.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(20);
 /// Nanoseconds without an event that make a look at the counters count: an event comes a few microseconds
 /// before or after its count.
-const QUIET: u64 = 20_000;
+const MIN_QUIET_NANOS: u64 = 20_000;
 /// Events of one record.
-const MOST_EVENTS: usize = 1 << 14;
+const MAX_EVENTS: usize = 1 << 14;
 
 /// What is wanted of an exact recording.
 #[derive(Debug, Clone, Default)]
-pub struct ExactWanted {
+pub struct ExactOptions {
     /// How long; `None` for until stopped.
     pub duration: Option<Duration>,
     /// The way to take; `None` for the first that the kernel allows.
-    pub way: Option<ExactWay>,
+    pub backend: Option<ProbeBackend>,
     /// How frees are learned of.
-    pub frees: Frees,
+    pub frees: FreeTracking,
     /// Allocations of fewer bytes get no stack.
     pub stacks_from: u64,
     /// One stack for so many bytes on average; 0 for all.
@@ -63,25 +63,25 @@ pub struct ExactWanted {
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,
     /// What else.
-    pub also: AlsoWanted,
+    pub common: CommonOptions,
 }
 
 /// Records one target exactly.
 pub struct ExactRecorder {
-    session: Session,
-    wanted: ExactWanted,
-    plan: Plan,
-    probe: Option<Probe>,
-    sites: Sites,
+    session: RecordingSession,
+    options: ExactOptions,
+    plan: ProbePlan,
+    probe: Option<AttachedProbes>,
+    sites: SiteTable,
     /// Out of the ring, not yet recorded, in time order.
-    waiting: Waiting,
-    batch: Events,
+    waiting: PendingEvents,
+    batch: EventBatch,
     /// CLOCK_MONOTONIC at time 0.
     epoch: u64,
     last: Nanos,
     totals: EventTotals,
     counted: ProbeCounts,
-    reconciler: Reconciler,
+    reconciler: CounterReconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
     /// When counters were last recorded with nothing under way (CLOCK_MONOTONIC in nanoseconds).
     settled: Option<u64>,
@@ -90,71 +90,71 @@ pub struct ExactRecorder {
     /// When the probes were placed: what these saw before, those before them have told.
     placed: u64,
     samples: Vec<ThreadSample>,
-    failing: Failing,
-    watching: Watching,
+    failing: FailureCapture,
+    watching: StepWatch,
     moments: Moments,
 }
 
 impl ExactRecorder {
     /// A recorder over `readers`; its clock starts now. Probes are placed when it runs.
-    pub fn new(readers: Readers, wanted: ExactWanted) -> Self {
-        let python = readers.python.as_ref().and_then(|p| p.probed_stacks(&readers.process));
+    pub fn new(readers: TargetReaders, wanted: ExactOptions) -> Self {
+        let python = readers.python.as_ref().and_then(|p| p.stack_symbolizer(&readers.process));
         let head = readers.python.as_ref().map(|p| p.object_head()).unwrap_or_default();
-        let sites = Sites::new(readers.process.clone(), python, Some(ClassNames::new(head)));
-        let session = Session::new(readers, wanted.also.forget_after);
+        let sites = SiteTable::new(readers.process.clone(), python, Some(ClassNames::new(head)));
+        let session = RecordingSession::new(readers, wanted.common.forget_after);
         let epoch = monotonic().saturating_sub(session.start.elapsed().as_nanos() as u64);
         ExactRecorder {
             session,
-            plan: Plan::default(),
+            plan: ProbePlan::default(),
             probe: None,
             sites,
-            waiting: Waiting::default(),
-            batch: Events::default(),
+            waiting: PendingEvents::default(),
+            batch: EventBatch::default(),
             epoch,
             last: Nanos(0),
             totals: EventTotals::default(),
             counted: ProbeCounts::default(),
-            reconciler: Reconciler::new(wanted.frees != Frees::Maps),
+            reconciler: CounterReconciler::new(wanted.frees != FreeTracking::Snapshots),
             counters: Vec::new(),
             settled: None,
             starts_empty: false,
             placed: 0,
             samples: Vec::new(),
-            failing: Failing::default(),
-            watching: Watching::default(),
+            failing: FailureCapture::default(),
+            watching: StepWatch::default(),
             moments: Moments::default(),
-            wanted,
+            options: wanted,
         }
     }
 
     /// Places the probes; an error says why that cannot be done. Without CUDA in the target there is
     /// nothing to place: [`Self::run`] then waits for it.
-    pub fn place(&mut self) -> Result<(), ProbeError> {
+    pub fn attach_probes(&mut self) -> Result<(), ProbeError> {
         match self.try_place()? {
-            Placing::Placed | Placing::Nothing => Ok(()),
+            AttachOutcome::Attached | AttachOutcome::Nothing => Ok(()),
         }
     }
 
     /// What is probed, for showing; `None` while nothing is.
-    pub fn probe(&self) -> Option<&Probe> {
+    pub fn probe(&self) -> Option<&AttachedProbes> {
         self.probe.as_ref()
     }
 
     /// Records until the duration is over, `stop` is set or the target ends; the last record is the
-    /// [`End`] returned. `observe` is called when the first state of the allocator has been recorded and synced, and then a
+    /// [`RecordingEnd`] returned. `observe` is called when the first state of the allocator has been recorded and synced, and then a
     /// few times a second. An error is the sink's.
     pub fn run(
         mut self,
         host: String,
         sink: &mut dyn RecordSink,
         stop: &AtomicBool,
-        observe: &mut dyn FnMut(&Progress),
-    ) -> io::Result<End> {
+        observe: &mut dyn FnMut(&RecordingProgress),
+    ) -> io::Result<RecordingEnd> {
         self.session.record_start(host, 0, sink)?;
         self.session.watch_gpu();
         self.session.exact = true;
-        self.session.watch_also(&self.wanted.also);
-        serve_early();
+        self.session.watch_also(&self.options.common);
+        raise_priority();
         if self.probe.is_some() {
             self.record_placed(sink)?;
         }
@@ -164,7 +164,7 @@ impl ExactRecorder {
         let reason = self.follow(sink, stop, observe)?;
         self.finish(sink)?;
         self.session.totals.exact = Some(self.totals);
-        let end = End { time: self.now(), reason, totals: self.session.totals };
+        let end = RecordingEnd { time: self.now(), reason, totals: self.session.totals };
         sink.record(&Record::End(end.clone()))?;
         Ok(end)
     }
@@ -173,7 +173,7 @@ impl ExactRecorder {
         &mut self,
         sink: &mut dyn RecordSink,
         stop: &AtomicBool,
-        observe: &mut dyn FnMut(&Progress),
+        observe: &mut dyn FnMut(&RecordingProgress),
     ) -> io::Result<EndReason> {
         // Placing probes takes its time, which is not the recording's.
         let began = self.session.start.elapsed();
@@ -184,7 +184,7 @@ impl ExactRecorder {
                 return Ok(EndReason::Interrupted);
             }
             let now = self.session.start.elapsed();
-            if self.wanted.duration.is_some_and(|duration| now - began >= duration) {
+            if self.options.duration.is_some_and(|duration| now - began >= duration) {
                 return Ok(EndReason::Duration);
             }
             self.find_devices(sink)?;
@@ -194,26 +194,26 @@ impl ExactRecorder {
             self.follow_steps(sink)?;
             self.session.see_moment(self.moments.take());
             self.session.record_watched(sink)?;
-            self.session.record_thrown(sink)?;
-            if now.saturating_sub(alive) >= CHECK_ALIVE_EVERY {
+            self.session.record_oom_exceptions(sink)?;
+            if now.saturating_sub(alive) >= ALIVE_CHECK_INTERVAL {
                 alive = now;
                 if let Some(reason) = self.session.is_over() {
                     return Ok(reason);
                 }
             }
-            if now.saturating_sub(refreshed) >= REFRESH_EVERY {
+            if now.saturating_sub(refreshed) >= REFRESH_INTERVAL {
                 refreshed = now;
                 self.refresh(sink)?;
                 observe(&self.progress(now));
             }
-            if now.saturating_sub(checked) >= CHECK_EVERY {
+            if now.saturating_sub(checked) >= COUNTER_CHECK_INTERVAL {
                 checked = now;
                 self.check(sink)?;
                 self.begin_anew(false, sink)?;
             }
             // What fills very fast does not wait for the second to be over.
             self.begin_anew(true, sink)?;
-            std::thread::sleep(if self.samples_stacks() { SAMPLE_EVERY } else { LOOK_EVERY });
+            std::thread::sleep(if self.samples_stacks() { SAMPLED_RING_POLL_INTERVAL } else { RING_POLL_INTERVAL });
         }
     }
 
@@ -230,15 +230,15 @@ impl ExactRecorder {
         self.empty_ring();
         self.record_all_events(sink)?;
         self.record_failing(sink)?;
-        self.session.wait_for_thrown(sink)?;
+        self.session.wait_for_oom_exceptions(sink)?;
         self.count_losses();
         self.session.record_losses(sink)
     }
 
     /// Looks for what was not there before: PyTorch being imported, CUDA being initialised, threads.
     fn refresh(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        self.know_threads();
-        if let Some(ended) = self.probe.as_mut().map(Probe::take_ended).filter(|e| !e.is_empty()) {
+        self.update_threads();
+        if let Some(ended) = self.probe.as_mut().map(AttachedProbes::take_ended).filter(|e| !e.is_empty()) {
             // The kernel waits a while at each: not while events come in.
             std::thread::spawn(move || drop(ended));
         }
@@ -249,9 +249,9 @@ impl ExactRecorder {
             .as_ref()
             .is_none_or(|probe| probe.misses_something(&self.session.readers.process))
         {
-            self.place_again(sink)?;
+            self.reattach_probes(sink)?;
         }
-        if let Torch::Attached(torch) = &self.session.readers.torch
+        if let TorchState::Attached(torch) = &self.session.readers.torch
             && (changed || torch.levels().count() != self.plan.levels.len())
         {
             self.tell_levels();
@@ -260,7 +260,7 @@ impl ExactRecorder {
     }
 
     /// Lets Python's reader number the threads, so that they are known with their names.
-    fn know_threads(&mut self) {
+    fn update_threads(&mut self) {
         if let Some(python) = &mut self.session.readers.python {
             // A look that fails leaves threads with the kernel's names.
             let _ = python.sample(&mut self.session.table, &mut Vec::new());
@@ -269,7 +269,7 @@ impl ExactRecorder {
 
     /// Whether events come without stacks.
     fn samples_stacks(&self) -> bool {
-        self.probe.as_ref().is_some_and(|probe| probe.way() == ExactWay::PerfSamples)
+        self.probe.as_ref().is_some_and(|probe| probe.way() == ProbeBackend::PerfSamples)
     }
 
     fn sample_stacks(&mut self) {
@@ -277,7 +277,7 @@ impl ExactRecorder {
         let time = monotonic();
         // A look that fails leaves events with the stacks of the one before.
         if python.sample(&mut self.session.table, &mut self.samples).is_ok() {
-            self.sites.saw_stacks(time, &self.samples);
+            self.sites.on_sample(time, &self.samples);
         }
     }
 
@@ -291,8 +291,8 @@ impl ExactRecorder {
         self.waiting.fill(|waiting| {
             probe.drain(&mut |raw| {
                 let seen = match raw {
-                    Raw::Step(step) => Some(Seen::Step(step)),
-                    raw => sites.describe(raw, table).map(Seen::Event),
+                    RingRecord::Step(step) => Some(PendingEvent::Step(step)),
+                    raw => sites.describe(raw, table).map(PendingEvent::Event),
                 };
                 waiting.extend(seen.filter(|seen| seen.time() >= placed));
             });
@@ -301,7 +301,7 @@ impl ExactRecorder {
 
     /// Records what can be named; what waits for a description goes on waiting, and what came later with it.
     fn record_events(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let too_old = monotonic().saturating_sub(PATIENCE.as_nanos() as u64);
+        let too_old = monotonic().saturating_sub(STACK_TIMEOUT.as_nanos() as u64);
         let described = |event: &RawEvent| event.time < too_old || self.sites.is_described(event);
         let ready = self.waiting.ready(self.waiting.len(), described);
         self.record_first(ready, sink)
@@ -315,17 +315,17 @@ impl ExactRecorder {
         let mut waiting = self.waiting.take();
         for seen in waiting.drain(..count) {
             let raw = match seen {
-                Seen::Event(raw) => raw,
-                Seen::Step(step) => {
+                PendingEvent::Event(raw) => raw,
+                PendingEvent::Step(step) => {
                     self.record_seen_step(&step, sink)?;
                     continue;
                 }
             };
             let event = self.name(&raw);
             self.moments.saw(&raw);
-            self.reconciler.saw(&event);
+            self.reconciler.on_event(&event);
             self.batch.events.push(event);
-            if self.batch.events.len() == MOST_EVENTS {
+            if self.batch.events.len() == MAX_EVENTS {
                 self.flush(sink)?;
             }
         }
@@ -348,12 +348,12 @@ impl ExactRecorder {
     }
 
     fn name(&mut self, raw: &RawEvent) -> Event {
-        let is_free = matches!(raw.change, Change::Freed { .. });
-        let named = !is_free || self.wanted.frees == Frees::Stacks && raw.stack != 0;
+        let is_free = matches!(raw.change, EventKind::Freed { .. });
+        let named = !is_free || self.options.frees == FreeTracking::Stacks && raw.stack != 0;
         let site = named.then(|| self.sites.site(raw, &mut self.session.table));
         if is_free {
             self.totals.frees += 1;
-        } else if let Change::Allocated { .. } = raw.change {
+        } else if let EventKind::Allocated { .. } = raw.change {
             self.totals.allocations += 1;
             self.totals.truncated += u64::from(raw.truncated);
             self.totals.faulted += u64::from(raw.faulted);
@@ -372,7 +372,7 @@ impl ExactRecorder {
     /// One more look at the counters for the reconciliation: it counts if the target allocated nothing
     /// around it, so that no event is ahead of its count or behind.
     fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let Torch::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
+        let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native || self.probe.is_none() {
             return Ok(());
         }
@@ -380,8 +380,8 @@ impl ExactRecorder {
         if torch.counters(&mut self.counters).is_err() {
             return Ok(()); // The next look is 5 ms away.
         }
-        self.see_failing();
-        let after = monotonic() + QUIET;
+        self.observe_failures();
+        let after = monotonic() + MIN_QUIET_NANOS;
         while monotonic() < after {
             std::hint::spin_loop();
         }
@@ -389,11 +389,11 @@ impl ExactRecorder {
         let seen = self.waiting.until(before - 1);
         self.record_described(seen, sink)?;
         self.record_failing(sink)?;
-        let quiet = before.saturating_sub(self.last.0 + self.epoch) > QUIET
+        let quiet = before.saturating_sub(self.last.0 + self.epoch) > MIN_QUIET_NANOS
             && self.waiting.first_time().is_none_or(|time| time > after);
         if quiet {
             for (device, counters) in &self.counters {
-                self.reconciler.look(*device, counters);
+                self.reconciler.on_counters(*device, counters);
             }
             self.record_settled(before, sink)?;
         }
@@ -407,59 +407,59 @@ impl ExactRecorder {
         self.record_first(ready, sink)
     }
 
-    /// Once a second: the counters, the block maps, what they say of the events, and what was lost.
+    /// Once a second: the counters, the snapshots, what they say of the events, and what was lost.
     fn check(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         self.count_losses();
         self.record_blocks(sink)?;
-        for reconciled in self.reconciler.take(self.now()) {
-            sink.record(&Record::Reconciled(reconciled))?;
+        for counter_check in self.reconciler.take_checks(self.now()) {
+            sink.record(&Record::CounterCheck(counter_check))?;
         }
         if let Some(vtable) = self.sites.py_node()
             && let Some(probe) = &mut self.probe
             && let Err(error) = probe.set_py_node(vtable)
         {
-            self.session.losses.add(ReaderKind::Events, MissedWhy::Failed(error.to_string()), 1);
+            self.session.losses.add(ReaderKind::Events, MissReason::Failed(error.to_string()), 1);
         }
         self.session.record_losses(sink)
     }
 
     fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let Torch::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
+        let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());
         }
-        torch.set_patience(MAP_PATIENCE);
+        torch.set_timeout(SNAPSHOT_TIMEOUT);
         let start = self.session.start;
-        let mut maps = Vec::new();
+        let mut snapshots = Vec::new();
         for device in torch.devices() {
-            let read = torch.blocks(device, Nanos(0)).map(|mut map| {
+            let read = torch.blocks(device, Nanos(0)).map(|mut snapshot| {
                 // What counts is the attempt that succeeded, the last one.
-                map.time = Nanos(start.elapsed().as_nanos() as u64);
-                map
+                snapshot.time = Nanos(start.elapsed().as_nanos() as u64);
+                snapshot
             });
-            maps.push(read);
+            snapshots.push(read);
         }
         let counters = torch.counters(&mut self.counters).is_ok();
         let time = self.now();
         self.empty_ring();
-        for map in maps {
-            match map {
-                Ok(map) => {
-                    let until = map.time.0 + self.epoch;
+        for snapshot in snapshots {
+            match snapshot {
+                Ok(snapshot) => {
+                    let until = snapshot.time.0 + self.epoch;
                     let until = self.waiting.until(until);
                     self.record_first(until, sink)?;
-                    match map.consistency {
-                        Consistency::Consistent => self.session.totals.maps_consistent += 1,
-                        Consistency::Degraded { .. } => self.session.totals.maps_degraded += 1,
+                    match snapshot.consistency {
+                        SnapshotConsistency::Consistent => self.session.totals.snapshots_consistent += 1,
+                        SnapshotConsistency::Degraded { .. } => self.session.totals.snapshots_degraded += 1,
                     }
-                    sink.record(&Record::Blocks(map))?;
+                    sink.record(&Record::Snapshot(snapshot))?;
                 }
                 Err(TorchError::Torn { .. }) => {
-                    self.session.losses.add(ReaderKind::Blocks, MissedWhy::Torn, 1);
+                    self.session.losses.add(ReaderKind::Snapshots, MissReason::Torn, 1);
                 }
                 Err(error) => {
-                    let why = MissedWhy::Failed(error.to_string());
-                    self.session.losses.add(ReaderKind::Blocks, why, 1);
+                    let why = MissReason::Failed(error.to_string());
+                    self.session.losses.add(ReaderKind::Snapshots, why, 1);
                 }
             }
         }
@@ -480,17 +480,17 @@ impl ExactRecorder {
         let counts = probe.counts();
         let lost = counts.lost - self.counted.lost;
         self.totals.lost += lost;
-        self.session.losses.add(ReaderKind::Events, MissedWhy::Late, lost);
+        self.session.losses.add(ReaderKind::Events, MissReason::Late, lost);
         self.counted = counts;
     }
 
-    fn progress(&self, elapsed: Duration) -> Progress {
+    fn progress(&self, elapsed: Duration) -> RecordingProgress {
         let sum = |of: fn(&AllocatorCounters) -> i64| {
             (!self.counters.is_empty()).then(|| self.counters.iter().map(|(_, c)| of(c)).sum())
         };
         let mut totals = self.session.totals;
         totals.exact = Some(self.totals);
-        Progress {
+        RecordingProgress {
             elapsed,
             totals,
             allocated: sum(AllocatorCounters::allocated),

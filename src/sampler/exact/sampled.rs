@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::model::{StackId, ThreadId, ThreadSample};
 
 /// Looks kept: events are older than the last look by what they wait in their ring.
-const MOST_LOOKS: usize = 128;
+const MAX_SAMPLES: usize = 128;
 
 /// Looks that may miss a thread in a row.
 const LOOKS_BACK: usize = 16;
@@ -21,9 +21,9 @@ pub(super) struct SampledStacks {
 
 impl SampledStacks {
     /// Takes a look.
-    pub(super) fn saw(&mut self, time: u64, threads: &[ThreadSample]) {
+    pub(super) fn on_sample(&mut self, time: u64, threads: &[ThreadSample]) {
         let mut stacks = match self.looks.len() {
-            MOST_LOOKS.. => self.looks.pop_front().map(|(_, stacks)| stacks).unwrap_or_default(),
+            MAX_SAMPLES.. => self.looks.pop_front().map(|(_, stacks)| stacks).unwrap_or_default(),
             _ => FxHashMap::default(),
         };
         stacks.clear();
@@ -43,7 +43,7 @@ impl SampledStacks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Activity;
+    use crate::model::ThreadActivity;
 
     #[test]
     fn the_last_look_before_counts() {
@@ -51,12 +51,12 @@ mod tests {
         let thread = ThreadId(1);
         for time in 0..200 {
             let stack = StackId(time as u32);
-            let sample = ThreadSample { thread, stack, gil: true, activity: Activity::Active };
-            stacks.saw(10 * time, &[sample]);
+            let sample = ThreadSample { thread, stack, gil: true, activity: ThreadActivity::Active };
+            stacks.on_sample(10 * time, &[sample]);
         }
         assert_eq!(stacks.last(thread, 1995), Some(StackId(199)));
         assert_eq!(stacks.last(thread, 1989), Some(StackId(198)));
-        stacks.saw(2000, &[]);
+        stacks.on_sample(2000, &[]);
         assert_eq!(stacks.last(thread, 2005), Some(StackId(199)));
         // Older than what is kept.
         assert_eq!(stacks.last(thread, 700), None);

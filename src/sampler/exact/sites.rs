@@ -6,16 +6,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::sampled::SampledStacks;
 use crate::model::{
-    Frame, ProbedFrame, Site, SiteId, StackId, StackSource, StackTable, Thread, ThreadId,
+    Frame, BpfFrame, AllocationSite, SiteId, StackId, StackSource, StackTable, Thread, ThreadId,
     ThreadSample,
 };
-use crate::probe::{Raw, RawEvent, RawNode, StackKey};
-use crate::python::ProbedStacks;
+use crate::probe::{RingRecord, RawEvent, RawNode, StackKey};
+use crate::python::StackSymbolizer;
 use crate::target::Process;
 use crate::torch::ClassNames;
 
 /// Sites known by what the probe says; beyond, the memory of them starts anew.
-const MOST_KNOWN: usize = 1 << 18;
+const MAX_KNOWN: usize = 1 << 18;
 /// Stacks known by their keys after which numbers begin anew even if few are different: a code object that dies gives all
 /// stacks other keys.
 const MAX_KEYS: usize = 1 << 17;
@@ -26,7 +26,7 @@ const UNDER_WAY: u64 = 200_000_000;
 
 /// All that tells one site from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct SiteKey {
     os_thread: u32,
     python_id: u64,
     stack: StackKey,
@@ -37,7 +37,7 @@ struct Key {
 
 /// What became of a stack's description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stack {
+enum SiteStack {
     Named(StackId),
     /// One of its code objects could not be named.
     Unknown,
@@ -46,7 +46,7 @@ enum Stack {
 /// A stack that was described.
 #[derive(Debug, Clone, Copy)]
 struct Described {
-    stack: Stack,
+    stack: SiteStack,
     /// CLOCK_MONOTONIC in nanoseconds when it was described, or of the last event with it.
     used: u64,
 }
@@ -61,25 +61,25 @@ struct Known {
 }
 
 /// Names sites.
-pub(super) struct Sites {
+pub(super) struct SiteTable {
     process: Arc<Process>,
-    python: Option<ProbedStacks>,
+    python: Option<StackSymbolizer>,
     classes: Option<ClassNames>,
     stacks: FxHashMap<StackKey, Described>,
     threads: FxHashMap<(u32, u64), ThreadId>,
-    known: FxHashMap<Key, Known>,
+    known: FxHashMap<SiteKey, Known>,
     /// The time of the last event.
     now: u64,
     sampled: SampledStacks,
 }
 
-impl Sites {
+impl SiteTable {
     pub(super) fn new(
         process: Arc<Process>,
-        python: Option<ProbedStacks>,
+        python: Option<StackSymbolizer>,
         classes: Option<ClassNames>,
-    ) -> Sites {
-        Sites {
+    ) -> SiteTable {
+        SiteTable {
             process,
             python,
             classes,
@@ -92,31 +92,31 @@ impl Sites {
     }
 
     /// Takes a look at the stacks, for events whose own are not known.
-    pub(super) fn saw_stacks(&mut self, time: u64, threads: &[ThreadSample]) {
-        self.sampled.saw(time, threads);
+    pub(super) fn on_sample(&mut self, time: u64, threads: &[ThreadSample]) {
+        self.sampled.on_sample(time, threads);
     }
 
     /// Takes a description out of the ring; an event is given back.
-    pub(super) fn describe(&mut self, raw: Raw<'_>, table: &mut StackTable) -> Option<RawEvent> {
+    pub(super) fn describe(&mut self, raw: RingRecord<'_>, table: &mut StackTable) -> Option<RawEvent> {
         match raw {
-            Raw::Event(event) => return Some(event),
-            Raw::Code { code, spans } => {
+            RingRecord::Event(event) => return Some(event),
+            RingRecord::Code { code, spans } => {
                 if let Some(python) = &mut self.python {
-                    python.saw_code(code, spans);
+                    python.add_code(code, spans);
                 }
             }
-            Raw::Stack { key, frames, .. } => self.name(key, frames, table),
+            RingRecord::Stack { key, frames, .. } => self.name(key, frames, table),
             // Its next life begins with a copy; whatever was named with this one stays right.
-            Raw::CodeFreed { .. } => {}
+            RingRecord::CodeFreed { .. } => {}
             // Names nothing.
-            Raw::Step(_) => {}
+            RingRecord::Step(_) => {}
         }
         None
     }
 
-    fn name(&mut self, key: StackKey, frames: &[ProbedFrame], table: &mut StackTable) {
+    fn name(&mut self, key: StackKey, frames: &[BpfFrame], table: &mut StackTable) {
         let named = self.python.as_mut().and_then(|python| python.stack(frames, table));
-        let stack = named.map_or(Stack::Unknown, Stack::Named);
+        let stack = named.map_or(SiteStack::Unknown, SiteStack::Named);
         self.stacks.insert(key, Described { stack, used: self.now });
     }
 
@@ -169,8 +169,8 @@ impl Sites {
                 continue;
             }
             let stack = match described.stack {
-                Stack::Named(id) => renumbered(id, old, new).map_or(Stack::Unknown, Stack::Named),
-                Stack::Unknown => Stack::Unknown,
+                SiteStack::Named(id) => renumbered(id, old, new).map_or(SiteStack::Unknown, SiteStack::Named),
+                SiteStack::Unknown => SiteStack::Unknown,
             };
             self.stacks.insert(key, Described { stack, ..described });
         }
@@ -198,7 +198,7 @@ impl Sites {
         if event.source == StackSource::Sampled {
             return self.sampled_site(event, table);
         }
-        let key = Key {
+        let key = SiteKey {
             os_thread: event.os_thread,
             python_id: event.python_id,
             stack: event.stack,
@@ -211,7 +211,7 @@ impl Sites {
             known.used = event.time;
             return (known.site, known.source);
         }
-        if self.known.len() == MOST_KNOWN {
+        if self.known.len() == MAX_KNOWN {
             self.known.clear();
         }
         let thread = self.thread(event, table);
@@ -220,19 +220,19 @@ impl Sites {
             described.stack
         });
         let (stack, source) = match described {
-            Some(Stack::Named(stack)) => (Some(stack), event.source),
-            Some(Stack::Unknown) => (None, StackSource::Unknown),
+            Some(SiteStack::Named(stack)) => (Some(stack), event.source),
+            Some(SiteStack::Unknown) => (None, StackSource::Unknown),
             None if event.stack != 0 => (None, StackSource::Unknown),
             None => (None, event.source),
         };
         let named = |key: StackKey| match self.stacks.get(&key)?.stack {
-            Stack::Named(stack) => Some(stack),
-            Stack::Unknown => None,
+            SiteStack::Named(stack) => Some(stack),
+            SiteStack::Unknown => None,
         };
         let forward = event.node.and_then(|node| named(node.forward));
         let node = event.node.and_then(|node| self.class(node));
         let site =
-            table.site(Site { thread, stack, source, truncated: event.truncated, node, forward });
+            table.site(AllocationSite { thread, stack, source, truncated: event.truncated, node, forward });
         self.known.insert(key, Known { site, source, used: event.time });
         (site, source)
     }
@@ -254,7 +254,7 @@ impl Sites {
             (None, None) if known.is_some() => (None, StackSource::Unknown),
             (None, None) => (None, StackSource::NoPython),
         };
-        let site = Site { thread, stack, source, truncated: false, node: None, forward: None };
+        let site = AllocationSite { thread, stack, source, truncated: false, node: None, forward: None };
         (table.site(site), source)
     }
 

@@ -31,7 +31,7 @@ pub(super) struct CppClasses {
 
 impl CppClasses {
     /// Class and kind of the object at `at`; `None` when there is no vtable there.
-    pub(super) fn of(&self, memory: &dyn Memory, at: Addr) -> Option<CppClass> {
+    pub(super) fn class_at(&self, memory: &dyn Memory, at: Addr) -> Option<CppClass> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
         }
@@ -48,7 +48,7 @@ impl CppClasses {
     }
 
     pub(super) fn is_tensor(&self, memory: &dyn Memory, at: Addr) -> bool {
-        matches!(self.of(memory, at), Some((_, CppKind::Tensor)))
+        matches!(self.class_at(memory, at), Some((_, CppKind::Tensor)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The autograd graph: every node that can be reached, and the tensors it keeps for the backward pass.
 //!
-//! A node's own fields follow `Node` and differ between some 700 classes. Where they end is told by the size that malloc
+//! A node's own fields follow `AutogradNode` and differ between some 700 classes. Where they end is told by the size that malloc
 //! wrote before the node; within, a `SavedVariable` is told by its shape: a pointer to an object with the vtable of a
 //! `TensorImpl`, flags that are 0 or 1, small numbers. Vectors of them are told by their three pointers, which must fit the
 //! size of their own piece of memory. Nothing is unpacked: hooks (checkpointing, offload) are counted, not called.
@@ -12,32 +12,32 @@ use rustc_hash::FxHashSet;
 use super::classes::CppKind;
 use super::layout::{FLAGS, IS_OUTPUT};
 use super::outputs;
-use super::tensor::Tensors;
+use super::tensor::TensorDecoder;
 use crate::model::SavedIn;
 use crate::target::{Addr, Field};
 
 /// More nodes than a graph has.
-const MOST_NODES: usize = 1 << 22;
+const MAX_NODES: usize = 1 << 22;
 /// Edges, saved and packed variables of all nodes.
 const MOST_PARTS: usize = 1 << 23;
 /// Those that one node keeps.
 const MOST_KEPT: usize = 1 << 16;
 /// Bytes of the edges of one node.
-const MOST_EDGES: u64 = 1 << 20;
+const MAX_EDGES: u64 = 1 << 20;
 /// Sizes of pieces of memory that a node may lie in.
 const CHUNKS: std::ops::Range<u64> = 16..65536;
 /// What is looked at of a node when nothing tells its size.
 const UNKNOWN_LEN: usize = 1536;
 /// Bytes of a vector of saved variables.
-const MOST_SAVED: u64 = 1 << 20;
+const MAX_SAVED: u64 = 1 << 20;
 /// No counter of a saved variable is larger.
-const MOST_VERSION: u32 = 1 << 24;
-const MOST_OUTPUTS: u32 = 1 << 16;
+const MAX_VERSION: u32 = 1 << 24;
+const MAX_OUTPUTS: u32 = 1 << 16;
 /// `PyTypeObject.tp_name` and `tp_basicsize`, after the usual head of an object.
 const NAME: usize = 24;
 const BASIC_SIZE: usize = 32;
 /// More than a `THPFunction` has.
-const MOST_FUNCTION: u64 = 4096;
+const MAX_FUNCTION_BYTES: u64 = 4096;
 /// Hooks of Python, and bytes of a vector of pointers to them.
 const PYTHON_HOOKS: [&str; 3] =
     ["PyFunctionTensorPreHook", "PyFunctionPreHook", "PyFunctionPostHook"];
@@ -47,7 +47,7 @@ const PACKED: Field<Addr> = Field::at(24);
 
 /// A tensor kept for the backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedTensor {
     /// Its `TensorImpl`.
     pub tensor: Addr,
     /// How it is kept.
@@ -60,7 +60,7 @@ pub struct Saved {
 
 /// An autograd node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct AutogradNode {
     /// Its address: tells nodes apart.
     pub at: Addr,
     /// Its class: `AddmmBackward0`; for functions written in Python that of its `THPFunction`, `PyNode` if unknown.
@@ -68,7 +68,7 @@ pub struct Node {
     /// The nodes that come after it in the backward pass.
     pub next: Vec<Addr>,
     /// What it keeps.
-    pub saved: Vec<Saved>,
+    pub saved: Vec<SavedTensor>,
     /// What hooks packed in place of tensors: Python objects.
     pub packed: Vec<Addr>,
     /// The `TensorImpl` of the leaf that it accumulates into.
@@ -83,23 +83,23 @@ pub struct Node {
 
 /// All nodes that can be reached.
 #[derive(Debug, Clone, Default)]
-pub struct Graph {
+pub struct AutogradGraph {
     /// In the order found.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<AutogradNode>,
     /// Nodes whose size is not known (another malloc than glibc's), which were looked at up to the next object: what is left
     /// there of others may be taken for theirs.
     pub unsized_nodes: u64,
 }
 
-impl Tensors<'_> {
+impl TensorDecoder<'_> {
     /// The graph that can be reached from these nodes.
-    pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> Graph {
-        let mut graph = Graph::default();
+    pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> AutogradGraph {
+        let mut graph = AutogradGraph::default();
         let mut seen = FxHashSet::default();
         let mut parts = 0;
         let mut waiting: Vec<Addr> = roots.into_iter().collect();
         while let Some(at) = waiting.pop() {
-            if seen.len() >= MOST_NODES || parts >= MOST_PARTS || !seen.insert(at) {
+            if seen.len() >= MAX_NODES || parts >= MOST_PARTS || !seen.insert(at) {
                 continue;
             }
             let Some(node) = self.node(at, &mut graph.unsized_nodes) else { continue };
@@ -110,11 +110,11 @@ impl Tensors<'_> {
         graph
     }
 
-    fn node(&self, at: Addr, unsized_nodes: &mut u64) -> Option<Node> {
-        let (class, CppKind::Other) = self.classes.of(self.memory, at)? else { return None };
+    fn node(&self, at: Addr, unsized_nodes: &mut u64) -> Option<AutogradNode> {
+        let (class, CppKind::Other) = self.classes.class_at(self.memory, at)? else { return None };
         let layout = &self.layout.node;
         let head = self.memory.vec(at, layout.len).ok()?;
-        let mut node = Node {
+        let mut node = AutogradNode {
             at,
             next: self.next(&head),
             saved: Vec::new(),
@@ -149,14 +149,14 @@ impl Tensors<'_> {
 
     fn next(&self, head: &[u8]) -> Vec<Addr> {
         let layout = &self.layout.node;
-        let pointer = |n: usize| Field::<u64>::at(layout.next_edges + 8 * n).of(head).unwrap_or(0);
+        let pointer = |n: usize| Field::<u64>::at(layout.next_edges + 8 * n).get(head).unwrap_or(0);
         let (begin, end) = (pointer(0), pointer(1));
         let len = end.wrapping_sub(begin);
-        if begin == 0 || len == 0 || len > MOST_EDGES || len % layout.edge_len as u64 != 0 {
+        if begin == 0 || len == 0 || len > MAX_EDGES || len % layout.edge_len as u64 != 0 {
             return Vec::new();
         }
         let Ok(edges) = self.memory.vec(Addr(begin), len as usize) else { return Vec::new() };
-        let node = |edge: &[u8]| Field::<Addr>::at(0).of(edge).filter(|node| node.is_plausible());
+        let node = |edge: &[u8]| Field::<Addr>::at(0).get(edge).filter(|node| node.is_plausible());
         edges.chunks_exact(layout.edge_len).filter_map(node).collect()
     }
 
@@ -164,7 +164,7 @@ impl Tensors<'_> {
     /// dictionary (torch/csrc/autograd/python_hook.h). Between `next_edges_` and `input_metadata_` (torch/csrc/autograd/function.h).
     fn hooks(&self, head: &[u8]) -> Vec<Addr> {
         let layout = &self.layout.node;
-        let word = |at: usize| Field::<u64>::at(at).of(head).unwrap_or_default();
+        let word = |at: usize| Field::<u64>::at(at).get(head).unwrap_or_default();
         let mut hooks: Vec<Addr> = Vec::new();
         for at in (layout.next_edges + 24..layout.inputs.saturating_sub(16)).step_by(8) {
             let (begin, end, room) = (word(at), word(at + 8), word(at + 16));
@@ -178,8 +178,8 @@ impl Tensors<'_> {
             else {
                 continue;
             };
-            for hook in pointers.chunks_exact(8).filter_map(|one| Field::<Addr>::at(0).of(one)) {
-                let class = self.classes.of(self.memory, hook).map(|(class, _)| class);
+            for hook in pointers.chunks_exact(8).filter_map(|one| Field::<Addr>::at(0).get(one)) {
+                let class = self.classes.class_at(self.memory, hook).map(|(class, _)| class);
                 if class.is_some_and(|class| PYTHON_HOOKS.contains(&&*class))
                     && let Ok(dict) = self.memory.pointer(hook + 8)
                     && !hooks.contains(&dict)
@@ -202,11 +202,11 @@ impl Tensors<'_> {
     }
 
     /// Finds the saved variables in `len` bytes from `at` on.
-    fn scan(&self, at: Addr, len: usize, by: SavedIn, node: &mut Node) {
+    fn scan(&self, at: Addr, len: usize, by: SavedIn, node: &mut AutogradNode) {
         // Where no size tells the end, it may reach beyond the heap.
         let bytes = self.memory.vec_up_to(at, len & !7);
         let saved_len = self.layout.saved.len;
-        let word = |offset: usize| Field::<u64>::at(offset).of(&bytes).unwrap_or_default();
+        let word = |offset: usize| Field::<u64>::at(offset).get(&bytes).unwrap_or_default();
         let mut offset = 0;
         while offset + 8 <= bytes.len() && node.saved.len() + node.packed.len() < MOST_KEPT {
             if let Some(one) = bytes.get(offset..offset + saved_len)
@@ -227,7 +227,7 @@ impl Tensors<'_> {
             // Where no size tells the end, another object does.
             if !self.has_sizes
                 && by == SavedIn::Field
-                && self.classes.of(self.memory, at + offset as u64).is_some()
+                && self.classes.class_at(self.memory, at + offset as u64).is_some()
             {
                 break;
             }
@@ -236,31 +236,31 @@ impl Tensors<'_> {
     }
 
     /// Takes the saved variable in `bytes`, if there is one.
-    fn saved(&self, bytes: &[u8], by: SavedIn, node: &mut Node) -> bool {
+    fn saved(&self, bytes: &[u8], by: SavedIn, node: &mut AutogradNode) -> bool {
         let layout = &self.layout.saved;
-        let Some(tensor) = Field::<Addr>::at(0).of(bytes).filter(|at| at.is_plausible()) else {
+        let Some(tensor) = Field::<Addr>::at(0).get(bytes).filter(|at| at.is_plausible()) else {
             return false;
         };
-        let number = |at: usize| Field::<u32>::at(at).of(bytes).unwrap_or(u32::MAX);
+        let number = |at: usize| Field::<u32>::at(at).get(bytes).unwrap_or(u32::MAX);
         let Some(flags) = bytes.get(layout.flags..layout.flags + FLAGS) else { return false };
         let fits = flags.iter().all(|flag| *flag <= 1)
             && flags[0] == 0
-            && number(layout.version) < MOST_VERSION
-            && number(layout.version + 4) < MOST_OUTPUTS;
+            && number(layout.version) < MAX_VERSION
+            && number(layout.version + 4) < MAX_OUTPUTS;
         if !fits {
             return false;
         }
-        let hooks = layout.hooks.of(bytes).unwrap_or_default();
-        match self.classes.of(self.memory, tensor) {
+        let hooks = layout.hooks.get(bytes).unwrap_or_default();
+        match self.classes.class_at(self.memory, tensor) {
             Some((_, CppKind::Tensor)) if hooks == Addr(0) => {
                 let (is_output, version) = (flags[IS_OUTPUT] == 1, number(layout.version));
-                node.saved.push(Saved { tensor, by, is_output, version });
+                node.saved.push(SavedTensor { tensor, by, is_output, version });
                 true
             }
             // What was packed stands in for the tensor.
             Some((_, CppKind::Undefined)) => {
                 let is_packed =
-                    matches!(self.classes.of(self.memory, hooks), Some((_, CppKind::Hooks)));
+                    matches!(self.classes.class_at(self.memory, hooks), Some((_, CppKind::Hooks)));
                 if is_packed && let Ok(packed) = self.memory.pointer(PACKED.in_target(hooks)) {
                     node.packed.push(packed);
                 }
@@ -272,7 +272,7 @@ impl Tensors<'_> {
 
     /// Whether these are the three pointers of a `std::vector<SavedVariable>`; its bytes.
     fn vector(&self, [begin, end, capacity]: [u64; 3]) -> Option<u64> {
-        let len = end.checked_sub(begin).filter(|len| (1..=MOST_SAVED).contains(len))?;
+        let len = end.checked_sub(begin).filter(|len| (1..=MAX_SAVED).contains(len))?;
         let room = capacity.checked_sub(begin).filter(|room| *room >= len)?;
         if !Addr(begin).is_plausible()
             || !begin.is_multiple_of(16)
@@ -295,15 +295,15 @@ impl Tensors<'_> {
         let layout = &self.layout.saved;
         let Ok(bytes) = self.memory.vec(at, len as usize) else { return false };
         bytes.chunks_exact(layout.len).all(|one| {
-            let tensor = Field::<Addr>::at(0).of(one).unwrap_or_default();
-            let kind = self.classes.of(self.memory, tensor).map(|(_, kind)| kind);
+            let tensor = Field::<Addr>::at(0).get(one).unwrap_or_default();
+            let kind = self.classes.class_at(self.memory, tensor).map(|(_, kind)| kind);
             let flags = one.get(layout.flags..layout.flags + FLAGS);
             matches!(kind, Some(CppKind::Tensor | CppKind::Undefined))
                 && flags.is_some_and(|flags| flags.iter().all(|flag| *flag <= 1))
         })
     }
 
-    fn elements(&self, at: Addr, len: u64, by: SavedIn, node: &mut Node) {
+    fn elements(&self, at: Addr, len: u64, by: SavedIn, node: &mut AutogradNode) {
         let Ok(bytes) = self.memory.vec(at, len as usize) else { return };
         for one in bytes.chunks_exact(self.layout.saved.len) {
             self.saved(one, by, node);
@@ -311,11 +311,11 @@ impl Tensors<'_> {
     }
 
     /// A node whose function is written in Python: the class, and what its `THPFunction` keeps.
-    fn function(&self, at: Addr, node: &mut Node) -> Option<()> {
+    fn function(&self, at: Addr, node: &mut AutogradNode) -> Option<()> {
         let function = self.memory.pointer(self.layout.node.python.in_target(at)).ok()?;
         let class = self.memory.pointer(function + self.head.class as u64).ok()?;
-        let of_class = |usual: usize| class + self.head.past(usual) as u64;
-        let len = self.memory.u64(of_class(BASIC_SIZE)).ok()?.min(MOST_FUNCTION);
+        let of_class = |usual: usize| class + self.head.shift(usual) as u64;
+        let len = self.memory.u64(of_class(BASIC_SIZE)).ok()?.min(MAX_FUNCTION_BYTES);
         let name = self.memory.pointer(of_class(NAME)).ok()?;
         node.class = self.memory.c_string(name, 256).ok()?.into();
         node.function = Some(function);

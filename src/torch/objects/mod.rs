@@ -7,6 +7,6 @@ mod outputs;
 mod reader;
 mod tensor;
 
-pub use graph::{Graph, Node, Saved};
+pub use graph::{AutogradGraph, AutogradNode, SavedTensor};
 pub use reader::{TensorReader, TensorTypes};
-pub use tensor::Tensors;
+pub use tensor::TensorDecoder;

@@ -17,34 +17,34 @@ const SHAPE: usize = 8;
 const WHICH: Field<u8> = Field::at(64);
 const SIZES: u8 = 0;
 /// No operation has more results, no tensor more dimensions.
-const MOST_OUTPUTS: u32 = 1 << 16;
-const MOST_DIMENSIONS: u32 = 64;
+const MAX_OUTPUTS: u32 = 1 << 16;
+const MAX_DIMENSIONS: u32 = 64;
 
 /// Elements of each result of the node whose `input_metadata_` begins `vector`: `None` for one of unknown (symbolic, nested)
 /// shape; those that take no part in the graph are left out.
 pub(super) fn elements(memory: &dyn Memory, vector: &[u8]) -> Option<Vec<Option<u64>>> {
-    let (at, count) = head(vector, MOST_OUTPUTS)?;
+    let (at, count) = head(vector, MAX_OUTPUTS)?;
     let bytes = memory.vec(at, METADATA * count).ok()?;
     let in_graph =
-        bytes.chunks_exact(METADATA).filter(|one| HAS.of(one).unwrap_or(0) & HAS_DTYPE != 0);
+        bytes.chunks_exact(METADATA).filter(|one| HAS.get(one).unwrap_or(0) & HAS_DTYPE != 0);
     Some(in_graph.map(|one| product(memory, one)).collect())
 }
 
 /// Where the elements of a small vector are and how many; `None` when it contradicts itself.
 fn head(vector: &[u8], most: u32) -> Option<(Addr, usize)> {
-    let (elements, count) = (ELEMENTS.of(vector)?, COUNT.of(vector)?);
-    let sound = count <= ROOM.of(vector)? && count <= most && elements.is_plausible();
+    let (elements, count) = (ELEMENTS.get(vector)?, COUNT.get(vector)?);
+    let sound = count <= ROOM.get(vector)? && count <= most && elements.is_plausible();
     sound.then_some((elements, count as usize))
 }
 
 fn product(memory: &dyn Memory, metadata: &[u8]) -> Option<u64> {
-    if WHICH.of(metadata)? != SIZES {
+    if WHICH.get(metadata)? != SIZES {
         return None;
     }
-    let (sizes, count) = head(metadata.get(SHAPE..SHAPE + SMALL_VECTOR)?, MOST_DIMENSIONS)?;
+    let (sizes, count) = head(metadata.get(SHAPE..SHAPE + SMALL_VECTOR)?, MAX_DIMENSIONS)?;
     let words = memory.vec(sizes, 8 * count).ok()?;
     // A symbolic size is a tagged pointer, and negative.
     words.chunks_exact(8).try_fold(1u64, |product, word| {
-        product.checked_mul(u64::try_from(Field::<i64>::at(0).of(word)?).ok()?)
+        product.checked_mul(u64::try_from(Field::<i64>::at(0).get(word)?).ok()?)
     })
 }

@@ -1,13 +1,13 @@
 //! The way to tensors: which Python types are theirs, and which layout this libtorch has.
 
-use crate::model::ObjectHead;
+use crate::model::PyObjectHeader;
 use crate::target::{Addr, LoadedObject, Memory, Process};
 use crate::torch::error::{TorchError, reading};
 use crate::torch::version;
 
 use super::classes::CppClasses;
 use super::layout::{FAMILIES, ObjectsLayout};
-use super::tensor::Tensors;
+use super::tensor::TensorDecoder;
 
 /// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the usual head.
 const TYPE_BASE: usize = 256;
@@ -39,7 +39,7 @@ impl TensorReader {
         let Some(library) = LoadedObject::find(&memory, &mappings, is_it).transpose()? else {
             return Ok(None);
         };
-        let version = version::of(process, &library.path());
+        let version = version::read(process, &library.path());
         let symbol = |symbol: &'static str| match library.exported(&memory, symbol)? {
             Some(at) => Ok(at),
             None => Err(TorchError::NoAllocatorVariable {
@@ -62,14 +62,14 @@ impl TensorReader {
     pub fn types(
         &self,
         memory: &dyn Memory,
-        head: ObjectHead,
+        head: PyObjectHeader,
     ) -> Result<Option<TensorTypes>, TorchError> {
         let pointer = |at: Addr| memory.pointer(at).map_err(reading("a type of tensors", at));
         let (variable, parameter) = (pointer(self.variable_class)?, pointer(self.parameter_class)?);
         if variable == Addr(0) || parameter == Addr(0) {
             return Ok(None);
         }
-        let base = pointer(variable + head.past(TYPE_BASE) as u64)?;
+        let base = pointer(variable + head.shift(TYPE_BASE) as u64)?;
         Ok(Some(TensorTypes { base, parameter }))
     }
 
@@ -81,9 +81,9 @@ impl TensorReader {
     pub fn tensors<'a>(
         &self,
         memory: &'a dyn Memory,
-        head: ObjectHead,
+        head: PyObjectHeader,
         objects: &[Addr],
-    ) -> Result<Tensors<'a>, TorchError> {
+    ) -> Result<TensorDecoder<'a>, TorchError> {
         let minor = self.version.as_deref().and_then(minor_version);
         let mut families: Vec<&ObjectsLayout> = FAMILIES.iter().collect();
         // The family of this version first; the others for builds that differ from the wheels.
@@ -92,7 +92,7 @@ impl TensorReader {
         let step = (objects.len() / VERIFIED_BY).max(1);
         let samples: Vec<Addr> = objects.iter().copied().step_by(step).take(VERIFIED_BY).collect();
         for family in families {
-            let tensors = Tensors::new(memory, head, *family, CppClasses::default());
+            let tensors = TensorDecoder::new(memory, head, *family, CppClasses::default());
             if let Some(tensors) = tensors.verified_by(&samples) {
                 return Ok(tensors);
             }

@@ -5,11 +5,11 @@ use super::layout::{
     AUTOGRAD_LEN, AUTOGRAD_NAME, AutogradLayout, INLINE_DIMENSIONS, NAME_BUFFER, ObjectsLayout,
     autograd,
 };
-use crate::model::{DType, ObjectHead, Storage, TensorDevice, TensorInfo};
+use crate::model::{DType, PyObjectHeader, Storage, TensorDevice, TensorInfo};
 use crate::target::{Addr, Field, Memory};
 
 /// More dimensions than PyTorch allows.
-const MOST_DIMENSIONS: u64 = 64;
+const MAX_DIMENSIONS: u64 = 64;
 /// How far the fields of a derived class are searched for the tensors it is made of.
 const DERIVED_LEN: usize = 120;
 /// `c10::Layout` (c10/core/Layout.h; indices never change), the field of a `SparseCsrTensorImpl` after its tensors.
@@ -17,14 +17,14 @@ const SPARSE_CSC: u8 = 4;
 const SPARSE_BSC: u8 = 6;
 /// `ScalarType::Long`, of the sizes of nested tensors; how many of these are read.
 const INT64: DType = DType(4);
-const MOST_NESTED: usize = 1 << 16;
+const MAX_NESTED: usize = 1 << 16;
 /// No `ScalarType` has a larger index.
-const MOST_DTYPES: u16 = 64;
+const MAX_DTYPES: u16 = 64;
 
 /// Reads tensors of a process that stands still.
-pub struct Tensors<'a> {
+pub struct TensorDecoder<'a> {
     pub(super) memory: &'a dyn Memory,
-    pub(super) head: ObjectHead,
+    pub(super) head: PyObjectHeader,
     pub(super) layout: ObjectsLayout,
     autograd: AutogradLayout,
     pub(super) classes: CppClasses,
@@ -32,19 +32,19 @@ pub struct Tensors<'a> {
     pub(super) has_sizes: bool,
 }
 
-impl<'a> Tensors<'a> {
+impl<'a> TensorDecoder<'a> {
     pub(super) fn new(
         memory: &'a dyn Memory,
-        head: ObjectHead,
+        head: PyObjectHeader,
         layout: ObjectsLayout,
         classes: CppClasses,
-    ) -> Tensors<'a> {
+    ) -> TensorDecoder<'a> {
         let autograd = autograd(&layout, true);
-        Tensors { memory, head, layout, autograd, classes, has_sizes: true }
+        TensorDecoder { memory, head, layout, autograd, classes, has_sizes: true }
     }
 
     /// Itself, with the C++ ABI found out, if all `samples` are tensors by this layout.
-    pub(super) fn verified_by(mut self, samples: &[Addr]) -> Option<Tensors<'a>> {
+    pub(super) fn verified_by(mut self, samples: &[Addr]) -> Option<TensorDecoder<'a>> {
         let impls: Vec<Addr> = samples.iter().filter_map(|object| self.impl_of(*object)).collect();
         // A tensor being made has none yet, but most have.
         if 2 * impls.len() < samples.len() {
@@ -61,7 +61,7 @@ impl<'a> Tensors<'a> {
             self.autograd = autograd(&self.layout, cxx11);
         }
         self.has_sizes = self.sizes_fit(&impls);
-        impls.iter().all(|at| self.looks_right(*at)).then_some(self)
+        impls.iter().all(|at| self.is_plausible_at(*at)).then_some(self)
     }
 
     /// Whether malloc's word says of most tensors that they are as large as they are.
@@ -71,26 +71,26 @@ impl<'a> Tensors<'a> {
             let len = self.memory.u64(**at - 8).map_or(0, |word| (word & !7).saturating_sub(8));
             (asked..=asked + 24).contains(&len)
         };
-        let is_plain = |at: &&Addr| matches!(self.classes.of(self.memory, **at), Some((name, _)) if &*name == "TensorImpl");
+        let is_plain = |at: &&Addr| matches!(self.classes.class_at(self.memory, **at), Some((name, _)) if &*name == "TensorImpl");
         let plain = impls.iter().filter(is_plain).count();
         2 * impls.iter().filter(is_plain).filter(fits).count() >= plain
     }
 
     /// Whether the numbers of a tensor fit together, so that the layout must be right.
-    fn looks_right(&self, at: Addr) -> bool {
+    fn is_plausible_at(&self, at: Addr) -> bool {
         let Some(tensor) = self.tensor(at) else { return false };
         let product = tensor.shape.as_ref().is_none_or(|shape| {
             shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size)) == tensor.numel
         });
-        let grad = |grad: u64| self.classes.of(self.memory, Addr(grad)).is_some();
+        let grad = |grad: u64| self.classes.class_at(self.memory, Addr(grad)).is_some();
         // Sparse and wrapping tensors count their elements in their own way.
         let plain = &*tensor.class != "TensorImpl" || product;
-        plain && tensor.dtype.0 < MOST_DTYPES && tensor.grad_fn.is_none_or(grad)
+        plain && tensor.dtype.0 < MAX_DTYPES && tensor.grad_fn.is_none_or(grad)
     }
 
     /// The `TensorImpl` of a Python tensor; `None` for one that is being made, or is not one.
     pub fn impl_of(&self, object: Addr) -> Option<Addr> {
-        let at = object + self.head.past(self.layout.python.offset) as u64;
+        let at = object + self.head.shift(self.layout.python.offset) as u64;
         let at = self.memory.pointer(at).ok()?;
         self.classes.is_tensor(self.memory, at).then_some(at)
     }
@@ -98,10 +98,10 @@ impl<'a> Tensors<'a> {
     /// The dictionaries of hooks that a Python tensor has (`THPVariable.backward_hooks`, `.post_accumulate_grad_hooks`: after its
     /// `cdata`, torch/csrc/autograd/python_variable.h).
     pub fn hooks_of(&self, object: Addr) -> Vec<(&'static str, Addr)> {
-        let first = object + self.head.past(self.layout.python.offset) as u64 + 8;
+        let first = object + self.head.shift(self.layout.python.offset) as u64 + 8;
         let Ok(fields) = self.memory.vec(first, 16) else { return Vec::new() };
         let names = ["_backward_hooks", "_post_accumulate_grad_hooks"];
-        let hooks = fields.chunks_exact(8).map(|field| Field::<Addr>::at(0).of(field));
+        let hooks = fields.chunks_exact(8).map(|field| Field::<Addr>::at(0).get(field));
         let set =
             |(name, hooks): (_, Option<Addr>)| Some((name, hooks.filter(|at| at.is_plausible())?));
         names.into_iter().zip(hooks).filter_map(set).collect()
@@ -123,20 +123,20 @@ impl<'a> Tensors<'a> {
 
     /// The tensor at `at`; `None` when there is none, or its numbers are out of bounds.
     pub fn tensor(&self, at: Addr) -> Option<TensorInfo> {
-        let (class, CppKind::Tensor) = self.classes.of(self.memory, at)? else { return None };
+        let (class, CppKind::Tensor) = self.classes.class_at(self.memory, at)? else { return None };
         let layout = &self.layout.tensor;
         let bytes = self.memory.vec(at, layout.len()).ok()?;
-        let dimensions = layout.dimensions().of(&bytes).filter(|n| *n <= MOST_DIMENSIONS)? as usize;
+        let dimensions = layout.dimensions().get(&bytes).filter(|n| *n <= MAX_DIMENSIONS)? as usize;
         let (shape, strides) = if dimensions <= INLINE_DIMENSIONS {
             let at = |start: usize| numbers(&bytes, start, dimensions);
             (at(layout.inline_sizes())?, at(layout.inline_strides())?)
         } else {
-            let outside = Field::<Addr>::at(layout.inline_sizes()).of(&bytes)?;
+            let outside = Field::<Addr>::at(layout.inline_sizes()).get(&bytes)?;
             let outside = self.memory.vec(outside, 16 * dimensions).ok()?;
             (numbers(&outside, 0, dimensions)?, numbers(&outside, 8 * dimensions, dimensions)?)
         };
         // A symbolic size is a pointer with its topmost bits set, where it is not kept apart altogether.
-        let extra = layout.extra_meta().of(&bytes).filter(|extra| extra.is_plausible());
+        let extra = layout.extra_meta().get(&bytes).filter(|extra| extra.is_plausible());
         let apart = extra.is_some_and(|extra| self.memory.u64(extra).is_ok_and(|sizes| sizes != 0));
         let known =
             |numbers: Vec<i64>| (!apart && numbers.iter().all(|n| *n >= 0)).then_some(numbers);
@@ -151,7 +151,7 @@ impl<'a> Tensors<'a> {
         let is_known = shape.is_some() && strides.is_some();
         let part_names = self.part_names(at, &class);
         let parts = if part_names.is_empty() { Vec::new() } else { self.parts(at) };
-        let mut numel = layout.numel().of(&bytes).filter(|_| is_known);
+        let mut numel = layout.numel().get(&bytes).filter(|_| is_known);
         let mut nested = None;
         if &*class == "NestedTensorImpl" {
             // It keeps no sizes of its own.
@@ -164,15 +164,15 @@ impl<'a> Tensors<'a> {
         }
         let mut tensor = TensorInfo {
             at: at.0,
-            storage: self.storage(layout.storage().of(&bytes)?),
+            storage: self.storage(layout.storage().get(&bytes)?),
             shape,
             strides,
             nested,
             numel,
-            dtype: DType(layout.dtype().of(&bytes)?),
+            dtype: DType(layout.dtype().get(&bytes)?),
             device,
-            offset: layout.offset().of(&bytes)?,
-            version: self.version(layout.version_counter().of(&bytes)?),
+            offset: layout.offset().get(&bytes)?,
+            version: self.version(layout.version_counter().get(&bytes)?),
             requires_grad: false,
             grad_fn: None,
             grad: None,
@@ -180,7 +180,7 @@ impl<'a> Tensors<'a> {
             part_names,
             class,
         };
-        self.autograd(layout.autograd_meta().of(&bytes)?, &mut tensor);
+        self.autograd(layout.autograd_meta().get(&bytes)?, &mut tensor);
         Some(tensor)
     }
 
@@ -190,11 +190,11 @@ impl<'a> Tensors<'a> {
             return None;
         }
         let bytes = self.memory.vec(meta, AUTOGRAD_LEN).ok()?;
-        let pointer = |field: Field<Addr>| field.of(&bytes).filter(|p| p.is_plausible());
+        let pointer = |field: Field<Addr>| field.get(&bytes).filter(|p| p.is_plausible());
         tensor.grad_fn = pointer(self.autograd.grad_fn).map(|at| at.0);
         // An undefined tensor is an object too.
         tensor.grad = pointer(self.autograd.grad).filter(|at| self.is_tensor(*at)).map(|at| at.0);
-        let wants = self.autograd.requires_grad.of(&bytes) == Some(1);
+        let wants = self.autograd.requires_grad.get(&bytes) == Some(1);
         tensor.requires_grad = wants || tensor.grad_fn.is_some();
         Some(())
     }
@@ -205,10 +205,10 @@ impl<'a> Tensors<'a> {
         }
         let layout = &self.layout.tensor;
         let bytes = self.memory.vec(at, layout.storage_bytes().end()).ok()?;
-        let size = layout.storage_bytes().of(&bytes)?;
+        let size = layout.storage_bytes().get(&bytes)?;
         Some(Storage {
             at: at.0,
-            data: layout.storage_data().of(&bytes)?,
+            data: layout.storage_data().get(&bytes)?,
             bytes: u64::try_from(size).ok(),
         })
     }
@@ -227,7 +227,7 @@ impl<'a> Tensors<'a> {
         let (height, width) = (usize::try_from(*height).ok()?, usize::try_from(*width).ok()?);
         let is_plain =
             matrix.dtype == INT64 && matrix.device.is_some_and(|device| device.kind == 0);
-        let count = height.checked_mul(width).filter(|n| (1..=MOST_NESTED).contains(n))?;
+        let count = height.checked_mul(width).filter(|n| (1..=MAX_NESTED).contains(n))?;
         if !is_plain || matrix.strides.as_deref()? != [width as i64, 1] || matrix.offset != 0 {
             return None;
         }
@@ -265,7 +265,7 @@ impl<'a> Tensors<'a> {
         let Ok(bytes) = self.memory.vec(start, DERIVED_LEN) else { return Vec::new() };
         let mut parts = Vec::new();
         for word in bytes.chunks_exact(8) {
-            let part = Field::<Addr>::at(0).of(word).filter(|part| self.is_tensor(*part));
+            let part = Field::<Addr>::at(0).get(word).filter(|part| self.is_tensor(*part));
             match part {
                 Some(part) => parts.push(part.0),
                 // They stand side by side; what comes later belongs to something else.
@@ -279,5 +279,5 @@ impl<'a> Tensors<'a> {
 
 fn numbers(bytes: &[u8], start: usize, count: usize) -> Option<Vec<i64>> {
     let bytes = bytes.get(start..start + 8 * count)?;
-    bytes.chunks_exact(8).map(|number| Field::<i64>::at(0).of(number)).collect()
+    bytes.chunks_exact(8).map(|number| Field::<i64>::at(0).get(number)).collect()
 }

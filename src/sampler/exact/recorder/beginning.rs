@@ -3,16 +3,16 @@
 use std::io;
 
 use super::ExactRecorder;
-use crate::model::{AllocatorBackend, MissedWhy, Nanos, ReaderKind, Record, RecordSink};
-use crate::probe::Probe;
-use crate::sampler::readers::Torch;
+use crate::model::{AllocatorBackend, MissReason, Nanos, ReaderKind, Record, RecordSink};
+use crate::probe::AttachedProbes;
+use crate::sampler::readers::TorchState;
 
 /// Nanoseconds between two records of the counters as they are while nothing is under way.
 const SETTLED_EVERY: u64 = 200_000_000;
 
 impl ExactRecorder {
     /// Whether no device has an allocator, asked while the probes already stand: then they see all that it will ever do.
-    pub(super) fn has_no_allocator(&mut self, probe: &Probe) -> bool {
+    pub(super) fn has_no_allocator(&mut self, probe: &AttachedProbes) -> bool {
         self.session.readers.refresh();
         probe.probes().iter().any(|name| name.starts_with("pytorch:malloc"))
             && self.session.readers.allocator() == AllocatorBackend::NotInitialized
@@ -32,14 +32,14 @@ impl ExactRecorder {
 
     /// Tells the kernel's program where the counters of the devices are.
     pub(super) fn tell_levels(&mut self) {
-        let (Some(probe), Torch::Attached(torch)) = (&mut self.probe, &self.session.readers.torch)
+        let (Some(probe), TorchState::Attached(torch)) = (&mut self.probe, &self.session.readers.torch)
         else {
             return;
         };
         let levels: Vec<_> = torch.levels().collect();
         for (device, at) in &levels {
             if let Err(error) = probe.set_levels(*device, *at) {
-                let why = MissedWhy::Failed(error.to_string());
+                let why = MissReason::Failed(error.to_string());
                 self.session.losses.add(ReaderKind::Events, why, 1);
             }
         }

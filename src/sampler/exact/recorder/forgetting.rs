@@ -5,7 +5,7 @@ use std::io;
 use rustc_hash::FxHashSet;
 
 use super::ExactRecorder;
-use crate::model::{MissedWhy, ReaderKind, RecordSink};
+use crate::model::{MissReason, ReaderKind, RecordSink};
 use crate::probe::ProbeError;
 
 /// Numbers beyond those after which they begin anew, for which that does not wait until it is due.
@@ -18,11 +18,11 @@ impl ExactRecorder {
         at_once: bool,
         sink: &mut dyn RecordSink,
     ) -> io::Result<()> {
-        let Some(most) = self.wanted.also.forget_after else { return Ok(()) };
+        let Some(most) = self.options.common.forget_after else { return Ok(()) };
         let size = self.session.table.size();
         let is_due = size > most + if at_once { MAX_MORE } else { 0 } || self.sites.is_full();
         // What waits has numbers of the table, or will be named by what is known now.
-        if !is_due || self.failing.waits() {
+        if !is_due || self.failing.is_waiting() {
             return Ok(());
         }
         let codes = self.sites.idle_codes();
@@ -56,7 +56,7 @@ impl ExactRecorder {
     }
 
     fn failed(&mut self, error: &ProbeError) -> io::Result<()> {
-        self.session.losses.add(ReaderKind::Events, MissedWhy::Failed(error.to_string()), 1);
+        self.session.losses.add(ReaderKind::Events, MissReason::Failed(error.to_string()), 1);
         Ok(())
     }
 }

@@ -4,9 +4,9 @@
 //! next items of the map before or brings new ones. The same form serves segments and, inside a
 //! changed segment, its blocks.
 
-use super::varint::{Cursor, fold, put, unfold, unzigzag, zigzag};
-use super::{MAX_DEVICES, Malformed, TOO_MANY_BLOCKS};
-use crate::model::{Block, BlockMap, BlockState, Consistency, PoolId, Segment};
+use super::varint::{PayloadCursor, fold, put, unfold, unzigzag, zigzag};
+use super::{MAX_DEVICES, MalformedPayload, TOO_MANY_BLOCKS};
+use crate::model::{Block, AllocatorSnapshot, BlockState, SnapshotConsistency, PoolId, Segment};
 
 const KEEP: u64 = 0;
 const DROP: u64 = 1;
@@ -24,7 +24,7 @@ const BLOCK_STATE: u8 = 3;
 const BLOCK_GAP: u8 = 4;
 const BLOCK_NOTHING_REQUESTED: u8 = 8;
 
-/// The block maps before, per device, as both writer and reader of a block know them.
+/// The snapshots before, per device, as both writer and reader of a block know them.
 #[derive(Debug, Default)]
 pub(crate) struct BlocksState {
     devices: Vec<(u32, Vec<Segment>)>,
@@ -36,11 +36,11 @@ impl BlocksState {
         self.devices.clear();
     }
 
-    fn segments(&mut self, device: u32) -> Result<&mut Vec<Segment>, Malformed> {
+    fn segments(&mut self, device: u32) -> Result<&mut Vec<Segment>, MalformedPayload> {
         let place = match self.devices.iter().position(|(d, _)| *d == device) {
             Some(place) => place,
             None if self.devices.len() >= MAX_DEVICES => {
-                return Err(Malformed("a block has block maps of too many devices"));
+                return Err(MalformedPayload("a block has snapshots of too many devices"));
             }
             None => {
                 self.devices.push((device, Vec::new()));
@@ -51,59 +51,59 @@ impl BlocksState {
     }
 
     /// Appends `map`, less its time and device, relative to the one before of the same device.
-    pub(crate) fn encode(&mut self, map: &BlockMap, out: &mut Vec<u8>) -> Result<(), Malformed> {
-        let before = self.segments(map.device.0)?;
-        put(out, u64::from(map.retries));
-        match map.consistency {
-            Consistency::Consistent => put(out, 0),
-            Consistency::Degraded { allocated_in_blocks, allocated_counter } => {
+    pub(crate) fn encode(&mut self, snapshot: &AllocatorSnapshot, out: &mut Vec<u8>) -> Result<(), MalformedPayload> {
+        let before = self.segments(snapshot.device.0)?;
+        put(out, u64::from(snapshot.retries));
+        match snapshot.consistency {
+            SnapshotConsistency::Consistent => put(out, 0),
+            SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } => {
                 put(out, 1);
                 put(out, fold(allocated_in_blocks));
                 put(out, fold(allocated_counter));
             }
         }
-        encode_segments(before, &map.segments, out);
-        before.clone_from(&map.segments);
+        encode_segments(before, &snapshot.segments, out);
+        before.clone_from(&snapshot.segments);
         Ok(())
     }
 
     /// Reads the rest of a map of `map.device` into `map`.
     pub(crate) fn decode(
         &mut self,
-        map: &mut BlockMap,
-        from: &mut Cursor<'_>,
+        snapshot: &mut AllocatorSnapshot,
+        from: &mut PayloadCursor<'_>,
         most_blocks: usize,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), MalformedPayload> {
         let kept = |segments: &[Segment]| -> usize {
             segments.iter().map(|segment| 1 + segment.blocks.len()).sum()
         };
-        let others = self.devices.iter().filter(|(device, _)| *device != map.device.0);
+        let others = self.devices.iter().filter(|(device, _)| *device != snapshot.device.0);
         let others: usize = others.map(|(_, segments)| kept(segments)).sum();
         let mut room = most_blocks.checked_sub(others).ok_or(TOO_MANY_BLOCKS)?;
-        let before = self.segments(map.device.0)?;
-        map.retries = from.number32()?;
-        map.consistency = match from.number()? {
-            0 => Consistency::Consistent,
-            1 => Consistency::Degraded {
+        let before = self.segments(snapshot.device.0)?;
+        snapshot.retries = from.number32()?;
+        snapshot.consistency = match from.number()? {
+            0 => SnapshotConsistency::Consistent,
+            1 => SnapshotConsistency::Degraded {
                 allocated_in_blocks: unfold(from.number()?),
                 allocated_counter: unfold(from.number()?),
             },
-            _ => return Err(Malformed("a block map's consistency is unknown")),
+            _ => return Err(MalformedPayload("a snapshot's consistency is unknown")),
         };
         *before = decode_segments(std::mem::take(before), from, &mut room)?;
-        map.segments.clone_from(before);
+        snapshot.segments.clone_from(before);
         Ok(())
     }
 }
 
 /// A run of equal steps, written when another kind of step begins.
 #[derive(Default)]
-struct Run {
+struct StepRun {
     kind: u64,
     count: u64,
 }
 
-impl Run {
+impl StepRun {
     fn step(&mut self, kind: u64, out: &mut Vec<u8>) {
         if kind != self.kind {
             self.end(out);
@@ -122,7 +122,7 @@ impl Run {
 
 fn encode_segments(before: &[Segment], now: &[Segment], out: &mut Vec<u8>) {
     let mut old = before.iter().peekable();
-    let mut run = Run::default();
+    let mut run = StepRun::default();
     let mut end = 0u64;
     for segment in now {
         while old.next_if(|o| o.address < segment.address).is_some() {
@@ -187,7 +187,7 @@ fn encode_head(segment: &Segment, same: bool, end: u64, out: &mut Vec<u8>) {
 
 fn encode_blocks(before: &[Block], segment: &Segment, out: &mut Vec<u8>) {
     let mut old = before.iter().peekable();
-    let mut run = Run::default();
+    let mut run = StepRun::default();
     let mut end = segment.address;
     let mut rest = &segment.blocks[..];
     while let Some(block) = rest.first() {
@@ -240,18 +240,18 @@ fn encode_block(block: &Block, end: u64, out: &mut Vec<u8>) {
     }
 }
 
-fn step(from: &mut Cursor<'_>) -> Result<Option<(u64, u64)>, Malformed> {
+fn step(from: &mut PayloadCursor<'_>) -> Result<Option<(u64, u64)>, MalformedPayload> {
     let number = from.number()?;
     Ok((number != 0).then_some((number & 3, number >> 2)))
 }
 
-const GONE: Malformed = Malformed("a block map edits more than the map before has");
+const GONE: MalformedPayload = MalformedPayload("a snapshot edits more than the map before has");
 
 fn decode_segments(
     before: Vec<Segment>,
-    from: &mut Cursor<'_>,
+    from: &mut PayloadCursor<'_>,
     room: &mut usize,
-) -> Result<Vec<Segment>, Malformed> {
+) -> Result<Vec<Segment>, MalformedPayload> {
     let mut now = Vec::with_capacity(before.len());
     let mut old = before.into_iter();
     let mut end = 0u64;
@@ -281,13 +281,13 @@ fn decode_segments(
 fn decode_segment(
     known: Option<Segment>,
     end: u64,
-    from: &mut Cursor<'_>,
+    from: &mut PayloadCursor<'_>,
     room: &mut usize,
-) -> Result<Segment, Malformed> {
+) -> Result<Segment, MalformedPayload> {
     *room = room.checked_sub(1).ok_or(TOO_MANY_BLOCKS)?;
     let flags = from.byte()?;
     if flags & SEGMENT_SAME_HEAD != 0 {
-        let mut segment = known.ok_or(Malformed("a new segment has no head"))?;
+        let mut segment = known.ok_or(MalformedPayload("a new segment has no head"))?;
         segment.blocks = decode_blocks(&segment.blocks, segment.address, from, room)?;
         return Ok(segment);
     }
@@ -317,9 +317,9 @@ fn decode_segment(
 fn decode_blocks(
     before: &[Block],
     start: u64,
-    from: &mut Cursor<'_>,
+    from: &mut PayloadCursor<'_>,
     room: &mut usize,
-) -> Result<Vec<Block>, Malformed> {
+) -> Result<Vec<Block>, MalformedPayload> {
     let mut now = Vec::with_capacity(before.len());
     let mut rest = before;
     let mut end = start;
@@ -346,13 +346,13 @@ fn decode_blocks(
                 end = last.address.wrapping_add(last.size);
             }
             (KEEP | DROP, _) => {}
-            _ => return Err(Malformed("a block is neither kept, dropped nor new")),
+            _ => return Err(MalformedPayload("a block is neither kept, dropped nor new")),
         }
     }
     Ok(now)
 }
 
-fn decode_block(end: u64, from: &mut Cursor<'_>) -> Result<Block, Malformed> {
+fn decode_block(end: u64, from: &mut PayloadCursor<'_>) -> Result<Block, MalformedPayload> {
     let flags = from.byte()?;
     let size = unfold(from.number()?);
     let mut address = end;
@@ -367,7 +367,7 @@ fn decode_block(end: u64, from: &mut Cursor<'_>) -> Result<Block, Malformed> {
         0 => BlockState::Allocated,
         1 => BlockState::PendingFree,
         2 => BlockState::Inactive,
-        _ => return Err(Malformed("a block's state is unknown")),
+        _ => return Err(MalformedPayload("a block's state is unknown")),
     };
     Ok(Block { address, size, requested, state })
 }
@@ -406,17 +406,17 @@ mod tests {
         )
     }
 
-    fn map() -> impl Strategy<Value = BlockMap> {
+    fn map() -> impl Strategy<Value = AllocatorSnapshot> {
         let segments = proptest::collection::vec(segment(), 0..6);
         (0..2u32, any::<u32>(), any::<bool>(), segments).prop_map(
-            |(device, retries, consistent, segments)| BlockMap {
+            |(device, retries, consistent, segments)| AllocatorSnapshot {
                 time: Nanos(0),
                 device: CudaIndex(device),
                 retries,
                 consistency: if consistent {
-                    Consistency::Consistent
+                    SnapshotConsistency::Consistent
                 } else {
-                    Consistency::Degraded { allocated_in_blocks: 512, allocated_counter: 7 }
+                    SnapshotConsistency::Degraded { allocated_in_blocks: 512, allocated_counter: 7 }
                 },
                 segments,
             },
@@ -424,7 +424,7 @@ mod tests {
     }
 
     /// Sequences in which a map resembles the one before: some segments and blocks removed or altered.
-    fn maps() -> impl Strategy<Value = Vec<BlockMap>> {
+    fn snapshots() -> impl Strategy<Value = Vec<AllocatorSnapshot>> {
         let edits = proptest::collection::vec(any::<(u8, u8, u8)>(), 0..8);
         (map(), proptest::collection::vec(edits, 0..5), map()).prop_map(|(first, edits, last)| {
             let mut all = vec![first];
@@ -458,15 +458,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_sequence_of_maps_reads_back(maps in maps()) {
+        fn every_sequence_of_maps_reads_back(snapshots in snapshots()) {
             let (mut write, mut read) = (BlocksState::default(), BlocksState::default());
-            for map in maps {
+            for snapshot in snapshots {
                 let mut bytes = Vec::new();
-                prop_assert_eq!(write.encode(&map, &mut bytes), Ok(()));
-                let mut copy = BlockMap { segments: Vec::new(), ..map.clone() };
-                let mut cursor = Cursor(&bytes);
+                prop_assert_eq!(write.encode(&snapshot, &mut bytes), Ok(()));
+                let mut copy = AllocatorSnapshot { segments: Vec::new(), ..snapshot.clone() };
+                let mut cursor = PayloadCursor(&bytes);
                 prop_assert_eq!(read.decode(&mut copy, &mut cursor, 1000), Ok(()));
-                prop_assert_eq!(&copy, &map);
+                prop_assert_eq!(&copy, &snapshot);
                 prop_assert!(cursor.is_empty());
             }
         }
@@ -480,11 +480,11 @@ mod tests {
             requested: 1000,
             state: BlockState::Allocated,
         };
-        let mut map = BlockMap {
+        let mut snapshot = AllocatorSnapshot {
             time: Nanos(0),
             device: CudaIndex(0),
             retries: 0,
-            consistency: Consistency::Consistent,
+            consistency: SnapshotConsistency::Consistent,
             segments: vec![Segment {
                 address: 1 << 40,
                 size: 2 << 20,
@@ -499,15 +499,15 @@ mod tests {
         };
         let mut state = BlocksState::default();
         let mut whole = Vec::new();
-        state.encode(&map, &mut whole).unwrap();
+        state.encode(&snapshot, &mut whole).unwrap();
         assert!(whole.len() < 2048 * 3 + 40, "{}", whole.len());
         let mut same = Vec::new();
-        state.encode(&map, &mut same).unwrap();
+        state.encode(&snapshot, &mut same).unwrap();
         assert_eq!(same.len(), 4);
-        map.segments[0].blocks[1000].state = BlockState::Inactive;
-        map.segments[0].blocks[1000].requested = 0;
+        snapshot.segments[0].blocks[1000].state = BlockState::Inactive;
+        snapshot.segments[0].blocks[1000].requested = 0;
         let mut changed = Vec::new();
-        state.encode(&map, &mut changed).unwrap();
+        state.encode(&snapshot, &mut changed).unwrap();
         assert!(changed.len() < 20, "{}", changed.len());
     }
 }

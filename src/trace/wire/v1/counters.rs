@@ -4,8 +4,8 @@
 //! moves by what was allocated less what was freed, active memory mostly moves with allocated memory.
 //! Only what departs from that is written.
 
-use super::varint::{Cursor, fold_signed, put, unfold_signed, unzigzag, zigzag};
-use super::{MAX_DEVICES, Malformed};
+use super::varint::{PayloadCursor, fold_signed, put, unfold_signed, unzigzag, zigzag};
+use super::{MAX_DEVICES, MalformedPayload};
 use crate::model::{AllocatorCounters, Stat};
 
 const CURRENT: usize = 0;
@@ -39,7 +39,7 @@ const ROWS: usize = NUMBERS.div_ceil(ROW);
 
 /// All counters as one row of numbers, and which of the optional ones are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Row {
+struct CounterRow {
     numbers: [i64; NUMBERS],
     present: u8,
 }
@@ -47,7 +47,7 @@ struct Row {
 /// The counters before, per device, as both writer and reader of a block know them.
 #[derive(Debug, Default)]
 pub(crate) struct CountersState {
-    devices: Vec<(u32, Row)>,
+    devices: Vec<(u32, CounterRow)>,
 }
 
 impl CountersState {
@@ -56,14 +56,14 @@ impl CountersState {
         self.devices.clear();
     }
 
-    fn row(&mut self, device: u32) -> Result<&mut Row, Malformed> {
+    fn row(&mut self, device: u32) -> Result<&mut CounterRow, MalformedPayload> {
         let place = match self.devices.iter().position(|(d, _)| *d == device) {
             Some(place) => place,
             None if self.devices.len() >= MAX_DEVICES => {
-                return Err(Malformed("a block has counters of too many devices"));
+                return Err(MalformedPayload("a block has counters of too many devices"));
             }
             None => {
-                let zero = Row { numbers: [0; NUMBERS], present: 0 };
+                let zero = CounterRow { numbers: [0; NUMBERS], present: 0 };
                 self.devices.push((device, zero));
                 self.devices.len() - 1
             }
@@ -77,7 +77,7 @@ impl CountersState {
         device: u32,
         counters: &AllocatorCounters,
         out: &mut Vec<u8>,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), MalformedPayload> {
         let before = self.row(device)?;
         let now = flatten(counters);
         out.push(now.present);
@@ -108,8 +108,8 @@ impl CountersState {
         &mut self,
         device: u32,
         counters: &mut AllocatorCounters,
-        from: &mut Cursor<'_>,
-    ) -> Result<(), Malformed> {
+        from: &mut PayloadCursor<'_>,
+    ) -> Result<(), MalformedPayload> {
         let before = self.row(device)?;
         let present = from.byte()?;
         let rows = from.number()?;
@@ -149,8 +149,8 @@ fn bits(numbers: &[u64]) -> u64 {
 fn walk(
     before: &[i64; NUMBERS],
     delta: &mut [i64; NUMBERS],
-    mut number: impl FnMut(usize, usize, i64) -> Result<i64, Malformed>,
-) -> Result<(), Malformed> {
+    mut number: impl FnMut(usize, usize, i64) -> Result<i64, MalformedPayload>,
+) -> Result<(), MalformedPayload> {
     let mut place = 0;
     let mut next = |delta: &mut [i64; NUMBERS], index: usize, expected: i64| {
         delta[index] = number(place, index, expected)?;
@@ -225,8 +225,8 @@ fn expand(index: usize, coded: u64) -> i64 {
     if in_units(index) { unfold_signed(coded) } else { unzigzag(coded) }
 }
 
-fn flatten(counters: &AllocatorCounters) -> Row {
-    let mut row = Row { numbers: [0; NUMBERS], present: 0 };
+fn flatten(counters: &AllocatorCounters) -> CounterRow {
+    let mut row = CounterRow { numbers: [0; NUMBERS], present: 0 };
     let oversize = [&counters.oversize_allocations, &counters.oversize_segments];
     let stats = counters.stats.iter().flatten().chain(oversize);
     for (slot, stat) in row.numbers.chunks_exact_mut(FIELDS).zip(stats) {
@@ -247,7 +247,7 @@ fn flatten(counters: &AllocatorCounters) -> Row {
     row
 }
 
-fn unflatten(row: &Row, counters: &mut AllocatorCounters) {
+fn unflatten(row: &CounterRow, counters: &mut AllocatorCounters) {
     let AllocatorCounters { stats, oversize_allocations, oversize_segments, .. } = counters;
     let places = stats.iter_mut().flatten().chain([oversize_allocations, oversize_segments]);
     for (slot, stat) in row.numbers.chunks_exact(FIELDS).zip(places) {
@@ -276,7 +276,7 @@ mod tests {
     fn counters() -> impl Strategy<Value = AllocatorCounters> {
         let number = (any::<i64>(), 0..64u32).prop_map(|(v, shift)| v >> shift);
         (proptest::collection::vec(number, NUMBERS), any::<u8>()).prop_map(|(numbers, present)| {
-            let mut row = Row { numbers: [0; NUMBERS], present };
+            let mut row = CounterRow { numbers: [0; NUMBERS], present };
             row.numbers.copy_from_slice(&numbers);
             let mut counters = AllocatorCounters::default();
             unflatten(&row, &mut counters);
@@ -294,7 +294,7 @@ mod tests {
             for (device, counters) in sequence {
                 let mut bytes = Vec::new();
                 prop_assert_eq!(write.encode(device, &counters, &mut bytes), Ok(()));
-                let mut cursor = Cursor(&bytes);
+                let mut cursor = PayloadCursor(&bytes);
                 prop_assert_eq!(read.decode(device, &mut copy, &mut cursor), Ok(()));
                 prop_assert_eq!(&copy, &counters);
                 prop_assert!(cursor.is_empty());

@@ -6,39 +6,39 @@ use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
-use super::holders;
-use super::inherited;
-use super::rare::{self, Head};
+use super::owners;
+use super::keyframe;
+use super::records::{self, WireBlockHead};
 use super::sample::SampleState;
-use super::thrown;
-use super::varint::Cursor;
-use super::{Clock, Malformed, most_blocks, tag};
+use super::oom_exception;
+use super::varint::PayloadCursor;
+use super::{BlockClock, MalformedPayload, most_blocks, tag};
 use crate::model::{
-    AllocatorCounters, BlockMap, Consistency, CudaIndex, Definition, End, Events, Frame, FrameId,
-    Function, FunctionId, Nanos, Record, RecordSink, Sample, SiteId, Source, StackId, StackNode,
-    Step, Thread, ThreadId, ThreadSample,
+    AllocatorCounters, AllocatorSnapshot, SnapshotConsistency, CudaIndex, Definition, RecordingEnd, EventBatch, Frame, FrameId,
+    Function, FunctionId, Nanos, Record, RecordSink, StackSample, SiteId, SourceText, StackId, StackNode,
+    TrainingStep, Thread, ThreadId, ThreadSample,
 };
-use crate::trace::envelope::MAX_PAYLOAD;
-use crate::trace::renumber::Numbering;
+use crate::trace::block::MAX_PAYLOAD;
+use crate::trace::id_map::IdMap;
 
 /// Why the reading of a block's records stopped.
 #[derive(Debug)]
-pub(crate) enum Stopped {
+pub(crate) enum DecodeStop {
     /// The sink takes no more.
     Sink(io::Error),
     /// The payload does not follow the format, although its checksum is right.
-    Malformed(Malformed),
+    Malformed(MalformedPayload),
 }
 
-impl From<Malformed> for Stopped {
-    fn from(malformed: Malformed) -> Self {
-        Stopped::Malformed(malformed)
+impl From<MalformedPayload> for DecodeStop {
+    fn from(malformed: MalformedPayload) -> Self {
+        DecodeStop::Malformed(malformed)
     }
 }
 
 /// What became of the records read.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tally {
+pub(crate) struct DecodeCounts {
     /// Records given to the sink.
     pub(crate) records: u64,
     /// Records whose tag is unknown.
@@ -46,12 +46,12 @@ pub(crate) struct Tally {
     /// Records left out because they use a definition that was lost.
     pub(crate) dropped: u64,
     /// The end, when it was among them.
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<RecordingEnd>,
 }
 
 /// Numbers not yet given out by the block being read.
 #[derive(Debug, Clone, Copy, Default)]
-struct Next {
+struct NextIds {
     function: u32,
     frame: u32,
     stack: u32,
@@ -59,78 +59,78 @@ struct Next {
 
 /// Reads block after block.
 #[derive(Debug)]
-pub(crate) struct Decoder {
+pub(crate) struct RecordDecoder {
     most_blocks: usize,
-    functions: Numbering,
-    frames: Numbering,
-    stacks: Numbering,
-    threads: Numbering,
-    sites: Numbering,
-    next: Next,
-    clock: Clock,
+    functions: IdMap,
+    frames: IdMap,
+    stacks: IdMap,
+    threads: IdMap,
+    sites: IdMap,
+    next: NextIds,
+    clock: BlockClock,
     sample: SampleState,
     counters: CountersState,
     blocks: BlocksState,
     events: EventsState,
     // The records that come often are made once and filled anew: a sample then costs no allocation.
-    threads_out: Sample,
+    threads_out: StackSample,
     threads_lost: bool,
     counters_out: Box<AllocatorCounters>,
-    map_out: BlockMap,
-    events_out: Events,
+    map_out: AllocatorSnapshot,
+    events_out: EventBatch,
 }
 
-impl Decoder {
+impl RecordDecoder {
     /// A decoder that knows no definition yet.
     ///
     /// The file has `bytes`, which bounds what may be kept of it.
     pub(crate) fn new(bytes: u64) -> Self {
         let most_blocks = most_blocks(bytes);
-        Decoder {
+        RecordDecoder {
             most_blocks,
-            functions: Numbering::default(),
-            frames: Numbering::default(),
-            stacks: Numbering::default(),
-            threads: Numbering::default(),
-            sites: Numbering::default(),
-            next: Next::default(),
-            clock: Clock::default(),
+            functions: IdMap::default(),
+            frames: IdMap::default(),
+            stacks: IdMap::default(),
+            threads: IdMap::default(),
+            sites: IdMap::default(),
+            next: NextIds::default(),
+            clock: BlockClock::default(),
             sample: SampleState::default(),
             counters: CountersState::default(),
             blocks: BlocksState::default(),
             events: EventsState::default(),
-            threads_out: Sample::default(),
+            threads_out: StackSample::default(),
             threads_lost: false,
             counters_out: Box::default(),
-            map_out: BlockMap {
+            map_out: AllocatorSnapshot {
                 time: Nanos(0),
                 device: CudaIndex(0),
                 retries: 0,
-                consistency: Consistency::Consistent,
+                consistency: SnapshotConsistency::Consistent,
                 segments: Vec::new(),
             },
-            events_out: Events::default(),
+            events_out: EventBatch::default(),
         }
     }
 
     /// Takes a payload's head off it.
-    pub(crate) fn head(from: &mut Cursor<'_>) -> Result<Head, Malformed> {
+    pub(crate) fn head(from: &mut PayloadCursor<'_>) -> Result<WireBlockHead, MalformedPayload> {
         match next_record(from)? {
             (tag::HEAD, mut body) => structure(&mut body),
-            _ => Err(Malformed("a block does not begin with its head")),
+            _ => Err(MalformedPayload("a block does not begin with its head")),
         }
     }
 
     /// Reads the records of the block with this head into `sink`.
     pub(crate) fn records(
         &mut self,
-        head: &Head,
-        mut from: Cursor<'_>,
+        head: &WireBlockHead,
+        mut from: PayloadCursor<'_>,
         sink: &mut dyn RecordSink,
-        tally: &mut Tally,
-    ) -> Result<(), Stopped> {
-        self.clock = Clock::new(head.time, head.period);
-        self.next = Next { function: head.functions, frame: head.frames, stack: head.stacks };
+        tally: &mut DecodeCounts,
+    ) -> Result<(), DecodeStop> {
+        self.clock = BlockClock::new(head.time, head.period);
+        self.next = NextIds { function: head.functions, frame: head.frames, stack: head.stacks };
         self.sample.reset();
         self.counters.reset();
         self.blocks.reset();
@@ -145,111 +145,111 @@ impl Decoder {
     fn record(
         &mut self,
         tag: u8,
-        mut body: Cursor<'_>,
+        mut body: PayloadCursor<'_>,
         sink: &mut dyn RecordSink,
-        tally: &mut Tally,
-    ) -> Result<(), Stopped> {
+        tally: &mut DecodeCounts,
+    ) -> Result<(), DecodeStop> {
         let from = &mut body;
         match tag {
             tag::SAMPLE | tag::SAMPLE_CHANGED | tag::SAMPLE_SAME => {
                 return self.sample(tag, from, sink, tally);
             }
             tag::COUNTERS => return self.counters(from, sink, tally),
-            tag::BLOCKS => return self.map(from, sink, tally),
+            tag::BLOCKS => return self.snapshot(from, sink, tally),
             tag::EVENTS => return self.events(from, sink, tally),
             _ => {}
         }
         let record = match tag {
             tag::START => {
-                let start = structure::<rare::Start<'_>>(from)?;
+                let start = structure::<records::WireStart<'_>>(from)?;
                 // Files older than ranks end here.
                 let rank = if from.is_empty() { None } else { structure(from)? };
                 Some(Record::Start(start.of_rank(rank)))
             }
             tag::RUNTIME => {
                 let time = self.time(from)?;
-                Some(Record::Runtime(structure::<rare::Runtime<'_>>(from)?.at(time)))
+                Some(Record::Runtime(structure::<records::WireRuntime<'_>>(from)?.at(time)))
             }
             tag::FUNCTION | tag::FRAME | tag::STACK | tag::THREAD | tag::SITE => {
                 self.definition(tag, from)?.map(Record::Definition)
             }
             tag::SOURCE => self.source(structure(from)?).map(Record::Source),
-            tag::DEVICE => Some(Record::Device(structure::<rare::Device<'_>>(from)?.into())),
+            tag::DEVICE => Some(Record::Device(structure::<records::WireDevice<'_>>(from)?.into())),
             tag::USAGE => {
                 let time = self.time(from)?;
-                Some(Record::Usage(structure::<rare::Usage<'_>>(from)?.at(time)))
+                Some(Record::Usage(structure::<records::WireDeviceUsage<'_>>(from)?.at(time)))
             }
             tag::MISSED => {
                 let time = self.time(from)?;
-                Some(Record::Missed(structure::<rare::Missed<'_>>(from)?.at(time)))
+                Some(Record::Missed(structure::<records::WireMissed<'_>>(from)?.at(time)))
             }
             tag::EXACT => {
                 let time = self.time(from)?;
-                let exact = structure::<exact::Exact<'_>>(from)?;
+                let exact = structure::<exact::WireExactSettings<'_>>(from)?;
                 let (knows_backward, starts_empty) = (flag(from)?, flag(from)?);
-                Some(Record::Exact(exact.at(time, knows_backward, starts_empty)))
+                Some(Record::ExactSettings(exact.at(time, knows_backward, starts_empty)))
             }
             tag::RECONCILED => {
                 let time = self.time(from)?;
-                Some(Record::Reconciled(structure::<exact::Reconciled>(from)?.at(time)))
+                Some(Record::CounterCheck(structure::<exact::WireCounterCheck>(from)?.at(time)))
             }
             tag::HOLDERS => {
                 let time = self.time(from)?;
-                let mut snapshot = structure::<holders::Holders<'_>>(from)?.at(time)?;
+                let mut snapshot = structure::<owners::WireOwnership<'_>>(from)?.at(time)?;
                 if !from.is_empty() {
-                    structure::<holders::Nameless>(from)?.add_to(&mut snapshot)?;
+                    structure::<owners::WireUnnamed>(from)?.add_to(&mut snapshot)?;
                 }
                 if !from.is_empty() {
-                    structure::<holders::Results>(from)?.add_to(&mut snapshot);
+                    structure::<owners::WireAutogradOutputs>(from)?.add_to(&mut snapshot);
                 }
-                Some(Record::Holders(snapshot))
+                Some(Record::Ownership(snapshot))
             }
             tag::STEP => {
                 let time = self.time(from)?;
                 let step = structure(from)?;
                 // Files older than clocks of other kinds end here.
                 Some(Record::Step(match from.is_empty() {
-                    true => Step { time, step, ..Step::default() },
+                    true => TrainingStep { time, step, ..TrainingStep::default() },
                     false => {
-                        let counted = structure::<rare::CountedBy>(from)?;
+                        let counted = structure::<records::WireStepOrigin>(from)?;
                         let within = match from.is_empty() {
                             true => None,
                             false => structure::<Option<u64>>(from)?,
                         };
                         let is_over = !from.is_empty() && structure::<bool>(from)?;
-                        Step { is_over, ..counted.at(time, step, within.map(Nanos)) }
+                        TrainingStep { is_over, ..counted.at(time, step, within.map(Nanos)) }
                     }
                 }))
             }
             tag::INHERITED => {
                 let time = self.time(from)?;
-                let lookup = inherited::Numbers {
+                let lookup = keyframe::ReaderIds {
                     threads: &self.threads,
                     stacks: &self.stacks,
                     sites: &self.sites,
                 };
-                Some(Record::Inherited(inherited::decode(from, time, &lookup, self.most_blocks)?))
+                Some(Record::Keyframe(keyframe::decode(from, time, &lookup, self.most_blocks)?))
             }
             tag::TRIGGERED => {
                 let time = self.time(from)?;
-                Some(Record::Triggered(structure::<inherited::Triggered<'_>>(from)?.at(time)))
+                Some(Record::TriggerFired(structure::<keyframe::WireTriggerFired<'_>>(from)?.at(time)))
             }
             tag::THROWN => {
                 let time = self.time(from)?;
-                let thrown = structure::<thrown::Thrown<'_>>(from)?;
+                let oom_exception = structure::<oom_exception::WireOomException<'_>>(from)?;
                 let (threads, stacks) = (&self.threads, &self.stacks);
-                Some(Record::Thrown(thrown.at(time, |n| threads.get(n), |n| stacks.get(n))))
+                Some(Record::OomException(oom_exception.at(time, |n| threads.get(n), |n| stacks.get(n))))
             }
             tag::GAP => {
                 let time = self.time(from)?;
-                Some(Record::Gap(structure::<rare::Gap<'_>>(from)?.at(time)))
+                Some(Record::Gap(structure::<records::WireGap<'_>>(from)?.at(time)))
             }
             tag::END => {
                 let time = self.time(from)?;
-                let mut end = structure::<rare::End<'_>>(from)?.at(time);
+                let mut end = structure::<records::WireEnd<'_>>(from)?.at(time);
                 // Files older than exact events end here.
                 if !from.is_empty() {
-                    let totals: Option<exact::EventTotals> = structure(from)?;
+                    let totals: Option<exact::WireEventTotals> = structure(from)?;
                     end.totals.exact = totals.map(Into::into);
                 }
                 tally.end = Some(end.clone());
@@ -269,17 +269,17 @@ impl Decoder {
         }
     }
 
-    fn time(&mut self, from: &mut Cursor<'_>) -> Result<Nanos, Malformed> {
+    fn time(&mut self, from: &mut PayloadCursor<'_>) -> Result<Nanos, MalformedPayload> {
         Ok(Nanos(self.clock.decode(from.number()?)))
     }
 
     fn sample(
         &mut self,
         tag: u8,
-        from: &mut Cursor<'_>,
+        from: &mut PayloadCursor<'_>,
         sink: &mut dyn RecordSink,
-        tally: &mut Tally,
-    ) -> Result<(), Stopped> {
+        tally: &mut DecodeCounts,
+    ) -> Result<(), DecodeStop> {
         self.threads_out.time = Nanos(self.clock.decode_sample(from.number()?));
         self.sample.decode(tag, from, self.threads.len())?;
         if tag != tag::SAMPLE_SAME || self.threads_lost {
@@ -316,10 +316,10 @@ impl Decoder {
 
     fn counters(
         &mut self,
-        from: &mut Cursor<'_>,
+        from: &mut PayloadCursor<'_>,
         sink: &mut dyn RecordSink,
-        tally: &mut Tally,
-    ) -> Result<(), Stopped> {
+        tally: &mut DecodeCounts,
+    ) -> Result<(), DecodeStop> {
         let time = self.time(from)?;
         let device = from.number32()?;
         self.counters.decode(device, &mut self.counters_out, from)?;
@@ -335,35 +335,35 @@ impl Decoder {
         delivered
     }
 
-    fn map(
+    fn snapshot(
         &mut self,
-        from: &mut Cursor<'_>,
+        from: &mut PayloadCursor<'_>,
         sink: &mut dyn RecordSink,
-        tally: &mut Tally,
-    ) -> Result<(), Stopped> {
+        tally: &mut DecodeCounts,
+    ) -> Result<(), DecodeStop> {
         let time = self.time(from)?;
-        let mut map = BlockMap {
+        let mut snapshot = AllocatorSnapshot {
             time,
             device: CudaIndex(from.number32()?),
             retries: 0,
-            consistency: Consistency::Consistent,
+            consistency: SnapshotConsistency::Consistent,
             segments: std::mem::take(&mut self.map_out.segments),
         };
-        self.blocks.decode(&mut map, from, self.most_blocks)?;
-        let record = Record::Blocks(map);
+        self.blocks.decode(&mut snapshot, from, self.most_blocks)?;
+        let record = Record::Snapshot(snapshot);
         let delivered = deliver(&record, sink, tally);
-        if let Record::Blocks(map) = record {
-            self.map_out = map;
+        if let Record::Snapshot(snapshot) = record {
+            self.map_out = snapshot;
         }
         delivered
     }
 
     fn events(
         &mut self,
-        from: &mut Cursor<'_>,
+        from: &mut PayloadCursor<'_>,
         sink: &mut dyn RecordSink,
-        tally: &mut Tally,
-    ) -> Result<(), Stopped> {
+        tally: &mut DecodeCounts,
+    ) -> Result<(), DecodeStop> {
         let mut batch = std::mem::take(&mut self.events_out);
         // An event whose site was lost is still an allocation or a free.
         let site = |number| self.sites.get(number);
@@ -380,11 +380,11 @@ impl Decoder {
     fn definition(
         &mut self,
         tag: u8,
-        from: &mut Cursor<'_>,
-    ) -> Result<Option<Definition>, Malformed> {
+        from: &mut PayloadCursor<'_>,
+    ) -> Result<Option<Definition>, MalformedPayload> {
         match tag {
             tag::FUNCTION => {
-                let function: rare::Function<'_> = structure(from)?;
+                let function: records::WireFunction<'_> = structure(from)?;
                 let number = take(&mut self.next.function)?;
                 Ok(Some(Definition::Function(
                     FunctionId(self.functions.define(number).ok_or(TWICE)?),
@@ -397,7 +397,7 @@ impl Decoder {
                 )))
             }
             tag::FRAME => {
-                let frame: rare::Frame = structure(from)?;
+                let frame: records::WireFrame = structure(from)?;
                 let number = take(&mut self.next.frame)?;
                 let Some(function) = self.functions.get(frame.function) else {
                     return Ok(None);
@@ -408,7 +408,7 @@ impl Decoder {
                 )))
             }
             tag::STACK => {
-                let node: rare::Stack = structure(from)?;
+                let node: records::WireStack = structure(from)?;
                 let number = take(&mut self.next.stack)?;
                 let parent = match node.parent.map(|p| self.stacks.get(p)) {
                     Some(None) => return Ok(None),
@@ -424,7 +424,7 @@ impl Decoder {
                 )))
             }
             tag::SITE => {
-                let site: exact::Site<'_> = structure(from)?;
+                let site: exact::WireAllocationSite<'_> = structure(from)?;
                 let stack = |number: Option<u32>| match number.map(|n| self.stacks.get(n)) {
                     Some(None) => None,
                     Some(Some(stack)) => Some(Some(StackId(stack))),
@@ -437,7 +437,7 @@ impl Decoder {
                 Ok(Some(Definition::Site(SiteId(number), described)))
             }
             _ => {
-                let thread: rare::Thread<'_> = structure(from)?;
+                let thread: records::WireThread<'_> = structure(from)?;
                 let known = self.threads.get(thread.number);
                 let number = known.or_else(|| self.threads.define(thread.number));
                 Ok(Some(Definition::Thread(
@@ -453,8 +453,8 @@ impl Decoder {
         }
     }
 
-    fn source(&self, source: rare::Source<'_>) -> Option<Source> {
-        Some(Source {
+    fn source(&self, source: records::WireSource<'_>) -> Option<SourceText> {
+        Some(SourceText {
             function: FunctionId(self.functions.get(source.function)?),
             first_line: source.first_line,
             text: source.text.into(),
@@ -462,33 +462,33 @@ impl Decoder {
     }
 }
 
-const TWICE: Malformed = Malformed("a number is defined twice");
+const TWICE: MalformedPayload = MalformedPayload("a number is defined twice");
 
-fn take(next: &mut u32) -> Result<u32, Malformed> {
+fn take(next: &mut u32) -> Result<u32, MalformedPayload> {
     let number = *next;
-    *next = number.checked_add(1).ok_or(Malformed("numbers have run out"))?;
+    *next = number.checked_add(1).ok_or(MalformedPayload("numbers have run out"))?;
     Ok(number)
 }
 
-fn deliver(record: &Record, sink: &mut dyn RecordSink, tally: &mut Tally) -> Result<(), Stopped> {
-    sink.record(record).map_err(Stopped::Sink)?;
+fn deliver(record: &Record, sink: &mut dyn RecordSink, tally: &mut DecodeCounts) -> Result<(), DecodeStop> {
+    sink.record(record).map_err(DecodeStop::Sink)?;
     tally.records += 1;
     Ok(())
 }
 
-fn next_record<'a>(from: &mut Cursor<'a>) -> Result<(u8, Cursor<'a>), Malformed> {
+fn next_record<'a>(from: &mut PayloadCursor<'a>) -> Result<(u8, PayloadCursor<'a>), MalformedPayload> {
     let tag = from.byte()?;
     let length = usize::try_from(from.number()?).unwrap_or(usize::MAX);
-    Ok((tag, Cursor(from.bytes(length)?)))
+    Ok((tag, PayloadCursor(from.bytes(length)?)))
 }
 
 /// Reads a bincode struct; what a later writer appended to it is left alone.
 /// A last field that files older than it lack.
-fn flag(from: &mut Cursor<'_>) -> Result<bool, Malformed> {
+fn flag(from: &mut PayloadCursor<'_>) -> Result<bool, MalformedPayload> {
     Ok(!from.is_empty() && structure(from)?)
 }
 
-fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(from: &mut Cursor<'a>) -> Result<T, Malformed> {
+fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(from: &mut PayloadCursor<'a>) -> Result<T, MalformedPayload> {
     // The limit keeps a length that lies from becoming an allocation.
     let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
     match bincode::borrow_decode_from_slice(from.0, config) {
@@ -496,6 +496,6 @@ fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(from: &mut Cursor<'a>) -> Res
             from.bytes(length)?;
             Ok(value)
         }
-        Err(_) => Err(Malformed("a record's fields cannot be read")),
+        Err(_) => Err(MalformedPayload("a record's fields cannot be read")),
     }
 }

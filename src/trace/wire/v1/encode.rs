@@ -6,20 +6,20 @@ use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
-use super::holders;
-use super::inherited;
-use super::rare::{self, Head};
+use super::owners;
+use super::keyframe;
+use super::records::{self, WireBlockHead};
 use super::sample::SampleState;
-use super::thrown;
+use super::oom_exception;
 use super::varint::put;
-use super::{Clock, Malformed, tag};
-use crate::model::{Definition, Maker, Record, Sample, SiteId, ThreadId};
-use crate::trace::envelope::MAX_PAYLOAD;
+use super::{BlockClock, MalformedPayload, tag};
+use crate::model::{Definition, AllocationSource, Record, StackSample, SiteId, ThreadId};
+use crate::trace::block::MAX_PAYLOAD;
 
 /// Why a record cannot stand in a trace. Found as the source of an `io::Error` of kind `InvalidInput`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Rejected {
+pub enum RejectedRecord {
     /// Definitions have to come in the order of their numbers.
     #[error("{what} {number} is defined where number {next} is due")]
     OutOfOrder {
@@ -55,23 +55,23 @@ pub enum Rejected {
     },
 }
 
-impl From<Malformed> for Rejected {
-    fn from(Malformed(why): Malformed) -> Self {
-        Rejected::Inexpressible { why: why.to_owned() }
+impl From<MalformedPayload> for RejectedRecord {
+    fn from(MalformedPayload(why): MalformedPayload) -> Self {
+        RejectedRecord::Inexpressible { why: why.to_owned() }
     }
 }
 
 /// Builds block after block.
 #[derive(Debug)]
-pub(crate) struct Encoder {
+pub(crate) struct RecordEncoder {
     payload: Vec<u8>,
     body: Vec<u8>,
     empty: usize,
     /// What the next block's head would say.
-    head: Head,
+    head: WireBlockHead,
     threads: u32,
     sites: u32,
-    clock: Clock,
+    clock: BlockClock,
     sample: SampleState,
     counters: CountersState,
     blocks: BlocksState,
@@ -79,19 +79,19 @@ pub(crate) struct Encoder {
     ended: bool,
 }
 
-impl Encoder {
+impl RecordEncoder {
     /// An encoder at the start of block 0.
-    pub(crate) fn new() -> Result<Self, Rejected> {
+    pub(crate) fn new() -> Result<Self, RejectedRecord> {
         let head =
-            Head { number: 0, records: 0, time: 0, period: 0, functions: 0, frames: 0, stacks: 0 };
-        let mut encoder = Encoder {
+            WireBlockHead { number: 0, records: 0, time: 0, period: 0, functions: 0, frames: 0, stacks: 0 };
+        let mut encoder = RecordEncoder {
             payload: Vec::new(),
             body: Vec::new(),
             empty: 0,
             head,
             threads: 0,
             sites: 0,
-            clock: Clock::default(),
+            clock: BlockClock::default(),
             sample: SampleState::default(),
             counters: CountersState::default(),
             blocks: BlocksState::default(),
@@ -123,14 +123,14 @@ impl Encoder {
     }
 
     /// Starts the next block: nothing but definitions carries over.
-    pub(crate) fn next_block(&mut self) -> Result<(), Rejected> {
+    pub(crate) fn next_block(&mut self) -> Result<(), RejectedRecord> {
         self.head.number += 1;
         self.head.time = self.clock.last();
         self.begin_block()
     }
 
-    fn begin_block(&mut self) -> Result<(), Rejected> {
-        self.clock = Clock::new(self.head.time, self.head.period);
+    fn begin_block(&mut self) -> Result<(), RejectedRecord> {
+        self.clock = BlockClock::new(self.head.time, self.head.period);
         self.sample.reset();
         self.counters.reset();
         self.blocks.reset();
@@ -144,9 +144,9 @@ impl Encoder {
     }
 
     /// Appends `record`. After an error the block holds the records before it.
-    pub(crate) fn record(&mut self, record: &Record) -> Result<(), Rejected> {
+    pub(crate) fn record(&mut self, record: &Record) -> Result<(), RejectedRecord> {
         if self.ended {
-            return Err(Rejected::AfterEnd);
+            return Err(RejectedRecord::AfterEnd);
         }
         self.body.clear();
         let tag = self.encode(record)?;
@@ -155,11 +155,11 @@ impl Encoder {
         Ok(())
     }
 
-    fn append(&mut self, tag: u8) -> Result<(), Rejected> {
+    fn append(&mut self, tag: u8) -> Result<(), RejectedRecord> {
         let bytes = self.body.len();
         // 16 covers the tag and the length.
         if self.payload.len() + bytes + 16 > MAX_PAYLOAD {
-            return Err(Rejected::TooLarge { bytes });
+            return Err(RejectedRecord::TooLarge { bytes });
         }
         self.payload.push(tag);
         put(&mut self.payload, bytes as u64);
@@ -167,7 +167,7 @@ impl Encoder {
         Ok(())
     }
 
-    fn encode(&mut self, record: &Record) -> Result<u8, Rejected> {
+    fn encode(&mut self, record: &Record) -> Result<u8, RejectedRecord> {
         let out = &mut self.body;
         if let Some(time) = record.time()
             && !matches!(record, Record::Sample(_) | Record::Events(_))
@@ -177,18 +177,18 @@ impl Encoder {
         Ok(match record {
             Record::Start(start) => {
                 self.head.period = 1_000_000_000u64.checked_div(start.rate.into()).unwrap_or(0);
-                put_struct(rare::Start::from(start), out)?;
+                put_struct(records::WireStart::from(start), out)?;
                 put_struct(start.rank, out)?;
                 tag::START
             }
             Record::Runtime(runtime) => {
-                put_struct(rare::Runtime::from(runtime), out)?;
+                put_struct(records::WireRuntime::from(runtime), out)?;
                 tag::RUNTIME
             }
             Record::Definition(definition) => self.define(definition)?,
             Record::Source(source) => {
                 used("function", source.function.0, self.head.functions)?;
-                let source = rare::Source {
+                let source = records::WireSource {
                     function: source.function.0,
                     first_line: source.first_line,
                     text: &source.text,
@@ -197,7 +197,7 @@ impl Encoder {
                 tag::SOURCE
             }
             Record::Device(device) => {
-                put_struct(rare::Device::from(device), out)?;
+                put_struct(records::WireDevice::from(device), out)?;
                 tag::DEVICE
             }
             Record::Sample(sample) => self.sample(sample)?,
@@ -206,21 +206,21 @@ impl Encoder {
                 self.counters.encode(device.0, counters, out)?;
                 tag::COUNTERS
             }
-            Record::Blocks(map) => {
-                put(out, map.device.0.into());
-                self.blocks.encode(map, out)?;
+            Record::Snapshot(snapshot) => {
+                put(out, snapshot.device.0.into());
+                self.blocks.encode(snapshot, out)?;
                 tag::BLOCKS
             }
             Record::Usage(usage) => {
-                put_struct(rare::Usage::from(usage), out)?;
+                put_struct(records::WireDeviceUsage::from(usage), out)?;
                 tag::USAGE
             }
             Record::Missed(missed) => {
-                put_struct(rare::Missed::from(missed), out)?;
+                put_struct(records::WireMissed::from(missed), out)?;
                 tag::MISSED
             }
-            Record::Exact(what) => {
-                put_struct(exact::Exact::from(what), out)?;
+            Record::ExactSettings(what) => {
+                put_struct(exact::WireExactSettings::from(what), out)?;
                 put_struct(what.knows_backward, out)?;
                 put_struct(what.starts_empty, out)?;
                 tag::EXACT
@@ -232,69 +232,69 @@ impl Encoder {
                 self.events.encode(&batch.events, &mut self.clock, out)?;
                 tag::EVENTS
             }
-            Record::Reconciled(reconciled) => {
-                put_struct(exact::Reconciled::from(reconciled), out)?;
+            Record::CounterCheck(counter_check) => {
+                put_struct(exact::WireCounterCheck::from(counter_check), out)?;
                 tag::RECONCILED
             }
-            Record::Holders(snapshot) => {
-                put_struct(holders::Holders::from(snapshot), out)?;
-                put_struct(holders::Nameless::of(snapshot), out)?;
-                put_struct(holders::Results::of(snapshot), out)?;
+            Record::Ownership(snapshot) => {
+                put_struct(owners::WireOwnership::from(snapshot), out)?;
+                put_struct(owners::WireUnnamed::new(snapshot), out)?;
+                put_struct(owners::WireAutogradOutputs::new(snapshot), out)?;
                 tag::HOLDERS
             }
             Record::Step(step) => {
                 put(out, step.step);
-                put_struct(rare::CountedBy::from(*step), out)?;
-                put_struct(step.within.map(|within| within.0), out)?;
+                put_struct(records::WireStepOrigin::from(*step), out)?;
+                put_struct(step.uncertainty.map(|within| within.0), out)?;
                 put_struct(step.is_over, out)?;
                 tag::STEP
             }
-            Record::Inherited(what) => {
-                for maker in &what.makers {
-                    self.maker_is_defined(maker)?;
+            Record::Keyframe(what) => {
+                for allocation_source in &what.allocation_sources {
+                    self.source_is_defined(allocation_source)?;
                 }
-                inherited::encode(what, &mut self.body)?;
+                keyframe::encode(what, &mut self.body)?;
                 tag::INHERITED
             }
-            Record::Triggered(what) => {
-                put_struct(inherited::Triggered::from(what), out)?;
+            Record::TriggerFired(what) => {
+                put_struct(keyframe::WireTriggerFired::from(what), out)?;
                 tag::TRIGGERED
             }
-            Record::Thrown(what) => {
+            Record::OomException(what) => {
                 if let Some(error) = &what.error {
                     error.thread.map_or(Ok(()), |t| used("thread", t.0, self.threads))?;
                     error.stack.map_or(Ok(()), |s| used("stack", s.0, self.head.stacks))?;
                 }
-                put_struct(thrown::Thrown::from(what), out)?;
+                put_struct(oom_exception::WireOomException::from(what), out)?;
                 tag::THROWN
             }
             Record::Gap(gap) => {
-                put_struct(rare::Gap::from(gap), out)?;
+                put_struct(records::WireGap::from(gap), out)?;
                 tag::GAP
             }
             Record::End(end) => {
-                put_struct(rare::End::from(end), out)?;
-                put_struct(end.totals.exact.as_ref().map(exact::EventTotals::from), out)?;
+                put_struct(records::WireEnd::from(end), out)?;
+                put_struct(end.totals.exact.as_ref().map(exact::WireEventTotals::from), out)?;
                 self.ended = true;
                 tag::END
             }
         })
     }
 
-    fn maker_is_defined(&self, maker: &Maker) -> Result<(), Rejected> {
-        match maker {
-            Maker::Site(site) => used("site", site.0, self.sites),
-            Maker::Seen { shares, .. } => {
+    fn source_is_defined(&self, allocation_source: &AllocationSource) -> Result<(), RejectedRecord> {
+        match allocation_source {
+            AllocationSource::Site(site) => used("site", site.0, self.sites),
+            AllocationSource::Observed { shares, .. } => {
                 shares.iter().filter_map(|share| share.by).try_for_each(|(thread, stack)| {
                     used("thread", thread.0, self.threads)?;
                     used("stack", stack.0, self.head.stacks)
                 })
             }
-            Maker::Before | Maker::NoEvent | Maker::Lost | Maker::NotTaken => Ok(()),
+            AllocationSource::Before | AllocationSource::NoEvent | AllocationSource::Lost | AllocationSource::NotTaken => Ok(()),
         }
     }
 
-    fn sample(&mut self, sample: &Sample) -> Result<u8, Rejected> {
+    fn sample(&mut self, sample: &StackSample) -> Result<u8, RejectedRecord> {
         for entry in &sample.threads {
             used("thread", entry.thread.0, self.threads)?;
             used("stack", entry.stack.0, self.head.stacks)?;
@@ -303,12 +303,12 @@ impl Encoder {
         Ok(self.sample.encode(&sample.threads, &mut self.body))
     }
 
-    fn define(&mut self, definition: &Definition) -> Result<u8, Rejected> {
+    fn define(&mut self, definition: &Definition) -> Result<u8, RejectedRecord> {
         let out = &mut self.body;
         let head = &mut self.head;
         match definition {
             Definition::Function(id, function) => {
-                let function = rare::Function {
+                let function = records::WireFunction {
                     name: &function.name,
                     file: &function.file,
                     first_line: function.first_line,
@@ -320,7 +320,7 @@ impl Encoder {
             }
             Definition::Frame(id, frame) => {
                 used("function", frame.function.0, head.functions)?;
-                let frame = rare::Frame { function: frame.function.0, line: frame.line };
+                let frame = records::WireFrame { function: frame.function.0, line: frame.line };
                 put_struct(frame, out)?;
                 next("frame", id.0, &mut head.frames)?;
                 Ok(tag::FRAME)
@@ -330,7 +330,7 @@ impl Encoder {
                 if let Some(parent) = node.parent {
                     used("stack", parent.0, head.stacks)?;
                 }
-                let stack = rare::Stack { parent: node.parent.map(|p| p.0), frame: node.frame.0 };
+                let stack = records::WireStack { parent: node.parent.map(|p| p.0), frame: node.frame.0 };
                 put_struct(stack, out)?;
                 next("stack", id.0, &mut head.stacks)?;
                 Ok(tag::STACK)
@@ -340,7 +340,7 @@ impl Encoder {
                 if *number >= self.threads {
                     next("thread", *number, &mut self.threads)?;
                 }
-                let thread = rare::Thread {
+                let thread = records::WireThread {
                     number: *number,
                     os_id: thread.os_id,
                     python_id: thread.python_id,
@@ -350,7 +350,7 @@ impl Encoder {
                 put_struct(thread, out)?;
                 Ok(tag::THREAD)
             }
-            Definition::Anew => Err(Rejected::Inexpressible {
+            Definition::Reset => Err(RejectedRecord::Inexpressible {
                 why: "numbers do not begin anew within a trace".to_owned(),
             }),
             Definition::Site(SiteId(number), site) => {
@@ -358,7 +358,7 @@ impl Encoder {
                 for stack in [site.stack, site.forward].into_iter().flatten() {
                     used("stack", stack.0, head.stacks)?;
                 }
-                put_struct(exact::Site::new(*number, site), out)?;
+                put_struct(exact::WireAllocationSite::new(*number, site), out)?;
                 next("site", *number, &mut self.sites)?;
                 Ok(tag::SITE)
             }
@@ -366,19 +366,19 @@ impl Encoder {
     }
 }
 
-fn put_struct(value: impl bincode::Encode, out: &mut Vec<u8>) -> Result<(), Rejected> {
+fn put_struct(value: impl bincode::Encode, out: &mut Vec<u8>) -> Result<(), RejectedRecord> {
     bincode::encode_into_std_write(value, out, bincode::config::standard())
         .map(drop)
-        .map_err(|error| Rejected::Inexpressible { why: error.to_string() })
+        .map_err(|error| RejectedRecord::Inexpressible { why: error.to_string() })
 }
 
-fn used(what: &'static str, number: u32, defined: u32) -> Result<(), Rejected> {
-    if number < defined { Ok(()) } else { Err(Rejected::Undefined { what, number }) }
+fn used(what: &'static str, number: u32, defined: u32) -> Result<(), RejectedRecord> {
+    if number < defined { Ok(()) } else { Err(RejectedRecord::Undefined { what, number }) }
 }
 
-fn next(what: &'static str, number: u32, defined: &mut u32) -> Result<(), Rejected> {
+fn next(what: &'static str, number: u32, defined: &mut u32) -> Result<(), RejectedRecord> {
     if number != *defined {
-        return Err(Rejected::OutOfOrder { what, number, next: *defined });
+        return Err(RejectedRecord::OutOfOrder { what, number, next: *defined });
     }
     *defined += 1;
     Ok(())

@@ -3,12 +3,12 @@
 //! A training loop allocates the same sizes at the same addresses from the same places in every iteration. Kept
 //! apart, each of these columns repeats itself, and the block's compression finds that; only the times do not.
 
-use super::varint::{Cursor, fold, fold_signed, put, unfold, unfold_signed};
-use super::{Clock, MAX_DEVICES, Malformed};
-use crate::model::{Arena, Change, CudaIndex, Event, FreedArena, Levels, Mark, Nanos, SiteId};
+use super::varint::{PayloadCursor, fold, fold_signed, put, unfold, unfold_signed};
+use super::{BlockClock, MAX_DEVICES, MalformedPayload};
+use crate::model::{MemoryKind, EventKind, CudaIndex, Event, AddressSpace, CounterSnapshot, DriverEvent, Nanos, SiteId};
 
 /// Events of one record: bounds what a hostile file can make a reader keep.
-pub(crate) const MOST_EVENTS: usize = 1 << 16;
+pub(crate) const MAX_EVENTS: usize = 1 << 16;
 /// Kinds, times, places, sites, addresses, sizes, levels.
 const COLUMNS: usize = 7;
 const TIMES: usize = 1;
@@ -35,7 +35,7 @@ const SAME_DEVICE: u8 = 128;
 /// Of frees of PyTorch.
 const IN_BACKWARD: u8 = 16;
 
-const UNKNOWN_KIND: Malformed = Malformed("an event of an unknown kind");
+const UNKNOWN_KIND: MalformedPayload = MalformedPayload("an event of an unknown kind");
 
 /// What the next event is told relative to.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(crate) struct EventsState {
     columns: [Vec<u8>; COLUMNS],
     address: u64,
     device: u32,
-    levels: Vec<Levels>,
+    levels: Vec<CounterSnapshot>,
 }
 
 impl EventsState {
@@ -58,11 +58,11 @@ impl EventsState {
     pub(crate) fn encode(
         &mut self,
         events: &[Event],
-        clock: &mut Clock,
+        clock: &mut BlockClock,
         out: &mut Vec<u8>,
-    ) -> Result<(), Malformed> {
-        if events.len() > MOST_EVENTS {
-            return Err(Malformed("more events than fit into one record"));
+    ) -> Result<(), MalformedPayload> {
+        if events.len() > MAX_EVENTS {
+            return Err(MalformedPayload("more events than fit into one record"));
         }
         for column in &mut self.columns {
             column.clear();
@@ -87,13 +87,13 @@ impl EventsState {
         Ok(())
     }
 
-    fn change(&mut self, change: &Change) -> Result<u8, Malformed> {
+    fn change(&mut self, change: &EventKind) -> Result<u8, MalformedPayload> {
         Ok(match *change {
-            Change::Allocated { arena, address, size, levels } => {
+            EventKind::Allocated { memory_kind, address, size, levels } => {
                 self.put_address(address);
                 put(&mut self.columns[SIZES], fold(size));
-                match arena {
-                    Arena::Torch(device) => {
+                match memory_kind {
+                    MemoryKind::Torch(device) => {
                         let same = self.put_device(device);
                         let levels = match levels {
                             Some(levels) => HAS_LEVELS | self.put_levels(device.0, levels)?,
@@ -102,39 +102,39 @@ impl EventsState {
                         ALLOCATED_TORCH | same | levels
                     }
                     _ if levels.is_some() => {
-                        return Err(Malformed(
+                        return Err(MalformedPayload(
                             "PyTorch's counters with memory that is not its own",
                         ));
                     }
                     other => {
-                        put_arena(&mut self.columns[PLACES], other);
+                        put_memory_kind(&mut self.columns[PLACES], other);
                         ALLOCATED
                     }
                 }
             }
-            Change::Freed { arena: FreedArena::Torch, address, in_backward } => {
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address, in_backward } => {
                 self.put_address(address);
                 FREED_TORCH | if in_backward { IN_BACKWARD } else { 0 }
             }
-            Change::Freed { in_backward: true, .. } => {
-                return Err(Malformed("memory that is not PyTorch's, freed by its engine"));
+            EventKind::Freed { in_backward: true, .. } => {
+                return Err(MalformedPayload("memory that is not PyTorch's, freed by its engine"));
             }
-            Change::Freed { arena, address, .. } => {
+            EventKind::Freed { memory_kind, address, .. } => {
                 self.put_address(address);
-                self.columns[PLACES].push(freed_code(arena));
+                self.columns[PLACES].push(freed_code(memory_kind));
                 FREED
             }
-            Change::Failed { arena, size, code } => {
-                put_arena(&mut self.columns[PLACES], arena);
+            EventKind::Failed { memory_kind, size, code } => {
+                put_memory_kind(&mut self.columns[PLACES], memory_kind);
                 put(&mut self.columns[PLACES], code.into());
                 put(&mut self.columns[SIZES], fold(size));
                 FAILED
             }
-            Change::Marked(mark) => {
+            EventKind::Marked(mark) => {
                 self.columns[PLACES].push(match mark {
-                    Mark::ContextCreated => 0,
-                    Mark::ModuleLoaded => 1,
-                    Mark::LibraryLoaded => 2,
+                    DriverEvent::ContextCreated => 0,
+                    DriverEvent::ModuleLoaded => 1,
+                    DriverEvent::LibraryLoaded => 2,
                 });
                 MARKED
             }
@@ -156,7 +156,7 @@ impl EventsState {
         0
     }
 
-    fn put_levels(&mut self, device: u32, now: Levels) -> Result<u8, Malformed> {
+    fn put_levels(&mut self, device: u32, now: CounterSnapshot) -> Result<u8, MalformedPayload> {
         let before = *self.levels_of(device)?;
         let column = &mut self.columns[LEVELS];
         put(column, fold_signed(now.allocated.wrapping_sub(before.allocated)));
@@ -176,13 +176,13 @@ impl EventsState {
         Ok(flags)
     }
 
-    fn levels_of(&mut self, device: u32) -> Result<&mut Levels, Malformed> {
+    fn levels_of(&mut self, device: u32) -> Result<&mut CounterSnapshot, MalformedPayload> {
         let index = device as usize;
         if index >= MAX_DEVICES {
-            return Err(Malformed("more devices than a trace may have"));
+            return Err(MalformedPayload("more devices than a trace may have"));
         }
         if index >= self.levels.len() {
-            self.levels.resize(index + 1, Levels::default());
+            self.levels.resize(index + 1, CounterSnapshot::default());
         }
         Ok(&mut self.levels[index])
     }
@@ -190,23 +190,23 @@ impl EventsState {
     /// Replaces `events` by those that `from` holds; `site` gives the reader's number for the file's.
     pub(crate) fn decode(
         &mut self,
-        from: &mut Cursor<'_>,
-        clock: &mut Clock,
+        from: &mut PayloadCursor<'_>,
+        clock: &mut BlockClock,
         events: &mut Vec<Event>,
         site: impl Fn(u32) -> Option<u32>,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), MalformedPayload> {
         events.clear();
         let count = usize::try_from(from.number()?).unwrap_or(usize::MAX);
-        if count > MOST_EVENTS {
-            return Err(Malformed("more events than fit into one record"));
+        if count > MAX_EVENTS {
+            return Err(MalformedPayload("more events than fit into one record"));
         }
         let mut lengths = [count; COLUMNS];
         for length in &mut lengths[1..] {
             *length = usize::try_from(from.number()?).unwrap_or(usize::MAX);
         }
-        let mut columns = [Cursor(&[]); COLUMNS];
+        let mut columns = [PayloadCursor(&[]); COLUMNS];
         for (column, length) in columns.iter_mut().zip(lengths) {
-            *column = Cursor(from.bytes(length)?);
+            *column = PayloadCursor(from.bytes(length)?);
         }
         let kinds = columns[0].0;
         for &kind in kinds {
@@ -224,8 +224,8 @@ impl EventsState {
     fn read_change(
         &mut self,
         kind: u8,
-        columns: &mut [Cursor<'_>; COLUMNS],
-    ) -> Result<Change, Malformed> {
+        columns: &mut [PayloadCursor<'_>; COLUMNS],
+    ) -> Result<EventKind, MalformedPayload> {
         Ok(match kind & CHANGE {
             ALLOCATED_TORCH => {
                 let address = self.address(columns)?;
@@ -238,44 +238,44 @@ impl EventsState {
                     0 => None,
                     _ => Some(self.read_levels(device, kind, &mut columns[LEVELS])?),
                 };
-                let arena = Arena::Torch(CudaIndex(device));
-                Change::Allocated { arena, address, size, levels }
+                let memory_kind = MemoryKind::Torch(CudaIndex(device));
+                EventKind::Allocated { memory_kind, address, size, levels }
             }
             ALLOCATED => {
                 let address = self.address(columns)?;
                 let size = unfold(columns[SIZES].number()?);
-                let arena = arena(&mut columns[PLACES])?;
-                Change::Allocated { arena, address, size, levels: None }
+                let memory_kind = get_memory_kind(&mut columns[PLACES])?;
+                EventKind::Allocated { memory_kind, address, size, levels: None }
             }
             FREED_TORCH => {
                 let in_backward = kind & IN_BACKWARD != 0;
-                Change::Freed {
-                    arena: FreedArena::Torch,
+                EventKind::Freed {
+                    memory_kind: AddressSpace::Torch,
                     address: self.address(columns)?,
                     in_backward,
                 }
             }
             FREED => {
                 let address = self.address(columns)?;
-                let arena = freed(columns[PLACES].byte()?)?;
-                Change::Freed { arena, address, in_backward: false }
+                let memory_kind = freed(columns[PLACES].byte()?)?;
+                EventKind::Freed { memory_kind, address, in_backward: false }
             }
             FAILED => {
-                let arena = arena(&mut columns[PLACES])?;
+                let memory_kind = get_memory_kind(&mut columns[PLACES])?;
                 let code = columns[PLACES].number32()?;
-                Change::Failed { arena, size: unfold(columns[SIZES].number()?), code }
+                EventKind::Failed { memory_kind, size: unfold(columns[SIZES].number()?), code }
             }
-            MARKED => Change::Marked(match columns[PLACES].byte()? {
-                0 => Mark::ContextCreated,
-                1 => Mark::ModuleLoaded,
-                2 => Mark::LibraryLoaded,
+            MARKED => EventKind::Marked(match columns[PLACES].byte()? {
+                0 => DriverEvent::ContextCreated,
+                1 => DriverEvent::ModuleLoaded,
+                2 => DriverEvent::LibraryLoaded,
                 _ => return Err(UNKNOWN_KIND),
             }),
             _ => return Err(UNKNOWN_KIND),
         })
     }
 
-    fn address(&mut self, columns: &mut [Cursor<'_>; COLUMNS]) -> Result<u64, Malformed> {
+    fn address(&mut self, columns: &mut [PayloadCursor<'_>; COLUMNS]) -> Result<u64, MalformedPayload> {
         let delta = unfold_signed(columns[ADDRESSES].number()?);
         self.address = self.address.wrapping_add(delta as u64);
         Ok(self.address)
@@ -285,12 +285,12 @@ impl EventsState {
         &mut self,
         device: u32,
         kind: u8,
-        column: &mut Cursor<'_>,
-    ) -> Result<Levels, Malformed> {
+        column: &mut PayloadCursor<'_>,
+    ) -> Result<CounterSnapshot, MalformedPayload> {
         let before = *self.levels_of(device)?;
         let mut next = || column.number().map(unfold_signed);
         let allocated = before.allocated.wrapping_add(next()?);
-        let mut now = Levels {
+        let mut now = CounterSnapshot {
             allocated,
             peak: before.peak.max(allocated),
             reserved: before.reserved,
@@ -309,14 +309,14 @@ impl EventsState {
 }
 
 /// A byte for the kind, and where there may be a device, 0 or its number plus 1.
-pub(super) fn put_arena(out: &mut Vec<u8>, arena: Arena) {
-    let (code, device) = match arena {
-        Arena::Torch(device) => (0, Some(Some(device))),
-        Arena::Driver(device) => (1, Some(device)),
-        Arena::Physical(device) => (2, Some(device)),
-        Arena::Mapping => (3, None),
-        Arena::Managed => (4, None),
-        Arena::PinnedHost => (5, None),
+pub(super) fn put_memory_kind(out: &mut Vec<u8>, memory_kind: MemoryKind) {
+    let (code, device) = match memory_kind {
+        MemoryKind::Torch(device) => (0, Some(Some(device))),
+        MemoryKind::Driver(device) => (1, Some(device)),
+        MemoryKind::Physical(device) => (2, Some(device)),
+        MemoryKind::Mapping => (3, None),
+        MemoryKind::Managed => (4, None),
+        MemoryKind::PinnedHost => (5, None),
     };
     out.push(code);
     if let Some(device) = device {
@@ -324,41 +324,41 @@ pub(super) fn put_arena(out: &mut Vec<u8>, arena: Arena) {
     }
 }
 
-pub(super) fn arena(from: &mut Cursor<'_>) -> Result<Arena, Malformed> {
+pub(super) fn get_memory_kind(from: &mut PayloadCursor<'_>) -> Result<MemoryKind, MalformedPayload> {
     let code = from.byte()?;
-    let mut device = || -> Result<Option<CudaIndex>, Malformed> {
+    let mut device = || -> Result<Option<CudaIndex>, MalformedPayload> {
         let number = from.number()?;
-        let index = |n: u64| u32::try_from(n).map_err(|_| Malformed("a device beyond all numbers"));
+        let index = |n: u64| u32::try_from(n).map_err(|_| MalformedPayload("a device beyond all numbers"));
         number.checked_sub(1).map(index).transpose().map(|index| index.map(CudaIndex))
     };
     Ok(match code {
-        0 => Arena::Torch(device()?.ok_or(UNKNOWN_KIND)?),
-        1 => Arena::Driver(device()?),
-        2 => Arena::Physical(device()?),
-        3 => Arena::Mapping,
-        4 => Arena::Managed,
-        5 => Arena::PinnedHost,
+        0 => MemoryKind::Torch(device()?.ok_or(UNKNOWN_KIND)?),
+        1 => MemoryKind::Driver(device()?),
+        2 => MemoryKind::Physical(device()?),
+        3 => MemoryKind::Mapping,
+        4 => MemoryKind::Managed,
+        5 => MemoryKind::PinnedHost,
         _ => return Err(UNKNOWN_KIND),
     })
 }
 
-fn freed_code(arena: FreedArena) -> u8 {
-    match arena {
-        FreedArena::Torch => 0,
-        FreedArena::Driver => 1,
-        FreedArena::Physical => 2,
-        FreedArena::Mapping => 3,
-        FreedArena::PinnedHost => 5,
+fn freed_code(memory_kind: AddressSpace) -> u8 {
+    match memory_kind {
+        AddressSpace::Torch => 0,
+        AddressSpace::Driver => 1,
+        AddressSpace::Physical => 2,
+        AddressSpace::Mapping => 3,
+        AddressSpace::PinnedHost => 5,
     }
 }
 
-fn freed(code: u8) -> Result<FreedArena, Malformed> {
+fn freed(code: u8) -> Result<AddressSpace, MalformedPayload> {
     Ok(match code {
-        0 => FreedArena::Torch,
-        1 => FreedArena::Driver,
-        2 => FreedArena::Physical,
-        3 => FreedArena::Mapping,
-        5 => FreedArena::PinnedHost,
+        0 => AddressSpace::Torch,
+        1 => AddressSpace::Driver,
+        2 => AddressSpace::Physical,
+        3 => AddressSpace::Mapping,
+        5 => AddressSpace::PinnedHost,
         _ => return Err(UNKNOWN_KIND),
     })
 }
@@ -370,31 +370,31 @@ mod tests {
 
     /// An event of every kind.
     fn events() -> Vec<Event> {
-        let torch = |device| Arena::Torch(CudaIndex(device));
+        let torch = |device| MemoryKind::Torch(CudaIndex(device));
         let levels =
-            |allocated, peak, reserved, active| Some(Levels { allocated, peak, reserved, active });
+            |allocated, peak, reserved, active| Some(CounterSnapshot { allocated, peak, reserved, active });
         let allocated =
-            |arena, address, size, levels| Change::Allocated { arena, address, size, levels };
+            |memory_kind, address, size, levels| EventKind::Allocated { memory_kind, address, size, levels };
         let changes = [
             allocated(torch(0), 0x7f00_0000_0000, 1000, levels(1024, 1024, 2 << 20, 1024)),
             allocated(torch(1), 0x7f00_0000_0200, 512, None),
             allocated(torch(0), u64::MAX, u64::MAX, levels(i64::MIN, i64::MAX, -1, 7)),
-            Change::Freed { arena: FreedArena::Torch, address: 0, in_backward: false },
-            Change::Freed { arena: FreedArena::Torch, address: 512, in_backward: true },
-            allocated(Arena::Driver(None), 4096, 77, None),
-            allocated(Arena::Driver(Some(CudaIndex(3))), 4096, 77, None),
-            allocated(Arena::Physical(Some(CudaIndex(0))), 12, 2 << 20, None),
-            allocated(Arena::Mapping, 1 << 40, 2 << 20, None),
-            allocated(Arena::Managed, 5, 6, None),
-            allocated(Arena::PinnedHost, 5, 6, None),
-            Change::Freed { arena: FreedArena::Driver, address: 4096, in_backward: false },
-            Change::Freed { arena: FreedArena::Physical, address: 12, in_backward: false },
-            Change::Freed { arena: FreedArena::Mapping, address: 1 << 40, in_backward: false },
-            Change::Freed { arena: FreedArena::PinnedHost, address: 5, in_backward: false },
-            Change::Failed { arena: torch(1), size: 1 << 50, code: 2 },
-            Change::Marked(Mark::ContextCreated),
-            Change::Marked(Mark::ModuleLoaded),
-            Change::Marked(Mark::LibraryLoaded),
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address: 0, in_backward: false },
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address: 512, in_backward: true },
+            allocated(MemoryKind::Driver(None), 4096, 77, None),
+            allocated(MemoryKind::Driver(Some(CudaIndex(3))), 4096, 77, None),
+            allocated(MemoryKind::Physical(Some(CudaIndex(0))), 12, 2 << 20, None),
+            allocated(MemoryKind::Mapping, 1 << 40, 2 << 20, None),
+            allocated(MemoryKind::Managed, 5, 6, None),
+            allocated(MemoryKind::PinnedHost, 5, 6, None),
+            EventKind::Freed { memory_kind: AddressSpace::Driver, address: 4096, in_backward: false },
+            EventKind::Freed { memory_kind: AddressSpace::Physical, address: 12, in_backward: false },
+            EventKind::Freed { memory_kind: AddressSpace::Mapping, address: 1 << 40, in_backward: false },
+            EventKind::Freed { memory_kind: AddressSpace::PinnedHost, address: 5, in_backward: false },
+            EventKind::Failed { memory_kind: torch(1), size: 1 << 50, code: 2 },
+            EventKind::Marked(DriverEvent::ContextCreated),
+            EventKind::Marked(DriverEvent::ModuleLoaded),
+            EventKind::Marked(DriverEvent::LibraryLoaded),
         ];
         changes
             .into_iter()
@@ -407,7 +407,7 @@ mod tests {
             .collect()
     }
 
-    fn encoded(state: &mut EventsState, clock: &mut Clock, events: &[Event]) -> Vec<u8> {
+    fn encoded(state: &mut EventsState, clock: &mut BlockClock, events: &[Event]) -> Vec<u8> {
         let mut bytes = Vec::new();
         state.encode(events, clock, &mut bytes).unwrap();
         bytes
@@ -415,30 +415,30 @@ mod tests {
 
     fn decoded(
         state: &mut EventsState,
-        clock: &mut Clock,
+        clock: &mut BlockClock,
         bytes: &[u8],
-    ) -> Result<Vec<Event>, Malformed> {
+    ) -> Result<Vec<Event>, MalformedPayload> {
         let mut events = Vec::new();
-        state.decode(&mut Cursor(bytes), clock, &mut events, Some).map(|()| events)
+        state.decode(&mut PayloadCursor(bytes), clock, &mut events, Some).map(|()| events)
     }
 
     #[test]
     fn every_event_reads_back_a_second_time_too() {
         let (mut write, mut read) = (EventsState::default(), EventsState::default());
-        let mut clocks = [Clock::default(); 2];
+        let mut clocks = [BlockClock::default(); 2];
         for _ in 0..2 {
             let bytes = encoded(&mut write, &mut clocks[0], &events());
             assert_eq!(decoded(&mut read, &mut clocks[1], &bytes), Ok(events()));
         }
     }
 
-    fn read_anew(bytes: &[u8]) -> Result<Vec<Event>, Malformed> {
-        decoded(&mut EventsState::default(), &mut Clock::default(), bytes)
+    fn read_anew(bytes: &[u8]) -> Result<Vec<Event>, MalformedPayload> {
+        decoded(&mut EventsState::default(), &mut BlockClock::default(), bytes)
     }
 
     #[test]
     fn what_breaks_off_is_refused() {
-        let bytes = encoded(&mut EventsState::default(), &mut Clock::default(), &events());
+        let bytes = encoded(&mut EventsState::default(), &mut BlockClock::default(), &events());
         for length in 0..bytes.len() {
             assert!(read_anew(&bytes[..length]).is_err(), "{length}");
         }
@@ -450,13 +450,13 @@ mod tests {
         fn altered_bytes_are_refused_or_read_as_events(
             edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         ) {
-            let mut bytes = encoded(&mut EventsState::default(), &mut Clock::default(), &events());
+            let mut bytes = encoded(&mut EventsState::default(), &mut BlockClock::default(), &events());
             for (at, byte) in edits {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
             }
             if let Ok(events) = read_anew(&bytes) {
-                let again = encoded(&mut EventsState::default(), &mut Clock::default(), &events);
+                let again = encoded(&mut EventsState::default(), &mut BlockClock::default(), &events);
                 prop_assert_eq!(read_anew(&again), Ok(events));
             }
         }

@@ -4,12 +4,12 @@
 
 use bincode::{BorrowDecode, Decode, Encode};
 
-use super::Malformed;
+use super::MalformedPayload;
 use crate::model;
 
 /// A place that allocates. Written with its number, the next one.
 #[derive(Encode, BorrowDecode)]
-pub(crate) struct Site<'a> {
+pub(crate) struct WireAllocationSite<'a> {
     pub(crate) number: u32,
     pub(crate) thread: u32,
     pub(crate) stack: Option<u32>,
@@ -30,11 +30,11 @@ const SOURCES: [model::StackSource; 7] = [
     model::StackSource::Sampled,
 ];
 
-impl<'a> Site<'a> {
+impl<'a> WireAllocationSite<'a> {
     /// `site` with its number.
-    pub(crate) fn new(number: u32, site: &'a model::Site) -> Self {
+    pub(crate) fn new(number: u32, site: &'a model::AllocationSite) -> Self {
         let source = SOURCES.iter().position(|&s| s == site.source);
-        Site {
+        WireAllocationSite {
             number,
             thread: site.thread.0,
             stack: site.stack.map(|s| s.0),
@@ -51,12 +51,12 @@ impl<'a> Site<'a> {
         thread: model::ThreadId,
         stack: Option<model::StackId>,
         forward: Option<model::StackId>,
-    ) -> Result<model::Site, Malformed> {
+    ) -> Result<model::AllocationSite, MalformedPayload> {
         let source = SOURCES.get(usize::from(self.source));
-        Ok(model::Site {
+        Ok(model::AllocationSite {
             thread,
             stack,
-            source: *source.ok_or(Malformed("a stack come by in an unknown way"))?,
+            source: *source.ok_or(MalformedPayload("a stack come by in an unknown way"))?,
             truncated: self.truncated,
             node: self.node.map(Into::into),
             forward,
@@ -65,23 +65,23 @@ impl<'a> Site<'a> {
 }
 
 #[derive(Encode, BorrowDecode)]
-enum Way {
+enum WireProbeBackend {
     UprobeMulti,
     PerfUprobes,
     PerfSamples,
 }
 
 #[derive(Encode, BorrowDecode)]
-enum Frees {
+enum WireFreeTracking {
     Events,
     Stacks,
-    Maps,
+    Snapshots,
 }
 
 #[derive(Encode, BorrowDecode)]
-pub(crate) struct Exact<'a> {
-    way: Way,
-    frees: Frees,
+pub(crate) struct WireExactSettings<'a> {
+    backend: WireProbeBackend,
+    frees: WireFreeTracking,
     stacks_from: u64,
     stacks_every: u64,
     backward_lines: bool,
@@ -89,18 +89,18 @@ pub(crate) struct Exact<'a> {
     uncovered: Vec<&'a str>,
 }
 
-impl<'a> From<&'a model::Exact> for Exact<'a> {
-    fn from(exact: &'a model::Exact) -> Self {
-        Exact {
-            way: match exact.way {
-                model::ExactWay::UprobeMulti => Way::UprobeMulti,
-                model::ExactWay::PerfUprobes => Way::PerfUprobes,
-                model::ExactWay::PerfSamples => Way::PerfSamples,
+impl<'a> From<&'a model::ExactSettings> for WireExactSettings<'a> {
+    fn from(exact: &'a model::ExactSettings) -> Self {
+        WireExactSettings {
+            backend: match exact.backend {
+                model::ProbeBackend::UprobeMulti => WireProbeBackend::UprobeMulti,
+                model::ProbeBackend::PerfUprobes => WireProbeBackend::PerfUprobes,
+                model::ProbeBackend::PerfSamples => WireProbeBackend::PerfSamples,
             },
             frees: match exact.frees {
-                model::Frees::Events => Frees::Events,
-                model::Frees::Stacks => Frees::Stacks,
-                model::Frees::Maps => Frees::Maps,
+                model::FreeTracking::Events => WireFreeTracking::Events,
+                model::FreeTracking::Stacks => WireFreeTracking::Stacks,
+                model::FreeTracking::Snapshots => WireFreeTracking::Snapshots,
             },
             stacks_from: exact.stacks_from,
             stacks_every: exact.stacks_every,
@@ -111,25 +111,25 @@ impl<'a> From<&'a model::Exact> for Exact<'a> {
     }
 }
 
-impl Exact<'_> {
+impl WireExactSettings<'_> {
     /// The record this stands for; the last two fields follow it, in files that have them.
     pub(crate) fn at(
         self,
         time: model::Nanos,
         knows_backward: bool,
         starts_empty: bool,
-    ) -> model::Exact {
-        model::Exact {
+    ) -> model::ExactSettings {
+        model::ExactSettings {
             time,
-            way: match self.way {
-                Way::UprobeMulti => model::ExactWay::UprobeMulti,
-                Way::PerfUprobes => model::ExactWay::PerfUprobes,
-                Way::PerfSamples => model::ExactWay::PerfSamples,
+            backend: match self.backend {
+                WireProbeBackend::UprobeMulti => model::ProbeBackend::UprobeMulti,
+                WireProbeBackend::PerfUprobes => model::ProbeBackend::PerfUprobes,
+                WireProbeBackend::PerfSamples => model::ProbeBackend::PerfSamples,
             },
             frees: match self.frees {
-                Frees::Events => model::Frees::Events,
-                Frees::Stacks => model::Frees::Stacks,
-                Frees::Maps => model::Frees::Maps,
+                WireFreeTracking::Events => model::FreeTracking::Events,
+                WireFreeTracking::Stacks => model::FreeTracking::Stacks,
+                WireFreeTracking::Snapshots => model::FreeTracking::Snapshots,
             },
             stacks_from: self.stacks_from,
             stacks_every: self.stacks_every,
@@ -143,28 +143,28 @@ impl Exact<'_> {
 }
 
 #[derive(Encode, Decode)]
-pub(crate) struct Reconciled {
+pub(crate) struct WireCounterCheck {
     device: u32,
     allocations: i64,
     frees: Option<i64>,
     requested: i64,
 }
 
-impl From<&model::Reconciled> for Reconciled {
-    fn from(reconciled: &model::Reconciled) -> Self {
-        Reconciled {
-            device: reconciled.device.0,
-            allocations: reconciled.allocations,
-            frees: reconciled.frees,
-            requested: reconciled.requested,
+impl From<&model::CounterCheck> for WireCounterCheck {
+    fn from(counter_check: &model::CounterCheck) -> Self {
+        WireCounterCheck {
+            device: counter_check.device.0,
+            allocations: counter_check.allocations,
+            frees: counter_check.frees,
+            requested: counter_check.requested,
         }
     }
 }
 
-impl Reconciled {
+impl WireCounterCheck {
     /// The record this stands for.
-    pub(crate) fn at(self, time: model::Nanos) -> model::Reconciled {
-        model::Reconciled {
+    pub(crate) fn at(self, time: model::Nanos) -> model::CounterCheck {
+        model::CounterCheck {
             time,
             device: model::CudaIndex(self.device),
             allocations: self.allocations,
@@ -176,7 +176,7 @@ impl Reconciled {
 
 /// Follows the fields of the end, as an option.
 #[derive(Encode, Decode)]
-pub(crate) struct EventTotals {
+pub(crate) struct WireEventTotals {
     allocations: u64,
     frees: u64,
     lost: u64,
@@ -187,9 +187,9 @@ pub(crate) struct EventTotals {
     no_python: u64,
 }
 
-impl From<&model::EventTotals> for EventTotals {
+impl From<&model::EventTotals> for WireEventTotals {
     fn from(totals: &model::EventTotals) -> Self {
-        EventTotals {
+        WireEventTotals {
             allocations: totals.allocations,
             frees: totals.frees,
             lost: totals.lost,
@@ -202,8 +202,8 @@ impl From<&model::EventTotals> for EventTotals {
     }
 }
 
-impl From<EventTotals> for model::EventTotals {
-    fn from(totals: EventTotals) -> Self {
+impl From<WireEventTotals> for model::EventTotals {
+    fn from(totals: WireEventTotals) -> Self {
         model::EventTotals {
             allocations: totals.allocations,
             frees: totals.frees,

@@ -1,6 +1,6 @@
 //! Format version 1: frozen. What stands here must go on reading the files written by it.
 //!
-//! Start reading at [`encode::Encoder`]; the prose is in [`crate::trace`].
+//! Start reading at [`encode::RecordEncoder`]; the prose is in [`crate::trace`].
 
 pub(crate) mod blocks;
 pub(crate) mod counters;
@@ -8,11 +8,11 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod events;
 pub(crate) mod exact;
-pub(crate) mod holders;
-pub(crate) mod inherited;
-pub(crate) mod rare;
+pub(crate) mod owners;
+pub(crate) mod keyframe;
+pub(crate) mod records;
 pub(crate) mod sample;
-pub(crate) mod thrown;
+pub(crate) mod oom_exception;
 pub(crate) mod varint;
 
 /// Number of this version in a file's head.
@@ -59,25 +59,25 @@ pub(crate) fn most_blocks(file: u64) -> usize {
 }
 
 /// More than that.
-pub(crate) const TOO_MANY_BLOCKS: Malformed =
-    Malformed("it has more blocks of memory than a file of this size may have");
+pub(crate) const TOO_MANY_BLOCKS: MalformedPayload =
+    MalformedPayload("it has more blocks of memory than a file of this size may have");
 
 /// A payload that does not follow the format; says in which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub(crate) struct MalformedPayload(pub(crate) &'static str);
 
 /// Times inside a block: each relative to the one before, a sample's to the one expected.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Clock {
+pub(crate) struct BlockClock {
     last: u64,
     expected_sample: Option<u64>,
     period: u64,
 }
 
-impl Clock {
+impl BlockClock {
     /// The clock at a block's start: `last` and `period` as its head says, in nanoseconds.
     pub(crate) fn new(last: u64, period: u64) -> Self {
-        Clock { last, expected_sample: None, period }
+        BlockClock { last, expected_sample: None, period }
     }
 
     /// The last time seen.
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn every_time_reads_back_even_out_of_order() {
-        let mut write = Clock::new(7, 5_000_000);
+        let mut write = BlockClock::new(7, 5_000_000);
         let mut read = write;
         for (i, time) in [10, 5_000_010, 3, u64::MAX, 0, 1 << 63].into_iter().enumerate() {
             if i % 2 == 0 {

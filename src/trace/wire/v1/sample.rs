@@ -1,8 +1,8 @@
 //! Samples: written whole once per block, then as what changed since the one before.
 
-use super::varint::{Cursor, put, unzigzag, zigzag};
-use super::{Malformed, tag};
-use crate::model::{Activity, StackId, ThreadId, ThreadSample};
+use super::varint::{PayloadCursor, put, unzigzag, zigzag};
+use super::{MalformedPayload, tag};
+use crate::model::{ThreadActivity, StackId, ThreadId, ThreadSample};
 
 /// So many threads may be unknown to a reader because a damaged block described them.
 const LOST: usize = 1 << 16;
@@ -66,13 +66,13 @@ impl SampleState {
     pub(crate) fn decode(
         &mut self,
         tag: u8,
-        from: &mut Cursor<'_>,
+        from: &mut PayloadCursor<'_>,
         known: usize,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), MalformedPayload> {
         match tag {
             tag::SAMPLE => self.decode_all(from, known)?,
             _ if !self.any => {
-                return Err(Malformed("a sample refers to one before, and there is none"));
+                return Err(MalformedPayload("a sample refers to one before, and there is none"));
             }
             tag::SAMPLE_CHANGED => self.decode_changes(from)?,
             _ => {}
@@ -81,21 +81,21 @@ impl SampleState {
         Ok(())
     }
 
-    fn decode_all(&mut self, from: &mut Cursor<'_>, known: usize) -> Result<(), Malformed> {
+    fn decode_all(&mut self, from: &mut PayloadCursor<'_>, known: usize) -> Result<(), MalformedPayload> {
         self.threads.clear();
         let mut thread = 0i64;
         for n in 0..from.number()? {
             if n >= (known + LOST) as u64 {
-                return Err(Malformed("a sample has more threads than were described"));
+                return Err(MalformedPayload("a sample has more threads than were described"));
             }
             thread = thread.wrapping_add(unzigzag(from.number()?));
             let number = u32::try_from(thread)
-                .map_err(|_| Malformed("a thread's number is out of range"))?;
+                .map_err(|_| MalformedPayload("a thread's number is out of range"))?;
             let mut entry = ThreadSample {
                 thread: ThreadId(number),
                 stack: StackId(from.number32()?),
                 gil: false,
-                activity: Activity::Unknown,
+                activity: ThreadActivity::Unknown,
             };
             set_flags(&mut entry, from.byte()?)?;
             self.threads.push(entry);
@@ -103,16 +103,16 @@ impl SampleState {
         Ok(())
     }
 
-    fn decode_changes(&mut self, from: &mut Cursor<'_>) -> Result<(), Malformed> {
+    fn decode_changes(&mut self, from: &mut PayloadCursor<'_>) -> Result<(), MalformedPayload> {
         let mut rest = self.threads.iter_mut();
         for _ in 0..from.number()? {
             let skip = usize::try_from(from.number()?).unwrap_or(usize::MAX);
             let entry = rest
                 .nth(skip)
-                .ok_or(Malformed("a sample changes a thread that it does not have"))?;
+                .ok_or(MalformedPayload("a sample changes a thread that it does not have"))?;
             let stack = i64::from(entry.stack.0).wrapping_add(unzigzag(from.number()?));
             entry.stack = StackId(
-                u32::try_from(stack).map_err(|_| Malformed("a stack's number is out of range"))?,
+                u32::try_from(stack).map_err(|_| MalformedPayload("a stack's number is out of range"))?,
             );
             set_flags(entry, from.byte()?)?;
         }
@@ -134,20 +134,20 @@ fn encode_all(threads: &[ThreadSample], out: &mut Vec<u8>) {
 
 fn flags(entry: &ThreadSample) -> u8 {
     let activity = match entry.activity {
-        Activity::Active => 0,
-        Activity::Idle => 1,
-        Activity::Unknown => 2,
+        ThreadActivity::Active => 0,
+        ThreadActivity::Idle => 1,
+        ThreadActivity::Unknown => 2,
     };
     u8::from(entry.gil) | activity << 1
 }
 
-fn set_flags(entry: &mut ThreadSample, flags: u8) -> Result<(), Malformed> {
+fn set_flags(entry: &mut ThreadSample, flags: u8) -> Result<(), MalformedPayload> {
     entry.gil = flags & 1 != 0;
     entry.activity = match flags >> 1 {
-        0 => Activity::Active,
-        1 => Activity::Idle,
-        2 => Activity::Unknown,
-        _ => return Err(Malformed("a thread's flags are unknown")),
+        0 => ThreadActivity::Active,
+        1 => ThreadActivity::Idle,
+        2 => ThreadActivity::Unknown,
+        _ => return Err(MalformedPayload("a thread's flags are unknown")),
     };
     Ok(())
 }
@@ -163,7 +163,7 @@ mod tests {
                 thread: ThreadId(thread),
                 stack: StackId(stack),
                 gil,
-                activity: [Activity::Active, Activity::Idle, Activity::Unknown]
+                activity: [ThreadActivity::Active, ThreadActivity::Idle, ThreadActivity::Unknown]
                     [usize::from(activity)],
             },
         );
@@ -177,7 +177,7 @@ mod tests {
             for sample in samples {
                 let mut bytes = Vec::new();
                 let tag = write.encode(&sample, &mut bytes);
-                let mut cursor = Cursor(&bytes);
+                let mut cursor = PayloadCursor(&bytes);
                 prop_assert_eq!(read.decode(tag, &mut cursor, 4), Ok(()));
                 prop_assert_eq!(read.threads(), &sample[..]);
                 prop_assert!(cursor.is_empty());

@@ -1,9 +1,9 @@
 //! Numbers in bincode's variable-length form, read and written without going through its traits.
 //!
-//! The hot records (samples, counters, block maps) are sequences of such numbers. A test holds this
+//! The hot records (samples, counters, snapshots) are sequences of such numbers. A test holds this
 //! file to bincode's own encoding.
 
-use super::Malformed;
+use super::MalformedPayload;
 
 /// Small numbers for small magnitudes of either sign: 0, -1, 1, -2 become 0, 1, 2, 3.
 pub(crate) fn zigzag(value: i64) -> u64 {
@@ -55,9 +55,9 @@ pub(crate) fn put(out: &mut Vec<u8>, value: u64) {
 
 /// What is left to read of a payload.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
+pub(crate) struct PayloadCursor<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Cursor<'a> {
+impl<'a> PayloadCursor<'a> {
     /// Whether nothing is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -69,46 +69,46 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `length` bytes.
-    pub(crate) fn bytes(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn bytes(&mut self, length: usize) -> Result<&'a [u8], MalformedPayload> {
         let (head, tail) = self
             .0
             .split_at_checked(length)
-            .ok_or(Malformed("a record is longer than its block"))?;
+            .ok_or(MalformedPayload("a record is longer than its block"))?;
         self.0 = tail;
         Ok(head)
     }
 
     /// The next byte.
-    pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn byte(&mut self) -> Result<u8, MalformedPayload> {
         let (&first, tail) = self.0.split_first().ok_or(ENDED)?;
         self.0 = tail;
         Ok(first)
     }
 
     /// The next number.
-    pub(crate) fn number(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn number(&mut self) -> Result<u64, MalformedPayload> {
         match self.byte()? {
             small @ 0..=250 => Ok(u64::from(small)),
             251 => Ok(u64::from(u16::from_le_bytes(self.array()?))),
             252 => Ok(u64::from(u32::from_le_bytes(self.array()?))),
             253 => Ok(u64::from_le_bytes(self.array()?)),
-            _ => Err(Malformed("a number is wider than 64 bits")),
+            _ => Err(MalformedPayload("a number is wider than 64 bits")),
         }
     }
 
     /// The next number, which has to fit 32 bits.
-    pub(crate) fn number32(&mut self) -> Result<u32, Malformed> {
-        u32::try_from(self.number()?).map_err(|_| Malformed("a number is wider than 32 bits"))
+    pub(crate) fn number32(&mut self) -> Result<u32, MalformedPayload> {
+        u32::try_from(self.number()?).map_err(|_| MalformedPayload("a number is wider than 32 bits"))
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedPayload> {
         let (head, tail) = self.0.split_first_chunk::<N>().ok_or(ENDED)?;
         self.0 = tail;
         Ok(*head)
     }
 }
 
-const ENDED: Malformed = Malformed("a record ends in the middle of a number");
+const ENDED: MalformedPayload = MalformedPayload("a record ends in the middle of a number");
 
 #[cfg(test)]
 mod tests {
@@ -126,9 +126,9 @@ mod tests {
             put(&mut bytes, value);
             let theirs = bincode::encode_to_vec(value, bincode::config::standard()).unwrap();
             prop_assert_eq!(&bytes, &theirs);
-            prop_assert_eq!(Cursor(&bytes).number(), Ok(value));
+            prop_assert_eq!(PayloadCursor(&bytes).number(), Ok(value));
             bytes.pop();
-            prop_assert!(Cursor(&bytes).number().is_err());
+            prop_assert!(PayloadCursor(&bytes).number().is_err());
         }
 
         #[test]

@@ -1,0 +1,160 @@
+//! The period of training, found in the allocator's counters: after how many allocations the same levels come again.
+//!
+//! A steady training loop makes the same allocations in every iteration. So what the counters say after so many
+//! allocations, they say again one period of allocations later, to the byte; and no shorter distance does that.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{MemoryKind, EventKind, CudaIndex, Metric, Nanos, Pool, Record, RecordSink, TrainingStep};
+
+/// Looks kept of all devices: the first so many.
+const MAX_READINGS: usize = 1 << 20;
+/// Distances that are tried.
+const MAX_TRIED: usize = 64;
+/// Equal levels are compared with so many that came after.
+const NEIGHBOURS: usize = 8;
+/// Comparisons that a period has to rest on, and the part of them that has to hold.
+const MIN_COMPARED: usize = 16;
+const MIN_EQUAL: f64 = 0.9;
+/// Periods that have to be seen.
+const MIN_PERIODS: i64 = 3;
+
+/// A number of allocations after which everything begins anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllocationPeriod {
+    /// The device whose allocations are counted.
+    pub device: CudaIndex,
+    /// The number.
+    pub allocations: i64,
+    /// A count of allocations at which an iteration begins: where least was allocated.
+    pub from: i64,
+    /// Whether allocations are counted one by one (exact recordings), and not by the allocator's counter.
+    pub by_event: bool,
+    /// How many pairs of looks a period apart were compared, and in how many the levels were equal.
+    pub compared: usize,
+    /// See `compared`.
+    pub equal: usize,
+}
+
+impl AllocationPeriod {
+    /// The step under way after `allocations`; `None` before the first that was seen to begin.
+    pub(crate) fn step(&self, allocations: i64, time: Nanos) -> Option<TrainingStep> {
+        let step = u64::try_from(allocations - self.from).ok()? / self.allocations.unsigned_abs();
+        Some(TrainingStep { time, step, ..TrainingStep::default() })
+    }
+}
+
+/// What the counters said after a number of allocations: bytes allocated, blocks or bytes active.
+type CounterReadings = BTreeMap<i64, (i64, i64)>;
+
+/// Takes records and finds the period of the device that allocates most.
+#[derive(Debug, Default)]
+pub struct PeriodFinder {
+    counters: BTreeMap<CudaIndex, CounterReadings>,
+    events: BTreeMap<CudaIndex, (i64, CounterReadings)>,
+    /// Looks kept so far, of all devices.
+    looks: usize,
+}
+
+impl PeriodFinder {
+    /// The shortest period there is; `None` when nothing repeats itself.
+    pub fn period(&self) -> Option<AllocationPeriod> {
+        let by_event = self.events.iter().map(|(device, (_, looks))| (*device, looks, true));
+        let by_counter = self.counters.iter().map(|(device, looks)| (*device, looks, false));
+        let length = |looks: &CounterReadings| match (looks.first_key_value(), looks.last_key_value()) {
+            (Some((first, _)), Some((last, _))) => last - first,
+            _ => 0,
+        };
+        let (device, looks, by_event) = by_event
+            .chain(by_counter)
+            .max_by_key(|(_, looks, by_event)| (*by_event, length(looks)))?;
+        let found = shortest(looks)?;
+        Some(AllocationPeriod { device, by_event, ..found })
+    }
+}
+
+fn shortest(looks: &CounterReadings) -> Option<AllocationPeriod> {
+    let mut at: FxHashMap<(i64, i64), Vec<i64>> = FxHashMap::default();
+    for (allocations, levels) in looks {
+        at.entry(*levels).or_default().push(*allocations);
+    }
+    let mut votes: FxHashMap<i64, u32> = FxHashMap::default();
+    for same in at.values() {
+        for (n, from) in same.iter().enumerate() {
+            for to in same[n + 1..].iter().take(NEIGHBOURS) {
+                *votes.entry(to - from).or_default() += 1;
+            }
+        }
+    }
+    let mut votes: Vec<(i64, u32)> = votes.into_iter().collect();
+    votes.sort_by_key(|&(distance, votes)| (std::cmp::Reverse(votes), distance));
+    let (first, last) = (*looks.first_key_value()?.0, *looks.last_key_value()?.0);
+    let mut tried: Vec<i64> = votes.into_iter().take(MAX_TRIED).map(|(d, _)| d).collect();
+    tried.sort_unstable();
+    tried.into_iter().filter(|d| *d > 1 && (last - first) / d >= MIN_PERIODS).find_map(|d| {
+        let (mut compared, mut equal) = (0, 0);
+        for (allocations, levels) in looks {
+            if let Some(before) = looks.get(&(allocations - d)) {
+                compared += 1;
+                equal += usize::from(before == levels);
+            }
+        }
+        if compared < MIN_COMPARED || (equal as f64) < MIN_EQUAL * compared as f64 {
+            return None;
+        }
+        // Levels that never change repeat after any distance.
+        let range = looks.range(last - d..);
+        let (low, high) = (range.clone().map(|(_, l)| l.0).min()?, range.map(|(_, l)| l.0).max()?);
+        if low == high {
+            return None;
+        }
+        // The last look of the lowest level: what follows is another iteration.
+        let lowest = looks.range(first..first + 2 * d).min_by_key(|(n, l)| (l.0, **n))?;
+        Some(AllocationPeriod {
+            device: CudaIndex(0),
+            allocations: d,
+            from: *lowest.0,
+            by_event: false,
+            compared,
+            equal,
+        })
+    })
+}
+
+impl RecordSink for PeriodFinder {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            Record::Counters { device, counters, .. } => {
+                let looks = self.counters.entry(*device).or_default();
+                if self.looks < MAX_READINGS {
+                    self.looks += 1;
+                    let stat = |metric: Metric| counters.stat(metric, Pool::All);
+                    let made = stat(Metric::Allocation).allocated;
+                    let active = stat(Metric::Active).current;
+                    looks.insert(made, (stat(Metric::AllocatedBytes).current, active));
+                }
+            }
+            Record::Events(batch) => {
+                for event in &batch.events {
+                    if let EventKind::Allocated { memory_kind: MemoryKind::Torch(device), levels, .. } =
+                        event.change
+                    {
+                        let (made, looks) = self.events.entry(device).or_default();
+                        *made += 1;
+                        if let Some(levels) = levels
+                            && self.looks < MAX_READINGS
+                        {
+                            self.looks += 1;
+                            looks.insert(*made, (levels.allocated, levels.active));
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! Which result of the forward pass keeps an autograd node alive.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{GraphNode, TensorRow};
+
+/// For each node the tensor with the shortest way to it through the graph, by index: as long as that is there, the node is.
+/// `None` for nodes that no tensor leads to.
+pub fn results(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>> {
+    let index: FxHashMap<u64, usize> =
+        nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();
+    let mut results: Vec<Option<usize>> = vec![None; nodes.len()];
+    let mut waiting: VecDeque<usize> = VecDeque::new();
+    // Those with a name first: they say more.
+    let (named, unnamed_blocks): (Vec<usize>, Vec<usize>) =
+        (0..rows.len()).partition(|&row| !rows[row].names.is_empty());
+    for roots in [named, unnamed_blocks] {
+        for row in roots {
+            let node = rows[row].tensor.grad_fn.and_then(|at| index.get(&at).copied());
+            if let Some(node) = node.filter(|&node| results[node].is_none()) {
+                results[node] = Some(row);
+                waiting.push_back(node);
+            }
+        }
+        while let Some(node) = waiting.pop_front() {
+            for next in nodes[node].next.iter().filter_map(|at| index.get(at).copied()) {
+                if results[next].is_none() {
+                    results[next] = results[node];
+                    waiting.push_back(next);
+                }
+            }
+        }
+    }
+    results
+}

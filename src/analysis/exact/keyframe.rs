@@ -1,0 +1,159 @@
+//! Handing on the blocks of an exact recording, each with its site.
+
+use super::extent::BlockSizes;
+use super::live_blocks::{ScaledBytes, BEFORE, TrackedBlock, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL};
+use super::torch::{TorchPeak, TorchDevice};
+use super::{EarlyEvents, ExactProfile, MemoryGroup, OtherMemory, kind_of, span};
+use crate::analysis::profile::keyframe::SourceTable;
+use crate::model::{
+    MemoryKind, CudaIndex, FreeTracking, Keyframe, KeyframeBlock, KeyframeMemory, CounterSnapshot, AllocationSource, Nanos,
+    SiteId, StackTable,
+};
+
+impl ExactProfile {
+    /// Adds the living blocks of every kind.
+    pub(crate) fn add_to_keyframe(&self, allocation_sources: &mut SourceTable, memory: &mut Vec<KeyframeMemory>) {
+        for (&device, torch) in &self.torch {
+            memory.push(KeyframeMemory {
+                memory_kind: MemoryKind::Torch(device),
+                mapped: torch.last_snapshot,
+                levels: torch.levels,
+                freed_since: torch.freed_since(),
+                blocks: blocks(&torch.ledger, allocation_sources),
+            });
+        }
+        for (&kind, other) in &self.others {
+            let memory_kind = match kind {
+                MemoryGroup::Driver => MemoryKind::Driver(None),
+                MemoryGroup::Physical => MemoryKind::Physical(None),
+                MemoryGroup::Managed => MemoryKind::Managed,
+                MemoryGroup::Pinned => MemoryKind::PinnedHost,
+                MemoryGroup::Torch => continue,
+            };
+            memory.push(KeyframeMemory {
+                memory_kind,
+                mapped: None,
+                levels: None,
+                freed_since: 0,
+                blocks: blocks(&other.ledger, allocation_sources),
+            });
+        }
+    }
+
+    /// Begins with what was handed on; or goes on with it behind a gap, and keeps what it knows of the time before that.
+    pub(crate) fn restore(&mut self, inherited: &Keyframe, table: &StackTable, goes_on: bool) {
+        self.interrupted = false;
+        self.last = self.last.max(inherited.time);
+        // A map that stands before tells no makers.
+        self.device_of.clear();
+        self.freed_early.clear();
+        if goes_on {
+            let torch = self.torch.values_mut().map(|torch| &mut torch.ledger);
+            let others = self.others.values_mut().map(|other| &mut other.ledger);
+            torch.chain(others).for_each(LiveBlocks::forget_living);
+        } else {
+            self.lines.clear();
+        }
+        // What the allocator did before is no longer in the recording.
+        (self.starts_empty, self.early) = (false, EarlyEvents::default());
+        let (min_lifetime, from_maps) = (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
+        for torch in self.torch.values_mut().filter(|_| !goes_on) {
+            let largest_free = torch.largest_free;
+            *torch = TorchDevice::new(min_lifetime, from_maps);
+            torch.largest_free = largest_free;
+        }
+        for memory in &inherited.memory {
+            let account = |block: &KeyframeBlock| {
+                account(inherited.allocation_sources.get(block.allocation_source as usize).unwrap_or(&AllocationSource::Lost))
+            };
+            match (memory.memory_kind, kind_of(memory.memory_kind)) {
+                (MemoryKind::Torch(device), _) => {
+                    for block in &memory.blocks {
+                        self.device(device).ledger.insert_restored(block.address, tracked_block(block, account));
+                        self.device_of.insert(block.address, device);
+                    }
+                    self.begin_at(device, memory, inherited.time);
+                }
+                (_, Some(kind)) => {
+                    let min_lifetime = self.min_lifetime;
+                    let other = self.others.entry(kind).or_insert_with(|| OtherMemory {
+                        ledger: LiveBlocks::new(min_lifetime),
+                        ..OtherMemory::default()
+                    });
+                    for block in &memory.blocks {
+                        other.ledger.insert_restored(block.address, tracked_block(block, account));
+                    }
+                    if !goes_on || other.ledger.total > other.peak {
+                        (other.peak, other.peak_time) = (other.ledger.total, inherited.time);
+                        other.ledger.record_peak(inherited.time.0);
+                    }
+                }
+                (_, None) => {}
+            }
+        }
+        // Whose lines the sites count to follows from the stacks that their threads were seen with.
+        for allocation_source in &inherited.allocation_sources {
+            if let AllocationSource::Site(site) = allocation_source {
+                let _ = self.counts_to(*site, table);
+            }
+        }
+    }
+
+    fn begin_at(&mut self, device: CudaIndex, memory: &KeyframeMemory, time: Nanos) {
+        let freed = memory.freed_since as i64;
+        let torch = self.device(device);
+        torch.restore(memory.mapped, memory.levels, memory.freed_since);
+        let now = memory.levels.map(|levels| CounterSnapshot {
+            allocated: levels.allocated - freed,
+            active: levels.active - freed,
+            ..levels
+        });
+        let bytes = now.map_or(torch.ledger.total, |levels| levels.allocated.max(0) as u64);
+        if !torch.frees_from_snapshots {
+            torch.record_peak(TorchPeak { time, bytes, levels: now });
+        }
+        if let Some(now) = now {
+            self.lines.entry(device).or_default().on_counters(span(now, None));
+        }
+    }
+}
+
+fn blocks(ledger: &LiveBlocks, allocation_sources: &mut SourceTable) -> Vec<KeyframeBlock> {
+    let mut blocks: Vec<KeyframeBlock> = Vec::with_capacity(ledger.live.len());
+    for (&address, block) in &ledger.live {
+        let ScaledBytes { bytes, stands_for } = block.amount();
+        let allocation_source = match block.account as usize {
+            BEFORE => AllocationSource::Before,
+            NO_EVENT => AllocationSource::NoEvent,
+            NO_SITE => AllocationSource::Lost,
+            SMALL => AllocationSource::NotTaken,
+            site => AllocationSource::Site(SiteId((site - SITES) as u32)),
+        };
+        blocks.push(KeyframeBlock {
+            address,
+            size: bytes,
+            requested: block.requested,
+            stands_for,
+            allocated_at: Nanos(block.allocated_at),
+            small: block.small,
+            allocation_source: allocation_sources.index(allocation_source),
+        });
+    }
+    blocks.sort_unstable_by_key(|block| block.address);
+    blocks
+}
+
+fn account(allocation_source: &AllocationSource) -> usize {
+    match allocation_source {
+        AllocationSource::Before => BEFORE,
+        AllocationSource::NoEvent => NO_EVENT,
+        AllocationSource::Lost | AllocationSource::Observed { .. } => NO_SITE,
+        AllocationSource::NotTaken => SMALL,
+        AllocationSource::Site(site) => SITES + site.0 as usize,
+    }
+}
+
+fn tracked_block(block: &KeyframeBlock, account: impl Fn(&KeyframeBlock) -> usize) -> TrackedBlock {
+    let KeyframeBlock { size, requested, small, .. } = *block;
+    TrackedBlock::new(BlockSizes { size, requested, small }, block.stands_for, account(block), block.allocated_at.0)
+}

@@ -1,0 +1,149 @@
+//! Handing on: what the records of a dropped beginning told, for a recording that goes on without them.
+//!
+//! Whoever keeps only the last minutes lets a profile read all records, asks it at the border of two segments
+//! for [`Profile::keyframe`], and puts that in front of the next one. A profile that reads from there on
+//! charges every block as the first one would have.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::Profile;
+use crate::analysis::block_attribution::{BlockAttribution, AllocationOrigin};
+use crate::analysis::exact::ExactProfile;
+use crate::model::{
+    MemoryKind, Keyframe, KeyframeBlock, KeyframeMemory, AllocationSource, Nanos, Pool, Record, AttributionShare,
+};
+
+/// Makers, each listed once.
+#[derive(Debug, Default)]
+pub(crate) struct SourceTable {
+    list: Vec<AllocationSource>,
+    known: FxHashMap<AllocationSource, u32>,
+}
+
+impl SourceTable {
+    /// The index of a maker.
+    pub(crate) fn index(&mut self, allocation_source: AllocationSource) -> u32 {
+        let list = &mut self.list;
+        *self.known.entry(allocation_source).or_insert_with_key(|allocation_source| {
+            list.push(allocation_source.clone());
+            list.len() as u32 - 1
+        })
+    }
+}
+
+impl Profile {
+    /// Whether every block allocated so far has been charged to someone: then a recording can be cut here without
+    /// losing anything. Take the tick being collected into account first ([`Profile::finish`]).
+    pub fn is_settled(&self) -> bool {
+        self.exact().is_some_and(ExactProfile::is_settled)
+            || self.exact().is_none() && self.profiles.values().all(|device| device.is_settled())
+    }
+
+    /// What a recording that begins at `time` has to know of the memory held then.
+    pub fn keyframe(&self, time: Nanos) -> Keyframe {
+        let mut allocation_sources = SourceTable::default();
+        let mut memory = Vec::new();
+        match self.exact() {
+            Some(exact) => exact.add_to_keyframe(&mut allocation_sources, &mut memory),
+            None => {
+                for (&device, profile) in &self.profiles {
+                    let Some(mapped) = profile.last_snapshot_time() else { continue };
+                    let mut blocks: Vec<KeyframeBlock> = Vec::new();
+                    for (address, kind, charge) in profile.live_blocks() {
+                        blocks.push(KeyframeBlock {
+                            address,
+                            size: kind.size,
+                            requested: kind.requested,
+                            stands_for: kind.size,
+                            allocated_at: Nanos(charge.map_or(0, |charge| charge.allocated_at)),
+                            small: kind.pool == Pool::Small,
+                            allocation_source: allocation_sources.index(charge.map_or(AllocationSource::Before, allocation_source)),
+                        });
+                    }
+                    blocks.sort_unstable_by_key(|block| block.address);
+                    memory.push(KeyframeMemory {
+                        memory_kind: MemoryKind::Torch(device),
+                        mapped: Some(mapped),
+                        levels: None,
+                        freed_since: 0,
+                        blocks,
+                    });
+                }
+            }
+        }
+        Keyframe { time, allocation_sources: allocation_sources.list, memory }
+    }
+
+    /// The records that say how things stand, in the numbers of [`Profile::stacks`]: what a recording that begins now
+    /// puts before its inheritance. Definitions and sources are for whoever writes them to add.
+    pub fn state_records(&self) -> Vec<Record> {
+        let mut records = Vec::new();
+        records.extend(self.start().cloned().map(Record::Start));
+        records.extend(self.runtime().cloned().map(Record::Runtime));
+        records.extend(self.devices().iter().cloned().map(Record::Device));
+        records.extend(self.exact().map(|exact| Record::ExactSettings(exact.exact().clone())));
+        records.extend(self.usage().values().map(|usage| Record::Usage(usage.last.clone())));
+        for device in self.gpus() {
+            let counters = self.profiles.get(&device).and_then(|p| p.counters.as_ref());
+            if let Some((time, counters)) = counters {
+                let (time, counters) = (*time, counters.clone());
+                records.push(Record::Counters { time, device, counters });
+            }
+        }
+        records
+    }
+
+    /// Begins with what an earlier part of the recording handed on.
+    pub(super) fn on_keyframe(&mut self, inherited: &Keyframe) {
+        self.finish();
+        let goes_on = std::mem::take(&mut self.after_gap);
+        if !goes_on {
+            self.begins = Some(inherited.time);
+        }
+        self.last_time = self.last_time.max(inherited.time);
+        if let Some(exact) = &mut self.exact {
+            exact.restore(inherited, &self.stacks, goes_on);
+            return;
+        }
+        let mut charges: FxHashMap<(u32, u64), Arc<BlockAttribution>> = FxHashMap::default();
+        for memory in &inherited.memory {
+            let (MemoryKind::Torch(device), Some(mapped)) = (memory.memory_kind, memory.mapped) else {
+                continue;
+            };
+            let blocks = memory.blocks.iter().map(|block| {
+                let charge = charges.entry((block.allocation_source, block.allocated_at.0)).or_insert_with(|| {
+                    let allocation_source = inherited.allocation_sources.get(block.allocation_source as usize);
+                    allocation_source.map_or_else(BlockAttribution::before, |allocation_source| block_attribution(allocation_source, block.allocated_at.0))
+                });
+                (*block, charge.clone())
+            });
+            self.profiles.entry(device).or_default().restore(mapped, blocks, goes_on);
+        }
+    }
+}
+
+fn allocation_source(charge: &Arc<BlockAttribution>) -> AllocationSource {
+    if let [(AllocationOrigin::Before, _)] = charge.shares[..] {
+        return AllocationSource::Before;
+    }
+    let share = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
+        AllocationOrigin::Stack(thread, stack) => AttributionShare { by: Some((thread, stack)), weight },
+        AllocationOrigin::Before | AllocationOrigin::NoStack => AttributionShare { by: None, weight },
+    };
+    AllocationSource::Observed { shares: charge.shares.iter().map(share).collect(), span: charge.span.map(Nanos) }
+}
+
+fn block_attribution(allocation_source: &AllocationSource, born: u64) -> Arc<BlockAttribution> {
+    let AllocationSource::Observed { shares, span } = allocation_source else { return BlockAttribution::before() };
+    let origin = |share: &AttributionShare| match share.by {
+        Some((thread, stack)) => (AllocationOrigin::Stack(thread, stack), share.weight),
+        None => (AllocationOrigin::NoStack, share.weight),
+    };
+    let mut shares: Vec<(AllocationOrigin, u64)> = shares.iter().map(origin).collect();
+    if shares.iter().all(|share| share.1 == 0) {
+        shares = vec![(AllocationOrigin::NoStack, 1)];
+    }
+    Arc::new(BlockAttribution { shares, span: span.map(|span| span.0), allocated_at: born })
+}

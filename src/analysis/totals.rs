@@ -1,0 +1,43 @@
+//! Sums over the records that were kept of a recording, for its trailer.
+
+use crate::model::{SnapshotConsistency, MissReason, ReaderKind, Record, RecordingTotals};
+
+/// Counts what a recorder would have counted.
+#[derive(Debug, Default)]
+pub struct TotalsCounter {
+    totals: RecordingTotals,
+}
+
+impl TotalsCounter {
+    /// Takes a record.
+    pub fn on_record(&mut self, record: &Record) {
+        let totals = &mut self.totals;
+        match record {
+            Record::Sample(sample) => {
+                totals.ticks += 1;
+                totals.stacks += sample.threads.len() as u64;
+            }
+            Record::Snapshot(snapshot) => match snapshot.consistency {
+                SnapshotConsistency::Consistent => totals.snapshots_consistent += 1,
+                SnapshotConsistency::Degraded { .. } => totals.snapshots_degraded += 1,
+            },
+            Record::Missed(missed) if missed.reader == ReaderKind::Stacks => match missed.why {
+                MissReason::Late => {
+                    totals.ticks += missed.count;
+                    totals.late += missed.count;
+                }
+                MissReason::Torn => {
+                    totals.stacks += missed.count;
+                    totals.torn += missed.count;
+                }
+                MissReason::Failed(_) => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// The sums so far. Those of exact events are unknown: some of them cannot be told from the records.
+    pub fn totals(&self) -> RecordingTotals {
+        self.totals
+    }
+}

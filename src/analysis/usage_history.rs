@@ -1,0 +1,148 @@
+//! Allocated and reserved bytes of the last quarter of an hour, in bounded memory and without losing a maximum.
+
+use std::collections::VecDeque;
+
+use crate::model::Nanos;
+
+/// Length of a stretch in nanoseconds.
+const INTERVAL_NANOS: u64 = 250_000_000;
+/// The most stretches a column stands for: 2 s.
+const MAX_WIDENING: u64 = 8;
+/// The most stretches kept.
+const KEPT: usize = 3600;
+
+/// The greatest values within a time, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeakUsage {
+    /// Greatest allocated bytes seen.
+    pub allocated: i64,
+    /// Greatest reserved bytes seen.
+    pub reserved: i64,
+}
+
+impl PeakUsage {
+    pub(crate) fn with(self, other: PeakUsage) -> PeakUsage {
+        PeakUsage {
+            allocated: self.allocated.max(other.allocated),
+            reserved: self.reserved.max(other.reserved),
+        }
+    }
+}
+
+/// A stretch in which the values changed.
+#[derive(Debug, Clone, Copy)]
+struct UsageInterval {
+    number: u64,
+    greatest: PeakUsage,
+    last: PeakUsage,
+}
+
+/// The last stretches of time in which anything changed; what is not there stayed as it was.
+#[derive(Debug, Clone, Default)]
+pub struct UsageHistory {
+    stretches: VecDeque<UsageInterval>,
+}
+
+impl UsageHistory {
+    pub(crate) fn add(&mut self, time: Nanos, now: PeakUsage) {
+        let number = time.0 / INTERVAL_NANOS;
+        match self.stretches.back_mut() {
+            Some(last) if last.number >= number => {
+                last.greatest = last.greatest.with(now);
+                last.last = now;
+            }
+            last => {
+                let before = last.map_or(now, |last| last.last);
+                self.stretches.push_back(UsageInterval { number, greatest: before.with(now), last: now });
+            }
+        }
+        if self.stretches.len() > KEPT {
+            self.stretches.pop_front();
+        }
+    }
+
+    /// Whether nothing is known yet.
+    pub fn is_empty(&self) -> bool {
+        self.stretches.is_empty()
+    }
+
+    /// The time up to `now` in `count` columns, the last one at the end, and how long each is. A column is `None` before
+    /// the first value. Columns begin at fixed times: what was drawn once moves, but does not change.
+    pub fn columns(&self, now: Nanos, count: usize) -> (Nanos, Vec<Option<PeakUsage>>) {
+        let now = now.0 / INTERVAL_NANOS;
+        let first = self.stretches.front().map_or(now, |stretch| stretch.number);
+        let mut width = 1;
+        while width < MAX_WIDENING && (now / width) - (first / width) >= count as u64 {
+            width *= 2;
+        }
+        let mut columns = Vec::with_capacity(count);
+        let mut next = 0;
+        let mut before: Option<PeakUsage> = None;
+        let last = now / width + 1;
+        columns.resize((count as u64).saturating_sub(last) as usize, None);
+        for column in last.saturating_sub(count as u64)..last {
+            let end = (column + 1) * width;
+            let mut greatest = before;
+            while let Some(stretch) = self.stretches.get(next).filter(|s| s.number < end) {
+                if stretch.number >= column * width {
+                    greatest =
+                        Some(greatest.map_or(stretch.greatest, |g| g.with(stretch.greatest)));
+                } else {
+                    greatest = Some(stretch.last);
+                }
+                before = Some(stretch.last);
+                next += 1;
+            }
+            columns.push(greatest);
+        }
+        (Nanos(width * INTERVAL_NANOS), columns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reach(allocated: i64) -> PeakUsage {
+        PeakUsage { allocated, reserved: allocated + 1 }
+    }
+
+    fn allocated(recent: &UsageHistory, now: f64, count: usize) -> (f64, Vec<Option<i64>>) {
+        let (width, columns) = recent.columns(Nanos((now * 1e9) as u64), count);
+        (width.seconds(), columns.iter().map(|c| c.map(|c| c.allocated)).collect())
+    }
+
+    #[test]
+    fn a_value_holds_until_the_next_and_a_short_rise_is_seen() {
+        let mut recent = UsageHistory::default();
+        for (time, value) in [(0.6, 5), (1.1, 90), (1.2, 7), (2.3, 7)] {
+            recent.add(Nanos((time * 1e9) as u64), reach(value));
+        }
+        let (width, columns) = allocated(&recent, 2.4, 8);
+        assert_eq!(width, 0.25);
+        let some = |values: &[i64]| values.iter().copied().map(Some).collect::<Vec<_>>();
+        assert_eq!(columns, some(&[5, 5, 90, 7, 7, 7, 7, 7]));
+        // Half as many columns are twice as long.
+        let (width, columns) = allocated(&recent, 2.4, 4);
+        assert_eq!((width, columns), (0.5, some(&[5, 90, 7, 7])));
+        let (_, columns) = allocated(&recent, 2.4, 20);
+        assert_eq!(columns.len(), 20);
+        assert_eq!(columns[..12], [None; 12]);
+        assert_eq!(columns[12..], some(&[5, 5, 90, 7, 7, 7, 7, 7]));
+    }
+
+    #[test]
+    fn days_fit_and_old_columns_scroll_away() {
+        let mut recent = UsageHistory::default();
+        for second in 0..200_000u64 {
+            recent.add(Nanos(second * 1_000_000_000), reach((second % 10) as i64));
+        }
+        assert_eq!(recent.stretches.len(), KEPT);
+        let (width, columns) = allocated(&recent, 199_999.0, 60);
+        assert_eq!((width, columns.len()), (2.0, 60));
+        assert!(columns.iter().all(Option::is_some));
+        // A long rest keeps the last value.
+        let (_, columns) = allocated(&recent, 300_000.0, 3);
+        assert_eq!(columns, [Some(9); 3]);
+    }
+}

@@ -1,0 +1,219 @@
+//! `memspy tensors` and `memspy graph`: who holds the memory of a running job.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::analysis;
+use crate::model::{NamedTensors, OwnershipSnapshot, StackTable, called};
+use crate::render::{self, RenderError, TensorsOptions};
+use crate::sampler::{
+    OwnerError, OwnerReading, LookOptions, TargetReaders, attach, read_owners, read_referrers,
+    watch_owners,
+};
+
+use super::args::{GraphArgs, Like, TensorReadArgs, ReferrersArgs, TensorsArgs};
+use super::flame::into_io;
+use super::signals::Signals;
+use super::{hints, output, eprint_line};
+
+/// Runs `memspy tensors`.
+pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
+    let wanted = TensorsOptions {
+        gpu: args.gpu,
+        all_devices: args.all_devices,
+        most: if args.limit == 0 { usize::MAX } else { args.limit },
+    };
+    let mut readers = attached(&args.read_args)?;
+    if let Some(every) = args.every {
+        return watch(&mut readers, args, Duration::from_secs_f64(every), wanted);
+    }
+    let snapshot = read_snapshot(&mut readers, &args.read_args)?;
+    show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
+}
+
+/// Looks again and again: first all, then what changed; as JSON each look whole, in a line of its own.
+fn watch(
+    readers: &mut TargetReaders,
+    args: &TensorsArgs,
+    every: Duration,
+    wanted: TensorsOptions,
+) -> Result<()> {
+    let stop = Signals::watch()?.stop;
+    let pid = args.read_args.pid;
+    let mut before: Option<(OwnershipSnapshot, TensorsOptions)> = None;
+    let mut refusal = None;
+    let mut take = |look: Result<OwnerReading, OwnerError>, stacks: &StackTable, samples: &[_]| {
+        let snapshot = match look {
+            Ok(look) => look.snapshot,
+            // One that came at a bad moment is made up for by the next.
+            Err(error) if error.is_traced() || error.is_transient() && before.is_some() => {
+                eprint_line(&format!("a look was left out, the next one is tried again: {error}"));
+                return Ok(());
+            }
+            Err(error) => {
+                refusal = Some(error);
+                stop.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
+        };
+        let mut out = io::stdout().lock();
+        let timestamp = chrono::Local::now().format("%Y/%m/%d %H:%M:%S%.3f").to_string();
+        let place = render::place(stacks, samples);
+        if !args.read_args.json {
+            writeln!(out, "{timestamp}  at {}", place.as_deref().unwrap_or("an unknown line"))?;
+        }
+        // What the first look lists, the later ones do: nothing is dropped midway.
+        let wanted = before.as_ref().map_or_else(|| wanted.settled(&snapshot), |(_, wanted)| *wanted);
+        match (&before, args.read_args.json) {
+            (_, true) => render::ownership_json_line(&mut out, &snapshot, &timestamp, place.as_deref()),
+            (None, false) => render::tensors_text(&mut out, &snapshot, wanted),
+            (Some((before, _)), false) => render::changes_text(&mut out, before, &snapshot, wanted),
+        }
+        .map_err(into_io)?;
+        out.flush()?;
+        before = Some((snapshot, wanted));
+        Ok(())
+    };
+    let watched = watch_owners(readers, args.read_args.options(), every, &stop, &mut take);
+    match (watched, refusal) {
+        // The job's end is what a watch ends with.
+        (Ok(()), Some(error)) if before.is_none() || readers.process.is_alive() => {
+            Err(refused(error, pid))
+        }
+        (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Runs `memspy graph`.
+pub(super) fn graph(args: &GraphArgs) -> Result<()> {
+    if args.loss.is_some() && args.like != Some(Like::Trumpy) {
+        bail!("--loss picks a loss for --like trumpy: modelsize knows none");
+    }
+    let mut readers = attached(&args.read_args)?;
+    let snapshot = read_snapshot(&mut readers, &args.read_args)?;
+    let json = args.read_args.json;
+    let write: SnapshotWriter<'_> = match args.like {
+        None => return show(&args.read_args, &snapshot, &|out, snapshot| render::graph_text(out, snapshot)),
+        Some(Like::Modelsize) if json => &|out, snapshot| render::like_modelsize_json(out, snapshot),
+        Some(Like::Modelsize) => &|out, snapshot| render::like_modelsize_text(out, snapshot),
+        Some(Like::Trumpy) => {
+            let losses = match &args.loss {
+                Some(loss) => losses_called(&snapshot, loss, args.read_args.pid)?,
+                None => analysis::losses(&snapshot),
+            };
+            return output::write(Path::new("-"), false, |out| {
+                match json {
+                    true => render::like_trumpy_json(out, &snapshot, &losses),
+                    false => render::like_trumpy_text(out, &snapshot, &losses),
+                }
+                .map_err(into_io)
+            });
+        }
+    };
+    output::write(Path::new("-"), false, |out| write(out, &snapshot).map_err(into_io))
+}
+
+/// The tensors of that name, each of which has an autograd graph.
+fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
+    let mut rows = meant(snapshot, word, pid)?;
+    rows.retain(|&row| snapshot.tensors[row].tensor.grad_fn.is_some());
+    if rows.is_empty() {
+        bail!(
+            "'{word}' of process {pid} has no autograd graph: it is no result of an operation, or detached"
+        );
+    }
+    Ok(rows)
+}
+
+/// Runs `memspy referrers`.
+pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
+    let pid = args.read_args.pid;
+    let mut readers = attached(&args.read_args)?;
+    let snapshot = read_referrers(&mut readers, args.read_args.options(), &args.tensor)
+        .map_err(|error| refused(error, pid))?
+        .snapshot;
+    let asked = meant(&snapshot, &args.tensor, pid)?;
+    if args.read_args.json {
+        tell(&snapshot);
+        return show(&args.read_args, &snapshot, &|_, _| Ok(()));
+    }
+    let mut text = Vec::new();
+    render::referrers_text(&mut text, &snapshot, &asked)?;
+    output::write(Path::new("-"), false, |out| out.write_all(&text))
+}
+
+/// The tensors that a word means, of which there is one at least.
+fn meant(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
+    match called(&snapshot.tensors, word) {
+        NamedTensors::Rows(rows) if rows.is_empty() => bail!(
+            "process {pid} has no tensor called '{word}': 'memspy tensors -p {pid} --limit 0 --all-devices' lists their names"
+        ),
+        NamedTensors::Rows(rows) => Ok(rows),
+        NamedTensors::Ambiguous(names) => {
+            bail!(
+                "'{word}' may be any of these in process {pid}, give one whole: '{}'",
+                names.join("', '")
+            )
+        }
+    }
+}
+
+impl TensorReadArgs {
+    fn options(&self) -> LookOptions {
+        self.limits.options(self.no_pause)
+    }
+}
+
+fn attached(args: &TensorReadArgs) -> Result<TargetReaders> {
+    attach(args.pid, &AtomicBool::new(false)).map_err(|error| hints::attach(error, args.pid))
+}
+
+/// One look; how long it stopped the job goes to standard error when the output is for programs.
+fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
+    let look =
+        read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
+    if args.json {
+        tell(&look.snapshot);
+    }
+    Ok(look.snapshot)
+}
+
+/// What a program that reads the JSON need not look for.
+fn tell(snapshot: &OwnershipSnapshot) {
+    eprint_line(&render::pause(snapshot));
+    if let Some(incomplete) = render::incomplete(snapshot) {
+        eprint_line(&incomplete);
+    }
+}
+
+fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
+    let advice = match &error {
+        OwnerError::Stop(pause) => hints::pause(pause, pid),
+        error if error.is_transient() => {
+            "it changed during every attempt: try again, and leave --no-pause away".to_owned()
+        }
+        OwnerError::Cut { limit, .. } => hints::limit(*limit),
+        OwnerError::NoTorch => "attach again once it has imported torch".to_owned(),
+        _ => "'memspy doctor' says more about this process".to_owned(),
+    };
+    anyhow!("cannot look at the tensors of process {pid}: {error}; {advice}")
+}
+
+type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), RenderError>;
+
+fn show(args: &TensorReadArgs, snapshot: &OwnershipSnapshot, text: SnapshotWriter<'_>) -> Result<()> {
+    output::write(Path::new("-"), false, |out| -> io::Result<()> {
+        match args.json {
+            true => render::ownership_json(out, snapshot),
+            false => text(out, snapshot),
+        }
+        .map_err(into_io)
+    })
+}

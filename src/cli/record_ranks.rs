@@ -1,0 +1,134 @@
+//! `memspy record -s`: every process of a job that uses CUDA, each into a trace of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::sampler::{ProcessTree, RankProcess};
+
+use super::args::{RecordArgs, RecordFormat};
+use super::launch::LaunchedProgram;
+use super::output::FileNameFields;
+use super::{hints, in_one_line, output, eprint_line, set_line_prefix};
+
+/// Between two looks for further members.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A recording under way.
+struct RankRecording {
+    label: String,
+    thread: JoinHandle<Result<()>>,
+}
+
+/// Refuses words that cannot work for several processes, before any work is done.
+pub(super) fn check(args: &RecordArgs) -> Result<()> {
+    let Some(output) = &args.output else { return Ok(()) };
+    let text = output.to_string_lossy();
+    if !text.contains("%r") && !text.contains("%p") {
+        bail!(
+            "with --subprocesses each process has a file of its own: put %r (its rank) or %p (its pid) into the name \
+             {text}, as in -o rank-%r.bin"
+        );
+    }
+    Ok(())
+}
+
+/// Records the members of the family of process `pid` until all have ended, `stop` is set or the time is over.
+pub(super) fn record(
+    args: &Arc<RecordArgs>,
+    pid: u32,
+    launched: &mut Option<LaunchedProgram>,
+    host: &str,
+    stop: &Arc<AtomicBool>,
+) -> Result<()> {
+    let mut family = ProcessTree::new(pid, args.exact).map_err(|error| hints::attach(error, pid))?;
+    eprint_line(&format!(
+        "following process {pid} and its descendants; each that uses CUDA is recorded; Ctrl-C ends the recording"
+    ));
+    let begin = Instant::now();
+    let (mut running, mut failed, mut recorded): (Vec<RankRecording>, Vec<String>, u32) =
+        (Vec::new(), Vec::new(), 0);
+    loop {
+        let left = args.duration.map(|whole| whole - begin.elapsed().as_secs_f64());
+        let over = stop.load(Ordering::Relaxed) || left.is_some_and(|left| left <= 0.0);
+        if !over {
+            for member in family.poll() {
+                let label = member.label();
+                match start(args, member, label.clone(), left, host, stop) {
+                    Ok(recording) => {
+                        recorded += 1;
+                        running.push(recording);
+                    }
+                    Err(error) => failed.push(format!("{label}: {}", in_one_line(&error))),
+                }
+            }
+        }
+        let (ended, on): (Vec<RankRecording>, Vec<RankRecording>) =
+            running.into_iter().partition(|recording| recording.thread.is_finished());
+        running = on;
+        for RankRecording { label, thread } in ended {
+            let result = thread.join().unwrap_or_else(|_| Err(anyhow!("its recording broke off")));
+            if let Err(error) = result {
+                let error = in_one_line(&error);
+                eprint_line(&format!("{label}: error: {error}"));
+                failed.push(format!("{label}: {error}"));
+            }
+        }
+        // A root that memspy started stays a zombie until it is asked.
+        let has_ended = launched.as_mut().is_some_and(LaunchedProgram::has_ended);
+        let gone = has_ended || !family.root_is_alive();
+        if running.is_empty() && (over || gone) {
+            break;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    match (&failed[..], recorded) {
+        ([], 0) => bail!(
+            "no process among {pid} and its descendants used CUDA in {:.0} s: nothing was recorded",
+            begin.elapsed().as_secs_f64()
+        ),
+        ([], _) => Ok(()),
+        (failed, _) => bail!("{} of the recordings failed: {}", failed.len(), failed.join("; ")),
+    }
+}
+
+/// Starts the recording of one member, which may go on for `left` seconds.
+fn start(
+    args: &Arc<RecordArgs>,
+    member: RankProcess,
+    label: String,
+    left: Option<f64>,
+    host: &str,
+    stop: &Arc<AtomicBool>,
+) -> Result<RankRecording> {
+    let naming = FileNameFields { pid: member.readers.process.pid(), host, rank: member.rank };
+    let default = match (args.format, member.rank) {
+        (RecordFormat::Trace, Some(_)) => "memspy-rank-%r.bin",
+        (format, _) => format.default_name(),
+    };
+    let path = output::expand(args.output.as_deref().unwrap_or(Path::new(default)), naming)?;
+    let path: PathBuf = match path.exists() && !args.force {
+        // A rank that was started again keeps what the one before it left.
+        true if member.rank.is_some() => {
+            let mut text = path.into_os_string();
+            text.push(format!(".{}", naming.pid));
+            text.into()
+        }
+        _ => path,
+    };
+    let mut args = RecordArgs::clone(args);
+    args.duration = left;
+    let (host, stop, name) = (host.to_owned(), Arc::clone(stop), label.clone());
+    let thread = std::thread::Builder::new()
+        .name(format!("memspy-{}", naming.pid))
+        .spawn(move || {
+            set_line_prefix(&name);
+            super::record::record(&args, member.readers, path, host, &stop)
+        })
+        .context("cannot start a thread for it")?;
+    Ok(RankRecording { label, thread })
+}

@@ -1,0 +1,26 @@
+//! With what every object of a CPython begins.
+
+/// `PyObject`: the counts of references, then the class (Include/object.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PyObjectHeader {
+    /// Its bytes.
+    pub len: usize,
+    /// Offset of the pointer to the class.
+    pub class: usize,
+}
+
+impl PyObjectHeader {
+    /// That of builds with a GIL.
+    pub const USUAL: PyObjectHeader = PyObjectHeader { len: 16, class: 8 };
+
+    /// Offset of a field of an object, given what it is in builds with a GIL: for structures that only begin differently.
+    pub const fn shift(self, usual: usize) -> usize {
+        usual + self.len - Self::USUAL.len
+    }
+}
+
+impl Default for PyObjectHeader {
+    fn default() -> Self {
+        Self::USUAL
+    }
+}

@@ -1,0 +1,263 @@
+//! Who holds memory: every tensor of a process at one moment, with its names, and the autograd nodes that keep some.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::blocks::AllocatorSnapshot;
+use super::tensors::TensorInfo;
+
+/// What a tensor is for. Where one storage is several things, the first counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TensorCategory {
+    /// A parameter: of a module, or an `nn.Parameter`.
+    Parameter,
+    /// A buffer of a module.
+    Buffer,
+    /// The `.grad` of a tensor.
+    Gradient,
+    /// In the state of an optimizer.
+    OptimizerState,
+    /// Kept by an autograd node for the backward pass.
+    Saved,
+    /// Any other tensor.
+    Other,
+}
+
+impl TensorCategory {
+    /// All, in their order.
+    pub const ALL: [TensorCategory; 6] = [
+        TensorCategory::Parameter,
+        TensorCategory::Buffer,
+        TensorCategory::Gradient,
+        TensorCategory::OptimizerState,
+        TensorCategory::Saved,
+        TensorCategory::Other,
+    ];
+
+    /// In words, for tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            TensorCategory::Parameter => "parameters",
+            TensorCategory::Buffer => "buffers",
+            TensorCategory::Gradient => "gradients",
+            TensorCategory::OptimizerState => "optimizer state",
+            TensorCategory::Saved => "saved for backward",
+            TensorCategory::Other => "other tensors",
+        }
+    }
+}
+
+/// How a node keeps a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SavedIn {
+    /// In a field of its own (`_saved_self`).
+    Field,
+    /// In a vector (`_saved_tensors` of cat, stack, index).
+    Vector,
+    /// By `save_for_backward` of a function written in Python.
+    Function,
+}
+
+/// That a node keeps a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SavedBy {
+    /// Index of the node in [`OwnershipSnapshot::nodes`].
+    pub node: usize,
+    /// How it keeps it.
+    pub by: SavedIn,
+    /// Whether it is an output of the node.
+    pub is_output: bool,
+    /// How often it had been changed in place when it was saved.
+    pub version: u32,
+}
+
+/// A tensor and who holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorRow {
+    /// What it says of itself.
+    pub tensor: TensorInfo,
+    /// `id()` of its Python object; `None` for tensors that Python does not know.
+    pub object: Option<u64>,
+    /// The class of that object.
+    pub python_class: Option<Arc<str>>,
+    /// What it is for.
+    pub category: TensorCategory,
+    /// Names and paths that lead to it, the best first.
+    pub names: Vec<Arc<str>>,
+    /// The nodes that keep it.
+    pub saved: Vec<SavedBy>,
+    /// Class of the node that made it.
+    pub made_by: Option<Arc<str>>,
+    /// Whether its Python object is garbage: kept alive by a cycle of objects only.
+    pub garbage: bool,
+}
+
+/// An autograd node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GraphNode {
+    /// Its address.
+    pub at: u64,
+    /// Its class: `AddmmBackward0`, or the class of a function written in Python.
+    pub class: Arc<str>,
+    /// Addresses of the nodes that come after it in the backward pass.
+    pub next: Vec<u64>,
+    /// Elements of each result of its operation; `None` where the shape is not known.
+    pub outputs: Vec<Option<u64>>,
+    /// How many tensors hooks packed (checkpointing, offload): what they hold is not unpacked.
+    pub packed: usize,
+    /// The `TensorImpl` of the leaf whose gradient it accumulates.
+    pub variable: Option<u64>,
+}
+
+/// A module of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelModule {
+    /// Its path in the model: `layers.0`; empty for the model itself.
+    pub path: String,
+    /// Its class.
+    pub class: Arc<str>,
+    /// Whether that is one of `torch.nn`, so that its name tells what it does.
+    pub is_of_torch: bool,
+    /// `id()` of the parameters that it has itself.
+    pub parameters: Vec<u64>,
+    /// Whether it contains modules.
+    pub has_children: bool,
+    /// Its attribute `inplace`.
+    pub inplace: bool,
+}
+
+/// A module that no other one contains, with all in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Model {
+    /// The variable that leads to it, else its class.
+    pub name: Arc<str>,
+    /// It and all modules in it, each once, in the order of `modules()`.
+    pub modules: Vec<ModelModule>,
+}
+
+/// All tensors of a process at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OwnershipSnapshot {
+    /// Tensors, those with Python objects first.
+    pub tensors: Vec<TensorRow>,
+    /// The autograd graph.
+    pub nodes: Vec<GraphNode>,
+    /// The allocator's blocks at the same moment, by device.
+    pub blocks: Vec<AllocatorSnapshot>,
+    /// For how long the process was stopped when all this was so; `None` when it ran on, so that what was read may not fit
+    /// together.
+    pub pause: Option<Duration>,
+    /// All stops that the look took.
+    pub stops: Stops,
+    /// Why it is not all, and what is missing; `None` when it is all.
+    pub incomplete: Option<Incomplete>,
+    /// How long ago it went on, when all this had been understood.
+    pub age: Duration,
+    /// Python objects tracked by the garbage collector.
+    pub objects: u64,
+    /// Objects that could not be read.
+    pub unreadable: u64,
+    /// What refers to the tensors that were asked about.
+    pub referrers: Vec<TensorReferrers>,
+    /// The outermost modules that have tensors.
+    pub models: Vec<Model>,
+    /// Objects of the program that count the steps of training.
+    pub counting: Vec<CountingObject>,
+}
+
+/// An object that counts the steps of training in an attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CountingObject {
+    /// What it is.
+    pub kind: CountingKind,
+    /// Its `id()`.
+    pub object: u64,
+}
+
+/// What counts; the first says most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CountingKind {
+    /// `transformers.TrainerState`, in `global_step`.
+    Trainer,
+    /// A scheduler of `torch.optim.lr_scheduler`, in `last_epoch`: its own steps, which need not be the optimizer's.
+    Scheduler,
+}
+
+/// How often a process was stopped, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stops {
+    /// How often.
+    pub count: u32,
+    /// For how long in all.
+    pub total: Duration,
+    /// For how long at most at once.
+    pub longest: Duration,
+}
+
+impl Stops {
+    /// Adds one stop.
+    pub fn add(&mut self, stopped_for: Duration) {
+        self.count += 1;
+        self.total += stopped_for;
+        self.longest = self.longest.max(stopped_for);
+    }
+}
+
+/// Why a look ended before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookLimit {
+    /// The process may stand still for so long at most.
+    Pause(Duration),
+    /// The look may take so long.
+    Time(Duration),
+    /// It may take so many bytes of memspy's memory, and what the process's objects need.
+    Memory(u64),
+}
+
+impl fmt::Display for LookLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LookLimit::Pause(most) => {
+                write!(f, "the limit of {most:?} for which the job may stand still")
+            }
+            LookLimit::Time(most) => write!(f, "the limit of {most:?} for the look"),
+            LookLimit::Memory(most) => {
+                write!(f, "the limit of {} MiB of memory for the look", most >> 20)
+            }
+        }
+    }
+}
+
+/// A look that ended before its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incomplete {
+    /// The limit that it came to.
+    pub limit: LookLimit,
+    /// What was not read, or not wholly.
+    pub missing: Vec<&'static str>,
+}
+
+/// What refers to the Python object of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorReferrers {
+    /// `id()` of the object.
+    pub object: u64,
+    /// Its reference count, `None` when it is not tracked; negative when it is immortal.
+    pub count: Option<i32>,
+    /// The references that were found; C and C++ may hold more.
+    pub referrers: Vec<Referrer>,
+}
+
+/// A reference to an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Referrer {
+    /// `id()` of the object that refers; `None` for a variable of a function that runs.
+    pub at: Option<u64>,
+    /// Its class.
+    pub class: Arc<str>,
+    /// How the program comes to it from a variable; `None` where no way was found.
+    pub name: Option<String>,
+    /// What follows for the tensor: `[0]`, `.inputs`.
+    pub step: String,
+}

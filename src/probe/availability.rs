@@ -1,0 +1,58 @@
+//! Which ways to place probes are open, found by trying them without touching the target.
+
+use std::ffi::CString;
+use std::os::fd::AsRawFd;
+
+use super::constants::BpfConstants;
+use super::error::ProbeError;
+use super::targets::ProbeTargets;
+use super::bpf_probes::{ProbeLink, link};
+use super::plan::ProbePlan;
+use super::program::BpfPrograms;
+use super::perf_probes;
+use super::syscall::ProbePoint;
+use crate::model::ProbeBackend;
+use crate::target::Process;
+
+/// The ring of a trial: the least there can be.
+const SMALL_RING: u32 = 4096;
+/// Any place in a program's file will do: it is probed only for memspy itself, which has not mapped it.
+const ANYWHERE: ProbePoint = ProbePoint { offset: 64, semaphore: 0, cookie: 0 };
+
+/// What a process offers to be probed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeAvailability {
+    /// Sites of `pytorch:malloc` and `pytorch:free`; `None` when PyTorch's CUDA part is not loaded.
+    pub torch: Option<(usize, usize)>,
+    /// File name of the CUDA driver; `None` when it is not loaded.
+    pub driver: Option<String>,
+}
+
+/// What `process` offers.
+pub fn detect(process: &Process) -> Result<ProbeAvailability, ProbeError> {
+    let found = ProbeTargets::in_process(process)?;
+    Ok(ProbeAvailability {
+        torch: found.torch.as_ref().map(|(_, mallocs, frees)| (mallocs.len(), frees.len())),
+        driver: found
+            .driver
+            .as_ref()
+            .and_then(|driver| driver.mapping().file_name().map(str::to_owned)),
+    })
+}
+
+/// Loads a program and links it as a recording of `process` would, but for memspy itself.
+pub fn try_way(process: &Process, way: ProbeBackend) -> Result<(), ProbeError> {
+    let path = process.program()?;
+    let unreadable = |why: String| ProbeError::Unreadable { path: path.display().to_string(), why };
+    let file = process.open_program().map_err(|error| unreadable(error.to_string()))?;
+    let name = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
+    if way == ProbeBackend::PerfSamples {
+        return perf_probes::try_open(&name, &ANYWHERE, std::process::id());
+    }
+    let plan = ProbePlan { ring_bytes: SMALL_RING, ..ProbePlan::default() };
+    let constants = BpfConstants::new(&plan, &[], &[]);
+    let mut programs = BpfPrograms::prepare(&constants, &plan, way)?;
+    let program = programs.load("free_any")?;
+    let _links: Vec<ProbeLink> = link(way, program, &name, &[ANYWHERE], std::process::id(), false)?;
+    Ok(())
+}

@@ -1,0 +1,340 @@
+//! BPF programs at probes in a running process: put in place, read, and taken away again.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use aya::maps::{MapData, RingBuf};
+use perf_event::Counter;
+
+use super::constants::BpfConstants;
+use super::driver::{CALLS, ProbeRole};
+use super::error::ProbeError;
+use super::targets::{ProbeTargets, open};
+use super::plan::ProbePlan;
+use super::program::BpfPrograms;
+use super::ring_events::{ProbeCounts, RingRecord};
+use super::ring::RingDecoder;
+use super::syscall::{self, ProbePoint};
+use super::uprobe::{OPEN_UPROBE, uprobe};
+use super::step_counter;
+use crate::model::{CudaIndex, ProbeBackend, FreeTracking, CounterAddresses, WatchedSteps};
+use crate::target::usdt::UsdtProbe;
+use crate::target::{Addr, LoadedObject, Mapping, Process};
+
+/// Records taken from the ring at once, so that a flood does not keep a caller from its other work.
+const MAX_BATCH: usize = 1 << 18;
+
+/// Programs at probes in a process. They go when this is dropped, and when memspy ends in whatever way.
+pub(super) struct BpfProbes {
+    ring: RingBuf<MapData>,
+    decoder: RingDecoder,
+    programs: BpfPrograms,
+    backend: ProbeBackend,
+    probes: Vec<Arc<str>>,
+    uncovered: Vec<Arc<str>>,
+    links: Vec<ProbeLink>,
+    /// Which of the two places of watched words is in use.
+    half: u32,
+}
+
+impl BpfProbes {
+    /// Puts the probes of `plan` into `process` by `way`.
+    pub(super) fn attach(
+        process: &Process,
+        plan: &ProbePlan,
+        found: &ProbeTargets,
+        way: ProbeBackend,
+    ) -> Result<BpfProbes, ProbeError> {
+        let (mallocs, frees) = match &found.torch {
+            Some((_, mallocs, frees)) => (&mallocs[..], &frees[..]),
+            None => (&[][..], &[][..]),
+        };
+        let constants = BpfConstants::new(plan, mallocs, frees);
+        let mut programs = BpfPrograms::prepare(&constants, plan, way)?;
+        for (device, at) in &plan.levels {
+            programs.set_levels(device.0, *at)?;
+        }
+        if let Some(vtable) = plan.backward.and_then(|walk| walk.py_node) {
+            programs.set_py_node(vtable)?;
+        }
+        let ring = programs.take_ring()?;
+        let mut probe = BpfProbes {
+            ring,
+            decoder: RingDecoder::default(),
+            programs,
+            backend: way,
+            probes: Vec::new(),
+            uncovered: Vec::new(),
+            links: Vec::new(),
+            half: 0,
+        };
+        probe.place(process, plan, found)?;
+        Ok(probe)
+    }
+
+    /// Links all programs. Deaths of code objects come first, and frees before allocations, so that nothing
+    /// recorded can die unseen.
+    fn place(&mut self, process: &Process, plan: &ProbePlan, found: &ProbeTargets) -> Result<(), ProbeError> {
+        if let Some(walk) = &plan.walk {
+            match walk.code_dealloc {
+                Some(at) => {
+                    self.link_address(process, found, "code_dealloc", "PyCode_Type.tp_dealloc", at)?
+                }
+                None => self.uncovered.push(
+                    "code objects that die are not noticed: the interpreter hides PyCode_Type"
+                        .into(),
+                ),
+            }
+        }
+        if let Some(walk) = &plan.backward {
+            if let Some((at, _)) = walk.execute {
+                self.link_address(
+                    process,
+                    found,
+                    "backward_call",
+                    "Engine::execute_with_graph_task",
+                    at,
+                )?;
+            }
+            if plan.backward_lines {
+                let name = "at::sequence_number::get_and_increment";
+                self.link_address(process, found, "forward_node", name, walk.sequence_site)?;
+            }
+        }
+        if let Some(driver) = &found.driver {
+            self.link_driver(process, found, driver)?;
+        } else {
+            self.uncovered
+                .push("the CUDA driver (libcuda) is not loaded: its calls are not seen".into());
+        }
+        if let Some((mapping, mallocs, frees)) = &found.torch {
+            match plan.frees {
+                FreeTracking::Events => {
+                    self.link_sites(process, mapping, frees, ["free_0", "free_1", "free_any"])?;
+                }
+                FreeTracking::Stacks => {
+                    self.link_sites(process, mapping, frees, ["free_with_stack"; 3])?;
+                }
+                FreeTracking::Snapshots => {}
+            }
+            self.link_sites(process, mapping, mallocs, ["malloc_0", "malloc_1", "malloc_any"])?;
+        }
+        Ok(())
+    }
+
+    /// One program for each of the first sites, which knows it as a constant, and one for all others.
+    fn link_sites(
+        &mut self,
+        process: &Process,
+        mapping: &Mapping,
+        sites: &[UsdtProbe],
+        programs: [&'static str; 3],
+    ) -> Result<(), ProbeError> {
+        let points: Vec<ProbePoint> = (0..)
+            .zip(sites)
+            .map(|(cookie, site)| ProbePoint {
+                offset: site.offset,
+                semaphore: site.semaphore.unwrap_or(0),
+                cookie,
+            })
+            .collect();
+        let file = open(process, mapping)?;
+        for (program, points) in [
+            (programs[0], points.get(..1)),
+            (programs[1], points.get(1..2)),
+            (programs[2], points.get(2..)),
+        ] {
+            if let Some(points) = points.filter(|points| !points.is_empty()) {
+                self.link(process, &file, program, points, false)?;
+            }
+        }
+        if let Some(site) = sites.first() {
+            self.probes
+                .push(format!("{}:{} ({} sites)", site.provider, site.name, sites.len()).into());
+        }
+        Ok(())
+    }
+
+    fn link_driver(
+        &mut self,
+        process: &Process,
+        found: &ProbeTargets,
+        driver: &LoadedObject,
+    ) -> Result<(), ProbeError> {
+        let memory = process.memory();
+        let file = open(process, driver.mapping())?;
+        let (mut entries, mut frees, mut marks) = (Vec::new(), Vec::new(), Vec::new());
+        for (cookie, call) in (0..).zip(CALLS) {
+            for name in call.names {
+                let Some(at) = driver.exported(&memory, name)? else { continue };
+                let Some((_, offset)) = found.in_file(at) else { continue };
+                let point = ProbePoint { offset, semaphore: 0, cookie };
+                match call.role {
+                    ProbeRole::Allocates => entries.push(point),
+                    ProbeRole::Frees => frees.push(point),
+                    ProbeRole::Marks => marks.push(point),
+                }
+                self.probes.push((*name).into());
+            }
+        }
+        for (program, points, at_return) in [
+            ("driver_free", &frees, false),
+            ("driver_return", &entries, true),
+            ("driver_entry", &entries, false),
+            ("driver_entry", &marks, false),
+        ] {
+            if !points.is_empty() {
+                self.link(process, &file, program, points, at_return)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Links `program` to the instruction at the target's address `at`.
+    fn link_address(
+        &mut self,
+        process: &Process,
+        found: &ProbeTargets,
+        program: &'static str,
+        name: &str,
+        at: u64,
+    ) -> Result<(), ProbeError> {
+        let Some((mapping, offset)) = found.in_file(Addr(at)) else {
+            self.uncovered.push(format!("{name} is not probed: it lies in no file").into());
+            return Ok(());
+        };
+        let file = open(process, mapping)?;
+        self.link(process, &file, program, &[ProbePoint { offset, semaphore: 0, cookie: 0 }], false)?;
+        self.probes.push(name.into());
+        Ok(())
+    }
+
+    fn link(
+        &mut self,
+        process: &Process,
+        file: &File,
+        program: &'static str,
+        points: &[ProbePoint],
+        at_return: bool,
+    ) -> Result<(), ProbeError> {
+        // The descriptor's own name leads to the file that is mapped, also when its path has gone.
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
+        let program = self.programs.load(program)?;
+        self.links.extend(link(self.backend, program, &path, points, process.pid(), at_return)?);
+        Ok(())
+    }
+
+    /// Passes on what the ring holds; returns how many records that were.
+    pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>)) -> usize {
+        let mut taken = 0;
+        while taken < MAX_BATCH {
+            let Some(record) = self.ring.next() else { break };
+            self.decoder.decode(&record, take);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// How the probes are in place.
+    pub(super) fn way(&self) -> ProbeBackend {
+        self.backend
+    }
+
+    /// What is probed.
+    pub(super) fn probes(&self) -> &[Arc<str>] {
+        &self.probes
+    }
+
+    /// What could not be probed, one sentence each.
+    pub(super) fn uncovered(&self) -> &[Arc<str>] {
+        &self.uncovered
+    }
+
+    /// What the programs counted so far.
+    pub(super) fn counts(&self) -> ProbeCounts {
+        self.programs.counts()
+    }
+
+    /// Says where the counters of a device are, once it is in use.
+    pub(super) fn set_levels(&mut self, device: CudaIndex, at: CounterAddresses) -> Result<(), ProbeError> {
+        self.programs.set_levels(device.0, at)
+    }
+
+    /// Says which words count steps from now on, under which number; `None`: none do.
+    pub(super) fn watch(
+        &mut self,
+        steps: Option<&WatchedSteps>,
+        number: u32,
+    ) -> Result<(), ProbeError> {
+        // A program that reads the one in use at this moment goes on with it.
+        self.half ^= 1;
+        self.programs.watch(self.half, step_counter::place(steps, number))
+    }
+
+    /// Says what the vtable of autograd nodes written in Python is, once that is known.
+    pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
+        self.programs.set_py_node(vtable)
+    }
+
+    /// Has the programs describe all stacks again, under other keys.
+    pub(super) fn renew_keys(&mut self) -> Result<(), ProbeError> {
+        self.programs.renew_keys()
+    }
+
+    /// Has the programs describe these code objects again.
+    pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
+        self.programs.forget_codes(codes)
+    }
+
+    /// Gives up the links; what they have put into the ring can still be drained. Each ends its probes when it is
+    /// dropped, for which the kernel waits some 30 ms until no program of theirs runs any more: better all at once
+    /// than one after the other.
+    pub(super) fn take_links(&mut self) -> Vec<ProbeLink> {
+        std::mem::take(&mut self.links)
+    }
+}
+
+/// Links `program` to places in the file at `path`, for the process `pid`.
+pub(super) fn link(
+    way: ProbeBackend,
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    points: &[ProbePoint],
+    pid: u32,
+    at_return: bool,
+) -> Result<Vec<ProbeLink>, ProbeError> {
+    if way == ProbeBackend::UprobeMulti {
+        let link = syscall::link_uprobes(program, path, points, pid, at_return)
+            .map_err(ProbeError::refused("link probes (uprobe_multi)"))?;
+        return Ok(vec![ProbeLink { _link: Some(link), _event: None }]);
+    }
+    // One event for each place. Its filter is by address space, so all threads are meant.
+    let one = |point: &ProbePoint| {
+        let open = || {
+            let mut event = uprobe(path, point, pid, at_return)?.build()?;
+            event.enable()?;
+            Ok(event)
+        };
+        let event = open().map_err(ProbeError::refused(OPEN_UPROBE))?;
+        let link = syscall::link_perf_event(program, &event, point.cookie)
+            .map_err(ProbeError::refused("link a program to a uprobe"))?;
+        Ok(ProbeLink { _link: Some(link), _event: Some(event) })
+    };
+    points.iter().map(one).collect()
+}
+
+/// What keeps probes in the target; dropped, they end.
+pub struct ProbeLink {
+    /// Of a program.
+    _link: Option<OwnedFd>,
+    /// What the link hangs on, with perf uprobes; or an event without program.
+    _event: Option<Counter>,
+}
+
+impl From<Counter> for ProbeLink {
+    fn from(event: Counter) -> ProbeLink {
+        ProbeLink { _link: None, _event: Some(event) }
+    }
+}

@@ -1,0 +1,453 @@
+//! Probes without programs in the kernel: each pass is a sample of a perf event, with the registers that hold the arguments.
+//!
+//! Where bpf(2) is refused (a container's seccomp filter) or memspy was built without its program, sizes and
+//! addresses are exact all the same; stacks have to come from sampling. An event belongs to one thread: the kernel lets
+//! events that threads inherit be read only by processor, and a probe for each thread on each processor takes it minutes to
+//! remove. So threads are looked for again and again; what one allocates before it is found goes unseen, and
+//! shows in the comparison with the allocator's counters.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use perf_event::data::Record;
+use perf_event::{Clock, SampleFlag, Sampler};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::error::ProbeError;
+use super::targets::{ProbeTargets, open};
+use super::bpf_probes::ProbeLink;
+use super::plan::ProbePlan;
+use super::ring_events::{ProbeCounts, RingRecord, RawEvent};
+use super::syscall::ProbePoint;
+use super::uprobe::{OPEN_UPROBE, uprobe};
+use crate::model::{MemoryKind, EventKind, CudaIndex, AddressSpace, FreeTracking, StackSource};
+use crate::target::usdt::{UsdtArgument, Operand, Register, UsdtProbe};
+use crate::target::{Mapping, Process};
+
+/// Room for the samples of one thread at one site: a thousand, and where the kernel does not lend that much, sixty.
+const RINGS: [usize; 2] = [64 << 10, 4 << 10];
+const THREAD_SCAN_INTERVAL: Duration = Duration::from_millis(10);
+/// Bytes of the stack sampled where an argument is on it.
+const STACK: u32 = 512;
+/// Nanoseconds that a sample may take from its time to its ring.
+const WRITTEN_AFTER: u64 = 10_000;
+/// Samples taken at once of each ring.
+const MAX_BATCH: usize = 1 << 16;
+
+/// What a site's pass means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SiteMeaning {
+    Malloc,
+    Free,
+}
+
+/// A site, with what has to be sampled there.
+struct SampledSite {
+    meaning: SiteMeaning,
+    point: ProbePoint,
+    arguments: Vec<UsdtArgument>,
+    registers: u64,
+    stack: bool,
+}
+
+/// Sampled probes in a process.
+pub(super) struct PerfProbes {
+    process: Process,
+    file: File,
+    sites: Vec<SampledSite>,
+    stacks_from: u64,
+    threads: FxHashMap<u32, Vec<Sampler>>,
+    looked: Instant,
+    /// Threads that could not be probed: not tried again.
+    refused: FxHashSet<u32>,
+    lost: u64,
+    /// Out of their rings, not yet passed on.
+    waiting: Vec<RawEvent>,
+    /// Those of threads that have ended.
+    ended: Vec<ProbeLink>,
+    probes: Vec<Arc<str>>,
+    uncovered: Vec<Arc<str>>,
+}
+
+impl PerfProbes {
+    /// Probes all threads of `process`; `instead_of` says why no programs are there to do it.
+    pub(super) fn attach(
+        process: &Process,
+        plan: &ProbePlan,
+        found: &ProbeTargets,
+        instead_of: Option<&ProbeError>,
+    ) -> Result<PerfProbes, ProbeError> {
+        for (asked, what) in [
+            (plan.frees == FreeTracking::Stacks, "the stacks of frees (--frees stacks)"),
+            (plan.backward_lines, "the lines of the forward pass (--backward-lines)"),
+            (plan.stacks_every > 0, "sampled stacks (--stacks-every)"),
+        ] {
+            if asked {
+                return Err(ProbeError::NeedsPrograms { what });
+            }
+        }
+        let Some((mapping, mallocs, frees)) = &found.torch else {
+            return Err(ProbeError::NothingToProbe { pid: process.pid() });
+        };
+        let mut samples = PerfProbes {
+            process: Process::open(process.pid())?,
+            file: open(process, mapping)?,
+            sites: Vec::new(),
+            stacks_from: plan.stacks_from,
+            threads: FxHashMap::default(),
+            looked: Instant::now(),
+            refused: FxHashSet::default(),
+            lost: 0,
+            waiting: Vec::new(),
+            ended: Vec::new(),
+            probes: Vec::new(),
+            uncovered: Vec::new(),
+        };
+        if plan.frees != FreeTracking::Snapshots {
+            samples.add_sites(mapping, frees, SiteMeaning::Free)?;
+        }
+        samples.add_sites(mapping, mallocs, SiteMeaning::Malloc)?;
+        if let Some(error) = instead_of {
+            samples.uncovered.push(
+                format!("no program can stand at the probes: {error}; so stacks are sampled")
+                    .into(),
+            );
+        }
+        samples.uncovered.extend([
+            Arc::from("sizes and addresses are exact; stacks are those that sampling saw last on the thread"),
+            "the driver's own calls and autograd nodes are not seen without programs in the kernel".into(),
+            "what a new thread allocates in its first 10 ms is not seen".into(),
+        ]);
+        raise_file_limit();
+        samples.scan_threads()?;
+        Ok(samples)
+    }
+
+    fn add_sites(
+        &mut self,
+        mapping: &Mapping,
+        sites: &[UsdtProbe],
+        meaning: SiteMeaning,
+    ) -> Result<(), ProbeError> {
+        for site in sites {
+            let sampled = SampledSite::new(site, meaning).ok_or_else(|| ProbeError::Unreadable {
+                path: mapping.path.clone().unwrap_or_default().display().to_string(),
+                why: format!(
+                    "the arguments of {}:{} are not where samples show them",
+                    site.provider, site.name
+                ),
+            })?;
+            self.sites.push(sampled);
+        }
+        if let Some(site) = sites.first() {
+            self.probes
+                .push(format!("{}:{} ({} sites)", site.provider, site.name, sites.len()).into());
+        }
+        Ok(())
+    }
+
+    /// Probes the threads that are new, and lets those go that have ended. An error only if no thread at all is probed.
+    fn scan_threads(&mut self) -> Result<(), ProbeError> {
+        self.looked = Instant::now();
+        let Ok(ids) = self.process.thread_ids() else { return Ok(()) };
+        let ids: FxHashSet<u32> = ids.into_iter().collect();
+        let path = CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let path = path.unwrap_or_default();
+        let mut error = None;
+        for &id in &ids {
+            if self.threads.contains_key(&id) || self.refused.contains(&id) {
+                continue;
+            }
+            let opened = self.sites.iter().map(|site| site.open(&path, id)).collect();
+            match opened {
+                Ok(samplers) => {
+                    self.threads.insert(id, samplers);
+                }
+                // A thread may have ended since it was listed.
+                Err(why) => {
+                    self.refused.insert(id);
+                    error = Some(why);
+                }
+            }
+        }
+        let gone: Vec<u32> = self.threads.keys().filter(|id| !ids.contains(id)).copied().collect();
+        for id in gone {
+            let Some(mut samplers) = self.threads.remove(&id) else { continue };
+            self.lost += empty(&self.sites, &mut samplers, self.stacks_from, &mut self.waiting);
+            let links = samplers.into_iter().map(|sampler| ProbeLink::from(sampler.into_counter()));
+            self.ended.extend(links);
+        }
+        match error {
+            Some(error) if self.threads.is_empty() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>)) -> usize {
+        if !self.threads.is_empty() && self.looked.elapsed() >= THREAD_SCAN_INTERVAL {
+            // Threads that cannot be probed are told apart by the comparison with the counters.
+            let _ = self.scan_threads();
+        }
+        // One ring is emptied after the other: what comes into the first meanwhile is older than what the last one
+        // holds by then, so only what was there before all is passed on, in its order.
+        let until = if self.threads.is_empty() { u64::MAX } else { monotonic() - WRITTEN_AFTER };
+        for samplers in self.threads.values_mut() {
+            self.lost += empty(&self.sites, samplers, self.stacks_from, &mut self.waiting);
+        }
+        self.waiting.sort_by_key(|event| event.time);
+        let ready = self.waiting.partition_point(|event| event.time < until);
+        for event in self.waiting.drain(..ready) {
+            take(RingRecord::Event(event));
+        }
+        ready
+    }
+
+    pub(super) fn probes(&self) -> &[Arc<str>] {
+        &self.probes
+    }
+
+    pub(super) fn uncovered(&self) -> &[Arc<str>] {
+        &self.uncovered
+    }
+
+    pub(super) fn counts(&self) -> ProbeCounts {
+        ProbeCounts { lost: self.lost, lost_descriptions: 0 }
+    }
+
+    pub(super) fn take_ended(&mut self) -> Vec<ProbeLink> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Ends all events, after a last look at what they recorded.
+    pub(super) fn take_links(&mut self) -> Vec<ProbeLink> {
+        let mut links = self.take_ended();
+        for (_, mut samplers) in self.threads.drain() {
+            self.lost += empty(&self.sites, &mut samplers, self.stacks_from, &mut self.waiting);
+            links.extend(samplers.into_iter().map(|sampler| ProbeLink::from(sampler.into_counter())));
+        }
+        links
+    }
+}
+
+/// Empties the rings of a thread, one for each site; returns how many samples were lost.
+fn empty(
+    sites: &[SampledSite],
+    samplers: &mut [Sampler],
+    stacks_from: u64,
+    into: &mut Vec<RawEvent>,
+) -> u64 {
+    let drain = |(site, sampler): (&SampledSite, &mut Sampler)| {
+        site.drain(sampler, stacks_from, &mut |event| into.push(event))
+    };
+    sites.iter().zip(samplers).map(drain).sum()
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, as the samples are stamped.
+fn monotonic() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    now.map_or(u64::MAX, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
+/// Lets memspy have as many files open as it may: each thread takes one for each site.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // Where it is refused, opening says so.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+impl SampledSite {
+    /// `None` when an argument is nowhere that a sample shows.
+    fn new(site: &UsdtProbe, meaning: SiteMeaning) -> Option<SampledSite> {
+        let wanted = match meaning {
+            SiteMeaning::Malloc => 3,
+            SiteMeaning::Free => 1,
+        };
+        let arguments = site.arguments.get(..wanted)?.to_vec();
+        let (mut registers, mut stack) = (0, false);
+        for argument in &arguments {
+            match argument.operand {
+                Operand::Constant(_) => {}
+                Operand::Register(register) => registers |= 1 << register.perf_number(),
+                Operand::Memory { base, index: None, .. } => {
+                    let pointer = Register::named("rsp")?;
+                    registers |= 1 << base.perf_number() | 1 << pointer.perf_number();
+                    stack = true;
+                }
+                Operand::Memory { index: Some(_), .. } => return None,
+            }
+        }
+        let point =
+            ProbePoint { offset: site.offset, semaphore: site.semaphore.unwrap_or(0), cookie: 0 };
+        Some(SampledSite { meaning, point, arguments, registers, stack })
+    }
+
+    fn open(&self, path: &CStr, thread: u32) -> Result<Sampler, ProbeError> {
+        let open = |ring: usize| {
+            let mut builder = uprobe(path, &self.point, thread, false)?;
+            builder
+                .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::REGS_USER)
+                .sample_regs_user(self.registers)
+                .clockid(Clock::MONOTONIC);
+            if self.stack {
+                builder.sample(SampleFlag::STACK_USER).sample_stack_user(STACK);
+            }
+            let mut sampler = builder.build()?.sampled(ring)?;
+            sampler.as_counter_mut().enable()?;
+            Ok(sampler)
+        };
+        let [large, small] = RINGS;
+        open(large).or_else(|_| open(small)).map_err(ProbeError::refused(OPEN_UPROBE))
+    }
+
+    /// Passes on what `sampler` holds; returns how many samples were lost.
+    fn drain(
+        &self,
+        sampler: &mut Sampler,
+        stacks_from: u64,
+        take: &mut dyn FnMut(RawEvent),
+    ) -> u64 {
+        let mut lost = 0;
+        for _ in 0..MAX_BATCH {
+            let Some(record) = sampler.next_record() else { break };
+            match record.parse_record() {
+                Ok(Record::Sample(sample)) => {
+                    let event = (|| {
+                        let registers = sample.regs_user()?;
+                        let seen = PerfSample {
+                            mask: self.registers,
+                            registers: &registers.regs,
+                            stack: sample.stack_user().unwrap_or_default(),
+                        };
+                        let change = self.change(&seen)?;
+                        Some(RawEvent {
+                            time: sample.time()?,
+                            change,
+                            os_thread: sample.tid()?,
+                            python_id: 0,
+                            stack: 0,
+                            source: source(&change, stacks_from),
+                            truncated: false,
+                            faulted: false,
+                            node: None,
+                        })
+                    })();
+                    match event {
+                        Some(event) => take(event),
+                        None => lost += 1,
+                    }
+                }
+                Ok(Record::Lost(record)) => lost += record.lost,
+                Ok(_) => {}
+                Err(_) => lost += 1,
+            }
+        }
+        lost
+    }
+
+    fn change(&self, seen: &PerfSample<'_>) -> Option<EventKind> {
+        let value = |index: usize| seen.value(self.arguments.get(index)?);
+        let address = value(0)? as u64;
+        Some(match self.meaning {
+            SiteMeaning::Malloc => EventKind::Allocated {
+                memory_kind: MemoryKind::Torch(CudaIndex(value(1)?.try_into().ok()?)),
+                address,
+                size: value(2)? as u64,
+                levels: None,
+            },
+            SiteMeaning::Free => {
+                EventKind::Freed { memory_kind: AddressSpace::Torch, address, in_backward: false }
+            }
+        })
+    }
+}
+
+/// Whether a stack is wanted.
+fn source(change: &EventKind, stacks_from: u64) -> StackSource {
+    match *change {
+        EventKind::Allocated { size, .. } if size < stacks_from => StackSource::NotTaken,
+        _ => StackSource::Sampled,
+    }
+}
+
+/// What a sample shows of a thread: registers by the bits of `mask`, lowest first, and the stack from its pointer on.
+struct PerfSample<'a> {
+    mask: u64,
+    registers: &'a [u64],
+    stack: &'a [u8],
+}
+
+impl PerfSample<'_> {
+    fn register(&self, register: Register) -> Option<u64> {
+        let below = self.mask & ((1 << register.perf_number()) - 1);
+        self.registers.get(below.count_ones() as usize).copied()
+    }
+
+    fn value(&self, argument: &UsdtArgument) -> Option<i64> {
+        let whole = match argument.operand {
+            Operand::Constant(value) => return Some(value),
+            Operand::Register(register) => self.register(register)?,
+            Operand::Memory { base, displacement, .. } => {
+                let at = self.register(base)?.wrapping_add_signed(displacement);
+                let start = at.checked_sub(self.register(Register::named("rsp")?)?)? as usize;
+                let bytes = self.stack.get(start..start.checked_add(argument.size.into())?)?;
+                let mut word = [0; 8];
+                word.get_mut(..bytes.len())?.copy_from_slice(bytes);
+                u64::from_le_bytes(word)
+            }
+        };
+        let unused = 64 - 8 * u32::from(argument.size.clamp(1, 8));
+        let shifted = whole << unused;
+        Some(if argument.signed { (shifted as i64) >> unused } else { (shifted >> unused) as i64 })
+    }
+}
+
+/// Opens the event of a place for `process` as a recording would.
+pub(super) fn try_open(path: &CStr, point: &ProbePoint, process: u32) -> Result<(), ProbeError> {
+    let point = ProbePoint { offset: point.offset, semaphore: point.semaphore, cookie: 0 };
+    let site = SampledSite {
+        meaning: SiteMeaning::Free,
+        point,
+        arguments: Vec::new(),
+        registers: 1,
+        stack: false,
+    };
+    site.open(path, process).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn argument(size: u8, signed: bool, operand: Operand) -> UsdtArgument {
+        UsdtArgument { size, signed, operand }
+    }
+
+    #[test]
+    fn arguments_are_found_in_registers_and_on_the_stack() {
+        let [rax, rdx, rsp] = ["rax", "rdx", "rsp"].map(|name| Register::named(name).unwrap());
+        let mut stack = vec![0; 64];
+        stack[16..20].copy_from_slice(&(-7i32).to_le_bytes());
+        let seen = PerfSample {
+            mask: 1 << rax.perf_number() | 1 << rdx.perf_number() | 1 << rsp.perf_number(),
+            registers: &[0xdead, 0xffff_fff3, 0x7000],
+            stack: &stack,
+        };
+        let value = |size, signed, operand| seen.value(&argument(size, signed, operand));
+        assert_eq!(value(8, false, Operand::Register(rax)), Some(0xdead));
+        // The device is the lowest byte of a register whose rest means nothing.
+        assert_eq!(value(1, true, Operand::Register(rdx)), Some(-13));
+        assert_eq!(value(1, false, Operand::Register(rdx)), Some(0xf3));
+        assert_eq!(value(4, true, Operand::Constant(5)), Some(5));
+        let on_stack = |displacement| Operand::Memory { base: rsp, index: None, displacement };
+        assert_eq!(value(4, true, on_stack(16)), Some(-7));
+        assert_eq!(value(8, true, on_stack(60)), None);
+        assert_eq!(value(8, true, on_stack(-8)), None);
+    }
+}

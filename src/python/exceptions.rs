@@ -1,0 +1,294 @@
+//! Exceptions that threads raise or handle, and the one that ended the last of them uncaught: what they say, and the line that raised them.
+//!
+//! The target runs on meanwhile. What a thread refers to before and after an exception is copied has lived all the time
+//! in between; whatever is not so is not taken.
+
+use rustc_hash::FxHashSet;
+
+use super::code_object::CodeObject;
+use super::heap::PythonHeap;
+use super::interpreter::Interpreter;
+use super::layout::{EntryFrame, PythonLayout};
+use super::thread_states::thread_states;
+use super::walk::FrameFields;
+use crate::model::Function;
+use crate::target::{Addr, Field, Memory, PageCache, Process};
+
+/// Handlers within handlers, causes of causes.
+const MAX_NESTED: usize = 64;
+/// Deeper stacks lose their outermost frames.
+const MAX_FRAMES: usize = 512;
+
+/// Looks for exceptions of one class.
+pub struct ExceptionFinder {
+    process: Process,
+    interpreter: Interpreter,
+    class: &'static str,
+    /// The dictionary of `sys`, once found.
+    sys: Option<Addr>,
+}
+
+/// An exception that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundException {
+    /// Its address: `id(exception)`.
+    pub at: Addr,
+    /// `PyThreadState.thread_id` of the thread that raises or handles it; `None` of the last one that nobody caught.
+    pub python_id: Option<u64>,
+    /// Its first argument, where that is a text; cut when it is very long.
+    pub text: String,
+    /// The frames of its traceback and their callers, innermost first, each with its line (0 where it has none). Empty while it
+    /// has no traceback.
+    pub frames: Vec<(Function, u32)>,
+}
+
+/// What refers to an exception from where it was found.
+#[derive(Debug, Clone, Copy)]
+struct ExceptionRoot {
+    /// Where the reference lies.
+    slot: Addr,
+    exception: Addr,
+    python_id: Option<u64>,
+    /// Its traceback, where the thread has it.
+    traceback: Option<Addr>,
+}
+
+impl ExceptionFinder {
+    pub(super) fn new(
+        process: Process,
+        interpreter: Interpreter,
+        class: &'static str,
+    ) -> ExceptionFinder {
+        ExceptionFinder { process, interpreter, class, sys: None }
+    }
+
+    /// Those that threads raise or handle now, with what caused them; with `uncaught` also the last one that nobody caught
+    /// (`sys.last_value`). What could not be read whole is left out.
+    pub fn find(&mut self, uncaught: bool) -> Vec<FoundException> {
+        let live = self.process.memory();
+        let copy = PageCache::new(Box::new(self.process.memory()));
+        let heap = PythonHeap::unlisted(&copy, &self.interpreter);
+        let look = ExceptionSearch {
+            live: &live,
+            memory: &copy,
+            heap: &heap,
+            layout: &self.interpreter.layout,
+            interpreter: &self.interpreter,
+            class: self.class,
+        };
+        let mut roots = look.roots();
+        if uncaught {
+            if self.sys.is_none() {
+                let sys = heap.modules().into_iter().find(|(name, _)| name == "sys");
+                self.sys = sys.map(|(_, dict)| dict);
+            }
+            // An exception of before 3.12 is there under its old name only, one of after under both.
+            let last = self.sys.and_then(|sys| heap.named_value(sys, "last_value"));
+            roots.extend(last.map(|exception| ExceptionRoot {
+                slot: Addr(0),
+                exception,
+                python_id: None,
+                traceback: None,
+            }));
+        }
+        let mut found: Vec<FoundException> = Vec::new();
+        for root in roots {
+            let Some(raised) = look.of_class(&root) else { continue };
+            if found.iter().any(|known| known.at == raised.at) {
+                continue;
+            }
+            let still = match root.slot {
+                Addr(0) => self.is_last(root.exception),
+                slot => look.live.pointer(slot).is_ok_and(|now| now == root.exception),
+            };
+            if still {
+                found.push(raised);
+            }
+        }
+        found
+    }
+
+    /// Whether `sys.last_value` is this one now.
+    fn is_last(&self, exception: Addr) -> bool {
+        let copy = PageCache::new(Box::new(self.process.memory()));
+        let heap = PythonHeap::unlisted(&copy, &self.interpreter);
+        self.sys.and_then(|sys| heap.named_value(sys, "last_value")) == Some(exception)
+    }
+}
+
+/// One look, through copies of its own.
+struct ExceptionSearch<'a> {
+    live: &'a dyn Memory,
+    memory: &'a dyn Memory,
+    heap: &'a PythonHeap<'a>,
+    layout: &'a PythonLayout,
+    interpreter: &'a Interpreter,
+    class: &'static str,
+}
+
+impl ExceptionSearch<'_> {
+    fn pointer(&self, field: Field<Addr>, at: Addr) -> Option<Addr> {
+        self.memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
+    }
+
+    /// What the threads of all interpreters raise and handle.
+    fn roots(&self) -> Vec<ExceptionRoot> {
+        let mut roots = Vec::new();
+        for thread in thread_states(self.memory, self.layout, self.interpreter.runtime) {
+            self.roots_of_thread(thread, &mut roots);
+        }
+        roots
+    }
+
+    fn roots_of_thread(&self, thread: Addr, roots: &mut Vec<ExceptionRoot>) {
+        let error = &self.layout.error;
+        let python_id = self.memory.u64(self.layout.thread.python_id.in_target(thread)).ok();
+        let mut push = |slot: Addr, traceback: Option<Addr>| {
+            if let Ok(exception) = self.memory.pointer(slot)
+                && exception.is_plausible()
+            {
+                roots.push(ExceptionRoot { slot, exception, python_id, traceback });
+            }
+        };
+        let traceback = error.current_traceback.and_then(|field| self.pointer(field, thread));
+        push(error.current.in_target(thread), traceback);
+        let mut item = self.pointer(error.handled, thread);
+        for _ in 0..MAX_NESTED {
+            let Some(here) = item else { break };
+            push(error.handled_value.in_target(here), None);
+            item = self.pointer(error.handled_before, here);
+        }
+    }
+
+    /// The exception of the class among `root`, its causes and its contexts.
+    fn of_class(&self, root: &ExceptionRoot) -> Option<FoundException> {
+        let error = &self.layout.error;
+        let mut seen: FxHashSet<Addr> = FxHashSet::default();
+        let mut next = vec![root.exception];
+        while let Some(at) = next.pop() {
+            if seen.len() == MAX_NESTED || !seen.insert(at) {
+                continue;
+            }
+            let class = self.heap.class_of(at)?;
+            let is_it = |class: &str| class.rsplit('.').next() == Some(self.class);
+            let derived = || {
+                let mut bases = class.bases.iter().filter_map(|base| self.heap.class_at(*base));
+                bases.any(|base| is_it(&base.name))
+            };
+            if is_it(&class.name) || derived() {
+                let traceback = match root.exception == at {
+                    true => root.traceback,
+                    false => None,
+                };
+                return self.read(at, traceback, root.python_id);
+            }
+            if !self.is_exception(&class) {
+                continue;
+            }
+            next.extend(self.pointer(error.context, at));
+            next.extend(self.pointer(error.cause, at));
+        }
+        None
+    }
+
+    /// Whether its instances have a cause and a context.
+    fn is_exception(&self, class: &super::heap::PyClass) -> bool {
+        let mut bases = class.bases.iter().rev().filter_map(|base| self.heap.class_at(*base));
+        bases.any(|base| &*base.name == "BaseException")
+    }
+
+    fn read(&self, at: Addr, traceback: Option<Addr>, python_id: Option<u64>) -> Option<FoundException> {
+        let error = &self.layout.error;
+        let args = self.heap.items(self.pointer(error.args, at)?);
+        let text = self.heap.text(*args.first()?)?;
+        let traceback = self.pointer(error.traceback, at).or(traceback);
+        let frames = traceback.map(|traceback| self.frames(traceback)).unwrap_or_default();
+        Some(FoundException { at, python_id, text, frames })
+    }
+
+    /// The frames of a traceback, from where the exception was raised outwards, and the callers of the outermost.
+    fn frames(&self, traceback: Addr) -> Vec<(Function, u32)> {
+        let error = &self.layout.error;
+        let mut frames = Vec::new();
+        let mut at = Some(traceback);
+        let mut outermost = None;
+        for _ in 0..MAX_FRAMES {
+            let Some(here) = at else { break };
+            let Some(frame) = self.pointer(error.frame, here) else { break };
+            let read = |field: Field<i32>| {
+                self.memory.bytes(field.in_target(here)).map(i32::from_le_bytes).ok()
+            };
+            let (Some(instruction), Some(line)) = (read(error.instruction), read(error.line))
+            else {
+                break;
+            };
+            outermost = outermost.or(Some(frame));
+            let Some(code) = self.fields(self.started(frame)).and_then(|f| self.code(f.code))
+            else {
+                break;
+            };
+            let line = match u32::try_from(line) {
+                Ok(line) if line > 0 => line,
+                _ => code.lines.at(i64::from(instruction)),
+            };
+            frames.push((code.function, line));
+            at = self.pointer(error.next, here);
+        }
+        frames.reverse();
+        if let Some(frame) = outermost {
+            self.callers(frame, &mut frames);
+        }
+        frames
+    }
+
+    /// The frame that a frame object stands for.
+    fn started(&self, object: Addr) -> Option<Addr> {
+        match self.layout.heap.frame_of_object {
+            Some(field) => self.pointer(field, object),
+            None => Some(object),
+        }
+    }
+
+    fn fields(&self, frame: Option<Addr>) -> Option<FrameFields> {
+        let layout = &self.layout.frame;
+        FrameFields::parse(layout, &self.memory.vec(frame?, layout.len).ok()?)
+    }
+
+    fn code(&self, at: Addr) -> Option<CodeObject> {
+        CodeObject::read(self.memory, self.layout, self.interpreter.code_type, at).ok()
+    }
+
+    /// Adds those that called the frame of `object`.
+    fn callers(&self, object: Addr, frames: &mut Vec<(Function, u32)>) {
+        let mut object = Some(object);
+        let mut fields = self.fields(self.started(object.unwrap_or_default()));
+        for _ in 0..MAX_FRAMES {
+            let Some(here) = fields.take() else { return };
+            let next = match here.previous.is_plausible() {
+                true => {
+                    object = None;
+                    Some(here.previous)
+                }
+                // One that has ended leads to its caller by the objects of both (`f_back` stands before `f_frame`).
+                false => {
+                    let back = self.layout.heap.frame_of_object.zip(object);
+                    object = back.and_then(|(field, object)| {
+                        self.pointer(Field::at(field.offset.checked_sub(8)?), object)
+                    });
+                    object.and_then(|object| self.started(object))
+                }
+            };
+            fields = self.fields(next);
+            let Some(caller) = &fields else { return };
+            if caller.shim && self.layout.frame.entry != EntryFrame::Unmarked {
+                continue;
+            }
+            let Some(code) = self.code(caller.code) else { return };
+            let bytecode = code.with_copies(self.memory, self.layout);
+            let Some(offset) = bytecode.ok().and_then(|b| b.offset(caller.instruction)) else {
+                return;
+            };
+            frames.push((code.function, code.lines.at(offset)));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Objects written in C that hold others, by the name of their type: where in them the references are.
+//!
+//! All of these are counted references that `tp_traverse` visits (CPython's sources, 3.8 to 3.15; compared with
+//! `gc.get_referents` in the tests). What a type has besides and is not listed is not followed.
+
+use super::super::layout::PythonLayout;
+use crate::target::Field;
+
+/// Where a reference is in an object, and how it is called in Python.
+pub(super) type CTypeField = (u64, &'static str);
+
+/// Sorted by name.
+const TYPES: [(&str, &[CTypeField]); 65] = [
+    ("Context", CONTEXT),
+    ("ContextVar", CONTEXT_VARIABLE),
+    ("TaskStepMethWrapper", &[(16, "<task>"), (24, "<exception>")]),
+    ("TaskWakeupMethWrapper", &[(16, "<task>")]),
+    ("Token", TOKEN),
+    ("_asyncio.FutureIter", &[(16, "<future>")]),
+    ("_asyncio.TaskStepMethWrapper", &[(16, "<task>"), (24, "<exception>")]),
+    ("_contextvars.Context", CONTEXT),
+    ("_contextvars.ContextVar", CONTEXT_VARIABLE),
+    ("_contextvars.Token", TOKEN),
+    ("builtin_function_or_method", &[(24, "__self__"), (32, "__module__")]),
+    ("callable_iterator", &[(16, "<callable>"), (24, "<sentinel>")]),
+    ("classmethod", &[(16, "__func__")]),
+    ("collections.defaultdict", &[(48, "default_factory")]),
+    ("coroutine_wrapper", &[(16, "<coroutine>")]),
+    ("dict_itemiterator", ITERATES),
+    ("dict_items", ITERATES),
+    ("dict_keyiterator", ITERATES),
+    ("dict_keys", ITERATES),
+    ("dict_valueiterator", ITERATES),
+    ("dict_values", ITERATES),
+    ("enumerate", &[(24, "<items>"), (32, "<result>")]),
+    ("filter", FUNCTION_AND_ITEMS),
+    ("functools._lru_cache_wrapper", &[(72, "<cache>"), (88, "__wrapped__")]),
+    ("functools._lru_list_elem", &[(40, "<key>"), (48, "<result>")]),
+    ("functools.partial", &[(16, "func"), (24, "args"), (32, "keywords")]),
+    ("hamt", &[(16, "<root>")]),
+    ("hamt_array_node", &HAMT_ARRAY),
+    ("hamt_bitmap_node", &[]),
+    ("hamt_collision_node", &[]),
+    ("iterator", COUNTS),
+    ("itertools._tee", &[(16, "<buffer>")]),
+    ("itertools._tee_dataobject", &[(16, "<items>"), (32, "<next>")]),
+    (
+        "itertools.accumulate",
+        &[(16, "<total>"), (24, "<items>"), (32, "<function>"), (40, "<initial>")],
+    ),
+    ("itertools.chain", &[(16, "<source>"), (24, "<items>")]),
+    ("itertools.compress", &[(16, "<items>"), (24, "<selectors>")]),
+    ("itertools.cycle", &[(16, "<items>"), (24, "<saved>")]),
+    ("itertools.dropwhile", FUNCTION_AND_ITEMS),
+    ("itertools.filterfalse", FUNCTION_AND_ITEMS),
+    (
+        "itertools.groupby",
+        &[(16, "<items>"), (24, "<function>"), (32, "<target>"), (40, "<key>"), (48, "<value>")],
+    ),
+    ("itertools.islice", ITERATES),
+    ("itertools.pairwise", &[(16, "<items>"), (24, "<last>")]),
+    ("itertools.permutations", &[(16, "<pool>"), (40, "<result>")]),
+    ("itertools.product", &[(16, "<pools>"), (32, "<result>")]),
+    ("itertools.repeat", &[(16, "<element>")]),
+    ("itertools.starmap", FUNCTION_AND_ITEMS),
+    ("itertools.takewhile", FUNCTION_AND_ITEMS),
+    ("itertools.zip_longest", &[(32, "<items>"), (40, "<result>"), (48, "<fill>")]),
+    ("list_iterator", COUNTS),
+    ("list_reverseiterator", COUNTS),
+    ("map", &[(16, "<items>"), (24, "<function>")]),
+    ("mappingproxy", &[(16, "<mapping>")]),
+    ("method-wrapper", &[(16, "<descriptor>"), (24, "__self__")]),
+    ("odict_items", ITERATES),
+    ("odict_keys", ITERATES),
+    ("odict_values", ITERATES),
+    ("property", &[(16, "fget"), (24, "fset"), (32, "fdel"), (40, "__doc__")]),
+    ("reversed", COUNTS),
+    ("set_iterator", ITERATES),
+    ("slice", &[(16, "start"), (24, "stop"), (32, "step")]),
+    ("staticmethod", &[(16, "__func__")]),
+    ("traceback", &[(16, "tb_next"), (24, "tb_frame")]),
+    ("tuple_iterator", COUNTS),
+    ("types.GenericAlias", &[(16, "__origin__"), (24, "__args__"), (32, "__parameters__")]),
+    ("zip", &[(24, "<items>"), (32, "<result>")]),
+];
+
+/// `PyContext`, whose variables are a tree of `hamt` nodes (Include/internal/pycore_context.h, pycore_hamt.h).
+const CONTEXT: &[CTypeField] = &[(16, "<previous>"), (24, "<variables>")];
+/// What a `ContextVar` has in the context at hand is no reference of its own.
+const CONTEXT_VARIABLE: &[CTypeField] = &[(24, "<default>")];
+const TOKEN: &[CTypeField] = &[(16, "<context>"), (24, "var"), (32, "old_value")];
+const HAMT_ARRAY: [CTypeField; 32] = {
+    let mut parts = [(16, "<node>"); 32];
+    let mut n = 0;
+    while n < parts.len() {
+        parts[n].0 += 8 * n as u64;
+        n += 1;
+    }
+    parts
+};
+const ITERATES: &[CTypeField] = &[(16, "<items>")];
+/// After a number.
+const COUNTS: &[CTypeField] = &[(24, "<items>")];
+const FUNCTION_AND_ITEMS: &[CTypeField] = &[(16, "<function>"), (24, "<items>")];
+/// Weak references count their callback only; their names differ from version to version.
+const WEAK: &[CTypeField] = &[(24, "__callback__")];
+const WEAK_TYPES: [&str; 6] = [
+    "weakref",
+    "weakref.ReferenceType",
+    "weakproxy",
+    "weakref.ProxyType",
+    "weakcallableproxy",
+    "weakref.CallableProxyType",
+];
+
+/// References one behind the other, and how many of them there are; some may be null.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReferenceArray {
+    pub(super) count: Field<u32>,
+    pub(super) first: u64,
+}
+
+/// The types that have such a row.
+const ROWS: [(&str, ReferenceArray); 3] = [
+    ("hamt_bitmap_node", ReferenceArray { count: Field::at(16), first: 32 }),
+    ("hamt_collision_node", ReferenceArray { count: Field::at(16), first: 32 }),
+    ("itertools._tee_dataobject", ReferenceArray { count: Field::at(24), first: 40 }),
+];
+
+/// `FutureObj` (Modules/_asynciomodule.c), as far as it can hold what is looked for; and of a `TaskObj` where the task's own part
+/// begins, by minor version.
+const FUTURE: [CTypeField; 5] =
+    [(16, "_loop"), (24, "<callback>"), (32, "<context>"), (40, "_callbacks"), (48, "_exception")];
+const RESULT_TO_3_9: [CTypeField; 3] =
+    [(56, "_result"), (64, "_source_traceback"), (72, "_cancel_message")];
+const RESULT: [CTypeField; 4] =
+    [(56, "<traceback>"), (64, "_result"), (72, "_source_traceback"), (80, "_cancel_message")];
+/// Since 3.14.
+const AWAITED_BY: CTypeField = (96, "<awaited by>");
+const TASK: [&str; 4] = ["_fut_waiter", "_coro", "<name>", "_context"];
+const TASK_BEGINS: [(u8, u64); 6] =
+    [(14, 120), (13, 112), (11, 128), (10, 152), (9, 144), (8, 104)];
+
+/// Those in instances of types whose structures differ between versions (compared with `gc.get_referents` on each).
+pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
+    match name {
+        "_asyncio.Future" | "_asyncio.Task" => {
+            let mut parts = FUTURE.to_vec();
+            match layout.minor {
+                // `cancel_msg` came with 3.9.
+                8 => parts.extend(&RESULT_TO_3_9[..2]),
+                9 => parts.extend(RESULT_TO_3_9),
+                _ => parts.extend(RESULT),
+            }
+            if layout.minor >= 14 {
+                parts.push(AWAITED_BY);
+            }
+            if name == "_asyncio.Task" {
+                let (_, first) = TASK_BEGINS.iter().find(|(since, _)| layout.minor >= *since)?;
+                parts.extend((*first..).step_by(8).zip(TASK));
+            }
+            Some(parts)
+        }
+        // Its weak references to what threads have come first up to 3.12.
+        "_thread._local" => {
+            let first = if layout.minor >= 13 { 16 } else { 24 };
+            let mut parts =
+                vec![(first, "<arguments>"), (first + 8, "<keywords>"), (first + 24, LOCAL)];
+            if layout.minor >= 13 {
+                parts.push((first + 32, "<watchdogs>"));
+            }
+            Some(parts)
+        }
+        _ => None,
+    }
+}
+
+/// What a `threading.local` has for each thread: a dictionary of dictionaries.
+pub(super) const LOCAL: &str = "<threads>";
+
+/// The row of references in instances of a type.
+pub(super) fn row_of(name: &str) -> Option<ReferenceArray> {
+    ROWS.iter().find(|(known, _)| *known == name).map(|(_, row)| *row)
+}
+
+/// What all exceptions have after their dictionary, one behind the other (`PyException_HEAD`, Include/cpython/pyerrors.h).
+const OF_EVERY_EXCEPTION: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
+/// Where `args` is.
+const ARGS: u64 = 24;
+/// It came behind `args` with this version.
+const NOTES: (u8, &str) = (11, "__notes__");
+/// What some have besides, behind the mark `suppress_context`, and since when.
+const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
+    ("AttributeError", 10, &["obj", "name"]),
+    ("BaseException", 0, &[]),
+    ("BaseExceptionGroup", 11, &["message", "exceptions"]),
+    ("StopIteration", 0, &["value"]),
+    ("SystemExit", 0, &["code"]),
+];
+
+/// The references in instances of a type written in C; `None` for one that is not known.
+pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
+    if WEAK_TYPES.contains(&name) {
+        return Some(WEAK);
+    }
+    let index = TYPES.binary_search_by_key(&name, |(name, _)| name).ok()?;
+    Some(TYPES[index].1)
+}
+
+/// Those in exceptions of a builtin class of this name; `None` for one that only has what its base has.
+pub(super) fn of_exception(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
+    let (.., own) =
+        EXCEPTIONS.iter().find(|(known, since, _)| *known == name && layout.minor >= *since)?;
+    let mut names = Vec::from(OF_EVERY_EXCEPTION);
+    if layout.minor >= NOTES.0 {
+        names.insert(1, NOTES.1);
+    }
+    let behind = ARGS + 8 * names.len() as u64 + 8;
+    let every = (ARGS..).step_by(8).zip(names);
+    Some(every.chain((behind..).step_by(8).zip(own.iter().copied())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_found_by_name() {
+        assert!(TYPES.is_sorted_by_key(|(name, _)| name));
+        assert!(TYPES.iter().all(|(name, parts)| of_type(name) == Some(parts)));
+        assert_eq!(of_type("itertools.tee"), None);
+        assert!(ROWS.iter().all(|(name, _)| of_type(name).is_some()));
+    }
+}

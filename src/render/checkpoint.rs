@@ -1,0 +1,142 @@
+//! What a pause or a resume did, as text and as JSON.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::RenderError;
+use super::escape::EscapeGuard;
+use super::interchange::json_line;
+use super::label::one_line;
+use super::size::{bytes, optional_bytes, signed_bytes};
+use crate::model::{GpuDevice, DeviceUsage, ProcessUsage};
+
+/// A move of a job's GPU memory to the host or back: what a report needs to know. Bytes; `None` is unknown.
+pub struct CheckpointFigures<'a> {
+    /// The job.
+    pub pid: u32,
+    /// Devices, before and after.
+    pub devices: &'a [(GpuDevice, DeviceUsage, DeviceUsage)],
+    /// Host memory of the process, before and after.
+    pub process_host: (Option<u64>, Option<u64>),
+    /// Host memory that it may take, before and after.
+    pub host_available: (Option<u64>, Option<u64>),
+    /// The steps that were taken, in order.
+    pub steps: &'a [(&'a str, Duration)],
+}
+
+/// Writes what changed, without saying of what.
+pub fn move_text(out: &mut dyn Write, report: &CheckpointFigures<'_>) -> io::Result<()> {
+    let out = &mut EscapeGuard::text(out);
+    for (device, before, after) in report.devices {
+        let name = one_line(device.name.as_deref().unwrap_or("unknown model"));
+        writeln!(
+            out,
+            "  GPU {}, {name}: in use {} -> {} ({}); this process {} -> {}",
+            before.nvml_index,
+            bytes(before.used),
+            bytes(after.used),
+            change(Some(before.used), Some(after.used)),
+            usage(&before.process),
+            usage(&after.process),
+        )?;
+    }
+    let host = |(before, after): (Option<u64>, Option<u64>)| {
+        format!(
+            "{} -> {} ({})",
+            optional_bytes(before),
+            optional_bytes(after),
+            change(before, after)
+        )
+    };
+    writeln!(out, "  host memory of the process {}", host(report.process_host))?;
+    writeln!(out, "  host memory available to it {}", host(report.host_available))?;
+    let steps: Vec<String> =
+        report.steps.iter().map(|(what, took)| format!("{what} {}", time(*took))).collect();
+    writeln!(out, "  {}", steps.join(", "))
+}
+
+/// Writes the report as JSON in one line: sizes in bytes, times in seconds.
+pub fn move_json(
+    out: &mut dyn Write,
+    report: &CheckpointFigures<'_>,
+    state: &str,
+) -> Result<(), RenderError> {
+    let process = |usage: &ProcessUsage| match usage {
+        ProcessUsage::Bytes(bytes) => Some(*bytes),
+        ProcessUsage::Unknown(_) => None,
+    };
+    let devices: Vec<Value> = report
+        .devices
+        .iter()
+        .map(|(device, before, after)| {
+            json!({
+                "index": before.nvml_index,
+                "uuid": device.uuid,
+                "name": device.name,
+                "used_before": before.used,
+                "used_after": after.used,
+                "process_before": process(&before.process),
+                "process_after": process(&after.process),
+            })
+        })
+        .collect();
+    let steps: serde_json::Map<String, Value> = report
+        .steps
+        .iter()
+        .map(|(what, took)| ((*what).to_owned(), json!(took.as_secs_f64())))
+        .collect();
+    let value = json!({
+        "pid": report.pid,
+        "state": state,
+        "devices": devices,
+        "process_host_before": report.process_host.0,
+        "process_host_after": report.process_host.1,
+        "host_available_before": report.host_available.0,
+        "host_available_after": report.host_available.1,
+        "seconds": steps,
+    });
+    json_line(out, &value)
+}
+
+fn change(before: Option<u64>, after: Option<u64>) -> String {
+    let both = before.zip(after);
+    both.map_or_else(
+        || "change unknown".to_owned(),
+        |(before, after)| {
+            let change = after as i64 - before as i64;
+            format!("{}{}", if change > 0 { "+" } else { "" }, signed_bytes(change))
+        },
+    )
+}
+
+fn usage(usage: &ProcessUsage) -> String {
+    match usage {
+        ProcessUsage::Bytes(known) => bytes(*known),
+        ProcessUsage::Unknown(why) => format!("unknown ({})", one_line(why)),
+    }
+}
+
+/// A time in the unit that suits it.
+fn time(took: Duration) -> String {
+    match took.as_secs_f64() {
+        seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        seconds => format!("{seconds:.2} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_have_a_sign_and_unknown_stays_unknown() {
+        assert_eq!(change(Some(2048), Some(1024)), "-1.00 KiB");
+        assert_eq!(change(Some(1024), Some(3072)), "+2.00 KiB");
+        assert_eq!(change(Some(1), Some(1)), "0 B");
+        assert_eq!(change(None, Some(1)), "change unknown");
+        assert_eq!(time(Duration::from_micros(600)), "0.6 ms");
+        assert_eq!(time(Duration::from_millis(1500)), "1.50 s");
+    }
+}

@@ -1,0 +1,330 @@
+//! Who holds the memory, as tables.
+
+use std::io::Write;
+use std::time::Duration;
+
+use super::RenderError;
+use super::escape::EscapeGuard;
+use super::label::{one_line, short_file};
+use super::size::{bytes, count};
+use crate::analysis::{StorageChange, changes, saved};
+use crate::model::ownership::{owner_label, breakdown, storages};
+use crate::model::{
+    TensorCategory, DeviceOwnership, Frame, OwnershipSnapshot, Incomplete, LookLimit, PythonTensors, StackTable,
+    Stops, StorageGroup, TensorDevice, TensorRow, ThreadSample, is_library,
+};
+
+/// Characters that most shapes need; longer ones push the rest of their row aside.
+const SHAPE: usize = 24;
+
+/// Which tensors a table lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TensorsOptions {
+    /// Only those of this CUDA device.
+    pub gpu: Option<u8>,
+    /// Those of the CPU too.
+    pub all_devices: bool,
+    /// At most so many storages.
+    pub most: usize,
+}
+
+impl TensorsOptions {
+    /// Whether a device is to be listed.
+    fn takes(self, device: TensorDevice) -> bool {
+        match self.gpu {
+            Some(gpu) => device.is_cuda() && device.index == Some(gpu),
+            None => self.all_devices || device.is_cuda(),
+        }
+    }
+
+    /// The same for a look like this one and all that follow it: those of all devices where there is no tensor on a GPU.
+    pub fn settled(self, snapshot: &OwnershipSnapshot) -> TensorsOptions {
+        let mut devices = snapshot.tensors.iter().filter_map(|row| row.tensor.device);
+        let any_cuda = devices.any(TensorDevice::is_cuda);
+        TensorsOptions { all_devices: self.gpu.is_none() && (self.all_devices || !any_cuda), ..self }
+    }
+}
+
+/// Writes a table of storages with their tensors, the largest first.
+pub fn tensors_text(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+    wanted: TensorsOptions,
+) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    let wanted = wanted.settled(snapshot);
+    for (device, sums) in breakdown(snapshot) {
+        if wanted.takes(device) {
+            device_sums(out, device, &sums)?;
+        }
+    }
+    let listed: Vec<StorageGroup> =
+        storages(snapshot).into_iter().filter(|group| wanted.takes(group.device)).collect();
+    writeln!(
+        out,
+        "{:>11}  {:<18}  {:<SHAPE$}  {:<9}  name",
+        "bytes", "category", "shape", "dtype"
+    )?;
+    for group in listed.iter().take(wanted.most) {
+        write_group(out, snapshot, group)?;
+    }
+    if listed.len() > wanted.most {
+        let rest: u64 = listed[wanted.most..].iter().map(StorageGroup::bytes).sum();
+        let left = count((listed.len() - wanted.most) as u64);
+        writeln!(
+            out,
+            "{left} smaller storages ({}) are not listed: --limit 0 lists all",
+            bytes(rest)
+        )?;
+    }
+    footer(out, snapshot)
+}
+
+fn write_group(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+    group: &StorageGroup,
+) -> Result<(), RenderError> {
+    let size = match group.storage.bytes {
+        None => "symbolic".to_owned(),
+        Some(_) if group.bytes() == 0 => "none".to_owned(),
+        Some(size) => bytes(size),
+    };
+    let mut tensors = group.tensors.iter().map(|&index| &snapshot.tensors[index]);
+    let Some(first) = tensors.next() else { return Ok(()) };
+    let name = name(snapshot, first);
+    row(out, &size, group.category.name(), first, &name)?;
+    // Further names of the same tensor, then the tensors that share its memory.
+    for other in first.names.iter().skip(1) {
+        row(out, "", "", first, &format!("= {}", one_line(other)))?;
+    }
+    let mut unnamed_blocks = 0;
+    for sharing in tensors {
+        match sharing.names.first() {
+            Some(name) => row(out, "", "shares it", sharing, &one_line(name))?,
+            None => unnamed_blocks += 1,
+        }
+    }
+    if unnamed_blocks > 0 {
+        writeln!(out, "{:>11}  {:<18}  {unnamed_blocks} more without a name share it", "", "")?;
+    }
+    Ok(())
+}
+
+fn row(
+    out: &mut dyn Write,
+    size: &str,
+    what: &str,
+    row: &TensorRow,
+    name: &str,
+) -> Result<(), RenderError> {
+    let shape = match (&row.tensor.shape, &row.tensor.nested) {
+        (Some(shape), _) => format!("{shape:?}"),
+        (None, Some(nested)) => format!("nested x {}", nested.len()),
+        (None, None) => "symbolic".to_owned(),
+    };
+    let dtype = row.tensor.dtype.to_string();
+    writeln!(out, "{size:>11}  {what:<18}  {shape:<SHAPE$}  {dtype:<9}  {name}")?;
+    Ok(())
+}
+
+/// The best that can be said of who holds a tensor.
+pub(super) fn name(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
+    one_line(&owner_label(snapshot, row))
+}
+
+/// One device: what is held adds up to what is allocated.
+fn device_sums(
+    out: &mut dyn Write,
+    device: TensorDevice,
+    sums: &DeviceOwnership,
+) -> Result<(), RenderError> {
+    match sums.allocated {
+        Some(allocated) => writeln!(out, "{device}: {} allocated", bytes(allocated))?,
+        None => writeln!(out, "{device}: {} in tensors", bytes(sums.in_tensors()))?,
+    }
+    categories(out, sums)?;
+    let PythonTensors { tensors, elements, bytes: size, unknown } = sums.in_python;
+    write!(
+        out,
+        "    {:<35} {} in {} tensors, {} elements",
+        "Python's tensors, each view counted",
+        bytes(size),
+        count(tensors),
+        count(elements)
+    )?;
+    if unknown > 0 {
+        write!(out, "; {} of unknown size are not in it", count(unknown))?;
+    }
+    writeln!(out, "\n")?;
+    Ok(())
+}
+
+/// The categories of a device, a line each; those that are empty are left out.
+pub(super) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io::Result<()> {
+    let mut line = |name: &str, size: u64, what: String| {
+        if size > 0 { writeln!(out, "    {name:<35} {}{what}", bytes(size)) } else { Ok(()) }
+    };
+    for category in TensorCategory::ALL {
+        let held = sums.by_category.get(&category).copied().unwrap_or_default();
+        let unnamed = match category {
+            TensorCategory::Other if sums.unnamed.bytes > 0 => {
+                format!(", {} of it without a name", bytes(sums.unnamed.bytes))
+            }
+            _ => String::new(),
+        };
+        let storages = count(held.storages);
+        line(category.name(), held.bytes, format!(" in {storages} storages{unnamed}"))?;
+    }
+    let blocks = |held: u64| format!(" in {} blocks", count(held));
+    line("rounding", sums.rounding, String::new())?;
+    let without = sums.without_tensor;
+    line("in no tensor (work spaces, C++)", without.bytes, blocks(without.storages))?;
+    let pending = sums.pending_free;
+    line("freed, used by other streams", pending.bytes, blocks(pending.storages))?;
+    let in_pools = sums.in_pools;
+    let what = format!(" in {} storages, free to the allocator", count(in_pools.storages));
+    line("in pools of CUDA graphs", in_pools.bytes, what)?;
+    let elsewhere = sums.elsewhere;
+    let what = format!(" in {} storages, not allocated through PyTorch", elsewhere.storages);
+    line("elsewhere", elsewhere.bytes, what)?;
+    let garbage = sums.garbage;
+    let what = format!(" in {} storages, held by cycles of garbage only", garbage.storages);
+    line("gc.collect() would free", garbage.bytes, what)?;
+    line("empty_cache() would return", sums.releasable, " of what is cached".to_owned())
+}
+
+/// Writes what came and went between two looks, `most` lines of it, under a line for each device.
+pub fn changes_text(
+    out: &mut dyn Write,
+    before: &OwnershipSnapshot,
+    now: &OwnershipSnapshot,
+    wanted: TensorsOptions,
+) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    for (device, sums) in breakdown(now) {
+        if wanted.takes(device) {
+            let size = match sums.allocated {
+                Some(allocated) => format!("{} allocated", bytes(allocated)),
+                None => format!("{} in tensors", bytes(sums.in_tensors())),
+            };
+            writeln!(out, "{device}: {size}, {} storages", count(sums.storages()))?;
+        }
+    }
+    let listed: Vec<StorageChange> =
+        changes(before, now).into_iter().filter(|change| wanted.takes(change.device)).collect();
+    for change in listed.iter().take(wanted.most) {
+        let snapshot = if change.came { now } else { before };
+        let sign = if change.came { '+' } else { '-' };
+        let each = bytes(change.bytes / change.count);
+        let what = format!("{sign} {} x {each}", count(change.count));
+        row(out, &what, change.category.name(), &snapshot.tensors[change.tensor], &{
+            name(snapshot, &snapshot.tensors[change.tensor])
+        })?;
+    }
+    if listed.len() > wanted.most {
+        writeln!(out, "{} smaller changes are not listed", listed.len() - wanted.most)?;
+    }
+    Ok(())
+}
+
+/// Where a program stands, for a look: the innermost frame of its main thread that is not a library's.
+pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
+    let main = samples.iter().find(|s| stacks.get_thread(s.thread).is_some_and(|t| t.main));
+    let sample = main?;
+    let known = |frame: Frame| {
+        let function = stacks.get_function(frame.function)?;
+        Some((frame.line, function))
+    };
+    let frames: Vec<_> = stacks.frames(sample.stack).filter_map(known).collect();
+    let own = frames.iter().find(|(_, function)| !is_library(&function.file));
+    let (line, function) = own.or(frames.first())?;
+    let file = one_line(short_file(&function.file, None));
+    Some(format!("{file}:{line} in {}", one_line(&function.name)))
+}
+
+/// Writes what the autograd graph keeps, by class of node.
+pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    let summary = saved(snapshot);
+    let nodes = count(snapshot.nodes.len() as u64);
+    writeln!(out, "{nodes} autograd nodes keep {} for the backward pass", bytes(summary.all))?;
+    for (what, size) in [
+        ("activations", summary.activations),
+        ("inputs", summary.inputs),
+        ("parameters (held anyway)", summary.parameters),
+        ("buffers (held anyway)", summary.buffers),
+    ] {
+        writeln!(out, "    {what:<35} {}", bytes(size))?;
+    }
+    writeln!(out)?;
+    writeln!(out, "{:>11}  {:>8}  {:>6}  node", "bytes", "storages", "nodes")?;
+    for (class, held) in &summary.classes {
+        let packed = match held.packed {
+            0 => String::new(),
+            packed => format!("  ({packed} packed by hooks: checkpointed or offloaded)"),
+        };
+        writeln!(
+            out,
+            "{:>11}  {:>8}  {:>6}  {}{packed}",
+            bytes(held.bytes),
+            held.storages,
+            held.nodes,
+            one_line(class)
+        )?;
+    }
+    footer(out, snapshot)
+}
+
+pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
+    writeln!(out)?;
+    writeln!(out, "{}", pause(snapshot))?;
+    if let Some(incomplete) = incomplete(snapshot) {
+        writeln!(out, "{incomplete}")?;
+    }
+    if snapshot.unreadable > 0 {
+        writeln!(out, "{} objects could not be read: names may be missing", count(snapshot.unreadable))?;
+    }
+    Ok(())
+}
+
+/// What is missing in a look and why, in a sentence; `None` where nothing is.
+pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
+    let Incomplete { limit, missing } = snapshot.incomplete.as_ref()?;
+    let advice = match limit {
+        LookLimit::Pause(_) => "; --max-pause allows more, --no-pause needs no standstill",
+        LookLimit::Time(_) => "; --max-time allows more",
+        LookLimit::Memory(_) => "",
+    };
+    Some(format!(
+        "INCOMPLETE: {limit} was reached; not, or not wholly read: {}. Memory of what is missing counts as other tensors or \
+         in no tensor{advice}",
+        missing.join(", ")
+    ))
+}
+
+/// How long the process stood still for it, in a sentence.
+pub fn pause(snapshot: &OwnershipSnapshot) -> String {
+    let objects = count(snapshot.objects);
+    match snapshot.pause {
+        Some(pause) => {
+            let ms = |time: Duration| time.as_secs_f64() * 1e3;
+            let Stops { count, total, longest } = snapshot.stops;
+            let all = match count {
+                0 | 1 => String::new(),
+                _ => format!(
+                    " ({count} stops, {:.1} ms in all, the longest {:.1} ms)",
+                    ms(total),
+                    ms(longest)
+                ),
+            };
+            format!(
+                "the process stood still for {:.1} ms{all} while {objects} objects were read",
+                ms(pause)
+            )
+        }
+        None => format!(
+            "the process ran on while {objects} objects were read: what was changed meanwhile may be torn"
+        ),
+    }
+}

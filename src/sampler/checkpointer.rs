@@ -1,0 +1,402 @@
+//! Moving a job's GPU memory to the host and back, step by step; what fails half-way is taken back.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::gpu::{CheckpointApi, CheckpointError, CudaState, GpuError, GpuReader};
+use crate::model::{GpuDevice, DeviceUsage, Nanos, ProcessUsage};
+use crate::target::{HostMemory, Process, ProcessError};
+
+use super::pause_file::PauseFile;
+use super::readers::visibility;
+
+/// The first driver with these calls.
+const MIN_DRIVER: u32 = 570;
+/// The driver's own records on the host, beside the memory itself: one part in so many.
+const OVERHEAD: u64 = 16;
+/// How many steps lead back from any state.
+const STEPS_BACK: u32 = 3;
+
+/// Why memory was not moved.
+#[derive(Debug, thiserror::Error)]
+pub enum SuspendError {
+    /// The process could not be looked at.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The driver cannot tell how much there is to move.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The driver has no checkpoint calls, or did not answer one.
+    #[error(transparent)]
+    Driver(#[from] CheckpointError),
+    /// The driver is too old.
+    #[error(
+        "driver {version} cannot move the memory of processes: it needs {MIN_DRIVER} or newer"
+    )]
+    DriverTooOld {
+        /// Its version.
+        version: String,
+    },
+    /// The process does not use CUDA.
+    #[error("process {pid} does not use CUDA: it has no GPU memory")]
+    NoCuda {
+        /// The pid.
+        pid: u32,
+    },
+    /// The host has too little memory.
+    #[error("the host has too little memory")]
+    HostMemory {
+        /// Bytes that have to be available.
+        needed: u64,
+        /// Bytes to be moved, with what the driver needs for it.
+        moved: u64,
+        /// What may still be taken, and by which limit.
+        host: HostMemory,
+    },
+    /// A GPU has too little memory to take the job's back.
+    #[error("GPU {nvml_index} has too little memory free")]
+    DeviceMemory {
+        /// The GPU.
+        nvml_index: u32,
+        /// Bytes that the job had there.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// It is paused already.
+    #[error("process {pid} is paused already")]
+    Paused {
+        /// The pid.
+        pid: u32,
+        /// For how long; `None` when another program did it.
+        since: Option<Duration>,
+    },
+    /// Its CUDA calls wait already, and its memory is on the GPU: a pause was interrupted, or is under way.
+    #[error(
+        "the CUDA calls of process {pid} are locked already: a pause of it was interrupted, or is under way"
+    )]
+    Locked {
+        /// The pid.
+        pid: u32,
+    },
+    /// It is not paused.
+    #[error("process {pid} is not paused: its CUDA calls run")]
+    Running {
+        /// The pid.
+        pid: u32,
+    },
+    /// The driver has given it up.
+    #[error(
+        "the driver has marked process {pid} as failed in a checkpoint: it cannot be paused or resumed any more"
+    )]
+    Failed {
+        /// The pid.
+        pid: u32,
+    },
+    /// Another checkpoint of it is under way.
+    #[error("the driver is at work on process {pid} already (state {state})")]
+    Busy {
+        /// The pid.
+        pid: u32,
+        /// The driver's number of the state.
+        state: u32,
+    },
+    /// A step failed.
+    #[error("{source}; {outcome}")]
+    Step {
+        /// Which, and why.
+        source: CheckpointError,
+        /// What became of the job.
+        outcome: JobState,
+    },
+    /// memspy was told to stop.
+    #[error("interrupted; {outcome}")]
+    Interrupted {
+        /// What became of the job.
+        outcome: JobState,
+    },
+}
+
+/// What a job is doing after something went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobState {
+    /// It runs, with its memory on the GPU.
+    Runs,
+    /// Its CUDA calls wait; whether its memory is on the host.
+    Waits {
+        /// Whether its memory is on the host.
+        away: bool,
+    },
+    /// The driver has given it up.
+    Failed,
+    /// It has ended.
+    Ended,
+    /// Not known, and why.
+    Unknown(String),
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JobState::Runs => f.write_str("the job goes on with its memory on the GPU"),
+            JobState::Waits { away: false } => {
+                f.write_str("the job waits in its next CUDA call, with its memory on the GPU")
+            }
+            JobState::Waits { away: true } => {
+                f.write_str("the job waits in its next CUDA call, with its GPU memory on the host")
+            }
+            JobState::Failed => f.write_str("the driver has given up the job's CUDA"),
+            JobState::Ended => f.write_str("the job has ended"),
+            JobState::Unknown(why) => write!(f, "what the job does now is not known ({why})"),
+        }
+    }
+}
+
+/// What a move did.
+#[derive(Debug, Clone)]
+pub struct CheckpointReport {
+    /// The job's devices, and those whose use changed: before and after.
+    pub devices: Vec<(GpuDevice, DeviceUsage, DeviceUsage)>,
+    /// Host memory of the process in bytes, before and after.
+    pub process_host: (Option<u64>, Option<u64>),
+    /// Host memory that it may take in bytes, before and after.
+    pub host_available: (Option<u64>, Option<u64>),
+    /// How long it took until the job's CUDA calls were at rest; `None` where they were already.
+    pub lock: Option<Duration>,
+    /// How long the memory took; `None` when it stayed where it was.
+    pub transfer: Option<Duration>,
+    /// How long it took to let the job go on; `None` when it waits.
+    pub unlock: Option<Duration>,
+}
+
+/// What there was before or after a move.
+struct MemoryFigures {
+    devices: Vec<(GpuDevice, DeviceUsage)>,
+    process_host: Option<u64>,
+    host: Option<HostMemory>,
+}
+
+/// Moves the memory of one job.
+pub struct Checkpointer {
+    process: Process,
+    gpu: GpuReader,
+    calls: CheckpointApi,
+}
+
+impl Checkpointer {
+    /// Prepares it; the job is not touched. Fails when its CUDA or the driver does not allow it.
+    pub fn new(pid: u32) -> Result<Checkpointer, SuspendError> {
+        let process = Process::open(pid)?;
+        let gpu = GpuReader::open(&process)?;
+        let version = gpu.driver_version()?;
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        if major.is_some_and(|major| major < MIN_DRIVER) {
+            return Err(SuspendError::DriverTooOld { version });
+        }
+        if process.mappings()?.object(|name| name.starts_with("libcuda.so")).is_none() {
+            return Err(SuspendError::NoCuda { pid });
+        }
+        let calls = CheckpointApi::load()?;
+        Ok(Checkpointer { process, gpu, calls })
+    }
+
+    /// The job.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Whether the job is still paused: `false` when it has ended or another program has resumed it.
+    pub fn is_away(&self) -> bool {
+        self.process.is_alive() && matches!(self.state(), Ok(CudaState::Checkpointed))
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    fn state(&self) -> Result<CudaState, SuspendError> {
+        self.calls.state(self.pid()).map_err(|error| match error {
+            error if error.is_no_cuda() => SuspendError::NoCuda { pid: self.pid() },
+            error => error.into(),
+        })
+    }
+
+    /// Moves the job's GPU memory to the host: waits at most `patience` for its kernels to end; the host
+    /// has to have `keep_free` bytes available afterwards. `begin` is called once nothing speaks against
+    /// it, before the job is touched. When a step fails, or `stop` is set meanwhile, the job is let go on.
+    pub fn suspend(
+        &self,
+        timeout: Duration,
+        keep_free: u64,
+        stop: &AtomicBool,
+        begin: impl FnOnce(),
+    ) -> Result<CheckpointReport, SuspendError> {
+        let pid = self.pid();
+        match self.state()? {
+            CudaState::Running => {}
+            CudaState::Checkpointed => {
+                let since = PauseFile::read(&self.process).and_then(|note| note.age());
+                return Err(SuspendError::Paused { pid, since });
+            }
+            CudaState::Locked => return Err(SuspendError::Locked { pid }),
+            CudaState::Failed => return Err(SuspendError::Failed { pid }),
+            CudaState::Other(state) => return Err(SuspendError::Busy { pid, state }),
+        }
+        let before = self.situation()?;
+        self.check_host(&before, keep_free)?;
+        let step = |done: Result<(), CheckpointError>| -> Result<(), SuspendError> {
+            done.map_err(|source| SuspendError::Step { source, outcome: self.back_to_running() })?;
+            match stop.load(Ordering::Relaxed) {
+                true => Err(SuspendError::Interrupted { outcome: self.back_to_running() }),
+                false => Ok(()),
+            }
+        };
+        begin();
+        let start = Instant::now();
+        step(self.calls.lock(pid, timeout))?;
+        let lock = start.elapsed();
+        // Before the move, so that whoever finds the job paused finds it, whatever becomes of memspy.
+        PauseFile::new(&before.devices, SystemTime::now()).write(&self.process);
+        let start = Instant::now();
+        if let Err(error) = step(self.calls.checkpoint(pid)) {
+            PauseFile::remove(&self.process);
+            return Err(error);
+        }
+        let transfer = start.elapsed();
+        Ok(self.moved(before, Some(lock), Some(transfer), None))
+    }
+
+    /// Moves the job's memory back and lets it go on; also lets go on a job whose pause was interrupted.
+    pub fn resume(&self) -> Result<CheckpointReport, SuspendError> {
+        let pid = self.pid();
+        let state = self.state()?;
+        match state {
+            CudaState::Checkpointed | CudaState::Locked => {}
+            CudaState::Running => return Err(SuspendError::Running { pid }),
+            CudaState::Failed => return Err(SuspendError::Failed { pid }),
+            CudaState::Other(state) => return Err(SuspendError::Busy { pid, state }),
+        }
+        let before = self.situation()?;
+        let step = |done: Result<(), CheckpointError>| {
+            done.map_err(|source| SuspendError::Step { source, outcome: self.outcome() })
+        };
+        let mut transfer = None;
+        if state == CudaState::Checkpointed {
+            self.check_devices(&before)?;
+            let start = Instant::now();
+            step(self.calls.restore(pid))?;
+            transfer = Some(start.elapsed());
+        }
+        let start = Instant::now();
+        step(self.calls.unlock(pid))?;
+        let unlock = start.elapsed();
+        PauseFile::remove(&self.process);
+        Ok(self.moved(before, None, transfer, Some(unlock)))
+    }
+
+    /// Takes back what was done, as far as the driver does it.
+    fn back_to_running(&self) -> JobState {
+        for _ in 0..STEPS_BACK {
+            let done = match self.calls.state(self.pid()) {
+                Ok(CudaState::Locked) => self.calls.unlock(self.pid()),
+                Ok(CudaState::Checkpointed) => self.calls.restore(self.pid()),
+                _ => break,
+            };
+            if done.is_err() {
+                break;
+            }
+        }
+        self.outcome()
+    }
+
+    fn outcome(&self) -> JobState {
+        match self.calls.state(self.pid()) {
+            _ if !self.process.is_alive() => JobState::Ended,
+            Ok(CudaState::Running) => JobState::Runs,
+            Ok(CudaState::Locked) => JobState::Waits { away: false },
+            Ok(CudaState::Checkpointed) => JobState::Waits { away: true },
+            Ok(CudaState::Failed) => JobState::Failed,
+            Ok(CudaState::Other(state)) => JobState::Unknown(format!("driver state {state}")),
+            Err(error) => JobState::Unknown(error.to_string()),
+        }
+    }
+
+    fn situation(&self) -> Result<MemoryFigures, SuspendError> {
+        let mut devices = Vec::new();
+        for device in self.gpu.devices(&visibility(&self.process))? {
+            let Some(index) = device.nvml_index else { continue };
+            devices.push((device, self.gpu.usage(index, Nanos(0))?));
+        }
+        let process_host = self.process.host_bytes();
+        Ok(MemoryFigures { devices, process_host, host: HostMemory::read(&self.process).ok() })
+    }
+
+    /// Whether the host can take what is to be moved.
+    fn check_host(&self, before: &MemoryFigures, keep_free: u64) -> Result<(), SuspendError> {
+        let device_bytes = bytes_of(&before.devices);
+        let moved = device_bytes + device_bytes / OVERHEAD;
+        let needed = moved.saturating_add(keep_free);
+        let host = match &before.host {
+            Some(host) => host.clone(),
+            None => HostMemory::read(&self.process)?,
+        };
+        match host.available < needed {
+            true => Err(SuspendError::HostMemory { needed, moved, host }),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the GPUs have room for what memspy took from them. A restore that fails half-way may not
+    /// be mended.
+    fn check_devices(&self, now: &MemoryFigures) -> Result<(), SuspendError> {
+        let Some(note) = PauseFile::read(&self.process) else { return Ok(()) };
+        for (device, usage) in &now.devices {
+            let taken = device.uuid.as_ref().and_then(|uuid| note.bytes_on(uuid));
+            if let Some(needed) = taken.filter(|needed| *needed > usage.free) {
+                let nvml_index = usage.nvml_index;
+                return Err(SuspendError::DeviceMemory { nvml_index, needed, free: usage.free });
+            }
+        }
+        Ok(())
+    }
+
+    fn moved(
+        &self,
+        before: MemoryFigures,
+        lock: Option<Duration>,
+        transfer: Option<Duration>,
+        unlock: Option<Duration>,
+    ) -> CheckpointReport {
+        let after = self.situation().ok();
+        let host = |of: &MemoryFigures| of.host.as_ref().map(|host| host.available);
+        let later = after.as_ref();
+        let devices = before.devices.iter().filter_map(|(device, usage)| {
+            let all = &later?.devices;
+            let (_, after) = all.iter().find(|(_, a)| a.nvml_index == usage.nvml_index)?;
+            let own = [usage, after].iter().any(|u| matches!(u.process, ProcessUsage::Bytes(_)));
+            (own || usage.used != after.used)
+                .then(|| (device.clone(), usage.clone(), after.clone()))
+        });
+        CheckpointReport {
+            devices: devices.collect(),
+            process_host: (before.process_host, later.and_then(|a| a.process_host)),
+            host_available: (host(&before), later.and_then(host)),
+            lock,
+            transfer,
+            unlock,
+        }
+    }
+}
+
+/// Bytes that a job has on devices. Where the driver does not tell, all that is in use there may be the job's.
+fn bytes_of(devices: &[(GpuDevice, DeviceUsage)]) -> u64 {
+    let listed = devices.iter().any(|(_, u)| matches!(u.process, ProcessUsage::Bytes(_)));
+    let on = |usage: &DeviceUsage| match usage.process {
+        ProcessUsage::Bytes(bytes) => bytes,
+        // It is listed elsewhere: so it would be here.
+        ProcessUsage::Unknown(_) if listed => 0,
+        ProcessUsage::Unknown(_) => usage.used,
+    };
+    devices.iter().map(|(_, usage)| on(usage)).sum()
+}

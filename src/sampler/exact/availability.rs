@@ -1,0 +1,32 @@
+//! What an exact recording of a process would see, and by which way: for `doctor`.
+
+use crate::model::ProbeBackend;
+use crate::probe::{ProbeAvailability, ProbeError, detect, try_way};
+use crate::target::Process;
+use crate::torch::{BackwardError, autograd_info};
+
+/// The outlook.
+pub struct ExactAvailability {
+    /// The ways to place probes, the best first, and why they are not open.
+    pub ways: Vec<(ProbeBackend, Result<(), ProbeError>)>,
+    /// What the process offers to be probed.
+    pub offer: Result<ProbeAvailability, ProbeError>,
+    /// Whether the backward pass can be followed; `None` without PyTorch.
+    pub backward: Option<Result<(), BackwardError>>,
+}
+
+impl ExactAvailability {
+    /// Looks at `process` and tries the ways on memspy itself.
+    pub fn detect(process: &Process) -> ExactAvailability {
+        let ways = [ProbeBackend::UprobeMulti, ProbeBackend::PerfUprobes, ProbeBackend::PerfSamples];
+        ExactAvailability {
+            ways: ways.map(|way| (way, try_way(process, way))).into(),
+            offer: detect(process),
+            backward: match autograd_info(process) {
+                Ok(None) => None,
+                Ok(Some(_)) => Some(Ok(())),
+                Err(error) => Some(Err(error)),
+            },
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! When and how an exact recording places its probes, and takes them away.
+
+use std::io;
+
+use super::{ExactRecorder, monotonic};
+use crate::model::{ExactSettings, FreeTracking, MissReason, ReaderKind, Record, RecordSink};
+use crate::probe::{ProbePlan, AttachedProbes, ProbeCounts, ProbeError, RingRecord};
+use crate::sampler::exact::pending_events::PendingEvent;
+use crate::sampler::readers::TorchState;
+use crate::torch::autograd_info;
+
+/// What an attempt to place probes came to.
+pub(super) enum AttachOutcome {
+    Attached,
+    /// Nothing to probe is loaded yet.
+    Nothing,
+}
+
+impl ExactRecorder {
+    /// Places probes where there are none, or where the target offers more to probe than it did.
+    pub(super) fn try_place(&mut self) -> Result<AttachOutcome, ProbeError> {
+        let mut backward = None;
+        match autograd_info(&self.session.readers.process) {
+            Ok(found) => backward = found,
+            // Allocations of the backward pass then count to the line that waits for it.
+            Err(error) => {
+                let why = MissReason::Failed(error.to_string());
+                self.session.losses.add(ReaderKind::Events, why, 1);
+            }
+        }
+        self.plan = ProbePlan {
+            backend: self.options.backend,
+            walk: match &mut self.session.readers.python {
+                // Without its layout the stacks are unknown, but the events are exact all the same.
+                Some(python) => python.unwind_info().ok(),
+                None => None,
+            },
+            backward,
+            backward_lines: self.options.backward_lines,
+            levels: match &self.session.readers.torch {
+                TorchState::Attached(torch) => torch.levels().collect(),
+                _ => Vec::new(),
+            },
+            frees: self.options.frees,
+            stacks_from: self.options.stacks_from,
+            stacks_every: self.options.stacks_every,
+            watches: self.options.common.owners.is_some() || self.options.common.step_variable.is_some(),
+            ..ProbePlan::default()
+        };
+        match AttachedProbes::attach(&self.session.readers.process, &self.plan) {
+            Ok(probe) => {
+                // At once: the job may begin any moment.
+                self.starts_empty = self.has_no_allocator(&probe);
+                self.probe = Some(probe);
+                Ok(AttachOutcome::Attached)
+            }
+            Err(ProbeError::NothingToProbe { .. }) => Ok(AttachOutcome::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Places probes where more can be probed than before; those of before have done their work until then.
+    pub(super) fn reattach_probes(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        self.empty_ring();
+        let before = self.probe.take();
+        match self.try_place() {
+            Ok(AttachOutcome::Attached) => {
+                let placed = monotonic();
+                if let Some(mut before) = before {
+                    self.placed = placed;
+                    detach(&mut before);
+                    let (sites, table) = (&mut self.sites, &mut self.session.table);
+                    self.waiting.fill(|waiting| {
+                        before.drain(&mut |raw| {
+                            let event = match raw {
+                                RingRecord::Step(step) => Some(PendingEvent::Step(step)),
+                                raw => sites.describe(raw, table).map(PendingEvent::Event),
+                            };
+                            waiting.extend(event.filter(|event| event.time() < placed));
+                        });
+                    });
+                    self.watching.reset();
+                    self.counted = ProbeCounts::default();
+                }
+                self.record_all_events(sink)?;
+                // The numbers of stacks are those of one program in the kernel.
+                self.sites.forget_stacks();
+                self.record_placed(sink)
+            }
+            Ok(AttachOutcome::Nothing) => {
+                self.probe = before;
+                Ok(())
+            }
+            Err(error) => {
+                self.probe = before;
+                let why = MissReason::Failed(error.to_string());
+                self.session.losses.add(ReaderKind::Events, why, 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Records what is probed from now on, and what was there before.
+    pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let starts_empty = self.starts_empty;
+        self.session.record_runtime(sink)?;
+        self.tell_levels();
+        let Some(probe) = &self.probe else { return Ok(()) };
+        if starts_empty {
+            self.reconciler.start_empty();
+        }
+        let exact = ExactSettings {
+            time: self.now(),
+            backend: probe.way(),
+            frees: self.options.frees,
+            stacks_from: self.options.stacks_from,
+            stacks_every: self.options.stacks_every,
+            backward_lines: self.options.backward_lines && self.plan.backward.is_some(),
+            knows_backward: self.plan.backward.is_some()
+                && self.plan.watches
+                && probe.can_watch()
+                && self.options.frees != FreeTracking::Snapshots
+                && (self.options.stacks_from, self.options.stacks_every) == (0, 0),
+            starts_empty,
+            probes: probe.probes().to_vec(),
+            uncovered: probe.uncovered().to_vec(),
+        };
+        self.update_threads();
+        sink.record(&Record::ExactSettings(exact))?;
+        self.check(sink)
+    }
+}
+
+/// Ends all links at once: the kernel lets each wait.
+pub(super) fn detach(probe: &mut AttachedProbes) {
+    let links = probe.take_links();
+    std::thread::scope(|scope| {
+        for link in links {
+            scope.spawn(move || drop(link));
+        }
+    });
+}

@@ -1,0 +1,66 @@
+//! Allocations that failed: the counters say so at once, not at the next check, and where the threads stood is looked at.
+//!
+//! What PyTorch refuses by itself (a limit of the job) calls no driver and shows in no event.
+
+use std::io;
+
+use super::ExactRecorder;
+use crate::model::{AllocatorCounters, CudaIndex, Nanos, Record, RecordSink, StackSample, ThreadSample};
+use crate::sampler::error_thread::counts;
+
+/// What the allocator says of failures, and what was seen when it last changed.
+#[derive(Debug, Default)]
+pub(super) struct FailureCapture {
+    /// Errors and retries of all devices.
+    counts: Option<(i64, i64)>,
+    /// Seen, and not recorded while older events wait for their description.
+    seen: Option<FailureState>,
+}
+
+impl FailureCapture {
+    /// Whether something with numbers is still to be recorded.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.seen.is_some()
+    }
+}
+
+#[derive(Debug)]
+struct FailureState {
+    time: Nanos,
+    threads: Vec<ThreadSample>,
+    counters: Vec<(CudaIndex, AllocatorCounters)>,
+}
+
+impl ExactRecorder {
+    /// Takes the counters just read; looks at the threads when an allocation has failed.
+    pub(super) fn observe_failures(&mut self) {
+        self.session.observe_counters(&self.counters);
+        let counts = counts(&self.counters);
+        let before = self.failing.counts.replace(counts);
+        if before.is_none_or(|before| before == counts) {
+            return;
+        }
+        let mut threads = Vec::new();
+        if let Some(python) = &mut self.session.readers.python {
+            // Without stacks the counters still tell.
+            let _ = python.sample(&mut self.session.table, &mut threads);
+        }
+        self.failing.seen =
+            Some(FailureState { time: self.session.now(), threads, counters: self.counters.clone() });
+    }
+
+    /// Records what was seen, once all older events are.
+    pub(super) fn record_failing(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        let due = self.failing.seen.take_if(|seen| {
+            let time = seen.time.0 + self.epoch;
+            self.waiting.first_time().is_none_or(|first| first > time)
+        });
+        let Some(FailureState { time, threads, counters }) = due else { return Ok(()) };
+        self.session.record_definitions(sink)?;
+        sink.record(&Record::Sample(StackSample { time, threads }))?;
+        for (device, counters) in counters {
+            sink.record(&Record::Counters { time, device, counters: Box::new(counters) })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! Looks at owners along a recording, on a thread of their own, within a budget of the time that the process stands still.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::owners::{OwnerReading, look_prepared, prepare};
+use super::optimizer_counter::OptimizerCounter;
+use super::readers::TargetReaders;
+use crate::holders::LookOptions;
+use crate::model::ownership::summarize;
+use crate::model::{CountingObject, OwnershipSnapshot, OwnershipBreakdown, Nanos, Stops};
+
+/// Looks that may wait to be recorded.
+const MAX_QUEUED: usize = 16;
+/// No more often than this, however short the pauses are.
+const MIN_REST: Duration = Duration::from_millis(250);
+/// A look that is due waits for its moment as long as it rested, within these: then the job stands still half as often.
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
+const MOST_PATIENCE: Duration = Duration::from_secs(10);
+/// Whoever tells of the moment may come so late.
+const LATE: Duration = Duration::from_millis(500);
+/// For each part of the time that the job may stand still, memspy itself may work for so many on a core that the job may want;
+/// half of the time at most.
+const WORK: f64 = 10.0;
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A look and where training counts its steps, or why there is none.
+pub(super) type OwnerThreadReading =
+    Result<(OwnershipBreakdown, Option<OptimizerCounter>, Vec<CountingObject>), String>;
+
+/// The thread.
+pub(super) struct OwnerThread {
+    looks: Receiver<OwnerThreadReading>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread and whoever started it tell each other.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// Since when a look is due, and for how long its moment is worth waiting for.
+    due: Mutex<Option<(Instant, Duration)>>,
+    /// The moment has come.
+    go: AtomicBool,
+}
+
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn set_due(&self, due: Option<(Instant, Duration)>) {
+        *self.due.lock().unwrap_or_else(PoisonError::into_inner) = due;
+    }
+
+    /// Waits until the moment has come, but not much longer than it is worth.
+    fn wait_for_moment(&self, timeout: Duration) {
+        let since = Instant::now();
+        self.go.store(false, Ordering::Relaxed);
+        self.set_due(Some((since, timeout)));
+        while !self.is_stopped() && !self.go.load(Ordering::Relaxed) {
+            let left = (timeout + LATE).saturating_sub(since.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::park_timeout(left.min(STOP_CHECK_INTERVAL));
+        }
+        self.set_due(None);
+    }
+}
+
+impl OwnerThread {
+    /// Starts it for process `pid`, with readers of its own. The process stands still for at most `budget` of the time
+    /// (0.01 is 1 %), on average; times count from `start`. But for the first, a look that is [due](Self::due) waits for
+    /// [its moment](Self::go) for a while.
+    pub(super) fn start(
+        pid: u32,
+        budget: f64,
+        options: LookOptions,
+        start: Instant,
+    ) -> std::io::Result<OwnerThread> {
+        let shared = Arc::new(Shared::default());
+        let (sender, looks) = sync_channel(MAX_QUEUED);
+        let told = Arc::clone(&shared);
+        let thread =
+            std::thread::Builder::new().name("memspy-owners".to_owned()).spawn(move || {
+                let Ok(mut readers) = TargetReaders::attach(pid) else { return };
+                let mut timeout = None;
+                while !told.is_stopped() {
+                    let prepared = prepare(&mut readers);
+                    if let Some(timeout) = timeout {
+                        told.wait_for_moment(timeout);
+                    }
+                    let began = Instant::now();
+                    let (looked, paused) = match prepared {
+                        Ok(()) => poll_once(&mut readers, options, start),
+                        Err(error) => (Err(error.to_string()), Duration::ZERO),
+                    };
+                    let took = began.elapsed();
+                    let gone = !readers.process.is_alive();
+                    if gone || sender.try_send(looked).is_err() {
+                        return;
+                    }
+                    let budget = budget.max(1e-6);
+                    let rest = took.div_f64((WORK * budget).min(0.5));
+                    let rest = rest.max(paused.div_f64(budget)).max(MIN_REST);
+                    timeout = Some(rest.clamp(LEAST_PATIENCE, MOST_PATIENCE));
+                    let until = began + rest;
+                    while Instant::now() < until && !told.is_stopped() {
+                        std::thread::sleep(
+                            STOP_CHECK_INTERVAL.min(until.saturating_duration_since(Instant::now())),
+                        );
+                    }
+                }
+            })?;
+        Ok(OwnerThread { looks, shared, thread: Some(thread) })
+    }
+
+    /// A look that has come.
+    pub(super) fn poll(&self) -> Option<OwnerThreadReading> {
+        self.looks.try_recv().ok()
+    }
+
+    /// For how long a look has been due, and how long it is worth to wait for its moment; `None` while none is.
+    pub(super) fn due(&self) -> Option<(Duration, Duration)> {
+        let due = *self.shared.due.lock().unwrap_or_else(PoisonError::into_inner);
+        due.map(|(since, timeout)| (since.elapsed(), timeout))
+    }
+
+    /// Lets the look that is due be made now.
+    pub(super) fn go(&self) {
+        self.shared.set_due(None);
+        self.shared.go.store(true, Ordering::Relaxed);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+/// One look, and for how long the process stood still in all its attempts, also those of a look that failed.
+fn poll_once(readers: &mut TargetReaders, options: LookOptions, start: Instant) -> (OwnerThreadReading, Duration) {
+    let mut stops = Stops::default();
+    let looked = look_prepared(readers, options, None, &mut stops);
+    let looked = match looked {
+        // Its sums would be taken for those of all tensors.
+        Ok(OwnerReading { snapshot: OwnershipSnapshot { incomplete: Some(incomplete), .. }, .. }) => {
+            Err(format!("{} was reached before the look was complete", incomplete.limit))
+        }
+        Ok(look) => {
+            let pause = look.snapshot.pause.unwrap_or_default();
+            // When it was stopped.
+            let ago = pause + look.snapshot.age;
+            let time = Nanos(start.elapsed().saturating_sub(ago).as_nanos() as u64);
+            let clock = OptimizerCounter::find(&look.snapshot, &readers.process);
+            Ok((summarize(&look.snapshot, time), clock, look.snapshot.counting))
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    (looked, stops.total)
+}
+
+impl Drop for OwnerThread {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // Its only failure is a panic, which has been printed by then.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Looks at owners, tried again until the process stands in a place where they can be read.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::readers::{TargetReaders, TorchState};
+use crate::holders::{OwnerError, OwnerReader, LookOptions, LookRequest, StopPolicy};
+use crate::model::{OwnershipSnapshot, StackTable, Stops, ThreadSample};
+use crate::python::HeapError;
+
+/// Attempts; garbage collections and allocations take microseconds to some milliseconds.
+const MAX_ATTEMPTS: u32 = 50;
+/// Between two attempts the process runs: so much longer than it stood still that it is not slowed by a tenth.
+const REST: Duration = Duration::from_millis(2);
+/// A process that runs on is seen whole only by luck: more attempts, without a rest.
+const MAX_RUNNING_ATTEMPTS: u32 = 200;
+
+/// Only one process can stop another: how long a look waits for one that does (another memspy, py-spy) to let go, and how
+/// often it asks.
+const MAX_WAIT_FOR_TRACER: Duration = Duration::from_secs(3);
+const ASK_TRACER_EVERY: Duration = Duration::from_millis(2);
+
+/// One look, and how often it was tried.
+#[derive(Debug)]
+pub struct OwnerReading {
+    /// What was seen.
+    pub snapshot: OwnershipSnapshot,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+/// Looks at the owners of the process that `readers` read.
+pub fn read_owners(
+    readers: &mut TargetReaders,
+    options: impl Into<LookOptions>,
+) -> Result<OwnerReading, OwnerError> {
+    read_with_retries(readers, options.into(), None, &mut Stops::default())
+}
+
+/// As [`read_owners`], and looks for what refers to the tensors called `asked` (or at that address, `0x…`).
+pub fn read_referrers(
+    readers: &mut TargetReaders,
+    options: impl Into<LookOptions>,
+    asked: &str,
+) -> Result<OwnerReading, OwnerError> {
+    read_with_retries(readers, options.into(), Some(asked), &mut Stops::default())
+}
+
+/// The same; `stops` counts how often the process was stopped and for how long, also where it came to nothing.
+pub(super) fn read_with_retries(
+    readers: &mut TargetReaders,
+    options: LookOptions,
+    asked: Option<&str>,
+    stops: &mut Stops,
+) -> Result<OwnerReading, OwnerError> {
+    prepare(readers)?;
+    look_prepared(readers, options, asked, stops)
+}
+
+/// What takes time before a look, while the process runs.
+pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
+    readers.refresh();
+    if readers.owners.is_none() {
+        readers.owners = OwnerReader::attach(&readers.process)?;
+    }
+    readers.owners.as_ref().map(|_| ()).ok_or(OwnerError::NoTorch)
+}
+
+/// A look that has been prepared.
+pub(super) fn look_prepared(
+    readers: &mut TargetReaders,
+    options: LookOptions,
+    asked: Option<&str>,
+    stops: &mut Stops,
+) -> Result<OwnerReading, OwnerError> {
+    let mut request = LookRequest::new(options, asked);
+    let (Some(reader), Some(python)) = (&mut readers.owners, &readers.python) else {
+        return Err(OwnerError::NoTorch);
+    };
+    let most = match options.stop_policy {
+        StopPolicy::Stop => MAX_ATTEMPTS,
+        StopPolicy::Never => MAX_RUNNING_ATTEMPTS,
+    };
+    let mut attempts = 0;
+    let timeout = Instant::now() + MAX_WAIT_FOR_TRACER;
+    loop {
+        attempts += 1;
+        let torch = match &mut readers.torch {
+            TorchState::Attached(torch) => Some(&mut **torch),
+            _ => None,
+        };
+        match reader.read(&readers.process, python, torch, &request, stops) {
+            Ok(snapshot) => return Ok(OwnerReading { snapshot: snapshot, attempts }),
+            Err(error) if error.is_traced() && Instant::now() < timeout => {
+                attempts -= 1; // It did not even begin.
+                std::thread::sleep(ASK_TRACER_EVERY);
+                // The time that others take is none of the look's.
+                request = LookRequest::new(options, asked);
+            }
+            Err(error) if may_pass(&error) && attempts < most && !request.time_left().is_zero() => {
+                if options.stop_policy == StopPolicy::Stop {
+                    std::thread::sleep(REST);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Lists that cannot be made out may have been met between two words of a change; if they stay so, that is to be said.
+fn may_pass(error: &OwnerError) -> bool {
+    error.is_transient() || matches!(error, OwnerError::Heap(HeapError::NoLists { .. }))
+}
+
+/// How long a wait goes on before it looks whether it is to end.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Takes a look, with the stacks of its moment.
+pub type ReadOwners<'a> = &'a mut dyn FnMut(
+    Result<OwnerReading, OwnerError>,
+    &StackTable,
+    &[ThreadSample],
+) -> io::Result<()>;
+
+/// Looks again and again, `every` so often, until `stop` is set or the process has ended; each look with the stacks of its
+/// moment. The error of a look that could not be made at all is for `take` to judge.
+pub fn watch_owners(
+    readers: &mut TargetReaders,
+    options: LookOptions,
+    every: Duration,
+    stop: &AtomicBool,
+    take: ReadOwners<'_>,
+) -> io::Result<()> {
+    let (mut table, mut samples) = (StackTable::new(), Vec::new());
+    let mut next = Instant::now();
+    while !stop.load(Ordering::Relaxed) && readers.process.is_alive() {
+        let now = Instant::now();
+        if now < next {
+            std::thread::sleep(STOP_CHECK_INTERVAL.min(next - now));
+            continue;
+        }
+        // Never faster than asked, also when a look takes longer than that.
+        next = now + every;
+        if let Some(python) = &mut readers.python
+            && python.sample(&mut table, &mut samples).is_err()
+        {
+            samples.clear();
+        }
+        let look = read_owners(readers, options);
+        if look.is_err() {
+            // A process that is ending cannot be read any more a little before it is gone.
+            std::thread::sleep(STOP_CHECK_INTERVAL);
+            if !readers.process.is_alive() {
+                break;
+            }
+        }
+        take(look, &table, &samples)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! A note that memspy leaves while a job is paused: since when, and how much it had where.
+//!
+//! The driver does not tell either; without the note memspy says that it does not know. Text: a line with the job's pid and
+//! start, one with the seconds since 1970, then `UUID BYTES` for each GPU. It may lie where others write: it is
+//! believed only as a file of this user or of root, and as the note that was written for this very job.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::files::{FileCreation, is_own_folder, read_own};
+use crate::model::{GpuDevice, DeviceUsage, ProcessUsage};
+use crate::target::Process;
+
+/// More than any note has.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+
+/// What the note says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PauseFile {
+    /// Seconds since 1970.
+    since: u64,
+    /// GPUs by UUID with the bytes that the job had there.
+    devices: Vec<(String, u64)>,
+}
+
+impl PauseFile {
+    /// A note of a job with `devices`, which is paused at `now`.
+    pub(super) fn new(devices: &[(GpuDevice, DeviceUsage)], now: SystemTime) -> PauseFile {
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let devices = devices.iter().filter_map(|(device, usage)| match usage.process {
+            ProcessUsage::Bytes(bytes) => Some((device.uuid.clone()?, bytes)),
+            ProcessUsage::Unknown(_) => None,
+        });
+        PauseFile { since, devices: devices.collect() }
+    }
+
+    /// How long ago that was; `None` when the clock has been set back since.
+    pub(super) fn age(&self) -> Option<Duration> {
+        SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(self.since)).ok()
+    }
+
+    /// Bytes that the job had on a GPU.
+    pub(super) fn bytes_on(&self, uuid: &str) -> Option<u64> {
+        self.devices.iter().find(|(known, _)| known == uuid).map(|(_, bytes)| *bytes)
+    }
+
+    /// Leaves it for `process`. A note that cannot be written costs only what it would have told.
+    pub(super) fn write(&self, process: &Process) {
+        let path = path(process);
+        let _ = fs::remove_file(&path);
+        let lines = self.devices.iter().map(|(uuid, bytes)| format!("{uuid} {bytes}\n"));
+        let (job, lines) = (job(process), lines.collect::<String>());
+        let text = format!("{job}\n{}\n{lines}", self.since);
+        // Anew and for this user only: the folder may be everybody's.
+        if let Ok(mut file) = FileCreation::default().create(&path) {
+            let _ = file.write_all(text.as_bytes());
+        }
+    }
+
+    /// The note about `process`, if memspy left one and this user may believe it.
+    pub(super) fn read(process: &Process) -> Option<PauseFile> {
+        PauseFile::read_text(process, &read_own(&path(process), MAX_FILE_BYTES)?)
+    }
+
+    /// The note about `process` in this text. A file may have been renamed: the name says nothing.
+    fn read_text(process: &Process, text: &str) -> Option<PauseFile> {
+        let (about, rest) = text.split_once('\n')?;
+        (about == job(process)).then(|| PauseFile::parse(rest)).flatten()
+    }
+
+    /// Takes the note about `process` away.
+    pub(super) fn remove(process: &Process) {
+        let _ = fs::remove_file(path(process));
+    }
+
+    fn parse(text: &str) -> Option<PauseFile> {
+        let mut lines = text.lines();
+        let since = lines.next()?.parse().ok()?;
+        let device = |line: &str| {
+            let (uuid, bytes) = line.split_once(' ')?;
+            Some((uuid.to_owned(), bytes.parse().ok()?))
+        };
+        Some(PauseFile { since, devices: lines.map(device).collect::<Option<_>>()? })
+    }
+}
+
+/// A process as a note names it: a reused pid is another one.
+fn job(process: &Process) -> String {
+    format!("{}-{}", process.pid(), process.start_time())
+}
+
+/// Where the note about a process lies.
+fn path(process: &Process) -> PathBuf {
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // The variable may be that of another user (sudo keeps it, if told to).
+    let folder = folder.filter(|folder| is_own_folder(folder));
+    let name = format!("memspy-paused-{}", job(process));
+    folder.unwrap_or_else(std::env::temp_dir).join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_of_another_process_or_another_user_is_not_believed() {
+        let own = Process::open(std::process::id()).unwrap();
+        let other = Process::open(std::os::unix::process::parent_id()).unwrap();
+        let note = PauseFile { since: 1, devices: vec![("GPU-1".to_owned(), 17)] };
+        note.write(&other);
+        let theirs = path(&other);
+        assert_eq!(PauseFile::read(&other), Some(note));
+        let text = fs::read_to_string(&theirs).unwrap();
+        // Renamed by one who may write to the folder of notes.
+        assert_eq!(PauseFile::read_text(&own, &text), None);
+        let given = std::os::unix::fs::chown(&theirs, Some(65534), None);
+        given.expect("this test has to run as root");
+        assert_eq!(PauseFile::read(&other), None);
+        PauseFile::remove(&other);
+    }
+
+    #[test]
+    fn a_note_is_read_as_it_was_written() {
+        let own = Process::open(std::process::id()).unwrap();
+        let devices = vec![("GPU-1".to_owned(), 17), ("GPU-2".to_owned(), 1 << 40)];
+        let note = PauseFile { since: 1, devices };
+        assert_eq!(PauseFile::read(&own), None);
+        note.write(&own);
+        assert_eq!(PauseFile::read(&own), Some(note.clone()));
+        assert_eq!((note.bytes_on("GPU-2"), note.bytes_on("GPU-3")), (Some(1 << 40), None));
+        assert!(note.age().unwrap() > Duration::from_secs(1_000_000_000));
+        PauseFile::remove(&own);
+        assert_eq!(PauseFile::read(&own), None);
+        for wrong in ["", "x\n", "5\nGPU-1\n", "5\nGPU-1 x\n"] {
+            assert_eq!(PauseFile::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A process and all that descend from it: which of them use CUDA and are worth a recording.
+//!
+//! `torchrun` and other launchers start ranks, ranks start workers. Recorded is who uses CUDA: a rank (it has `RANK` in its
+//! environment) as soon as it has loaded CUDA's libraries, so that its first allocations are seen; any other process once
+//! CUDA is initialised in it. A process that was forked from one that uses CUDA carries a dead copy of its allocator, as
+//! workers of a `DataLoader` do: it is left out, unless the driver says that it has memory of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::readers::{AttachError, TargetReaders, TorchState};
+use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
+use crate::target::{Mappings, Process, environment};
+
+/// A process that was left out is asked about again so often.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// A process that is not older may be importing PyTorch.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(30);
+/// What PyTorch loads before its CUDA part (torch/__init__.py: `_load_global_deps`), and its CPU part.
+const PYTORCH: [&str; 3] = ["libtorch_global_deps.so", "libc10.so", "libtorch_cpu.so"];
+/// What a process that may use CUDA has loaded.
+const CUDA: [&str; 2] = ["libcuda.so", "libc10_cuda.so"];
+/// How Python's `multiprocessing` names what it starts anew (Lib/multiprocessing/spawn.py).
+const SPAWNED: &str = "--multiprocessing-fork";
+
+/// A process of the family that is to be recorded.
+pub struct RankProcess {
+    /// It, attached to.
+    pub readers: TargetReaders,
+    /// `RANK` of its environment.
+    pub rank: Option<u32>,
+}
+
+impl RankProcess {
+    /// What to call it: `rank 3 (process 1234)`.
+    pub fn label(&self) -> String {
+        let pid = self.readers.process.pid();
+        match self.rank {
+            Some(rank) => format!("rank {rank} (process {pid})"),
+            None => format!("process {pid}"),
+        }
+    }
+}
+
+/// A process and its descendants.
+pub struct ProcessTree {
+    root: Arc<Process>,
+    /// Also those that are not Python.
+    any: bool,
+    known: HashMap<u32, KnownProcess>,
+}
+
+/// What is known of a process.
+struct KnownProcess {
+    process: Arc<Process>,
+    state: ProcessStanding,
+}
+
+enum ProcessStanding {
+    /// Nothing says that it uses CUDA, yet.
+    Idle,
+    /// It may use CUDA some day.
+    Waiting(Box<TargetReaders>),
+    /// It was forked from a process that does; asked about then.
+    Copy(Instant),
+    /// It was passed on.
+    Selected,
+}
+
+impl ProcessTree {
+    /// The family of process `pid`; with `any`, members need not be Python.
+    pub fn new(pid: u32, any: bool) -> Result<ProcessTree, AttachError> {
+        let root = Arc::new(Process::open(pid)?);
+        Ok(ProcessTree { root, any, known: HashMap::new() })
+    }
+
+    /// Whether the process itself still runs.
+    pub fn root_is_alive(&self) -> bool {
+        self.root.is_alive()
+    }
+
+    /// The members that were not worth a recording before and are now. Descendants of a root that has ended are found as
+    /// long as they were seen before.
+    pub fn poll(&mut self) -> Vec<RankProcess> {
+        let mut pids = vec![self.root.pid()];
+        pids.extend(self.root.descendants());
+        let orphans: Vec<u32> =
+            self.known.keys().copied().filter(|pid| !pids.contains(pid)).collect();
+        for pid in orphans {
+            let Some(known) = self.known.get(&pid) else { continue };
+            if !known.process.is_alive() {
+                self.known.remove(&pid);
+                continue;
+            }
+            pids.push(pid);
+            pids.extend(known.process.descendants());
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        pids.into_iter().filter_map(|pid| self.inspect(pid)).collect()
+    }
+
+    fn inspect(&mut self, pid: u32) -> Option<RankProcess> {
+        if self.known.get(&pid).is_none_or(|known| !known.process.is_alive()) {
+            let process = Arc::new(Process::open(pid).ok()?);
+            self.known.insert(pid, KnownProcess { process, state: ProcessStanding::Idle });
+        }
+        let known = self.known.get_mut(&pid)?;
+        let process = Arc::clone(&known.process);
+        let readers = match std::mem::replace(&mut known.state, ProcessStanding::Idle) {
+            ProcessStanding::Selected => {
+                known.state = ProcessStanding::Selected;
+                return None;
+            }
+            ProcessStanding::Copy(asked) if asked.elapsed() < RECHECK_INTERVAL => {
+                known.state = ProcessStanding::Copy(asked);
+                return None;
+            }
+            ProcessStanding::Idle | ProcessStanding::Copy(_) => {
+                let mappings = process.mappings().ok()?;
+                if !has(&mappings, &CUDA) {
+                    return None;
+                }
+                Box::new(attach(pid, self.any)?)
+            }
+            // What was attached to before an exec is gone.
+            ProcessStanding::Waiting(readers) if !readers.process.same_start() => {
+                Box::new(attach(pid, self.any)?)
+            }
+            ProcessStanding::Waiting(mut readers) => {
+                readers.refresh();
+                readers
+            }
+        };
+        // The driver is asked last: that takes milliseconds, and a lock of its own.
+        let is_copy = self.is_copy(&process);
+        let seems = !is_copy && (is_rank(&process) || uses_cuda(&readers));
+        let standing = if seems || holds_memory(&readers) {
+            let rank = rank(&process);
+            self.set_standing(pid, ProcessStanding::Selected);
+            return Some(RankProcess { readers: *readers, rank });
+        } else if is_copy {
+            ProcessStanding::Copy(Instant::now())
+        } else {
+            ProcessStanding::Waiting(readers)
+        };
+        self.set_standing(pid, standing);
+        None
+    }
+
+    fn set_standing(&mut self, pid: u32, standing: ProcessStanding) {
+        if let Some(known) = self.known.get_mut(&pid) {
+            known.state = standing;
+        }
+    }
+
+    /// Whether a process was forked from one that is recorded.
+    fn is_copy(&self, process: &Process) -> bool {
+        let mut parent = process.parent();
+        while let Some(known) = parent.and_then(|pid| self.known.get(&pid)) {
+            if matches!(known.state, ProcessStanding::Selected)
+                && known.process.shares_program_start(process)
+            {
+                return true;
+            }
+            parent = known.process.parent();
+        }
+        false
+    }
+}
+
+fn attach(pid: u32, any: bool) -> Option<TargetReaders> {
+    if any { TargetReaders::attach_any(pid).ok() } else { TargetReaders::attach(pid).ok() }
+}
+
+/// Whether the driver says that memory is its own.
+fn holds_memory(readers: &TargetReaders) -> bool {
+    let Ok(gpu) = &readers.gpu else { return false };
+    readers.devices().iter().filter_map(|device| device.nvml_index).any(|device| {
+        let usage = gpu.usage(device, Nanos(0));
+        usage.is_ok_and(|usage| matches!(usage.process, ProcessUsage::Bytes(bytes) if bytes > 0))
+    })
+}
+
+/// Whether PyTorch has initialised CUDA in it, or something else than PyTorch has loaded the driver.
+fn uses_cuda(readers: &TargetReaders) -> bool {
+    match readers.allocator() {
+        // Of a process that ends, nothing can be known any more.
+        AllocatorBackend::NotInitialized | AllocatorBackend::Unknown(_) => false,
+        AllocatorBackend::NotLoaded => {
+            matches!(readers.torch, TorchState::NotLoaded) && has_driver_alone(&readers.process)
+        }
+        AllocatorBackend::Native
+        | AllocatorBackend::CudaMallocAsync
+        | AllocatorBackend::Pluggable(_) => true,
+    }
+}
+
+/// Whether the driver is loaded, and PyTorch not on its way: as it is into launchers, which never use a device. What was loaded
+/// at an earlier look may be gone, by the `exec` of a process that had been forked.
+fn has_driver_alone(process: &Process) -> bool {
+    let Ok(mappings) = process.mappings() else { return false };
+    let is_young = process.age().is_some_and(|age| age < IMPORT_TIMEOUT);
+    has(&mappings, &CUDA) && !(is_young && has(&mappings, &PYTORCH))
+}
+
+/// Whether one of these libraries is loaded.
+fn has(mappings: &Mappings, libraries: &[&str]) -> bool {
+    let is_one = |name: &str| libraries.iter().any(|library| name.starts_with(library));
+    mappings.object(is_one).is_some()
+}
+
+/// Whether a launcher started it as a rank. What a rank starts anew inherits its environment.
+fn is_rank(process: &Process) -> bool {
+    let spawned = process.command().is_ok_and(|words| words.iter().any(|word| word == SPAWNED));
+    !spawned && variable(process, "RANK").is_some()
+}
+
+/// `RANK` in the environment of process `pid`; `None` also when there is no such process.
+pub fn rank_of(pid: u32) -> Option<u32> {
+    rank(&Process::open(pid).ok()?)
+}
+
+/// `RANK` of its environment.
+pub(super) fn rank(process: &Process) -> Option<u32> {
+    variable(process, "RANK")?.parse().ok()
+}
+
+/// A variable of its environment as it is now.
+fn variable(process: &Process, name: &str) -> Option<String> {
+    let mappings = process.mappings().ok()?;
+    match environment::read(&process.memory(), &mappings) {
+        Some(variables) => environment::variable(&variables, name),
+        None => process.environment(name).ok().flatten(),
+    }
+}

@@ -1,0 +1,107 @@
+//! Time order: what is seen while a snapshot is still being read waits until the map is there.
+
+use std::io;
+
+use crate::model::{Record, RecordSink};
+
+/// A sink that passes records on in time order, though snapshots come late.
+pub(super) struct ReorderBuffer<'a> {
+    sink: &'a mut dyn RecordSink,
+    held: Vec<Record>,
+    waiting: usize,
+}
+
+impl<'a> ReorderBuffer<'a> {
+    /// Passes on to `sink`.
+    pub(super) fn new(sink: &'a mut dyn RecordSink) -> Self {
+        ReorderBuffer { sink, held: Vec::new(), waiting: 0 }
+    }
+
+    /// From now on records wait for one more late one.
+    pub(super) fn expect_late(&mut self) {
+        self.waiting += 1;
+    }
+
+    /// A late record has come; `None` when what was waited for did not become a record.
+    pub(super) fn late(&mut self, record: Option<Record>) -> io::Result<()> {
+        if let Some(record) = record {
+            let time = record.time();
+            // A definition has no time: it stays before the record it was held for.
+            let before = |held: &Record| held.time().is_some_and(|t| Some(t) <= time);
+            let at = self.held.iter().rposition(before).map_or(0, |at| at + 1);
+            self.held.insert(at, record);
+        }
+        self.waiting = self.waiting.saturating_sub(1);
+        if self.waiting > 0 { Ok(()) } else { self.release() }
+    }
+
+    /// Nothing late will come any more.
+    pub(super) fn release(&mut self) -> io::Result<()> {
+        self.waiting = 0;
+        self.held.drain(..).try_for_each(|record| self.sink.record(&record))
+    }
+}
+
+impl RecordSink for ReorderBuffer<'_> {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        if self.waiting == 0 {
+            return self.sink.record(record);
+        }
+        self.held.push(record.clone());
+        Ok(())
+    }
+
+    /// What waits for a late record goes on waiting.
+    fn sync(&mut self) -> io::Result<()> {
+        self.sink.sync()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        Definition, Function, FunctionId, MissedObservation, MissReason, Nanos, ReaderKind, StackSample,
+    };
+
+    fn sample(time: u64) -> Record {
+        Record::Sample(StackSample { time: Nanos(time), threads: Vec::new() })
+    }
+
+    fn late(time: u64) -> Record {
+        let (reader, why) = (ReaderKind::Snapshots, MissReason::Torn);
+        Record::Missed(MissedObservation { time: Nanos(time), reader, why, count: 1 })
+    }
+
+    fn definition() -> Record {
+        let function = Function { name: "f".into(), file: "a".into(), first_line: 1, last_line: 1 };
+        Record::Definition(Definition::Function(FunctionId(0), function))
+    }
+
+    #[test]
+    fn a_late_record_comes_where_its_time_says() {
+        let mut sink = Vec::new();
+        let mut order = ReorderBuffer::new(&mut sink);
+        order.record(&sample(1)).unwrap();
+        order.expect_late();
+        for record in [sample(2), definition(), sample(4)] {
+            order.record(&record).unwrap();
+        }
+        order.late(Some(late(3))).unwrap();
+        order.record(&sample(5)).unwrap();
+        assert_eq!(sink, [sample(1), sample(2), late(3), definition(), sample(4), sample(5)]);
+    }
+
+    #[test]
+    fn all_wait_until_the_last_late_one_has_come() {
+        let mut sink = Vec::new();
+        let mut order = ReorderBuffer::new(&mut sink);
+        order.expect_late();
+        order.expect_late();
+        order.record(&sample(2)).unwrap();
+        order.late(Some(late(1))).unwrap();
+        order.record(&sample(3)).unwrap();
+        order.late(None).unwrap();
+        assert_eq!(sink, [late(1), sample(2), sample(3)]);
+    }
+}

@@ -1,0 +1,125 @@
+//! When the snapshot is worth reading: it costs more than the counters, and most samples do not need it.
+
+use std::time::Duration;
+
+use crate::model::AllocatorCounters;
+
+/// A map is read at least this often while the counters change.
+const MAX_INTERVAL: Duration = Duration::from_secs(1);
+/// A change of allocated bytes by this part of what is reserved is worth a map.
+const MIN_CHANGE_FRACTION: i64 = 50;
+/// Maps of one device take at most one part in this many of the time.
+const BUDGET: u32 = 10;
+
+/// Decides, for one device, at which samples its snapshot is read.
+#[derive(Debug, Default)]
+pub(super) struct SnapshotPolicy {
+    /// Never more often than this.
+    apart: Duration,
+    last: Option<LastSnapshot>,
+    highest: i64,
+    cost: Duration,
+}
+
+#[derive(Debug)]
+struct LastSnapshot {
+    at: Duration,
+    allocated: i64,
+    /// Increases of allocated bytes so far: unequal when anything was allocated, even if as much was freed.
+    churn: (i64, i64),
+}
+
+impl SnapshotPolicy {
+    /// A policy that leaves at least `apart` between two maps.
+    pub(super) fn apart(apart: Duration) -> SnapshotPolicy {
+        SnapshotPolicy { apart, ..SnapshotPolicy::default() }
+    }
+
+    /// Whether to read the map at time `now` (since the recording began), the counters being `counters`.
+    pub(super) fn wants(&self, now: Duration, counters: &AllocatorCounters) -> bool {
+        let Some(last) = &self.last else { return true };
+        if churn(counters) == last.churn && counters.allocated() == last.allocated {
+            return false;
+        }
+        let since = now.saturating_sub(last.at);
+        if since >= MAX_INTERVAL {
+            return true;
+        }
+        if since < (self.cost * BUDGET).max(self.apart) {
+            return false;
+        }
+        let change = (counters.allocated() - last.allocated).abs();
+        counters.allocated() > self.highest || change > counters.reserved() / MIN_CHANGE_FRACTION
+    }
+
+    /// Notes that the map is read from `now` on, the counters being `counters`.
+    pub(super) fn asked(&mut self, now: Duration, counters: &AllocatorCounters) {
+        self.last = Some(LastSnapshot { at: now, allocated: counters.allocated(), churn: churn(counters) });
+    }
+
+    /// Notes how long that took, and how many bytes were allocated in the map if it is consistent.
+    pub(super) fn has_read(&mut self, cost: Duration, allocated: Option<u64>) {
+        self.highest = self.highest.max(allocated.unwrap_or(0) as i64);
+        // Half old, half new: one slow read (a page fault, a context switch) does not starve the next ones.
+        self.cost = if self.cost.is_zero() { cost } else { (self.cost + cost) / 2 };
+    }
+}
+
+fn churn(counters: &AllocatorCounters) -> (i64, i64) {
+    use crate::model::{Metric, Pool};
+    let stat = counters.stat(Metric::Allocation, Pool::All);
+    (stat.allocated, stat.freed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Metric, Stat};
+
+    const MIB: i64 = 1 << 20;
+
+    fn counters(allocations: i64, allocated: i64) -> AllocatorCounters {
+        let mut counters = AllocatorCounters::default();
+        counters.stats[Metric::Allocation as usize][0] =
+            Stat { allocated: allocations, ..Stat::default() };
+        counters.stats[Metric::AllocatedBytes as usize][0].current = allocated;
+        counters.stats[Metric::ReservedBytes as usize][0].current = 1000 * MIB;
+        counters
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_first_map_and_then_only_changes_that_matter() {
+        let mut policy = SnapshotPolicy::default();
+        let now = counters(10, 500 * MIB);
+        assert!(policy.wants(ms(0), &now));
+        policy.asked(ms(0), &now);
+        policy.has_read(ms(1), Some(500 << 20));
+        assert!(!policy.wants(ms(5000), &now), "nothing was allocated or freed");
+        assert!(!policy.wants(ms(100), &counters(11, 499 * MIB)), "a small change");
+        assert!(policy.wants(ms(100), &counters(11, 470 * MIB)), "a large change");
+        assert!(policy.wants(ms(100), &counters(11, 500 * MIB + 512)), "a new peak");
+        assert!(policy.wants(ms(1000), &counters(11, 500 * MIB)), "a second, with other blocks");
+    }
+
+    #[test]
+    fn maps_may_be_wanted_seldom() {
+        let mut policy = SnapshotPolicy::apart(ms(50));
+        policy.asked(ms(0), &counters(10, 100 * MIB));
+        policy.has_read(ms(1), None);
+        assert!(!policy.wants(ms(49), &counters(11, 900 * MIB)));
+        assert!(policy.wants(ms(50), &counters(11, 900 * MIB)));
+    }
+
+    #[test]
+    fn a_dear_map_is_read_less_often() {
+        let mut policy = SnapshotPolicy::default();
+        policy.asked(ms(0), &counters(10, 100 * MIB));
+        policy.has_read(ms(40), None);
+        assert!(!policy.wants(ms(350), &counters(11, 900 * MIB)));
+        assert!(policy.wants(ms(401), &counters(11, 900 * MIB)));
+    }
+}

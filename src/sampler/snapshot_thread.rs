@@ -1,0 +1,147 @@
+//! Snapshots on a thread of their own: reading one takes as long as the target does not keep still,
+//! which the next sample must not wait for.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::model::{AllocatorSnapshot, CudaIndex, MissReason, Nanos};
+use crate::target::Process;
+use crate::torch::{TorchError, TorchReader};
+
+/// Devices whose maps may be wanted at once.
+const MAX_QUEUED: usize = 64;
+
+/// A map read, or why there is none.
+pub(super) struct SnapshotRead {
+    pub(super) device: CudaIndex,
+    pub(super) snapshot: Result<AllocatorSnapshot, MissReason>,
+    pub(super) cost: Duration,
+}
+
+/// The thread.
+pub(super) struct SnapshotThread {
+    wanted: Option<SyncSender<CudaIndex>>,
+    read: Receiver<SnapshotRead>,
+    outstanding: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SnapshotThread {
+    /// Starts it with a reader of its own, which tries for `patience` to find the target at rest; times
+    /// of maps count from `start`.
+    pub(super) fn start(
+        process: Arc<Process>,
+        start: Instant,
+        timeout: Duration,
+    ) -> std::io::Result<Self> {
+        let (wanted, requests) = sync_channel(MAX_QUEUED);
+        let (results, read) = sync_channel(MAX_QUEUED);
+        let thread =
+            std::thread::Builder::new().name("memspy-snapshot".to_owned()).spawn(move || {
+                let mut source = SnapshotSource { process: &process, start, timeout, reader: None };
+                super::priority::lower_priority();
+                serve(&mut source, &requests, &results);
+            })?;
+        Ok(SnapshotThread { wanted: Some(wanted), read, outstanding: 0, thread: Some(thread) })
+    }
+
+    /// Asks for the map of a device; whether that was possible.
+    pub(super) fn want(&mut self, device: CudaIndex) -> bool {
+        let sent = self.wanted.as_ref().is_some_and(|wanted| wanted.try_send(device).is_ok());
+        self.outstanding += usize::from(sent);
+        sent
+    }
+
+    /// A map that has come.
+    pub(super) fn poll(&mut self) -> Option<SnapshotRead> {
+        let read = self.read.try_recv();
+        match &read {
+            Ok(_) => self.outstanding -= 1,
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => self.outstanding = 0,
+        }
+        read.ok()
+    }
+
+    /// Whether a map asked for has not come yet.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    /// Waits for the next map asked for; `None` when none is outstanding or the thread has ended.
+    pub(super) fn wait(&mut self) -> Option<SnapshotRead> {
+        if self.outstanding == 0 {
+            return None;
+        }
+        let read = self.read.recv().ok();
+        self.outstanding = if read.is_some() { self.outstanding - 1 } else { 0 };
+        read
+    }
+}
+
+impl Drop for SnapshotThread {
+    fn drop(&mut self) {
+        self.wanted = None; // Ends the thread's loop.
+        if let Some(thread) = self.thread.take() {
+            // Its only failure is a panic, which has been printed by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where the thread's maps come from.
+struct SnapshotSource<'a> {
+    process: &'a Process,
+    start: Instant,
+    timeout: Duration,
+    reader: Option<TorchReader>,
+}
+
+fn serve(source: &mut SnapshotSource<'_>, requests: &Receiver<CudaIndex>, results: &SyncSender<SnapshotRead>) {
+    for device in requests {
+        let began = Instant::now();
+        let snapshot = source.read(device).map_err(|error| match error {
+            TorchError::Torn { .. } => MissReason::Torn,
+            other => MissReason::Failed(other.to_string()),
+        });
+        if results.send(SnapshotRead { device, snapshot: snapshot, cost: began.elapsed() }).is_err() {
+            return;
+        }
+    }
+}
+
+impl SnapshotSource<'_> {
+    fn read(&mut self, device: CudaIndex) -> Result<AllocatorSnapshot, TorchError> {
+        let start = self.start;
+        let torch = match &mut self.reader {
+            Some(torch) => torch,
+            none => {
+                let torch = TorchReader::attach(self.process)?.ok_or(TorchError::NotInitialized)?;
+                let torch = none.insert(torch);
+                torch.set_timeout(self.timeout);
+                torch
+            }
+        };
+        let now = || Nanos(start.elapsed().as_nanos() as u64);
+        let read = match torch.blocks(device, now()) {
+            Err(
+                TorchError::NotInitialized
+                | TorchError::NoDevice(_)
+                | TorchError::NotSupported { .. },
+            ) => {
+                // The allocator came or changed after this reader had looked for it.
+                torch.refresh()?;
+                torch.blocks(device, now())
+            }
+            read => read,
+        };
+        read.map(|mut snapshot| {
+            // What counts is the attempt that succeeded, the last one: earlier ones may have gone on
+            // for milliseconds, in which a job allocates gigabytes.
+            snapshot.time = now();
+            snapshot
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! The source text of functions, read from the target's files while they are what the target runs, or from its memory.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::model::{Definition, Function, FunctionId, Record, RecordSink, SourceText};
+use crate::python::LineCache;
+use crate::target::Process;
+
+/// Larger files are not read: no source file is that large, and a recording must not be either.
+const MAX_FILE_BYTES: u64 = 8 << 20;
+/// At most this many lines of a function (or module body) are kept.
+const MAX_LINES: u32 = 2_000;
+/// Files kept in memory: the functions of a stack come from a few files, again and again.
+const FILES_KEPT: usize = 16;
+
+/// A sink that adds, to every function defined, its source text as found in the target's file system.
+pub struct SourceEmbedder<S> {
+    inner: S,
+    process: Arc<Process>,
+    /// What has the source of code that is in no file.
+    line_cache: Option<LineCache>,
+    files: VecDeque<(Arc<str>, Option<Arc<str>>)>,
+}
+
+impl<S: RecordSink> SourceEmbedder<S> {
+    /// Adds sources to what goes to `inner`.
+    pub fn new(inner: S, process: Arc<Process>, line_cache: Option<LineCache>) -> Self {
+        SourceEmbedder { inner, process, line_cache, files: VecDeque::new() }
+    }
+
+    /// The sink within.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+
+    fn source(&mut self, id: FunctionId, function: &Function) -> Option<SourceText> {
+        if function.first_line == 0 {
+            return None;
+        }
+        let text = self.file(&function.file)?;
+        let last = function.last_line.max(function.first_line);
+        let count = (last - function.first_line + 1).min(MAX_LINES);
+        let lines: Vec<&str> =
+            text.lines().skip(function.first_line as usize - 1).take(count as usize).collect();
+        if lines.is_empty() {
+            return None;
+        }
+        Some(SourceText {
+            function: id,
+            first_line: function.first_line,
+            text: lines.join("\n").into(),
+        })
+    }
+
+    /// The text of a file, `None` when it cannot be read; both are remembered.
+    fn file(&mut self, name: &Arc<str>) -> Option<Arc<str>> {
+        if let Some((_, text)) = self.files.iter().find(|(known, _)| known == name) {
+            return text.clone();
+        }
+        let in_file = match name.starts_with('<') {
+            true => None,
+            false => self.process.read_file(Path::new(&**name), MAX_FILE_BYTES).ok(),
+        };
+        let in_file = in_file.map(|bytes| Arc::from(String::from_utf8_lossy(&bytes)));
+        let text = in_file.or_else(|| self.line_cache.as_ref()?.text(name).map(Arc::from));
+        if self.files.len() == FILES_KEPT {
+            self.files.pop_front();
+        }
+        self.files.push_back((name.clone(), text.clone()));
+        text
+    }
+}
+
+impl<S: RecordSink> RecordSink for SourceEmbedder<S> {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.inner.record(record)?;
+        if let Record::Definition(Definition::Function(id, function)) = record
+            && let Some(source) = self.source(*id, function)
+        {
+            self.inner.record(&Record::Source(source))?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources_of(function: Function) -> Vec<Record> {
+        let own = Arc::new(Process::open(std::process::id()).unwrap());
+        let mut sink = SourceEmbedder::new(Vec::new(), own, None);
+        sink.record(&Record::Definition(Definition::Function(FunctionId(0), function))).unwrap();
+        sink.into_inner().into_iter().skip(1).collect()
+    }
+
+    #[test]
+    fn a_function_comes_with_its_lines() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "import os\n\ndef f():\n    x = 'é'\n    return x\n\nf()\n")
+            .unwrap();
+        let name: Arc<str> = file.path().to_str().unwrap().into();
+        let function = |first_line, last_line| Function {
+            name: "f".into(),
+            file: name.clone(),
+            first_line,
+            last_line,
+        };
+        let Record::Source(source) = sources_of(function(3, 5)).remove(0) else { panic!() };
+        assert_eq!(&*source.text, "def f():\n    x = 'é'\n    return x");
+        assert_eq!(source.first_line, 3);
+        assert!(sources_of(function(30, 35)).is_empty(), "lines the file does not have");
+    }
+
+    #[test]
+    fn what_is_no_file_gives_no_source() {
+        for name in ["<string>", "/dev/zero", "/no/such/file.py", "/"] {
+            let function =
+                Function { name: "f".into(), file: name.into(), first_line: 1, last_line: 3 };
+            assert!(sources_of(function).is_empty(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! When to look next: a fixed grid of instants, and how many of them were missed.
+
+use std::time::{Duration, Instant};
+
+/// A grid of instants, one every period, from a beginning on.
+#[derive(Debug, Clone)]
+pub(super) struct Ticker {
+    period: Duration,
+    next: Instant,
+}
+
+/// The outcome of coming to the next instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tick {
+    /// Instants of the grid that lie wholly in the past and will not be looked at.
+    pub missed: u64,
+    /// How long to wait before looking; zero when the instant is already there.
+    pub wait: Duration,
+}
+
+impl Ticker {
+    /// `rate` instants a second (at least one), the first at `start`.
+    pub(super) fn new(rate: u32, start: Instant) -> Self {
+        Ticker { period: Duration::from_secs(1) / rate.max(1), next: start }
+    }
+
+    /// Takes the next instant of the grid that is not over by more than a period.
+    pub(super) fn tick(&mut self, now: Instant) -> Tick {
+        let late = now.saturating_duration_since(self.next);
+        let missed = (late.as_nanos() / self.period.as_nanos()) as u64;
+        // Nanoseconds in u64 last for centuries; u32 multiplication of Duration would not.
+        let skipped = Duration::from_nanos(self.period.as_nanos() as u64 * missed);
+        let due = self.next + skipped;
+        self.next = due + self.period;
+        Tick { missed, wait: due.saturating_duration_since(now) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coming_in_time_misses_nothing_and_coming_late_is_counted() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut pace = Ticker::new(100, start);
+        assert_eq!(pace.tick(at(0)), Tick { missed: 0, wait: Duration::ZERO });
+        assert_eq!(pace.tick(at(4)), Tick { missed: 0, wait: Duration::from_millis(6) });
+        assert_eq!(
+            pace.tick(at(29)),
+            Tick { missed: 0, wait: Duration::ZERO },
+            "9 ms late is late, not missed"
+        );
+        assert_eq!(
+            pace.tick(at(65)),
+            Tick { missed: 3, wait: Duration::ZERO },
+            "30, 40 and 50 are over"
+        );
+        assert_eq!(pace.tick(at(66)), Tick { missed: 0, wait: Duration::from_millis(4) });
+    }
+}

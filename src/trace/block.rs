@@ -1,0 +1,128 @@
+//! What stands around a payload: length, checksum and compression of one block of the file.
+
+use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::get_frame_content_size;
+
+/// The file's first eight bytes. Its line ends betray a transfer that changed them.
+pub(crate) const MAGIC: [u8; 8] = *b"MEMSPY\r\n";
+/// Bytes before the first block: magic and version.
+pub(crate) const FILE_HEAD: usize = 10;
+/// Bytes before a block's compressed bytes: length and checksum.
+pub(crate) const BLOCK_HEAD: usize = 8;
+/// The most bytes a payload may have; bounds a reader's memory.
+pub(crate) const MAX_PAYLOAD: usize = 64 << 20;
+/// The most compressed bytes a block may have.
+pub(crate) const MAX_BODY: usize = MAX_PAYLOAD + (1 << 20);
+/// The fewest: an empty frame of zstd.
+const MIN_BODY: usize = 9;
+/// The first bytes of every zstd frame (RFC 8878, 3.1.1): what a reader looks for after damage.
+pub(crate) const SYNC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
+
+/// Why a block could not be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockError(pub(crate) &'static str);
+
+/// A block's length and checksum as the file states them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockHeader {
+    /// Compressed bytes.
+    pub(crate) length: usize,
+    crc: u32,
+}
+
+impl BlockHeader {
+    /// What the eight bytes before a block's compressed bytes state; `None` when no block states that.
+    pub(crate) fn read(head: [u8; BLOCK_HEAD]) -> Option<BlockHeader> {
+        let [a, b, c, d, e, f, g, h] = head;
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        (MIN_BODY..=MAX_BODY)
+            .contains(&length)
+            .then_some(BlockHeader { length, crc: u32::from_le_bytes([e, f, g, h]) })
+    }
+
+    /// Whether these are the bytes it speaks of.
+    pub(crate) fn holds(&self, body: &[u8]) -> bool {
+        body.len() == self.length && body.starts_with(&SYNC) && crc32c::crc32c(body) == self.crc
+    }
+}
+
+/// Turns payloads into blocks.
+pub(crate) struct BlockWriter {
+    compressor: Compressor<'static>,
+    body: Vec<u8>,
+}
+
+impl BlockWriter {
+    /// A sealer for one file.
+    pub(crate) fn new(level: i32) -> std::io::Result<Self> {
+        Ok(BlockWriter { compressor: Compressor::new(level)?, body: Vec::new() })
+    }
+
+    /// Writes the block for `payload` over `out`.
+    pub(crate) fn write(&mut self, payload: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
+        self.body.clear();
+        self.body.reserve(zstd::zstd_safe::compress_bound(payload.len()));
+        self.compressor.compress_to_buffer(payload, &mut self.body)?;
+        out.clear();
+        out.extend_from_slice(&(self.body.len() as u32).to_le_bytes());
+        out.extend_from_slice(&crc32c::crc32c(&self.body).to_le_bytes());
+        out.extend_from_slice(&self.body);
+        Ok(())
+    }
+}
+
+/// Turns blocks into payloads.
+pub(crate) struct BlockReader {
+    decompressor: Decompressor<'static>,
+    payload: Vec<u8>,
+}
+
+impl BlockReader {
+    /// An opener for one file.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(BlockReader { decompressor: Decompressor::new()?, payload: Vec::new() })
+    }
+
+    /// The payload of a block whose checksum holds.
+    pub(crate) fn read(&mut self, body: &[u8]) -> Result<&[u8], BlockError> {
+        let size = match get_frame_content_size(body) {
+            Ok(Some(size)) if size <= MAX_PAYLOAD as u64 => size as usize,
+            Ok(Some(_)) => return Err(BlockError("its payload is larger than allowed")),
+            _ => return Err(BlockError("it does not state the size of its payload")),
+        };
+        self.payload.clear();
+        self.payload.reserve(size);
+        match self.decompressor.decompress_to_buffer(body, &mut self.payload) {
+            Ok(read) if read == size => Ok(&self.payload),
+            _ => Err(BlockError("its compressed bytes cannot be read")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_payload_opens_and_one_flipped_bit_is_seen() {
+        let payload = b"a payload, a payload, a payload".as_slice();
+        let mut block = Vec::new();
+        BlockWriter::new(3).unwrap().write(payload, &mut block).unwrap();
+        let (head, body) = block.split_at(BLOCK_HEAD);
+        let claim = BlockHeader::read(head.try_into().unwrap()).unwrap();
+        assert!(claim.holds(body));
+        assert_eq!(BlockReader::new().unwrap().read(body), Ok(payload));
+        let mut bad = body.to_vec();
+        for bit in 0..bad.len() * 8 {
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(!claim.holds(&bad));
+            let _ = BlockReader::new().unwrap().read(&bad);
+            bad[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn zeros_are_no_block() {
+        assert_eq!(BlockHeader::read([0; BLOCK_HEAD]), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! From the numbers in a file to the numbers given on: dense even where definitions were lost.
+//!
+//! [`crate::model::StackTable`] takes definitions in the order of their numbers without a gap. When a
+//! damaged block took definitions with it, those that follow move up. In an undamaged trace every
+//! number stays what it is.
+
+#[derive(Debug, Clone, Copy)]
+struct IdRun {
+    from: u32,
+    to: u32,
+    length: u32,
+}
+
+/// Which number each of the file's numbers has become, as runs: memory grows with damage only.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IdMap {
+    runs: Vec<IdRun>,
+    next: u32,
+}
+
+impl IdMap {
+    /// The number for `file`; `None` when its definition was lost.
+    pub(crate) fn get(&self, file: u32) -> Option<u32> {
+        let run = self.runs[..self.after(file)].last()?;
+        let offset = file - run.from;
+        (offset < run.length).then(|| run.to + offset)
+    }
+
+    /// Gives `file` the next number; `None` when it has one.
+    pub(crate) fn define(&mut self, file: u32) -> Option<u32> {
+        if self.get(file).is_some() {
+            return None;
+        }
+        let to = self.next;
+        self.next = to.checked_add(1)?;
+        let place = self.after(file);
+        if let Some(run) = self.runs[..place].last_mut()
+            && run.from + run.length == file
+            && run.to + run.length == to
+        {
+            run.length += 1;
+        } else {
+            let run = IdRun { from: file, to, length: 1 };
+            self.runs.insert(place, run);
+        }
+        Some(to)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.next as usize
+    }
+
+    fn after(&self, file: u32) -> usize {
+        self.runs.partition_point(|run| run.from <= file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_loss_every_number_stays() {
+        let mut numbering = IdMap::default();
+        for number in 0..10 {
+            assert_eq!(numbering.get(number), None);
+            assert_eq!(numbering.define(number), Some(number));
+            assert_eq!(numbering.define(number), None, "defined twice");
+            assert_eq!(numbering.get(number), Some(number));
+        }
+        assert_eq!(numbering.runs.len(), 1);
+    }
+
+    #[test]
+    fn after_a_loss_the_rest_moves_up_and_the_lost_stay_unknown() {
+        let mut numbering = IdMap::default();
+        for (next, number) in (0..).zip([0, 1, 5, 6, 9, 3]) {
+            assert_eq!(numbering.define(number), Some(next));
+        }
+        let all: Vec<_> = (0..11).map(|n| numbering.get(n)).collect();
+        let expected = [0, 1, 99, 5, 99, 2, 3, 99, 99, 4, 99].map(|n| (n != 99).then_some(n));
+        assert_eq!(all, expected);
+    }
+}

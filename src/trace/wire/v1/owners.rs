@@ -1,0 +1,147 @@
+//! The record of who held the memory at one moment.
+
+use bincode::{BorrowDecode, Encode};
+
+use super::MalformedPayload;
+use crate::model;
+
+#[derive(Encode, BorrowDecode)]
+struct WireOwnedBytes<'a> {
+    category: u8,
+    owner: &'a str,
+    bytes: u64,
+    count: u64,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct WireOwnedOnDevice<'a> {
+    device: u32,
+    allocated: u64,
+    rounding: u64,
+    without_tensor: u64,
+    held: Vec<WireOwnedBytes<'a>>,
+}
+
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct WireOwnership<'a> {
+    pause: Option<u64>,
+    devices: Vec<WireOwnedOnDevice<'a>>,
+}
+
+impl<'a> From<&'a model::OwnershipBreakdown> for WireOwnership<'a> {
+    fn from(snapshot: &'a model::OwnershipBreakdown) -> Self {
+        let held = |held: &'a model::OwnedStorages| WireOwnedBytes {
+            category: held.category as u8,
+            owner: &held.owner,
+            bytes: held.bytes,
+            count: held.count,
+        };
+        let device = |device: &'a model::OwnedOnDevice| WireOwnedOnDevice {
+            device: device.device.0,
+            allocated: device.allocated,
+            rounding: device.rounding,
+            without_tensor: device.without_tensor,
+            held: device.held.iter().map(held).collect(),
+        };
+        WireOwnership {
+            pause: snapshot.pause.map(|pause| pause.0),
+            devices: snapshot.devices.iter().map(device).collect(),
+        }
+    }
+}
+
+impl WireOwnership<'_> {
+    /// The record this stands for.
+    pub(crate) fn at(self, time: model::Nanos) -> Result<model::OwnershipBreakdown, MalformedPayload> {
+        let held = |held: WireOwnedBytes<'_>| {
+            let category = model::TensorCategory::ALL.get(usize::from(held.category));
+            Ok(model::OwnedStorages {
+                category: *category.ok_or(MalformedPayload("a category of owners is unknown"))?,
+                owner: held.owner.into(),
+                bytes: held.bytes,
+                count: held.count,
+            })
+        };
+        let device = |device: WireOwnedOnDevice<'_>| {
+            Ok(model::OwnedOnDevice {
+                device: model::CudaIndex(device.device),
+                allocated: device.allocated,
+                rounding: device.rounding,
+                without_tensor: device.without_tensor,
+                results: None,
+                held: device.held.into_iter().map(held).collect::<Result<_, _>>()?,
+            })
+        };
+        Ok(model::OwnershipBreakdown {
+            time,
+            pause: self.pause.map(model::Nanos),
+            devices: self.devices.into_iter().map(device).collect::<Result<_, _>>()?,
+            age: model::Nanos(0),
+            unnamed_blocks: Vec::new(),
+        })
+    }
+}
+
+/// What follows the owners; older files end before it where nothing was recorded exactly.
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct WireUnnamed {
+    age: u64,
+    blocks: Vec<WireUnnamedBlock>,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct WireUnnamedBlock {
+    device: u32,
+    held: Option<u32>,
+    address: u64,
+    bytes: u64,
+}
+
+impl WireUnnamed {
+    /// Those of a snapshot.
+    pub(crate) fn new(snapshot: &model::OwnershipBreakdown) -> WireUnnamed {
+        let block = |block: &model::UnnamedBlock| WireUnnamedBlock {
+            device: block.device,
+            held: block.held,
+            address: block.address,
+            bytes: block.bytes,
+        };
+        let blocks = snapshot.unnamed_blocks.iter().map(block).collect();
+        WireUnnamed { age: snapshot.age.0, blocks }
+    }
+
+    /// Adds them to their snapshot. Those that name what it does not have are damage.
+    pub(crate) fn add_to(self, snapshot: &mut model::OwnershipBreakdown) -> Result<(), MalformedPayload> {
+        snapshot.age = model::Nanos(self.age);
+        for WireUnnamedBlock { device, held, address, bytes } in self.blocks {
+            let owners = snapshot.devices.get(device as usize).map(|device| device.held.len());
+            let fits = owners.is_some_and(|len| held.is_none_or(|held| (held as usize) < len));
+            if !fits {
+                return Err(MalformedPayload("a block names a owner that is not there"));
+            }
+            snapshot.unnamed_blocks.push(model::UnnamedBlock { device, held, address, bytes });
+        }
+        Ok(())
+    }
+}
+
+/// What follows these; older files end before it.
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct WireAutogradOutputs {
+    /// Of each device.
+    bytes: Vec<Option<u64>>,
+}
+
+impl WireAutogradOutputs {
+    /// Those of a snapshot.
+    pub(crate) fn new(snapshot: &model::OwnershipBreakdown) -> WireAutogradOutputs {
+        WireAutogradOutputs { bytes: snapshot.devices.iter().map(|device| device.results).collect() }
+    }
+
+    /// Adds them to their snapshot.
+    pub(crate) fn add_to(self, snapshot: &mut model::OwnershipBreakdown) {
+        for (device, bytes) in snapshot.devices.iter_mut().zip(self.bytes) {
+            device.results = bytes;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Looks at owners, on a thread of their own, when the user asks for one.
+
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::view_model::{OwnersView, LastOwners};
+use crate::model::ownership::summarize;
+use crate::model::{OwnershipBreakdown, Incomplete, Nanos, Stops};
+use crate::sampler::{LookOptions, TargetReaders, read_owners};
+
+/// A look, and how often it stopped the process.
+type OwnerPoll = Result<(OwnershipBreakdown, Stops), String>;
+
+/// Looks at one process.
+pub(super) struct OwnerPoller {
+    pid: u32,
+    options: LookOptions,
+    thread: Option<PollerThread>,
+    is_looking: bool,
+    last: Option<(OwnerPoll, Instant)>,
+}
+
+struct PollerThread {
+    requests: Sender<()>,
+    looks: Receiver<OwnerPoll>,
+    handle: JoinHandle<()>,
+}
+
+impl OwnerPoller {
+    pub(super) fn at(pid: u32, options: LookOptions) -> OwnerPoller {
+        OwnerPoller { pid, options, thread: None, is_looking: false, last: None }
+    }
+
+    /// Asks for a look, unless one is under way.
+    pub(super) fn ask(&mut self) {
+        if self.is_looking {
+            return;
+        }
+        if self.thread.is_none() {
+            match start(self.pid, self.options) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => {
+                    self.last = Some((Err(error.to_string()), Instant::now()));
+                    return;
+                }
+            }
+        }
+        if let Some(thread) = &self.thread {
+            self.is_looking = thread.requests.send(()).is_ok();
+        }
+    }
+
+    /// Takes a look that has come; whether there is news.
+    pub(super) fn poll(&mut self) -> bool {
+        let Some(thread) = self.thread.as_ref().filter(|_| self.is_looking) else { return false };
+        let look = match thread.looks.try_recv() {
+            Ok(look) => look,
+            Err(TryRecvError::Empty) => return false,
+            Err(TryRecvError::Disconnected) => {
+                self.thread = None;
+                Err("the look ended unexpectedly".to_owned())
+            }
+        };
+        self.is_looking = false;
+        self.last = Some((look, Instant::now()));
+        true
+    }
+
+    /// What is known.
+    pub(super) fn owners(&self) -> OwnersView {
+        let seen = |(look, at): &(OwnerPoll, Instant)| match look {
+            Ok((snapshot, stops)) => {
+                Ok(LastOwners { snapshot: snapshot.clone(), age: at.elapsed(), stops: *stops })
+            }
+            Err(why) => Err(why.clone()),
+        };
+        OwnersView { looking: self.is_looking, last: self.last.as_ref().map(seen) }
+    }
+}
+
+impl Drop for OwnerPoller {
+    fn drop(&mut self) {
+        if let Some(PollerThread { requests, looks, handle }) = self.thread.take() {
+            drop((requests, looks)); // Ends the thread's loop.
+            // Its only failure is a panic, which has been printed by then.
+            let _ = handle.join();
+        }
+    }
+}
+
+fn start(pid: u32, options: LookOptions) -> std::io::Result<PollerThread> {
+    let (requests, asked) = channel::<()>();
+    let (results, looks) = channel();
+    let handle =
+        std::thread::Builder::new().name("memspy-owners".to_owned()).spawn(move || {
+            let mut readers: Option<TargetReaders> = None;
+            for () in asked {
+                if results.send(poll_once(pid, options, &mut readers)).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok(PollerThread { requests, looks, handle })
+}
+
+fn poll_once(pid: u32, options: LookOptions, readers: &mut Option<TargetReaders>) -> OwnerPoll {
+    let readers = match readers {
+        Some(readers) => readers,
+        none => none.insert(TargetReaders::attach(pid).map_err(|error| error.to_string())?),
+    };
+    let look = read_owners(readers, options).map_err(|error| error.to_string())?;
+    if let Some(Incomplete { limit, .. }) = &look.snapshot.incomplete {
+        return Err(format!("{limit} was reached before the look was complete"));
+    }
+    Ok((summarize(&look.snapshot, Nanos(0)), look.snapshot.stops))
+}

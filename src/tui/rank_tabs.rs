@@ -1,0 +1,298 @@
+//! The view of a job of many processes: a table of all, and each by itself.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::app::{OneView, TopOptions, TopError};
+use super::event_loop::{View, keys, show};
+use super::ranks::{RanksOverview, RankFacts, draw_ranks, ranks_state};
+use super::recording::{AttachFn, LiveRecording};
+use super::screen::TerminalScreen;
+use super::state::{KeyAction, ViewState};
+use crate::analysis::ThreadChoice;
+use crate::model::Nanos;
+use crate::render;
+
+/// Between two looks for further members.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// What holds most is looked at so often at most: it goes through all blocks.
+const FACTS_INTERVAL: Duration = Duration::from_millis(500);
+/// How long the first picture waits for the first member.
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A process that is to be shown.
+pub struct NewRank {
+    /// `RANK` of its environment.
+    pub rank: Option<u32>,
+    /// Its pid.
+    pub pid: u32,
+    /// Attaches to it.
+    pub attach: AttachFn,
+}
+
+/// Finds those that were not there before; `None` when none will come any more.
+pub type FindRanks = Box<dyn FnMut() -> Option<Vec<NewRank>> + Send>;
+
+/// A process that is shown.
+struct RankTab {
+    rank: Option<u32>,
+    pid: u32,
+    /// Its own view, or why there is none.
+    view: Result<Box<OneView>, String>,
+    facts: Vec<RankFacts>,
+    looked: Option<Instant>,
+}
+
+/// What the thread that looks for members found.
+enum FinderEvent {
+    Joined { rank: Option<u32>, pid: u32, recorded: Result<LiveRecording, String> },
+    Over,
+}
+
+/// Where the user is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TabSelection {
+    All,
+    One(usize),
+}
+
+/// Shows the members of the family of process `options.pid` until the user quits or `stop` is set.
+pub fn run_all(members: FindRanks, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
+    let mut screen = TerminalScreen::enter()?;
+    let keys = keys()?;
+    let lost = Arc::clone(&screen.lost);
+    let (sender, news) = channel();
+    let leave = Arc::new(AtomicBool::new(false));
+    let finder = RankFinder {
+        members,
+        choice: options.choice,
+        host: options.host.clone(),
+        leave: Arc::clone(&leave),
+        news: sender,
+    };
+    let thread = std::thread::Builder::new().name("memspy-family".to_owned());
+    let thread = thread.spawn(move || finder.run())?;
+    let mut all = RankTabs {
+        options,
+        news,
+        seats: Vec::new(),
+        state: ranks_state(options.interval),
+        place: TabSelection::All,
+        over: false,
+        began: Instant::now(),
+        overview: None,
+    };
+    // Better nothing than a picture without the ranks that are there already.
+    if let Ok(first) = all.news.recv_timeout(FIRST_FRAME_TIMEOUT) {
+        all.on_finder_event(first);
+    }
+    let shown = show(&mut all, &mut screen, &keys, stop);
+    drop(screen);
+    leave.store(true, Ordering::Relaxed);
+    // Its only failure is a panic, which has been printed by then.
+    let _ = thread.join();
+    if lost.load(Ordering::Relaxed) {
+        return Err(TopError::Panicked);
+    }
+    Ok(shown?)
+}
+
+struct RankFinder {
+    members: FindRanks,
+    choice: ThreadChoice,
+    host: String,
+    leave: Arc<AtomicBool>,
+    news: Sender<FinderEvent>,
+}
+
+impl RankFinder {
+    fn run(mut self) {
+        while !self.leave.load(Ordering::Relaxed) {
+            let Some(joining) = (self.members)() else {
+                let _ = self.news.send(FinderEvent::Over);
+                return;
+            };
+            for NewRank { rank, pid, attach } in joining {
+                let recorded = LiveRecording::start(attach, self.choice, self.host.clone());
+                let recorded = recorded
+                    .map_err(|error| render::one_line(&format!("cannot be recorded: {error}")));
+                if self.news.send(FinderEvent::Joined { rank, pid, recorded }).is_err() {
+                    return;
+                }
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+}
+
+struct RankTabs<'a> {
+    options: &'a TopOptions,
+    news: Receiver<FinderEvent>,
+    seats: Vec<RankTab>,
+    state: ViewState,
+    place: TabSelection,
+    /// Whether no further member comes.
+    over: bool,
+    began: Instant,
+    overview: Option<RanksOverview>,
+}
+
+impl RankTabs<'_> {
+    fn on_finder_event(&mut self, news: FinderEvent) {
+        let FinderEvent::Joined { rank, pid, recorded } = news else {
+            self.over = true;
+            return;
+        };
+        let view = recorded.map(|recorded| {
+            let among = rank.map_or_else(|| "no rank".to_owned(), |rank| format!("rank {rank}"));
+            Box::new(OneView::new(recorded, pid, Some(among), self.options))
+        });
+        self.seats.push(RankTab { rank, pid, view, facts: Vec::new(), looked: None });
+    }
+
+    /// The view of the process shown; `None` while all are.
+    fn one(&mut self) -> Option<&mut OneView> {
+        match self.place {
+            TabSelection::All => None,
+            TabSelection::One(index) => self.seats.get_mut(index)?.view.as_deref_mut().ok(),
+        }
+    }
+
+    /// To the next process that has a view, in the order of ranks, or back to all after the last.
+    fn step(&mut self, on: bool) -> KeyAction {
+        let mut order: Vec<usize> =
+            (0..self.seats.len()).filter(|index| self.seats[*index].view.is_ok()).collect();
+        order.sort_by_key(|index| (self.seats[*index].rank.unwrap_or(u32::MAX), *index));
+        let places: Vec<TabSelection> =
+            std::iter::once(TabSelection::All).chain(order.into_iter().map(TabSelection::One)).collect();
+        let now = places.iter().position(|place| *place == self.place).unwrap_or(0);
+        let by = if on { 1 } else { places.len() - 1 };
+        self.select(places[(now + by) % places.len()])
+    }
+
+    fn select(&mut self, to: TabSelection) -> KeyAction {
+        let has_view = match to {
+            TabSelection::All => true,
+            TabSelection::One(index) => self.seats.get(index).is_some_and(|seat| seat.view.is_ok()),
+        };
+        if has_view {
+            self.place = to;
+            self.refresh();
+        }
+        KeyAction::Nothing
+    }
+}
+
+impl View for RankTabs<'_> {
+    fn poll(&mut self) -> bool {
+        let mut some = false;
+        while let Ok(news) = self.news.try_recv() {
+            self.on_finder_event(news);
+            some = true;
+        }
+        self.one().is_some_and(|view| view.poll()) || some
+    }
+
+    fn follow_keys(&mut self) {
+        match self.one() {
+            Some(view) => view.follow_keys(),
+            None => self.refresh(),
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        let one = match self.place {
+            TabSelection::All => None,
+            TabSelection::One(index) => self.seats.get(index).and_then(|seat| seat.view.as_ref().ok()),
+        };
+        one.map_or(self.state.interval, |view| view.interval())
+    }
+
+    fn refresh(&mut self) {
+        if let Some(view) = self.one() {
+            view.refresh();
+            return;
+        }
+        if self.state.frozen && self.overview.is_some() {
+            return;
+        }
+        let full = self.options.full_filenames;
+        for (index, seat) in self.seats.iter_mut().enumerate() {
+            if seat.looked.is_some_and(|looked| looked.elapsed() < FACTS_INTERVAL) {
+                continue;
+            }
+            seat.looked = Some(Instant::now());
+            seat.facts = match &seat.view {
+                Ok(view) => view.facts((index, seat.rank, seat.pid), full),
+                Err(why) => {
+                    vec![RankFacts::unknown(index, seat.rank, seat.pid, Some(why.clone()))]
+                }
+            };
+        }
+        let ranks: Vec<RankFacts> =
+            self.seats.iter().flat_map(|seat| seat.facts.iter().cloned()).collect();
+        let ended = self.over && ranks.iter().all(|rank| rank.ended.is_some());
+        let elapsed = match &self.overview {
+            // What is over stands still.
+            Some(before) if before.ended && ended => before.elapsed,
+            _ => Nanos(self.began.elapsed().as_nanos() as u64),
+        };
+        self.overview = Some(RanksOverview { root: self.options.pid, elapsed, ended, ranks });
+    }
+
+    fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()> {
+        if let TabSelection::One(index) = self.place
+            && let Some(Ok(view)) = self.seats.get_mut(index).map(|seat| seat.view.as_mut())
+        {
+            return view.draw(screen);
+        }
+        let (overview, state, palette) = (&self.overview, &mut self.state, self.options.palette);
+        match overview {
+            Some(overview) => screen.draw(|frame| draw_ranks(frame, overview, state, palette)),
+            None => Ok(()),
+        }
+    }
+
+    fn key(&mut self, key: KeyEvent) -> KeyAction {
+        if key.kind == KeyEventKind::Release {
+            return KeyAction::Nothing;
+        }
+        let plain = !key.modifiers.contains(KeyModifiers::CONTROL);
+        if plain && !self.state.help {
+            match key.code {
+                KeyCode::Tab => return self.step(true),
+                KeyCode::BackTab => return self.step(false),
+                _ => {}
+            }
+        }
+        if let Some(view) = self.one() {
+            let asked = view.key(key);
+            if asked == KeyAction::Quit && plain && key.code == KeyCode::Esc {
+                return self.select(TabSelection::All);
+            }
+            return asked;
+        }
+        if plain && !self.state.help {
+            match key.code {
+                KeyCode::Char(digit @ '0'..='9') => {
+                    let rank = digit.to_digit(10);
+                    let found = self.seats.iter().position(|seat| seat.rank == rank);
+                    return found.map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
+                }
+                KeyCode::Enter => {
+                    let chosen = self.overview.as_ref().and_then(|all| all.chosen(&self.state));
+                    return chosen.map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
+                }
+                // The lists of one process.
+                KeyCode::Char('l' | 's' | 'h' | 'a' | 'g') => return KeyAction::Nothing,
+                _ => {}
+            }
+        }
+        self.state.key(key)
+    }
+}
