@@ -20,7 +20,7 @@ const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 /// Objects looked into from one kind of variables.
 const MAX_VISITS: usize = 200_000;
 /// Objects met on the way, in all.
-const MOST_SEEN: usize = 1 << 23;
+const MAX_SEEN: usize = 1 << 23;
 /// A container with more items is looked into only so far.
 const MAX_ITEMS: usize = 65_536;
 
@@ -206,7 +206,7 @@ impl PathSearch<'_, '_> {
             let leads_away = kind == ClassKind::Function && edge == ReferenceKind::Part;
             if items <= MAX_ITEMS
                 && !leads_away
-                && self.seen.len() < MOST_SEEN
+                && self.seen.len() < MAX_SEEN
                 && self.leads_on(to)
                 && self.enters(to)
                 // What comes later is not visited, but known to be reached.

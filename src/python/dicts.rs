@@ -9,7 +9,7 @@ const MAX_ENTRIES: u64 = 1 << 24;
 /// Entries read at once: those of most dictionaries.
 const ENTRIES_AT_ONCE: usize = 64;
 /// Bytes of the head of a key table, at most.
-const LONGEST_HEAD: usize = 64;
+const MAX_HEAD_LEN: usize = 64;
 /// Where `PyModuleObject` keeps its dictionary (Objects/moduleobject.c: directly after the head).
 const MODULE_DICT: Field<Addr> = Field::at(16);
 
@@ -93,7 +93,7 @@ impl KeyTable {
 
     fn read(memory: &dyn Memory, layout: &PythonLayout, keys: Addr) -> Result<KeyTable, ObjectDecodeError> {
         let dict = &layout.dict;
-        let mut head = [0; LONGEST_HEAD];
+        let mut head = [0; MAX_HEAD_LEN];
         let head = head.get_mut(..dict.indices).ok_or(ObjectDecodeError::Malformed)?;
         memory.read(plausible(keys)?, head)?;
         let head = &*head;

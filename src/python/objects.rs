@@ -6,7 +6,7 @@ use crate::target::{Addr, Field, Memory, MemoryError};
 /// The longest text taken (bytes); a longer one is cut.
 pub(super) const MAX_STRING_LEN: usize = 4096;
 /// Bytes of the head of a string, at most.
-const LONGEST_HEAD: usize = 128;
+const MAX_HEAD_LEN: usize = 128;
 /// The longest bytes object taken; a longer one is refused.
 pub(super) const MAX_BYTES_LEN: usize = 1 << 20;
 
@@ -45,7 +45,7 @@ pub(super) fn text(
     if !at.is_plausible() {
         return Err(ObjectDecodeError::Malformed);
     }
-    let mut head = [0; LONGEST_HEAD];
+    let mut head = [0; MAX_HEAD_LEN];
     let head = head.get_mut(..layout.compact_start).ok_or(ObjectDecodeError::Malformed)?;
     memory.read(at, head)?;
     let (Some(len), Some(state)) = (layout.text_len.get(head), layout.text_state.get(head)) else {

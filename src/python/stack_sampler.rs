@@ -31,7 +31,7 @@ pub struct SampleStats {
     pub stacks: u32,
     /// Threads left out because they changed during every attempt.
     pub torn: u32,
-    /// Stacks deeper than [`MOST_FRAMES`](super::walk::MAX_FRAMES); their outer frames are replaced by one that says so.
+    /// Stacks deeper than [`MAX_FRAMES`](super::walk::MAX_FRAMES); their outer frames are replaced by one that says so.
     pub cut: u32,
     /// Batched reads of the target's memory, each one system call up to 1,024 pieces.
     pub reads: u32,

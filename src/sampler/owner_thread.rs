@@ -18,8 +18,8 @@ const MAX_QUEUED: usize = 16;
 /// No more often than this, however short the pauses are.
 const MIN_REST: Duration = Duration::from_millis(250);
 /// A look that is due waits for its moment as long as it rested, within these: then the job stands still half as often.
-const LEAST_PATIENCE: Duration = Duration::from_millis(500);
-const MOST_PATIENCE: Duration = Duration::from_secs(10);
+const MIN_WAIT: Duration = Duration::from_millis(500);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 /// Whoever tells of the moment may come so late.
 const LATE: Duration = Duration::from_millis(500);
 /// For each part of the time that the job may stand still, memspy itself may work for so many on a core that the job may want;
@@ -108,7 +108,7 @@ impl OwnerThread {
                     let budget = budget.max(1e-6);
                     let rest = took.div_f64((WORK * budget).min(0.5));
                     let rest = rest.max(paused.div_f64(budget)).max(MIN_REST);
-                    timeout = Some(rest.clamp(LEAST_PATIENCE, MOST_PATIENCE));
+                    timeout = Some(rest.clamp(MIN_WAIT, MAX_WAIT));
                     let until = began + rest;
                     while Instant::now() < until && !told.is_stopped() {
                         std::thread::sleep(

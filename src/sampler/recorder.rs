@@ -20,7 +20,7 @@ use super::snapshot_policy::SnapshotPolicy;
 use super::priority::raise_priority;
 use super::readers::{TargetReaders, TorchState};
 use super::session::{CommonOptions, RecordingSession};
-use super::step_shape::Moment;
+use super::step_shape::StepMoment;
 
 /// Between two checks that the target is still the process and the program it was.
 const ALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -260,7 +260,7 @@ impl Recorder {
         };
         let allocations = sum(&|counters| counters.stat(Metric::Allocation, Pool::All).allocated);
         let level = sum(&AllocatorCounters::allocated);
-        self.session.see_moment(Moment { allocations, level, is_backward });
+        self.session.see_moment(StepMoment { allocations, level, is_backward });
     }
 
     fn read_stacks(&mut self) -> NextAction {

@@ -18,13 +18,13 @@ use super::owner_thread::OwnerThread;
 use super::loop_variables::LoopVariables;
 use super::losses::PendingLosses;
 use super::readers::{TargetReaders, TorchState};
-use super::step_shape::{Moment, StepShape};
+use super::step_shape::{StepMoment, StepShape};
 use super::steps::{CounterMeaning, StepLocations, StepTracker};
 use crate::probe::RawStep;
 use crate::python::FoundException;
 
 /// Stacks of which is remembered whether they are in the backward pass.
-const MOST_STACKS: usize = 1 << 16;
+const MAX_STACKS: usize = 1 << 16;
 
 /// Whether a function calls the autograd engine (torch/autograd/graph.py since PyTorch 2.1, before that torch/autograd/__init__.py).
 fn calls_engine(function: &Function) -> bool {
@@ -203,7 +203,7 @@ impl RecordingSession {
         if self.owners.is_none() {
             return false;
         }
-        if self.backward.len() > MOST_STACKS {
+        if self.backward.len() > MAX_STACKS {
             self.backward.clear();
         }
         let table = &self.table;
@@ -217,7 +217,7 @@ impl RecordingSession {
     }
 
     /// Takes what is seen of the job now; a look at owners that is due is made if this is its moment.
-    pub(super) fn see_moment(&mut self, now: Moment) {
+    pub(super) fn see_moment(&mut self, now: StepMoment) {
         let Some(owners) = &self.owners else { return };
         self.shape.see(now);
         if let Some((waited, timeout)) = owners.due()

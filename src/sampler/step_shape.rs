@@ -21,7 +21,7 @@ const PEAK_EVERY: u32 = 3;
 
 /// What a look at the job told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Moment {
+pub(super) struct StepMoment {
     /// Allocations made so far.
     pub(super) allocations: i64,
     /// Bytes allocated.
@@ -33,7 +33,7 @@ pub(super) struct Moment {
 /// The shape of the steps.
 #[derive(Debug, Default)]
 pub(super) struct StepShape {
-    last: Option<Moment>,
+    last: Option<StepMoment>,
     /// Allocations made when the last backward pass was seen to begin.
     begun: Option<i64>,
     /// Of the last steps: the allocations from there to the last moment before the next backward pass, and the level then.
@@ -45,7 +45,7 @@ pub(super) struct StepShape {
 
 impl StepShape {
     /// Takes what is seen of the job, again and again.
-    pub(super) fn see(&mut self, now: Moment) {
+    pub(super) fn see(&mut self, now: StepMoment) {
         if self.levels.is_empty() {
             self.levels.push_back((now.level, now.level));
         }
@@ -110,11 +110,11 @@ fn push<T>(last: &mut VecDeque<T>, next: T, most: usize) {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const MAX_WAIT: Duration = Duration::from_secs(1);
 
     /// A step of 100 allocations: 60 forward, each of which stays, 30 backward, each of which frees two, 10 in the optimizer,
     /// which take `optimizer` each until the step ends. A moment after every `every`th.
-    fn train(every: usize, optimizer: i64) -> impl Iterator<Item = (usize, Moment)> {
+    fn train(every: usize, optimizer: i64) -> impl Iterator<Item = (usize, StepMoment)> {
         (0i64..).step_by(every).map(move |n| {
             let level = match n % 100 {
                 at @ ..60 => at,
@@ -122,7 +122,7 @@ mod tests {
                 at => optimizer * (at - 89),
             };
             let is_backward = (60..90).contains(&(n % 100));
-            ((n % 100) as usize, Moment { allocations: n, level: 1000 + level, is_backward })
+            ((n % 100) as usize, StepMoment { allocations: n, level: 1000 + level, is_backward })
         })
     }
 
@@ -134,7 +134,7 @@ mod tests {
             shape.see(now);
             // A step takes a tenth of the patience.
             let waited = u32::try_from((now.allocations - due).max(0)).unwrap();
-            if now.allocations >= due && shape.is_time(PATIENCE / 1000 * waited, PATIENCE) {
+            if now.allocations >= due && shape.is_time(MAX_WAIT / 1000 * waited, MAX_WAIT) {
                 shape.looked();
                 due = now.allocations + 317;
                 made.push(at);
@@ -166,14 +166,14 @@ mod tests {
     #[test]
     fn without_a_shape_it_is_time_at_once_and_in_vain_is_waited_no_longer_than_asked() {
         let mut shape = StepShape::default();
-        assert!(shape.is_time(Duration::ZERO, PATIENCE));
-        let moment = |level| Moment { allocations: level, level, is_backward: false };
+        assert!(shape.is_time(Duration::ZERO, MAX_WAIT));
+        let moment = |level| StepMoment { allocations: level, level, is_backward: false };
         shape.see(moment(500));
-        assert!(shape.is_time(Duration::ZERO, PATIENCE), "nothing ever changed");
+        assert!(shape.is_time(Duration::ZERO, MAX_WAIT), "nothing ever changed");
         shape.see(moment(900));
         shape.see(moment(100));
-        assert!(!shape.is_time(Duration::ZERO, PATIENCE));
-        assert!(!shape.is_time(PATIENCE / 2, PATIENCE));
-        assert!(shape.is_time(PATIENCE, PATIENCE));
+        assert!(!shape.is_time(Duration::ZERO, MAX_WAIT));
+        assert!(!shape.is_time(MAX_WAIT / 2, MAX_WAIT));
+        assert!(shape.is_time(MAX_WAIT, MAX_WAIT));
     }
 }

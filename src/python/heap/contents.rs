@@ -12,7 +12,7 @@ const MAX_ITEMS: u64 = 1 << 26;
 /// No object of C has more references one behind the other (a `hamt` node; `tee` has 57).
 const MAX_ROW: u64 = 1 << 12;
 /// Places of a list in a row without an object; it has such only while it is being filled.
-const MOST_EMPTY: u32 = 1 << 16;
+const MAX_EMPTY: u32 = 1 << 16;
 /// `PyVarObject.ob_size`, `PyListObject.ob_item` and `.allocated`, `PySetObject.fill`, `.mask` and `.table`: the same from 3.8
 /// to 3.15, but for the length of the head.
 const SIZE: Field<u64> = Field::at(16);
@@ -27,8 +27,8 @@ const DEQUE_INDEX: Field<u64> = Field::at(40);
 const DEQUE_BLOCK_ITEMS: u64 = 64;
 
 /// Texts that are kept: the bytes of the longest, and how many.
-const LONGEST_NAME: usize = 64;
-const MOST_NAMES: usize = 1 << 16;
+const MAX_NAME_LEN: usize = 64;
+const MAX_NAMES: usize = 1 << 16;
 
 /// Words read at once: what is damaged is noticed before much of it has been copied.
 const WORDS: usize = 512;
@@ -87,7 +87,7 @@ impl PythonHeap<'_> {
         let text = text(self.memory(), &self.layout.object, at).ok()?.text;
         let made = of(&text);
         let mut texts = self.texts.borrow_mut();
-        if text.len() <= LONGEST_NAME && texts.len() < MOST_NAMES {
+        if text.len() <= MAX_NAME_LEN && texts.len() < MAX_NAMES {
             texts.insert(at, text.into());
         }
         Some(made)
@@ -180,7 +180,7 @@ impl PythonHeap<'_> {
                         each_word(memory, items, count, &mut |item| {
                             empty = if item == Addr(0) { empty + 1 } else { 0 };
                             match empty {
-                                ..=MOST_EMPTY => object_at(item).map(&mut *take),
+                                ..=MAX_EMPTY => object_at(item).map(&mut *take),
                                 _ => Err(ObjectDecodeError::Malformed),
                             }
                         })

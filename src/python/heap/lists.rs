@@ -26,7 +26,7 @@ const HEADER: u64 = 16;
 const FLAGS: u64 = 3;
 /// Places in one list at which it may have changed when it is only followed roughly. A ring of what is left of old lists is
 /// left at one of them, too.
-const MOST_CHANGES: u32 = 16;
+const MAX_CHANGES: u32 = 16;
 
 /// An object tracked.
 #[derive(Debug, Clone, Copy)]
@@ -162,7 +162,7 @@ fn follow(
         }
         let word = |n: usize| Field::<u64>::at(8 * n).get(&object).unwrap_or_default();
         changes += u32::from(word(back) & !FLAGS != before.0);
-        if changes > MOST_CHANGES {
+        if changes > MAX_CHANGES {
             return false;
         }
         allow(look, objects.len());

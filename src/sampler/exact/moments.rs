@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::model::{MemoryKind, EventKind, CudaIndex};
 use crate::probe::RawEvent;
-use crate::sampler::step_shape::Moment;
+use crate::sampler::step_shape::StepMoment;
 
 /// Allocations of PyTorch so far, and the level of each device.
 #[derive(Debug, Default)]
@@ -27,8 +27,8 @@ impl Moments {
     }
 
     /// The moment after these; the backward pass runs if a node allocated since the last call.
-    pub(super) fn take(&mut self) -> Moment {
-        Moment {
+    pub(super) fn take(&mut self) -> StepMoment {
+        StepMoment {
             allocations: self.allocations,
             level: self.levels.values().sum(),
             is_backward: std::mem::take(&mut self.is_backward),

@@ -19,9 +19,9 @@ use crate::target::{Addr, Field};
 /// More nodes than a graph has.
 const MAX_NODES: usize = 1 << 22;
 /// Edges, saved and packed variables of all nodes.
-const MOST_PARTS: usize = 1 << 23;
+const MAX_PARTS: usize = 1 << 23;
 /// Those that one node keeps.
-const MOST_KEPT: usize = 1 << 16;
+const MAX_KEPT: usize = 1 << 16;
 /// Bytes of the edges of one node.
 const MAX_EDGES: u64 = 1 << 20;
 /// Sizes of pieces of memory that a node may lie in.
@@ -99,7 +99,7 @@ impl TensorDecoder<'_> {
         let mut parts = 0;
         let mut waiting: Vec<Addr> = roots.into_iter().collect();
         while let Some(at) = waiting.pop() {
-            if seen.len() >= MAX_NODES || parts >= MOST_PARTS || !seen.insert(at) {
+            if seen.len() >= MAX_NODES || parts >= MAX_PARTS || !seen.insert(at) {
                 continue;
             }
             let Some(node) = self.node(at, &mut graph.unsized_nodes) else { continue };
@@ -208,7 +208,7 @@ impl TensorDecoder<'_> {
         let saved_len = self.layout.saved.len;
         let word = |offset: usize| Field::<u64>::at(offset).get(&bytes).unwrap_or_default();
         let mut offset = 0;
-        while offset + 8 <= bytes.len() && node.saved.len() + node.packed.len() < MOST_KEPT {
+        while offset + 8 <= bytes.len() && node.saved.len() + node.packed.len() < MAX_KEPT {
             if let Some(one) = bytes.get(offset..offset + saved_len)
                 && self.saved(one, by, node)
             {
