@@ -1,0 +1,50 @@
+//! What needs no Python and no GPU: traces, analysis, reports, the command line, the shape of the code.
+//!
+//! `cargo test --lib --test fast` runs these and the unit tests in a minute.
+
+#![allow(unreachable_pub, missing_docs, clippy::print_stderr, reason = "tests have no API, and say what they compared")]
+
+#[path = "../analysis_script/mod.rs"]
+mod analysis_script;
+#[path = "../exact_script/mod.rs"]
+mod exact_script;
+#[path = "../flight_support/mod.rs"]
+mod flight_support;
+#[path = "../hostile_support/mod.rs"]
+mod hostile_support;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../trace_support/mod.rs"]
+mod trace_support;
+
+mod analysis_attribution;
+mod analysis_lines;
+mod analysis_live;
+mod analysis_training;
+mod architecture;
+mod cli_bad_input;
+mod damage_told;
+mod exact_attribution;
+mod exact_beginning;
+mod exact_lines;
+mod exact_maps;
+mod exact_reports;
+mod flight_ring;
+mod flight_size;
+mod flight_triggers;
+mod hostile_text;
+mod hostile_times;
+mod readme;
+mod render_reports;
+mod torch_layouts;
+mod trace_damage;
+mod trace_exact;
+mod trace_files;
+mod trace_format;
+mod trace_gap;
+mod trace_inherited;
+mod trace_killed;
+mod trace_roundtrip;
+mod trace_size;
+mod trace_thrown;
+mod tui_views;

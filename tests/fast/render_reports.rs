@@ -1,0 +1,321 @@
+//! Reports over a simulated training job: what they say, and that other programs can read them.
+
+use std::sync::Arc;
+
+use crate::analysis_script::{MIB, Script};
+use memspy::analysis::{FoldOptions, ProcessSnapshot, Moment, Profile};
+use memspy::model::*;
+use memspy::render::{self, LinesOptions, NameStyle};
+
+const GRAPH: &str = "/v/lib/python3.12/site-packages/torch/autograd/graph.py";
+const LINEAR: &str = "/v/lib/python3.12/site-packages/torch/nn/modules/linear.py";
+
+/// Two steps of a small training job: parameters from before, activations, gradients.
+fn training() -> Script {
+    let mut s = Script::new(200);
+    s.records.push(Record::Device(GpuDevice {
+        cuda_index: Some(CudaIndex(0)),
+        nvml_index: Some(2),
+        uuid: None,
+        pci_bus_id: None,
+        name: Some("NVIDIA H200".into()),
+        total: Some(150_000 * MIB),
+    }));
+    s.thread("MainThread", true);
+    s.enter(0, "<module>", 40);
+    s.enter(0, "train<T>", 10);
+    s.alloc(0, 0, 300 * MIB);
+    s.tick();
+    s.map(0);
+    for _ in 0..2 {
+        let mut freed = Vec::new();
+        for layer in 0..4 {
+            s.line(0, 11);
+            s.enter(0, "Net.forward", 20 + layer);
+            s.enter_in(0, "Linear.forward", LINEAR, 125);
+            s.tick();
+            freed.push(s.alloc(0, 0, (64 + 16 * u64::from(layer)) * MIB));
+            s.tick();
+            s.leave(0);
+            s.leave(0);
+        }
+        s.line(0, 12);
+        s.enter_in(0, "_engine_run_backward", GRAPH, 824);
+        s.tick();
+        freed.push(s.alloc(0, 0, 300 * MIB));
+        s.tick();
+        s.map(0);
+        s.leave(0);
+        for block in freed {
+            s.free(0, block);
+        }
+        s.line(0, 13);
+        s.tick();
+    }
+    let train = s.function("train<T>", "/home/me/job/train.py");
+    s.records.push(Record::Source(SourceText {
+        function: train,
+        first_line: 8,
+        text: Arc::from("def train(model):\n    # one epoch\n\tfor batch in data:\n        loss = model(batch)\n        loss.backward()\n        optimizer.step()"),
+    }));
+    s.tick();
+    s.map(0);
+    s.end();
+    s
+}
+
+fn svg(profile: &Profile, moment: Moment, by_thread: bool, style: NameStyle) -> String {
+    let folded = profile
+        .fold(CudaIndex(0), moment, FoldOptions { by_thread, ..FoldOptions::default() })
+        .unwrap();
+    let mut out = Vec::new();
+    render::flame(&mut out, profile, &folded, style).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn parses_as_xml(text: &str) {
+    let mut reader = quick_xml::Reader::from_str(text);
+    reader.config_mut().check_end_names = true;
+    let mut elements = 0;
+    loop {
+        match reader.read_event().unwrap() {
+            quick_xml::events::Event::Eof => break,
+            quick_xml::events::Event::Start(_) => elements += 1,
+            _ => {}
+        }
+    }
+    assert!(elements > 10);
+}
+
+#[test]
+fn the_flamegraph_is_an_svg_that_says_what_it_shows() {
+    let profile = training().profile();
+    let text = svg(&profile, Moment::Peak, false, NameStyle::default());
+    parses_as_xml(&text);
+    for expected in [
+        "GPU memory at its peak: 952.00 MiB on GPU 0",
+        "the allocator&apos;s own peak",
+        "% to one stack",
+        "all (952.00 MiB, 998,244,352 bytes, 100%)",
+        "[before recording] (300.00 MiB, 314,572,800 bytes, 31.51%)",
+        "[autograd thread] (300.00 MiB,",
+        "Linear.forward (torch/nn/modules/linear.py:125) (64.00 MiB,",
+        "train&lt;T&gt; (train.py:11)",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in the picture");
+    }
+    if let Some(path) = std::env::var_os("MEMSPY_KEEP_SVG") {
+        std::fs::write(path, &text).unwrap();
+    }
+    let end = svg(&profile, Moment::End, false, NameStyle::default());
+    assert!(
+        end.contains("at the end of the recording")
+            && end.contains("below the true peak of 952.00 MiB")
+    );
+}
+
+#[test]
+fn names_can_be_full_without_lines_or_by_thread() {
+    let profile = training().profile();
+    let style = NameStyle { full_filenames: true, functions_only: true };
+    let text = svg(&profile, Moment::Peak, true, style);
+    parses_as_xml(&text);
+    assert!(text.contains(&format!("Linear.forward ({LINEAR}) (352.00 MiB,")));
+    assert!(text.contains("thread MainThread (100) (652.00 MiB,"));
+}
+
+#[test]
+fn the_collapsed_format_has_one_stack_a_line_and_adds_up() {
+    let profile = training().profile();
+    let folded = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let mut out = Vec::new();
+    render::collapsed(&mut out, &profile, &folded, NameStyle::default()).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let sum: u64 =
+        text.lines().map(|l| l.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, 952 * MIB);
+    assert!(text.contains(
+        "<module> (train.py:40);train<T> (train.py:12);_engine_run_backward (torch/autograd/graph.py:824);[autograd thread] 314572800\n"
+    ), "{text}");
+}
+
+fn lines(profile: &Profile, options: &LinesOptions) -> String {
+    let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+    let mut out = Vec::new();
+    render::lines_text(&mut out, profile, &table, options).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn the_table_of_lines_shows_source_and_peaks() {
+    let profile = training().profile();
+    let text = lines(&profile, &LinesOptions { width: Some(140), ..Default::default() });
+    println!("{text}");
+    for expected in [
+        "## train.py:train<T>",
+        "loss.backward()",
+        "GPU 0 (NVIDIA H200): peak allocated 952.00 MiB (reached at 0.050-0.055 s)",
+        "missed 0.00 % late",
+        "def train(model):",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+    let row = text.lines().find(|l| l.ends_with("loss.backward()")).unwrap();
+    assert!(row.contains("952.00 MiB  952.00 MiB  ~300.00 MiB   ~0 B  ~600.00 MiB"), "{row}");
+    assert!(text.lines().all(|l| !l.ends_with(' ')));
+
+    let only = lines(
+        &profile,
+        &LinesOptions { functions: vec!["linear.py".into()], ..Default::default() },
+    );
+    assert_eq!(only.matches("## ").count(), 1);
+    let first = lines(&profile, &LinesOptions { limit: Some(1), ..Default::default() });
+    assert!(first.contains("4 more functions are not shown"), "{first}");
+    let none =
+        lines(&profile, &LinesOptions { functions: vec!["nope".into()], ..Default::default() });
+    assert!(none.contains("no function was seen whose name or file contains nope"));
+    // A terminal's width is kept, as far as figures and the begin of the source have room; elsewhere nothing is cut.
+    let at_width = |width| lines(&profile, &LinesOptions { width, ..Default::default() });
+    for width in [0, 40, 80, 100] {
+        let text = at_width(Some(width));
+        // Where there is no room the columns that matter least go, and then the end of the source.
+        assert!(!text.contains("~600.00 MiB"), "{text}");
+        assert_eq!(text.contains("loss = model(batch)"), width >= 80, "{text}");
+    }
+    let whole = at_width(None);
+    assert!(whole.contains("~600.00 MiB") && whole.contains("loss = model(batch)"), "{whole}");
+}
+
+#[test]
+fn csv_and_json_have_exact_bytes_and_limits() {
+    let profile = training().profile();
+    let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+    let mut out = Vec::new();
+    render::lines_csv(&mut out, &profile, &table, &[]).unwrap();
+    let mut csv = csv::Reader::from_reader(&out[..]);
+    let heads = csv.headers().unwrap().clone();
+    let column = |name: &str| heads.iter().position(|h| h == name).unwrap();
+    let row = csv
+        .records()
+        .map(Result::unwrap)
+        .find(|r| &r[column("function")] == "train<T>" && &r[column("line")] == "12")
+        .unwrap();
+    assert_eq!(&row[column("allocated_bytes.all.peak")], "998244352");
+    assert_eq!(&row[column("allocated_bytes.all.peak.exact")], "true");
+    assert_eq!(&row[column("estimated")], "true");
+    assert_eq!(&row[column("source")], "        loss.backward()");
+
+    let mut out = Vec::new();
+    render::lines_json(&mut out, &profile, &table, &["train<T>".into()]).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(json["peak_allocated"]["bytes"], 998_244_352);
+    let function = &json["functions"][0];
+    let row = function["lines"].as_array().unwrap();
+    let row = row.iter().find(|r| r["line"] == 12).unwrap();
+    assert_eq!(row["columns"]["reserved_bytes.all.peak"]["value"], 998_244_352);
+    assert_eq!(row["live_at_peak"], 314_572_800);
+}
+
+fn look(process: ProcessUsage) -> ProcessSnapshot {
+    let mut look = ProcessSnapshot::new();
+    let mut s = training();
+    s.records.retain(|r| !matches!(r, Record::End(_)));
+    // The script keeps no free blocks; what its counters call reserved is in the maps of a real job.
+    for record in &mut s.records {
+        if let Record::Snapshot(map) = record {
+            let size = 998_244_352 - map.reserved();
+            let free = Block { address: 1, size, requested: 0, state: BlockState::Inactive };
+            let blocks = vec![free];
+            map.segments.push(Segment { address: 1, size, blocks, ..map.segments[0].clone() });
+        }
+    }
+    s.records.push(Record::Usage(DeviceUsage {
+        time: Nanos(s.now),
+        nvml_index: 2,
+        total: 140_000 * MIB,
+        used: 5_000 * MIB,
+        free: 135_000 * MIB,
+        reserved: None,
+        process,
+    }));
+    s.records.push(Record::Runtime(TargetRuntime {
+        time: Nanos(0),
+        python: Some("3.12.1".into()),
+        torch: Some("2.11.0+cu130".into()),
+        allocator: AllocatorBackend::Native,
+    }));
+    for record in &s.records {
+        look.record(record).unwrap();
+    }
+    look
+}
+
+#[test]
+fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
+    let text = |look: &ProcessSnapshot| {
+        let mut out = Vec::new();
+        let unknown = Err("PyTorch is not loaded".to_owned());
+        render::dump_text(&mut out, look, &unknown, None, false).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let known = text(&look(ProcessUsage::Bytes(2_000 * MIB)));
+    println!("{known}");
+    for expected in [
+        "Process 42: python train.py",
+        "Python 3.12.1, PyTorch 2.11.0+cu130, caching allocator",
+        "Thread 100 (active): \"MainThread\"",
+        "    train<T> (train.py:13)\n    <module> (train.py:40)",
+        "GPU 0 (nvidia-smi: 2), NVIDIA H200, 136.72 GiB",
+        "allocated through PyTorch           300.00 MiB",
+        "who holds it is unknown: PyTorch is not loaded",
+        "cached free (reserved - allocated)  652.00 MiB",
+        "outside PyTorch (context, NCCL, ..) 1.02 GiB",
+        "other processes                     2.93 GiB",
+    ] {
+        assert!(known.contains(expected), "{expected}\n{known}");
+    }
+    let unknown = look(ProcessUsage::Unknown("a pid namespace hides it".into()));
+    assert!(text(&unknown).contains("unknown: a pid namespace hides it"));
+    assert!(text(&unknown).contains("other processes                     unknown"));
+    let mut out = Vec::new();
+    render::dump_json(&mut out, &unknown, &Ok(OwnershipSnapshot::default()), None).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(json["devices"][0]["outside_pytorch"], serde_json::Value::Null);
+    assert_eq!(json["devices"][0]["cached_free"], 652 * MIB);
+    assert_eq!(json["owners"]["pause_seconds"], serde_json::Value::Null);
+    assert_eq!(json["threads"][0]["frames"][0]["line"], 13);
+    assert!(text(&ProcessSnapshot::new()).contains("No GPU memory is known."));
+}
+
+#[test]
+fn the_summary_names_the_commands_to_run_next() {
+    let profile = training().profile();
+    let mut out = Vec::new();
+    render::summary(&mut out, &profile, "job.memspy", 12 * MIB).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    println!("{text}");
+    for expected in [
+        "Recorded to job.memspy (12.00 MiB): the time asked for was over",
+        "peak allocated 952.00 MiB (reached at",
+        "memspy flame job.memspy",
+        "memspy lines job.memspy",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+}
+
+#[test]
+fn nothing_allocated_is_an_error_not_an_empty_picture() {
+    let mut s = Script::new(200);
+    s.thread("MainThread", true);
+    s.enter(0, "main", 1);
+    s.gpus.entry(0).or_default();
+    s.tick();
+    s.map(0);
+    s.end();
+    let profile = s.profile();
+    let folded = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let error =
+        render::flame(&mut Vec::new(), &profile, &folded, NameStyle::default()).unwrap_err();
+    assert!(matches!(error, render::RenderError::Empty));
+}

@@ -1,0 +1,118 @@
+//! Exact recordings end well, however they end, and the job goes on as if nothing had been.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use memspy::target::Process;
+use memspy::target::usdt;
+use nix::sys::signal::Signal;
+use crate::support::exact::Exact;
+use crate::support::memspy::{Recording, wait_until};
+use crate::support::sim;
+use crate::support::target::Target;
+
+/// The counters that switch the target's probes on, as its memory has them.
+fn semaphores(target: &Target) -> Vec<u16> {
+    let process = Process::open(target.pid()).unwrap();
+    let mappings = process.mappings().unwrap();
+    let library = mappings.object(|name| name.starts_with("libc10_cuda.so")).unwrap().clone();
+    let sites = usdt::notes(&process.open_mapped(&library).unwrap()).unwrap();
+    let memory = File::open(format!("/proc/{}/mem", target.pid())).unwrap();
+    sites
+        .iter()
+        .filter(|site| site.provider == "pytorch")
+        .map(|site| {
+            let offset = site.semaphore.unwrap();
+            let mapped = mappings
+                .iter()
+                .filter(|m| m.path == library.path)
+                .find(|m| {
+                    (m.offset..m.offset + (m.end.0 - m.start.0)).contains(&offset) && m.writable
+                })
+                .unwrap();
+            let mut word = [0; 2];
+            memory.read_exact_at(&mut word, mapped.start.0 + offset - mapped.offset).unwrap();
+            u16::from_le_bytes(word)
+        })
+        .collect()
+}
+
+fn train(target: &mut Target) -> u64 {
+    target.say("train 3");
+    let truth: serde_json::Value = serde_json::from_str(&target.line()).unwrap();
+    let count = |when: &str| truth[when]["allocation.all.allocated"].as_u64().unwrap();
+    count("after") - count("before")
+}
+
+#[test]
+fn two_recordings_see_the_same_and_leave_nothing_behind() {
+    let mut target = sim::start("exact_torch.py", &[]);
+    assert!(semaphores(&target).iter().all(|&s| s == 0));
+    let mut first = Recording::start_exact(target.pid(), &[]);
+    assert!(semaphores(&target).iter().all(|&s| s > 0));
+    let mut second = Recording::start_exact(target.pid(), &[]);
+    let made = train(&mut target);
+    let _ = first.interrupt();
+    let more = train(&mut target);
+    let _ = second.interrupt();
+    assert_eq!(Exact::read(first.trace()).allocated().count() as u64, made);
+    assert_eq!(Exact::read(second.trace()).allocated().count() as u64, made + more);
+    assert!(semaphores(&target).iter().all(|&s| s == 0));
+    train(&mut target);
+}
+
+#[test]
+fn a_killed_memspy_leaves_the_job_unprobed() {
+    let mut target = sim::start("exact_torch.py", &[]);
+    for _ in 0..3 {
+        let mut recording = Recording::start_exact(target.pid(), &[]);
+        train(&mut target);
+        recording.signal(Signal::SIGKILL);
+        let _ = recording.wait();
+        wait_until("the probes are gone", || semaphores(&target).iter().all(|&s| s == 0));
+        train(&mut target);
+    }
+}
+
+#[test]
+fn ten_times_attached_and_detached_under_load() {
+    let mut target =
+        sim::start("transformer12.py", &["--layers", "2", "--width", "64", "--heads", "4"]);
+    // Trains without a pause all the while.
+    target.say("window 30");
+    for _ in 0..10 {
+        let mut recording = Recording::start_exact(target.pid(), &["-d", "1"]);
+        let done = recording.wait().ok();
+        let exact = Exact::read(recording.trace());
+        assert!(exact.allocated().count() > 100, "{}", done.err);
+        assert!(done.err.contains(" 0 lost"), "{}", done.err);
+    }
+    let answer: serde_json::Value = serde_json::from_str(&target.line()).unwrap();
+    assert!(answer["iterations"].as_u64().unwrap() > 0);
+    assert!(semaphores(&target).iter().all(|&s| s == 0));
+}
+
+#[test]
+fn a_target_that_ends_ends_its_recording() {
+    let mut target = sim::start("exact_torch.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &[]);
+    let made = train(&mut target);
+    target.kill();
+    let done = recording.wait().ok();
+    assert!(done.err.contains("the process exited"), "{}", done.err);
+    assert!(Exact::read(recording.trace()).allocated().count() as u64 >= made);
+}
+
+#[test]
+fn a_target_that_forks_and_executes_goes_on() {
+    let mut target = sim::start("exact_forks.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &[]);
+    target.say("fork");
+    assert_eq!(target.line(), "3");
+    assert_eq!(target.line(), "ALLOCATED");
+    target.say("execute");
+    let done = recording.wait().ok();
+    assert!(done.err.contains("became another program"), "{}", done.err);
+    assert!(target.wait().success());
+    assert_eq!(Exact::read(recording.trace()).allocated().count(), 100);
+}

@@ -1,0 +1,113 @@
+//! A recorder that forgets its numbers now and then loses nothing of what it sees.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use memspy::analysis::ThreadChoice;
+use memspy::cli::flight::FlightRecorder;
+use memspy::model::{EventKind, Definition, Record, RecordSink};
+use memspy::sampler::{CommonOptions, ExactRecorder, ExactOptions, TargetReaders, Recorder, RecordOptions, attach};
+use memspy::trace::{Retention, TraceReader};
+use crate::support::{pythons, sim};
+
+/// Where the records go, and what is counted on the way.
+struct Counted {
+    flight: FlightRecorder,
+    anew: u32,
+    threads: usize,
+    sites: usize,
+}
+
+fn threads(record: &Record) -> usize {
+    match record {
+        Record::Sample(sample) => sample.threads.len(),
+        _ => 0,
+    }
+}
+
+/// Allocations that say who made them.
+fn sites(record: &Record) -> usize {
+    let Record::Events(batch) = record else { return 0 };
+    let made = |e: &&memspy::model::Event| matches!(e.change, EventKind::Allocated { .. });
+    batch.events.iter().filter(made).filter(|event| event.site.is_some()).count()
+}
+
+impl RecordSink for Counted {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.anew += u32::from(matches!(record, Record::Definition(Definition::Reset)));
+        self.threads += threads(record);
+        self.sites += sites(record);
+        self.flight.record(record)
+    }
+}
+
+fn counted(folder: &tempfile::TempDir) -> (Counted, PathBuf) {
+    let path = folder.path().join("kept.bin");
+    let keep = Retention::Time(Duration::from_secs(3600));
+    let flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    (Counted { flight, anew: 0, threads: 0, sites: 0 }, path)
+}
+
+fn read(mut sink: Counted, path: &PathBuf) -> (Counted, Vec<Record>) {
+    sink.flight.write(None).unwrap();
+    let mut records = Vec::new();
+    TraceReader::open(path).unwrap().replay(&mut records).unwrap();
+    (sink, records)
+}
+
+#[test]
+fn samples_keep_their_stacks() {
+    let mut command = pythons::newest_here().target("busy_stacks.py");
+    command.args(["--threads", "4"]);
+    let target = crate::support::target::Target::start(command);
+    let folder = tempfile::tempdir().unwrap();
+    let (mut sink, path) = counted(&folder);
+    let stop = AtomicBool::new(false);
+    let readers = attach(target.pid(), &stop).unwrap();
+    let duration = Some(Duration::from_millis(3500));
+    let also = CommonOptions { forget_after: Some(5), ..CommonOptions::default() };
+    let wanted = RecordOptions { rate: 500, duration, common: also };
+    Recorder::new(readers, wanted).run("here".into(), &mut sink, &stop, &mut |_| {}).unwrap();
+    let (sink, records) = read(sink, &path);
+    assert!(sink.anew >= 2, "{}", sink.anew);
+    assert!(sink.threads > 1000);
+    assert_eq!(records.iter().map(threads).sum::<usize>(), sink.threads);
+    target.finish();
+}
+
+#[test]
+fn exact_events_keep_their_sites() {
+    let mut target = sim::start("allocator_load.py", &[]);
+    target.say("hold 1");
+    target.read_until_ready();
+    let folder = tempfile::tempdir().unwrap();
+    let (mut sink, path) = counted(&folder);
+    let stop = AtomicBool::new(false);
+    let readers = TargetReaders::attach_any(target.pid()).unwrap();
+    let duration = Some(Duration::from_millis(5500));
+    let also = CommonOptions { forget_after: Some(5), ..CommonOptions::default() };
+    let wanted = ExactOptions { duration, common: also, ..ExactOptions::default() };
+    let mut recorder = ExactRecorder::new(readers, wanted);
+    recorder.attach_probes().unwrap();
+    target.say("train 5");
+    target.read_until_ready();
+    recorder.run("here".into(), &mut sink, &stop, &mut |_| {}).unwrap();
+    let (sink, records) = read(sink, &path);
+    assert!(sink.anew >= 1, "{}", sink.anew);
+    assert!(sink.sites > 1000, "{}", sink.sites);
+    assert_eq!(records.iter().map(sites).sum::<usize>(), sink.sites);
+    let mut table = memspy::model::StackTable::new();
+    for record in &records {
+        if let Record::Definition(definition) = record {
+            assert!(table.define(definition.clone()));
+        }
+    }
+    // Stacks that the kernel described before are still known after.
+    let made = records.iter().rev().find(|record| sites(record) > 0).unwrap();
+    let Record::Events(batch) = made else { unreachable!() };
+    let site = batch.events.iter().rev().find_map(|event| event.site).unwrap();
+    assert!(table.get_site(site).unwrap().stack.is_some());
+    target.finish();
+}

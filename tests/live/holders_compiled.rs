@@ -1,0 +1,49 @@
+//! Models that `torch.compile` runs: tensors that are only traced have no memory, and what a CUDA graph replays has.
+
+use serde_json::Value;
+use crate::support::memspy::memspy_at;
+use crate::support::sim;
+
+/// What the target says of itself, what memspy says of its tensors, and the text of both commands.
+fn look(backend: &str) -> (Value, Value, String) {
+    let target = sim::start("compiled.py", &[backend]);
+    let truth = serde_json::from_str(target.said.last().unwrap()).unwrap();
+    let done = memspy_at(target.pid(), &["tensors", "--json"]).ok();
+    let text = memspy_at(target.pid(), &["tensors"]).ok().out;
+    (truth, serde_json::from_str(&done.out).unwrap(), text)
+}
+
+fn check(truth: &Value, look: &Value) {
+    // Many more are traced than there are: a rule that counted them would be wrong by a factor.
+    assert!(truth["fakes"].as_u64().unwrap() > 20, "{truth}");
+    assert!(truth["fake_bytes"].as_u64().unwrap() > 10 << 20, "{truth}");
+    let saved = &look["saved_for_backward"];
+    assert_eq!(saved["all"], truth["graph"]["bytes"]);
+    assert_eq!(look["nodes"].as_array().unwrap().len(), truth["graph"]["nodes"]);
+    let sums = &look["devices"]["cuda:0"];
+    let of = |name: &str| sums[name].as_u64().unwrap();
+    let parts = ["parameters", "gradients", "optimizer_state", "saved_for_backward"];
+    let more = ["other_tensors", "rounding", "in_no_tensor", "pending_free", "buffers"];
+    let all: u64 = parts.iter().chain(&more).map(|part| of(part)).sum();
+    assert_eq!((all, of("allocated")), (of("allocated"), truth["allocated"].as_u64().unwrap()));
+    assert_eq!((of("in_graph_pools"), of("elsewhere")), (truth["in_pools"].as_u64().unwrap(), 0));
+}
+
+#[test]
+fn what_was_only_traced_keeps_nothing() {
+    let (truth, look, _) = look("aot_eager");
+    check(&truth, &look);
+    assert_eq!(truth["in_pools"], 0);
+    // What the compiled function saves of its own is no input of the program.
+    let saved = &look["saved_for_backward"];
+    let of = |name: &str| saved[name].as_u64().unwrap();
+    assert!(of("activations") > 4 * of("inputs"), "{saved}");
+}
+
+#[test]
+fn what_a_replayed_graph_keeps_is_told_apart() {
+    let (truth, look, text) = look("cudagraphs");
+    check(&truth, &look);
+    assert!(truth["in_pools"].as_u64().unwrap() > 1 << 20, "{truth}");
+    assert!(text.contains("in pools of CUDA graphs"), "{text}");
+}

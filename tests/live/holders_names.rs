@@ -1,0 +1,78 @@
+//! Names of tensors that something unusual holds, and what `referrers` takes for a name.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use crate::support::memspy::memspy_at;
+use crate::support::sim;
+use crate::support::target::Target;
+
+fn start() -> (Target, Value) {
+    let target = sim::start("hidden_names.py", &[]);
+    let truth = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    (target, truth)
+}
+
+fn names_by_id(target: &Target) -> BTreeMap<String, Vec<String>> {
+    let look = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
+    let look: Value = serde_json::from_str(&look).unwrap();
+    let rows = look["tensors"].as_array().unwrap().iter();
+    let names = |row: &Value| serde_json::from_value(row["names"].clone()).unwrap();
+    rows.filter_map(|row| Some((row["id"].as_u64()?.to_string(), names(row)))).collect()
+}
+
+#[test]
+fn tensors_in_hooks_contexts_locals_of_threads_tasks_and_tees_have_names() {
+    let (target, truth) = start();
+    let names = names_by_id(&target);
+    let mut wrong = Vec::new();
+    for kind in ["names", "of_script"] {
+        for (id, name) in truth[kind].as_object().unwrap() {
+            let name = name.as_str().unwrap();
+            if names.get(id).and_then(|names| names.first()).is_none_or(|first| first != name) {
+                wrong.push(format!("{name}: {:?}", names.get(id)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn referrers_finds_what_tensors_finds() {
+    let (target, truth) = start();
+    let names = truth["names"].as_object().unwrap().values().map(|name| name.as_str().unwrap());
+    for name in names
+        .filter(|name| name.contains("_forward_hooks[6]") || name.contains("leaf._backward_hooks"))
+    {
+        let said = memspy_at(target.pid(), &["referrers", name]).ok().out;
+        let container = name.rsplit_once('.').unwrap().0;
+        assert!(said.contains(container), "{name}: {said}");
+        assert!(!said.contains("no variable leads to it"), "{name}: {said}");
+    }
+}
+
+#[test]
+fn referrers_looks_for_all_tensors_of_a_name_not_only_sixteen() {
+    let (target, truth) = start();
+    let cached = truth["cached"].as_array().unwrap();
+    let said = memspy_at(target.pid(), &["referrers", "work: cache[…]"]).ok().out;
+    assert_eq!(said.matches("  dict           work: cache[…]").count(), cached.len(), "{said}");
+    assert!(!said.contains("no Python object refers to it"), "{said}");
+}
+
+#[test]
+fn referrers_takes_decimal_ids_and_names_without_their_function() {
+    let (target, truth) = start();
+    let id = truth["val_loss"].as_u64().unwrap();
+    for word in [
+        id.to_string(),
+        format!("{id:#x}"),
+        "val_losses[0]".to_owned(),
+        "work: val_losses[0]".to_owned(),
+    ] {
+        let said = memspy_at(target.pid(), &["referrers", &word]).ok().out;
+        assert!(said.starts_with("work: val_losses[0]: "), "{word}: {said}");
+        assert!(said.contains("  list           work: val_losses[0]"), "{word}: {said}");
+    }
+    memspy_at(target.pid(), &["referrers", "val_losses[1]"]).refused(&["no tensor called"]);
+}

@@ -1,0 +1,20 @@
+//! Tensors held in every way a program can hold them: each scene says itself what is true of it.
+
+use crate::support::scenes::differences_of_all;
+use crate::support::versions::Environment;
+
+/// All scenes in the default environment.
+fn check_all(device: &str) {
+    let wrong = differences_of_all(&Environment::default_one(), device);
+    assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn every_scene_is_seen_as_it_says_on_the_cpu() {
+    check_all("cpu");
+}
+
+#[test]
+fn every_scene_is_seen_as_it_says_on_a_gpu() {
+    check_all("cuda");
+}

@@ -1,0 +1,92 @@
+//! A running job whose every name means harm, through every command that looks at it.
+
+#[path = "hostile_support/strange.rs"]
+mod strange;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use strange::{HOSTILE, strange};
+use crate::support::memspy::{Done, Recording, command, memspy, run, wait_until};
+use crate::support::sim;
+use crate::support::target::Target;
+
+/// A job with the names' harm and an argument that is no UTF-8.
+fn job(harm: &str) -> Target {
+    let mut command = sim::command("hostile_names.py", &[&serde_json::to_string(harm).unwrap()]);
+    command.arg(harm).arg(OsStr::from_bytes(b"\xff\xfe.py"));
+    Target::start(command)
+}
+
+#[track_caller]
+fn is_clean(done: &Done, what: &str) {
+    for text in [&done.out, &done.err] {
+        assert_eq!(strange(text), [], "{what}: {text}");
+    }
+}
+
+#[test]
+fn names_of_a_running_job_reach_no_terminal_as_they_are() {
+    // Everything that can be done to a name, in one; Python gives no class a name with a NUL.
+    let harm = HOSTILE.concat().replace('\0', "");
+    let target = job(&harm);
+    let pid = target.pid();
+    let looks: [&[&str]; 10] = [
+        &["doctor"],
+        &["dump"],
+        &["dump", "--json"],
+        &["tensors", "--all-devices", "--limit", "0"],
+        &["tensors", "--json"],
+        &["graph"],
+        &["devices"],
+        &["devices", "--json"],
+        &["devices", "--format", "csv"],
+        &["pause", "--for", "1s"],
+    ];
+    for words in looks {
+        let done = run(command(Some(pid)).args(words).args(["-p", &pid.to_string()]));
+        is_clean(&done, &format!("{words:?}"));
+        assert!(done.status.success(), "{words:?}: {}", done.err);
+        if words == ["doctor"] {
+            assert!(done.out.contains("\\x1b]0;PWNED\\x07"), "{}", done.out);
+            assert!(done.out.contains("\\xff\\xfe.py"), "{}", done.out);
+        }
+    }
+    // Who refers to a tensor is asked by its name.
+    let done = run(command(Some(pid)).args(["tensors", "--json", "-p", &pid.to_string()])).ok();
+    let tensors: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    let all = tensors["tensors"].as_array().unwrap().iter();
+    let names: Vec<&str> =
+        all.flat_map(|t| t["names"].as_array().unwrap()).filter_map(|n| n.as_str()).collect();
+    let evil: Vec<&&str> = names.iter().filter(|name| name.contains('\x1b')).collect();
+    assert!(evil.len() >= 3, "{names:?}");
+    for name in evil.iter().take(4) {
+        let words = ["referrers", **name, "-p", &pid.to_string()];
+        is_clean(&run(command(Some(pid)).args(words)), &format!("{words:?}"));
+    }
+    // Recorded, and read again.
+    let mut recording = Recording::start(pid, &["--owners"]);
+    recording.wait_for_block();
+    let trace = recording.trace().to_str().unwrap().to_owned();
+    let by_holder = ["flame", "-f", "collapsed", "--by", "owner", "-o", "-", &trace];
+    wait_until("a look at owners", || memspy(&by_holder).status.success());
+    let done = recording.interrupt();
+    is_clean(&done, "record");
+    for words in [
+        &["lines"][..],
+        &["lines", "--json"],
+        &["lines", "--format", "csv"],
+        &["verdict"],
+        &["flame", "-f", "collapsed", "--threads", "-o", "-"],
+        &["flame", "-f", "collapsed", "--by", "owner", "-o", "-"],
+    ] {
+        let done = memspy(&[words, &[&trace]].concat());
+        is_clean(&done, &format!("{words:?}"));
+        assert!(done.status.success(), "{words:?}: {}", done.err);
+        // The name is there, spelled out; in JSON it is what it is.
+        if words == ["lines"] {
+            assert!(done.out.contains("work\\x1b]0;PWNED\\x07"), "{}", done.out);
+        }
+    }
+    target.finish();
+}

@@ -1,0 +1,52 @@
+//! memspy beside real targets: CPythons, PyTorch on the simulated CUDA device, probes in the kernel.
+//!
+//! `scripts/setup-tests.sh` provides what they run.
+
+#![allow(unreachable_pub, missing_docs, clippy::print_stderr, reason = "tests have no API, and say what they compared")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod checkpoint;
+mod devices;
+mod exact_backward;
+mod exact_driver;
+mod exact_endings;
+mod exact_flight;
+mod exact_iterations;
+mod exact_memlab;
+mod exact_samples;
+mod exact_stacks;
+mod exact_torch;
+mod flight_numbers;
+mod holders;
+mod holders_compiled;
+mod holders_like;
+mod holders_names;
+mod holders_scenes;
+mod holders_versions;
+mod holders_watch;
+mod hostile_job;
+mod pause;
+mod python_busy;
+mod python_heap;
+mod python_heap_trouble;
+mod python_lives;
+mod python_raised;
+mod python_stacks;
+mod ranks_together;
+mod record_allocators;
+mod record_endings;
+mod record_flight;
+mod record_holders;
+mod record_program;
+mod record_ranks;
+mod record_rights;
+mod record_training;
+mod record_truth;
+mod record_words;
+mod top;
+mod top_ranks;
+mod torch_allocator;
+mod torch_load;
+mod torch_objects;

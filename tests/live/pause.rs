@@ -1,0 +1,128 @@
+//! Stopping a process for a moment: nothing is lost by it, and nothing can leave it standing.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use memspy::target::{PtraceStop, StopError, Process};
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+use serde_json::Value;
+use crate::support::memspy::{memspy_at, wait_until};
+use crate::support::target::Target;
+use crate::support::{pythons, sim};
+
+fn counts(target: &mut Target) -> Value {
+    target.say("counts");
+    serde_json::from_str(&target.line()).unwrap()
+}
+
+fn number(counts: &Value, what: &str) -> u64 {
+    counts[what].as_u64().unwrap()
+}
+
+/// The states of all threads, as the kernel gives them.
+fn states(pid: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let state = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    };
+    tasks.flatten().filter_map(state).collect()
+}
+
+#[test]
+fn threads_signals_and_waits_outlive_a_thousand_pauses() {
+    let mut target = Target::start(pythons::newest_here().target("paused.py"));
+    let process = Process::open(target.pid()).unwrap();
+    let pid = Pid::from_raw(target.pid() as i32);
+    let mut sent = 0;
+    let start = Instant::now();
+    let mut rounds = 0;
+    while rounds < 1000 {
+        // One at a time: two pending ones of a kind are one.
+        if rounds % 20 == 0 {
+            wait_until("the signal to arrive", || number(&counts(&mut target), "signals") == sent);
+            kill(pid, Signal::SIGUSR1).unwrap();
+            sent += 1;
+        }
+        match PtraceStop::attach(&process) {
+            Ok(pause) => {
+                // But for threads that were ending.
+                let stands = |state: char| "tZX".contains(state);
+                let states = states(target.pid());
+                assert!(states.chars().all(stands), "all stand still: {states}");
+                drop(pause);
+                rounds += 1;
+            }
+            // Threads came faster than they could be stopped.
+            Err(StopError::Os { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(start.elapsed() < Duration::from_secs(120));
+    }
+    assert!(!states(target.pid()).contains(['t', 'T']));
+    let before = counts(&mut target);
+    std::thread::sleep(Duration::from_millis(300));
+    let after = counts(&mut target);
+    assert_eq!(number(&after, "signals"), sent);
+    for what in ["work", "threads", "sleeps", "selects"] {
+        assert!(number(&after, what) > number(&before, what), "{what} went on: {before} {after}");
+    }
+    assert_eq!(after["errors"], serde_json::json!([]));
+}
+
+#[test]
+fn a_process_that_a_debugger_holds_is_left_to_it() {
+    let target = sim::start("holders_truth.py", &[]);
+    let held = Pid::from_raw(target.pid() as i32);
+    ptrace::attach(held).unwrap();
+    waitpid(held, None).unwrap();
+    memspy_at(target.pid(), &["tensors"]).refused(&["is being traced", "--no-pause"]);
+    memspy_at(target.pid(), &["tensors", "--no-pause"]).ok();
+    ptrace::detach(held, None).unwrap();
+    memspy_at(target.pid(), &["tensors"]).ok();
+}
+
+#[test]
+fn a_memspy_that_is_killed_leaves_no_thread_standing() {
+    let mut target = sim::start("holders_truth.py", &[]);
+    target.say("train");
+    let mut killed = 0;
+    for round in 0..50 {
+        let mut command = crate::support::memspy::command(Some(target.pid()));
+        command.args(["tensors", "-p", &target.pid().to_string()]);
+        let mut memspy = spawn(command);
+        // At any moment of a look, which takes some 400 ms in this build.
+        std::thread::sleep(Duration::from_millis(5 + 9 * round));
+        killed += u32::from(memspy.try_wait().unwrap().is_none());
+        let _ = memspy.kill();
+        memspy.wait().unwrap();
+        wait_until("all threads to go on", || !states(target.pid()).contains(['t', 'T']));
+    }
+    assert!(killed > 25, "{killed}");
+}
+
+fn spawn(mut command: Command) -> std::process::Child {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn a_process_killed_while_it_stands_still_does_not_wait_for_memspy() {
+    for _ in 0..20 {
+        let mut target = Target::start(pythons::newest_here().target("paused.py"));
+        let process = Process::open(target.pid()).unwrap();
+        let pause = loop {
+            match PtraceStop::attach(&process) {
+                Ok(pause) => break pause,
+                Err(StopError::Os { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
+        kill(Pid::from_raw(target.pid() as i32), Signal::SIGKILL).unwrap();
+        drop(pause);
+        // This thread lives on, and was its tracer.
+        assert!(!target.wait().success());
+    }
+}

@@ -1,0 +1,461 @@
+//! A flight recorder beside a job on the simulated card: what it waits for, what it keeps, what its report says.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use crate::support::memspy::{self, Recording, collapsed, lines, row, total, wait_until};
+use crate::support::oom::{self, ask, says, verdict_of};
+use crate::support::sim;
+use crate::support::target::Target;
+
+const MIB: u64 = 1 << 20;
+
+fn beside(trace: &Path, extension: &str) -> PathBuf {
+    trace.with_extension(extension)
+}
+
+/// `function (…/oom.py:LINE)` of a known line.
+fn place(known: &Value, name: &str) -> String {
+    format!("{} ", oom::place(known, name))
+}
+
+#[test]
+fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
+    let (mut target, known) = oom::start(&["--observer"]);
+    let words = ["--keep", "5s", "--until", "oom", "--owners"];
+    let mut recording = Recording::start(target.pid(), &words);
+    recording.wait_for_segment();
+    ask(&mut target, "grow 100 8");
+    ask(&mut target, "caught 3000");
+    let done = recording.wait().ok();
+    says(&done.err, &["'oom' came true", "ran out of memory on GPU 0 (error number 1)"]);
+    let verdict = verdict_of(recording.trace());
+    let asked = place(&known, "asked");
+    says(&verdict, &["'oom' came true at ", &asked, "4.00 GiB of memory"]);
+    // A handler that does nothing is over before its error can be read, but for luck.
+    let found = verdict.contains("asked for 2.93 GiB");
+    let unknown =
+        verdict.contains("These are samples") && verdict.contains("was done with its error");
+    assert!(found != unknown, "{verdict}");
+    says(
+        &verdict,
+        &[
+            "1 out-of-memory errors, 1 retries",
+            "live: 1.16 GiB",
+            "the counters say the same",
+            "384.00 MiB",
+        ],
+    );
+    says(&verdict, &["main: weights[0] (other tensors)", "empty_cache() could return 2.00 MiB"]);
+    // The trace has it all, and can be looked at again.
+    let trace = recording.trace().to_str().unwrap();
+    let stacks = collapsed(recording.trace(), &["--at", "end"]);
+    let held = known["held_bytes"].as_u64().unwrap();
+    assert_eq!(total(&stacks), held + 800 * MIB);
+    let grown: u64 = stacks.iter().filter(|s| s.0.contains(";grow (")).map(|s| s.1).sum();
+    assert_eq!(grown, 800 * MIB, "{stacks:?}");
+    let again = memspy::memspy(&["oom-report", trace]).ok();
+    assert_eq!(again.out, verdict);
+    let other = memspy::memspy(&["oom-report", trace, "--until", "allocated>1000M"]).ok();
+    says(
+        &other.out,
+        &["'allocated>1000M' came true", " of 4.00 GiB allocated by PyTorch on GPU 0"],
+    );
+    assert!(!beside(recording.trace(), "ring").exists());
+    // It goes on.
+    ask(&mut target, "drop");
+    target.finish();
+}
+
+#[test]
+fn an_error_that_the_job_dies_of_is_told_after_its_death() {
+    let (mut target, known) = oom::start(&["--observer"]);
+    let mut recording =
+        Recording::start(target.pid(), &["--keep", "5s", "--until", "oom", "--until", "exit"]);
+    recording.wait_for_segment();
+    ask(&mut target, "grow 100 8");
+    target.say("fatal 3000");
+    assert_eq!(target.wait().code(), Some(1));
+    let done = recording.wait().ok();
+    says(&done.err, &["'oom' came true"]);
+    let verdict = verdict_of(recording.trace());
+    says(&verdict, &["'oom' came true", &place(&known, "asked"), "live: 1.16 GiB"]);
+}
+
+/// What the report says of the error: size, stack, words.
+#[track_caller]
+fn words_of(verdict: &str) -> [&str; 3] {
+    let mut lines = verdict.lines().skip_while(|line| *line != "What PyTorch's error says").skip(1);
+    let mut next = || lines.next().unwrap_or_else(|| panic!("no words in:\n{verdict}")).trim();
+    [next(), next(), next()]
+}
+
+#[test]
+fn an_error_tells_what_it_asked_for_and_where_at_any_rate_of_sampling() {
+    for (request, rate, callers) in [
+        ("handled 5000", "100", "handled ("),
+        ("handled 5000", "1000", "handled ("),
+        ("chained 5000", "100", "ask_or_explain ("),
+        ("threaded 5000", "100", "handled ("),
+        ("fatal 5000", "100", "main ("),
+    ] {
+        let (mut target, known) = oom::start(&[]);
+        let words = ["--keep", "5s", "--until", "oom", "-r", rate];
+        let mut recording = Recording::start(target.pid(), &words);
+        recording.wait_for_segment();
+        target.say(request);
+        recording.wait().ok();
+        let verdict = format!("{request} at {rate} Hz\n{}", verdict_of(recording.trace()));
+        let [asked, stack, text] = words_of(&verdict);
+        says(asked, &["asked for 4.88 GiB (PyTorch's words: rounded"]);
+        let (innermost, others) = stack.split_once(" ← ").unwrap();
+        says(innermost, &["ask (", &oom::place(&known, "asked")]);
+        assert!(others.starts_with(callers), "{request}: {stack}");
+        says(text, &["CUDA out of memory. Tried to allocate 4.88 GiB. GPU 0 has a total"]);
+        assert!(!verdict.contains("These are samples"), "{verdict}");
+        says(&verdict, &["less than the 4.88 GiB asked for: the memory is held"]);
+        let again = memspy::memspy(&["oom-report", recording.trace().to_str().unwrap()]).ok();
+        assert!(verdict.ends_with(&again.out), "{}", again.out);
+        match request.starts_with("fatal") {
+            true => assert_eq!(target.wait().code(), Some(1)),
+            false => drop(target.read_until_ready()),
+        }
+    }
+}
+
+#[test]
+fn an_error_out_of_a_library_names_the_line_of_the_program_too() {
+    let (mut target, known) = oom::start(&[]);
+    let mut recording = Recording::start(target.pid(), &["--until", "oom"]);
+    recording.wait_for_block();
+    ask(&mut target, "module 5000");
+    recording.wait().ok();
+    let verdict = verdict_of(recording.trace());
+    let [_, stack, own] = words_of(&verdict);
+    assert!(stack.contains("torch/nn/modules/linear.py"), "{stack}");
+    says(own, &["called by the program's line ask_module (", &oom::place(&known, "module")]);
+    target.finish();
+}
+
+#[test]
+fn every_recording_of_one_that_goes_on_has_the_words_of_its_own_error() {
+    let (mut target, known) = oom::start(&[]);
+    let words = ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "2"];
+    let mut recording = Recording::start(target.pid(), &words);
+    recording.wait_for_segment();
+    ask(&mut target, "handled 5000");
+    wait_until("the first report", || beside(recording.trace(), "oom-report.txt").exists());
+    ask(&mut target, "settle 2.2");
+    ask(&mut target, "threaded 6000");
+    recording.wait().ok();
+    let second = recording.trace().with_file_name("trace-2.bin");
+    for (path, size, thread) in
+        [(recording.trace(), "4.88", "main"), (&second, "5.86", "_bootstrap")]
+    {
+        let verdict = verdict_of(path);
+        let [asked, stack, _] = words_of(&verdict);
+        says(asked, &[&format!("asked for {size} GiB")]);
+        says(stack, &[&oom::place(&known, "asked"), thread]);
+    }
+    target.finish();
+}
+
+#[test]
+fn a_limit_of_the_job_itself_is_told_from_a_full_device() {
+    let (mut target, known) = oom::start(&["--observer", "--fraction", "0.2"]);
+    let mut recording = Recording::start(target.pid(), &["--until", "oom"]);
+    recording.wait_for_block();
+    ask(&mut target, "caught 500");
+    let done = recording.wait().ok();
+    says(&done.err, &["'oom' came true", "wrote the report to"]);
+    let verdict = verdict_of(recording.trace());
+    says(&verdict, &[&place(&known, "asked"), "set_per_process_memory_fraction"]);
+    target.finish();
+}
+
+#[test]
+fn each_condition_comes_true_in_its_time_and_not_before() {
+    let (mut target, _) = oom::start(&[]);
+    // 384 MiB are allocated, 0.9 GiB in use; then 1.16 and 1.7 GiB.
+    let conditions = [
+        "allocated>1000M",
+        "reserved>25%",
+        "used>1500M",
+        "used>40%",
+        "growth>500M/s",
+        "exit",
+        "oom",
+        "retry",
+    ];
+    let mut recordings: Vec<Recording> = conditions
+        .iter()
+        .map(|condition| {
+            let words = ["--keep", "10s", "--until", condition, "-r", "50"];
+            Recording::start(target.pid(), &words)
+        })
+        .collect();
+    ask(&mut target, "grow 20 5");
+    ask(&mut target, "settle 1.5");
+    for (recording, condition) in recordings.iter().zip(conditions) {
+        assert!(!beside(recording.trace(), "oom-report.txt").exists(), "{condition} came too early");
+    }
+    ask(&mut target, "grow 100 8");
+    ask(&mut target, "settle 1.5");
+    let end = |recording: &mut Recording, condition: &str| {
+        let done = recording.wait().ok();
+        says(&done.err, &[&format!("'{condition}' came true")]);
+        says(&verdict_of(recording.trace()), &[&format!("'{condition}' came true")]);
+    };
+    for (recording, condition) in recordings.iter_mut().zip(conditions).take(5) {
+        end(recording, condition);
+    }
+    assert!(!beside(recordings[6].trace(), "oom-report.txt").exists());
+    ask(&mut target, "caught 3000");
+    end(&mut recordings[6], "oom");
+    end(&mut recordings[7], "retry");
+    assert!(!beside(recordings[5].trace(), "oom-report.txt").exists());
+    target.finish();
+    end(&mut recordings[5], "exit");
+    says(&verdict_of(recordings[5].trace()), &["the job ended"]);
+}
+
+#[test]
+fn a_recording_that_goes_on_writes_one_after_the_other() {
+    let (mut target, _) = oom::start(&[]);
+    let words = ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "3"];
+    let mut recording = Recording::start(target.pid(), &words);
+    recording.wait_for_segment();
+    let trace = recording.trace().to_owned();
+    let second = trace.with_file_name("trace-2.bin");
+    // A name that is taken is passed over.
+    std::fs::write(trace.with_file_name("trace-3.bin"), "mine").unwrap();
+    let third = trace.with_file_name("trace-4.bin");
+    ask(&mut target, "caught 6000");
+    // One so shortly after another is counted only.
+    ask(&mut target, "caught 6000");
+    wait_until("the first recording", || beside(&trace, "oom-report.txt").exists());
+    ask(&mut target, "settle 2.2");
+    ask(&mut target, "grow 100 2");
+    ask(&mut target, "caught 6000");
+    wait_until("the second recording", || beside(&second, "oom-report.txt").exists());
+    ask(&mut target, "settle 2.2");
+    ask(&mut target, "caught 6000");
+    let done = recording.wait().ok();
+    says(&done.err, &["came true 1 more times", "trace-2.bin", "trace-4.bin"]);
+    for (path, number) in [(&trace, 1), (&second, 3), (&third, 4)] {
+        says(&verdict_of(path), &[&format!("error number {number})")]);
+        let stacks = collapsed(path, &["--at", "end"]);
+        assert_eq!(total(&stacks), if number == 1 { 384 } else { 584 } * MIB);
+        let read = memspy::memspy(&["oom-report", path.to_str().unwrap()]).ok();
+        assert_eq!(read.out, verdict_of(path));
+    }
+    target.finish();
+}
+
+#[test]
+fn what_a_killed_recorder_kept_is_readable() {
+    let target = sim::start("known_lines.py", &["--pause", "10"]);
+    let known: Value = serde_json::from_str(&target.said[0]).unwrap();
+    let mut recording = Recording::start(target.pid(), &["--keep", "2s", "-r", "500"]);
+    let ring = beside(recording.trace(), "ring");
+    wait_until("the first segments being dropped", || {
+        !ring.join("00000001.memspy").exists() && ring.join("00000012.memspy").exists()
+    });
+    recording.signal(Signal::SIGKILL);
+    recording.wait();
+    assert!(!recording.trace().exists(), "nothing was to be written yet");
+    let mut segments = 0;
+    for entry in std::fs::read_dir(&ring).unwrap() {
+        let path = entry.unwrap().path();
+        let report = lines(&path, &[]);
+        assert_eq!(report["peak_allocated"]["bytes"], known["peak_bytes"], "{path:?}");
+        segments += 1;
+    }
+    assert!(segments >= 2, "{segments}");
+    let (ring, trace) = (ring.to_str().unwrap(), recording.trace().to_str().unwrap());
+    let verdict = memspy::memspy(&["oom-report", ring]).ok();
+    says(&verdict.out, &["No condition came true", "the recording ended abruptly", "the last "]);
+    memspy::memspy(&["flame", ring]).refused(&["folder of segments", "memspy join"]);
+    // The next one does not write over it unless told to.
+    let words = ["record", "--keep", "2s", "-d", "1", "-o", trace];
+    memspy::memspy_at(target.pid(), &words[..]).refused_last(&[
+        "exists already",
+        "memspy join",
+        "--force",
+    ]);
+    memspy::memspy(&["join", ring, "-o", trace]).ok();
+    let report = lines(recording.trace(), &[]);
+    for (name, live) in [("scratch", 128), ("gradients", 32), ("activations", 64)] {
+        let line = &known["lines"][name];
+        let row = row(&report, line["function"].as_str().unwrap(), line["line"].as_u64().unwrap());
+        assert_eq!(row.unwrap()["live_at_peak"], live * MIB, "{name}");
+    }
+    let again = [&words[..], &["--force"]].concat();
+    memspy::memspy_at(target.pid(), &again).ok();
+    assert!(!Path::new(ring).exists());
+    target.finish();
+}
+
+/// Makes 60 blocks that stay, and churns while `words` keep the last part of it; gives the most bytes seen on the disk,
+/// what the job says it has allocated, and what memspy said.
+fn churned(words: &[&str], at_least: &str) -> (Recording, u64, u64, String) {
+    let mut target = sim::start("allocator_load.py", &[]);
+    ask(&mut target, "hold 1");
+    let mut recording = Recording::start(target.pid(), words);
+    if words.contains(&"--exact") {
+        recording.wait_for("probes are in place");
+    }
+    let ring = beside(recording.trace(), "ring");
+    recording.wait_for_segment();
+    ask(&mut target, "hold 60");
+    target.say("churn 6 40");
+    target.read_until_ready();
+    let mut most = 0;
+    wait_until("many segments", || {
+        let files = std::fs::read_dir(&ring).into_iter().flatten().flatten();
+        // One may be removed while it is looked at.
+        let sizes = files.flat_map(|e| e.metadata());
+        most = most.max(sizes.map(|m| m.len()).sum());
+        ring.join(at_least).exists()
+    });
+    target.read_until_ready();
+    target.say("truth");
+    let truth: Value = serde_json::from_str(&target.read_until_ready()[0]).unwrap();
+    // A map is read at the latest a second after the last change.
+    std::thread::sleep(Duration::from_millis(1500));
+    let done = recording.interrupt();
+    assert!(!done.err.contains("lost") || done.err.contains(" 0 lost"), "{}", done.err);
+    target.finish();
+    let allocated = truth["devices"][0]["stats"]["allocated_bytes.all.current"].as_u64();
+    (recording, most, allocated.unwrap(), done.err)
+}
+
+#[test]
+fn a_ring_of_a_given_size_never_takes_more() {
+    let words = ["--keep", "64K", "-r", "500"];
+    let (recording, most, allocated, said) = churned(&words, "00000010.memspy");
+    assert!(!said.contains("bounds"), "{said}");
+    assert!(most > 32_000 && most < 90_000, "{most} bytes");
+    assert!(std::fs::metadata(recording.trace()).unwrap().len() < 100_000);
+    let report = lines(recording.trace(), &[]);
+    assert!(report["kept_from_seconds"].as_f64().unwrap() > 1.0, "{}", report["kept_from_seconds"]);
+    let stacks = collapsed(recording.trace(), &["--at", "end"]);
+    assert_eq!(total(&stacks), allocated);
+    // One that was there before is freed and made again alike: sampling cannot tell that.
+    let before = stacks.iter().filter(|s| s.0 == "[before recording]").map(|s| s.1).sum::<u64>();
+    assert!(before <= 1024, "{stacks:?}");
+}
+
+#[test]
+fn a_time_may_have_a_size_as_its_bound_and_what_counted_is_told() {
+    let words = ["--keep", "10min", "--keep", "64K", "-r", "500"];
+    let (recording, most, allocated, said) = churned(&words, "00000010.memspy");
+    assert!(most > 32_000 && most < 90_000, "{most} bytes");
+    says(&said, &["the size was reached first: less than the time is kept"]);
+    assert_eq!(total(&collapsed(recording.trace(), &["--at", "end"])), allocated);
+    let words = ["--keep", "500M", "--keep", "1s", "-r", "500"];
+    let (_, _, _, said) = churned(&words, "00000010.memspy");
+    says(&said, &["the time was reached first"]);
+}
+
+#[test]
+fn an_exact_ring_of_a_given_size_never_takes_more_and_loses_no_stack() {
+    let (recording, most, allocated, _) =
+        churned(&["--exact", "--keep", "200K"], "00000012.memspy");
+    assert!(most > 100_000 && most < 260_000, "{most} bytes");
+    let report = lines(recording.trace(), &[]);
+    assert!(report["kept_from_seconds"].as_f64().unwrap() > 1.0, "{}", report["kept_from_seconds"]);
+    let stacks = collapsed(recording.trace(), &["--at", "end"]);
+    assert_eq!(total(&stacks), allocated);
+    assert!(stacks.iter().all(|s| s.0.contains(";hold (")), "{stacks:?}");
+}
+
+/// Records with tables printed into a file; returns what was printed.
+fn printed(target: &Target, words: &[&str]) -> (Recording, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.txt");
+    let mut command = memspy::command(Some(target.pid()));
+    command.args(["record", "-p", &target.pid().to_string()]).args(words);
+    command.stdout(File::create(&out).unwrap());
+    let mut recording = Recording::run(command);
+    recording.wait().ok();
+    (recording, std::fs::read_to_string(out).unwrap())
+}
+
+#[test]
+fn the_last_table_printed_is_that_of_the_trace() {
+    let target = sim::start("known_lines.py", &["--pause", "10"]);
+    for words in [
+        &["-d", "3.5", "--print-every", "1s"][..],
+        &["--exact", "-d", "2.5", "--print-every", "1s"],
+    ] {
+        let (recording, text) = printed(&target, words);
+        let tables: Vec<&str> = text.split("=== memspy: ").skip(1).collect();
+        assert!((3..=5).contains(&tables.len()), "{}", tables.len());
+        assert!(!text.contains('\x1b') && !text.contains('\r'));
+        for (number, table) in tables.iter().enumerate() {
+            says(table, &["the recording so far"]);
+            // The first one may come before the first counters.
+            let has_counters = number > 0 || table.contains("GPU 0");
+            assert!(!has_counters || table.contains("known_lines.py:backward"), "{table}");
+        }
+        let whole = memspy::memspy(&["lines", recording.trace().to_str().unwrap()]).ok();
+        let (head, last) = tables.last().unwrap().split_once('\n').unwrap();
+        assert!(head.contains(" UTC, after "), "{head}");
+        assert_eq!(last.trim_end(), whole.out.trim_end());
+    }
+    target.finish();
+}
+
+#[test]
+fn tables_beside_a_ring_are_of_the_time_since_the_last_one() {
+    let target = sim::start("known_lines.py", &["--pause", "10"]);
+    let known: Value = serde_json::from_str(&target.said[0]).unwrap();
+    let (_recording, text) =
+        printed(&target, &["-d", "5.2", "--keep", "2s", "--print-every", "2s"]);
+    let tables: Vec<&str> = text.split("=== memspy: ").skip(1).collect();
+    assert_eq!(tables.len(), 3);
+    let line = known["lines"]["scratch"]["line"].to_string();
+    for (table, length) in tables.iter().zip(["2.0 s", "2.0 s", "1."]) {
+        let head = table.lines().next().unwrap();
+        assert!(head.contains(&format!("the last {length}")), "{head}");
+        let row = table.lines().find(|row| row.trim_start().starts_with(&line)).unwrap();
+        assert!(row.contains("256.00 MiB"), "{row}");
+        assert!(row.contains("128.00 MiB"), "{row}");
+    }
+    target.finish();
+}
+
+#[test]
+fn words_that_make_no_sense_together_are_refused() {
+    let target = sim::start("known_lines.py", &[]);
+    let refused = |words: &[&str], parts: &[&str]| {
+        memspy::memspy_at(target.pid(), &[&["record"], words].concat()).refused(parts);
+    };
+    refused(&["--keep", "2s", "-f", "flamegraph"], &["--keep writes traces"]);
+    refused(&["--print-every", "1s", "-f", "collapsed", "-o", "-"], &["standard output"]);
+    for (words, part) in [
+        (&["--until", "full"][..], "growth>N/min"),
+        (&["--keep", "2"], "expected a time"),
+        (&["--keep", "1K"], "64K"),
+        (&["--until", "oom", "--on-trigger", "continue"], "--keep"),
+        (&["--print-every", "0s"], "expected a time"),
+    ] {
+        let done = memspy::memspy_at(target.pid(), &[&["record"], words].concat());
+        assert_eq!(done.status.code(), Some(2), "{words:?}: {}", done.err);
+        assert!(done.err.contains(part), "no '{part}' in {}", done.err);
+    }
+    // Beside a job on another card's driver there is no NVML.
+    let mut alone = std::process::Command::new(env!("CARGO_BIN_EXE_memspy"));
+    alone.args(["record", "-p", &target.pid().to_string(), "--until", "used>90%"]);
+    if std::env::var_os("LD_LIBRARY_PATH").is_none() && !Path::new("/dev/nvidiactl").exists() {
+        memspy::run(&mut alone).refused_last(&["cannot wait for 'used>90%': NVML", "allocated>"]);
+    }
+    memspy::memspy(&["join", "tests"]).refused(&["no segments"]);
+    memspy::memspy(&["join", "nowhere"]).refused(&["cannot open nowhere"]);
+    memspy::memspy(&["oom-report", "nowhere"]).refused(&["cannot open nowhere"]);
+    target.finish();
+}

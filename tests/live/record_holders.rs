@@ -1,0 +1,313 @@
+//! Recordings with looks at who holds the memory.
+
+use memspy::model::{TensorCategory, Record};
+use memspy::trace::TraceReader;
+use crate::support::memspy::{Recording, collapsed, memspy, total, wait_until};
+use crate::support::sim;
+
+fn records(recording: &Recording) -> Vec<Record> {
+    let mut records: Vec<Record> = Vec::new();
+    let _ = TraceReader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
+    records
+}
+
+fn looks(recording: &Recording) -> usize {
+    records(recording).iter().filter(|record| matches!(record, Record::Ownership(_))).count()
+}
+
+#[test]
+fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
+    for exact in [false, true] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        let words: &[&str] = if exact { &["--exact", "--owners=50"] } else { &["--owners=50"] };
+        let mut recording = Recording::start(target.pid(), words);
+        target.say("more 5");
+        let most: u64 = target.line().parse().unwrap();
+        wait_until("two looks", || looks(&recording) >= 2);
+        target.say("less");
+        let least: u64 = target.line().parse().unwrap();
+        let before = looks(&recording);
+        wait_until("another look", || looks(&recording) >= before + 2);
+        let done = recording.interrupt();
+        assert!(!done.err.contains("warning"), "{}", done.err);
+
+        // The sums of a look are what the allocator counts.
+        let (mut paused, mut last) = (0, 0);
+        for record in records(&recording) {
+            let Record::Ownership(snapshot) = record else { continue };
+            let device = &snapshot.devices[0];
+            let held: u64 = device.held.iter().map(|held| held.bytes).sum();
+            assert_eq!(held + device.rounding + device.without_tensor, device.allocated);
+            let weight = |held: &&memspy::model::OwnedStorages| &*held.owner == "embed.weight";
+            assert_eq!(device.held.iter().find(weight).unwrap().category, TensorCategory::Parameter);
+            paused += snapshot.pause.unwrap().0;
+            last = snapshot.time.0;
+        }
+        // Half of the time, and the look that the recording ended in.
+        assert!(paused < last / 2 + 1_000_000_000, "{paused} of {last}");
+
+        let peak = collapsed(recording.trace(), &["--by", "owner"]);
+        assert_eq!(total(&peak), most);
+        let of = |text: &str| peak.iter().find(|(path, _)| path == text).map(|(_, bytes)| *bytes);
+        assert_eq!(of("parameters;embed;weight"), Some(64 * 64 * 4));
+        assert_eq!(of("optimizer state;AdamW.exp_avg;blocks;0;inner;bias"), Some(64 * 4));
+        assert!(peak.iter().any(|(path, _)| path.starts_with("saved for backward;[saved by ")));
+        assert!(peak.iter().any(|(path, _)| path.starts_with("other tensors;main: kept[")));
+        let end = collapsed(recording.trace(), &["--by", "owner", "--at", "end"]);
+        assert_eq!(total(&end), least);
+
+        let svg = recording.trace().with_extension("svg");
+        let trace = recording.trace().to_str().unwrap();
+        memspy(&["flame", "--by", "owner", trace, "-o", svg.to_str().unwrap()]).ok();
+        let svg = std::fs::read_to_string(svg).unwrap();
+        for text in ["GPU memory by owner", "the process stood still for", "optimizer state"] {
+            assert!(svg.contains(text), "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
+    let mut target = sim::start("holders_truth.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &["--owners=50"]);
+    let said: serde_json::Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    let standing = said["allocated"].as_u64().unwrap();
+    // The input of a step alone is 0.8 MB.
+    let is_in_forward = |record: &Record| match record {
+        Record::Ownership(look) => {
+            let made = look.unnamed_blocks.iter().filter(|b| b.held.is_some() && b.bytes > 500_000);
+            look.devices[0].allocated > standing + 2_000_000 && made.count() >= 2
+        }
+        _ => false,
+    };
+    wait_until("a look between forward and backward", || {
+        target.say("steady 1 10");
+        target.line();
+        records(&recording).iter().any(is_in_forward)
+    });
+    recording.interrupt();
+    let peak = collapsed(recording.trace(), &["--by", "owner"]);
+    let saved = |(path, _): &&(String, u64)| {
+        path.starts_with("saved for backward;[saved by ") && path.contains("holders_truth.py:")
+    };
+    assert!(peak.iter().any(|row| saved(&row)), "{peak:?}");
+    // Makers divide what owners have, and add nothing.
+    let mut most = 0;
+    for record in records(&recording) {
+        let Record::Ownership(look) = record else { continue };
+        most = most.max(look.devices[0].allocated);
+    }
+    assert_eq!(total(&peak), most);
+}
+
+#[test]
+fn iterations_have_the_peaks_that_the_job_saw() {
+    let mut target = sim::start("holders_truth.py", &[]);
+    let mut recording = Recording::start(target.pid(), &["--owners=50", "-r", "1000"]);
+    wait_until("a look", || looks(&recording) >= 1);
+    target.say("iterate 12");
+    let truth: Vec<(u64, i64)> = serde_json::from_str(&target.line()).unwrap();
+    let before = looks(&recording);
+    wait_until("another look", || looks(&recording) > before);
+    recording.interrupt();
+    let trace = recording.trace().to_str().unwrap();
+    let done = memspy(&["iterations", "--json", trace]).ok();
+    let report: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    let rows = report["iterations"].as_array().unwrap();
+    // The counter was known before the first step.
+    let steps: Vec<u64> = rows.iter().map(|row| row["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, truth.iter().map(|(step, _)| *step).collect::<Vec<_>>());
+    let mut exact = 0;
+    for (row, (_, peak)) in rows.iter().zip(&truth) {
+        let seen = row["peak_allocated"].as_i64().unwrap();
+        if row["peak_is_exact"] == true {
+            assert_eq!(seen, *peak, "{row}");
+            exact += 1;
+        } else {
+            assert!(seen <= *peak, "{row}");
+        }
+        assert_eq!(row["steps"], 1);
+    }
+    // Those at whose end a look, or a busy machine, kept memspy from seeing more are told as at least that.
+    assert!(exact >= 6, "{exact} of 12: {rows:?}");
+    let said: serde_json::Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    let held = |row: &serde_json::Value| row["held"]["parameters"] == said["parameters"];
+    assert!(rows.iter().any(held), "{rows:?}");
+
+    let text = memspy(&["iterations", trace]).ok().out;
+    assert!(
+        text.contains("12 steps, counted by the optimizer's step counter")
+            && text.contains("optimizer state"),
+        "{text}"
+    );
+    let csv = memspy(&["iterations", "--format", "csv", trace]).ok().out;
+    assert_eq!(csv.lines().count(), 13);
+}
+
+#[test]
+fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iterations() {
+    let source = std::fs::read_to_string("tests/targets/holders_truth.py").unwrap();
+    let line =
+        1 + source.lines().position(|l| l.contains("# The line that a test looks for")).unwrap();
+    for exact in [false, true] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        let rate: &[&str] = if exact { &["--exact"] } else { &["-r", "1000"] };
+        let words = ["--iter-var", "steady:i", "--epoch-var", "epoch"];
+        let mut recording = Recording::start(target.pid(), &[rate, &words[..]].concat());
+        let begun = |record: &Record| matches!(record, Record::Counters { .. });
+        wait_until("the counters", || records(&recording).iter().any(begun));
+        target.say("steady 3 12");
+        let (made, peaks): (Vec<i64>, Vec<i64>) = serde_json::from_str(&target.line()).unwrap();
+        recording.interrupt();
+        let trace = recording.trace().to_str().unwrap();
+        let iterations = |words: &[&str]| {
+            let words = [&["iterations", "--json", trace], words].concat();
+            let report = memspy(&words).ok().out;
+            let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+            report["iterations"].as_array().unwrap().clone()
+        };
+        // The first step has no peak that is known to be its own.
+        let rows = iterations(&[]);
+        let named: Vec<(u64, u64)> = rows
+            .iter()
+            .map(|row| (row["epoch"].as_u64().unwrap(), row["step"].as_u64().unwrap()))
+            .collect();
+        let all: Vec<(u64, u64)> = (0..36).map(|n| (n / 12, n % 12)).collect();
+        // A variable that is not there is looked for now and then.
+        let first = all.iter().position(|step| *step == named[0]).unwrap();
+        assert!(first <= 3, "{first}");
+        assert_eq!(named, all[first..]);
+        let mut known = 0;
+        for (row, peak) in rows.iter().zip(&peaks[first..]) {
+            let seen = row["peak_allocated"].as_i64().unwrap();
+            match row["peak_is_exact"].as_bool().unwrap() {
+                true => assert_eq!(seen, *peak, "exact {exact}: {row}"),
+                false => assert!(seen <= *peak, "{row} of {peak}"),
+            }
+            known += usize::from(row["peak_is_exact"] == true);
+        }
+        // But for the first, whose begin was not seen, and the last, after which the variable may have stayed for a while.
+        assert!(known >= if exact { rows.len() - 2 } else { 10 }, "{known}");
+        assert!(memspy(&["iterations", trace]).ok().out.contains("loop's variable changes"));
+
+        let marker = format!("targets/holders_truth.py:{line}");
+        // An exact recording sees only the lines that allocate.
+        let marker =
+            if exact { marker.replace(&line.to_string(), &(line - 1).to_string()) } else { marker };
+        let rows = iterations(&["--marker", &marker]);
+        assert!((34..=35).contains(&rows.len()), "{} by {marker}", rows.len());
+        memspy(&["iterations", trace, "--marker", "nowhere.py:1"])
+            .refused(&["nowhere.py:1", "memspy lines"]);
+
+        // Steps after the first make the same allocations.
+        assert!(made[1..].iter().all(|n| *n == made[1]), "{made:?}");
+        let rows = iterations(&["--period"]);
+        let text = memspy(&["iterations", trace, "--period"]).ok().out;
+        assert!(text.contains(&format!("{} allocations are made", made[1])), "{made:?}: {text}");
+        // A period may be several steps: it says by what it counts.
+        let by = format!("periods, counted by the period of the allocator's counters, {}", made[1]);
+        assert!(text.contains(&by) && text.contains("may be several real steps"), "{text}");
+        assert!((32..=35).contains(&rows.len()), "{}", rows.len());
+        assert!(rows.iter().any(|row| row["peak_allocated"] == peaks[20]), "{rows:?}");
+    }
+}
+
+#[test]
+fn a_recording_without_looks_says_how_to_have_them() {
+    let target = sim::start("holders_truth.py", &[]);
+    let mut recording = Recording::start(target.pid(), &["-d", "1"]);
+    recording.wait().ok();
+    let trace = recording.trace().to_str().unwrap();
+    memspy(&["flame", "--by", "owner", trace]).refused(&["no looks at owners", "--owners"]);
+    memspy(&["iterations", trace]).refused(&["no whole training iteration", "--owners"]);
+}
+
+/// Looks fell anywhere into a step, so that most steps had no feature maps: those are there between forward and backward only.
+#[test]
+fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_known() {
+    for exact in [false, true] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        let words: &[&str] = if exact { &["--exact", "--owners=50"] } else { &["--owners=50"] };
+        let mut recording = Recording::start(target.pid(), words);
+        wait_until("a look", || looks(&recording) >= 1);
+        target.say("thirds");
+        let before = looks(&recording);
+        // Those before the shape is known do not count.
+        wait_until("looks at a job that trains", || looks(&recording) >= before + 11);
+        target.say("");
+        target.line();
+        recording.interrupt();
+        let saved = |record: Record| match record {
+            Record::Ownership(look) => {
+                let of = |held: &&memspy::model::OwnedStorages| held.category == TensorCategory::Saved;
+                Some(look.devices[0].held.iter().filter(of).map(|held| held.bytes).sum::<u64>())
+            }
+            _ => None,
+        };
+        let all: Vec<u64> = records(&recording).into_iter().filter_map(saved).collect();
+        let aimed = &all[before + 3..before + 11];
+        let most = *aimed.iter().max().unwrap();
+        let late = aimed.iter().filter(|bytes| **bytes >= most / 10 * 9).count();
+        eprintln!("exact {exact}: {late} of 8: {all:?}");
+        // One in three by chance.
+        assert!(most > 1_000_000 && late >= 6, "exact {exact}: {late} of 8: {all:?}");
+    }
+}
+
+/// With the optimizer's counter on the GPU, as that of the default optimizer of transformers' Trainer is, nothing counted steps.
+#[test]
+fn a_trainer_or_a_scheduler_counts_the_steps_of_an_optimizer_that_keeps_its_counter_on_the_gpu() {
+    for (request, counted_by, words) in [
+        ("trainer", "trainer", "global_step of transformers' TrainerState"),
+        ("scheduler", "scheduler", "each may be several real steps, or an epoch"),
+    ] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        target.say(&format!("{request} 6"));
+        assert_eq!(target.line(), "MADE");
+        let mut recording = Recording::start(target.pid(), &["--owners=50"]);
+        let counts = |record: &Record| matches!(record, Record::Step(_));
+        wait_until("a count", || records(&recording).iter().any(counts));
+        target.say("");
+        let truth: [Option<u64>; 2] = serde_json::from_str(&target.line()).unwrap();
+        let last = truth[usize::from(request == "trainer")].unwrap();
+        let is_last = |record: &Record| matches!(record, Record::Step(step) if step.step == last);
+        wait_until("the last step", || records(&recording).iter().any(is_last));
+        recording.interrupt();
+        let trace = recording.trace().to_str().unwrap();
+        let report = memspy(&["iterations", "--json", trace]).ok().out;
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["counted_by"], counted_by);
+        let rows = report["iterations"].as_array().unwrap();
+        let steps: Vec<u64> = rows.iter().map(|row| row["step"].as_u64().unwrap()).collect();
+        assert_eq!(steps, (last - 5..=last).collect::<Vec<_>>(), "{request}");
+        let text = memspy(&["iterations", trace]).ok().out;
+        assert!(text.contains("6 steps, counted by ") && text.contains(words), "{text}");
+    }
+}
+
+/// A step 7806941921280 was told of when the job ended: the memory of the optimizer's counter was another tensor's by then.
+#[test]
+fn what_lies_where_an_optimizers_counter_was_is_no_step() {
+    for exact in [false, true] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        target.say("own");
+        target.line();
+        let words: &[&str] = if exact { &["--exact", "--owners"] } else { &["--owners"] };
+        let mut recording = Recording::start(target.pid(), words);
+        let found = |record: &Record| matches!(record, Record::Ownership(_));
+        wait_until("the counter", || records(&recording).iter().any(found));
+        target.say("train 3");
+        target.line();
+        let counted = |record: &Record| matches!(record, Record::Step(step) if step.step == 4);
+        wait_until("its steps", || records(&recording).iter().any(counted));
+        target.say("reuse");
+        target.line();
+        recording.interrupt();
+        let step = |record: Record| match record {
+            Record::Step(step) => Some(step.step),
+            _ => None,
+        };
+        let steps: Vec<u64> = records(&recording).into_iter().filter_map(step).collect();
+        assert!(steps.iter().all(|step| *step <= 4), "exact {exact}: {steps:?}");
+    }
+}

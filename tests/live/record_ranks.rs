@@ -1,0 +1,204 @@
+//! `record -s`: every rank of a distributed job into a trace of its own, and these read together.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use memspy::model::{EndReason, Metric, Pool, Record};
+use memspy::trace::TraceReader;
+use serde_json::Value;
+use crate::support::memspy::{Done, command, memspy, memspy_at, run, stacks_of, total, wait_until};
+use crate::support::sim;
+use crate::support::target::Target;
+
+const TORCHRUN: [&str; 6] =
+    ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"];
+
+/// A command with two simulated cards; `with-sim` shares them with all that it starts.
+fn on_two_cards() -> Command {
+    let mut command = Command::new("scripts/with-sim");
+    command.env("SIM_CUDA_DEVICES", "2").env("SIM_CUDA_VALUES", "copy").stdin(Stdio::null());
+    command
+}
+
+/// Runs a job under torchrun under memspy.
+fn record(folder: &Path, words: &[&str], job: &[&str]) -> Done {
+    let mut command = on_two_cards();
+    command.arg(env!("CARGO_BIN_EXE_memspy")).args(["record", "-s", "-o"]);
+    command.arg(folder.join("rank-%r.bin")).args(words).arg("--");
+    command.args(TORCHRUN).arg("tests/targets/ranks.py").args(job);
+    run(&mut command)
+}
+
+fn truth(folder: &Path, rank: u32) -> Value {
+    let text = std::fs::read_to_string(folder.join(format!("rank-{rank}.json"))).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn traces(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut traces: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|e| e == "bin")).collect();
+    traces.sort();
+    traces
+}
+
+fn records(trace: &Path) -> Vec<Record> {
+    let mut records: Vec<Record> = Vec::new();
+    TraceReader::open(trace).unwrap().replay(&mut records).unwrap();
+    records
+}
+
+fn words(traces: &[PathBuf]) -> Vec<&str> {
+    traces.iter().map(|trace| trace.to_str().unwrap()).collect()
+}
+
+/// The peak of a trace by the allocator's own mark, and the rank that it says it is of.
+fn peak(trace: &Path, gpu: u32) -> (i64, Option<u32>) {
+    let (mut rank, mut peak) = (None, 0);
+    for record in records(trace) {
+        match record {
+            Record::Start(start) => rank = start.rank,
+            Record::Counters { device, counters, .. } if device.0 == gpu => {
+                peak = peak.max(counters.stat(Metric::AllocatedBytes, Pool::All).peak);
+            }
+            _ => {}
+        }
+    }
+    (peak, rank)
+}
+
+#[test]
+fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let job = ["ddp", folder.to_str().unwrap(), "--seconds", "2"];
+    record(folder, &[], &job).ok();
+    let traces = traces(folder);
+    let names: Vec<&str> =
+        traces.iter().map(|trace| trace.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["rank-0.bin", "rank-1.bin"]);
+    let mut sum = 0;
+    for (rank, trace) in (0..).zip(&traces) {
+        let truth = truth(folder, rank);
+        assert_eq!(peak(trace, rank), (truth["peak"].as_i64().unwrap(), Some(rank)), "{truth}");
+        let all = memspy(&["flame", trace.to_str().unwrap(), "-f", "collapsed", "-o", "-"]).ok();
+        sum += total(&stacks_of(&all.out));
+    }
+    // Side by side they are what each is alone.
+    let all = [&["flame", "-f", "collapsed", "-o", "-"], &words(&traces)[..]].concat();
+    let together = stacks_of(&memspy(&all).ok().out);
+    assert_eq!(total(&together), sum);
+    for rank in ["rank 0;", "rank 1;"] {
+        assert!(together.iter().any(|(stack, _)| stack.starts_with(rank)), "{together:?}");
+    }
+    let svg = folder.join("both.svg");
+    memspy(&[&["flame", "-o", svg.to_str().unwrap()], &words(&traces)[..]].concat()).ok();
+    assert!(std::fs::read_to_string(svg).unwrap().contains("GPU memory of 2 ranks"));
+    let lines = memspy(&[&["lines"], &words(&traces)[..]].concat()).ok().out;
+    assert!(lines.contains("== rank 0 ==") && lines.contains("== rank 1 =="), "{lines}");
+    let highest = memspy(&[&["lines", "--max-peak"], &words(&traces)[..]].concat()).ok().out;
+    assert!(!highest.contains("== rank"), "{highest}");
+    memspy(&[&["lines", "--json"], &words(&traces)[..]].concat()).refused(&["--max-peak"]);
+}
+
+#[test]
+fn a_rank_that_starts_later_is_found_and_recorded_exactly() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut launcher = on_two_cards();
+    launcher.args(["python", "tests/targets/ranks.py", "--launch", "fsdp"]);
+    launcher.arg(folder);
+    let mut target = Target::start(launcher);
+    let mut memspy = command(Some(target.pid()));
+    memspy.args(["record", "-s", "--exact", "-p", &target.pid().to_string(), "-o"]);
+    memspy.arg(folder.join("rank-%r.bin")).stderr(Stdio::piped());
+    let memspy = memspy.spawn().unwrap();
+    target.say("go");
+    wait_until("a look at both ranks", || {
+        let done = memspy_at(target.pid(), &["dump", "-s"]);
+        // Shards are what the distributed tensors over them are; these have no memory of their own.
+        let heads = ["== rank 0 (process ", "== rank 1 (process ", "parameters", "optimizer state"];
+        heads.iter().all(|head| done.out.contains(head)) && !done.out.contains("elsewhere")
+    });
+    std::fs::write(folder.join("seen"), "").unwrap();
+    assert!(target.wait().success());
+    let done = memspy.wait_with_output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(done.status.success(), "{said}");
+    let traces = traces(folder);
+    assert_eq!(traces.len(), 2, "{said}");
+    for (rank, trace) in (0..).zip(&traces) {
+        let truth = truth(folder, rank);
+        let Some(Record::End(end)) = records(trace).pop() else { panic!("no end") };
+        let totals = end.totals.exact.unwrap();
+        // Attached before the first one; some are made after the truth was written.
+        let made = truth["allocations"].as_u64().unwrap();
+        assert!((made..made + 100).contains(&totals.allocations), "{totals:?} of {made}");
+        assert_eq!(totals.lost, 0);
+        let peak = memspy_peak(trace, rank);
+        assert_eq!(peak, truth["peak"].as_u64().unwrap(), "{said}");
+    }
+}
+
+/// The exact peak as the flamegraph draws it.
+fn memspy_peak(trace: &Path, gpu: u32) -> u64 {
+    let gpu = gpu.to_string();
+    let words = ["flame", trace.to_str().unwrap(), "--gpu", &gpu, "-f", "collapsed", "-o", "-"];
+    total(&stacks_of(&memspy(&words).ok().out))
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_its_own_trace_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let job = ["ddp", folder.to_str().unwrap(), "--seconds", "60", "--dies", "1"];
+    let done = record(folder, &[], &job);
+    // What torchrun says, not memspy.
+    assert_eq!(done.status.code(), Some(1), "{}", done.err);
+    let traces = traces(folder);
+    assert_eq!(traces.len(), 2, "{}", done.err);
+    for trace in &traces {
+        let Some(Record::End(end)) = records(trace).pop() else { panic!("no end") };
+        assert_eq!(end.reason, EndReason::TargetExited);
+        memspy(&["lines", trace.to_str().unwrap()]).ok();
+    }
+}
+
+#[test]
+fn who_is_importing_pytorch_is_no_member_yet_and_who_uses_the_driver_alone_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |pid: u32, name: &str| {
+        let mut command = command(Some(pid));
+        command.args(["record", "-s", "-d", "0.6", "-p", &pid.to_string(), "-o"]);
+        command.arg(folder.path().join(name));
+        run(&mut command)
+    };
+    let alone = sim::start("driver_only.py", &[]);
+    record(alone.pid(), "alone-%p.bin").ok();
+    // As a launcher does, which leaves the devices to its ranks.
+    let mut importing = sim::start("driver_only.py", &["--importing"]);
+    let done = record(importing.pid(), "importing-%p.bin");
+    assert_eq!(done.status.code(), Some(1), "{}", done.err);
+    assert!(done.err.contains("nothing was recorded"), "{}", done.err);
+    importing.say("go");
+    assert_eq!(importing.line(), "HELD");
+    record(importing.pid(), "holds-%p.bin").ok();
+    assert_eq!(traces(folder.path()).len(), 2);
+}
+
+#[test]
+fn one_name_for_several_files_is_refused() {
+    let idle = Target::start(crate::support::pythons::newest_here().target("counters.py"));
+    let pid = idle.pid().to_string();
+    memspy(&["record", "-s", "-p", &pid, "-o", "one.bin"]).refused(&["%r", "one.bin"]);
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("x-%p.bin");
+    let words = ["record", "-s", "-d", "0.5", "-p", &pid, "-o", name.to_str().unwrap()];
+    let done = memspy(&words);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        done.err.contains("used CUDA") && done.err.contains("nothing was recorded"),
+        "{}",
+        done.err
+    );
+}

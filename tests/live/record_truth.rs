@@ -1,0 +1,82 @@
+//! What a recording says of known lines is what the allocator says, to the byte.
+
+use serde_json::Value;
+use crate::support::memspy::{Recording, collapsed, lines, row, total};
+use crate::support::sim;
+
+const MIB: u64 = 1 << 20;
+const PEAK: &str = "allocated_bytes.all.peak";
+
+fn bounds_hold(row: &Value, column: &str, truth: u64) {
+    let cell = &row["columns"][column];
+    let value = cell["value"].as_u64().unwrap();
+    assert!(value <= truth, "{truth} is less than {row}");
+    if let Some(upper) = cell["upper"].as_u64() {
+        assert!(truth <= upper, "{truth} is more than {row}");
+    }
+    assert!(cell["exact"] == false || value == truth, "{truth} is not {row}");
+}
+
+#[test]
+fn known_lines_have_their_known_bytes() {
+    let target = sim::start("known_lines.py", &["--pause", "30"]);
+    let known: Value = serde_json::from_str(&target.said[0]).unwrap();
+    let mut recording = Recording::start(target.pid(), &["-d", "5"]);
+    let done = recording.wait().ok();
+    let end = target.finish();
+    let measured: Value = serde_json::from_str(end.trim()).unwrap();
+    assert!(done.err.contains("the time asked for was over"), "{}", done.err);
+
+    let report = lines(recording.trace(), &["--columns", PEAK]);
+    assert_eq!(report["peak_allocated"]["bytes"], measured["max_memory_allocated"]);
+    assert_eq!(report["peak_allocated"]["seen_in_recording"], known["peak_bytes"]);
+    assert_eq!(report["warnings"], serde_json::json!([]));
+    // Weights stay, and each line adds to what the ones before it hold.
+    for (name, peak) in [("activations", 96), ("gradients", 128), ("scratch", 256)] {
+        let line = &known["lines"][name];
+        let row = row(&report, line["function"].as_str().unwrap(), line["line"].as_u64().unwrap())
+            .unwrap_or_else(|| panic!("{name} is not listed"));
+        assert_eq!(row["live_at_peak"], line["bytes"], "{name}");
+        assert_eq!(row["columns"][PEAK]["value"], peak * MIB, "{name}");
+        bounds_hold(row, PEAK, peak * MIB);
+    }
+
+    let stacks = collapsed(recording.trace(), &[]);
+    assert_eq!(total(&stacks), known["peak_bytes"].as_u64().unwrap());
+    let before: Vec<_> = stacks.iter().filter(|s| s.0 == "[before recording]").collect();
+    assert_eq!(before.len(), 1);
+    assert_eq!(before[0].1, known["floor_bytes"].as_u64().unwrap());
+    for name in ["activations", "gradients", "scratch"] {
+        let line = &known["lines"][name];
+        let file = known["file"].as_str().unwrap().rsplit('/').next().unwrap();
+        let frame = format!("{file}:{})", line["line"]);
+        let of_line: u64 = stacks.iter().filter(|s| s.0.contains(&frame)).map(|s| s.1).sum();
+        assert_eq!(of_line, line["bytes"].as_u64().unwrap(), "{name}");
+    }
+}
+
+/// The table in pytorch_memlab's README: outer 40.00K, 80.00K, 120.00K, inner 120.00K; 2.00M reserved.
+#[test]
+fn memlabs_example_gives_memlabs_table() {
+    let target = sim::start("memlab_outer_inner.py", &[]);
+    let known: Value = serde_json::from_str(&target.said[0]).unwrap();
+    let mut recording = Recording::start(target.pid(), &["-r", "1000", "-d", "5"]);
+    recording.wait().ok();
+    target.finish();
+
+    let (active, reserved) = ("active_bytes.all.peak", "reserved_bytes.all.peak");
+    let report = lines(recording.trace(), &["--columns", &format!("{active},{reserved}")]);
+    for (function, line, truth) in [
+        ("outer", "outer.linear", 40 << 10),
+        ("outer", "outer.linear2", 80 << 10),
+        ("outer", "outer.inner", 120 << 10),
+        ("inner", "inner.linear", 120 << 10),
+    ] {
+        let row = row(&report, function, known["lines"][line].as_u64().unwrap())
+            .unwrap_or_else(|| panic!("{line} is not listed"));
+        assert_eq!(row["columns"][active]["value"], truth, "{line}");
+        bounds_hold(row, active, truth);
+        assert_eq!(row["columns"][reserved]["value"], 2 * MIB, "{line}");
+        bounds_hold(row, reserved, 2 * MIB);
+    }
+}
