@@ -9,7 +9,7 @@ mod sim;
 mod target;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use memspy::model::{SnapshotConsistency, CudaIndex, Nanos};
+use memspy::model::{CudaIndex, Nanos, SnapshotConsistency};
 use memspy::target::Process;
 use memspy::torch::TorchReader;
 

@@ -53,7 +53,12 @@ fn records(pace: &Pace) -> Vec<Record> {
         let stack = stacks[(i / pace.stack_every) as usize % stacks.len()];
         let threads = threads
             .iter()
-            .map(|&thread| ThreadSample { thread, stack, gil: false, activity: ThreadActivity::Active })
+            .map(|&thread| ThreadSample {
+                thread,
+                stack,
+                gil: false,
+                activity: ThreadActivity::Active,
+            })
             .collect();
         records.push(Record::Sample(StackSample { time, threads }));
         if i % pace.counters_every == 0 {
@@ -153,7 +158,14 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
             let frame = table.frame(Frame { function, line: 100 + i });
             let stack = Some(table.stack(outer, frame));
             let source = StackSource::Own;
-            table.site(AllocationSite { thread, stack, source, truncated: false, node: None, forward: None })
+            table.site(AllocationSite {
+                thread,
+                stack,
+                source,
+                truncated: false,
+                node: None,
+                forward: None,
+            })
         })
         .collect();
     let mut profile = Profile::new();
@@ -167,7 +179,8 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
     let mut allocate = |i: u64, grown: i64| {
         allocated += grown;
         time += 1000;
-        let levels = CounterSnapshot { allocated, peak: allocated, reserved: 1 << 40, active: allocated };
+        let levels =
+            CounterSnapshot { allocated, peak: allocated, reserved: 1 << 40, active: allocated };
         let change = EventKind::Allocated {
             memory_kind: MemoryKind::Torch(CudaIndex(0)),
             address: i << 9,
@@ -186,7 +199,8 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
             at = (at * 48_271 + 11) % live;
             let again = allocate(at, 0);
             let address = at << 9;
-            let change = EventKind::Freed { memory_kind: AddressSpace::Torch, address, in_backward: false };
+            let change =
+                EventKind::Freed { memory_kind: AddressSpace::Torch, address, in_backward: false };
             events.extend([Event { change, site: None, ..again }, again]);
         }
         batches.push(Record::Events(EventBatch { events }));

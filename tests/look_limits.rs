@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use memspy::model::LookLimit;
 use memspy::sampler::{
-    OwnerError, OwnerReading, LookOptions, StopPolicy, TargetReaders, attach, read_owners,
+    LookOptions, OwnerError, OwnerReading, StopPolicy, TargetReaders, attach, read_owners,
 };
 use memspy::target::{Addr, Memory, MemoryError, PageCache, Process, StoppedProcess};
 use serde_json::Value;
@@ -180,7 +180,11 @@ fn a_list_of_a_wild_size_takes_neither_time_nor_memory() {
         let mut readers = readers(&target);
         let (look, grown) = growth(|| read_owners(&mut readers, options));
         let map = look.unwrap().snapshot;
-        assert!(map.unreadable > 0 && map.incomplete.is_none(), "{stop_policy:?}: {}", map.unreadable);
+        assert!(
+            map.unreadable > 0 && map.incomplete.is_none(),
+            "{stop_policy:?}: {}",
+            map.unreadable
+        );
         assert!(grown < 192 << 20, "{stop_policy:?}: {} MiB", grown >> 20);
     }
 }

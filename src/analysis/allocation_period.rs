@@ -8,7 +8,9 @@ use std::io;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{MemoryKind, EventKind, CudaIndex, Metric, Nanos, Pool, Record, RecordSink, TrainingStep};
+use crate::model::{
+    CudaIndex, EventKind, MemoryKind, Metric, Nanos, Pool, Record, RecordSink, TrainingStep,
+};
 
 /// Looks kept of all devices: the first so many.
 const MAX_READINGS: usize = 1 << 20;
@@ -64,10 +66,11 @@ impl PeriodFinder {
     pub fn period(&self) -> Option<AllocationPeriod> {
         let by_event = self.events.iter().map(|(device, (_, looks))| (*device, looks, true));
         let by_counter = self.counters.iter().map(|(device, looks)| (*device, looks, false));
-        let length = |looks: &CounterReadings| match (looks.first_key_value(), looks.last_key_value()) {
-            (Some((first, _)), Some((last, _))) => last - first,
-            _ => 0,
-        };
+        let length =
+            |looks: &CounterReadings| match (looks.first_key_value(), looks.last_key_value()) {
+                (Some((first, _)), Some((last, _))) => last - first,
+                _ => 0,
+            };
         let (device, looks, by_event) = by_event
             .chain(by_counter)
             .max_by_key(|(_, looks, by_event)| (*by_event, length(looks)))?;
@@ -139,8 +142,11 @@ impl RecordSink for PeriodFinder {
             }
             Record::Events(batch) => {
                 for event in &batch.events {
-                    if let EventKind::Allocated { memory_kind: MemoryKind::Torch(device), levels, .. } =
-                        event.change
+                    if let EventKind::Allocated {
+                        memory_kind: MemoryKind::Torch(device),
+                        levels,
+                        ..
+                    } = event.change
                     {
                         let (made, looks) = self.events.entry(device).or_default();
                         *made += 1;

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::block_attribution::{BlockAttribution, AllocationOrigin};
+use super::block_attribution::{AllocationOrigin, BlockAttribution};
 use super::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::model::Pool;
 
@@ -97,7 +97,12 @@ pub(crate) fn attribute_allocations(
 }
 
 /// Rule 4: how much of the `total` bytes born falls to each interval.
-fn allocation_shares(intervals: &[CounterInterval], pool: Pool, lived_on: i64, total: i64) -> Vec<i64> {
+fn allocation_shares(
+    intervals: &[CounterInterval],
+    pool: Pool,
+    lived_on: i64,
+    total: i64,
+) -> Vec<i64> {
     let mut shares = vec![0; intervals.len()];
     let mut low = lived_on.saturating_add(total);
     for (share, interval) in shares.iter_mut().zip(intervals).rev() {
@@ -154,7 +159,11 @@ fn choose(
 }
 
 /// Rule 6: from intervals to stacks.
-fn spread(intervals: &[CounterInterval], chosen: &[(usize, i64)], between: &SnapshotInterval<'_>) -> BlockAttribution {
+fn spread(
+    intervals: &[CounterInterval],
+    chosen: &[(usize, i64)],
+    between: &SnapshotInterval<'_>,
+) -> BlockAttribution {
     let mut sums: FxHashMap<AllocationOrigin, u128> = FxHashMap::default();
     let (mut from, mut to) = (u64::MAX, 0);
     for &(i, weight) in chosen {

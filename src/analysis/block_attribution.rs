@@ -29,7 +29,11 @@ pub(crate) struct BlockAttribution {
 impl BlockAttribution {
     /// Everything to the time before the recording.
     pub(crate) fn before() -> Arc<BlockAttribution> {
-        Arc::new(BlockAttribution { shares: vec![(AllocationOrigin::Before, 1)], span: None, allocated_at: 0 })
+        Arc::new(BlockAttribution {
+            shares: vec![(AllocationOrigin::Before, 1)],
+            span: None,
+            allocated_at: 0,
+        })
     }
 
     /// Calls `take` with the whole bytes each origin gets; their sum is `bytes`.

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::attribution::{SnapshotInterval, BlockGroup, attribute_allocations, hidden_frees};
-use super::block_attribution::{BlockAttribution, AllocationOrigin};
-use super::high_water::HighWater;
+use super::attribution::{BlockGroup, SnapshotInterval, attribute_allocations, hidden_frees};
+use super::block_attribution::{AllocationOrigin, BlockAttribution};
 use super::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
+use super::high_water::HighWater;
 use super::line_bounds::CounterBracket;
 use super::timeline::{Timeline, TimelinePoint};
 use crate::model::{
-    AllocatorCounters, AllocatorSnapshot, BlockState, SnapshotConsistency, KeyframeBlock, Nanos, Pool,
+    AllocatorCounters, AllocatorSnapshot, BlockState, KeyframeBlock, Nanos, Pool,
+    SnapshotConsistency,
 };
 
 /// Which moment of a recording.
@@ -194,14 +195,23 @@ impl DeviceProfile {
 
     /// Takes a map: finds births, charges them, keeps the moment if it is the highest. `seen_last`
     /// is who was seen at the tick of the map.
-    pub(crate) fn on_snapshot(&mut self, mut snapshot: SnapshotBlocks, tick: Nanos, seen_last: &[(AllocationOrigin, u64)]) {
+    pub(crate) fn on_snapshot(
+        &mut self,
+        mut snapshot: SnapshotBlocks,
+        tick: Nanos,
+        seen_last: &[(AllocationOrigin, u64)],
+    ) {
         match snapshot.consistency {
             SnapshotConsistency::Consistent => self.snapshots_consistent += 1,
             SnapshotConsistency::Degraded { .. } => self.snapshots_degraded += 1,
         }
         if std::mem::take(&mut self.map_interrupted) {
             // Which of its blocks were born since the one before is not known, nor who made them.
-            let lost = Arc::new(BlockAttribution { shares: vec![(AllocationOrigin::NoStack, 1)], span: None, allocated_at: 0 });
+            let lost = Arc::new(BlockAttribution {
+                shares: vec![(AllocationOrigin::NoStack, 1)],
+                span: None,
+                allocated_at: 0,
+            });
             self.find_living(&mut snapshot.blocks);
             for block in snapshot.blocks.values_mut() {
                 block.attribution.get_or_insert_with(|| lost.clone());
@@ -259,8 +269,12 @@ impl DeviceProfile {
     }
 
     /// The blocks of the last map with whom they are charged to.
-    pub(crate) fn live_blocks(&self) -> impl Iterator<Item = (u64, BlockGroup, Option<&Arc<BlockAttribution>>)> + '_ {
-        self.living.iter().map(|(&address, block)| (address, block.kind, block.attribution.as_ref()))
+    pub(crate) fn live_blocks(
+        &self,
+    ) -> impl Iterator<Item = (u64, BlockGroup, Option<&Arc<BlockAttribution>>)> + '_ {
+        self.living
+            .iter()
+            .map(|(&address, block)| (address, block.kind, block.attribution.as_ref()))
     }
 
     /// Goes on from the map that an earlier part of the recording read last, at `mapped`.
@@ -334,8 +348,12 @@ impl DeviceProfile {
             return;
         }
         self.book_rest(in_blocks, tick, snapshot.time, seen_last);
-        let between =
-            SnapshotInterval { survived: lived_on, from: self.last_snapshot.map_or(0, |t| t.0), to: snapshot.time.0, seen_last };
+        let between = SnapshotInterval {
+            survived: lived_on,
+            from: self.last_snapshot.map_or(0, |t| t.0),
+            to: snapshot.time.0,
+            seen_last,
+        };
         let charges = attribute_allocations(&self.ledger, &born, &between);
         for block in snapshot.blocks.values_mut() {
             if block.attribution.is_none() {
@@ -373,7 +391,13 @@ impl DeviceProfile {
     }
 
     /// Adds what the map shows beyond the counters of its tick: allocated after they were read.
-    fn book_rest(&mut self, in_blocks: PerPool, tick: Nanos, time: Nanos, seen: &[(AllocationOrigin, u64)]) {
+    fn book_rest(
+        &mut self,
+        in_blocks: PerPool,
+        tick: Nanos,
+        time: Nanos,
+        seen: &[(AllocationOrigin, u64)],
+    ) {
         let Some((_, counters)) = &self.counters else {
             return;
         };
@@ -402,7 +426,8 @@ impl DeviceProfile {
         let in_blocks = snapshot.blocks.values().map(|b| b.kind.size).sum();
         let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
         let mut before_recording = 0;
-        let mut blocks: Vec<(u64, Arc<BlockAttribution>)> = Vec::with_capacity(snapshot.blocks.len());
+        let mut blocks: Vec<(u64, Arc<BlockAttribution>)> =
+            Vec::with_capacity(snapshot.blocks.len());
         for block in snapshot.blocks.values() {
             let charge = block.attribution.as_ref().unwrap_or(&before).clone();
             if charge.allocated_at == 0 {
@@ -412,7 +437,9 @@ impl DeviceProfile {
         }
         let allocated = match snapshot.consistency {
             SnapshotConsistency::Consistent => in_blocks,
-            SnapshotConsistency::Degraded { allocated_counter, .. } => allocated_counter.max(in_blocks),
+            SnapshotConsistency::Degraded { allocated_counter, .. } => {
+                allocated_counter.max(in_blocks)
+            }
         };
         let snapshot = Arc::new(AttributedSnapshot {
             time: snapshot.time,

@@ -24,7 +24,12 @@ pub struct DeviceBreakdown {
 impl DeviceBreakdown {
     /// Those of process `pid`, which `device` was looked at for; `listed` are the processes on it. `paused`:
     /// memspy has moved its memory to the host.
-    pub fn new(device: &DeviceSnapshot, listed: &DeviceProcesses, pid: u32, paused: bool) -> DeviceBreakdown {
+    pub fn new(
+        device: &DeviceSnapshot,
+        listed: &DeviceProcesses,
+        pid: u32,
+        paused: bool,
+    ) -> DeviceBreakdown {
         let outside = match device.outside {
             OutsideTorch::Bytes(bytes) => Some(bytes),
             OutsideTorch::Unknown(_) => None,
@@ -142,7 +147,8 @@ mod tests {
         let nothing = (shares.outside, shares.others, shares.other_processes, shares.unlisted);
         assert_eq!(nothing, (None, None, None, None));
         assert_eq!(shares.torch, Some(300));
-        let shares = DeviceBreakdown::new(&device(OutsideTorch::Bytes(1)), &Err("no".into()), 7, false);
+        let shares =
+            DeviceBreakdown::new(&device(OutsideTorch::Bytes(1)), &Err("no".into()), 7, false);
         assert_eq!((shares.others, shares.unlisted), (None, None));
     }
 }

@@ -1,6 +1,6 @@
 //! The figures of lines from exact events: levels by the events of each thread, sums by the sites that allocated.
 
-use super::exact::{ExactProfile, BlockStatistics, level_index};
+use super::exact::{BlockStatistics, ExactProfile, level_index};
 use super::lines::{LineStats, NodeStat};
 use super::profile::Profile;
 use crate::model::{CudaIndex, Metric, Pool, StackId, StatField, StatKey};
@@ -19,8 +19,12 @@ impl Profile {
             .chain(columns.iter().copied())
             .map(|key| StatKey { metric: ExactProfile::of_blocks(key), ..key })
             .collect();
-        let none =
-            LineStats { stats: vec![NodeStat::NONE; wanted.len()], live: 0, live_self: 0, samples: 0 };
+        let none = LineStats {
+            stats: vec![NodeStat::NONE; wanted.len()],
+            live: 0,
+            live_self: 0,
+            samples: 0,
+        };
         let mut nodes = vec![none; self.known_stacks() as usize];
         for (node, reached) in nodes.iter_mut().zip(exact.line_levels(device)) {
             for (stat, key) in node.stats.iter_mut().zip(&wanted) {

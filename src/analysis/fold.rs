@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::block_attribution::AllocationOrigin;
-use super::device::{Moment, AttributedSnapshot};
+use super::device::{AttributedSnapshot, Moment};
 use super::exact::{ExactProfile, MemoryGroup};
 use super::profile::Profile;
 use crate::model::{CudaIndex, Frame, SiteId, StackId, ThreadId};
@@ -176,7 +176,9 @@ impl Profile {
     }
 
     /// Bytes by origin at a moment.
-    pub(crate) fn bytes_by_origin(snapshot: &AttributedSnapshot) -> FxHashMap<AllocationOrigin, u64> {
+    pub(crate) fn bytes_by_origin(
+        snapshot: &AttributedSnapshot,
+    ) -> FxHashMap<AllocationOrigin, u64> {
         let mut by_origin: FxHashMap<AllocationOrigin, u64> = FxHashMap::default();
         for (size, charge) in &snapshot.blocks {
             charge.split(*size, |origin, bytes| {
@@ -203,7 +205,8 @@ impl Profile {
         if !self.has_gpu(device) {
             return Err(self.no_gpu(device));
         }
-        let snapshot = self.snapshot(device, moment).ok_or(FoldError::NoSnapshot { device })?.clone();
+        let snapshot =
+            self.snapshot(device, moment).ok_or(FoldError::NoSnapshot { device })?.clone();
         let mut merged: FxHashMap<FoldKey, u64> = FxHashMap::default();
         for (origin, bytes) in Profile::bytes_by_origin(&snapshot) {
             let key = match origin {

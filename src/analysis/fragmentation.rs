@@ -106,7 +106,7 @@ impl Fragmentation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Block, SnapshotConsistency, CudaIndex, Nanos};
+    use crate::model::{Block, CudaIndex, Nanos, SnapshotConsistency};
 
     fn segment(address: u64, pool: PoolId, expandable: bool, blocks: &[(u64, bool)]) -> Segment {
         let mut at = address;

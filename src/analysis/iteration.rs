@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::{TensorCategory, CudaIndex, Nanos};
+use crate::model::{CudaIndex, Nanos, TensorCategory};
 
 /// One device in one iteration, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{MemoryKind, EventKind, CudaIndex, Event, ExactSettings, AddressSpace, StackSource, StackTable};
+use crate::model::{
+    AddressSpace, CudaIndex, Event, EventKind, ExactSettings, MemoryKind, StackSource, StackTable,
+};
 
 /// Blocks of one iteration on one device; of more nothing is told.
 const MAX_BLOCKS: usize = 1 << 20;
@@ -55,7 +57,9 @@ impl BackwardBlocks {
         }
         self.events += 1;
         match event.change {
-            EventKind::Allocated { memory_kind: MemoryKind::Torch(device), address, size, .. } => {
+            EventKind::Allocated {
+                memory_kind: MemoryKind::Torch(device), address, size, ..
+            } => {
                 self.live.remove(&address);
                 let site = event.site.and_then(|site| stacks.get_site(site));
                 let in_node = |source| source == StackSource::Backward;
@@ -64,7 +68,11 @@ impl BackwardBlocks {
                     if blocks.len() < MAX_BLOCKS {
                         self.live.insert(address, (device, blocks.len()));
                     }
-                    blocks.push(BackwardBlock { bytes: size, allocated_at: self.events, freed_at: None });
+                    blocks.push(BackwardBlock {
+                        bytes: size,
+                        allocated_at: self.events,
+                        freed_at: None,
+                    });
                     blocks.truncate(MAX_BLOCKS + 1);
                 }
             }
@@ -118,7 +126,7 @@ impl BackwardBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Nanos, AllocationSite, SiteId, Thread};
+    use crate::model::{AllocationSite, Nanos, SiteId, Thread};
 
     /// Sites: 0 outside of a node, 1 in one.
     fn table() -> StackTable {
@@ -127,7 +135,14 @@ mod tests {
         for node in [None, Some("AddBackward0")] {
             let (stack, source) = (None, StackSource::NoPython);
             let node = node.map(Into::into);
-            table.site(AllocationSite { thread, stack, source, truncated: false, node, forward: None });
+            table.site(AllocationSite {
+                thread,
+                stack,
+                source,
+                truncated: false,
+                node,
+                forward: None,
+            });
         }
         table
     }

@@ -2,11 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
-use super::iterations::TAKEN_TOGETHER;
 use super::allocation_period::AllocationPeriod;
+use super::iterations::TAKEN_TOGETHER;
 use crate::model::{
-    AllocatorCounters, MemoryKind, EventKind, CudaIndex, Event, Metric, Nanos, Pool, StackSample, StackId,
-    StackTable, TrainingStep, ThreadId,
+    AllocatorCounters, CudaIndex, Event, EventKind, MemoryKind, Metric, Nanos, Pool, StackId,
+    StackSample, StackTable, ThreadId, TrainingStep,
 };
 
 /// A line of the program.
@@ -90,7 +90,8 @@ impl RunningClock {
         event: &Event,
         stacks: &StackTable,
     ) -> Option<(TrainingStep, Nanos)> {
-        let EventKind::Allocated { memory_kind: MemoryKind::Torch(device), .. } = event.change else {
+        let EventKind::Allocated { memory_kind: MemoryKind::Torch(device), .. } = event.change
+        else {
             return None;
         };
         if let IterationClock::Period(period) = self.clock {

@@ -168,7 +168,8 @@ mod tests {
     fn between_two_events_all_peaks_are_exact() {
         for frees_seen in [true, false] {
             let mut open = OpenLevels::default();
-            let allocated = |level| CounterSnapshot { allocated: level, ..CounterSnapshot::default() };
+            let allocated =
+                |level| CounterSnapshot { allocated: level, ..CounterSnapshot::default() };
             let mut time = 0;
             let mut allocate = |open: &mut OpenLevels, level| {
                 time += 1;
@@ -198,7 +199,10 @@ mod tests {
     fn with_every_allocation_seen_the_peak_is_exact() {
         let mut open = OpenLevels::default();
         for (time, allocated) in [(1, 10), (2, 30), (3, 20)] {
-            open.allocated(Nanos(time), CounterSnapshot { allocated, ..CounterSnapshot::default() });
+            open.allocated(
+                Nanos(time),
+                CounterSnapshot { allocated, ..CounterSnapshot::default() },
+            );
         }
         assert_eq!(peak(open.end(Nanos(4), Nanos(4))), (30, true));
     }

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
-use super::iteration::{OwnedInIteration, Iteration, IterationEnd, IterationLevels};
+use super::iteration::{Iteration, IterationEnd, IterationLevels, OwnedInIteration};
 use super::iteration_backward::BackwardBlocks;
 use super::iteration_peak::OpenLevels;
 use crate::model::{
-    AllocatorCounters, TensorCategory, CudaIndex, Event, ExactSettings, OwnershipBreakdown, CounterSnapshot, Metric, Nanos,
-    Pool, StackTable, TrainingStep, StepSource,
+    AllocatorCounters, CounterSnapshot, CudaIndex, Event, ExactSettings, Metric, Nanos,
+    OwnershipBreakdown, Pool, StackTable, StepSource, TensorCategory, TrainingStep,
 };
 
 /// Iterations kept; those after are left out, and counted.
@@ -82,8 +82,9 @@ impl IterationBuilder {
         if step.is_over {
             return self.take_over(step, from);
         }
-        let is_last =
-            |last: TrainingStep| (last.clock, last.step, last.epoch) == (step.clock, step.step, step.epoch);
+        let is_last = |last: TrainingStep| {
+            (last.clock, last.step, last.epoch) == (step.clock, step.step, step.epoch)
+        };
         if !self.is_over && self.last.is_some_and(is_last) {
             return;
         }
@@ -147,7 +148,11 @@ impl IterationBuilder {
     }
 
     /// What the levels were in the iteration that `step` ends.
-    fn end_levels(&mut self, step: &TrainingStep, from: Nanos) -> BTreeMap<CudaIndex, IterationLevels> {
+    fn end_levels(
+        &mut self,
+        step: &TrainingStep,
+        from: Nanos,
+    ) -> BTreeMap<CudaIndex, IterationLevels> {
         let is_vague = step.uncertainty.is_some_and(|within| within.0 > SETTLED_AFTER);
         let in_backward = &self.in_backward;
         let end = |(device, open): (&CudaIndex, &mut OpenLevels)| {
@@ -300,7 +305,12 @@ impl IterationBuilder {
     }
 
     /// The levels after an allocation: nothing higher comes unseen.
-    pub(crate) fn on_counter_snapshot(&mut self, time: Nanos, device: CudaIndex, now: CounterSnapshot) {
+    pub(crate) fn on_counter_snapshot(
+        &mut self,
+        time: Nanos,
+        device: CudaIndex,
+        now: CounterSnapshot,
+    ) {
         let open = self.open.entry(device).or_default();
         open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
         open.allocated(time, now);

@@ -113,7 +113,8 @@ impl LineTable {
                     };
                     let untold = exact.and_then(|exact| exact.untold(self.device, *key));
                     let is_exact = !self.estimated;
-                    let zero = BoundedValue { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
+                    let zero =
+                        BoundedValue { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
                     let (value, untold) = match nothing && untold.is_none() {
                         true => (zero, None),
                         false => (UNKNOWN, untold.or(Some(UnknownReason::NotSeen))),
@@ -201,7 +202,8 @@ impl NodeStat {
     }
 
     fn bounded(&self, field: StatField, sure: SumAccuracy) -> BoundedValue {
-        let sum = |value| BoundedValue { value, exact: sure.exact, upper: sure.exact.then_some(value) };
+        let sum =
+            |value| BoundedValue { value, exact: sure.exact, upper: sure.exact.then_some(value) };
         match field {
             StatField::Peak => sure.between(self.lower, self.upper),
             StatField::Current if sure.events => {
@@ -406,7 +408,12 @@ impl Profile {
                     })
                 })
                 .collect();
-            nodes.push(LineStats { stats, live: 0, live_self: 0, samples: self.samples_of_stack(i) });
+            nodes.push(LineStats {
+                stats,
+                live: 0,
+                live_self: 0,
+                samples: self.samples_of_stack(i),
+            });
         }
         if let Some(snapshot) = self.snapshot(device, Moment::Peak) {
             for (origin, bytes) in Profile::bytes_by_origin(snapshot) {

@@ -7,16 +7,16 @@ use rustc_hash::FxHashMap;
 
 use super::device::Moment;
 use super::exact::MemoryGroup;
-use super::fold::{FoldError, FoldOptions, FoldedProfile, StackLabel, PseudoFrame};
+use super::fold::{FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel};
 use super::line_bounds::BoundsByStack;
 use super::lines::BoundedValue;
-use super::process_snapshot::{KnownDevice, DeviceSnapshot};
+use super::process_snapshot::{DeviceSnapshot, KnownDevice};
 use super::profile::Profile;
-use super::usage_history::{PeakUsage, UsageHistory};
 use super::sample_window::ThreadChoice;
+use super::usage_history::{PeakUsage, UsageHistory};
 use crate::model::{
-    MemoryKind, EventKind, SnapshotConsistency, CudaIndex, GpuDevice, Frame, FunctionId, MissReason, Nanos, ReaderKind,
-    Record, RecordSink,
+    CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
+    Record, RecordSink, SnapshotConsistency,
 };
 
 /// What a profile may take of memory before it has to begin anew, in bytes. A training job stays below a tenth of it; a
@@ -354,13 +354,16 @@ impl LiveProfile {
 /// its own stack. A stack without any is what it is called itself.
 fn places(path: &[StackLabel]) -> Vec<StackLabel> {
     let mut places: Vec<StackLabel> = Vec::with_capacity(path.len());
-    for label in path.iter().take_while(|label| **label != StackLabel::Pseudo(PseudoFrame::BackwardOf)) {
+    for label in
+        path.iter().take_while(|label| **label != StackLabel::Pseudo(PseudoFrame::BackwardOf))
+    {
         if matches!(label, StackLabel::Frame(_)) && !places.contains(label) {
             places.push(*label);
         }
     }
     if places.is_empty() {
-        places.push(path.first().copied().unwrap_or(StackLabel::Pseudo(PseudoFrame::NoPythonStack)));
+        places
+            .push(path.first().copied().unwrap_or(StackLabel::Pseudo(PseudoFrame::NoPythonStack)));
     }
     places
 }
@@ -379,7 +382,9 @@ impl RecordSink for LiveProfile {
             }
             Record::Events(batch) => {
                 for event in &batch.events {
-                    if let EventKind::Allocated { memory_kind: MemoryKind::Torch(gpu), levels, .. } = event.change
+                    if let EventKind::Allocated {
+                        memory_kind: MemoryKind::Torch(gpu), levels, ..
+                    } = event.change
                         && let Some(levels) = levels
                     {
                         let level =

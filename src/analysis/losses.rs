@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{MissedObservation, MissReason, ReaderKind};
+use crate::model::{MissReason, MissedObservation, ReaderKind};
 
 /// The most different texts of failures kept apart.
 const REASONS: usize = 64;
@@ -65,7 +65,8 @@ impl LossCounts {
     /// Every kind of loss, ordered by reader within each reason.
     pub fn all(&self) -> Vec<Loss> {
         let simple = |snapshot: &BTreeMap<ReaderKind, u64>, why: MissReason| {
-            snapshot.iter()
+            snapshot
+                .iter()
                 .map(|(&reader, &count)| Loss { reader, why: why.clone(), count })
                 .collect::<Vec<_>>()
         };

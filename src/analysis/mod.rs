@@ -5,71 +5,78 @@
 //! Never knows a clock, a file or a process, and never holds memory per sample.
 //! Start reading at [`Profile`]; the rule that charges bytes to stacks is told at the top of `births.rs`.
 
-mod autograd;
+mod allocation_period;
 mod attribution;
-mod storage_changes;
+mod autograd;
+mod autograd_outputs;
 mod block_attribution;
+mod counter_intervals;
 mod device;
+mod device_breakdown;
 mod exact;
 mod exact_lines;
 mod fold;
 mod fragmentation;
 mod high_water;
-mod ownership;
 mod iteration;
 mod iteration_backward;
 mod iteration_clock;
 mod iteration_level;
 mod iteration_peak;
 mod iterations;
-mod counter_intervals;
 mod line_bounds;
 mod lines;
 mod live_profile;
-mod process_snapshot;
 mod losses;
 mod modelsize;
-mod allocation_period;
+mod oom_message;
+mod oom_report;
+mod ownership;
+mod process_snapshot;
 mod profile;
 mod rank_lines;
-mod usage_history;
-mod autograd_outputs;
-mod saved_tensors;
-mod device_breakdown;
-mod statements;
-mod totals;
 mod sample_window;
+mod saved_tensors;
+mod statements;
+mod storage_changes;
 mod timeline;
+mod totals;
 mod trigger;
 mod trumpy;
-mod oom_report;
-mod oom_message;
+mod usage_history;
 
-pub use storage_changes::{StorageChange, changes};
-pub use device::{Moment, AttributedSnapshot};
-pub use exact::{CounterAgreement, ByteBalance, ExactProfile, MemoryGroup, RefusalTotals, UnknownReason};
-pub use fold::{FoldError, FoldOptions, FoldedProfile, FoldedStack, StackLabel, PseudoFrame, TimeResolution};
+pub use allocation_period::{AllocationPeriod, PeriodFinder};
+pub use autograd_outputs::results;
+pub use device::{AttributedSnapshot, Moment};
+pub use device_breakdown::DeviceBreakdown;
+pub use exact::{
+    ByteBalance, CounterAgreement, ExactProfile, MemoryGroup, RefusalTotals, UnknownReason,
+};
+pub use fold::{
+    FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel, TimeResolution,
+};
 pub use fragmentation::{Fragmentation, SegmentSum, SizeClass};
 pub use high_water::{HighWater, PeakTime};
-pub use ownership::{OwnerPart, OwnerStacks};
-pub use iteration::{OwnedInIteration, Iteration, IterationEnd, IterationLevels, ParameterBytes};
+pub use iteration::{Iteration, IterationEnd, IterationLevels, OwnedInIteration, ParameterBytes};
 pub use iteration_clock::{IterationClock, MarkerLine};
 pub use lines::{BoundedValue, LineCell, LineError, LineFunction, LineRow, LineTable};
-pub use live_profile::{IsLibrary, LiveProfile, LiveCounts, LiveLine, LiveRows, LiveStack};
-pub use process_snapshot::{ProcessSnapshot, DeviceSnapshot, ThreadSnapshot, OutsideTorch};
+pub use live_profile::{IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack};
 pub use losses::{Loss, LossCounts};
 pub use modelsize::{ModelSize, model_sizes};
-pub use allocation_period::{AllocationPeriod, PeriodFinder};
+pub use oom_message::requested_bytes;
+pub use oom_report::{
+    AllocatorCache, FreeClass, OomDevice, OomReport, OomReportBuilder, RefusedAllocation,
+    ThreadAtOom,
+};
+pub use ownership::{OwnerPart, OwnerStacks};
+pub use process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 pub use profile::{Profile, UsagePeak};
 pub use rank_lines::{RankFunction, RankRow, RankTable, RankValues};
-pub use usage_history::{PeakUsage, UsageHistory};
-pub use autograd_outputs::results;
-pub use saved_tensors::{NodeClass, SavedSummary, saved};
-pub use device_breakdown::DeviceBreakdown;
-pub use totals::TotalsCounter;
 pub use sample_window::ThreadChoice;
+pub use saved_tensors::{NodeClass, SavedSummary, saved};
+pub use storage_changes::{StorageChange, changes};
 pub use timeline::{Timeline, TimelinePoint};
-pub use trigger::{TriggerCondition, UnknownCondition, TriggerWatch};
+pub use totals::TotalsCounter;
+pub use trigger::{TriggerCondition, TriggerWatch, UnknownCondition};
 pub use trumpy::{BackwardMemory, LossMemory, losses, memory_for_backward};
-pub use oom_report::{RefusedAllocation, AllocatorCache, FreeClass, ThreadAtOom, OomReport, OomDevice, OomReportBuilder};
-pub use oom_message::requested_bytes;
+pub use usage_history::{PeakUsage, UsageHistory};

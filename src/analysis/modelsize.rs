@@ -7,7 +7,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::{GraphNode, OwnershipSnapshot, Model, ModelModule, SavedIn};
+use crate::model::{GraphNode, Model, ModelModule, OwnershipSnapshot, SavedIn};
 
 /// What the tool says of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +99,8 @@ pub fn model_sizes(snapshot: &OwnershipSnapshot) -> Vec<ModelSize> {
     let of_model = |(index, model): (usize, &Model)| {
         let own: FxHashSet<u64> =
             model.modules.iter().flat_map(|module| module.parameters.iter().copied()).collect();
-        let rows = snapshot.tensors.iter().filter(|row| row.object.is_some_and(|at| own.contains(&at)));
+        let rows =
+            snapshot.tensors.iter().filter(|row| row.object.is_some_and(|at| own.contains(&at)));
         let elements = rows.map(|row| row.tensor.numel.unwrap_or(0).max(0) as u64);
         ModelSize {
             model: index,
@@ -141,7 +142,8 @@ impl Graph<'_> {
                 users.entry(*next).or_default().push(index);
             }
         }
-        let leaves = snapshot.nodes.iter().filter_map(|node| Some((node.variable?, node.at))).collect();
+        let leaves =
+            snapshot.nodes.iter().filter_map(|node| Some((node.variable?, node.at))).collect();
         let impl_of =
             snapshot.tensors.iter().filter_map(|row| Some((row.object?, row.tensor.at))).collect();
         let of_modules: FxHashSet<u64> = snapshot
@@ -246,7 +248,8 @@ impl Graph<'_> {
     fn only_pool(&self, class: &str) -> Option<u64> {
         let (_, kinds) = POOLS.iter().find(|(known, _)| *known == class)?;
         let modules = self.snapshot.models.iter().flat_map(|model| &model.modules);
-        let mut nodes = self.snapshot.nodes.iter().filter(|node| kinds.contains(&without_number(node)));
+        let mut nodes =
+            self.snapshot.nodes.iter().filter(|node| kinds.contains(&without_number(node)));
         let (node, None) = (nodes.next()?, nodes.next()) else { return None };
         let is_only = modules.filter(|module| &*module.class == class).count() == 1;
         node.outputs.first().copied().flatten().filter(|_| is_only)

@@ -9,9 +9,9 @@ use super::fragmentation::Fragmentation;
 use super::profile::Profile;
 use super::trigger::{OUT_OF_MEMORY, TriggerWatch};
 use crate::model::{
-    ThreadActivity, AllocatorCounters, MemoryKind, AllocatorSnapshot, BlockState, EventKind, SnapshotConsistency, CudaIndex,
-    DeviceUsage, Event, EventBatch, OwnershipBreakdown, Nanos, Record, RecordSink, StackSample, SiteId, StackId,
-    ThreadId, OomException, TriggerFired,
+    AllocatorCounters, AllocatorSnapshot, BlockState, CudaIndex, DeviceUsage, Event, EventBatch,
+    EventKind, MemoryKind, Nanos, OomException, OwnershipBreakdown, Record, RecordSink, SiteId,
+    SnapshotConsistency, StackId, StackSample, ThreadActivity, ThreadId, TriggerFired,
 };
 
 /// Upper ends of the classes of free blocks, in bytes.
@@ -192,7 +192,12 @@ impl OomReportBuilder {
             || trigger.as_ref().is_some_and(|trigger| trigger.condition == "oom");
         OomReport {
             devices,
-            oom_exception: self.oom_exception.iter().filter(|oom_exception| near(oom_exception.time)).cloned().collect(),
+            oom_exception: self
+                .oom_exception
+                .iter()
+                .filter(|oom_exception| near(oom_exception.time))
+                .cloned()
+                .collect(),
             stood: self.threads(time),
             owners: self.owners.clone(),
             refused,
@@ -233,7 +238,8 @@ impl OomReportBuilder {
                 if is_idle && !is_main {
                     continue;
                 }
-                let same = |s: &&mut ThreadAtOom| s.thread == entry.thread && s.stack == entry.stack;
+                let same =
+                    |s: &&mut ThreadAtOom| s.thread == entry.thread && s.stack == entry.stack;
                 if stood.iter_mut().find(same).is_none() {
                     let (thread, stack) = (entry.thread, entry.stack);
                     stood.push(ThreadAtOom { time: sample.time, thread, stack });
@@ -245,7 +251,8 @@ impl OomReportBuilder {
 
     /// Takes events one refusal at a time, so that what lived at each is known.
     fn on_events(&mut self, events: &[Event]) -> io::Result<()> {
-        let is_refused = |e: &Event| matches!(e.change, EventKind::Failed { code: OUT_OF_MEMORY, .. });
+        let is_refused =
+            |e: &Event| matches!(e.change, EventKind::Failed { code: OUT_OF_MEMORY, .. });
         for part in events.split_inclusive(is_refused) {
             self.profile.record(&Record::Events(EventBatch { events: part.to_vec() }))?;
             let Some(last) = part.last().filter(|event| is_refused(event)) else { continue };
@@ -278,7 +285,12 @@ impl OomReportBuilder {
         if self.refused.len() == MAX_REFUSED {
             self.refused.pop_front();
         }
-        self.refused.push_back(RefusedAllocation { time: event.time, size, memory_kind, site: event.site });
+        self.refused.push_back(RefusedAllocation {
+            time: event.time,
+            size,
+            memory_kind,
+            site: event.site,
+        });
     }
 }
 

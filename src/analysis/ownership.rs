@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::device::Moment;
 use super::fold::StackLabel;
-use crate::model::{TensorCategory, CudaIndex, OwnedOnDevice, OwnershipBreakdown, Nanos};
+use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
 
 /// A device's memory by owner, as paths for a flamegraph: category, then modules down to the tensor, or its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,11 @@ pub(crate) struct OwnershipHistory {
 }
 
 impl OwnershipHistory {
-    pub(crate) fn on_ownership(&mut self, snapshot: &OwnershipBreakdown, allocation_source: SiteLookup<'_>) {
+    pub(crate) fn on_ownership(
+        &mut self,
+        snapshot: &OwnershipBreakdown,
+        allocation_source: SiteLookup<'_>,
+    ) {
         self.looks += 1;
         for (number, held) in (0u32..).zip(&snapshot.devices) {
             let mut made: BTreeMap<(Option<u32>, usize), u64> = BTreeMap::new();
@@ -128,7 +132,9 @@ impl OwnershipHistory {
 fn path(category: TensorCategory, owner: &str) -> Vec<String> {
     let mut path = vec![category.name().to_owned()];
     let whole = match category {
-        TensorCategory::Parameter | TensorCategory::Buffer | TensorCategory::Gradient => Some((owner, "")),
+        TensorCategory::Parameter | TensorCategory::Buffer | TensorCategory::Gradient => {
+            Some((owner, ""))
+        }
         // AdamW.exp_avg[layers.0.weight]
         TensorCategory::OptimizerState => {
             owner.split_once('[').and_then(|(state, rest)| Some((rest.strip_suffix(']')?, state)))

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::fragmentation::Fragmentation;
 use crate::model::{
-    ThreadActivity, AllocatorBackend, AllocatorCounters, AllocatorSnapshot, SnapshotConsistency, CudaIndex, GpuDevice,
-    DeviceUsage, MissedObservation, MissReason, ProcessUsage, ReaderKind, Record, RecordSink, TargetRuntime, StackId,
-    StackTable, RecordingStart, ThreadId,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, GpuDevice,
+    MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink, RecordingStart,
+    SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity, ThreadId,
 };
 
 /// A thread at the moment of the look.

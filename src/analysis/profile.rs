@@ -1,7 +1,7 @@
 //! `Profile`: takes records one by one and keeps what the answers need.
 
-pub(crate) mod keyframe;
 mod intake;
+pub(crate) mod keyframe;
 mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,20 +10,21 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::autograd::EngineFrames;
-use super::device::{DeviceProfile, Moment, SnapshotBlocks, AttributedSnapshot};
+use super::device::{AttributedSnapshot, DeviceProfile, Moment, SnapshotBlocks};
 use super::exact::ExactProfile;
 use super::high_water::{HighWater, PeakTime};
-use super::ownership::{OwnershipHistory, OwnerStacks};
 use super::iteration::Iteration;
 use super::iteration_clock::{IterationClock, RunningClock};
 use super::iterations::IterationBuilder;
 use super::line_bounds::BoundsByStack;
 use super::losses::LossCounts;
-use super::sample_window::{ThreadChoice, SampleWindow};
+use super::ownership::{OwnerStacks, OwnershipHistory};
+use super::sample_window::{SampleWindow, ThreadChoice};
 use super::timeline::Timeline;
 use crate::model::{
-    AllocatorCounters, CudaIndex, GpuDevice, DeviceUsage, RecordingEnd, FunctionId, RecordingGap, Nanos, ProcessUsage,
-    ReaderKind, TargetRuntime, SourceText, StackTable, RecordingStart, StepSource, ThreadSample,
+    AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, Nanos, ProcessUsage,
+    ReaderKind, RecordingEnd, RecordingGap, RecordingStart, SourceText, StackTable, StepSource,
+    TargetRuntime, ThreadSample,
 };
 use memory::ProfileMemoryLimit;
 
@@ -389,7 +390,9 @@ impl Profile {
 
     /// Snapshots taken of a device: one instant's truth, and degraded.
     pub fn snapshot_counts(&self, device: CudaIndex) -> (u64, u64) {
-        self.profiles.get(&device).map_or((0, 0), |d| (d.snapshots_consistent, d.snapshots_degraded))
+        self.profiles
+            .get(&device)
+            .map_or((0, 0), |d| (d.snapshots_consistent, d.snapshots_degraded))
     }
 
     pub(crate) fn engine(&self) -> &EngineFrames {

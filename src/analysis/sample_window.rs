@@ -2,7 +2,7 @@
 
 use super::autograd::EngineFrames;
 use super::block_attribution::AllocationOrigin;
-use crate::model::{ThreadActivity, Nanos, StackTable, ThreadSample};
+use crate::model::{Nanos, StackTable, ThreadActivity, ThreadSample};
 
 /// Weight that one end of an interval spreads over the threads charged; divisible by 1 to 8.
 pub(crate) const END_WEIGHT: u64 = 840;
@@ -45,7 +45,9 @@ impl SampleWindow {
         stacks: &'a StackTable,
         engine: &'a EngineFrames,
     ) -> impl Iterator<Item = &'a ThreadSample> {
-        let busy = |t: &ThreadSample| t.activity != ThreadActivity::Idle || engine.is_waiting(stacks, t.stack);
+        let busy = |t: &ThreadSample| {
+            t.activity != ThreadActivity::Idle || engine.is_waiting(stacks, t.stack)
+        };
         let any = self.threads.iter().any(busy);
         self.threads.iter().filter(move |t| !any || busy(t))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::ownership::storages;
-use crate::model::{TensorCategory, OwnershipSnapshot, SavedIn};
+use crate::model::{OwnershipSnapshot, SavedIn, TensorCategory};
 
 /// The nodes of one class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::model::ownership::{StorageGroup, storages};
-use crate::model::{TensorCategory, DType, OwnershipSnapshot, TensorDevice};
+use crate::model::{DType, OwnershipSnapshot, TensorCategory, TensorDevice};
 
 /// Storages that came, or went, and are alike.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Sums over the records that were kept of a recording, for its trailer.
 
-use crate::model::{SnapshotConsistency, MissReason, ReaderKind, Record, RecordingTotals};
+use crate::model::{MissReason, ReaderKind, Record, RecordingTotals, SnapshotConsistency};
 
 /// Counts what a recorder would have counted.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::model::{
-    AllocatorCounters, MemoryKind, EventKind, CudaIndex, GpuDevice, RecordingEnd, EndReason, EventBatch, Nanos, Record,
-    TriggerFired,
+    AllocatorCounters, CudaIndex, EndReason, EventBatch, EventKind, GpuDevice, MemoryKind, Nanos,
+    Record, RecordingEnd, TriggerFired,
 };
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -66,7 +66,11 @@ pub struct UnknownCondition {
 impl TriggerCondition {
     /// Whether it can come true only where the driver tells of the device (NVML): what is in use, or its size.
     pub fn needs_driver(&self) -> bool {
-        matches!(self.kind, TriggerKind::Above(TriggerLevel::Used, _) | TriggerKind::Above(_, TriggerAmount::Percent(_)))
+        matches!(
+            self.kind,
+            TriggerKind::Above(TriggerLevel::Used, _)
+                | TriggerKind::Above(_, TriggerAmount::Percent(_))
+        )
     }
 }
 
@@ -107,7 +111,10 @@ impl FromStr for TriggerCondition {
                     "allocated" => TriggerLevel::Allocated,
                     _ => return Err(unknown("it has a limit on something unknown")),
                 };
-                TriggerKind::Above(level, amount(limit).ok_or_else(|| unknown("its limit is no size"))?)
+                TriggerKind::Above(
+                    level,
+                    amount(limit).ok_or_else(|| unknown("its limit is no size"))?,
+                )
             }
         };
         Ok(TriggerCondition { text: plain, kind })
@@ -184,7 +191,9 @@ impl TriggerWatch {
                 let grown = self.passes(usage.time);
                 let mut fired = None;
                 for index in 0..self.conditions.len() {
-                    let TriggerKind::Above(TriggerLevel::Used, amount) = self.conditions[index].kind else {
+                    let TriggerKind::Above(TriggerLevel::Used, amount) =
+                        self.conditions[index].kind
+                    else {
                         continue;
                     };
                     let limit = limit(amount, Some(usage.total));
@@ -282,9 +291,10 @@ impl TriggerWatch {
                 EventKind::Allocated { memory_kind: MemoryKind::Torch(device), levels, .. } => {
                     self.refused = None;
                     let Some(levels) = levels else { continue };
-                    for (level, bytes) in
-                        [(TriggerLevel::Allocated, levels.allocated), (TriggerLevel::Reserved, levels.reserved)]
-                    {
+                    for (level, bytes) in [
+                        (TriggerLevel::Allocated, levels.allocated),
+                        (TriggerLevel::Reserved, levels.reserved),
+                    ] {
                         let bytes = bytes.max(0) as u64;
                         fired = fired.or(self.reaches(event.time, device, level, bytes));
                     }
@@ -336,7 +346,9 @@ impl TriggerWatch {
     fn grows(&mut self, time: Nanos, device: CudaIndex, allocated: u64) -> Option<TriggerFired> {
         let mut fired = None;
         for index in 0..self.conditions.len() {
-            let TriggerKind::Growth { bytes, every } = self.conditions[index].kind else { continue };
+            let TriggerKind::Growth { bytes, every } = self.conditions[index].kind else {
+                continue;
+            };
             let floor = self.floors.entry((index, device)).or_default();
             let Some((before, now)) = floor.on_level(time.0, allocated, every) else { continue };
             let grown = 2 * now.saturating_sub(before);
@@ -382,7 +394,9 @@ fn limit(amount: TriggerAmount, total: Option<u64>) -> Option<u64> {
     match amount {
         TriggerAmount::Bytes(bytes) => Some(bytes),
         // Of an unknown total no part is known.
-        TriggerAmount::Percent(percent) => total.map(|total| (total as f64 * percent / 100.0) as u64),
+        TriggerAmount::Percent(percent) => {
+            total.map(|total| (total as f64 * percent / 100.0) as u64)
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::{OwnershipSnapshot, Model, SavedIn, TensorRow};
+use crate::model::{Model, OwnershipSnapshot, SavedIn, TensorRow};
 
 /// What it says of one loss and one net.
 #[derive(Debug, Clone, PartialEq, Eq)]

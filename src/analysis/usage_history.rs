@@ -53,7 +53,11 @@ impl UsageHistory {
             }
             last => {
                 let before = last.map_or(now, |last| last.last);
-                self.stretches.push_back(UsageInterval { number, greatest: before.with(now), last: now });
+                self.stretches.push_back(UsageInterval {
+                    number,
+                    greatest: before.with(now),
+                    last: now,
+                });
             }
         }
         if self.stretches.len() > KEPT {

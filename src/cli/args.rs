@@ -3,9 +3,9 @@
 mod checkpoint;
 mod devices;
 mod flight;
-mod retention;
 mod limits;
 mod record;
+mod retention;
 mod top;
 mod values;
 
@@ -18,10 +18,10 @@ use crate::model::StatKey;
 
 pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
-pub use flight::{JoinArgs, OnTriggerArg, TriggerArgs, OomReportArgs};
-pub use retention::RetentionArgs;
+pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
+pub use retention::RetentionArgs;
 pub use top::TopArgs;
 pub use values::time;
 use values::{marker, mode, pid, seconds};

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::render::{self, CheckpointFigures};
-use crate::sampler::{SuspendError, CheckpointReport, Checkpointer, JobState};
+use crate::sampler::{CheckpointReport, Checkpointer, JobState, SuspendError};
 use crate::target::ProcessError;
 
 use super::args::{PauseArgs, ResumeArgs};
 use super::flame::into_io;
-use super::{hints, eprint_line};
+use super::{eprint_line, hints};
 
 /// Longest sleep without looking whether to end.
 const SLICE: Duration = Duration::from_millis(50);
@@ -38,7 +38,9 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
     let paused = Instant::now();
     let printed = print(pid, &what, "paused", &moved, args.json);
     let Some(time) = args.time else {
-        eprint_line(&format!("it waits in its next CUDA call; to let it go on: memspy resume -p {pid}"));
+        eprint_line(&format!(
+            "it waits in its next CUDA call; to let it go on: memspy resume -p {pid}"
+        ));
         return printed;
     };
     let way_back = format!("if memspy is killed: memspy resume -p {pid}");

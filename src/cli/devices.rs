@@ -15,7 +15,7 @@ use crate::sampler::{DevicePoll, TargetReaders, TorchState};
 use super::args::{DevicesArgs, DevicesFormat};
 use super::flame::into_io;
 use super::signals::Signals;
-use super::{hints, output, eprint_line};
+use super::{eprint_line, hints, output};
 
 /// Longest sleep without looking whether to end.
 const SLICE: Duration = Duration::from_millis(50);
@@ -24,7 +24,8 @@ const SLICE: Duration = Duration::from_millis(50);
 pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     let mut readers = Vec::new();
     for &pid in &args.pids {
-        let attached = TargetReaders::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
+        let attached =
+            TargetReaders::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
         // The driver's figures need no rights.
         if let TorchState::Refused(error) = &attached.torch
             && error.is_denied()

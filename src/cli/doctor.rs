@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 
-use crate::model::{AllocatorBackend, SnapshotConsistency, CudaIndex, Nanos, ProcessUsage};
+use crate::model::{AllocatorBackend, CudaIndex, Nanos, ProcessUsage, SnapshotConsistency};
 use crate::render;
 use crate::sampler::{ExactAvailability, TargetReaders, TorchState, attach};
 use crate::target::{AccessFacts, Process};
@@ -79,7 +79,10 @@ fn about_process<W: Write>(report: &mut DoctorReport<W>, process: &Process) -> i
     report.line("rights", FindingStatus::Fact, &rights)
 }
 
-fn about_readers<W: Write>(report: &mut DoctorReport<W>, readers: &mut TargetReaders) -> io::Result<()> {
+fn about_readers<W: Write>(
+    report: &mut DoctorReport<W>,
+    readers: &mut TargetReaders,
+) -> io::Result<()> {
     report.line("memory", FindingStatus::Good, "can be read, without stopping the process")?;
     if let Some(coverage) = readers.python.as_ref().map(|python| python.coverage()) {
         report.line(
@@ -92,9 +95,11 @@ fn about_readers<W: Write>(report: &mut DoctorReport<W>, readers: &mut TargetRea
         }
     }
     match readers.process.check_files() {
-        Ok(()) => {
-            report.line("source text", FindingStatus::Good, "of files that the job's own user may read")?
-        }
+        Ok(()) => report.line(
+            "source text",
+            FindingStatus::Good,
+            "of files that the job's own user may read",
+        )?,
         Err(error) => report.line("source text", FindingStatus::Bad, &error.to_string())?,
     }
     about_torch(report, readers)?;
@@ -104,7 +109,10 @@ fn about_readers<W: Write>(report: &mut DoctorReport<W>, readers: &mut TargetRea
     report.line("recording", FindingStatus::Good, &took)
 }
 
-fn about_exact<W: Write>(report: &mut DoctorReport<W>, outlook: &ExactAvailability) -> io::Result<()> {
+fn about_exact<W: Write>(
+    report: &mut DoctorReport<W>,
+    outlook: &ExactAvailability,
+) -> io::Result<()> {
     let offer = match &outlook.offer {
         Ok(offer) => {
             let torch = match offer.torch {
@@ -125,7 +133,11 @@ fn about_exact<W: Write>(report: &mut DoctorReport<W>, outlook: &ExactAvailabili
             Ok(()) => report.line("exact mode", FindingStatus::Good, &format!("{name} is open"))?,
             Err(error) => {
                 let advice = hints::probe_advice(error);
-                report.line("exact mode", FindingStatus::Bad, &format!("{name}: {error}; {advice}"))?;
+                report.line(
+                    "exact mode",
+                    FindingStatus::Bad,
+                    &format!("{name}: {error}; {advice}"),
+                )?;
             }
         }
     }
@@ -140,7 +152,10 @@ fn about_exact<W: Write>(report: &mut DoctorReport<W>, outlook: &ExactAvailabili
     }
 }
 
-fn about_torch<W: Write>(report: &mut DoctorReport<W>, readers: &mut TargetReaders) -> io::Result<()> {
+fn about_torch<W: Write>(
+    report: &mut DoctorReport<W>,
+    readers: &mut TargetReaders,
+) -> io::Result<()> {
     let version = readers.torch_version().unwrap_or_else(|| "of unknown version".to_owned());
     let (is, text) = match readers.allocator() {
         AllocatorBackend::NotLoaded => (
@@ -148,9 +163,10 @@ fn about_torch<W: Write>(report: &mut DoctorReport<W>, readers: &mut TargetReade
             "PyTorch's CUDA part is not loaded in it (yet): stacks and the driver's totals only"
                 .to_owned(),
         ),
-        AllocatorBackend::NotInitialized => {
-            (FindingStatus::Fact, format!("PyTorch {version} has not used CUDA yet; a recording waits for it"))
-        }
+        AllocatorBackend::NotInitialized => (
+            FindingStatus::Fact,
+            format!("PyTorch {version} has not used CUDA yet; a recording waits for it"),
+        ),
         AllocatorBackend::Native => {
             (FindingStatus::Good, format!("PyTorch {version}, native caching allocator"))
         }
@@ -193,7 +209,9 @@ fn about_torch<W: Write>(report: &mut DoctorReport<W>, readers: &mut TargetReade
         let (is, text) = match torch.blocks(device, Nanos(0)) {
             Ok(snapshot) => {
                 let check = match snapshot.consistency {
-                    SnapshotConsistency::Consistent => (FindingStatus::Good, "its sums equal the counters".to_owned()),
+                    SnapshotConsistency::Consistent => {
+                        (FindingStatus::Good, "its sums equal the counters".to_owned())
+                    }
                     SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } => (
                         FindingStatus::Bad,
                         format!(
@@ -244,7 +262,9 @@ fn about_gpu<W: Write>(report: &mut DoctorReport<W>, readers: &TargetReaders) ->
                 ProcessUsage::Bytes(bytes) => {
                     (FindingStatus::Good, format!("the process uses {}", render::bytes(bytes)))
                 }
-                ProcessUsage::Unknown(why) => (FindingStatus::Fact, format!("its use is unknown: {why}")),
+                ProcessUsage::Unknown(why) => {
+                    (FindingStatus::Fact, format!("its use is unknown: {why}"))
+                }
             },
             Err(error) => (FindingStatus::Bad, error.to_string()),
         };

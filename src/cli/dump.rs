@@ -9,7 +9,8 @@ use crate::analysis::ProcessSnapshot;
 use crate::model::{CudaIndex, OwnershipSnapshot};
 use crate::render;
 use crate::sampler::{
-    CommonOptions, ProcessTree, RankProcess, TargetReaders, Recorder, RecordOptions, attach, read_owners,
+    CommonOptions, ProcessTree, RankProcess, RecordOptions, Recorder, TargetReaders, attach,
+    read_owners,
 };
 
 use super::args::DumpArgs;
@@ -77,7 +78,10 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
         Err(error) => Err(error.to_string()),
     };
     let mut look = ProcessSnapshot::new();
-    Recorder::new(readers, RecordOptions { rate: 1, duration: None, common: CommonOptions::default() })
-        .record_once(output::host(), &mut look)?;
+    Recorder::new(
+        readers,
+        RecordOptions { rate: 1, duration: None, common: CommonOptions::default() },
+    )
+    .record_once(output::host(), &mut look)?;
     Ok(ProcessDump { label, snapshot: look, owners })
 }

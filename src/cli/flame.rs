@@ -9,9 +9,9 @@ use crate::analysis::{FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile};
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
 use crate::render::{self, NameStyle, RankMemory, RankMode, RenderError};
 
-use super::args::{GroupByArg, FlameArgs, FlameFormat, MemoryArg, MomentArg, StackArgs};
+use super::args::{FlameArgs, FlameFormat, GroupByArg, MemoryArg, MomentArg, StackArgs};
 use super::ranks::{self, RankTrace};
-use super::{filtered_profile, output, eprint_line};
+use super::{eprint_line, filtered_profile, output};
 
 /// Runs it.
 pub(super) fn run(args: &FlameArgs) -> Result<()> {

@@ -4,7 +4,7 @@ use anyhow::{Error, anyhow};
 
 use crate::model::LookLimit;
 use crate::sampler::{AttachError, ProbeError};
-use crate::target::{AccessFacts, StopError, Process, ProcessError};
+use crate::target::{AccessFacts, Process, ProcessError, StopError};
 
 /// The error of an attempt to attach to process `pid`, with what to do next.
 pub(super) fn attach(error: AttachError, pid: u32) -> Error {

@@ -10,18 +10,18 @@ mod checkpoint;
 mod devices;
 mod doctor;
 mod dump;
-mod record_ranks;
 mod flame;
 pub mod flight;
 mod hints;
-mod owners;
 mod iterations;
 mod launch;
 mod lines;
 mod output;
+mod owners;
 mod privileges;
 mod ranks;
 mod record;
+mod record_ranks;
 mod replay;
 mod signals;
 mod sinks;
@@ -39,7 +39,7 @@ use clap::{CommandFactory, Parser};
 use crate::analysis::{Profile, ThreadChoice};
 use crate::render::visible;
 
-use args::{Command, CliArgs};
+use args::{CliArgs, Command};
 
 /// Runs the program with the arguments it was given.
 ///

@@ -227,7 +227,8 @@ mod tests {
             assert_eq!(path.components().count(), 1, "{host:?}");
         }
         let long = "x".repeat(5000);
-        let path = expand(Path::new("%h"), FileNameFields { pid: 1, host: &long, rank: None }).unwrap();
+        let path =
+            expand(Path::new("%h"), FileNameFields { pid: 1, host: &long, rank: None }).unwrap();
         assert_eq!(path.as_os_str().len(), MAX_HOST_LEN);
     }
 

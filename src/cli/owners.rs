@@ -11,14 +11,14 @@ use crate::analysis;
 use crate::model::{NamedTensors, OwnershipSnapshot, StackTable, called};
 use crate::render::{self, RenderError, TensorsOptions};
 use crate::sampler::{
-    OwnerError, OwnerReading, LookOptions, TargetReaders, attach, read_owners, read_referrers,
+    LookOptions, OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers,
     watch_owners,
 };
 
-use super::args::{GraphArgs, Like, TensorReadArgs, ReferrersArgs, TensorsArgs};
+use super::args::{GraphArgs, Like, ReferrersArgs, TensorReadArgs, TensorsArgs};
 use super::flame::into_io;
 use super::signals::Signals;
-use super::{hints, output, eprint_line};
+use super::{eprint_line, hints, output};
 
 /// Runs `memspy tensors`.
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
@@ -67,9 +67,12 @@ fn watch(
             writeln!(out, "{timestamp}  at {}", place.as_deref().unwrap_or("an unknown line"))?;
         }
         // What the first look lists, the later ones do: nothing is dropped midway.
-        let wanted = before.as_ref().map_or_else(|| wanted.settled(&snapshot), |(_, wanted)| *wanted);
+        let wanted =
+            before.as_ref().map_or_else(|| wanted.settled(&snapshot), |(_, wanted)| *wanted);
         match (&before, args.read_args.json) {
-            (_, true) => render::ownership_json_line(&mut out, &snapshot, &timestamp, place.as_deref()),
+            (_, true) => {
+                render::ownership_json_line(&mut out, &snapshot, &timestamp, place.as_deref())
+            }
             (None, false) => render::tensors_text(&mut out, &snapshot, wanted),
             (Some((before, _)), false) => render::changes_text(&mut out, before, &snapshot, wanted),
         }
@@ -100,8 +103,14 @@ pub(super) fn graph(args: &GraphArgs) -> Result<()> {
     let snapshot = read_snapshot(&mut readers, &args.read_args)?;
     let json = args.read_args.json;
     let write: SnapshotWriter<'_> = match args.like {
-        None => return show(&args.read_args, &snapshot, &|out, snapshot| render::graph_text(out, snapshot)),
-        Some(Like::Modelsize) if json => &|out, snapshot| render::like_modelsize_json(out, snapshot),
+        None => {
+            return show(&args.read_args, &snapshot, &|out, snapshot| {
+                render::graph_text(out, snapshot)
+            });
+        }
+        Some(Like::Modelsize) if json => {
+            &|out, snapshot| render::like_modelsize_json(out, snapshot)
+        }
         Some(Like::Modelsize) => &|out, snapshot| render::like_modelsize_text(out, snapshot),
         Some(Like::Trumpy) => {
             let losses = match &args.loss {
@@ -177,8 +186,7 @@ fn attached(args: &TensorReadArgs) -> Result<TargetReaders> {
 
 /// One look; how long it stopped the job goes to standard error when the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
-    let look =
-        read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
+    let look = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
     if args.json {
         tell(&look.snapshot);
     }
@@ -208,7 +216,11 @@ fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
 
 type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), RenderError>;
 
-fn show(args: &TensorReadArgs, snapshot: &OwnershipSnapshot, text: SnapshotWriter<'_>) -> Result<()> {
+fn show(
+    args: &TensorReadArgs,
+    snapshot: &OwnershipSnapshot,
+    text: SnapshotWriter<'_>,
+) -> Result<()> {
     output::write(Path::new("-"), false, |out| -> io::Result<()> {
         match args.json {
             true => render::ownership_json(out, snapshot),

@@ -30,7 +30,11 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
             Some(rank) => format!("rank {rank}"),
             None => format!("process {pid}"),
         };
-        ranks.push((rank.unwrap_or(u32::MAX), pid, RankTrace { label, trace: trace.clone(), profile }));
+        ranks.push((
+            rank.unwrap_or(u32::MAX),
+            pid,
+            RankTrace { label, trace: trace.clone(), profile },
+        ));
     }
     ranks.sort_by_key(|(rank, pid, _)| (*rank, *pid));
     let mut ranks: Vec<RankTrace> = ranks.into_iter().map(|(_, _, rank)| rank).collect();

@@ -11,21 +11,25 @@ use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
 use crate::analysis::{OomReportBuilder, TriggerWatch};
-use crate::model::{AllocatorBackend, ProbeBackend, FreeTracking, RecordSink};
+use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink};
 use crate::render;
 use crate::sampler::{
-    CommonOptions, BackgroundSink, ExactRecorder, ExactOptions, RecordingProgress, TargetReaders, Recorder, TorchState,
-    RecordOptions, SourceEmbedder, attach, attach_when_python, rank_of,
+    BackgroundSink, CommonOptions, ExactOptions, ExactRecorder, RecordOptions, Recorder,
+    RecordingProgress, SourceEmbedder, TargetReaders, TorchState, attach, attach_when_python,
+    rank_of,
 };
-use crate::trace::{self, RetentionLimit, Retention};
+use crate::trace::{self, Retention, RetentionLimit};
 
 use super::args::{FlameFormat, FreesArg, MomentArg, ProbesArg, RecordArgs, RecordFormat};
 use super::flight::{FlightRecorder, OomReportPrinter, oom_report_path, write_oom_report};
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
 use super::signals::Signals;
-use super::sinks::{Aggregation, SinkChain, RecordOutput, TriggerState};
-use super::{filtered_profile, choice, record_ranks, flame, hints, in_one_line, output, privileges, eprint_line};
+use super::sinks::{Aggregation, RecordOutput, SinkChain, TriggerState};
+use super::{
+    choice, eprint_line, filtered_profile, flame, hints, in_one_line, output, privileges,
+    record_ranks,
+};
 
 /// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
 const MAX_IDS: usize = 1 << 18;
@@ -70,7 +74,8 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     privileges::give_up_for(args);
     let pid = launched.as_ref().map(LaunchedProgram::pid).or(args.pid).unwrap_or_default();
     if args.subprocesses {
-        let recorded = record_ranks::record(&Arc::new(args.clone()), pid, &mut launched, &host, &stop);
+        let recorded =
+            record_ranks::record(&Arc::new(args.clone()), pid, &mut launched, &host, &stop);
         return ended(launched, recorded);
     }
     let attached = match &launched {
@@ -198,10 +203,14 @@ fn has_triggers(args: &RecordArgs) -> bool {
 fn sinks(args: &RecordArgs, path: &Path, stop: &Arc<AtomicBool>) -> Result<SinkChain> {
     let (until, choice) = (&args.until, choice(&args.stacks));
     let to = match (until.kept(), args.format) {
-        (Some(keep), _) => RecordOutput::Flight(Box::new(FlightRecorder::new(path, keep, args.force, choice)?)),
+        (Some(keep), _) => {
+            RecordOutput::Flight(Box::new(FlightRecorder::new(path, keep, args.force, choice)?))
+        }
         (None, RecordFormat::Trace) => {
             let writer = trace::TraceWriter::create_as(path, output::creation(args.force));
-            RecordOutput::Trace(Box::new(writer.context("nothing was recorded")?.with_early_blocks()))
+            RecordOutput::Trace(Box::new(
+                writer.context("nothing was recorded")?.with_early_blocks(),
+            ))
         }
         (None, _) => RecordOutput::Nothing,
     };

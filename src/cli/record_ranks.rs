@@ -13,7 +13,7 @@ use crate::sampler::{ProcessTree, RankProcess};
 use super::args::{RecordArgs, RecordFormat};
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
-use super::{hints, in_one_line, output, eprint_line, set_line_prefix};
+use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
 /// Between two looks for further members.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -45,7 +45,8 @@ pub(super) fn record(
     host: &str,
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
-    let mut family = ProcessTree::new(pid, args.exact).map_err(|error| hints::attach(error, pid))?;
+    let mut family =
+        ProcessTree::new(pid, args.exact).map_err(|error| hints::attach(error, pid))?;
     eprint_line(&format!(
         "following process {pid} and its descendants; each that uses CUDA is recorded; Ctrl-C ends the recording"
     ));

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::analysis::{Profile, OomReportBuilder};
+use crate::analysis::{OomReportBuilder, Profile};
 use crate::model::RecordSink;
-use crate::trace::{self, TraceReader, ReplaySummary, segments};
+use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
 use super::eprint_line;
 

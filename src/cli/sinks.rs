@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::analysis::{Profile, OomReportBuilder, TriggerWatch};
-use crate::model::{RecordingEnd, EndReason, Nanos, Record, RecordSink, TriggerFired};
+use crate::analysis::{OomReportBuilder, Profile, TriggerWatch};
+use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd, TriggerFired};
 use crate::trace::TraceWriter;
 
 use super::args::OnTriggerArg;
-use super::flight::{FlightRecorder, OomReportPrinter};
 use super::eprint_line;
+use super::flight::{FlightRecorder, OomReportPrinter};
 
 /// While a recording goes on, a condition that comes true so shortly after another one is only counted.
 const MIN_TRIGGER_INTERVAL: u64 = 2_000_000_000;
@@ -142,7 +142,9 @@ impl SinkChain {
     fn fire(&mut self, triggered: TriggerFired) -> io::Result<()> {
         let waiting = &mut self.waiting;
         if waiting.fired.is_some()
-            || waiting.last.is_some_and(|last| triggered.time.0.saturating_sub(last.0) < MIN_TRIGGER_INTERVAL)
+            || waiting
+                .last
+                .is_some_and(|last| triggered.time.0.saturating_sub(last.0) < MIN_TRIGGER_INTERVAL)
         {
             waiting.uncounted += 1;
             return Ok(());

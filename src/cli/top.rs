@@ -11,9 +11,12 @@ use anyhow::{Error, Result, anyhow, bail};
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
 use crate::sampler::{
-    CommonOptions, ExactRecorder, ExactOptions, ProcessTree, RankProcess, TargetReaders, Recorder, RecordOptions, attach,
+    CommonOptions, ExactOptions, ExactRecorder, ProcessTree, RankProcess, RecordOptions, Recorder,
+    TargetReaders, attach,
 };
-use crate::tui::{self, AttachFn, BoxError, NewRank, FindRanks, TopOptions, Palette, AttachedRecorder, TopError};
+use crate::tui::{
+    self, AttachFn, AttachedRecorder, BoxError, FindRanks, NewRank, Palette, TopError, TopOptions,
+};
 
 use super::args::TopArgs;
 use super::signals::Signals;
@@ -48,7 +51,8 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     let shown = match args.subprocesses {
         true => tui::run_all(members(args, &stop)?, &options, &stop),
         false => {
-            let attaching = attaching(TopRecordOptions::from_args(args), args.pid, None, Arc::clone(&stop));
+            let attaching =
+                attaching(TopRecordOptions::from_args(args), args.pid, None, Arc::clone(&stop));
             tui::run(attaching, &options, &stop)
         }
     };
@@ -74,7 +78,12 @@ impl TopRecordOptions {
 }
 
 /// How the recording attaches, with advice when it cannot; the first time by `readers`, if there are some.
-fn attaching(how: TopRecordOptions, pid: u32, mut readers: Option<TargetReaders>, stop: Arc<AtomicBool>) -> AttachFn {
+fn attaching(
+    how: TopRecordOptions,
+    pid: u32,
+    mut readers: Option<TargetReaders>,
+    stop: Arc<AtomicBool>,
+) -> AttachFn {
     Box::new(move || {
         let advised = |error| BoxError::from(hints::attach(error, pid));
         if how.exact {
@@ -90,7 +99,8 @@ fn attaching(how: TopRecordOptions, pid: u32, mut readers: Option<TargetReaders>
             Some(readers) => readers,
             None => attach(pid, &stop).map_err(advised)?,
         };
-        let wanted = RecordOptions { rate: how.rate, duration: None, common: CommonOptions::default() };
+        let wanted =
+            RecordOptions { rate: how.rate, duration: None, common: CommonOptions::default() };
         let recorder = Recorder::new(readers, wanted).with_snapshot_interval(MIN_SNAPSHOT_INTERVAL);
         Ok(AttachedRecorder::Samples(Box::new(recorder)))
     })

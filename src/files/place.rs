@@ -76,7 +76,9 @@ pub fn place(path: &Path) -> Result<PathKind, PlaceError> {
     for _ in 0..MAX_LINKS {
         let found = match fs::symlink_metadata(&at) {
             Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PathKind::Nothing(at)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(PathKind::Nothing(at));
+            }
             Err(error) => return Err(failed(error)),
         };
         if !found.is_symlink() {

@@ -197,7 +197,12 @@ impl CheckpointApi {
         self.step(self.unlock, "unlock", pid)
     }
 
-    fn step(&self, call: CheckpointFn, action: &'static str, pid: u32) -> Result<(), CheckpointError> {
+    fn step(
+        &self,
+        call: CheckpointFn,
+        action: &'static str,
+        pid: u32,
+    ) -> Result<(), CheckpointError> {
         // Safety: all arguments are optional, and their layout differs between CUDA versions.
         let code = unsafe { call(pid as c_int, std::ptr::null_mut()) };
         self.result(action, pid, code)

@@ -3,7 +3,7 @@
 use nvml_wrapper::enum_wrappers::device::{PerformanceState, TemperatureSensor};
 use nvml_wrapper::{Device as NvmlDevice, Nvml};
 
-use crate::model::{GpuDevice, DeviceMemory, DeviceStatus, DeviceUsage, MigDevice, Nanos};
+use crate::model::{DeviceMemory, DeviceStatus, DeviceUsage, GpuDevice, MigDevice, Nanos};
 use crate::target::HostPids;
 
 use super::nvml::{GpuError, load, query};

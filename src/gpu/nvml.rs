@@ -3,7 +3,7 @@
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use crate::model::{GpuDevice, DeviceUsage, Nanos};
+use crate::model::{DeviceUsage, GpuDevice, Nanos};
 use crate::target::{HostPids, Process};
 
 use super::processes;

@@ -19,7 +19,11 @@ pub(super) struct CppWays {
 
 impl CppWays {
     /// Those of the tensors of Python and of all nodes.
-    pub(super) fn new(tensors: &TensorDecoder<'_>, graph: &AutogradGraph, found: &RelevantObjects) -> CppWays {
+    pub(super) fn new(
+        tensors: &TensorDecoder<'_>,
+        graph: &AutogradGraph,
+        found: &RelevantObjects,
+    ) -> CppWays {
         let mut ways = CppWays::default();
         let nodes: FxHashMap<Addr, usize> =
             graph.nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::walk::RelevantObjects;
-use crate::model::{TensorCategory, Model, ModelModule};
-use crate::python::{ReferenceKind, PythonHeap, ClassKind, HeapObject};
+use crate::model::{Model, ModelModule, TensorCategory};
+use crate::python::{ClassKind, HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
 /// Modules within modules.
@@ -114,7 +114,8 @@ pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mu
             own.children = entries.filter(|(_, at)| is_module.contains(at)).collect();
             children.extend(own.children.iter().map(|(_, child)| *child));
         }
-        for (tensors, category) in [(parameters, TensorCategory::Parameter), (buffers, TensorCategory::Buffer)]
+        for (tensors, category) in
+            [(parameters, TensorCategory::Parameter), (buffers, TensorCategory::Buffer)]
         {
             // A script has them in C++.
             let dict = tensors.filter(|dict| heap.entries_if_dict(*dict).is_some());
@@ -169,7 +170,8 @@ fn list_modules(
     if !seen.insert(module) {
         return;
     }
-    let parameters = own.tensors.iter().filter(|(.., category)| *category == TensorCategory::Parameter);
+    let parameters =
+        own.tensors.iter().filter(|(.., category)| *category == TensorCategory::Parameter);
     modules.push(ModelModule {
         path: path.to_owned(),
         class: class_name(heap, module),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_ways::CppWays;
-use super::names::{ObjectNames, NamePriority};
+use super::names::{NamePriority, ObjectNames};
 use super::rows::WrappedTensor;
 use super::walk::RelevantObjects;
 use crate::model::is_library;
-use crate::python::{ReferenceKind, PythonHeap, ClassKind, LocalVariable, HeapObject};
+use crate::python::{ClassKind, HeapObject, LocalVariable, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
 /// Steps from a variable.
@@ -191,7 +191,8 @@ impl PathSearch<'_, '_> {
         let kind = class.kind;
         // Modules are roots themselves; functions and classes of libraries lead everywhere.
         if kind == ClassKind::Module
-            || rank == NamePriority::Library && matches!(kind, ClassKind::Type | ClassKind::Function)
+            || rank == NamePriority::Library
+                && matches!(kind, ClassKind::Type | ClassKind::Function)
         {
             return;
         }
@@ -244,7 +245,11 @@ fn path(
 }
 
 /// The tensors that wrappers have in their attributes.
-pub(super) fn parts(heap: &PythonHeap<'_>, wrappers: &[Addr], found: &RelevantObjects) -> Vec<WrappedTensor> {
+pub(super) fn parts(
+    heap: &PythonHeap<'_>,
+    wrappers: &[Addr],
+    found: &RelevantObjects,
+) -> Vec<WrappedTensor> {
     if wrappers.is_empty() {
         return Vec::new();
     }
@@ -253,7 +258,9 @@ pub(super) fn parts(heap: &PythonHeap<'_>, wrappers: &[Addr], found: &RelevantOb
     for &wrapper in wrappers {
         let Some(class) = heap.class_of(wrapper) else { continue };
         heap.references(&HeapObject { at: wrapper, class, references: 0 }, &mut |edge, part| {
-            if matches!(edge, ReferenceKind::Attribute(_) | ReferenceKind::Slot(_)) && tensors.contains(&part) {
+            if matches!(edge, ReferenceKind::Attribute(_) | ReferenceKind::Slot(_))
+                && tensors.contains(&part)
+            {
                 parts.push(WrappedTensor { wrapper, step: step(heap, &edge), part });
             }
         });

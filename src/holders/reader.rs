@@ -16,11 +16,12 @@ use super::error::OwnerError;
 use super::options::{LookRequest, StopPolicy};
 use super::walk::{Ground, Walked};
 use crate::model::{
-    AllocatorBackend, AllocatorSnapshot, SnapshotConsistency, OwnershipSnapshot, Incomplete, LookLimit, Nanos, Stops,
+    AllocatorBackend, AllocatorSnapshot, Incomplete, LookLimit, Nanos, OwnershipSnapshot,
+    SnapshotConsistency, Stops,
 };
 use crate::python::{HeapError, Listing, PythonReader};
 use crate::target::{
-    GoneOn, MemoryError, PageCache, StopError, Process, ProcessError, StoppedProcess,
+    GoneOn, MemoryError, PageCache, Process, ProcessError, StopError, StoppedProcess,
 };
 use crate::torch::{TensorReader, TorchReader};
 
@@ -223,7 +224,11 @@ impl Look<'_> {
     }
 
     /// What is told of a walk.
-    fn map(&self, walked: Walked, blocks: Vec<AllocatorSnapshot>) -> Result<OwnershipSnapshot, OwnerError> {
+    fn map(
+        &self,
+        walked: Walked,
+        blocks: Vec<AllocatorSnapshot>,
+    ) -> Result<OwnershipSnapshot, OwnerError> {
         let Walked { tensors, nodes, referrers, counting, models, objects, unreadable, missing } =
             walked;
         let limit = self.memory.exceeded().map(|error| self.limit(error));
@@ -331,7 +336,10 @@ impl Stopped {
 }
 
 /// The blocks of all devices.
-fn blocks(torch: &mut TorchReader, stop_policy: StopPolicy) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
+fn blocks(
+    torch: &mut TorchReader,
+    stop_policy: StopPolicy,
+) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
     // A process that uses no CUDA yet, or another allocator, has tensors all the same.
     torch.refresh()?;
     if *torch.backend() != AllocatorBackend::Native {
@@ -344,7 +352,9 @@ fn blocks(torch: &mut TorchReader, stop_policy: StopPolicy) -> Result<Vec<Alloca
     let mut snapshots = Vec::new();
     for device in torch.devices() {
         let snapshot = torch.blocks(device, Nanos(0))?;
-        if stop_policy == StopPolicy::Stop && snapshot.consistency != SnapshotConsistency::Consistent {
+        if stop_policy == StopPolicy::Stop
+            && snapshot.consistency != SnapshotConsistency::Consistent
+        {
             // It was stopped while it changed its lists.
             return Err(OwnerError::Allocating);
         }

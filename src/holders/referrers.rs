@@ -8,7 +8,7 @@ use super::cpp_ways::CppWays;
 use super::paths;
 use super::walk::RelevantObjects;
 use crate::model::{NamedTensors, Referrer, TensorReferrers, TensorRow, called};
-use crate::python::{ReferenceKind, PythonHeap, ClassKind, LocalVariable};
+use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
 /// Referrers kept for one of them.

@@ -8,10 +8,10 @@ use super::cpp_ways::CppWays;
 use super::names::ObjectNames;
 use super::walk::RelevantObjects;
 use crate::model::ownership::InUse;
-use crate::model::{TensorCategory, GraphNode, SavedBy, TensorInfo, TensorRow};
+use crate::model::{GraphNode, SavedBy, TensorCategory, TensorInfo, TensorRow};
 use crate::python::PythonHeap;
 use crate::target::Addr;
-use crate::torch::{AutogradGraph, TensorTypes, TensorDecoder};
+use crate::torch::{AutogradGraph, TensorDecoder, TensorTypes};
 
 /// Libraries are searched for variables only for the sake of larger storages.
 const MIN_NAMED_BYTES: u64 = 64 << 10;
@@ -300,8 +300,11 @@ mod tests {
 
     #[test]
     fn wrappers_come_before_those_that_they_stand_for() {
-        let part =
-            |wrapper, part| WrappedTensor { wrapper: Addr(wrapper), step: String::new(), part: Addr(part) };
+        let part = |wrapper, part| WrappedTensor {
+            wrapper: Addr(wrapper),
+            step: String::new(),
+            part: Addr(part),
+        };
         // 3 stands for 2, that for 1; 9 for itself.
         let parts = [part(2, 1), part(9, 9), part(3, 2)];
         let order: Vec<u64> = outermost_first(&parts).iter().map(|part| part.wrapper.0).collect();

@@ -11,7 +11,7 @@ use crate::model::ownership::InUse;
 use crate::model::{
     AllocatorSnapshot, CountingKind, CountingObject, GraphNode, Model, TensorReferrers, TensorRow,
 };
-use crate::python::{PyClass, PythonHeap, Listing, PythonReader};
+use crate::python::{Listing, PyClass, PythonHeap, PythonReader};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorReader, TensorTypes};
 
@@ -166,7 +166,11 @@ fn role(heap: &PythonHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRol
     for (name, module, role) in [
         ("Module", "torch.nn.modules.module", ObjectRole::Module),
         ("Optimizer", "torch.optim.optimizer", ObjectRole::Optimizer),
-        ("TrainerState", "transformers.trainer_callback", ObjectRole::Counting(CountingKind::Trainer)),
+        (
+            "TrainerState",
+            "transformers.trainer_callback",
+            ObjectRole::Counting(CountingKind::Trainer),
+        ),
         ("LRScheduler", "torch.optim.lr_scheduler", ObjectRole::Counting(CountingKind::Scheduler)),
         ("_LRScheduler", "torch.optim.lr_scheduler", ObjectRole::Counting(CountingKind::Scheduler)),
     ] {

@@ -60,7 +60,7 @@ fn without_scope(name: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{TensorCategory, DType, TensorInfo};
+    use crate::model::{DType, TensorCategory, TensorInfo};
 
     fn row(at: u64, names: &[&str]) -> TensorRow {
         TensorRow {

@@ -3,7 +3,7 @@
 //! A recorder that keeps only the last minutes drops what came before. The memory held since then is what
 //! its user asks about, so who made it is concluded once, before the records it follows from are dropped.
 
-use super::events::{MemoryKind, CounterSnapshot, SiteId};
+use super::events::{CounterSnapshot, MemoryKind, SiteId};
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 

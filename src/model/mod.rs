@@ -9,51 +9,56 @@ pub mod allocator;
 pub mod blocks;
 pub mod called;
 pub mod events;
-pub mod unwind;
 pub mod gpu;
-pub mod owners;
-pub mod ownership;
 pub mod keyframe;
 pub mod machine;
 pub mod object_header;
+pub mod oom_exception;
+pub mod owners;
+pub mod ownership;
 pub mod record;
 pub mod source_file;
 pub mod stack;
-pub mod tensors;
-pub mod oom_exception;
 pub mod step_counter;
+pub mod tensors;
+pub mod unwind;
 
 pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
 };
-pub use blocks::{Block, AllocatorSnapshot, BlockState, SnapshotConsistency, PoolId, Segment};
+pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
 pub use called::{NamedTensors, called};
 pub use events::{
-    MemoryKind, EventKind, Event, EventTotals, EventBatch, ExactSettings, ProbeBackend, AddressSpace, FreeTracking, CounterSnapshot, DriverEvent,
-    CounterCheck, AllocationSite, SiteId, StackSource,
+    AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, DriverEvent, Event, EventBatch,
+    EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, ProbeBackend, SiteId,
+    StackSource,
 };
-pub use unwind::{AutogradInfo, UnwindInfo, CounterAddresses, BpfFrame};
-pub use gpu::{CudaIndex, GpuDevice, DeviceUsage, ProcessUsage};
-pub use owners::{
-    TensorCategory, CountingKind, CountingObject, GraphNode, OwnershipSnapshot, Incomplete, LookLimit, Model,
-    ModelModule, Referrer, TensorReferrers, SavedBy, SavedIn, Stops, TensorRow,
+pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
+pub use keyframe::{
+    AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };
-pub use ownership::{
-    DeviceOwnership, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, UnnamedBlock, PythonTensors,
-    StorageGroup,
-};
-pub use keyframe::{Keyframe, KeyframeBlock, KeyframeMemory, AllocationSource, AttributionShare, TriggerFired};
 pub use machine::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MigDevice};
 pub use object_header::PyObjectHeader;
+pub use oom_exception::{OomException, RaisedError};
+pub use owners::{
+    CountingKind, CountingObject, GraphNode, Incomplete, LookLimit, Model, ModelModule,
+    OwnershipSnapshot, Referrer, SavedBy, SavedIn, Stops, TensorCategory, TensorReferrers,
+    TensorRow,
+};
+pub use ownership::{
+    DeviceOwnership, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, PythonTensors,
+    StorageGroup, UnnamedBlock,
+};
 pub use record::{
-    RecordingEnd, EndReason, RecordingGap, MissedObservation, MissReason, Nanos, ReaderKind, Record, RecordSink, TargetRuntime, StackSample,
-    SourceText, RecordingStart, TrainingStep, StepSource, ThreadSample, RecordingTotals,
+    EndReason, MissReason, MissedObservation, Nanos, ReaderKind, Record, RecordSink, RecordingEnd,
+    RecordingGap, RecordingStart, RecordingTotals, SourceText, StackSample, StepSource,
+    TargetRuntime, ThreadSample, TrainingStep,
 };
 pub use source_file::is_library;
 pub use stack::{
-    ThreadActivity, Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable,
-    Thread, ThreadId,
+    Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable, Thread,
+    ThreadActivity, ThreadId,
 };
-pub use tensors::{DType, Storage, TensorDevice, TensorInfo};
-pub use oom_exception::{OomException, RaisedError};
 pub use step_counter::{StepCounterLocation, WatchedFrame, WatchedInteger, WatchedSteps};
+pub use tensors::{DType, Storage, TensorDevice, TensorInfo};
+pub use unwind::{AutogradInfo, BpfFrame, CounterAddresses, UnwindInfo};

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::blocks::{Block, AllocatorSnapshot, BlockState, PoolId};
+use super::blocks::{AllocatorSnapshot, Block, BlockState, PoolId};
 use super::gpu::CudaIndex;
-use super::owners::{TensorCategory, OwnershipSnapshot, TensorRow};
+use super::owners::{OwnershipSnapshot, TensorCategory, TensorRow};
 use super::record::Nanos;
 use super::tensors::{Storage, TensorDevice};
 
@@ -171,11 +171,13 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
         };
         devices.insert(cuda(blocks.device), (on_device, ActiveBlocks::new(blocks)));
     }
-    let mut known: FxHashMap<(TensorDevice, TensorCategory, Arc<str>), usize> = FxHashMap::default();
+    let mut known: FxHashMap<(TensorDevice, TensorCategory, Arc<str>), usize> =
+        FxHashMap::default();
     let mut unnamed_blocks = Vec::new();
     for group in storages(snapshot) {
         let Some((on_device, blocks)) = devices.get_mut(&group.device) else { continue };
-        let StorageLocation::Block(bytes @ 1..) = blocks.insert(group.storage.data, group.bytes()) else {
+        let StorageLocation::Block(bytes @ 1..) = blocks.insert(group.storage.data, group.bytes())
+        else {
             continue;
         };
         let owner: Arc<str> = owner_label(snapshot, &snapshot.tensors[group.tensors[0]]).into();
@@ -319,7 +321,8 @@ pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceO
         };
         sums.by_category.entry(group.category).or_default().add(held);
         let first = &snapshot.tensors[group.tensors[0]];
-        if first.names.is_empty() && group.tensors.iter().all(|&t| snapshot.tensors[t].saved.is_empty())
+        if first.names.is_empty()
+            && group.tensors.iter().all(|&t| snapshot.tensors[t].saved.is_empty())
         {
             sums.unnamed.add(held);
         }
@@ -359,7 +362,12 @@ pub struct InUse(BTreeMap<TensorDevice, ActiveBlocks>);
 impl InUse {
     /// By these maps.
     pub fn new(snapshots: &[AllocatorSnapshot]) -> InUse {
-        InUse(snapshots.iter().map(|snapshot| (cuda(snapshot.device), ActiveBlocks::new(snapshot))).collect())
+        InUse(
+            snapshots
+                .iter()
+                .map(|snapshot| (cuda(snapshot.device), ActiveBlocks::new(snapshot)))
+                .collect(),
+        )
     }
 
     /// Whether a storage at `data` has memory that is in use; true for devices without a map.
@@ -420,9 +428,15 @@ impl ActiveBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{SnapshotConsistency, DType, Nanos, Segment, TensorInfo};
+    use crate::model::{DType, Nanos, Segment, SnapshotConsistency, TensorInfo};
 
-    fn tensor(at: u64, data: u64, bytes: u64, category: TensorCategory, name: Option<&str>) -> TensorRow {
+    fn tensor(
+        at: u64,
+        data: u64,
+        bytes: u64,
+        category: TensorCategory,
+        name: Option<&str>,
+    ) -> TensorRow {
         TensorRow {
             tensor: TensorInfo {
                 at,
@@ -492,8 +506,14 @@ mod tests {
             ..OwnershipSnapshot::default()
         };
         let sums = &breakdown(&snapshot)[&cuda(CudaIndex(0))];
-        assert_eq!(sums.by_category[&TensorCategory::Parameter], OwnedBytes { bytes: 1000, storages: 1 });
-        assert_eq!(sums.by_category[&TensorCategory::Other], OwnedBytes { bytes: 512, storages: 1 });
+        assert_eq!(
+            sums.by_category[&TensorCategory::Parameter],
+            OwnedBytes { bytes: 1000, storages: 1 }
+        );
+        assert_eq!(
+            sums.by_category[&TensorCategory::Other],
+            OwnedBytes { bytes: 512, storages: 1 }
+        );
         assert_eq!(sums.unnamed, OwnedBytes { bytes: 512, storages: 1 });
         assert_eq!((sums.rounding, sums.without_tensor.bytes), (24, 2048));
         assert_eq!((sums.pending_free.bytes, sums.elsewhere.bytes), (512, 64));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::allocator::{AllocatorBackend, AllocatorCounters};
 use super::blocks::AllocatorSnapshot;
-use super::events::{EventTotals, EventBatch, ExactSettings, CounterCheck};
-use super::gpu::{CudaIndex, GpuDevice, DeviceUsage};
-use super::ownership::OwnershipBreakdown;
+use super::events::{CounterCheck, EventBatch, EventTotals, ExactSettings};
+use super::gpu::{CudaIndex, DeviceUsage, GpuDevice};
 use super::keyframe::{Keyframe, TriggerFired};
-use super::stack::{ThreadActivity, Definition, FunctionId, StackId, ThreadId};
 use super::oom_exception::OomException;
+use super::ownership::OwnershipBreakdown;
+use super::stack::{Definition, FunctionId, StackId, ThreadActivity, ThreadId};
 
 /// Nanoseconds since the recording began, on a monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

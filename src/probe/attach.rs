@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use super::bpf_probes::{BpfProbes, ProbeLink};
 use super::error::ProbeError;
-use super::targets::{DRIVER, ProbeTargets, TORCH, library};
-use super::bpf_probes::{ProbeLink, BpfProbes};
+use super::perf_probes::PerfProbes;
 use super::plan::ProbePlan;
 use super::ring_events::{ProbeCounts, RingRecord};
-use super::perf_probes::PerfProbes;
-use crate::model::{CudaIndex, ProbeBackend, CounterAddresses, WatchedSteps};
+use super::targets::{DRIVER, ProbeTargets, TORCH, library};
+use crate::model::{CounterAddresses, CudaIndex, ProbeBackend, WatchedSteps};
 use crate::target::Process;
 
 /// Probes in a process. They go when this is dropped, and when memspy ends in whatever way.
@@ -39,7 +39,8 @@ impl AttachedProbes {
         };
         // A program that is not there or unfit is so for both.
         if multi.is_about_links()
-            && let Ok(probe) = Self::attach_by(process, plan, &found, ProbeBackend::PerfUprobes, None)
+            && let Ok(probe) =
+                Self::attach_by(process, plan, &found, ProbeBackend::PerfUprobes, None)
         {
             return Ok(probe);
         }
@@ -59,9 +60,9 @@ impl AttachedProbes {
             ProbeBackend::UprobeMulti | ProbeBackend::PerfUprobes => {
                 ProbeMechanism::Programs(Box::new(BpfProbes::attach(process, plan, found, way)?))
             }
-            ProbeBackend::PerfSamples => {
-                ProbeMechanism::Samples(Box::new(PerfProbes::attach(process, plan, found, instead_of)?))
-            }
+            ProbeBackend::PerfSamples => ProbeMechanism::Samples(Box::new(PerfProbes::attach(
+                process, plan, found, instead_of,
+            )?)),
         };
         Ok(AttachedProbes { by, torch: found.torch.is_some(), driver: found.driver.is_some() })
     }
@@ -119,7 +120,11 @@ impl AttachedProbes {
     }
 
     /// Says where the counters of a device are, once it is in use.
-    pub fn set_levels(&mut self, device: CudaIndex, at: CounterAddresses) -> Result<(), ProbeError> {
+    pub fn set_levels(
+        &mut self,
+        device: CudaIndex,
+        at: CounterAddresses,
+    ) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.set_levels(device, at),
             ProbeMechanism::Samples(_) => Ok(()),

@@ -3,14 +3,14 @@
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
 
+use super::bpf_probes::{ProbeLink, link};
 use super::constants::BpfConstants;
 use super::error::ProbeError;
-use super::targets::ProbeTargets;
-use super::bpf_probes::{ProbeLink, link};
+use super::perf_probes;
 use super::plan::ProbePlan;
 use super::program::BpfPrograms;
-use super::perf_probes;
 use super::syscall::ProbePoint;
+use super::targets::ProbeTargets;
 use crate::model::ProbeBackend;
 use crate::target::Process;
 

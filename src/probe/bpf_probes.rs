@@ -11,15 +11,15 @@ use perf_event::Counter;
 use super::constants::BpfConstants;
 use super::driver::{CALLS, ProbeRole};
 use super::error::ProbeError;
-use super::targets::{ProbeTargets, open};
 use super::plan::ProbePlan;
 use super::program::BpfPrograms;
-use super::ring_events::{ProbeCounts, RingRecord};
 use super::ring::RingDecoder;
-use super::syscall::{self, ProbePoint};
-use super::uprobe::{OPEN_UPROBE, uprobe};
+use super::ring_events::{ProbeCounts, RingRecord};
 use super::step_counter;
-use crate::model::{CudaIndex, ProbeBackend, FreeTracking, CounterAddresses, WatchedSteps};
+use super::syscall::{self, ProbePoint};
+use super::targets::{ProbeTargets, open};
+use super::uprobe::{OPEN_UPROBE, uprobe};
+use crate::model::{CounterAddresses, CudaIndex, FreeTracking, ProbeBackend, WatchedSteps};
 use crate::target::usdt::UsdtProbe;
 use crate::target::{Addr, LoadedObject, Mapping, Process};
 
@@ -76,7 +76,12 @@ impl BpfProbes {
 
     /// Links all programs. Deaths of code objects come first, and frees before allocations, so that nothing
     /// recorded can die unseen.
-    fn place(&mut self, process: &Process, plan: &ProbePlan, found: &ProbeTargets) -> Result<(), ProbeError> {
+    fn place(
+        &mut self,
+        process: &Process,
+        plan: &ProbePlan,
+        found: &ProbeTargets,
+    ) -> Result<(), ProbeError> {
         if let Some(walk) = &plan.walk {
             match walk.code_dealloc {
                 Some(at) => {
@@ -206,7 +211,13 @@ impl BpfProbes {
             return Ok(());
         };
         let file = open(process, mapping)?;
-        self.link(process, &file, program, &[ProbePoint { offset, semaphore: 0, cookie: 0 }], false)?;
+        self.link(
+            process,
+            &file,
+            program,
+            &[ProbePoint { offset, semaphore: 0, cookie: 0 }],
+            false,
+        )?;
         self.probes.push(name.into());
         Ok(())
     }
@@ -258,7 +269,11 @@ impl BpfProbes {
     }
 
     /// Says where the counters of a device are, once it is in use.
-    pub(super) fn set_levels(&mut self, device: CudaIndex, at: CounterAddresses) -> Result<(), ProbeError> {
+    pub(super) fn set_levels(
+        &mut self,
+        device: CudaIndex,
+        at: CounterAddresses,
+    ) -> Result<(), ProbeError> {
         self.programs.set_levels(device.0, at)
     }
 

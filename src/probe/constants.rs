@@ -6,7 +6,7 @@
 use super::driver;
 use super::plan::ProbePlan;
 use crate::model::{AutogradInfo, UnwindInfo};
-use crate::target::usdt::{UsdtArgument, Operand, UsdtProbe};
+use crate::target::usdt::{Operand, UsdtArgument, UsdtProbe};
 
 /// An offset that a structure does not have.
 const NOWHERE: u32 = u32::MAX;
@@ -26,7 +26,11 @@ pub(super) struct BpfConstants {
 
 impl BpfConstants {
     /// Those of `plan`, with these sites of `pytorch:malloc` and `pytorch:free`.
-    pub(super) fn new(plan: &ProbePlan, mallocs: &[UsdtProbe], frees: &[UsdtProbe]) -> BpfConstants {
+    pub(super) fn new(
+        plan: &ProbePlan,
+        mallocs: &[UsdtProbe],
+        frees: &[UsdtProbe],
+    ) -> BpfConstants {
         let mut constants = BpfConstants::default();
         if let Some(walk) = &plan.walk {
             constants.set("WALK", unwind_bytes(walk));

@@ -72,10 +72,28 @@ pub(super) static CALLS: &[DriverFunction] = &[
     },
     DriverFunction { names: &["cuMemAllocManaged"], memory_kind: MANAGED, ..ALLOCATES },
     DriverFunction { names: &["cuMemAllocAsync", "cuMemAllocAsync_ptsz"], ..ALLOCATES },
-    DriverFunction { names: &["cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"], ..ALLOCATES },
-    DriverFunction { names: &["cuMemCreate"], memory_kind: PHYSICAL, property: Some(2), ..ALLOCATES },
-    DriverFunction { names: &["cuMemMap"], memory_kind: MAPPING, address: Some(0), size: Some(1), ..BLANK },
-    DriverFunction { names: &["cuMemHostAlloc", "cuMemAllocHost_v2"], memory_kind: PINNED, ..ALLOCATES },
+    DriverFunction {
+        names: &["cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"],
+        ..ALLOCATES
+    },
+    DriverFunction {
+        names: &["cuMemCreate"],
+        memory_kind: PHYSICAL,
+        property: Some(2),
+        ..ALLOCATES
+    },
+    DriverFunction {
+        names: &["cuMemMap"],
+        memory_kind: MAPPING,
+        address: Some(0),
+        size: Some(1),
+        ..BLANK
+    },
+    DriverFunction {
+        names: &["cuMemHostAlloc", "cuMemAllocHost_v2"],
+        memory_kind: PINNED,
+        ..ALLOCATES
+    },
     DriverFunction {
         names: &["cuMemHostRegister_v2"],
         memory_kind: PINNED,
@@ -86,7 +104,11 @@ pub(super) static CALLS: &[DriverFunction] = &[
     DriverFunction { names: &["cuMemFree_v2", "cuMemFreeAsync", "cuMemFreeAsync_ptsz"], ..FREES },
     DriverFunction { names: &["cuMemRelease"], memory_kind: PHYSICAL, ..FREES },
     DriverFunction { names: &["cuMemUnmap"], memory_kind: MAPPING, ..FREES },
-    DriverFunction { names: &["cuMemFreeHost", "cuMemHostUnregister"], memory_kind: PINNED, ..FREES },
+    DriverFunction {
+        names: &["cuMemFreeHost", "cuMemHostUnregister"],
+        memory_kind: PINNED,
+        ..FREES
+    },
     DriverFunction {
         names: &["cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuDevicePrimaryCtxRetain"],
         mark: CONTEXT,
@@ -97,7 +119,11 @@ pub(super) static CALLS: &[DriverFunction] = &[
         mark: MODULE,
         ..MARKS
     },
-    DriverFunction { names: &["cuLibraryLoadData", "cuLibraryLoadFromFile"], mark: LIBRARY, ..MARKS },
+    DriverFunction {
+        names: &["cuLibraryLoadData", "cuLibraryLoadFromFile"],
+        mark: LIBRARY,
+        ..MARKS
+    },
 ];
 
 /// Functions the kernel's program has room for.

@@ -6,25 +6,25 @@
 //! Start reading at [`AttachedProbes`]; the programs in the kernel are cuda/probe.bpf.c.
 
 mod attach;
+mod availability;
+mod bpf_probes;
 mod constants;
 mod driver;
 mod error;
-mod targets;
-mod availability;
-mod bpf_probes;
+mod perf_probes;
 mod plan;
 mod program;
-mod ring_events;
 mod ring;
-mod perf_probes;
-mod syscall;
-mod uprobe;
+mod ring_events;
 mod step_counter;
+mod syscall;
+mod targets;
+mod uprobe;
 
 pub use attach::AttachedProbes;
-pub use error::ProbeError;
 pub use availability::{ProbeAvailability, detect, try_way};
 pub use bpf_probes::ProbeLink;
+pub use error::ProbeError;
 pub use plan::{ProbePlan, RING_BYTES};
 pub use program::why_not_built;
-pub use ring_events::{ProbeCounts, RingRecord, RawEvent, RawNode, RawStep, StackKey};
+pub use ring_events::{ProbeCounts, RawEvent, RawNode, RawStep, RingRecord, StackKey};

@@ -16,15 +16,15 @@ use perf_event::data::Record;
 use perf_event::{Clock, SampleFlag, Sampler};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::error::ProbeError;
-use super::targets::{ProbeTargets, open};
 use super::bpf_probes::ProbeLink;
+use super::error::ProbeError;
 use super::plan::ProbePlan;
-use super::ring_events::{ProbeCounts, RingRecord, RawEvent};
+use super::ring_events::{ProbeCounts, RawEvent, RingRecord};
 use super::syscall::ProbePoint;
+use super::targets::{ProbeTargets, open};
 use super::uprobe::{OPEN_UPROBE, uprobe};
-use crate::model::{MemoryKind, EventKind, CudaIndex, AddressSpace, FreeTracking, StackSource};
-use crate::target::usdt::{UsdtArgument, Operand, Register, UsdtProbe};
+use crate::model::{AddressSpace, CudaIndex, EventKind, FreeTracking, MemoryKind, StackSource};
+use crate::target::usdt::{Operand, Register, UsdtArgument, UsdtProbe};
 use crate::target::{Mapping, Process};
 
 /// Room for the samples of one thread at one site: a thousand, and where the kernel does not lend that much, sixty.
@@ -133,13 +133,14 @@ impl PerfProbes {
         meaning: SiteMeaning,
     ) -> Result<(), ProbeError> {
         for site in sites {
-            let sampled = SampledSite::new(site, meaning).ok_or_else(|| ProbeError::Unreadable {
-                path: mapping.path.clone().unwrap_or_default().display().to_string(),
-                why: format!(
-                    "the arguments of {}:{} are not where samples show them",
-                    site.provider, site.name
-                ),
-            })?;
+            let sampled =
+                SampledSite::new(site, meaning).ok_or_else(|| ProbeError::Unreadable {
+                    path: mapping.path.clone().unwrap_or_default().display().to_string(),
+                    why: format!(
+                        "the arguments of {}:{} are not where samples show them",
+                        site.provider, site.name
+                    ),
+                })?;
             self.sites.push(sampled);
         }
         if let Some(site) = sites.first() {
@@ -226,7 +227,9 @@ impl PerfProbes {
         let mut links = self.take_ended();
         for (_, mut samplers) in self.threads.drain() {
             self.lost += empty(&self.sites, &mut samplers, self.stacks_from, &mut self.waiting);
-            links.extend(samplers.into_iter().map(|sampler| ProbeLink::from(sampler.into_counter())));
+            links.extend(
+                samplers.into_iter().map(|sampler| ProbeLink::from(sampler.into_counter())),
+            );
         }
         links
     }

@@ -12,9 +12,9 @@ use super::constants::BpfConstants;
 use super::error::ProbeError;
 use super::plan::ProbePlan;
 use super::ring_events::ProbeCounts;
-use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
 use super::step_counter;
-use crate::model::{ProbeBackend, CounterAddresses};
+use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
+use crate::model::{CounterAddresses, ProbeBackend};
 
 /// The object that build.rs made of cuda/probe.bpf.c; empty when it could not.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
@@ -109,7 +109,11 @@ impl BpfPrograms {
     }
 
     /// Says where a device's counters are.
-    pub(super) fn set_levels(&mut self, device: u32, at: CounterAddresses) -> Result<(), ProbeError> {
+    pub(super) fn set_levels(
+        &mut self,
+        device: u32,
+        at: CounterAddresses,
+    ) -> Result<(), ProbeError> {
         let mut bytes = [0u8; 16];
         bytes[..8].copy_from_slice(&at.allocated.to_le_bytes());
         bytes[8..12].copy_from_slice(&at.reserved.to_le_bytes());

@@ -1,7 +1,10 @@
 //! Records of the ring, decoded: the structures of cuda/probe.h.
 
-use super::ring_events::{RingRecord, RawEvent, RawNode, RawStep};
-use crate::model::{MemoryKind, EventKind, CudaIndex, AddressSpace, CounterSnapshot, DriverEvent, BpfFrame, StackSource};
+use super::ring_events::{RawEvent, RawNode, RawStep, RingRecord};
+use crate::model::{
+    AddressSpace, BpfFrame, CounterSnapshot, CudaIndex, DriverEvent, EventKind, MemoryKind,
+    StackSource,
+};
 
 /// `enum record_kind`.
 const ALLOCATED: u8 = 1;
@@ -39,7 +42,11 @@ pub(super) struct RingDecoder {
 
 impl RingDecoder {
     /// Passes what `record` says to `take`; what is not known it leaves out.
-    pub(super) fn decode(&mut self, record: &[u8], take: &mut dyn FnMut(RingRecord<'_>)) -> Option<()> {
+    pub(super) fn decode(
+        &mut self,
+        record: &[u8],
+        take: &mut dyn FnMut(RingRecord<'_>),
+    ) -> Option<()> {
         match *record.first()? {
             STACK => {
                 let count = usize::from(u16_at(record, 2)?);

@@ -1,6 +1,6 @@
 //! What probes deliver: addresses and numbers of the target, not yet named.
 
-use crate::model::{EventKind, BpfFrame, StackSource};
+use crate::model::{BpfFrame, EventKind, StackSource};
 
 /// Number by which the kernel's program knows a stack; 0 for none.
 pub type StackKey = u64;

@@ -32,7 +32,8 @@ impl ProbeTargets {
                 let all = notes.map_err(|e| unreadable(e.to_string()))?;
                 let all = all.map_err(|e| unreadable(e.to_string()))?;
                 let of = |name: &str| -> Vec<UsdtProbe> {
-                    let wanted = |site: &&UsdtProbe| site.provider == "pytorch" && site.name == name;
+                    let wanted =
+                        |site: &&UsdtProbe| site.provider == "pytorch" && site.name == name;
                     all.iter().filter(wanted).take(MAX_SITES).cloned().collect()
                 };
                 let (mallocs, frees) = (of("malloc"), of("free"));

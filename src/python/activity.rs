@@ -76,13 +76,17 @@ mod tests {
 
     #[test]
     fn the_gil_outweighs_the_place_and_the_place_the_kernel() {
-        let signs = ThreadEvidence { gil: false, in_waiting_place: true, moved: true, os_state: Some('R') };
+        let signs =
+            ThreadEvidence { gil: false, in_waiting_place: true, moved: true, os_state: Some('R') };
         assert_eq!(classify(signs), ThreadActivity::Idle);
         assert_eq!(classify(ThreadEvidence { gil: true, ..signs }), ThreadActivity::Active);
         let elsewhere = ThreadEvidence { in_waiting_place: false, ..signs };
         assert_eq!(classify(elsewhere), ThreadActivity::Active);
         let still = ThreadEvidence { moved: false, ..elsewhere };
         assert_eq!(classify(still), ThreadActivity::Active);
-        assert_eq!(classify(ThreadEvidence { os_state: Some('S'), ..still }), ThreadActivity::Unknown);
+        assert_eq!(
+            classify(ThreadEvidence { os_state: Some('S'), ..still }),
+            ThreadActivity::Unknown
+        );
     }
 }

@@ -8,15 +8,15 @@ use rustc_hash::FxHashMap;
 
 use super::code_object::{BytecodeLocation, CodeObject};
 use super::error::PythonError;
-use super::thread_list::ThreadEntry;
 use super::interpreter::Interpreter;
 use super::layout::{EntryFrame, InstructionLayout, PythonLayout};
 use super::line_table::CodeLines;
 use super::objects::ObjectDecodeError;
+use super::thread_list::ThreadEntry;
 use crate::model::{
-    Frame, FrameId, UnwindInfo, Function, FunctionId, BpfFrame, StackId, StackTable,
+    BpfFrame, Frame, FrameId, Function, FunctionId, StackId, StackTable, UnwindInfo,
 };
-use crate::target::{Addr, Field, Memory, MemoryError, MemoryImage, AddressRange};
+use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, MemoryImage};
 
 /// Where in glibc's `struct pthread` the slots of thread-specific values lie at most: after the header
 /// of the thread control block, before the stack's description (nptl/descr.h).
@@ -38,7 +38,9 @@ pub(super) fn unwind_info(
         threads.last().ok_or(PythonError::NotReady { pid, waiting_for: "it has no threads" })?;
     let offset = |offset: usize| offset as u32;
     let (frame_instruction, instruction_is_offset) = match layout.frame.instruction {
-        InstructionLayout::Bytes(field) | InstructionLayout::Units(field) => (offset(field.offset), true),
+        InstructionLayout::Bytes(field) | InstructionLayout::Units(field) => {
+            (offset(field.offset), true)
+        }
         InstructionLayout::Pointer(field) => (offset(field.offset), false),
     };
     let frame_owner = match layout.frame.entry {

@@ -11,11 +11,11 @@
 
 use rustc_hash::FxHashMap;
 
-use super::scatter_read::{ScatterRead, ReadSlot};
 use super::code_object::{BytecodeLocation, CodeObject};
 use super::layout::PythonLayout;
 use super::line_table::CodeLines;
 use super::objects::ObjectDecodeError;
+use super::scatter_read::{ReadSlot, ScatterRead};
 use super::walk::RawFrame;
 use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
 use crate::target::{Addr, Memory, MemoryError};
@@ -245,7 +245,9 @@ impl CodeCache {
             code.generation = self.generation;
         }
         // A thread made a copy of the bytecode since the code object was read.
-        let Some(offset) = code.bytecode.offset(raw.instruction) else { return CodeLookup::Unknown };
+        let Some(offset) = code.bytecode.offset(raw.instruction) else {
+            return CodeLookup::Unknown;
+        };
         if let Some(&frame) = code.frames.get(&offset) {
             return CodeLookup::Frame(frame, code.waits);
         }

@@ -90,7 +90,9 @@ impl CodeObject {
             last_line: lines.last_line(),
         };
         let bytecode = match layout.frame.instruction {
-            InstructionLayout::Pointer(_) => BytecodeLocation::At(at.0 + fields.instructions as u64),
+            InstructionLayout::Pointer(_) => {
+                BytecodeLocation::At(at.0 + fields.instructions as u64)
+            }
             InstructionLayout::Bytes(_) | InstructionLayout::Units(_) => BytecodeLocation::Offsets,
         };
         Ok(CodeObject {
@@ -116,7 +118,10 @@ impl CodeObject {
             return Ok(self.bytecode.clone());
         };
         let units = layout.object.bytes_len.get(&self.head).ok_or(ObjectDecodeError::Malformed)?;
-        let array = copies.get(&self.head).filter(|at| at.is_plausible()).ok_or(ObjectDecodeError::Malformed)?;
+        let array = copies
+            .get(&self.head)
+            .filter(|at| at.is_plausible())
+            .ok_or(ObjectDecodeError::Malformed)?;
         let count = memory.u64(array)?;
         if count > MAX_COPIES {
             return Err(ObjectDecodeError::Malformed);
@@ -136,7 +141,8 @@ mod tests {
 
     #[test]
     fn an_instruction_is_found_in_whichever_copy_it_lies() {
-        let mut bytecode = BytecodeLocation::Copied { starts: vec![0x1000, 0x5000, 0x3000], len: 0x40 };
+        let mut bytecode =
+            BytecodeLocation::Copied { starts: vec![0x1000, 0x5000, 0x3000], len: 0x40 };
         for (instruction, offset) in
             [(0x1000, Some(0)), (0x503e, Some(0x3e)), (0x3002, Some(2)), (0x1040, None), (0, None)]
         {

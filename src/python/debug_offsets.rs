@@ -3,8 +3,8 @@
 //! They come out of the target's memory, so each is bounded before it is used.
 
 use super::layout::{
-    AttributeLayout, CodeLayout, DebugOffsetsLayout, EntryFrame, GcState, InstructionLayout, PythonLayout, LocalNames,
-    SavedStack,
+    AttributeLayout, CodeLayout, DebugOffsetsLayout, EntryFrame, GcState, InstructionLayout,
+    LocalNames, PythonLayout, SavedStack,
 };
 use crate::target::{Field, Scalar};
 
@@ -86,8 +86,10 @@ pub(super) fn overlay(
     frame.len = frame_len;
     frame.code = Field::at(object(at.frame_code, "interpreter_frame.executable")?);
     frame.previous = Field::at(object(at.previous, "interpreter_frame.previous")?);
-    frame.instruction =
-        InstructionLayout::Pointer(Field::at(object(at.instruction, "interpreter_frame.instr_ptr")?));
+    frame.instruction = InstructionLayout::Pointer(Field::at(object(
+        at.instruction,
+        "interpreter_frame.instr_ptr",
+    )?));
     if let EntryFrame::Shim { from, .. } = row.frame.entry {
         let owner = Field::at(object(at.owner, "interpreter_frame.owner")?);
         frame.entry = EntryFrame::Shim { owner, from };

@@ -91,14 +91,20 @@ impl KeyTable {
         self.hash + 16
     }
 
-    fn read(memory: &dyn Memory, layout: &PythonLayout, keys: Addr) -> Result<KeyTable, ObjectDecodeError> {
+    fn read(
+        memory: &dyn Memory,
+        layout: &PythonLayout,
+        keys: Addr,
+    ) -> Result<KeyTable, ObjectDecodeError> {
         let dict = &layout.dict;
         let mut head = [0; MAX_HEAD_LEN];
         let head = head.get_mut(..dict.indices).ok_or(ObjectDecodeError::Malformed)?;
         memory.read(plausible(keys)?, head)?;
         let head = &*head;
         let index_bytes = match dict.size {
-            DictSize::IndexBytes(field) => 1u64 << field.get(head).ok_or(ObjectDecodeError::Malformed)?.min(40),
+            DictSize::IndexBytes(field) => {
+                1u64 << field.get(head).ok_or(ObjectDecodeError::Malformed)?.min(40)
+            }
             DictSize::Slots(field) => {
                 let slots = field.get(head).ok_or(ObjectDecodeError::Malformed)?.min(1 << 40);
                 slots
@@ -276,11 +282,14 @@ fn places(
             offset @ 1.. => AttributeStorage { dict: some(before(offset)?), values: None },
             // Counted from the end of an object with items (_PyObject_GetDictPtr).
             offset => {
-                let count =
-                    (memory.u64(layout.object.shift(VAR_SIZE).in_target(at))? as i64).unsigned_abs();
+                let count = (memory.u64(layout.object.shift(VAR_SIZE).in_target(at))? as i64)
+                    .unsigned_abs();
                 let items = count.min(MAX_ENTRIES).saturating_mul(class.item_size);
                 let size = class.basic_size.saturating_add(items).next_multiple_of(8);
-                AttributeStorage { dict: some(before((size as i64).saturating_add(offset))?), values: None }
+                AttributeStorage {
+                    dict: some(before((size as i64).saturating_add(offset))?),
+                    values: None,
+                }
             }
         },
     })

@@ -197,7 +197,12 @@ impl ExceptionSearch<'_> {
         bases.any(|base| &*base.name == "BaseException")
     }
 
-    fn read(&self, at: Addr, traceback: Option<Addr>, python_id: Option<u64>) -> Option<FoundException> {
+    fn read(
+        &self,
+        at: Addr,
+        traceback: Option<Addr>,
+        python_id: Option<u64>,
+    ) -> Option<FoundException> {
         let error = &self.layout.error;
         let args = self.heap.items(self.pointer(error.args, at)?);
         let text = self.heap.text(*args.first()?)?;

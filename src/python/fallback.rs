@@ -6,7 +6,7 @@ use py_spy::{Config, PythonSpy, StackTrace};
 use super::error::PythonError;
 use super::stack_sampler::SampleStats;
 use crate::model::{
-    ThreadActivity, Frame, Function, StackId, StackTable, Thread, ThreadId, ThreadSample,
+    Frame, Function, StackId, StackTable, Thread, ThreadActivity, ThreadId, ThreadSample,
 };
 use crate::target::Process;
 
@@ -66,7 +66,8 @@ impl PySpyReader {
             self.threads.push(id);
             let Some(stack) = stack(trace, table) else { continue };
             stats.stacks += 1;
-            let activity = if trace.active { ThreadActivity::Active } else { ThreadActivity::Unknown };
+            let activity =
+                if trace.active { ThreadActivity::Active } else { ThreadActivity::Unknown };
             out.push(ThreadSample { thread: id, stack, gil: trace.owns_gil, activity });
         }
         Ok(stats)

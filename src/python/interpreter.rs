@@ -2,7 +2,7 @@
 
 use super::debug_offsets;
 use super::error::PythonError;
-use super::layout::{PythonLayout, LayoutSource};
+use super::layout::{LayoutSource, PythonLayout};
 use super::layout_tables::{ROWS, row};
 use crate::target::{
     Addr, LoadedObject, Mapping, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
@@ -89,8 +89,9 @@ pub(super) fn find(process: &Process, memory: &dyn Memory) -> Result<Interpreter
 
 /// The error for a version without a row.
 pub(super) fn unknown(found: String) -> PythonError {
-    let name =
-        |row: &&PythonLayout| format!("3.{}{}", row.minor, if row.free_threaded { "t" } else { "" });
+    let name = |row: &&PythonLayout| {
+        format!("3.{}{}", row.minor, if row.free_threaded { "t" } else { "" })
+    };
     let known: Vec<String> = ROWS.iter().map(name).collect();
     PythonError::UnknownVersion { found, known: known.join(", ") }
 }
@@ -236,7 +237,8 @@ mod tests {
         assert_eq!(from_name("libpython3.10.so.1.0").as_deref(), Some("3.10"));
         assert_eq!(from_name("python3.9").as_deref(), Some("3.9"));
         assert_eq!(from_name("python3"), None);
-        let found = PythonVersion::in_bytes(b"\0\x003.1 (x) 3.9.18 (main, Aug 24 2023, 13:18:16) \0");
+        let found =
+            PythonVersion::in_bytes(b"\0\x003.1 (x) 3.9.18 (main, Aug 24 2023, 13:18:16) \0");
         assert_eq!(found.unwrap().text, "3.9.18");
         assert_eq!(PythonVersion::in_bytes(b"3.9.18"), None);
     }

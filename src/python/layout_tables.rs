@@ -3,8 +3,8 @@
 use super::layout::{
     AttributeLayout, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, EntryFrame, ErrorLayout,
     FrameLayout, GcState, GeneratorFrame, GilLayout, HeapLayout, InstanceLayout, InstructionLayout,
-    InterpreterLayout, PythonLayout, LineFormat, LocalNames, ObjectLayout, RefcountLayout, RuntimeLayout,
-    SavedStack, ThreadLayout,
+    InterpreterLayout, LineFormat, LocalNames, ObjectLayout, PythonLayout, RefcountLayout,
+    RuntimeLayout, SavedStack, ThreadLayout,
 };
 use crate::target::Field;
 

@@ -7,39 +7,41 @@
 
 mod activity;
 mod attribute;
-mod scatter_read;
+mod bpf_stacks;
 mod code_cache;
 mod code_object;
 mod debug_offsets;
 mod dicts;
 mod error;
+mod exceptions;
 mod fallback;
-mod thread_list;
 mod heap;
 mod interpreter;
 mod layout;
+mod layout_tables;
 mod line_cache;
 mod line_table;
-mod thread_names;
 mod objects;
-mod stack_sampler;
-mod bpf_stacks;
-mod exceptions;
+mod read_windows;
 mod reader;
-mod layout_tables;
+mod scatter_read;
+mod stack_sampler;
 mod thread;
+mod thread_list;
+mod thread_names;
 mod thread_states;
 mod variables;
 pub mod walk;
-mod read_windows;
 
 pub use attribute::IntegerAttribute;
+pub use bpf_stacks::StackSymbolizer;
 pub use error::PythonError;
-pub use heap::{PyClass, ReferenceKind, PythonHeap, HeapError, ClassKind, Listing, LocalVariable, HeapObject};
+pub use exceptions::{ExceptionFinder, FoundException};
+pub use heap::{
+    ClassKind, HeapError, HeapObject, Listing, LocalVariable, PyClass, PythonHeap, ReferenceKind,
+};
 pub use layout::LayoutSource;
 pub use line_cache::LineCache;
+pub use reader::{PythonReader, ReaderCoverage};
 pub use stack_sampler::SampleStats;
-pub use bpf_stacks::StackSymbolizer;
-pub use exceptions::{ExceptionFinder, FoundException};
-pub use reader::{ReaderCoverage, PythonReader};
 pub use variables::IntegerVariable;

@@ -162,6 +162,9 @@ mod tests {
             let image = string(state, 56, len, b"abc");
             assert_eq!(text(&image, layout, Addr(0x5000)), Err(ObjectDecodeError::Malformed));
         }
-        assert_eq!(text(&MemoryImage::default(), layout, Addr(8)), Err(ObjectDecodeError::Malformed));
+        assert_eq!(
+            text(&MemoryImage::default(), layout, Addr(8)),
+            Err(ObjectDecodeError::Malformed)
+        );
     }
 }

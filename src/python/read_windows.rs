@@ -4,7 +4,7 @@
 //! anywhere on the heap. A window is a stretch that held frames; neighbours are one window. Gaps are
 //! bridged only below the size of a page, so a window never touches a page that no frame touched.
 
-use super::scatter_read::{ScatterRead, ReadSlot};
+use super::scatter_read::{ReadSlot, ScatterRead};
 use crate::target::Addr;
 
 const PAGE: u64 = 4096;
@@ -58,7 +58,12 @@ impl ReadWindows {
     }
 
     /// The copy of `len` bytes at `at`; `None` when no window contains them.
-    pub(super) fn first<'b>(&mut self, batch: &'b ScatterRead, at: Addr, len: usize) -> Option<&'b [u8]> {
+    pub(super) fn first<'b>(
+        &mut self,
+        batch: &'b ScatterRead,
+        at: Addr,
+        len: usize,
+    ) -> Option<&'b [u8]> {
         let end = at.0.checked_add(len as u64)?;
         let holds = |w: &ReadWindow| w.start <= at.0 && end <= w.end;
         if !self.list.get(self.last).is_some_and(holds) {
@@ -72,7 +77,12 @@ impl ReadWindows {
     }
 
     /// The second copy of `len` bytes at `at`; `None` when they were not read twice.
-    pub(super) fn second<'b>(&self, batch: &'b ScatterRead, at: Addr, len: usize) -> Option<&'b [u8]> {
+    pub(super) fn second<'b>(
+        &self,
+        batch: &'b ScatterRead,
+        at: Addr,
+        len: usize,
+    ) -> Option<&'b [u8]> {
         let end = at.0.checked_add(len as u64)?;
         let again = self.again.iter().find(|w| w.start <= at.0 && end <= w.end)?;
         let from = (at.0 - again.start) as usize;
@@ -99,8 +109,10 @@ impl ReadWindows {
             if self.again.is_empty() {
                 end = (end + HEADROOM).min(page_end);
             }
-            let near =
-                self.again.iter_mut().find(|w| start < w.end + MAX_GAP_BYTES && w.start < end + MAX_GAP_BYTES);
+            let near = self
+                .again
+                .iter_mut()
+                .find(|w| start < w.end + MAX_GAP_BYTES && w.start < end + MAX_GAP_BYTES);
             match near {
                 Some(near) => {
                     near.start = near.start.min(start);

@@ -1,17 +1,17 @@
 //! The one way into this room: attach to a process, then take samples.
 
 use super::attribute::IntegerAttribute;
+use super::bpf_stacks::StackSymbolizer;
 use super::error::PythonError;
+use super::exceptions::ExceptionFinder;
 use super::fallback::PySpyReader;
-use super::heap::{PythonHeap, HeapError, Listing};
+use super::heap::{HeapError, Listing, PythonHeap};
 use super::interpreter;
 use super::layout::LayoutSource;
 use super::line_cache::LineCache;
-use super::stack_sampler::{StackSampler, SampleStats};
-use super::bpf_stacks::StackSymbolizer;
-use super::exceptions::ExceptionFinder;
+use super::stack_sampler::{SampleStats, StackSampler};
 use super::variables::IntegerVariable;
-use crate::model::{UnwindInfo, PyObjectHeader, StackTable, ThreadId, ThreadSample};
+use crate::model::{PyObjectHeader, StackTable, ThreadId, ThreadSample, UnwindInfo};
 use crate::target::{PageCache, Process, is_no_more_than_the_job};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
@@ -233,7 +233,9 @@ impl PythonReader {
         listing: Listing,
     ) -> Result<PythonHeap<'a>, HeapError> {
         match &self.reader {
-            ReaderBackend::Own(own) => PythonHeap::read(memory, own.interpreter(), own.process(), listing),
+            ReaderBackend::Own(own) => {
+                PythonHeap::read(memory, own.interpreter(), own.process(), listing)
+            }
             ReaderBackend::PySpy(py_spy) => {
                 Err(HeapError::Unsupported { version: py_spy.version().to_owned() })
             }

@@ -1,6 +1,6 @@
 //! Many small pieces of the target's memory, asked for one by one and read by one system call.
 
-use crate::target::{Addr, Memory, MemoryError, AddressRange};
+use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
 /// Where a piece will be found in a [`ScatterRead`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use super::activity::{ThreadEvidence, classify};
-use super::scatter_read::ScatterRead;
+use super::bpf_stacks;
 use super::code_cache::CodeCache;
 use super::error::PythonError;
-use super::thread_list::{InterpreterList, ListError, ThreadEntry};
 use super::interpreter::Interpreter;
-use super::thread_names::ThreadNames;
 use super::objects::ObjectDecodeError;
-use super::bpf_stacks;
-use super::thread::{ReadOutcome, SampledThread, ReadBuffers, SampleContext};
-use crate::model::{UnwindInfo, StackTable, ThreadId, ThreadSample};
+use super::scatter_read::ScatterRead;
+use super::thread::{ReadBuffers, ReadOutcome, SampleContext, SampledThread};
+use super::thread_list::{InterpreterList, ListError, ThreadEntry};
+use super::thread_names::ThreadNames;
+use crate::model::{StackTable, ThreadId, ThreadSample, UnwindInfo};
 use crate::target::{Addr, Memory, MemoryError, Process};
 
 /// A thread that is torn so often in one sample is left out of it.

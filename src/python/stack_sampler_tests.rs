@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::python::interpreter;
-use crate::target::{MemoryImage, RecordingMemory, AddressRange};
+use crate::target::{AddressRange, MemoryImage, RecordingMemory};
 
 /// Memory that several may hold, and that fails now and then.
 struct FlakyMemory<M> {

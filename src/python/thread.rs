@@ -1,11 +1,11 @@
 //! One thread of the target between samples: where its frames lay, what it did last, and its part of a batch.
 
-use super::scatter_read::{ScatterRead, ReadSlot};
 use super::code_cache::{CodeCache, CodeLookup};
-use super::thread_list::{ThreadEntry, thread_len};
 use super::layout::PythonLayout;
-use super::walk::{COMPARED, RawFrame, WalkOutcome, walk};
 use super::read_windows::ReadWindows;
+use super::scatter_read::{ReadSlot, ScatterRead};
+use super::thread_list::{ThreadEntry, thread_len};
+use super::walk::{COMPARED, RawFrame, WalkOutcome, walk};
 use crate::model::{FrameId, StackId, StackTable, ThreadId};
 use crate::target::{Addr, Scalar};
 
@@ -140,7 +140,11 @@ impl SampledThread {
     }
 
     /// Makes of the batch what it says about this thread.
-    pub(super) fn decode(&mut self, batch: &ScatterRead, shared: &mut SampleContext<'_>) -> ReadOutcome {
+    pub(super) fn decode(
+        &mut self,
+        batch: &ScatterRead,
+        shared: &mut SampleContext<'_>,
+    ) -> ReadOutcome {
         let Some(state) = batch.get(self.state_slot) else { return ReadOutcome::Again };
         let thread = &shared.layout.thread;
         if thread.next.get(state) != Some(self.place.next)

@@ -1,7 +1,7 @@
 //! The interpreters of the runtime and the list of their threads.
 
-use super::scatter_read::{ScatterRead, ReadSlot};
 use super::layout::PythonLayout;
+use super::scatter_read::{ReadSlot, ScatterRead};
 use super::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, Memory, MemoryError, Scalar};
 
@@ -96,7 +96,11 @@ impl InterpreterList {
         Err(last)
     }
 
-    fn list_once(&mut self, memory: &dyn Memory, layout: &PythonLayout) -> Result<Vec<ThreadEntry>, ListError> {
+    fn list_once(
+        &mut self,
+        memory: &dyn Memory,
+        layout: &PythonLayout,
+    ) -> Result<Vec<ThreadEntry>, ListError> {
         self.interpreters.clear();
         let mut places = Vec::new();
         let first = pointer(memory, "_PyRuntime", self.runtime, layout.runtime.interpreters_head)?;
@@ -178,7 +182,12 @@ impl InterpreterList {
     }
 
     /// Adds the thread states that hold a GIL to `holders`.
-    pub(super) fn gil_holders(&self, batch: &ScatterRead, layout: &PythonLayout, holders: &mut Vec<Addr>) {
+    pub(super) fn gil_holders(
+        &self,
+        batch: &ScatterRead,
+        layout: &PythonLayout,
+        holders: &mut Vec<Addr>,
+    ) {
         let (from, _) = gil_fields(layout);
         for interpreter in &self.interpreters {
             let holder = interpreter.gil.and_then(|_| {
@@ -197,7 +206,11 @@ impl InterpreterList {
 
     /// The sums of the counts of dead code objects before and after the frames were copied; `None`
     /// where the version does not count.
-    pub(super) fn generations(&self, batch: &ScatterRead, layout: &PythonLayout) -> Option<[u64; 2]> {
+    pub(super) fn generations(
+        &self,
+        batch: &ScatterRead,
+        layout: &PythonLayout,
+    ) -> Option<[u64; 2]> {
         layout.interpreter.code_generation?;
         self.interpreters.iter().try_fold([0u64; 2], |[before, after], interpreter| {
             let count = |slot| u64::decode(batch.get(slot)?);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use super::dicts;
-use super::thread_list::ThreadEntry;
 use super::layout::PythonLayout;
 use super::objects::{ObjectDecodeError, small_int, text};
+use super::thread_list::ThreadEntry;
 use crate::model::Thread;
 use crate::target::{Addr, Field, Memory, Process};
 

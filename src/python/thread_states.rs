@@ -9,7 +9,11 @@ pub(super) const MAX_INTERPRETERS: usize = 256;
 pub(super) const MAX_THREADS: usize = 16384;
 
 /// Every `PyThreadState` of every interpreter; a list ends where it cannot be read.
-pub(super) fn thread_states(memory: &dyn Memory, layout: &PythonLayout, runtime: Addr) -> Vec<Addr> {
+pub(super) fn thread_states(
+    memory: &dyn Memory,
+    layout: &PythonLayout,
+    runtime: Addr,
+) -> Vec<Addr> {
     let next = |field: Field<Addr>, at: Addr| {
         memory.pointer(field.in_target(at)).ok().filter(|next| next.is_plausible())
     };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::dicts;
-use super::heap::{PythonHeap, LocalVariable, TAG};
+use super::heap::{LocalVariable, PythonHeap, TAG};
 use super::interpreter::Interpreter;
 use super::objects::small_int;
 use crate::model::{StepCounterLocation, WatchedFrame, WatchedInteger};

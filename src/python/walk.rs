@@ -24,9 +24,9 @@
 //! within the time of one read, with another state in between at just the instants of copying; tests
 //! count such stacks and find none in ten thousands.
 
-use super::scatter_read::ScatterRead;
 use super::layout::{EntryFrame, FrameLayout, InstructionLayout, SavedStack};
 use super::read_windows::ReadWindows;
+use super::scatter_read::ScatterRead;
 use crate::target::Addr;
 
 /// Deeper stacks are cut at their outer end, and marked.
@@ -93,7 +93,9 @@ pub(super) fn walk(
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return WalkOutcome::Torn;
         }
-        let Some(frame) = windows.first(batch, at, layout.len) else { return WalkOutcome::Missing(at) };
+        let Some(frame) = windows.first(batch, at, layout.len) else {
+            return WalkOutcome::Missing(at);
+        };
         let Some(read) = FrameFields::parse(layout, frame) else { return WalkOutcome::Torn };
         if read.shim {
             called_from_c = true;

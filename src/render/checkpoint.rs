@@ -10,7 +10,7 @@ use super::escape::EscapeGuard;
 use super::interchange::json_line;
 use super::label::one_line;
 use super::size::{bytes, optional_bytes, signed_bytes};
-use crate::model::{GpuDevice, DeviceUsage, ProcessUsage};
+use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
 
 /// A move of a job's GPU memory to the host or back: what a report needs to know. Bytes; `None` is unknown.
 pub struct CheckpointFigures<'a> {

@@ -6,7 +6,7 @@ use std::io::Write;
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::label::{FrameLabels, one_line};
-use crate::analysis::{FoldedProfile, StackLabel, Profile};
+use crate::analysis::{FoldedProfile, Profile, StackLabel};
 
 /// How the frames of a flamegraph are named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,7 +47,9 @@ pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: Na
         StackLabel::Frame(frame) => labels.frame(frame, !style.functions_only),
         StackLabel::Pseudo(mark) => mark.text().to_owned(),
         StackLabel::Node(site) => labels.node(site),
-        StackLabel::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", labels.node(site)),
+        StackLabel::NodeOfUnknownLine(site) => {
+            format!("{} (forward line unknown)", labels.node(site))
+        }
     };
     step(&text)
 }

@@ -9,7 +9,7 @@ use super::escape::EscapeGuard;
 use super::fragmentation::fragmentation_text;
 use super::label::one_line;
 use super::size::optional_bytes;
-use crate::analysis::{ProcessSnapshot, DeviceSnapshot, OutsideTorch, DeviceBreakdown};
+use crate::analysis::{DeviceBreakdown, DeviceSnapshot, OutsideTorch, ProcessSnapshot};
 use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MissReason};
 
 /// One look at the machine's GPUs.
@@ -250,7 +250,11 @@ fn write_target(
     Ok(())
 }
 
-fn write_shares(out: &mut dyn Write, device: &DeviceSnapshot, shares: &DeviceBreakdown) -> io::Result<()> {
+fn write_shares(
+    out: &mut dyn Write,
+    device: &DeviceSnapshot,
+    shares: &DeviceBreakdown,
+) -> io::Result<()> {
     let number = |index: Option<u32>| index.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
     let cuda = number(device.cuda_index.map(|c| c.0));
     writeln!(out, "  GPU {cuda} of the process, {} of nvidia-smi", number(device.nvml_index))?;

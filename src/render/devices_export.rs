@@ -8,7 +8,7 @@ use super::RenderError;
 use super::devices::{DevicesTarget, DevicesView};
 use super::fragmentation::fragmentation_json;
 use super::interchange::{CsvSheet, json_line, pretty_json};
-use crate::analysis::{DeviceSnapshot, OutsideTorch, DeviceBreakdown};
+use crate::analysis::{DeviceBreakdown, DeviceSnapshot, OutsideTorch};
 use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus};
 
 /// Columns of every row: query keys of nvidia-smi.

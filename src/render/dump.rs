@@ -5,12 +5,14 @@ use std::io::Write;
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::fragmentation::fragmentation_text;
-use super::owners::{categories, incomplete, pause};
 use super::label::{FrameLabels, one_line};
+use super::owners::{categories, incomplete, pause};
 use super::size::{bytes, optional_bytes};
-use crate::analysis::{ProcessSnapshot, DeviceSnapshot, ThreadSnapshot, OutsideTorch};
+use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 use crate::model::ownership::breakdown;
-use crate::model::{ThreadActivity, AllocatorBackend, CudaIndex, OwnershipSnapshot, MissReason, TargetRuntime};
+use crate::model::{
+    AllocatorBackend, CudaIndex, MissReason, OwnershipSnapshot, TargetRuntime, ThreadActivity,
+};
 
 /// Who holds the memory, or why that is not known.
 pub type OwnersOrReason = Result<OwnershipSnapshot, String>;
@@ -64,7 +66,11 @@ pub fn dump_text(
 }
 
 /// What is allocated on a device by owner, as it was a moment before.
-fn write_owners(out: &mut dyn Write, owners: &OwnersOrReason, device: CudaIndex) -> std::io::Result<()> {
+fn write_owners(
+    out: &mut dyn Write,
+    owners: &OwnersOrReason,
+    device: CudaIndex,
+) -> std::io::Result<()> {
     let snapshot = match owners {
         Ok(snapshot) => snapshot,
         Err(why) => return writeln!(out, "  who holds it is unknown: {}", one_line(why)),

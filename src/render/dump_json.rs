@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::RenderError;
 use super::dump::{OwnersOrReason, activity_text, allocator_text, labels};
 use super::fragmentation::fragmentation_json;
-use super::owners_json::{device_sums, incomplete};
 use super::interchange::pretty_json;
-use crate::analysis::{ProcessSnapshot, DeviceSnapshot, ThreadSnapshot, OutsideTorch};
+use super::owners_json::{device_sums, incomplete};
+use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 use crate::model::ownership::breakdown;
 use crate::model::{
-    AllocatorCounters, Block, AllocatorSnapshot, BlockState, SnapshotConsistency, CudaIndex, OwnershipSnapshot, Segment,
-    StatKey,
+    AllocatorCounters, AllocatorSnapshot, Block, BlockState, CudaIndex, OwnershipSnapshot, Segment,
+    SnapshotConsistency, StatKey,
 };
 
 /// Writes the look as one JSON object.

@@ -4,7 +4,7 @@ use super::header::time_range;
 use super::label::one_line;
 use super::size::{bytes, count};
 use crate::analysis::{ExactProfile, MemoryGroup, Profile};
-use crate::model::{CudaIndex, EventTotals, ProbeBackend, FreeTracking, ReaderKind};
+use crate::model::{CudaIndex, EventTotals, FreeTracking, ProbeBackend, ReaderKind};
 
 /// How events are obtained, in a few words.
 pub fn way(way: ProbeBackend) -> &'static str {

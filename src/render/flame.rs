@@ -12,8 +12,8 @@ use super::escape::EscapeGuard;
 use super::exact;
 use super::label::one_line;
 use super::size::{bytes, count, percent};
-use crate::analysis::{FoldedProfile, OwnerPart, OwnerStacks, MemoryGroup, Moment, Profile};
-use crate::model::{SnapshotConsistency, CudaIndex};
+use crate::analysis::{FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile};
+use crate::model::{CudaIndex, SnapshotConsistency};
 
 /// Draws the bytes of a moment.
 pub fn flame(

@@ -4,7 +4,7 @@ use super::clock::length;
 use super::exact;
 use super::label::one_line;
 use super::size::{count, percent, signed_bytes};
-use crate::analysis::{HighWater, Profile, PeakTime};
+use crate::analysis::{HighWater, PeakTime, Profile};
 use crate::model::{CudaIndex, EndReason, ReaderKind};
 
 /// The head of a report on one device, line by line.

@@ -13,9 +13,9 @@ use super::interchange::{CsvSheet, pretty_json};
 use super::label::one_line;
 use super::size::{count, signed_bytes};
 use crate::analysis::{
-    OwnedInIteration, Iteration, IterationClock, IterationEnd, IterationLevels, Profile,
+    Iteration, IterationClock, IterationEnd, IterationLevels, OwnedInIteration, Profile,
 };
-use crate::model::{TensorCategory, CudaIndex, StepSource};
+use crate::model::{CudaIndex, StepSource, TensorCategory};
 
 /// Writes the last `limit` iterations (0: all), and the one with the highest peak.
 pub fn iterations_text(

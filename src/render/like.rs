@@ -5,8 +5,8 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
-use super::owners::{footer, name};
 use super::label::one_line;
+use super::owners::{footer, name};
 use super::size::{bytes, count};
 use crate::analysis::{LossMemory, ModelSize, memory_for_backward, model_sizes};
 use crate::model::OwnershipSnapshot;
@@ -109,7 +109,10 @@ fn millions(elements: u64) -> f64 {
 }
 
 /// Writes modelsize's figures of every model.
-pub fn like_modelsize_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
+pub fn like_modelsize_text(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+) -> Result<(), RenderError> {
     writeln!(out, "modelsize(model, input) at 4 bytes an element, by its rule:")?;
     if snapshot.models.is_empty() {
         writeln!(out, "    no module with tensors is alive")?;
@@ -138,7 +141,10 @@ pub fn like_modelsize_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) ->
 }
 
 /// The same as JSON, in elements.
-pub fn like_modelsize_json(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
+pub fn like_modelsize_json(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+) -> Result<(), RenderError> {
     let model = |size: &ModelSize| {
         let model = &snapshot.models[size.model];
         json!({

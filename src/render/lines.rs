@@ -8,7 +8,9 @@ use super::escape::EscapeGuard;
 use super::header::header;
 use super::label::{FrameLabels, one_line};
 use super::size::{bytes, count, scaled, signed_bytes};
-use crate::analysis::{BoundedValue, LineCell, LineFunction, LineRow, LineTable, Profile, UnknownReason};
+use crate::analysis::{
+    BoundedValue, LineCell, LineFunction, LineRow, LineTable, Profile, UnknownReason,
+};
 use crate::model::{Function, Metric, Pool, SourceText, StatField, StatKey};
 
 /// What of the table is shown, and how wide.
@@ -186,7 +188,10 @@ impl<'a> FunctionText<'a> {
                 head("live at", "the peak"),
                 cells(&|r| format!("{about}{}", bytes(r.live))),
             ),
-            LineColumn::new(head("of it", "own"), cells(&|r| format!("{about}{}", bytes(r.live_self)))),
+            LineColumn::new(
+                head("of it", "own"),
+                cells(&|r| format!("{about}{}", bytes(r.live_self))),
+            ),
             LineColumn::new(
                 head("", "allocated"),
                 cells(&|r| format!("{about}{}", signed_bytes(r.allocated))),
@@ -206,8 +211,9 @@ impl<'a> FunctionText<'a> {
         width: Option<usize>,
         most: i64,
     ) -> FunctionText<'a> {
-        let taken =
-            |columns: &[LineColumn]| columns.iter().map(|c| c.width + 2).sum::<usize>() + 7 + BAR + 3;
+        let taken = |columns: &[LineColumn]| {
+            columns.iter().map(|c| c.width + 2).sum::<usize>() + 7 + BAR + 3
+        };
         let width = width.unwrap_or(usize::MAX);
         let mut room = width.saturating_sub(taken(&columns));
         // Columns that leave no room for the source are left out, the least important first.

@@ -9,7 +9,7 @@ use super::exact::way;
 use super::interchange::{CsvSheet, pretty_json};
 use super::lines::{labels, selected, source_lines};
 use crate::analysis::{
-    BoundedValue, ExactProfile, HighWater, LineRow, LineTable, MemoryGroup, Profile, PeakTime,
+    BoundedValue, ExactProfile, HighWater, LineRow, LineTable, MemoryGroup, PeakTime, Profile,
 };
 use crate::model::{CudaIndex, EventTotals, FreeTracking, ReaderKind, StatField, StatKey};
 

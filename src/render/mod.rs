@@ -5,6 +5,7 @@
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
+mod checkpoint;
 mod clock;
 mod collapsed;
 mod devices;
@@ -16,21 +17,21 @@ mod exact;
 mod flame;
 mod fragmentation;
 mod header;
-mod owners;
-mod owners_json;
 mod interchange;
 mod iterations;
 mod label;
 mod like;
 mod lines;
 mod lines_export;
-mod checkpoint;
+mod oom_report;
+mod owners;
+mod owners_json;
 mod rank_lines;
 mod referrers;
 mod size;
 mod summary;
-mod oom_report;
 
+pub use checkpoint::{CheckpointFigures, move_json, move_text};
 pub use clock::{length, utc};
 pub use collapsed::{NameStyle, collapsed};
 pub use devices::{DevicesTarget, DevicesView, devices_text};
@@ -43,21 +44,20 @@ pub use flame::{
     RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks, owners_collapsed, owners_flame,
 };
 pub use header::header;
-pub use owners::{
-    TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,
-};
-pub use owners_json::{ownership_json, ownership_json_line};
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
 pub use label::{FrameLabels, one_line, short_file};
 pub use like::{like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text};
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
-pub use checkpoint::{CheckpointFigures, move_json, move_text};
+pub use oom_report::oom_report_text;
+pub use owners::{
+    TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,
+};
+pub use owners_json::{ownership_json, ownership_json_line};
 pub use rank_lines::{RankLines, rank_lines_csv, rank_lines_json, rank_lines_text};
 pub use referrers::referrers_text;
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;
-pub use oom_report::oom_report_text;
 
 /// Why something could not be rendered.
 #[derive(Debug, thiserror::Error)]

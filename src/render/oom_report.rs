@@ -10,10 +10,12 @@ use super::header::{end_text, time_range};
 use super::label::{FrameLabels, one_line};
 use super::size::{bytes, count, optional_bytes, percent};
 use crate::analysis::{
-    RefusedAllocation, AllocatorCache, ExactProfile, FoldedProfile, StackLabel, Profile, OomReport, OomDevice, requested_bytes,
+    AllocatorCache, ExactProfile, FoldedProfile, OomDevice, OomReport, Profile, RefusedAllocation,
+    StackLabel, requested_bytes,
 };
 use crate::model::{
-    MemoryKind, OwnedOnDevice, OwnershipBreakdown, Nanos, ProcessUsage, StackId, RaisedError, is_library,
+    MemoryKind, Nanos, OwnedOnDevice, OwnershipBreakdown, ProcessUsage, RaisedError, StackId,
+    is_library,
 };
 
 /// Stacks, owners and refusals listed.
@@ -149,7 +151,8 @@ impl OomReportText<'_> {
         if !report.refused.is_empty() {
             writeln!(out, "\nThe driver refused")?;
             // PyTorch asks up to three times for the same.
-            let alike = |a: &RefusedAllocation, b: &RefusedAllocation| (a.size, a.site) == (b.size, b.site);
+            let alike =
+                |a: &RefusedAllocation, b: &RefusedAllocation| (a.size, a.site) == (b.size, b.site);
             let different: Vec<&[RefusedAllocation]> = report.refused.chunk_by(alike).collect();
             for asked in different.iter().take(REFUSED) {
                 self.refused(out, asked)?;
@@ -327,7 +330,12 @@ impl OomReportText<'_> {
         )
     }
 
-    fn live(&self, out: &mut dyn Write, live: &FoldedProfile, counted: Option<u64>) -> io::Result<()> {
+    fn live(
+        &self,
+        out: &mut dyn Write,
+        live: &FoldedProfile,
+        counted: Option<u64>,
+    ) -> io::Result<()> {
         let when = self.before(live.snapshot.time);
         let same = match counted == Some(live.total + live.left_out) {
             true => "; the counters say the same at the moment",

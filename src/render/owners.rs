@@ -8,10 +8,10 @@ use super::escape::EscapeGuard;
 use super::label::{one_line, short_file};
 use super::size::{bytes, count};
 use crate::analysis::{StorageChange, changes, saved};
-use crate::model::ownership::{owner_label, breakdown, storages};
+use crate::model::ownership::{breakdown, owner_label, storages};
 use crate::model::{
-    TensorCategory, DeviceOwnership, Frame, OwnershipSnapshot, Incomplete, LookLimit, PythonTensors, StackTable,
-    Stops, StorageGroup, TensorDevice, TensorRow, ThreadSample, is_library,
+    DeviceOwnership, Frame, Incomplete, LookLimit, OwnershipSnapshot, PythonTensors, StackTable,
+    Stops, StorageGroup, TensorCategory, TensorDevice, TensorRow, ThreadSample, is_library,
 };
 
 /// Characters that most shapes need; longer ones push the rest of their row aside.
@@ -41,7 +41,10 @@ impl TensorsOptions {
     pub fn settled(self, snapshot: &OwnershipSnapshot) -> TensorsOptions {
         let mut devices = snapshot.tensors.iter().filter_map(|row| row.tensor.device);
         let any_cuda = devices.any(TensorDevice::is_cuda);
-        TensorsOptions { all_devices: self.gpu.is_none() && (self.all_devices || !any_cuda), ..self }
+        TensorsOptions {
+            all_devices: self.gpu.is_none() && (self.all_devices || !any_cuda),
+            ..self
+        }
     }
 }
 
@@ -283,7 +286,11 @@ pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Resul
         writeln!(out, "{incomplete}")?;
     }
     if snapshot.unreadable > 0 {
-        writeln!(out, "{} objects could not be read: names may be missing", count(snapshot.unreadable))?;
+        writeln!(
+            out,
+            "{} objects could not be read: names may be missing",
+            count(snapshot.unreadable)
+        )?;
     }
     Ok(())
 }

@@ -9,12 +9,15 @@ use super::interchange::{json_line, pretty_json};
 use crate::analysis::saved;
 use crate::model::ownership::breakdown;
 use crate::model::{
-    TensorCategory, DeviceOwnership, OwnershipSnapshot, Incomplete, LookLimit, TensorReferrers, SavedIn, Stops,
-    TensorRow,
+    DeviceOwnership, Incomplete, LookLimit, OwnershipSnapshot, SavedIn, Stops, TensorCategory,
+    TensorReferrers, TensorRow,
 };
 
 /// Writes every tensor and every node of a look, and what they add up to.
-pub fn ownership_json(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
+pub fn ownership_json(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+) -> Result<(), RenderError> {
     pretty_json(out, &value(snapshot))
 }
 
@@ -122,7 +125,8 @@ fn referrers(referrers: &TensorReferrers) -> Value {
 
 /// The sums of a device.
 pub(super) fn device_sums(sums: &DeviceOwnership) -> Value {
-    let category = |category: TensorCategory| sums.by_category.get(&category).map_or(0, |h| h.bytes);
+    let category =
+        |category: TensorCategory| sums.by_category.get(&category).map_or(0, |h| h.bytes);
     json!({
         "allocated": sums.allocated,
         "parameters": category(TensorCategory::Parameter),

@@ -9,10 +9,12 @@ use super::escape::EscapeGuard;
 use super::header::{gpu_line, sampling_line};
 use super::interchange::{CsvSheet, pretty_json};
 use super::label::{one_line, short_file};
-use super::lines::{LineColumn, FunctionText, LinesOptions, cell, column_head, with_source};
+use super::lines::{FunctionText, LineColumn, LinesOptions, cell, column_head, with_source};
 use super::lines_export::high_water;
 use super::size::{count, signed_bytes};
-use crate::analysis::{BoundedValue, LineTable, Profile, RankFunction, RankRow, RankTable, RankValues};
+use crate::analysis::{
+    BoundedValue, LineTable, Profile, RankFunction, RankRow, RankTable, RankValues,
+};
 
 /// A rank among others, and its own table.
 #[derive(Debug, Clone, Copy)]
@@ -225,8 +227,7 @@ pub fn rank_lines_json(
     functions: &[String],
 ) -> Result<(), RenderError> {
     let name = |rank: usize| ranks.get(rank).map(|rank| rank.label);
-    let bounded =
-        |value: BoundedValue| json!({"value": value.value, "exact": value.exact, "upper": value.upper});
+    let bounded = |value: BoundedValue| json!({"value": value.value, "exact": value.exact, "upper": value.upper});
     let all = |all: Option<RankValues>| {
         all.map(|RankValues { greatest, least, sum }| {
             let of = |(value, rank): (BoundedValue, usize)| {

@@ -4,12 +4,12 @@ use std::io::Write;
 
 use super::RenderError;
 use super::escape::EscapeGuard;
-use super::owners::{footer, name};
 use super::label::one_line;
+use super::owners::{footer, name};
 use super::size::bytes;
 use crate::analysis::results;
 use crate::model::ownership::storages;
-use crate::model::{OwnershipSnapshot, Referrer, TensorReferrers, SavedIn, TensorRow};
+use crate::model::{OwnershipSnapshot, Referrer, SavedIn, TensorReferrers, TensorRow};
 
 /// Writes what refers to the tensors that were asked about, which are these rows.
 pub fn referrers_text(
@@ -22,7 +22,8 @@ pub fn referrers_text(
     let results = results(&snapshot.tensors, &snapshot.nodes);
     for &index in asked {
         let row = &snapshot.tensors[index];
-        let referrers = snapshot.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
+        let referrers =
+            snapshot.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
         write_tensor(out, snapshot, row)?;
         match referrers {
             Some(referrers) => write_referrers(out, referrers)?,
@@ -55,7 +56,11 @@ pub fn referrers_text(
     footer(out, snapshot)
 }
 
-fn write_tensor(out: &mut dyn Write, snapshot: &OwnershipSnapshot, row: &TensorRow) -> Result<(), RenderError> {
+fn write_tensor(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+    row: &TensorRow,
+) -> Result<(), RenderError> {
     let size = row.tensor.storage.and_then(|storage| storage.bytes);
     let size = size.map_or_else(|| "of unknown size".to_owned(), bytes);
     let shape = row.tensor.shape.as_ref().map_or("symbolic".to_owned(), |s| format!("{s:?}"));

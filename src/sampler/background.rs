@@ -92,7 +92,9 @@ fn bytes(record: &Record) -> usize {
     let held = match record {
         Record::Events(batch) => batch.events.len() * size_of::<Event>(),
         Record::Sample(sample) => sample.threads.len() * size_of::<ThreadSample>(),
-        Record::Snapshot(snapshot) => snapshot.segments.iter().map(|segment| 64 * segment.blocks.len()).sum(),
+        Record::Snapshot(snapshot) => {
+            snapshot.segments.iter().map(|segment| 64 * segment.blocks.len()).sum()
+        }
         Record::Ownership(snapshot) => {
             let held = snapshot.devices.iter().map(|device| 96 * device.held.len());
             held.sum::<usize>() + 32 * snapshot.unnamed_blocks.len()
@@ -248,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_waits_to_be_written_is_bounded_by_its_bytes_not_its_records() {
-        use crate::model::{EventKind, EventBatch, DriverEvent};
+        use crate::model::{DriverEvent, EventBatch, EventKind};
 
         /// Takes nothing until it is told to.
         struct Slow(std::sync::mpsc::Receiver<()>);
@@ -261,8 +263,11 @@ mod tests {
         let (go, wait) = channel();
         let mut sink = BackgroundSink::new(Slow(wait)).unwrap();
         let queue = Arc::clone(&sink.queue);
-        let event =
-            Event { time: Nanos(0), change: EventKind::Marked(DriverEvent::ModuleLoaded), site: None };
+        let event = Event {
+            time: Nanos(0),
+            change: EventKind::Marked(DriverEvent::ModuleLoaded),
+            site: None,
+        };
         let record = Record::Events(EventBatch { events: vec![event; 1 << 14] });
         let one = bytes(&record);
         assert!(one > 100_000, "{one}");

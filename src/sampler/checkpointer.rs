@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::gpu::{CheckpointApi, CheckpointError, CudaState, GpuError, GpuReader};
-use crate::model::{GpuDevice, DeviceUsage, Nanos, ProcessUsage};
+use crate::model::{DeviceUsage, GpuDevice, Nanos, ProcessUsage};
 use crate::target::{HostMemory, Process, ProcessError};
 
 use super::pause_file::PauseFile;
@@ -31,9 +31,7 @@ pub enum SuspendError {
     #[error(transparent)]
     Driver(#[from] CheckpointError),
     /// The driver is too old.
-    #[error(
-        "driver {version} cannot move the memory of processes: it needs {MIN_DRIVER} or newer"
-    )]
+    #[error("driver {version} cannot move the memory of processes: it needs {MIN_DRIVER} or newer")]
     DriverTooOld {
         /// Its version.
         version: String,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::gpu::{GpuError, MachineReader};
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, SnapshotConsistency, CudaIndex, DeviceStatus, MissedObservation, MissReason,
-    ReaderKind, Record, RecordSink,
+    AllocatorBackend, AllocatorCounters, CudaIndex, DeviceStatus, MissReason, MissedObservation,
+    ReaderKind, Record, RecordSink, SnapshotConsistency,
 };
 
 use super::pause_file::PauseFile;
@@ -47,7 +47,8 @@ impl DevicePoll {
     /// Loads NVML; without it there is nothing to tell.
     pub fn open(targets: Vec<TargetReaders>) -> Result<DevicePoll, GpuError> {
         let machine = MachineReader::open()?;
-        let targets = targets.into_iter().map(|readers| RecordingSession::new(readers, None)).collect();
+        let targets =
+            targets.into_iter().map(|readers| RecordingSession::new(readers, None)).collect();
         Ok(DevicePoll { machine, targets })
     }
 
@@ -78,7 +79,8 @@ impl DevicePoll {
             let devices = self.machine.read()?;
             let machine = &self.machine;
             let sessions = self.targets.iter_mut();
-            let targets = sessions.map(|target| read_target(target, machine, &devices, host)).collect();
+            let targets =
+                sessions.map(|target| read_target(target, machine, &devices, host)).collect();
             let before = std::mem::replace(&mut counters, self.counters());
             if looks == READS || before == counters {
                 return Ok(MachineReading { devices, targets, ended });

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::priority::raise_priority;
 use crate::model::{AllocatorCounters, CudaIndex};
-use crate::python::{ExceptionFinder, PythonReader, FoundException};
+use crate::python::{ExceptionFinder, FoundException, PythonReader};
 use crate::target::Process;
 
 /// What PyTorch throws (`torch.OutOfMemoryError`, `torch.cuda.OutOfMemoryError` before 2.5).
@@ -158,7 +158,11 @@ impl ErrorWatcher {
     }
 
     /// Looks until every request for an error that came until then can be answered; gives the answers.
-    fn search(&mut self, first: SearchRequest, requests: &Receiver<SearchRequest>) -> Vec<FoundErrors> {
+    fn search(
+        &mut self,
+        first: SearchRequest,
+        requests: &Receiver<SearchRequest>,
+    ) -> Vec<FoundErrors> {
         let began = Instant::now();
         let mut wanted = usize::from(first == SearchRequest::Error);
         let mut until = began + first.timeout();

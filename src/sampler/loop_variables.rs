@@ -1,6 +1,6 @@
 //! Variables of the program that count steps and epochs.
 
-use crate::model::{Nanos, TrainingStep, StepSource, WatchedSteps};
+use crate::model::{Nanos, StepSource, TrainingStep, WatchedSteps};
 use crate::python::{IntegerVariable, PythonReader};
 use crate::target::Process;
 

@@ -1,6 +1,6 @@
 //! What was missed, gathered so that a failure at every sample is one record a second and not a flood.
 
-use crate::model::{MissedObservation, MissReason, Nanos, ReaderKind};
+use crate::model::{MissReason, MissedObservation, Nanos, ReaderKind};
 
 /// Losses not yet recorded, by reader and reason.
 #[derive(Debug, Default)]
@@ -22,12 +22,9 @@ impl PendingLosses {
 
     /// Takes them, as records of the moment `time`.
     pub(super) fn drain(&mut self, time: Nanos) -> impl Iterator<Item = MissedObservation> {
-        std::mem::take(&mut self.counts).into_iter().map(move |(reader, why, count)| MissedObservation {
-            time,
-            reader,
-            why,
-            count,
-        })
+        std::mem::take(&mut self.counts)
+            .into_iter()
+            .map(move |(reader, why, count)| MissedObservation { time, reader, why, count })
     }
 }
 

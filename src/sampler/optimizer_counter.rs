@@ -1,6 +1,6 @@
 //! The counter that optimizers keep of the steps they have made, for each parameter a tensor.
 
-use crate::model::{TensorCategory, DType, OwnershipSnapshot, StepCounterLocation};
+use crate::model::{DType, OwnershipSnapshot, StepCounterLocation, TensorCategory};
 use crate::target::{Addr, Memory, Process};
 
 /// `torch.float32`, `float64`, `int64`, `int32`: what step counters are kept as.
@@ -40,7 +40,10 @@ impl WordCheck {
 impl OptimizerCounter {
     /// The first counter of an optimizer that lies in the process's own memory: those of fused and capturable optimizers
     /// lie on the GPU and cannot be read.
-    pub(super) fn find(snapshot: &OwnershipSnapshot, process: &Process) -> Option<OptimizerCounter> {
+    pub(super) fn find(
+        snapshot: &OwnershipSnapshot,
+        process: &Process,
+    ) -> Option<OptimizerCounter> {
         let memory = process.memory();
         let memory: &dyn Memory = &memory;
         let counts = snapshot.tensors.iter().filter(|row| {
@@ -85,7 +88,12 @@ impl OptimizerCounter {
     /// What a program in the kernel reads it by.
     pub(super) fn watched(&self) -> StepCounterLocation {
         let [WordCheck { at, word }, _] = self.checks;
-        StepCounterLocation::Word { at: self.at.0, wide: self.is_wide(), check_at: at.0, check: word }
+        StepCounterLocation::Word {
+            at: self.at.0,
+            wide: self.is_wide(),
+            check_at: at.0,
+            check: word,
+        }
     }
 
     fn is_wide(&self) -> bool {

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::owners::{OwnerReading, look_prepared, prepare};
 use super::optimizer_counter::OptimizerCounter;
+use super::owners::{OwnerReading, look_prepared, prepare};
 use super::readers::TargetReaders;
 use crate::holders::LookOptions;
 use crate::model::ownership::summarize;
-use crate::model::{CountingObject, OwnershipSnapshot, OwnershipBreakdown, Nanos, Stops};
+use crate::model::{CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, Stops};
 
 /// Looks that may wait to be recorded.
 const MAX_QUEUED: usize = 16;
@@ -112,7 +112,8 @@ impl OwnerThread {
                     let until = began + rest;
                     while Instant::now() < until && !told.is_stopped() {
                         std::thread::sleep(
-                            STOP_CHECK_INTERVAL.min(until.saturating_duration_since(Instant::now())),
+                            STOP_CHECK_INTERVAL
+                                .min(until.saturating_duration_since(Instant::now())),
                         );
                     }
                 }
@@ -142,14 +143,19 @@ impl OwnerThread {
 }
 
 /// One look, and for how long the process stood still in all its attempts, also those of a look that failed.
-fn poll_once(readers: &mut TargetReaders, options: LookOptions, start: Instant) -> (OwnerThreadReading, Duration) {
+fn poll_once(
+    readers: &mut TargetReaders,
+    options: LookOptions,
+    start: Instant,
+) -> (OwnerThreadReading, Duration) {
     let mut stops = Stops::default();
     let looked = look_prepared(readers, options, None, &mut stops);
     let looked = match looked {
         // Its sums would be taken for those of all tensors.
-        Ok(OwnerReading { snapshot: OwnershipSnapshot { incomplete: Some(incomplete), .. }, .. }) => {
-            Err(format!("{} was reached before the look was complete", incomplete.limit))
-        }
+        Ok(OwnerReading {
+            snapshot: OwnershipSnapshot { incomplete: Some(incomplete), .. },
+            ..
+        }) => Err(format!("{} was reached before the look was complete", incomplete.limit)),
         Ok(look) => {
             let pause = look.snapshot.pause.unwrap_or_default();
             // When it was stopped.

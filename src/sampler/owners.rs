@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::readers::{TargetReaders, TorchState};
-use crate::holders::{OwnerError, OwnerReader, LookOptions, LookRequest, StopPolicy};
+use crate::holders::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy};
 use crate::model::{OwnershipSnapshot, StackTable, Stops, ThreadSample};
 use crate::python::HeapError;
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::files::{FileCreation, is_own_folder, read_own};
-use crate::model::{GpuDevice, DeviceUsage, ProcessUsage};
+use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
 use crate::target::Process;
 
 /// More than any note has.

@@ -7,20 +7,21 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, SnapshotConsistency, CudaIndex, RecordingEnd, EndReason, Metric,
-    MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, StackSample, RecordingTotals,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, EndReason, Metric,
+    MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals,
+    SnapshotConsistency, StackSample,
 };
 
 use crate::torch::TorchError;
 
-use super::snapshot_thread::{SnapshotRead, SnapshotThread};
-use super::reorder_buffer::ReorderBuffer;
-use super::ticker::Ticker;
-use super::snapshot_policy::SnapshotPolicy;
 use super::priority::raise_priority;
 use super::readers::{TargetReaders, TorchState};
+use super::reorder_buffer::ReorderBuffer;
 use super::session::{CommonOptions, RecordingSession};
+use super::snapshot_policy::SnapshotPolicy;
+use super::snapshot_thread::{SnapshotRead, SnapshotThread};
 use super::step_shape::StepMoment;
+use super::ticker::Ticker;
 
 /// Between two checks that the target is still the process and the program it was.
 const ALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -152,7 +153,8 @@ impl Recorder {
         }
         for _ in 0..MAX_READS {
             let torn = self.session.totals.torn;
-            if matches!(self.read_stacks(), NextAction::End(_)) || self.session.totals.torn == torn {
+            if matches!(self.read_stacks(), NextAction::End(_)) || self.session.totals.torn == torn
+            {
                 break;
             }
         }
@@ -377,17 +379,26 @@ impl Recorder {
         sink.release()
     }
 
-    fn record_snapshot(&mut self, read: SnapshotRead, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn record_snapshot(
+        &mut self,
+        read: SnapshotRead,
+        sink: &mut ReorderBuffer<'_>,
+    ) -> io::Result<()> {
         let state = self.devices.entry(read.device).or_default();
         state.snapshot_wanted = false;
-        let whole = |snapshot: &&AllocatorSnapshot| snapshot.consistency == SnapshotConsistency::Consistent;
+        let whole =
+            |snapshot: &&AllocatorSnapshot| snapshot.consistency == SnapshotConsistency::Consistent;
         let allocated = read.snapshot.as_ref().ok().filter(whole).map(AllocatorSnapshot::allocated);
         state.policy.has_read(read.cost, allocated);
         match read.snapshot {
             Ok(snapshot) => {
                 match snapshot.consistency {
-                    SnapshotConsistency::Consistent => self.session.totals.snapshots_consistent += 1,
-                    SnapshotConsistency::Degraded { .. } => self.session.totals.snapshots_degraded += 1,
+                    SnapshotConsistency::Consistent => {
+                        self.session.totals.snapshots_consistent += 1
+                    }
+                    SnapshotConsistency::Degraded { .. } => {
+                        self.session.totals.snapshots_degraded += 1
+                    }
                 }
                 sink.late(Some(Record::Snapshot(snapshot)))
             }
@@ -399,7 +410,11 @@ impl Recorder {
     }
 
     fn request_snapshots(&mut self, timeout: Duration) {
-        match SnapshotThread::start(self.session.readers.process.clone(), self.session.start, timeout) {
+        match SnapshotThread::start(
+            self.session.readers.process.clone(),
+            self.session.start,
+            timeout,
+        ) {
             Ok(snapshots) => self.snapshots = Some(snapshots),
             Err(e) => {
                 self.session.losses.add(ReaderKind::Snapshots, MissReason::Failed(e.to_string()), 1)

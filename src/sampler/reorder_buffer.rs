@@ -61,7 +61,8 @@ impl RecordSink for ReorderBuffer<'_> {
 mod tests {
     use super::*;
     use crate::model::{
-        Definition, Function, FunctionId, MissedObservation, MissReason, Nanos, ReaderKind, StackSample,
+        Definition, Function, FunctionId, MissReason, MissedObservation, Nanos, ReaderKind,
+        StackSample,
     };
 
     fn sample(time: u64) -> Record {

@@ -6,17 +6,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use crate::holders::LookOptions;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, EndReason, Frame, Function,
-    OwnershipBreakdown, MissReason, Nanos, ReaderKind, Record, RecordSink, TargetRuntime, StackId, StackTable,
-    RecordingStart, TrainingStep, ThreadSample, OomException, RaisedError, RecordingTotals,
+    MissReason, Nanos, OomException, OwnershipBreakdown, RaisedError, ReaderKind, Record,
+    RecordSink, RecordingStart, RecordingTotals, StackId, StackTable, TargetRuntime, ThreadSample,
+    TrainingStep,
 };
 use rustc_hash::FxHashMap;
 
 use super::error_thread::{ErrorThread, FoundErrors};
-use super::process_tree::rank;
 use super::gpu_watch::GpuWatch;
-use super::owner_thread::OwnerThread;
 use super::loop_variables::LoopVariables;
 use super::losses::PendingLosses;
+use super::owner_thread::OwnerThread;
+use super::process_tree::rank;
 use super::readers::{TargetReaders, TorchState};
 use super::step_shape::{StepMoment, StepShape};
 use super::steps::{CounterMeaning, StepLocations, StepTracker};
@@ -179,7 +180,9 @@ impl RecordingSession {
                     let age = Nanos(time.0.saturating_sub(snapshot.time.0));
                     let snapshot = match self.exact {
                         true => OwnershipBreakdown { time, age, ..snapshot },
-                        false => OwnershipBreakdown { time, age, unnamed_blocks: Vec::new(), ..snapshot },
+                        false => {
+                            OwnershipBreakdown { time, age, unnamed_blocks: Vec::new(), ..snapshot }
+                        }
                     };
                     sink.record(&Record::Ownership(snapshot))?;
                 }

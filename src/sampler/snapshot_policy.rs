@@ -54,7 +54,8 @@ impl SnapshotPolicy {
 
     /// Notes that the map is read from `now` on, the counters being `counters`.
     pub(super) fn asked(&mut self, now: Duration, counters: &AllocatorCounters) {
-        self.last = Some(LastSnapshot { at: now, allocated: counters.allocated(), churn: churn(counters) });
+        self.last =
+            Some(LastSnapshot { at: now, allocated: counters.allocated(), churn: churn(counters) });
     }
 
     /// Notes how long that took, and how many bytes were allocated in the map if it is consistent.

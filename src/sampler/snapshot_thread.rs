@@ -99,14 +99,19 @@ struct SnapshotSource<'a> {
     reader: Option<TorchReader>,
 }
 
-fn serve(source: &mut SnapshotSource<'_>, requests: &Receiver<CudaIndex>, results: &SyncSender<SnapshotRead>) {
+fn serve(
+    source: &mut SnapshotSource<'_>,
+    requests: &Receiver<CudaIndex>,
+    results: &SyncSender<SnapshotRead>,
+) {
     for device in requests {
         let began = Instant::now();
         let snapshot = source.read(device).map_err(|error| match error {
             TorchError::Torn { .. } => MissReason::Torn,
             other => MissReason::Failed(other.to_string()),
         });
-        if results.send(SnapshotRead { device, snapshot: snapshot, cost: began.elapsed() }).is_err() {
+        if results.send(SnapshotRead { device, snapshot: snapshot, cost: began.elapsed() }).is_err()
+        {
             return;
         }
     }

@@ -3,7 +3,7 @@
 
 use super::loop_variables::LoopVariables;
 use super::optimizer_counter::OptimizerCounter;
-use crate::model::{CountingKind, CountingObject, Nanos, TrainingStep, StepSource, WatchedSteps};
+use crate::model::{CountingKind, CountingObject, Nanos, StepSource, TrainingStep, WatchedSteps};
 use crate::probe::RawStep;
 use crate::python::{IntegerAttribute, PythonReader};
 use crate::target::Process;
@@ -99,7 +99,11 @@ impl StepTracker {
     /// Where the steps are counted now.
     pub(super) fn locations(&mut self, process: &Process, time: Nanos) -> StepLocations {
         let Some(step) = self.read(process, time) else {
-            return if self.variables.is_some() { StepLocations::Unknown } else { StepLocations::Nowhere };
+            return if self.variables.is_some() {
+                StepLocations::Unknown
+            } else {
+                StepLocations::Nowhere
+            };
         };
         let places = match (&self.variables, self.counter) {
             (Some(variables), _) => variables.watched(),

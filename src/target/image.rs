@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::Mutex;
 
-use super::memory::{Addr, Memory, MemoryError, AddressRange};
+use super::memory::{Addr, AddressRange, Memory, MemoryError};
 
 /// First bytes of a stored image.
 const MAGIC: &[u8; 8] = b"MEMIMG\x01\n";

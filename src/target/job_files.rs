@@ -401,7 +401,8 @@ mod tests {
     fn without_openat2_no_file_is_found_for_another_user_or_in_another_root() {
         let rights = || UserRights::new(&own(), own().started_with()).unwrap();
         rights().find_without_openat2(Path::new("/etc/passwd")).unwrap();
-        let others = [UserRights { user: 65534, ..rights() }, UserRights { same_root: false, ..rights() }];
+        let others =
+            [UserRights { user: 65534, ..rights() }, UserRights { same_root: false, ..rights() }];
         for other in others {
             let refused = other.find_without_openat2(Path::new("/etc/passwd"));
             assert!(matches!(refused, Err(FileError::NoOpenat2)), "{refused:?}");

@@ -297,7 +297,11 @@ mod tests {
         /// Ends at 0x3000.
         struct TruncatedMemory;
         impl Memory for TruncatedMemory {
-            fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
+            fn read_spans(
+                &self,
+                spans: &[AddressRange],
+                out: &mut [u8],
+            ) -> Result<(), MemoryError> {
                 out.fill(7);
                 match spans.iter().position(|span| span.addr.0 + span.len as u64 > 0x3000) {
                     Some(index) => Err(MemoryError::Fault { span: spans[index], index }),

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::memory::{Addr, Memory, MemoryError, AddressRange};
+use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::ptrace_stop::GoneOn;
 
 /// Bytes copied at once for a small look. Longer pieces copy mostly what nobody looks at.

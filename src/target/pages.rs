@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::budget::Budget;
-use super::memory::{Addr, Memory, MemoryError, AddressRange};
+use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan};
 use super::page_index::PageIndex;
 use super::ptrace_stop::GoneOn;

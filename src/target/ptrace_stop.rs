@@ -283,7 +283,8 @@ impl PtraceStop {
 
     fn wait_for(&mut self, id: i32) -> Result<(), StopError> {
         let began = Instant::now();
-        let until = self.until.map_or(began + STOP_TIMEOUT, |until| until.min(began + STOP_TIMEOUT));
+        let until =
+            self.until.map_or(began + STOP_TIMEOUT, |until| until.min(began + STOP_TIMEOUT));
         loop {
             match self.status(Pid::from_raw(id)) {
                 Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => {

@@ -36,8 +36,10 @@ struct BackwardNodeLayout {
     thread: u32,
     object: u32,
 }
-const SHARED_NODE: BackwardNodeLayout = BackwardNodeLayout { sequence: 24, thread: 48, object: 472 };
-const INTRUSIVE_NODE: BackwardNodeLayout = BackwardNodeLayout { sequence: 16, thread: 40, object: 112 };
+const SHARED_NODE: BackwardNodeLayout =
+    BackwardNodeLayout { sequence: 24, thread: 48, object: 472 };
+const INTRUSIVE_NODE: BackwardNodeLayout =
+    BackwardNodeLayout { sequence: 16, thread: 40, object: 112 };
 
 /// Why the backward pass cannot be followed.
 #[derive(Debug, thiserror::Error)]
@@ -158,7 +160,11 @@ impl LibraryCode<'_> {
 
     /// The variable whose address the function returns that a function calls first, through a slot which a
     /// static constructor filled.
-    fn behind_slot(&self, function: &'static str, symbol: &str) -> Result<TlsVariable, BackwardError> {
+    fn behind_slot(
+        &self,
+        function: &'static str,
+        symbol: &str,
+    ) -> Result<TlsVariable, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
         let call = find(&code, CALL_SLOT).ok_or_else(|| unknown(function, &code))?;
         let slot = relative(at, &code, call + CALL_SLOT.len());
@@ -190,7 +196,10 @@ impl LibraryCode<'_> {
         let word = |at: usize| {
             words.get(at..).and_then(|w| w.first_chunk()).map_or(0, |w| u64::from_le_bytes(*w))
         };
-        Ok(TlsVariable { module: word(0), offset: word(8).wrapping_add(displacement as i64 as u64) })
+        Ok(TlsVariable {
+            module: word(0),
+            offset: word(8).wrapping_add(displacement as i64 as u64),
+        })
     }
 
     /// The opcode of a function's call of `__tls_get_addr`. The kernel emulates calls, where it would

@@ -7,10 +7,12 @@ use super::discovery;
 use super::error::{TorchError, reading};
 use super::layout::{BlockLayout, CounterLayout, PoolsLayout, PrivateLayout, STATS};
 use super::private_pools;
-use super::walk::{WalkedBlocks, WalkInput, WalkError, WalkScratch, walk};
+use super::walk::{WalkError, WalkInput, WalkScratch, WalkedBlocks, walk};
 use super::working_set::WorkingSet;
-use crate::model::{AllocatorCounters, AllocatorSnapshot, SnapshotConsistency, CudaIndex, Metric, Nanos, Pool};
-use crate::target::{Addr, Memory, MemoryError, AddressRange};
+use crate::model::{
+    AllocatorCounters, AllocatorSnapshot, CudaIndex, Metric, Nanos, Pool, SnapshotConsistency,
+};
+use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
 /// Attempts that are made however long they take.
 const MIN_ATTEMPTS: u32 = 4;
@@ -97,7 +99,9 @@ impl SnapshotReader {
                 break;
             }
             match self.attempt(place, layout) {
-                Ok(Ok(found)) => return Ok(map(torn + broken, SnapshotConsistency::Consistent, found)),
+                Ok(Ok(found)) => {
+                    return Ok(map(torn + broken, SnapshotConsistency::Consistent, found));
+                }
                 Ok(Err(AttemptError::Torn)) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
@@ -214,15 +218,23 @@ impl SnapshotReader {
                     }
                 }
                 Err(WalkError::Incomplete) => break,
-                Err(WalkError::Inconsistent(why)) => return Ok(Err(AttemptError::Inconsistent(why.to_owned()))),
+                Err(WalkError::Inconsistent(why)) => {
+                    return Ok(Err(AttemptError::Inconsistent(why.to_owned())));
+                }
             }
         }
-        Ok(Err(AttemptError::Inconsistent("there is more to follow than any allocator has".to_owned())))
+        Ok(Err(AttemptError::Inconsistent(
+            "there is more to follow than any allocator has".to_owned(),
+        )))
     }
 
     /// A walk over a copy that the target may have changed meanwhile, and the bytes allocated as the
     /// counters tell.
-    fn torn_walk(&mut self, place: AttemptContext<'_>, layout: &BlocksLayout) -> Option<(WalkedBlocks, u64)> {
+    fn torn_walk(
+        &mut self,
+        place: AttemptContext<'_>,
+        layout: &BlocksLayout,
+    ) -> Option<(WalkedBlocks, u64)> {
         let AttemptContext { memory, counters: at } = place;
         let SnapshotReader { index, device, set, scratch: trail, .. } = self;
         let (index, device) = (*index, *device);
@@ -247,7 +259,8 @@ impl SnapshotReader {
                         let counters = at.decode(set.tail(tail.len))?;
                         return Some((found, u64::try_from(counters.allocated()).unwrap_or(0)));
                     }
-                    Err(WalkError::Incomplete) if set.lacks() && set.extend(memory, tail).is_ok() => {}
+                    Err(WalkError::Incomplete)
+                        if set.lacks() && set.extend(memory, tail).is_ok() => {}
                     Err(_) => break,
                 }
             }
@@ -256,7 +269,11 @@ impl SnapshotReader {
     }
 }
 
-fn spans(device: Addr, counters: &CounterLayout, pools: &PoolsLayout) -> (AddressRange, AddressRange) {
+fn spans(
+    device: Addr,
+    counters: &CounterLayout,
+    pools: &PoolsLayout,
+) -> (AddressRange, AddressRange) {
     let head = AddressRange { addr: device, len: pools.end.max(counters.end) };
     (head, AddressRange { addr: device, len: counters.end })
 }
@@ -273,7 +290,12 @@ fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
 
 /// What it means that nothing was found in memory that was read bit by bit: that the layout is
 /// another one, if the target kept still meanwhile.
-fn not_found(place: AttemptContext<'_>, device: Addr, before: Option<Vec<u8>>, why: String) -> AttemptError {
+fn not_found(
+    place: AttemptContext<'_>,
+    device: Addr,
+    before: Option<Vec<u8>>,
+    why: String,
+) -> AttemptError {
     if before.is_some() && before == unlocked_totals(place, device) {
         AttemptError::Inconsistent(why)
     } else {

@@ -6,7 +6,7 @@ use super::check::counters_are_whole;
 use super::error::TorchError;
 use super::layout::CounterLayout;
 use crate::model::{AllocatorCounters, CudaIndex};
-use crate::target::{Addr, Memory, AddressRange};
+use crate::target::{Addr, AddressRange, Memory};
 
 /// How often counters that change while they are copied are copied again at once. A copy takes about
 /// a microsecond, a change of all counters less.

@@ -218,7 +218,8 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     // 2.12 `num_oom_rejections` as well.
     let counters = if words >= 4 { 3 } else { 0 };
     // Given in MiB. What follows it is no counter and may be anything.
-    let is_limit = |value: i64| value == -1 || (value > MIN_MAX_SPLIT_BYTES && value % (1 << 20) == 0);
+    let is_limit =
+        |value: i64| value == -1 || (value > MIN_MAX_SPLIT_BYTES && value % (1 << 20) == 0);
     if let Some(at) = (counters..words).find(|at| is_limit(number(*at))) {
         layout.max_split = Some(Field::at(start + 8 * at));
         if counters == 3 && (0..3).all(|at| number(at) >= 0) {

@@ -29,5 +29,7 @@ mod working_set;
 pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;
 pub use error::TorchError;
-pub use objects::{AutogradGraph, AutogradNode, SavedTensor, TensorReader, TensorTypes, TensorDecoder};
+pub use objects::{
+    AutogradGraph, AutogradNode, SavedTensor, TensorDecoder, TensorReader, TensorTypes,
+};
 pub use reader::TorchReader;

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use super::backend;
-use super::blocks::{SnapshotReader, BlocksLayout};
+use super::blocks::{BlocksLayout, SnapshotReader};
 use super::counters::CounterReader;
 use super::discovery::{self, DiscoveredDevices, SearchOutcome};
 use super::error::{TorchError, reading};
 use super::version;
-use crate::model::{AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, CounterAddresses, Nanos};
+use crate::model::{
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CounterAddresses, CudaIndex, Nanos,
+};
 use crate::target::{Addr, LoadedObject, Memory, Process};
 
 /// How often the search for the layout is repeated: the target may change what is looked at.
@@ -170,7 +172,11 @@ impl TorchReader {
     /// Equals `torch.cuda.memory_snapshot` except that inactive blocks have `requested` 0.
     /// `UnknownLayout` when what was read contradicts the counters although nothing changed, `Torn`
     /// when not even a degraded map could be read.
-    pub fn blocks(&mut self, device: CudaIndex, time: Nanos) -> Result<AllocatorSnapshot, TorchError> {
+    pub fn blocks(
+        &mut self,
+        device: CudaIndex,
+        time: Nanos,
+    ) -> Result<AllocatorSnapshot, TorchError> {
         let version = self.version.as_deref().unwrap_or("unknown");
         let Some(native) = &mut self.native else { return Err(self.unreadable("its blocks")) };
         let reader =
@@ -215,7 +221,9 @@ impl NativeAllocator {
         let blocks = devices.objects.iter().zip(0..);
         NativeAllocator {
             counters: CounterReader::new(&devices.objects, &devices.counters),
-            blocks: blocks.map(|(addr, index)| SnapshotReader::new(CudaIndex(index), *addr)).collect(),
+            blocks: blocks
+                .map(|(addr, index)| SnapshotReader::new(CudaIndex(index), *addr))
+                .collect(),
             layout: BlocksLayout::default(),
             devices,
         }

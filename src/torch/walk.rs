@@ -165,7 +165,11 @@ impl BlockWalk<'_, '_> {
             }
             slot += slots;
         }
-        if used == table.count { Ok(()) } else { Err(WalkError::Inconsistent("a table has lost entries")) }
+        if used == table.count {
+            Ok(())
+        } else {
+            Err(WalkError::Inconsistent("a table has lost entries"))
+        }
     }
 
     fn active_blocks(&mut self) -> Result<(), WalkError> {
@@ -226,7 +230,13 @@ impl BlockWalk<'_, '_> {
     }
 
     /// Follows the sets of the `BlockPool` at `addr`, of which `copy` is a copy.
-    fn pool(&mut self, addr: Addr, copy: &[u8], id: PoolId, retired: bool) -> Result<(), WalkError> {
+    fn pool(
+        &mut self,
+        addr: Addr,
+        copy: &[u8],
+        id: PoolId,
+        retired: bool,
+    ) -> Result<(), WalkError> {
         let small = self.input.pools.pool.is_small().get(copy);
         let small = small.ok_or(WalkError::Inconsistent("the object is cut"))? != 0;
         self.scratch.pools.insert(addr, PoolKind { small, id, retired });
@@ -322,7 +332,12 @@ impl BlockWalk<'_, '_> {
 
     /// `segment_size_` of the `ExpandableSegment` that the chain of `bytes` bytes from `first` on is made of: its object has
     /// the address of the first block (`ptr_`), the granule, and how many of it there are (`max_handles_`).
-    fn granule(&mut self, at: Addr, first: &RawBlock, bytes: u64) -> Result<Option<u64>, WalkError> {
+    fn granule(
+        &mut self,
+        at: Addr,
+        first: &RawBlock,
+        bytes: u64,
+    ) -> Result<Option<u64>, WalkError> {
         for field in self.input.block.expandable_segment() {
             let Some(object) = self.bytes::<8>(field.in_target(at))? else { continue };
             let object = Addr(u64::from_le_bytes(object));
@@ -375,13 +390,21 @@ impl BlockWalk<'_, '_> {
         if self.here(got)?.is_none() {
             return Ok(None);
         }
-        let block = self.input.block.decode(copy).ok_or(WalkError::Inconsistent("a block is none"))?;
+        let block =
+            self.input.block.decode(copy).ok_or(WalkError::Inconsistent("a block is none"))?;
         if u32::try_from(block.device) != Ok(self.input.index) {
             return Err(WalkError::Inconsistent("a block belongs to another device"));
         }
         let place = place as u32;
         self.scratch.indices.insert(addr, place);
-        self.scratch.nodes.push(WalkNode { block, at: addr, active, prev: None, next: None, granule: 0 });
+        self.scratch.nodes.push(WalkNode {
+            block,
+            at: addr,
+            active,
+            prev: None,
+            next: None,
+            granule: 0,
+        });
         Ok(Some(place))
     }
 }

@@ -10,7 +10,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::target::{Addr, Memory, MemoryError, AddressRange};
+use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
 /// Bytes of a piece, aligned to their number: never across the end of a page.
 const PIECE: u64 = 512;
@@ -129,7 +129,11 @@ impl WorkingSet {
     }
 
     /// Copies the pieces wanted, then `tail` again. What was copied before stays as it was.
-    pub(super) fn extend(&mut self, memory: &dyn Memory, tail: AddressRange) -> Result<(), MemoryError> {
+    pub(super) fn extend(
+        &mut self,
+        memory: &dyn Memory,
+        tail: AddressRange,
+    ) -> Result<(), MemoryError> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
         // The old tail was compared already; what lies behind it as well.
@@ -229,7 +233,11 @@ impl WorkingSet {
         if self.pieces.len() < MAX_RANGES {
             self.pieces.insert(
                 number,
-                WorkingSetRange { at: None, used: walk, volatile_until: self.clock + RESTLESS_PIECE },
+                WorkingSetRange {
+                    at: None,
+                    used: walk,
+                    volatile_until: self.clock + RESTLESS_PIECE,
+                },
             );
             self.wanted.push(number);
         }

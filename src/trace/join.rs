@@ -10,7 +10,7 @@ use super::renumberer::{DefinitionTables, Renumberer};
 use super::ring::SUFFIX;
 use super::sequence::{FoundSegment, SegmentSequence, chosen};
 use super::summary::ReplaySummary;
-use crate::model::{RecordingGap, Nanos, Record, RecordSink};
+use crate::model::{Nanos, Record, RecordSink, RecordingGap};
 
 /// The segments in the folder of a ring, the oldest first.
 ///
@@ -183,7 +183,10 @@ impl RecordingJoin<'_> {
     }
 
     /// Reads a segment.
-    fn read(&mut self, reader: &mut TraceReader) -> Result<(ReplaySummary, SegmentOutcome), ReadError> {
+    fn read(
+        &mut self,
+        reader: &mut TraceReader,
+    ) -> Result<(ReplaySummary, SegmentOutcome), ReadError> {
         self.rewriter.reset();
         let state = match (self.last, &self.missing) {
             (None, None) => SegmentState::Open,

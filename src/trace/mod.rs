@@ -156,9 +156,9 @@
 
 mod block;
 mod error;
+mod id_map;
 mod join;
 mod reader;
-mod id_map;
 mod renumberer;
 mod ring;
 mod sequence;
@@ -172,7 +172,7 @@ pub use error::{CreateError, ReadError};
 pub use join::{JoinResult, join, segments};
 pub use reader::TraceReader;
 pub use renumberer::{DefinitionTables, Renumberer};
-pub use ring::{RetentionLimit, Retention, TraceRing};
-pub use summary::{TraceDamage, ReplayProgress, ReplaySummary};
+pub use ring::{Retention, RetentionLimit, TraceRing};
+pub use summary::{ReplayProgress, ReplaySummary, TraceDamage};
 pub use wire::v1::encode::RejectedRecord;
 pub use writer::{TraceWriter, WrittenTrace};

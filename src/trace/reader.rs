@@ -4,13 +4,13 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::block::{BLOCK_HEAD, BlockHeader, FILE_HEAD, MAGIC, BlockReader, SYNC, BlockError};
+use super::block::{BLOCK_HEAD, BlockError, BlockHeader, BlockReader, FILE_HEAD, MAGIC, SYNC};
 use super::error::ReadError;
 use super::sniff::guess_format;
-use super::summary::{TraceDamage, ReplayProgress, ReplaySummary};
-use super::window::{WindowError, TraceWindow};
+use super::summary::{ReplayProgress, ReplaySummary, TraceDamage};
+use super::window::{TraceWindow, WindowError};
 use super::wire::v1;
-use super::wire::v1::decode::{RecordDecoder, DecodeStop, DecodeCounts};
+use super::wire::v1::decode::{DecodeCounts, DecodeStop, RecordDecoder};
 use super::wire::v1::varint::PayloadCursor;
 use crate::model::RecordSink;
 
@@ -121,7 +121,11 @@ impl TraceReader {
             next_record: 0,
             in_damage: false,
             search_left: SEARCHED + 4 * total,
-            summary: ReplaySummary { version: self.version, bytes: total, ..ReplaySummary::default() },
+            summary: ReplaySummary {
+                version: self.version,
+                bytes: total,
+                ..ReplaySummary::default()
+            },
         }
         .run(sink, progress)
     }

@@ -3,8 +3,8 @@
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    Definition, Frame, FrameId, FunctionId, Keyframe, AllocationSource, Record, AllocationSite, SiteId, SourceText,
-    StackId, StackNode, StackTable, ThreadId,
+    AllocationSite, AllocationSource, Definition, Frame, FrameId, FunctionId, Keyframe, Record,
+    SiteId, SourceText, StackId, StackNode, StackTable, ThreadId,
 };
 
 /// What the numbers of a stream of records stand for.
@@ -172,7 +172,10 @@ impl Renumberer {
                         });
                     }
                 }
-                AllocationSource::Before | AllocationSource::NoEvent | AllocationSource::Lost | AllocationSource::NotTaken => {}
+                AllocationSource::Before
+                | AllocationSource::NoEvent
+                | AllocationSource::Lost
+                | AllocationSource::NotTaken => {}
             }
         }
         inherited

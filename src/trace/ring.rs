@@ -101,7 +101,11 @@ impl TraceRing {
     ///
     /// # Errors
     /// The folder is there, or cannot be made.
-    pub fn create(folder: &Path, keep: Retention, overwrite: bool) -> Result<TraceRing, CreateError> {
+    pub fn create(
+        folder: &Path,
+        keep: Retention,
+        overwrite: bool,
+    ) -> Result<TraceRing, CreateError> {
         let path = || folder.to_owned();
         let create = |source| CreateError::Create { path: path(), source };
         match files::create_folder(folder) {
@@ -259,7 +263,9 @@ impl TraceRing {
             let bound = match self.keep {
                 _ if self.done.len() < 2 => None,
                 keep if keep.time().is_some_and(old) => Some(RetentionLimit::Time),
-                keep if keep.bytes().is_some_and(|most| self.bytes() > most) => Some(RetentionLimit::Bytes),
+                keep if keep.bytes().is_some_and(|most| self.bytes() > most) => {
+                    Some(RetentionLimit::Bytes)
+                }
                 _ => None,
             };
             let Some(bound) = bound else { return Ok(()) };

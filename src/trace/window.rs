@@ -71,7 +71,9 @@ impl TraceWindow {
                 if !inside {
                     let span = WINDOW_BYTES.max(length as u64).min(total.saturating_sub(offset));
                     stretch.clear();
-                    if span as usize > stretch.capacity() || stretch.capacity() as u64 > 2 * WINDOW_BYTES {
+                    if span as usize > stretch.capacity()
+                        || stretch.capacity() as u64 > 2 * WINDOW_BYTES
+                    {
                         // The old stretch goes first, so that never two are held.
                         *stretch = Vec::with_capacity(span as usize);
                     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::block::{MAGIC, BlockWriter};
+use super::block::{BlockWriter, MAGIC};
 use super::error::CreateError;
 use super::wire::v1;
 use super::wire::v1::encode::{RecordEncoder, RejectedRecord};
@@ -141,8 +141,11 @@ impl<W: Write> TraceWriter<W> {
     /// trailer and counts as ended abruptly.
     pub fn finish(mut self) -> io::Result<(W, WrittenTrace)> {
         self.flush()?;
-        let written =
-            WrittenTrace { bytes: self.bytes, blocks: self.blocks, records: self.encoder.records() };
+        let written = WrittenTrace {
+            bytes: self.bytes,
+            blocks: self.blocks,
+            records: self.encoder.records(),
+        };
         Ok((self.to, written))
     }
 

@@ -12,11 +12,11 @@ use super::draw::draw;
 use super::event_loop::{View, keys, show};
 use super::owner_poller::OwnerPoller;
 use super::palette::Palette;
-use super::view_model::ViewModel;
 use super::ranks::RankFacts;
 use super::recording::{AttachFn, LiveRecording};
 use super::screen::TerminalScreen;
 use super::state::{KeyAction, ViewState};
+use super::view_model::ViewModel;
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
 use crate::sampler::LookOptions;
@@ -66,8 +66,8 @@ pub enum TopError {
 /// Shows the job until the user quits or `stop` is set. The terminal is taken once the job is attached to, and given back
 /// in any case.
 pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
-    let recorded =
-        LiveRecording::start(attach, options.choice, options.host.clone()).map_err(TopError::Attach)?;
+    let recorded = LiveRecording::start(attach, options.choice, options.host.clone())
+        .map_err(TopError::Attach)?;
     let mut screen = TerminalScreen::enter()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
@@ -178,7 +178,12 @@ impl View for OneView {
     }
 }
 
-fn picture(recorded: &LiveRecording, state: &mut ViewState, full_filenames: bool, whole: bool) -> ViewModel {
+fn picture(
+    recorded: &LiveRecording,
+    state: &mut ViewState,
+    full_filenames: bool,
+    whole: bool,
+) -> ViewModel {
     // Asked first: what is then in the profile is all that will come.
     let ended = recorded.ended();
     let mut picture = ViewModel::new(&recorded.live(), state, full_filenames, whole);

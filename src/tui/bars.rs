@@ -3,7 +3,7 @@
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use super::palette::{Palette, BarPart};
+use super::palette::{BarPart, Palette};
 use super::table::short_size;
 use crate::analysis::{DeviceSnapshot, OutsideTorch};
 use crate::render;

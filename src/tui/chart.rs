@@ -4,16 +4,22 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use super::palette::{Palette, BarPart};
-use super::view_model::GpuFigures;
+use super::palette::{BarPart, Palette};
 use super::table::short_size;
+use super::view_model::GpuFigures;
 use crate::model::Nanos;
 
 /// For the sizes on the left.
 const GUTTER: u16 = 9;
 
 /// Draws the chart of a device.
-pub(super) fn chart(buffer: &mut Buffer, area: Rect, gpu: &GpuFigures, now: Nanos, palette: Palette) {
+pub(super) fn chart(
+    buffer: &mut Buffer,
+    area: Rect,
+    gpu: &GpuFigures,
+    now: Nanos,
+    palette: Palette,
+) {
     if area.height < 3 || area.width < GUTTER + 10 {
         return;
     }

@@ -9,9 +9,9 @@ use ratatui::widgets::{Block, Clear, Widget};
 
 use super::list::{cut, list, wrapped};
 use super::palette::Palette;
-use super::view_model::{OwnersView, ViewModel};
-use super::state::{DetailWindow, ViewState, ListView};
+use super::state::{DetailWindow, ListView, ViewState};
 use super::table::ViewTable;
+use super::view_model::{OwnersView, ViewModel};
 use super::{bars, chart};
 use crate::model::Nanos;
 use crate::render;
@@ -58,7 +58,13 @@ pub fn draw(
         return;
     }
     let mut rest = area;
-    head(buffer, split_top(&mut rest, if area.height >= 12 { 2 } else { 1 }), picture, state, palette);
+    head(
+        buffer,
+        split_top(&mut rest, if area.height >= 12 { 2 } else { 1 }),
+        picture,
+        state,
+        palette,
+    );
     let footer = bottom(&mut rest, u16::from(area.height >= 6));
     let status = bottom(&mut rest, u16::from(area.height >= 8));
     devices(buffer, &mut rest, area, picture, state, palette);
@@ -80,7 +86,13 @@ pub fn draw(
 }
 
 /// The window of a row.
-fn detail(buffer: &mut Buffer, area: Rect, palette: Palette, table: &ViewTable, state: &mut ViewState) {
+fn detail(
+    buffer: &mut Buffer,
+    area: Rect,
+    palette: Palette,
+    table: &ViewTable,
+    state: &mut ViewState,
+) {
     let view = state.view as usize;
     if state.detail == DetailWindow::Opening
         && let Some(row) = table.sorted(state.sort[view]).get(state.chosen[view])
@@ -240,7 +252,13 @@ fn devices(
     }
 }
 
-fn notes(buffer: &mut Buffer, area: Rect, picture: &ViewModel, state: &ViewState, palette: Palette) {
+fn notes(
+    buffer: &mut Buffer,
+    area: Rect,
+    picture: &ViewModel,
+    state: &ViewState,
+    palette: Palette,
+) {
     if area.height == 0 {
         return;
     }
@@ -272,7 +290,10 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &ViewState) {
     }
     words.extend([("<>", "sort"), ("r", "reverse"), ("spc", "freeze"), ("+-", &*interval)]);
     let chosen = |key: &str| {
-        matches!((key, state.view), ("l", ListView::Lines) | ("s", ListView::Stacks) | ("h", ListView::Owners))
+        matches!(
+            (key, state.view),
+            ("l", ListView::Lines) | ("s", ListView::Stacks) | ("h", ListView::Owners)
+        )
     };
     key_words(buffer, area, &words, chosen);
 }

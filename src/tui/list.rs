@@ -9,7 +9,7 @@ use ratatui::text::Span;
 
 use super::palette::Palette;
 use super::state::ViewState;
-use super::table::{TableColumn, RowName, ViewTable};
+use super::table::{RowName, TableColumn, ViewTable};
 use crate::render;
 
 /// Draws the table; notes in `state` how many rows fit.

@@ -4,9 +4,9 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::view_model::{OwnersView, LastOwners};
+use super::view_model::{LastOwners, OwnersView};
 use crate::model::ownership::summarize;
-use crate::model::{OwnershipBreakdown, Incomplete, Nanos, Stops};
+use crate::model::{Incomplete, Nanos, OwnershipBreakdown, Stops};
 use crate::sampler::{LookOptions, TargetReaders, read_owners};
 
 /// A look, and how often it stopped the process.
@@ -92,15 +92,14 @@ impl Drop for OwnerPoller {
 fn start(pid: u32, options: LookOptions) -> std::io::Result<PollerThread> {
     let (requests, asked) = channel::<()>();
     let (results, looks) = channel();
-    let handle =
-        std::thread::Builder::new().name("memspy-owners".to_owned()).spawn(move || {
-            let mut readers: Option<TargetReaders> = None;
-            for () in asked {
-                if results.send(poll_once(pid, options, &mut readers)).is_err() {
-                    return;
-                }
+    let handle = std::thread::Builder::new().name("memspy-owners".to_owned()).spawn(move || {
+        let mut readers: Option<TargetReaders> = None;
+        for () in asked {
+            if results.send(poll_once(pid, options, &mut readers)).is_err() {
+                return;
             }
-        })?;
+        }
+    })?;
     Ok(PollerThread { requests, looks, handle })
 }
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::app::{OneView, TopOptions, TopError};
+use super::app::{OneView, TopError, TopOptions};
 use super::event_loop::{View, keys, show};
-use super::ranks::{RanksOverview, RankFacts, draw_ranks, ranks_state};
+use super::ranks::{RankFacts, RanksOverview, draw_ranks, ranks_state};
 use super::recording::{AttachFn, LiveRecording};
 use super::screen::TerminalScreen;
 use super::state::{KeyAction, ViewState};
@@ -62,7 +62,11 @@ enum TabSelection {
 }
 
 /// Shows the members of the family of process `options.pid` until the user quits or `stop` is set.
-pub fn run_all(members: FindRanks, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
+pub fn run_all(
+    members: FindRanks,
+    options: &TopOptions,
+    stop: &AtomicBool,
+) -> Result<(), TopError> {
     let mut screen = TerminalScreen::enter()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
@@ -168,8 +172,9 @@ impl RankTabs<'_> {
         let mut order: Vec<usize> =
             (0..self.seats.len()).filter(|index| self.seats[*index].view.is_ok()).collect();
         order.sort_by_key(|index| (self.seats[*index].rank.unwrap_or(u32::MAX), *index));
-        let places: Vec<TabSelection> =
-            std::iter::once(TabSelection::All).chain(order.into_iter().map(TabSelection::One)).collect();
+        let places: Vec<TabSelection> = std::iter::once(TabSelection::All)
+            .chain(order.into_iter().map(TabSelection::One))
+            .collect();
         let now = places.iter().position(|place| *place == self.place).unwrap_or(0);
         let by = if on { 1 } else { places.len() - 1 };
         self.select(places[(now + by) % places.len()])
@@ -208,7 +213,9 @@ impl View for RankTabs<'_> {
     fn interval(&self) -> Duration {
         let one = match self.place {
             TabSelection::All => None,
-            TabSelection::One(index) => self.seats.get(index).and_then(|seat| seat.view.as_ref().ok()),
+            TabSelection::One(index) => {
+                self.seats.get(index).and_then(|seat| seat.view.as_ref().ok())
+            }
         };
         one.map_or(self.state.interval, |view| view.interval())
     }
@@ -282,11 +289,13 @@ impl View for RankTabs<'_> {
                 KeyCode::Char(digit @ '0'..='9') => {
                     let rank = digit.to_digit(10);
                     let found = self.seats.iter().position(|seat| seat.rank == rank);
-                    return found.map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
+                    return found
+                        .map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
                 }
                 KeyCode::Enter => {
                     let chosen = self.overview.as_ref().and_then(|all| all.chosen(&self.state));
-                    return chosen.map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
+                    return chosen
+                        .map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
                 }
                 // The lists of one process.
                 KeyCode::Char('l' | 's' | 'h' | 'a' | 'g') => return KeyAction::Nothing,

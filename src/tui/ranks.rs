@@ -10,10 +10,10 @@ use ratatui::style::Style;
 use super::draw::{DrawMode, bottom, first_line, key_words, split_top, window};
 use super::list::{cut, list};
 use super::palette::Palette;
-use super::view_model::{name, program_lines};
 use super::state::ViewState;
-use super::table::{TableCell, TableColumn, RowName, TableRow, SortOrder, ViewTable, short_size};
-use crate::analysis::{StackLabel, LiveProfile, OutsideTorch};
+use super::table::{RowName, SortOrder, TableCell, TableColumn, TableRow, ViewTable, short_size};
+use super::view_model::{name, program_lines};
+use crate::analysis::{LiveProfile, OutsideTorch, StackLabel};
 use crate::model::{CudaIndex, Nanos};
 use crate::render::{self, FrameLabels};
 
@@ -237,14 +237,25 @@ pub fn ranks_state(interval: std::time::Duration) -> ViewState {
 }
 
 /// Draws `overview` as `state` wants it.
-pub fn draw_ranks(frame: &mut Frame<'_>, overview: &RanksOverview, state: &mut ViewState, palette: Palette) {
+pub fn draw_ranks(
+    frame: &mut Frame<'_>,
+    overview: &RanksOverview,
+    state: &mut ViewState,
+    palette: Palette,
+) {
     let area = frame.area();
     let buffer = frame.buffer_mut();
     if area.is_empty() {
         return;
     }
     let mut rest = area;
-    head(buffer, split_top(&mut rest, if area.height >= 12 { 2 } else { 1 }), overview, state, palette);
+    head(
+        buffer,
+        split_top(&mut rest, if area.height >= 12 { 2 } else { 1 }),
+        overview,
+        state,
+        palette,
+    );
     let footer = bottom(&mut rest, u16::from(area.height >= 6));
     list(buffer, rest, &overview.table(), state, palette);
     if footer.height > 0 {
@@ -267,7 +278,13 @@ pub fn draw_ranks(frame: &mut Frame<'_>, overview: &RanksOverview, state: &mut V
     }
 }
 
-fn head(buffer: &mut Buffer, area: Rect, overview: &RanksOverview, state: &ViewState, palette: Palette) {
+fn head(
+    buffer: &mut Buffer,
+    area: Rect,
+    overview: &RanksOverview,
+    state: &ViewState,
+    palette: Palette,
+) {
     let left = format!("memspy top  ranks of pid {}", overview.root);
     let how = DrawMode::new(overview.ended, state);
     first_line(buffer, area, &left, (how, overview.elapsed), palette);

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::analysis::{LiveProfile, ThreadChoice};
-use crate::model::{RecordingEnd, EndReason, Record, RecordSink};
+use crate::model::{EndReason, Record, RecordSink, RecordingEnd};
 use crate::render;
-use crate::sampler::{BackgroundSink, ExactRecorder, RecordingProgress, Recorder};
+use crate::sampler::{BackgroundSink, ExactRecorder, Recorder, RecordingProgress};
 
 use super::app::BoxError;
 
@@ -157,8 +157,12 @@ impl RecordingThread {
         };
         let (host, stop) = (self.host.clone(), &*self.stop);
         let end = match recorder {
-            AttachedRecorder::Samples(recorder) => recorder.run(host, &mut background, stop, &mut observe),
-            AttachedRecorder::Exact(recorder) => recorder.run(host, &mut background, stop, &mut observe),
+            AttachedRecorder::Samples(recorder) => {
+                recorder.run(host, &mut background, stop, &mut observe)
+            }
+            AttachedRecorder::Exact(recorder) => {
+                recorder.run(host, &mut background, stop, &mut observe)
+            }
         };
         let (_, written) = background.finish();
         written.and(end)

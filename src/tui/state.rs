@@ -120,7 +120,11 @@ impl ViewState {
         }
         // The help is closed by any other key, the window of a row by those that leave or change the list.
         if std::mem::take(&mut self.help) {
-            return if key.code == KeyCode::Char('q') { KeyAction::Quit } else { KeyAction::Nothing };
+            return if key.code == KeyCode::Char('q') {
+                KeyAction::Quit
+            } else {
+                KeyAction::Nothing
+            };
         }
         if is_detailed && matches!(key.code, KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q')) {
             self.detail = DetailWindow::Closed;
@@ -169,7 +173,9 @@ impl ViewState {
             KeyCode::PageDown => self.chosen[view] = (chosen + page).min(last),
             KeyCode::Home => self.chosen[view] = 0,
             KeyCode::End => self.chosen[view] = last,
-            KeyCode::Enter if self.rows > 0 => (self.detail, self.scroll) = (DetailWindow::Opening, 0),
+            KeyCode::Enter if self.rows > 0 => {
+                (self.detail, self.scroll) = (DetailWindow::Opening, 0)
+            }
             _ => {}
         }
         KeyAction::Nothing

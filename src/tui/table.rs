@@ -44,7 +44,9 @@ impl TableCell {
 
     fn key(&self) -> f64 {
         match self {
-            TableCell::Bytes(value) | TableCell::Count(value) | TableCell::Number(value) => *value as f64,
+            TableCell::Bytes(value) | TableCell::Count(value) | TableCell::Number(value) => {
+                *value as f64
+            }
             TableCell::Share(share) => *share,
             TableCell::Bounded(value) => value.value as f64,
             TableCell::Unknown => -1.0,
@@ -180,7 +182,8 @@ mod tests {
 
     fn names(rows: Vec<TableRow>, column: usize, reversed: bool) -> Vec<String> {
         let columns = vec![TableColumn { name: "BYTES", width: 11 }];
-        let table = ViewTable { title: String::new(), columns, names: "NAME", min_name_width: 28, rows };
+        let table =
+            ViewTable { title: String::new(), columns, names: "NAME", min_name_width: 28, rows };
         let sorted = table.sorted(SortOrder { column, reversed });
         sorted.iter().map(|row| row.name.text.clone()).collect()
     }

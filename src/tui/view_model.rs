@@ -8,16 +8,17 @@ use std::time::Duration;
 use rustc_hash::FxBuildHasher;
 
 use crate::analysis::{
-    FoldError, StackLabel, LiveProfile, LiveCounts, LiveLine, LiveRows, LiveStack, DeviceSnapshot, MemoryGroup,
-    OutsideTorch, PeakUsage, UsageHistory,
+    DeviceSnapshot, FoldError, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, MemoryGroup,
+    OutsideTorch, PeakUsage, StackLabel, UsageHistory,
 };
 use crate::model::{
-    AllocatorBackend, TensorCategory, CudaIndex, Frame, OwnershipBreakdown, Nanos, TargetRuntime, Stops, is_library,
+    AllocatorBackend, CudaIndex, Frame, Nanos, OwnershipBreakdown, Stops, TargetRuntime,
+    TensorCategory, is_library,
 };
 use crate::render::{self, FrameLabels};
 
-use super::state::{DetailWindow, ViewState, ListView};
-use super::table::{TableCell, TableColumn, RowName, TableRow, ViewTable};
+use super::state::{DetailWindow, ListView, ViewState};
+use super::table::{RowName, TableCell, TableColumn, TableRow, ViewTable};
 
 /// Callers that a row may have room for.
 const MAX_CALLERS: usize = 16;
@@ -90,7 +91,12 @@ pub struct LastOwners {
 
 impl ViewModel {
     /// The picture that `state` asks for; `whole` takes all that it may ask for later, of all devices.
-    pub fn new(live: &LiveProfile, state: &mut ViewState, full_filenames: bool, whole: bool) -> ViewModel {
+    pub fn new(
+        live: &LiveProfile,
+        state: &mut ViewState,
+        full_filenames: bool,
+        whole: bool,
+    ) -> ViewModel {
         let profile = live.profile();
         let labels = FrameLabels {
             stacks: profile.stacks(),
@@ -138,7 +144,11 @@ impl ViewModel {
     }
 
     /// The table that `state` asks for, or why there is none.
-    pub(super) fn table(&self, state: &ViewState, owners: &OwnersView) -> Result<Cow<'_, ViewTable>, String> {
+    pub(super) fn table(
+        &self,
+        state: &ViewState,
+        owners: &OwnersView,
+    ) -> Result<Cow<'_, ViewTable>, String> {
         if state.view == ListView::Owners {
             return match (&owners.last, &self.ended) {
                 (Some(Ok(seen)), _) => {
@@ -250,7 +260,10 @@ fn moment<R>(live: &LiveProfile, rows: &LiveRows<R>) -> String {
 }
 
 /// What the program's own lines hold, with library code that they call.
-pub(super) fn program_lines(live: &LiveProfile, gpu: CudaIndex) -> Result<LiveRows<LiveLine>, FoldError> {
+pub(super) fn program_lines(
+    live: &LiveProfile,
+    gpu: CudaIndex,
+) -> Result<LiveRows<LiveLine>, FoldError> {
     let stacks = live.profile().stacks();
     let in_library = |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
     live.lines(gpu, Some(&in_library))
@@ -287,7 +300,12 @@ fn lines(
     })
 }
 
-fn line_detail(line: &LiveLine, cells: &[TableCell], labels: FrameLabels<'_>, all: bool) -> Vec<String> {
+fn line_detail(
+    line: &LiveLine,
+    cells: &[TableCell],
+    labels: FrameLabels<'_>,
+    all: bool,
+) -> Vec<String> {
     let full = FrameLabels { full_filenames: true, ..labels };
     let what = [
         if all {
@@ -312,7 +330,12 @@ fn line_detail(line: &LiveLine, cells: &[TableCell], labels: FrameLabels<'_>, al
     detail
 }
 
-fn stacks(live: &LiveProfile, gpu: CudaIndex, labels: FrameLabels<'_>, details: bool) -> Result<ViewTable, String> {
+fn stacks(
+    live: &LiveProfile,
+    gpu: CudaIndex,
+    labels: FrameLabels<'_>,
+    details: bool,
+) -> Result<ViewTable, String> {
     let found = live.stacks(gpu).map_err(|e| e.to_string())?;
     let allocated = found.allocated;
     let full = FrameLabels { full_filenames: true, ..labels };
@@ -329,7 +352,11 @@ fn stacks(live: &LiveProfile, gpu: CudaIndex, labels: FrameLabels<'_>, details: 
             detail.extend([title, String::new()]);
             detail.extend(stack.path.iter().rev().map(|label| full.label(*label, true)));
         }
-        let cells = vec![TableCell::Bytes(stack.bytes), TableCell::Share(share), TableCell::Bytes(stack.at_peak)];
+        let cells = vec![
+            TableCell::Bytes(stack.bytes),
+            TableCell::Share(share),
+            TableCell::Bytes(stack.at_peak),
+        ];
         let key = FxBuildHasher.hash_one(&stack.path);
         TableRow { cells, name: first, detail, key, ..TableRow::default() }
     };
@@ -363,7 +390,11 @@ pub(super) fn name(label: StackLabel, labels: FrameLabels<'_>) -> RowName {
     }
 }
 
-fn owners_table(seen: &LastOwners, looking: bool, gpu: Option<CudaIndex>) -> Result<ViewTable, String> {
+fn owners_table(
+    seen: &LastOwners,
+    looking: bool,
+    gpu: Option<CudaIndex>,
+) -> Result<ViewTable, String> {
     let LastOwners { snapshot, age, stops } = seen;
     let pause = match snapshot.pause {
         Some(pause) => {

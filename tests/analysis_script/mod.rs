@@ -355,7 +355,9 @@ pub fn text(profile: &Profile, path: &[memspy::analysis::StackLabel]) -> String 
     let stacks = profile.stacks();
     let node = |site| stacks.get_site(site).unwrap().node.as_deref().unwrap().to_owned();
     let one = |label: &StackLabel| match *label {
-        StackLabel::Frame(f) => format!("{}:{}", stacks.get_function(f.function).unwrap().name, f.line),
+        StackLabel::Frame(f) => {
+            format!("{}:{}", stacks.get_function(f.function).unwrap().name, f.line)
+        }
         StackLabel::Pseudo(mark) => mark.text().to_owned(),
         StackLabel::Node(site) => node(site),
         StackLabel::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", node(site)),

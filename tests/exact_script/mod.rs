@@ -98,7 +98,13 @@ impl Probed {
         address
     }
 
-    pub fn tell_without_levels(&mut self, device: u32, address: u64, size: u64, site: AllocationSite) {
+    pub fn tell_without_levels(
+        &mut self,
+        device: u32,
+        address: u64,
+        size: u64,
+        site: AllocationSite,
+    ) {
         let site = self.script.table.site(site);
         let memory_kind = MemoryKind::Torch(CudaIndex(device));
         self.push(EventKind::Allocated { memory_kind, address, size, levels: None }, Some(site));
@@ -195,7 +201,13 @@ impl Probed {
     }
 
     /// The stack of thread `t` allocates, told as `site`.
-    pub fn malloc_at(&mut self, t: usize, device: u32, requested: u64, site: AllocationSite) -> u64 {
+    pub fn malloc_at(
+        &mut self,
+        t: usize,
+        device: u32,
+        requested: u64,
+        site: AllocationSite,
+    ) -> u64 {
         let address = self.malloc_unseen(t, device, requested);
         if self.began {
             self.tell_malloc(device, address, requested, site);

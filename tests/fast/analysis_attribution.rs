@@ -1,7 +1,7 @@
 //! Attribution over simulated processes whose truth is known.
 
 use crate::analysis_script::{MIB, Script, folded, text};
-use memspy::analysis::{FoldError, FoldOptions, Moment, Profile, PeakTime, ThreadChoice};
+use memspy::analysis::{FoldError, FoldOptions, Moment, PeakTime, Profile, ThreadChoice};
 use memspy::model::*;
 use proptest::prelude::*;
 

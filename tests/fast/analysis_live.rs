@@ -2,7 +2,7 @@
 
 use crate::analysis_script::MIB;
 use crate::analysis_script::live_job::{GPU, job, live};
-use memspy::analysis::{StackLabel, LiveStack, PseudoFrame};
+use memspy::analysis::{LiveStack, PseudoFrame, StackLabel};
 use memspy::model::*;
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::analysis_script::Script;
-use memspy::analysis::{FoldOptions, StackLabel, Moment};
+use memspy::analysis::{FoldOptions, Moment, StackLabel};
 use memspy::model::*;
 
 /// A deterministic source of numbers below `n`.

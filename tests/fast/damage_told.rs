@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::analysis_script::folded;
 use crate::flight_support::{SLOW, probed};
 use crate::hostile_support::{sampled, save};
+use crate::support::memspy::{Done, command, run};
+use crate::trace_support::{Loop, borders};
 use memspy::analysis::{Moment, Profile, ThreadChoice};
 use memspy::cli::flight::FlightRecorder;
 use memspy::model::*;
 use memspy::trace::{Retention, TraceReader, TraceWriter, join, segments};
 use serde_json::Value;
-use crate::support::memspy::{Done, command, run};
-use crate::trace_support::{Loop, borders};
 
 /// Commands that read a trace, in all their formats.
 const COMMANDS: [&[&str]; 13] = [

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::analysis_script::{MIB, folded, text};
 use crate::exact_script::Probed;
-use memspy::analysis::{FoldError, FoldOptions, MemoryGroup, Moment, Profile, PeakTime};
+use memspy::analysis::{FoldError, FoldOptions, MemoryGroup, Moment, PeakTime, Profile};
 use memspy::model::*;
 use proptest::prelude::*;
 
@@ -80,7 +80,10 @@ fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
     let site = s.site(0);
     let site = s.table.site(site);
     let memory_kind = MemoryKind::Torch(CudaIndex(0));
-    s.push(EventKind::Allocated { memory_kind, address: a, size: 5 * MIB, levels: None }, Some(site));
+    s.push(
+        EventKind::Allocated { memory_kind, address: a, size: 5 * MIB, levels: None },
+        Some(site),
+    );
     s.line(0, 2);
     let b = s.malloc(0, 0, 4 * MIB);
     s.release(0, b);
@@ -187,8 +190,14 @@ fn memory_of_the_driver_is_drawn_by_kind() {
     s.gpus.clear();
     s.enter(0, "main", 1);
     s.begin();
-    let allocated = |memory_kind, address, size| EventKind::Allocated { memory_kind, address, size, levels: None };
-    let freed = |memory_kind, address| EventKind::Freed { memory_kind, address, in_backward: false };
+    let allocated = |memory_kind, address, size| EventKind::Allocated {
+        memory_kind,
+        address,
+        size,
+        levels: None,
+    };
+    let freed =
+        |memory_kind, address| EventKind::Freed { memory_kind, address, in_backward: false };
     s.tell(0, allocated(MemoryKind::Driver(None), 0x1000, 3000));
     s.line(0, 2);
     s.tell(0, allocated(MemoryKind::PinnedHost, 0x1000, 500));
@@ -238,7 +247,10 @@ fn paths_say_where_a_stack_is_not_the_threads_own() {
     let sites = [
         ("train:1", own.clone()),
         ("[deeper frames not read]>train:1", AllocationSite { truncated: true, ..own.clone() }),
-        ("train:2>[autograd thread]", AllocationSite { source: StackSource::Borrowed, ..engine.clone() }),
+        (
+            "train:2>[autograd thread]",
+            AllocationSite { source: StackSource::Borrowed, ..engine.clone() },
+        ),
         (
             "train:2>[autograd thread]>[backward of]>train:1>AddmmBackward0",
             AllocationSite { source: StackSource::Backward, node, forward, ..engine.clone() },
@@ -255,7 +267,10 @@ fn paths_say_where_a_stack_is_not_the_threads_own() {
             "[no Python]>thread pt_autograd_0",
             AllocationSite { source: StackSource::NoPython, stack: None, ..engine.clone() },
         ),
-        ("[stack not taken]", AllocationSite { source: StackSource::NotTaken, stack: None, ..own.clone() }),
+        (
+            "[stack not taken]",
+            AllocationSite { source: StackSource::NotTaken, stack: None, ..own.clone() },
+        ),
         ("[unknown stack]", AllocationSite { source: StackSource::Unknown, stack: None, ..own }),
     ];
     let mut expected = BTreeMap::new();

@@ -2,7 +2,7 @@
 
 use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
-use memspy::analysis::{BoundedValue, FoldOptions, LineRow, Moment, Profile, PeakTime};
+use memspy::analysis::{BoundedValue, FoldOptions, LineRow, Moment, PeakTime, Profile};
 use memspy::model::*;
 use memspy::render::{self, LinesOptions};
 
@@ -196,7 +196,8 @@ fn sums_that_equal_the_counters_are_said_to() {
 fn after_lost_events_nothing_is_exact() {
     let mut s = late(true);
     let why = MissReason::Late;
-    let missed = MissedObservation { time: Nanos(s.now), reader: ReaderKind::Events, why, count: 7 };
+    let missed =
+        MissedObservation { time: Nanos(s.now), reader: ReaderKind::Events, why, count: 7 };
     let end = s.records.len() - 1;
     s.records.insert(end, Record::Missed(missed));
     let profile = s.profile();

@@ -133,7 +133,8 @@ fn work_of_the_engine_counts_to_the_line_that_waits() {
     s.begin();
     s.malloc(0, 0, MIB);
     s.line(0, 2);
-    let site = AllocationSite { thread: s.thread_id(1), source: StackSource::Backward, ..s.site(0) };
+    let site =
+        AllocationSite { thread: s.thread_id(1), source: StackSource::Backward, ..s.site(0) };
     s.malloc_at(0, 0, 8 * MIB, site);
     s.line(0, 3);
     s.malloc(0, 0, MIB);
@@ -403,7 +404,8 @@ fn run(seed: &[(u8, u64)], frees: FreeTracking, shown: bool) -> Probed {
             }
             5 => {
                 let engine = s.thread_id(2);
-                let site = AllocationSite { thread: engine, source: StackSource::Backward, ..s.site(0) };
+                let site =
+                    AllocationSite { thread: engine, source: StackSource::Backward, ..s.site(0) };
                 s.malloc_at(0, 0, n, site);
             }
             6..=8 => {

@@ -25,7 +25,8 @@ fn training() -> Probed {
     s.leave(0);
     s.line(0, 11);
     s.enter_in(0, "_engine_run_backward", GRAPH, 824);
-    let engine = AllocationSite { thread: s.thread_id(1), source: StackSource::Backward, ..s.site(0) };
+    let engine =
+        AllocationSite { thread: s.thread_id(1), source: StackSource::Backward, ..s.site(0) };
     let addmm = Some("AddmmBackward0".into());
     s.malloc_at(0, 0, 32 * MIB, AllocationSite { node: addmm, forward, ..engine.clone() });
     s.malloc_at(0, 0, 4 * MIB, AllocationSite { node: Some("Odd;Node".into()), ..engine });
@@ -40,7 +41,14 @@ fn training() -> Probed {
     };
     s.tell(0, pinned(0x1000));
     s.tell(0, pinned(0x2000));
-    s.tell(0, EventKind::Freed { memory_kind: AddressSpace::PinnedHost, address: 0x1000, in_backward: false });
+    s.tell(
+        0,
+        EventKind::Freed {
+            memory_kind: AddressSpace::PinnedHost,
+            address: 0x1000,
+            in_backward: false,
+        },
+    );
     s.tell(0, EventKind::Failed { memory_kind: MemoryKind::Driver(None), size: 8 * MIB, code: 2 });
     s.tell(0, EventKind::Marked(memspy::model::events::DriverEvent::LibraryLoaded));
     s

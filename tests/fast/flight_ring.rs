@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::analysis_script::{MIB, Script, folded};
 use crate::flight_support::{SLOW, kept, probed, profile, read, spelled};
+use crate::trace_support::{Dice, Loop};
 use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
 use memspy::cli::flight::FlightRecorder;
 use memspy::model::*;
 use memspy::trace::{Retention, segments};
-use crate::trace_support::{Dice, Loop};
 
 #[test]
 fn what_is_kept_is_the_end_of_the_recording_record_by_record() {
@@ -162,7 +162,9 @@ fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
 
 #[test]
 fn each_batch_of_events_goes_on_from_what_was_handed_on() {
-    for (stacks_every, frees) in [(0, FreeTracking::Events), (MIB, FreeTracking::Events), (0, FreeTracking::Snapshots)] {
+    for (stacks_every, frees) in
+        [(0, FreeTracking::Events), (MIB, FreeTracking::Events), (0, FreeTracking::Snapshots)]
+    {
         let mut records = probed(11, 400, SLOW).records.clone();
         for record in &mut records {
             if let Record::ExactSettings(exact) = record {

@@ -7,7 +7,7 @@ use crate::flight_support::{FAST, SLOW, kept, probed, profile, read, spelled};
 use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
 use memspy::cli::flight::FlightRecorder;
 use memspy::model::*;
-use memspy::trace::{RetentionLimit, Retention};
+use memspy::trace::{Retention, RetentionLimit};
 
 #[test]
 fn exact_recordings_keep_the_stack_of_every_block() {

@@ -66,7 +66,8 @@ fn end(time: u64, reason: EndReason) -> Record {
 }
 
 fn events(changes: &[(u64, EventKind)]) -> Record {
-    let event = |&(time, change): &(u64, EventKind)| Event { time: Nanos(time), change, site: None };
+    let event =
+        |&(time, change): &(u64, EventKind)| Event { time: Nanos(time), change, site: None };
     Record::Events(EventBatch { events: changes.iter().map(event).collect() })
 }
 

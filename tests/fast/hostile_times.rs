@@ -5,8 +5,8 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::hostile_support::{exact, sampled, save};
-use memspy::model::*;
 use crate::support::memspy::command;
+use memspy::model::*;
 
 /// The same records at other times: `at` gives that of the nth.
 fn at_times(mut records: Vec<Record>, at: &dyn Fn(u64) -> u64) -> Vec<Record> {

@@ -2,7 +2,12 @@
 //!
 //! `cargo test --lib --test fast` runs these and the unit tests in a minute.
 
-#![allow(unreachable_pub, missing_docs, clippy::print_stderr, reason = "tests have no API, and say what they compared")]
+#![allow(
+    unreachable_pub,
+    missing_docs,
+    clippy::print_stderr,
+    reason = "tests have no API, and say what they compared"
+)]
 
 #[path = "../analysis_script/mod.rs"]
 mod analysis_script;

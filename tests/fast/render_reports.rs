@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::analysis_script::{MIB, Script};
-use memspy::analysis::{FoldOptions, ProcessSnapshot, Moment, Profile};
+use memspy::analysis::{FoldOptions, Moment, ProcessSnapshot, Profile};
 use memspy::model::*;
 use memspy::render::{self, LinesOptions, NameStyle};
 

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-use memspy::model::{Record, RecordSink};
-use memspy::trace::{TraceReader, TraceWriter};
 use crate::trace_support::allocations::{Allocations, Likeness};
 use crate::trace_support::{Loop, borders, read, spelled_out, write};
+use memspy::model::{Record, RecordSink};
+use memspy::trace::{TraceReader, TraceWriter};
 
 /// A trace with a block for every `each` records.
 fn blocks_of(records: &[Record], each: usize) -> Vec<u8> {

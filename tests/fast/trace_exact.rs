@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 
-use memspy::model::{
-    MemoryKind, EventKind, CudaIndex, Definition, RecordingEnd, EndReason, Event, EventTotals, EventBatch, ExactSettings,
-    ProbeBackend, Frame, FrameId, AddressSpace, FreeTracking, Function, FunctionId, CounterSnapshot, DriverEvent, MissedObservation,
-    MissReason, Nanos, ReaderKind, CounterCheck, Record, RecordSink, AllocationSite, SiteId, StackId, StackNode,
-    StackSource, StackTable, Thread, ThreadId, RecordingTotals,
-};
-use memspy::trace::{RejectedRecord, TraceWriter};
 use crate::trace_support::allocations::{self, Allocations, Likeness};
 use crate::trace_support::by_hand::{file, reads_as_ever};
 use crate::trace_support::{borders, read};
+use memspy::model::{
+    AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, CudaIndex, Definition,
+    DriverEvent, EndReason, Event, EventBatch, EventKind, EventTotals, ExactSettings, Frame,
+    FrameId, FreeTracking, Function, FunctionId, MemoryKind, MissReason, MissedObservation, Nanos,
+    ProbeBackend, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals, SiteId, StackId,
+    StackNode, StackSource, StackTable, Thread, ThreadId,
+};
+use memspy::trace::{RejectedRecord, TraceWriter};
 
 const HEAD: &[u8] = &[0, 7, 0, 0, 0, 0, 0, 0, 0];
 
@@ -19,7 +20,12 @@ fn torch(device: u32) -> MemoryKind {
     MemoryKind::Torch(CudaIndex(device))
 }
 
-fn allocated(memory_kind: MemoryKind, address: u64, size: u64, levels: Option<CounterSnapshot>) -> EventKind {
+fn allocated(
+    memory_kind: MemoryKind,
+    address: u64,
+    size: u64,
+    levels: Option<CounterSnapshot>,
+) -> EventKind {
     EventKind::Allocated { memory_kind, address, size, levels }
 }
 
@@ -166,7 +172,11 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             event(
                 115,
                 None,
-                EventKind::Freed { memory_kind: AddressSpace::Torch, address: 4096, in_backward: true },
+                EventKind::Freed {
+                    memory_kind: AddressSpace::Torch,
+                    address: 4096,
+                    in_backward: true,
+                },
             ),
             event(116, None, allocated(torch(1), 8192, 512, None)),
             event(116, Some(0), allocated(MemoryKind::Driver(None), 7680, 0, None)),

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
+use crate::trace_support::{Dice, Loop, borders, write};
 use memspy::model::{Definition, Function, FunctionId, Record, RecordSink, SourceText};
 use memspy::trace::{CreateError, ReadError, TraceReader, TraceWriter};
-use crate::trace_support::{Dice, Loop, borders, write};
 
 fn place() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -61,7 +61,10 @@ fn an_existing_file_is_replaced_only_when_asked_and_open_readers_keep_the_old_on
     let before = fs::read(&path).unwrap();
     assert!(matches!(TraceWriter::create(&path, false), Err(CreateError::Exists { .. })));
     assert_eq!(fs::read(&path).unwrap(), before, "untouched");
-    assert!(matches!(TraceWriter::create(directory.path(), true), Err(CreateError::Directory { .. })));
+    assert!(matches!(
+        TraceWriter::create(directory.path(), true),
+        Err(CreateError::Directory { .. })
+    ));
     assert!(matches!(
         TraceWriter::create(directory.path().join("no/such"), true),
         Err(CreateError::Create { .. })

@@ -1,14 +1,15 @@
 //! The format as its prose says: a file made by hand, a golden file of version 1, hostile payloads.
 
-use memspy::model::{
-    ThreadActivity, AllocatorBackend, AllocatorCounters, Block, AllocatorSnapshot, BlockState, TensorCategory,
-    SnapshotConsistency, CudaIndex, Definition, GpuDevice, DeviceUsage, RecordingEnd, EndReason, Frame, FrameId,
-    Function, FunctionId, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Metric, MissedObservation, MissReason,
-    Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, TargetRuntime, StackSample, Segment, SourceText,
-    StackId, StackNode, RecordingStart, Stat, TrainingStep, StepSource, Thread, ThreadId, ThreadSample, RecordingTotals,
-};
 use crate::trace_support::by_hand::{crc32c, file, reads_as_ever};
 use crate::trace_support::read;
+use memspy::model::{
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CudaIndex,
+    Definition, DeviceUsage, EndReason, Frame, FrameId, Function, FunctionId, GpuDevice, Metric,
+    MissReason, MissedObservation, Nanos, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Pool,
+    PoolId, ProcessUsage, ReaderKind, Record, RecordingEnd, RecordingStart, RecordingTotals,
+    Segment, SnapshotConsistency, SourceText, StackId, StackNode, StackSample, Stat, StepSource,
+    TargetRuntime, TensorCategory, Thread, ThreadActivity, ThreadId, ThreadSample, TrainingStep,
+};
 
 fn entry(thread: u32, stack: u32, gil: bool, activity: ThreadActivity) -> ThreadSample {
     ThreadSample { thread: ThreadId(thread), stack: StackId(stack), gil, activity }
@@ -150,8 +151,12 @@ fn thread(
 }
 
 fn owners() -> Record {
-    let weight =
-        OwnedStorages { category: TensorCategory::Parameter, owner: "w".into(), bytes: 193, count: 2 };
+    let weight = OwnedStorages {
+        category: TensorCategory::Parameter,
+        owner: "w".into(),
+        bytes: 193,
+        count: 2,
+    };
     let device = OwnedOnDevice {
         device: CudaIndex(0),
         allocated: 200,
@@ -211,7 +216,8 @@ fn golden() -> Vec<Record> {
             process,
         })
     };
-    let missed = |reader, why| Record::Missed(MissedObservation { time: Nanos(140), reader, why, count: 3 });
+    let missed =
+        |reader, why| Record::Missed(MissedObservation { time: Nanos(140), reader, why, count: 3 });
     let counters = |time, by: i64| {
         let mut counters = AllocatorCounters {
             num_ooms: by,
@@ -227,8 +233,10 @@ fn golden() -> Vec<Record> {
         counters.oversize_segments.freed = -by;
         Record::Counters { time: Nanos(time), device: CudaIndex(1), counters: Box::new(counters) }
     };
-    let degraded = SnapshotConsistency::Degraded { allocated_in_blocks: 1024, allocated_counter: 1000 };
-    let threads = vec![entry(0, 1, true, ThreadActivity::Active), entry(1, 0, false, ThreadActivity::Idle)];
+    let degraded =
+        SnapshotConsistency::Degraded { allocated_in_blocks: 1024, allocated_counter: 1000 };
+    let threads =
+        vec![entry(0, 1, true, ThreadActivity::Active), entry(1, 0, false, ThreadActivity::Idle)];
     let mut moved = threads.clone();
     moved[1] = entry(1, 1, false, ThreadActivity::Unknown);
     let mut records = vec![

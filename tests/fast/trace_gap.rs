@@ -1,12 +1,13 @@
 //! A gap in a joined recording is written as the prose says.
 
-use memspy::model::{RecordingGap, Nanos, Record};
 use crate::trace_support::by_hand::reads;
+use memspy::model::{Nanos, Record, RecordingGap};
 
 #[test]
 fn a_file_made_by_hand_reads_as_its_prose_says() {
-    let gap =
-        |from, to| Record::Gap(RecordingGap { from: Nanos(from), to: Nanos(to), why: "no".to_owned() });
+    let gap = |from, to| {
+        Record::Gap(RecordingGap { from: Nanos(from), to: Nanos(to), why: "no".to_owned() })
+    };
     let by_hand = [
         vec![0, 7, 0, 0, 0, 0, 0, 0, 0],
         // Up to 100 ns from 40; up to 1 ns later from the beginning.

@@ -1,12 +1,14 @@
 //! What a recording inherits is written as the prose says.
 
-use memspy::model::{
-    MemoryKind, CudaIndex, Definition, Frame, FrameId, Function, FunctionId, Keyframe, KeyframeBlock,
-    KeyframeMemory, CounterSnapshot, AllocationSource, Nanos, Record, AttributionShare, AllocationSite, SiteId, StackId, StackNode,
-    StackSource, Thread, ThreadId, TriggerFired,
+use crate::trace_support::by_hand::{
+    file, in_two_blocks, reads, reads_as_ever, without_its_first_block,
 };
-use crate::trace_support::by_hand::{file, in_two_blocks, reads, reads_as_ever, without_its_first_block};
 use crate::trace_support::{read, write};
+use memspy::model::{
+    AllocationSite, AllocationSource, AttributionShare, CounterSnapshot, CudaIndex, Definition,
+    Frame, FrameId, Function, FunctionId, Keyframe, KeyframeBlock, KeyframeMemory, MemoryKind,
+    Nanos, Record, SiteId, StackId, StackNode, StackSource, Thread, ThreadId, TriggerFired,
+};
 
 fn definitions() -> Vec<Record> {
     let function = Function { name: "f".into(), file: "a.py".into(), first_line: 3, last_line: 9 };
@@ -33,7 +35,15 @@ fn definitions() -> Vec<Record> {
 
 fn block(address: u64, size: u64, born: u64, allocation_source: u32) -> KeyframeBlock {
     let (requested, stands_for, small) = (size, size, false);
-    KeyframeBlock { address, size, requested, stands_for, allocated_at: Nanos(born), small, allocation_source }
+    KeyframeBlock {
+        address,
+        size,
+        requested,
+        stands_for,
+        allocated_at: Nanos(born),
+        small,
+        allocation_source,
+    }
 }
 
 fn inherited() -> Record {

@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::trace_support::{Dice, Loop};
 use memspy::model::{Nanos, Record, RecordSink};
 use memspy::trace::{TraceReader, TraceWriter};
-use crate::trace_support::{Dice, Loop};
 
 const PATH: &str = "MEMSPY_TEST_TRACE_TO_WRITE";
 
@@ -51,7 +51,12 @@ fn killed_at_random_moments_it_leaves_a_readable_trace() {
     for round in 0..12 {
         let path = directory.path().join(format!("{round}.trace"));
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "trace_killed::the_recorder_that_is_killed", "--nocapture"])
+            .args([
+                "--ignored",
+                "--exact",
+                "trace_killed::the_recorder_that_is_killed",
+                "--nocapture",
+            ])
             .env(PATH, &path)
             .stdout(Stdio::piped())
             .spawn()
@@ -94,7 +99,10 @@ fn a_recording_killed_within_its_first_second_keeps_a_third_of_it() {
     opening.iter().for_each(|record| writer.record(record).unwrap());
     writer.sync().unwrap();
     let sample = |n: u64| {
-        Record::Sample(memspy::model::StackSample { time: Nanos(n * 10_000_000), threads: Vec::new() })
+        Record::Sample(memspy::model::StackSample {
+            time: Nanos(n * 10_000_000),
+            threads: Vec::new(),
+        })
     };
     for now in 0..1000u64 {
         writer.record(&sample(now)).unwrap();

@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use memspy::model::{Nanos, Record, RecordSink};
-use memspy::trace::{ReadError, TraceReader, RejectedRecord, TraceWriter};
-use proptest::prelude::*;
 use crate::trace_support::{Loop, any_record::recording, borders, read, write};
+use memspy::model::{Nanos, Record, RecordSink};
+use memspy::trace::{ReadError, RejectedRecord, TraceReader, TraceWriter};
+use proptest::prelude::*;
 
 proptest! {
     #[test]

@@ -1,9 +1,9 @@
 //! How many bytes a recording takes.
 
-use memspy::model::{Record, RecordSink};
-use memspy::trace::TraceWriter;
 use crate::trace_support::Loop;
 use crate::trace_support::allocations::{self, Allocations, Likeness};
+use memspy::model::{Record, RecordSink};
+use memspy::trace::TraceWriter;
 
 const SECONDS: u64 = 60;
 const RATE: u64 = 200;

@@ -1,12 +1,12 @@
 //! The words of an out-of-memory error are written as the prose says.
 
-use memspy::model::{
-    Definition, RecordingEnd, EndReason, Frame, FrameId, Function, FunctionId, Nanos, Record, StackId,
-    StackNode, Thread, ThreadId, OomException, RaisedError, RecordingTotals,
-};
-use memspy::trace::{DefinitionTables, Renumberer};
 use crate::trace_support::by_hand::{in_two_blocks, reads, reads_as_ever, without_its_first_block};
 use crate::trace_support::{read, write};
+use memspy::model::{
+    Definition, EndReason, Frame, FrameId, Function, FunctionId, Nanos, OomException, RaisedError,
+    Record, RecordingEnd, RecordingTotals, StackId, StackNode, Thread, ThreadId,
+};
+use memspy::trace::{DefinitionTables, Renumberer};
 
 fn definitions() -> Vec<Record> {
     let function = Function { name: "f".into(), file: "a.py".into(), first_line: 3, last_line: 9 };
@@ -75,7 +75,10 @@ fn words_whose_stack_was_lost_stay() {
     assert_eq!(read(&whole).0, expected());
     let records = without_its_first_block(whole);
     let unknown = Some((None, None));
-    assert_eq!(records, [oom_exception(100, unknown), oom_exception(101, unknown), oom_exception(102, None)]);
+    assert_eq!(
+        records,
+        [oom_exception(100, unknown), oom_exception(101, unknown), oom_exception(102, None)]
+    );
 }
 
 #[test]

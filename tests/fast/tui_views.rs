@@ -7,7 +7,9 @@ use crate::analysis_script::{MIB, Script};
 use memspy::analysis::LiveProfile;
 use memspy::model::*;
 use memspy::render;
-use memspy::tui::{KeyAction, OwnersView, Palette, ViewModel, LastOwners, ViewState, ListView, draw};
+use memspy::tui::{
+    KeyAction, LastOwners, ListView, OwnersView, Palette, ViewModel, ViewState, draw,
+};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -387,8 +389,9 @@ fn a_frozen_picture_stays_whatever_is_asked_of_it() {
     press(&mut state, KeyCode::Char(' '));
     assert!(state.frozen);
     let frozen = ViewModel::new(&live, &mut state, false, true);
-    let shown =
-        |state: &mut ViewState| drawn(&frozen, &OwnersView::default(), state, FULL, (100, 30)).join("\n");
+    let shown = |state: &mut ViewState| {
+        drawn(&frozen, &OwnersView::default(), state, FULL, (100, 30)).join("\n")
+    };
     let lines = shown(&mut state);
     assert!(lines.contains("FROZEN") && lines.contains("frozen: space goes on"), "{lines}");
     let seen = script.records.len();

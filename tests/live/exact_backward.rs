@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use memspy::model::{AllocationSite, StackSource};
-use serde_json::Value;
 use crate::support::exact::Exact;
 use crate::support::memspy::Recording;
 use crate::support::sim;
+use memspy::model::{AllocationSite, StackSource};
+use serde_json::Value;
 
 /// File, line and the function's plain name, outermost first.
 type Frames = Vec<(String, u64, String)>;

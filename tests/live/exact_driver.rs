@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memspy::model::{MemoryKind, EventKind, CudaIndex, AddressSpace, StackSource};
 use crate::support::exact::Exact;
 use crate::support::memspy::{Recording, collapsed, memspy_at, total};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::model::{AddressSpace, CudaIndex, EventKind, MemoryKind, StackSource};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use memspy::target::Process;
-use memspy::target::usdt;
-use nix::sys::signal::Signal;
 use crate::support::exact::Exact;
 use crate::support::memspy::{Recording, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::target::Process;
+use memspy::target::usdt;
+use nix::sys::signal::Signal;
 
 /// The counters that switch the target's probes on, as its memory has them.
 fn semaphores(target: &Target) -> Vec<u16> {

@@ -1,9 +1,9 @@
 //! The flight recorder with exact events: what failed to the byte, and what was live when it did.
 
-use serde_json::Value;
 use crate::support::memspy::{Recording, collapsed, total};
 use crate::support::oom::{self, ask, place, says, verdict_of};
 use crate::support::target::Target;
+use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 

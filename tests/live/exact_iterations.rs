@@ -1,12 +1,12 @@
 //! Exact recordings of iterations of a millisecond: every one is there, with its peak to the byte.
 
-use memspy::model::{EventKind, Record, TrainingStep};
-use memspy::trace::TraceReader;
-use serde_json::Value;
 use crate::support::memspy::{Recording, memspy, wait_until};
 use crate::support::pythons;
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::model::{EventKind, Record, TrainingStep};
+use memspy::trace::TraceReader;
+use serde_json::Value;
 
 fn records(recording: &Recording) -> Vec<Record> {
     let mut records: Vec<Record> = Vec::new();
@@ -50,7 +50,9 @@ fn check(rows: &[Value], truth: &[Truth], least: usize) {
 
 /// The variable has been found.
 fn seen(recording: &Recording) {
-    wait_until("a step seen at an event", || steps(recording).iter().any(TrainingStep::is_between_events));
+    wait_until("a step seen at an event", || {
+        steps(recording).iter().any(TrainingStep::is_between_events)
+    });
 }
 
 /// Walks the records: each allocation stands behind the step that it tells to belong to, from the first step on that was seen

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
 use crate::support::memspy::{Recording, lines, memspy, row};
 use crate::support::sim;
+use serde_json::Value;
 
 /// The table in pytorch_memlab's README: outer 40.00K, 80.00K, 120.00K, inner 120.00K; 2.00M reserved.
 #[test]

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
-use memspy::model::{EventKind, Record, StackSource};
-use memspy::trace::TraceReader;
-use serde_json::Value;
 use crate::support::exact::Exact;
 use crate::support::memspy::{Recording, collapsed, memspy_at, total, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::model::{EventKind, Record, StackSource};
+use memspy::trace::TraceReader;
+use serde_json::Value;
 
 /// Lets the target do something and returns its truth.
 fn ask(target: &mut Target, request: &str) -> Value {

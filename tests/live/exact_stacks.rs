@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use memspy::model::{MemoryKind, EventKind, CudaIndex, StackSource};
-use nix::sys::signal::Signal;
-use serde_json::Value;
 use crate::support::exact::Exact;
 use crate::support::memspy::Recording;
 use crate::support::pythons::{self, Python};
 use crate::support::target::Target;
+use memspy::model::{CudaIndex, EventKind, MemoryKind, StackSource};
+use nix::sys::signal::Signal;
+use serde_json::Value;
 
 /// Frames the probes follow (`MAX_FRAMES` in cuda/probe.h).
 const MAX_FRAMES: usize = 160;

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use memspy::model::{MemoryKind, EventKind, AddressSpace, Record, StackSource};
-use memspy::trace::TraceReader;
-use serde_json::Value;
 use crate::support::exact::Exact;
 use crate::support::memspy::{Recording, collapsed, lines, total, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::model::{AddressSpace, EventKind, MemoryKind, Record, StackSource};
+use memspy::trace::TraceReader;
+use serde_json::Value;
 
 fn names(read: &Exact, stack: memspy::model::StackId) -> Vec<String> {
     read.frames(stack).into_iter().map(|frame| frame.0).collect()
@@ -101,7 +101,9 @@ fn what_is_live_at_the_end_is_what_the_allocator_holds() {
             EventKind::Allocated { memory_kind: MemoryKind::Torch(_), address, size, .. } => {
                 live.insert(address, size);
             }
-            EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => drop(live.remove(&address)),
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => {
+                drop(live.remove(&address))
+            }
             _ => {}
         }
     }

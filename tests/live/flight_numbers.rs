@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use crate::support::{pythons, sim};
 use memspy::analysis::ThreadChoice;
 use memspy::cli::flight::FlightRecorder;
-use memspy::model::{EventKind, Definition, Record, RecordSink};
-use memspy::sampler::{CommonOptions, ExactRecorder, ExactOptions, TargetReaders, Recorder, RecordOptions, attach};
+use memspy::model::{Definition, EventKind, Record, RecordSink};
+use memspy::sampler::{
+    CommonOptions, ExactOptions, ExactRecorder, RecordOptions, Recorder, TargetReaders, attach,
+};
 use memspy::trace::{Retention, TraceReader};
-use crate::support::{pythons, sim};
 
 /// Where the records go, and what is counted on the way.
 struct Counted {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use serde_json::Value;
 use crate::support::memspy::memspy_at;
 use crate::support::sim;
 use crate::support::target::Target;
+use serde_json::Value;
 
 fn start(script: &str, words: &[&str]) -> (Target, Value) {
     let target = sim::start(script, words);

@@ -1,8 +1,8 @@
 //! Models that `torch.compile` runs: tensors that are only traced have no memory, and what a CUDA graph replays has.
 
-use serde_json::Value;
 use crate::support::memspy::memspy_at;
 use crate::support::sim;
+use serde_json::Value;
 
 /// What the target says of itself, what memspy says of its tensors, and the text of both commands.
 fn look(backend: &str) -> (Value, Value, String) {

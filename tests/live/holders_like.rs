@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
 use crate::support::memspy::memspy_at;
 use crate::support::sim;
 use crate::support::target::Target;
+use serde_json::Value;
 
 fn start(script: &str, words: &[&str]) -> (Target, Value) {
     let target = sim::start(script, words);

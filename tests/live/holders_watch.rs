@@ -5,13 +5,13 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use crate::support::memspy::memspy_at;
+use crate::support::sim;
+use crate::support::target::Target;
 use nix::sys::ptrace;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde_json::Value;
-use crate::support::memspy::memspy_at;
-use crate::support::sim;
-use crate::support::target::Target;
 
 /// A `memspy tensors --every`, killed when dropped.
 struct Watch {

@@ -1,15 +1,15 @@
 //! A running job whose every name means harm, through every command that looks at it.
 
-#[path = "hostile_support/strange.rs"]
+#[path = "../hostile_support/strange.rs"]
 mod strange;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use strange::{HOSTILE, strange};
 use crate::support::memspy::{Done, Recording, command, memspy, run, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use strange::{HOSTILE, strange};
 
 /// A job with the names' harm and an argument that is no UTF-8.
 fn job(harm: &str) -> Target {

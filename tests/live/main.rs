@@ -2,7 +2,12 @@
 //!
 //! `scripts/setup-tests.sh` provides what they run.
 
-#![allow(unreachable_pub, missing_docs, clippy::print_stderr, reason = "tests have no API, and say what they compared")]
+#![allow(
+    unreachable_pub,
+    missing_docs,
+    clippy::print_stderr,
+    reason = "tests have no API, and say what they compared"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,15 +3,15 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memspy::target::{PtraceStop, StopError, Process};
+use crate::support::memspy::{memspy_at, wait_until};
+use crate::support::target::Target;
+use crate::support::{pythons, sim};
+use memspy::target::{Process, PtraceStop, StopError};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde_json::Value;
-use crate::support::memspy::{memspy_at, wait_until};
-use crate::support::target::Target;
-use crate::support::{pythons, sim};
 
 fn counts(target: &mut Target) -> Value {
     target.say("counts");

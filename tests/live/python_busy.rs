@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::pythons;
+use crate::support::target::Target;
 use memspy::model::{StackTable, ThreadSample};
 use memspy::python::{PythonReader, SampleStats};
 use memspy::target::Process;
 use serde_json::Value;
-use crate::support::pythons;
-use crate::support::target::Target;
 
 /// The innermost frames first: name without its qualification, and line.
 fn frames(table: &StackTable, sample: &ThreadSample) -> Vec<(String, u32)> {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use memspy::python::{ReferenceKind, PythonHeap, HeapError, HeapObject, PythonReader};
-use memspy::target::{Addr, PageCache, StopError, Process, StoppedProcess};
-use serde_json::Value;
 use crate::support::pythons::{self, Python};
 use crate::support::target::Target;
+use memspy::python::{HeapError, HeapObject, PythonHeap, PythonReader, ReferenceKind};
+use memspy::target::{Addr, PageCache, Process, StopError, StoppedProcess};
+use serde_json::Value;
 
 fn id(value: &Value) -> u64 {
     value.as_u64().unwrap()

@@ -1,11 +1,11 @@
 //! Heaps that are hard to read: of several interpreters, with a collector at work, out of damaged memory.
 
-use memspy::python::{HeapError, PythonReader};
-use memspy::target::{Addr, PageCache, Process, StoppedProcess};
-use serde_json::Value;
 use crate::support::damaged::Damaged;
 use crate::support::pythons;
 use crate::support::target::Target;
+use memspy::python::{HeapError, PythonReader};
+use memspy::target::{Addr, PageCache, Process, StoppedProcess};
+use serde_json::Value;
 
 #[test]
 fn every_interpreter_is_seen_and_a_collector_at_work_is_noticed() {

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::pythons;
+use crate::support::target::Target;
 use memspy::model::{StackTable, ThreadSample};
 use memspy::python::{PythonError, PythonReader};
 use memspy::target::Process;
-use crate::support::pythons;
-use crate::support::target::Target;
 
 fn attach(pid: u32) -> PythonReader {
     PythonReader::attach_own(&Process::open(pid).unwrap()).unwrap()

@@ -1,10 +1,10 @@
 //! The exceptions of a running CPython, of every version: what they say, and where they were raised.
 
-use memspy::python::{ExceptionFinder, PythonReader, FoundException};
-use memspy::target::Process;
-use serde_json::Value;
 use crate::support::pythons::{self, Python};
 use crate::support::target::Target;
+use memspy::python::{ExceptionFinder, FoundException, PythonReader};
+use memspy::target::Process;
+use serde_json::Value;
 
 struct Job {
     target: Target,

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use memspy::model::{ThreadActivity, StackTable, ThreadSample};
+use crate::support::pythons::{self, Python};
+use crate::support::target::Target;
+use memspy::model::{StackTable, ThreadActivity, ThreadSample};
 use memspy::python::{LayoutSource, PythonReader};
 use memspy::target::Process;
 use serde_json::Value;
-use crate::support::pythons::{self, Python};
-use crate::support::target::Target;
 
 /// Attaches as soon as the interpreter is ready.
 fn attach(pid: u32) -> PythonReader {

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use memspy::analysis::{LineTable, Profile, RankTable};
-use memspy::render::{self, LinesOptions, RankLines};
-use memspy::trace::TraceReader;
-use serde_json::Value;
 use crate::support::memspy::{Recording, collapsed, lines, memspy, row, stacks_of, total};
 use crate::support::oom::ask;
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::analysis::{LineTable, Profile, RankTable};
+use memspy::render::{self, LinesOptions, RankLines};
+use memspy::trace::TraceReader;
+use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
@@ -163,8 +163,7 @@ fn check_csv(traces: &[&Path], line: u64) {
 
 fn check_flame(traces: &[&Path]) {
     let sum: u64 = traces.iter().map(|trace| total(&collapsed(trace, &[]))).sum();
-    let out =
-        memspy(&words(&["flame", "--merge", "-f", "collapsed", "-o", "-"], traces)).ok().out;
+    let out = memspy(&words(&["flame", "--merge", "-f", "collapsed", "-o", "-"], traces)).ok().out;
     let together = stacks_of(&out);
     assert_eq!(total(&together), sum);
     assert!(!out.contains("rank "), "{out}");

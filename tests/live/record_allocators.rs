@@ -1,9 +1,9 @@
 //! Recordings of jobs by the state of their allocator: its kinds, devices, and jobs that come to it late or never.
 
-use serde_json::Value;
 use crate::support::memspy::{Recording, collapsed, lines, memspy, total, wait_until};
 use crate::support::target::Target;
 use crate::support::{pythons, sim};
+use serde_json::Value;
 
 fn stat(target: &[String], device: usize, key: &str) -> u64 {
     let truth: Value = serde_json::from_str(target.last().unwrap()).unwrap();

@@ -2,13 +2,13 @@
 
 use std::process::{Command, Stdio};
 
+use crate::support::memspy::{self, Recording, lines, row, wait_until};
+use crate::support::pythons;
+use crate::support::target::Target;
 use ::memspy::model::Record;
 use ::memspy::trace::TraceReader;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use crate::support::memspy::{self, Recording, lines, row, wait_until};
-use crate::support::pythons;
-use crate::support::target::Target;
 
 fn start() -> Target {
     Target::start(pythons::newest_here().target("life.py"))

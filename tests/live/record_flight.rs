@@ -4,12 +4,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-use serde_json::Value;
 use crate::support::memspy::{self, Recording, collapsed, lines, row, total, wait_until};
 use crate::support::oom::{self, ask, says, verdict_of};
 use crate::support::sim;
 use crate::support::target::Target;
+use nix::sys::signal::Signal;
+use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
@@ -143,7 +143,8 @@ fn an_error_out_of_a_library_names_the_line_of_the_program_too() {
 #[test]
 fn every_recording_of_one_that_goes_on_has_the_words_of_its_own_error() {
     let (mut target, known) = oom::start(&[]);
-    let words = ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "2"];
+    let words =
+        ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "2"];
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();
     ask(&mut target, "handled 5000");
@@ -200,7 +201,10 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
     ask(&mut target, "grow 20 5");
     ask(&mut target, "settle 1.5");
     for (recording, condition) in recordings.iter().zip(conditions) {
-        assert!(!beside(recording.trace(), "oom-report.txt").exists(), "{condition} came too early");
+        assert!(
+            !beside(recording.trace(), "oom-report.txt").exists(),
+            "{condition} came too early"
+        );
     }
     ask(&mut target, "grow 100 8");
     ask(&mut target, "settle 1.5");
@@ -225,7 +229,8 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
 #[test]
 fn a_recording_that_goes_on_writes_one_after_the_other() {
     let (mut target, _) = oom::start(&[]);
-    let words = ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "3"];
+    let words =
+        ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "3"];
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();
     let trace = recording.trace().to_owned();

@@ -1,9 +1,9 @@
 //! Recordings with looks at who holds the memory.
 
-use memspy::model::{TensorCategory, Record};
-use memspy::trace::TraceReader;
 use crate::support::memspy::{Recording, collapsed, memspy, total, wait_until};
 use crate::support::sim;
+use memspy::model::{Record, TensorCategory};
+use memspy::trace::TraceReader;
 
 fn records(recording: &Recording) -> Vec<Record> {
     let mut records: Vec<Record> = Vec::new();
@@ -39,7 +39,10 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
             let held: u64 = device.held.iter().map(|held| held.bytes).sum();
             assert_eq!(held + device.rounding + device.without_tensor, device.allocated);
             let weight = |held: &&memspy::model::OwnedStorages| &*held.owner == "embed.weight";
-            assert_eq!(device.held.iter().find(weight).unwrap().category, TensorCategory::Parameter);
+            assert_eq!(
+                device.held.iter().find(weight).unwrap().category,
+                TensorCategory::Parameter
+            );
             paused += snapshot.pause.unwrap().0;
             last = snapshot.time.0;
         }
@@ -239,7 +242,8 @@ fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_know
         recording.interrupt();
         let saved = |record: Record| match record {
             Record::Ownership(look) => {
-                let of = |held: &&memspy::model::OwnedStorages| held.category == TensorCategory::Saved;
+                let of =
+                    |held: &&memspy::model::OwnedStorages| held.category == TensorCategory::Saved;
                 Some(look.devices[0].held.iter().filter(of).map(|held| held.bytes).sum::<u64>())
             }
             _ => None,

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
+use crate::support::memspy::{Done, command, memspy, run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use crate::support::memspy::{Done, command, memspy, run};
 
 struct Ran {
     done: Done,

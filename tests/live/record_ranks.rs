@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use memspy::model::{EndReason, Metric, Pool, Record};
-use memspy::trace::TraceReader;
-use serde_json::Value;
 use crate::support::memspy::{Done, command, memspy, memspy_at, run, stacks_of, total, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::model::{EndReason, Metric, Pool, Record};
+use memspy::trace::TraceReader;
+use serde_json::Value;
 
 const TORCHRUN: [&str; 6] =
     ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"];

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memspy::model::Record;
 use crate::support::memspy::run;
 use crate::support::pythons;
 use crate::support::target::Target;
+use memspy::model::Record;
 
 #[test]
 fn another_users_process_is_refused_with_the_remedy() {

@@ -1,9 +1,9 @@
 //! A training job that never holds still: looks at it, doctor, and what recording it takes of memory.
 
-use serde_json::Value;
 use crate::support::memspy::{Recording, collapsed, lines, memspy_at, total};
 use crate::support::target::Target;
 use crate::support::{pythons, sim};
+use serde_json::Value;
 
 /// Starts training that goes on until it is killed, and waits for its first step.
 fn train() -> Target {
@@ -78,8 +78,11 @@ fn recording_training_takes_little_memory_and_adds_up() {
     let mut target = train();
     let mut recording = Recording::start(target.pid(), &[]);
     let seconds = || {
-        let done =
-            crate::support::memspy::memspy(&["lines", "--json", recording.trace().to_str().unwrap()]);
+        let done = crate::support::memspy::memspy(&[
+            "lines",
+            "--json",
+            recording.trace().to_str().unwrap(),
+        ]);
         let report: Option<Value> = serde_json::from_str(&done.out).ok();
         report.and_then(|r| r["seconds"].as_f64()).unwrap_or(0.0)
     };

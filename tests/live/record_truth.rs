@@ -1,8 +1,8 @@
 //! What a recording says of known lines is what the allocator says, to the byte.
 
-use serde_json::Value;
 use crate::support::memspy::{Recording, collapsed, lines, row, total};
 use crate::support::sim;
+use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 const PEAK: &str = "allocated_bytes.all.peak";

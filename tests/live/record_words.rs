@@ -1,9 +1,9 @@
 //! The words of `record`: formats, threads, names of files, rates.
 
-use serde_json::Value;
 use crate::support::memspy::{Done, Recording, command, lines, memspy, run, stacks_of, total};
 use crate::support::sim;
 use crate::support::target::Target;
+use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 

@@ -2,11 +2,11 @@
 
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
 use crate::support::memspy::{command, memspy_at, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
 use crate::support::terminal::Terminal;
+use serde_json::Value;
 
 /// What the simulated job says about itself.
 fn truth(target: &Target) -> Value {

@@ -1,14 +1,14 @@
 //! The allocator as read from outside equals what PyTorch says of itself, to the number.
 
+use crate::support::sim;
+use crate::support::target::Target;
 use memspy::model::{
-    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, BlockState, SnapshotConsistency, CudaIndex, Nanos, Stat,
-    StatKey,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, BlockState, CudaIndex, Nanos,
+    SnapshotConsistency, Stat, StatKey,
 };
 use memspy::target::Process;
 use memspy::torch::{TorchError, TorchReader};
 use serde_json::Value;
-use crate::support::sim;
-use crate::support::target::Target;
 
 fn attach(target: &Target) -> TorchReader {
     TorchReader::attach(&Process::open(target.pid()).unwrap()).unwrap().unwrap()

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use memspy::model::{AllocatorSnapshot, BlockState, SnapshotConsistency, CudaIndex, Nanos};
-use memspy::target::Process;
-use memspy::torch::{TorchError, TorchReader};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::model::{AllocatorSnapshot, BlockState, CudaIndex, Nanos, SnapshotConsistency};
+use memspy::target::Process;
+use memspy::torch::{TorchError, TorchReader};
 
 const DEVICE: CudaIndex = CudaIndex(0);
 

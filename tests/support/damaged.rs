@@ -1,6 +1,6 @@
 //! Memory that is not what it is in the target.
 
-use memspy::target::{Memory, MemoryError, AddressRange};
+use memspy::target::{AddressRange, Memory, MemoryError};
 
 /// Some bytes are others, and some places cannot be read; the same ones every time.
 pub struct Damaged<M> {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use memspy::model::{
-    MemoryKind, EventKind, Event, EventTotals, AddressSpace, CounterCheck, Record, AllocationSite, SiteId, StackId,
-    StackTable,
+    AddressSpace, AllocationSite, CounterCheck, Event, EventKind, EventTotals, MemoryKind, Record,
+    SiteId, StackId, StackTable,
 };
 use memspy::trace::TraceReader;
 
@@ -50,7 +50,9 @@ impl Exact {
 
     /// How many of PyTorch's blocks were freed.
     pub fn freed(&self) -> usize {
-        let torch = |e: &&Event| matches!(e.change, EventKind::Freed { memory_kind: AddressSpace::Torch, .. });
+        let torch = |e: &&Event| {
+            matches!(e.change, EventKind::Freed { memory_kind: AddressSpace::Torch, .. })
+        };
         self.events.iter().filter(torch).count()
     }
 

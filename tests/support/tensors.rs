@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memspy::model::TensorInfo;
 use memspy::python::PythonReader;
-use memspy::target::{Addr, PageCache, PtraceStop, Process};
-use memspy::torch::{AutogradGraph, TensorReader, TensorDecoder};
+use memspy::target::{Addr, PageCache, Process, PtraceStop};
+use memspy::torch::{AutogradGraph, TensorDecoder, TensorReader};
 use serde_json::{Value, json};
 
 use super::damaged::Damaged;
@@ -84,7 +84,11 @@ fn storage(tensor: &TensorInfo) -> Value {
     known.map_or(Value::Null, |s| json!([s.data, s.bytes]))
 }
 
-fn check_tensors(tensors: &TensorDecoder<'_>, found: &BTreeMap<u64, (TensorInfo, bool)>, truth: &Value) {
+fn check_tensors(
+    tensors: &TensorDecoder<'_>,
+    found: &BTreeMap<u64, (TensorInfo, bool)>,
+    truth: &Value,
+) {
     let listed: Vec<&Value> = truth["tensors"].as_array().unwrap().iter().collect();
     let ids: BTreeSet<u64> = listed.iter().map(|t| t["id"].as_u64().unwrap()).collect();
     assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), ids);

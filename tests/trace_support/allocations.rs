@@ -3,8 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use memspy::model::{
-    MemoryKind, EventKind, CudaIndex, Event, EventBatch, ExactSettings, Frame, AddressSpace, Function, CounterSnapshot, Nanos,
-    CounterCheck, Record, RecordSink, AllocationSite, SiteId, StackSource, StackTable, Thread,
+    AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, CudaIndex, Event, EventBatch,
+    EventKind, ExactSettings, Frame, Function, MemoryKind, Nanos, Record, RecordSink, SiteId,
+    StackSource, StackTable, Thread,
 };
 
 use super::Dice;

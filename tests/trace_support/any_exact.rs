@@ -5,8 +5,9 @@ use proptest::option;
 use proptest::prelude::*;
 
 use memspy::model::{
-    MemoryKind, EventKind, CudaIndex, Definition, Event, EventTotals, EventBatch, ExactSettings, ProbeBackend, AddressSpace,
-    FreeTracking, CounterSnapshot, DriverEvent, Nanos, CounterCheck, Record, AllocationSite, SiteId, StackId, StackSource, ThreadId,
+    AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, CudaIndex, Definition,
+    DriverEvent, Event, EventBatch, EventKind, EventTotals, ExactSettings, FreeTracking,
+    MemoryKind, Nanos, ProbeBackend, Record, SiteId, StackId, StackSource, ThreadId,
 };
 
 use super::any_record::{number, text};
@@ -62,12 +63,10 @@ fn change() -> impl Strategy<Value = EventKind> {
         address,
         in_backward: false,
     });
-    let failed = (memory_kind(), number(), any::<u32>()).prop_map(|(memory_kind, size, code)| EventKind::Failed {
-        memory_kind,
-        size,
-        code,
-    });
-    let marks = [DriverEvent::ContextCreated, DriverEvent::ModuleLoaded, DriverEvent::LibraryLoaded];
+    let failed = (memory_kind(), number(), any::<u32>())
+        .prop_map(|(memory_kind, size, code)| EventKind::Failed { memory_kind, size, code });
+    let marks =
+        [DriverEvent::ContextCreated, DriverEvent::ModuleLoaded, DriverEvent::LibraryLoaded];
     let torch = (address(), any::<bool>()).prop_map(|(address, in_backward)| EventKind::Freed {
         memory_kind: AddressSpace::Torch,
         address,

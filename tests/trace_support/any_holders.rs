@@ -1,8 +1,8 @@
 //! Any looks at owners.
 
 use memspy::model::{
-    TensorCategory, CudaIndex, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, UnnamedBlock, Nanos, Record,
-    TrainingStep, StepSource,
+    CudaIndex, Nanos, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Record, StepSource,
+    TensorCategory, TrainingStep, UnnamedBlock,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -13,7 +13,12 @@ use super::any_record::{number, text};
 pub fn owners() -> impl Strategy<Value = Record> {
     let held =
         (0..6usize, text(), number(), number()).prop_map(|(category, owner, bytes, count)| {
-            OwnedStorages { category: TensorCategory::ALL[category], owner: owner.into(), bytes, count }
+            OwnedStorages {
+                category: TensorCategory::ALL[category],
+                owner: owner.into(),
+                bytes,
+                count,
+            }
         });
     let sizes = (number(), number(), number(), option::of(number()));
     let device = (any::<u32>(), sizes, vec(held, 0..5)).prop_map(
@@ -53,7 +58,14 @@ pub fn step() -> impl Strategy<Value = Record> {
     (number(), number(), option::of(number()), clock, option::of(number()), any::<bool>()).prop_map(
         |(time, step, epoch, clock, within, is_over)| {
             let within = within.map(Nanos);
-            Record::Step(TrainingStep { time: Nanos(time), step, epoch, clock, uncertainty: within, is_over })
+            Record::Step(TrainingStep {
+                time: Nanos(time),
+                step,
+                epoch,
+                clock,
+                uncertainty: within,
+                is_over,
+            })
         },
     )
 }

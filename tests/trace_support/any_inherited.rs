@@ -1,8 +1,9 @@
 //! Proptest strategies: anything that a recording inherits from its dropped beginning.
 
 use memspy::model::{
-    MemoryKind, CudaIndex, Keyframe, KeyframeBlock, KeyframeMemory, CounterSnapshot, AllocationSource, Nanos, Record,
-    AttributionShare, SiteId, StackId, ThreadId, OomException, RaisedError, TriggerFired,
+    AllocationSource, AttributionShare, CounterSnapshot, CudaIndex, Keyframe, KeyframeBlock,
+    KeyframeMemory, MemoryKind, Nanos, OomException, RaisedError, Record, SiteId, StackId,
+    ThreadId, TriggerFired,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -17,7 +18,10 @@ fn time() -> impl Strategy<Value = Nanos> + Clone {
 
 fn allocation_source() -> impl Strategy<Value = AllocationSource> {
     let share = (option::of((any::<u32>(), any::<u32>())), number()).prop_map(|(by, weight)| {
-        AttributionShare { by: by.map(|(thread, stack)| (ThreadId(thread), StackId(stack))), weight }
+        AttributionShare {
+            by: by.map(|(thread, stack)| (ThreadId(thread), StackId(stack))),
+            weight,
+        }
     });
     prop_oneof![
         Just(AllocationSource::Before),
@@ -41,11 +45,21 @@ fn memory(allocation_sources: usize) -> impl Strategy<Value = KeyframeMemory> {
         |(allocated, peak, reserved, active)| CounterSnapshot { allocated, peak, reserved, active },
     );
     let block = (number(), number(), number(), number(), number(), any::<bool>(), any::<u32>());
-    let block =
-        block.prop_map(move |(address, size, requested, stands_for, born, small, allocation_source)| {
-            let (born, allocation_source) = (Nanos(born), allocation_source % allocation_sources.max(1) as u32);
-            KeyframeBlock { address, size, requested, stands_for, allocated_at: born, small, allocation_source }
-        });
+    let block = block.prop_map(
+        move |(address, size, requested, stands_for, born, small, allocation_source)| {
+            let (born, allocation_source) =
+                (Nanos(born), allocation_source % allocation_sources.max(1) as u32);
+            KeyframeBlock {
+                address,
+                size,
+                requested,
+                stands_for,
+                allocated_at: born,
+                small,
+                allocation_source,
+            }
+        },
+    );
     let most = if allocation_sources == 0 { 1 } else { 20 };
     (memory_kind, option::of(time()), option::of(levels), number(), vec(block, 0..most)).prop_map(
         |(memory_kind, mapped, levels, freed_since, blocks)| KeyframeMemory {
@@ -63,7 +77,9 @@ pub fn inherited() -> impl Strategy<Value = Record> {
         .prop_flat_map(|(time, allocation_sources)| {
             (Just((time, allocation_sources.clone())), vec(memory(allocation_sources.len()), 0..3))
         })
-        .prop_map(|((time, allocation_sources), memory)| Record::Keyframe(Keyframe { time, allocation_sources, memory }))
+        .prop_map(|((time, allocation_sources), memory)| {
+            Record::Keyframe(Keyframe { time, allocation_sources, memory })
+        })
 }
 
 /// Brings what a maker uses into the range of what is defined.

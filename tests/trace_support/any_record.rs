@@ -5,11 +5,12 @@ use proptest::option;
 use proptest::prelude::*;
 
 use memspy::model::{
-    ThreadActivity, AllocatorBackend, AllocatorCounters, Block, AllocatorSnapshot, BlockState, SnapshotConsistency,
-    CudaIndex, Definition, GpuDevice, DeviceUsage, RecordingEnd, EndReason, Frame, FrameId, Function,
-    FunctionId, RecordingGap, MissedObservation, MissReason, Nanos, PoolId, ProcessUsage, ReaderKind, Record, TargetRuntime,
-    StackSample, Segment, SiteId, SourceText, StackId, StackNode, RecordingStart, Stat, Thread, ThreadId,
-    ThreadSample, RecordingTotals,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CudaIndex,
+    Definition, DeviceUsage, EndReason, Frame, FrameId, Function, FunctionId, GpuDevice,
+    MissReason, MissedObservation, Nanos, PoolId, ProcessUsage, ReaderKind, Record, RecordingEnd,
+    RecordingGap, RecordingStart, RecordingTotals, Segment, SiteId, SnapshotConsistency,
+    SourceText, StackId, StackNode, StackSample, Stat, TargetRuntime, Thread, ThreadActivity,
+    ThreadId, ThreadSample,
 };
 
 use super::any_exact;
@@ -34,7 +35,16 @@ fn start() -> impl Strategy<Value = Record> {
         (number(), any::<u32>(), option::of(any::<u32>())),
     )
         .prop_map(|(memspy, pid, host, command, directory, (unix_nanos, rate, rank))| {
-            Record::Start(RecordingStart { memspy, pid, host, command, directory, unix_nanos, rate, rank })
+            Record::Start(RecordingStart {
+                memspy,
+                pid,
+                host,
+                command,
+                directory,
+                unix_nanos,
+                rate,
+                rank,
+            })
         })
 }
 
@@ -88,7 +98,7 @@ fn usage() -> impl Strategy<Value = Record> {
 }
 
 fn missed() -> impl Strategy<Value = Record> {
-    use ReaderKind::{Snapshots, Counters, Events, Gpu, Owners, Stacks};
+    use ReaderKind::{Counters, Events, Gpu, Owners, Snapshots, Stacks};
     let why = prop_oneof![
         Just(MissReason::Torn),
         Just(MissReason::Late),
@@ -105,8 +115,9 @@ fn missed() -> impl Strategy<Value = Record> {
 }
 
 fn gap() -> impl Strategy<Value = Record> {
-    (number(), number(), text())
-        .prop_map(|(from, to, why)| Record::Gap(RecordingGap { from: Nanos(from), to: Nanos(to), why }))
+    (number(), number(), text()).prop_map(|(from, to, why)| {
+        Record::Gap(RecordingGap { from: Nanos(from), to: Nanos(to), why })
+    })
 }
 
 fn counters() -> impl Strategy<Value = Record> {

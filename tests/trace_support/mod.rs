@@ -3,12 +3,14 @@
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use memspy::model::{
-    ThreadActivity, AllocatorBackend, AllocatorCounters, Block, AllocatorSnapshot, BlockState, SnapshotConsistency,
-    CudaIndex, Definition, GpuDevice, DeviceUsage, RecordingEnd, EndReason, Frame, Function, Metric, MissedObservation,
-    MissReason, Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, RecordSink, TargetRuntime, StackSample,
-    Segment, SiteId, SourceText, StackId, StackTable, RecordingStart, Thread, ThreadSample, RecordingTotals,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CudaIndex,
+    Definition, DeviceUsage, EndReason, Frame, Function, GpuDevice, Metric, MissReason,
+    MissedObservation, Nanos, Pool, PoolId, ProcessUsage, ReaderKind, Record, RecordSink,
+    RecordingEnd, RecordingStart, RecordingTotals, Segment, SiteId, SnapshotConsistency,
+    SourceText, StackId, StackSample, StackTable, TargetRuntime, Thread, ThreadActivity,
+    ThreadSample,
 };
-use memspy::trace::{TraceReader, ReplaySummary, TraceWriter};
+use memspy::trace::{ReplaySummary, TraceReader, TraceWriter};
 
 pub mod allocations;
 pub mod any_exact;

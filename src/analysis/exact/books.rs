@@ -79,7 +79,10 @@ pub(crate) struct BalanceCheck {
 impl BalanceCheck {
     /// Of an allocator that has counted nothing yet.
     pub(crate) fn from_zero() -> BalanceCheck {
-        BalanceCheck { base: Some((RunningTotals::default(), RunningTotals::default())), ..BalanceCheck::default() }
+        BalanceCheck {
+            base: Some((RunningTotals::default(), RunningTotals::default())),
+            ..BalanceCheck::default()
+        }
     }
 
     /// What the comparisons came to; `None` where there was none.
@@ -117,7 +120,12 @@ impl BalanceCheck {
     }
 
     /// Compares what both grew by since `base`; says whether they can be compared.
-    fn compare_since(&mut self, base: (RunningTotals, RunningTotals), counted: RunningTotals, seen: RunningTotals) -> bool {
+    fn compare_since(
+        &mut self,
+        base: (RunningTotals, RunningTotals),
+        counted: RunningTotals,
+        seen: RunningTotals,
+    ) -> bool {
         let knows_frees = seen.frees.is_some();
         let (counted, seen) = (counted.since(&base.0), seen.since(&base.1));
         let is_settled = counted.allocations == seen.allocations

@@ -11,8 +11,8 @@ use super::books::RunningTotals;
 use super::extent::{BlockSizes, rounded};
 use super::line_levels::{ANYTHING, LevelRange};
 use crate::model::{
-    AllocatorCounters, MemoryKind, EventKind, CudaIndex, Event, AddressSpace, FreeTracking, CounterSnapshot, Metric, Pool,
-    StackTable,
+    AddressSpace, AllocatorCounters, CounterSnapshot, CudaIndex, Event, EventKind, FreeTracking,
+    MemoryKind, Metric, Pool, StackTable,
 };
 
 /// The most events that wait: a tenth of a second of a job that does nothing else.
@@ -66,7 +66,9 @@ impl EarlyEvents {
     /// Adds one; says whether no more can wait.
     pub(super) fn add(&mut self, event: Event) -> bool {
         match event.change {
-            EventKind::Allocated { memory_kind: MemoryKind::Torch(index), address, size, .. } => {
+            EventKind::Allocated {
+                memory_kind: MemoryKind::Torch(index), address, size, ..
+            } => {
                 let least = rounded(size);
                 let sums = self.sums.entry(index).or_default();
                 sums.allocations += 1;
@@ -164,8 +166,10 @@ impl EarlyReplay<'_> {
 impl ExactProfile {
     /// Takes into account the events that waited, with what is known by now.
     pub(super) fn settle_early(&mut self, table: &StackTable) {
-        let EarlyEvents { events, sums, counters, .. } =
-            std::mem::replace(&mut self.early, EarlyEvents { is_over: true, ..EarlyEvents::default() });
+        let EarlyEvents { events, sums, counters, .. } = std::mem::replace(
+            &mut self.early,
+            EarlyEvents { is_over: true, ..EarlyEvents::default() },
+        );
         let beginning =
             |index| EarlyReplay { settled: counters.get(index), peak: 0, has: [false; 2] };
         let mut devices: BTreeMap<CudaIndex, EarlyReplay<'_>> =
@@ -173,8 +177,12 @@ impl ExactProfile {
         let sees_frees = self.exact.frees != FreeTracking::Snapshots;
         for (number, event) in events.iter().enumerate() {
             let mut synthesized = None;
-            if let EventKind::Allocated { memory_kind: MemoryKind::Torch(index), size, levels: None, .. } =
-                event.change
+            if let EventKind::Allocated {
+                memory_kind: MemoryKind::Torch(index),
+                size,
+                levels: None,
+                ..
+            } = event.change
                 && let Some(beginning) = devices.get_mut(&index)
             {
                 let device = self.device(index);

@@ -41,8 +41,14 @@ impl LineExecutions {
     const NEVER: LineExecutions = LineExecutions {
         end: LevelRange::NEVER,
         again: LevelRange::NEVER,
-        least: AllocatedAndFreed { allocated: BlockStatistics([0; 9]), freed: BlockStatistics([0; 9]) },
-        most: AllocatedAndFreed { allocated: BlockStatistics([0; 9]), freed: BlockStatistics([0; 9]) },
+        least: AllocatedAndFreed {
+            allocated: BlockStatistics([0; 9]),
+            freed: BlockStatistics([0; 9]),
+        },
+        most: AllocatedAndFreed {
+            allocated: BlockStatistics([0; 9]),
+            freed: BlockStatistics([0; 9]),
+        },
     };
 }
 
@@ -132,12 +138,18 @@ impl ExecutionTable {
     }
 
     pub(crate) fn allocated(&mut self, thread: ThreadId, stack: StackId, extent: BlockSizes) {
-        let did = AllocatedAndFreed { allocated: BlockStatistics::new(extent), ..AllocatedAndFreed::default() };
+        let did = AllocatedAndFreed {
+            allocated: BlockStatistics::new(extent),
+            ..AllocatedAndFreed::default()
+        };
         self.did(thread, stack, &did);
     }
 
     pub(crate) fn freed(&mut self, thread: ThreadId, stack: StackId, extent: BlockSizes) {
-        let did = AllocatedAndFreed { freed: BlockStatistics::new(extent), ..AllocatedAndFreed::default() };
+        let did = AllocatedAndFreed {
+            freed: BlockStatistics::new(extent),
+            ..AllocatedAndFreed::default()
+        };
         self.did(thread, stack, &did);
     }
 

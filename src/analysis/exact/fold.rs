@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::live_blocks::{ScaledBytes, BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL};
+use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL, ScaledBytes};
 use super::{ExactProfile, MemoryGroup};
-use crate::analysis::device::{Moment, AttributedSnapshot};
-use crate::analysis::fold::{FoldOptions, FoldedStack, StackLabel, PseudoFrame};
-use crate::model::{SnapshotConsistency, CudaIndex, Nanos, AllocationSite, SiteId, StackId, StackSource, StackTable};
+use crate::analysis::device::{AttributedSnapshot, Moment};
+use crate::analysis::fold::{FoldOptions, FoldedStack, PseudoFrame, StackLabel};
+use crate::model::{
+    AllocationSite, CudaIndex, Nanos, SiteId, SnapshotConsistency, StackId, StackSource, StackTable,
+};
 
 /// Bytes by stack of one moment, not yet sorted.
 pub(crate) struct ExactFold {
@@ -150,7 +152,10 @@ impl ExactProfile {
     }
 
     /// The accounts of who made the blocks of PyTorch that lived at a moment not long ago, by device and address.
-    pub(crate) fn accounts_by_block(&self, time: Nanos) -> FxHashMap<CudaIndex, FxHashMap<u64, usize>> {
+    pub(crate) fn accounts_by_block(
+        &self,
+        time: Nanos,
+    ) -> FxHashMap<CudaIndex, FxHashMap<u64, usize>> {
         self.torch.iter().map(|(device, torch)| (*device, torch.accounts_at(time))).collect()
     }
 
@@ -206,7 +211,11 @@ impl ExactProfile {
         let node = site.node.as_ref().map(|name| {
             let first = *nodes.entry(name.clone()).or_insert(id);
             let knows_forward = site.forward.is_some() || !self.exact.backward_lines;
-            if knows_forward { StackLabel::Node(first) } else { StackLabel::NodeOfUnknownLine(first) }
+            if knows_forward {
+                StackLabel::Node(first)
+            } else {
+                StackLabel::NodeOfUnknownLine(first)
+            }
         });
         match site.source {
             StackSource::NoPython => {

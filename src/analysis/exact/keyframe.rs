@@ -1,18 +1,24 @@
 //! Handing on the blocks of an exact recording, each with its site.
 
 use super::extent::BlockSizes;
-use super::live_blocks::{ScaledBytes, BEFORE, TrackedBlock, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL};
-use super::torch::{TorchPeak, TorchDevice};
+use super::live_blocks::{
+    BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL, ScaledBytes, TrackedBlock,
+};
+use super::torch::{TorchDevice, TorchPeak};
 use super::{EarlyEvents, ExactProfile, MemoryGroup, OtherMemory, kind_of, span};
 use crate::analysis::profile::keyframe::SourceTable;
 use crate::model::{
-    MemoryKind, CudaIndex, FreeTracking, Keyframe, KeyframeBlock, KeyframeMemory, CounterSnapshot, AllocationSource, Nanos,
-    SiteId, StackTable,
+    AllocationSource, CounterSnapshot, CudaIndex, FreeTracking, Keyframe, KeyframeBlock,
+    KeyframeMemory, MemoryKind, Nanos, SiteId, StackTable,
 };
 
 impl ExactProfile {
     /// Adds the living blocks of every kind.
-    pub(crate) fn add_to_keyframe(&self, allocation_sources: &mut SourceTable, memory: &mut Vec<KeyframeMemory>) {
+    pub(crate) fn add_to_keyframe(
+        &self,
+        allocation_sources: &mut SourceTable,
+        memory: &mut Vec<KeyframeMemory>,
+    ) {
         for (&device, torch) in &self.torch {
             memory.push(KeyframeMemory {
                 memory_kind: MemoryKind::Torch(device),
@@ -56,7 +62,8 @@ impl ExactProfile {
         }
         // What the allocator did before is no longer in the recording.
         (self.starts_empty, self.early) = (false, EarlyEvents::default());
-        let (min_lifetime, from_maps) = (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
+        let (min_lifetime, from_maps) =
+            (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
         for torch in self.torch.values_mut().filter(|_| !goes_on) {
             let largest_free = torch.largest_free;
             *torch = TorchDevice::new(min_lifetime, from_maps);
@@ -64,12 +71,19 @@ impl ExactProfile {
         }
         for memory in &inherited.memory {
             let account = |block: &KeyframeBlock| {
-                account(inherited.allocation_sources.get(block.allocation_source as usize).unwrap_or(&AllocationSource::Lost))
+                account(
+                    inherited
+                        .allocation_sources
+                        .get(block.allocation_source as usize)
+                        .unwrap_or(&AllocationSource::Lost),
+                )
             };
             match (memory.memory_kind, kind_of(memory.memory_kind)) {
                 (MemoryKind::Torch(device), _) => {
                     for block in &memory.blocks {
-                        self.device(device).ledger.insert_restored(block.address, tracked_block(block, account));
+                        self.device(device)
+                            .ledger
+                            .insert_restored(block.address, tracked_block(block, account));
                         self.device_of.insert(block.address, device);
                     }
                     self.begin_at(device, memory, inherited.time);
@@ -155,5 +169,10 @@ fn account(allocation_source: &AllocationSource) -> usize {
 
 fn tracked_block(block: &KeyframeBlock, account: impl Fn(&KeyframeBlock) -> usize) -> TrackedBlock {
     let KeyframeBlock { size, requested, small, .. } = *block;
-    TrackedBlock::new(BlockSizes { size, requested, small }, block.stands_for, account(block), block.allocated_at.0)
+    TrackedBlock::new(
+        BlockSizes { size, requested, small },
+        block.stands_for,
+        account(block),
+        block.allocated_at.0,
+    )
 }

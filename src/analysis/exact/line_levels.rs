@@ -12,7 +12,7 @@
 use rustc_hash::FxHashMap;
 
 use super::executions::ExecutionTable;
-use super::extent::{BlockSizes, STATISTICS, BlockStatistics};
+use super::extent::{BlockSizes, BlockStatistics, STATISTICS};
 use crate::model::{Metric, Pool, StackId, StackTable, ThreadId};
 
 /// Allocated, reserved, active bytes, then the statistics of blocks; a level of allocated bytes comes twice: by the
@@ -43,9 +43,11 @@ pub(crate) struct LevelRange {
 }
 
 impl LevelRange {
-    pub(crate) const UNKNOWN: LevelRange = LevelRange { lower: [NOTHING; LEVELS], upper: [ANYTHING; LEVELS] };
+    pub(crate) const UNKNOWN: LevelRange =
+        LevelRange { lower: [NOTHING; LEVELS], upper: [ANYTHING; LEVELS] };
     /// Below all that a line can have reached.
-    pub(crate) const NEVER: LevelRange = LevelRange { lower: [NOTHING; LEVELS], upper: [NOTHING; LEVELS] };
+    pub(crate) const NEVER: LevelRange =
+        LevelRange { lower: [NOTHING; LEVELS], upper: [NOTHING; LEVELS] };
 
     /// Allocated, reserved and active bytes, and where they are known the statistics of the blocks.
     pub(crate) fn exactly(counted: [i64; 3], held: Option<&BlockStatistics>) -> LevelRange {
@@ -94,7 +96,8 @@ pub(crate) struct StackPeak {
 }
 
 impl StackPeak {
-    const NEVER: StackPeak = StackPeak { levels: LevelRange::NEVER, freed: BlockStatistics([0; STATISTICS]) };
+    const NEVER: StackPeak =
+        StackPeak { levels: LevelRange::NEVER, freed: BlockStatistics([0; STATISTICS]) };
 
     fn raise(&mut self, lower: &LevelVector, upper: &LevelVector) {
         self.levels.lower = greater(&self.levels.lower, lower);

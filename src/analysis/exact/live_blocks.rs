@@ -78,9 +78,21 @@ pub(crate) struct TrackedBlock {
 
 impl TrackedBlock {
     /// A block of `extent` that stands for `stands_for` bytes.
-    pub(crate) fn new(extent: BlockSizes, stands_for: u64, account: usize, born: u64) -> TrackedBlock {
+    pub(crate) fn new(
+        extent: BlockSizes,
+        stands_for: u64,
+        account: usize,
+        born: u64,
+    ) -> TrackedBlock {
         let BlockSizes { size, requested, small } = extent;
-        TrackedBlock { size, stands_for, requested, small, account: account as u32, allocated_at: born }
+        TrackedBlock {
+            size,
+            stands_for,
+            requested,
+            small,
+            account: account as u32,
+            allocated_at: born,
+        }
     }
 
     pub(crate) fn extent(&self) -> BlockSizes {
@@ -144,7 +156,8 @@ impl LiveBlocks {
         let epoch = self.epoch;
         let account = &mut self.accounts[index];
         if account.epoch != epoch {
-            (account.epoch, account.held, account.short_lived) = (epoch, account.live, ScaledBytes::default());
+            (account.epoch, account.held, account.short_lived) =
+                (epoch, account.live, ScaledBytes::default());
         }
         account
     }
@@ -243,7 +256,9 @@ impl LiveBlocks {
         account.live.add(new);
         account.allocated.subtract(old);
         account.allocated.add(new);
-        account.statistics.subtract(&BlockStatistics::new(BlockSizes { size: old.bytes, ..extent }));
+        account
+            .statistics
+            .subtract(&BlockStatistics::new(BlockSizes { size: old.bytes, ..extent }));
         account.statistics.add(&BlockStatistics::new(extent));
         if at_peak {
             account.held.subtract(old);
@@ -256,7 +271,8 @@ impl LiveBlocks {
     /// Corrects the size of a block that was let go at `died`, by so many bytes less.
     pub(crate) fn shrink_freed(&mut self, block: TrackedBlock, died: u64, less: u64) {
         let share = less as f64 / block.size.max(1) as f64;
-        let amount = ScaledBytes { bytes: less, stands_for: (block.stands_for as f64 * share) as u64 };
+        let amount =
+            ScaledBytes { bytes: less, stands_for: (block.stands_for as f64 * share) as u64 };
         let at_peak = block.allocated_at <= self.epoch_began && died > self.epoch_began;
         let account = self.account(block.account as usize);
         account.allocated.subtract(amount);
@@ -288,7 +304,8 @@ impl LiveBlocks {
         let mut all: Vec<ScaledBytes> = self.accounts.iter().map(held).collect();
         if self.min_lifetime > 0 {
             for block in self.live.values() {
-                let young = block.allocated_at > 0 && now.saturating_sub(block.allocated_at) < self.min_lifetime;
+                let young = block.allocated_at > 0
+                    && now.saturating_sub(block.allocated_at) < self.min_lifetime;
                 if young && block.allocated_at <= self.epoch_began {
                     let held = &mut all[block.account as usize];
                     *held = held.without(block.amount());
@@ -302,7 +319,9 @@ impl LiveBlocks {
     pub(crate) fn at_end(&self, now: u64) -> Vec<ScaledBytes> {
         let mut held = vec![ScaledBytes::default(); self.accounts.len()];
         for block in self.live.values() {
-            if block.allocated_at == 0 || now.saturating_sub(block.allocated_at) >= self.min_lifetime {
+            if block.allocated_at == 0
+                || now.saturating_sub(block.allocated_at) >= self.min_lifetime
+            {
                 held[block.account as usize].add(block.amount());
             }
         }

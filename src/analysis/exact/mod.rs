@@ -7,8 +7,8 @@ mod executions;
 mod extent;
 mod fold;
 mod keyframe;
-mod live_blocks;
 mod line_levels;
+mod live_blocks;
 mod report;
 mod torch;
 
@@ -18,21 +18,22 @@ use rustc_hash::FxHashMap;
 
 use crate::model::events::DriverEvent;
 use crate::model::{
-    AllocatorCounters, MemoryKind, AllocatorSnapshot, EventKind, CudaIndex, Event, ExactSettings, AddressSpace, FreeTracking, CounterSnapshot,
-    Metric, Nanos, Pool, CounterCheck, SiteId, StackId, StackSource, StackTable, ThreadId,
+    AddressSpace, AllocatorCounters, AllocatorSnapshot, CounterCheck, CounterSnapshot, CudaIndex,
+    Event, EventKind, ExactSettings, FreeTracking, MemoryKind, Metric, Nanos, Pool, SiteId,
+    StackId, StackSource, StackTable, ThreadId,
 };
 
 pub use books::ByteBalance;
 use callers::ThreadRoots;
 use early::{EarlyEvents, SynthesizedLevels};
-use live_blocks::{LiveBlocks, NO_SITE, BlockOwner, SMALL};
-use line_levels::{LineLevels, LevelRange};
+use line_levels::{LevelRange, LineLevels};
+use live_blocks::{BlockOwner, LiveBlocks, NO_SITE, SMALL};
 use torch::TorchDevice;
 
 pub(crate) use executions::ExecutionTable;
 pub(crate) use extent::BlockStatistics;
-pub(crate) use live_blocks::SITES;
 pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
+pub(crate) use live_blocks::SITES;
 pub use report::UnknownReason;
 
 /// The most frees of unknown blocks remembered before the first map.
@@ -208,7 +209,12 @@ impl ExactProfile {
     ) -> Option<CudaIndex> {
         let time = event.time;
         match event.change {
-            EventKind::Allocated { memory_kind: MemoryKind::Torch(index), address, size, levels } => {
+            EventKind::Allocated {
+                memory_kind: MemoryKind::Torch(index),
+                address,
+                size,
+                levels,
+            } => {
                 let owner = self.owner(event.site, size, table);
                 let who = self.who(event.site, table);
                 let levels = synthesized.map_or(levels, |known| known.levels);
@@ -292,12 +298,16 @@ impl ExactProfile {
     }
 
     fn device(&mut self, index: CudaIndex) -> &mut TorchDevice {
-        let (min_lifetime, from_maps) = (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
+        let (min_lifetime, from_maps) =
+            (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
         let (starts_empty, lines) = (self.starts_empty, &mut self.lines);
         self.torch.entry(index).or_insert_with(|| match starts_empty {
             true => {
                 let device = TorchDevice::from_zero(min_lifetime, from_maps);
-                lines.entry(index).or_default().on_counters(span(CounterSnapshot::default(), device.held()));
+                lines
+                    .entry(index)
+                    .or_default()
+                    .on_counters(span(CounterSnapshot::default(), device.held()));
                 device
             }
             false => TorchDevice::new(min_lifetime, from_maps),
@@ -326,7 +336,8 @@ impl ExactProfile {
     /// A free of a block that neither an event nor a map told of.
     fn free_unknown(&mut self, time: Nanos, address: u64) {
         self.torch.values_mut().for_each(TorchDevice::lose_track);
-        if !self.torch.is_empty() && self.torch.values().all(|torch| torch.last_snapshot.is_some()) {
+        if !self.torch.is_empty() && self.torch.values().all(|torch| torch.last_snapshot.is_some())
+        {
             self.unknown_frees += 1;
             return;
         }

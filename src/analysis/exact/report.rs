@@ -1,10 +1,14 @@
 //! What exact events tell a report: counts, comparisons, what is sure and what is not.
 
-use super::live_blocks::SITES;
 use super::line_levels::{LineLevels, StackPeak};
-use super::{CounterAgreement, ByteBalance, ExactProfile, ExecutionTable, SiteUsage, MemoryGroup, RefusalTotals};
+use super::live_blocks::SITES;
+use super::{
+    ByteBalance, CounterAgreement, ExactProfile, ExecutionTable, MemoryGroup, RefusalTotals,
+    SiteUsage,
+};
 use crate::model::{
-    CudaIndex, ExactSettings, ProbeBackend, FreeTracking, Metric, Nanos, Pool, SiteId, StatField, StatKey,
+    CudaIndex, ExactSettings, FreeTracking, Metric, Nanos, Pool, ProbeBackend, SiteId, StatField,
+    StatKey,
 };
 
 impl ExactProfile {
@@ -110,8 +114,12 @@ impl ExactProfile {
                 Some(UnknownReason::Pending)
             }
             (_, StatField::Freed) if !self.knows_freed() => Some(UnknownReason::FreesWithoutStacks),
-            (_, StatField::Current) if self.exact.frees == FreeTracking::Snapshots => Some(UnknownReason::FreesOfMaps),
-            (_, StatField::Peak) if self.exact.frees == FreeTracking::Snapshots => Some(UnknownReason::FreesOfMaps),
+            (_, StatField::Current) if self.exact.frees == FreeTracking::Snapshots => {
+                Some(UnknownReason::FreesOfMaps)
+            }
+            (_, StatField::Peak) if self.exact.frees == FreeTracking::Snapshots => {
+                Some(UnknownReason::FreesOfMaps)
+            }
             (AllocatedBytes, StatField::Allocated) if key.pool == Pool::All => None,
             (
                 Allocation | Active | AllocatedBytes | ActiveBytes | RequestedBytes,
@@ -292,7 +300,9 @@ impl UnknownReason {
             UnknownReason::NotInEvents => {
                 "the events of an exact recording do not tell it; a sampled recording does"
             }
-            UnknownReason::FreesWithoutStacks => "it needs the stacks of frees (record --frees stacks)",
+            UnknownReason::FreesWithoutStacks => {
+                "it needs the stacks of frees (record --frees stacks)"
+            }
             UnknownReason::FreesOfMaps => "it needs each free (record without --frees snapshots)",
             UnknownReason::Pending => {
                 "freed blocks waited for other streams, and no event tells for how long"

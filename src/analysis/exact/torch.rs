@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::books::{ByteBalance, BalanceCheck, RunningTotals};
-use super::extent::{BlockSizes, SMALL_POOL, BlockStatistics, UNIT, rounded};
-use super::live_blocks::{BEFORE, TrackedBlock, LiveBlocks, NO_EVENT, NO_SITE, BlockOwner};
+use super::books::{BalanceCheck, ByteBalance, RunningTotals};
+use super::extent::{BlockSizes, BlockStatistics, SMALL_POOL, UNIT, rounded};
+use super::live_blocks::{BEFORE, BlockOwner, LiveBlocks, NO_EVENT, NO_SITE, TrackedBlock};
 use crate::model::{
-    AllocatorCounters, AllocatorSnapshot, BlockState, SnapshotConsistency, CounterSnapshot, Metric, Nanos, Pool, Segment,
-    StackId,
+    AllocatorCounters, AllocatorSnapshot, BlockState, CounterSnapshot, Metric, Nanos, Pool,
+    Segment, SnapshotConsistency, StackId,
 };
 
 /// The greatest remainder that is not split off a larger block (`should_split`: kSmallSize).
@@ -243,17 +243,24 @@ impl TorchDevice {
 
     /// Sets right the size of that block.
     fn shrink(&mut self, at: usize) {
-        let Some(EnlargedBlock { address, block, by, freed }) = self.larger.remove(at) else { return };
+        let Some(EnlargedBlock { address, block, by, freed }) = self.larger.remove(at) else {
+            return;
+        };
         self.has_corrected = true;
         match freed {
             None => {
-                let is_it = |live: &TrackedBlock| (live.allocated_at, live.size) == (block.allocated_at, block.size);
+                let is_it = |live: &TrackedBlock| {
+                    (live.allocated_at, live.size) == (block.allocated_at, block.size)
+                };
                 if !self.ledger.live.get(&address).is_some_and(is_it) {
                     return; // A map has said better.
                 }
                 self.ledger.resize(address, block.size - by);
                 self.held.subtract(&BlockStatistics::new(block.extent()));
-                self.held.add(&BlockStatistics::new(BlockSizes { size: block.size - by, ..block.extent() }));
+                self.held.add(&BlockStatistics::new(BlockSizes {
+                    size: block.size - by,
+                    ..block.extent()
+                }));
             }
             Some((died, by_stack)) => {
                 self.ledger.shrink_freed(block, died, by);
@@ -339,7 +346,8 @@ impl TorchDevice {
         self.frees += 1;
         self.held.subtract(&BlockStatistics::new(freed.extent()));
         let is_it = |larger: &&mut EnlargedBlock| {
-            (larger.address, larger.block.allocated_at, larger.freed) == (address, freed.allocated_at, None)
+            (larger.address, larger.block.allocated_at, larger.freed)
+                == (address, freed.allocated_at, None)
         };
         if let Some(larger) = self.larger.iter_mut().rev().find(is_it) {
             larger.freed = Some((time.0, by_stack));
@@ -395,7 +403,11 @@ impl TorchDevice {
     /// Compares with what the allocator has.
     ///
     /// `freed_early` has the frees of unknown blocks before the first map, with their times.
-    pub(crate) fn on_snapshot(&mut self, snapshot: &AllocatorSnapshot, freed_early: &FxHashMap<u64, u64>) {
+    pub(crate) fn on_snapshot(
+        &mut self,
+        snapshot: &AllocatorSnapshot,
+        freed_early: &FxHashMap<u64, u64>,
+    ) {
         let free = snapshot.blocks().filter(|(_, b)| b.state == BlockState::Inactive);
         self.largest_free = free.map(|(_, b)| b.size).max().unwrap_or(0);
         if snapshot.consistency != SnapshotConsistency::Consistent {
@@ -464,7 +476,11 @@ impl TorchDevice {
             peak.bytes = peak.bytes.max(self.ledger.held);
         }
         if first || self.frees_from_snapshots {
-            self.record_peak(TorchPeak { time: snapshot.time, bytes: snapshot.allocated(), levels: self.levels });
+            self.record_peak(TorchPeak {
+                time: snapshot.time,
+                bytes: snapshot.allocated(),
+                levels: self.levels,
+            });
         }
         for (address, block) in too_early_to_say {
             self.ledger.restore(address, block);

@@ -8,9 +8,9 @@ use super::super::exact::ExactProfile;
 use super::super::line_bounds::{CounterBracket, IntervalBounds};
 use super::{CounterReading, Profile, UsagePeak};
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, MemoryKind, EventKind, CudaIndex, Definition, DeviceUsage, Event,
-    RecordingGap, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, StackSample, StackId,
-    StackTable, ThreadSample,
+    AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
+    MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
+    StackId, StackSample, StackTable, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
@@ -146,8 +146,10 @@ impl Profile {
                     profile.step(open.time, *time, after, &seen_here);
                     let around = IntervalBounds::between(&look.first, after);
                     bounds.charge(&around, &stacks_of(&seen_here));
-                    profile.around =
-                        Some(Box::new(CounterBracket::between(&IntervalBounds::at(&look.first), &around)));
+                    profile.around = Some(Box::new(CounterBracket::between(
+                        &IntervalBounds::at(&look.first),
+                        &around,
+                    )));
                 }
             } else if around_before.is_some() {
                 step = profile.counters.as_ref().map(|c| IntervalBounds::at(&c.1));
@@ -294,8 +296,11 @@ impl Profile {
         {
             self.iterations.on_freed(device, level);
         }
-        if let EventKind::Allocated { memory_kind: MemoryKind::Torch(device), levels: Some(levels), .. } =
-            event.change
+        if let EventKind::Allocated {
+            memory_kind: MemoryKind::Torch(device),
+            levels: Some(levels),
+            ..
+        } = event.change
         {
             self.iterations.on_counter_snapshot(event.time, device, levels);
         }
@@ -349,7 +354,8 @@ impl RecordSink for Profile {
                     (Some(exact), false) => exact.accounts_by_block(stood_still),
                     _ => Default::default(),
                 };
-                let allocation_source = |device, address| allocation_sources.get(&device)?.get(&address).copied();
+                let allocation_source =
+                    |device, address| allocation_sources.get(&device)?.get(&address).copied();
                 self.owners.on_ownership(snapshot, &allocation_source);
                 self.iterations.on_ownership(snapshot);
             }
@@ -400,7 +406,9 @@ impl RecordSink for Profile {
             Record::TriggerFired(triggered) => {
                 self.last_time = self.last_time.max(triggered.time);
             }
-            Record::OomException(oom_exception) => self.last_time = self.last_time.max(oom_exception.time),
+            Record::OomException(oom_exception) => {
+                self.last_time = self.last_time.max(oom_exception.time)
+            }
             Record::Gap(gap) => self.on_gap(gap),
             Record::End(end) => {
                 self.finish();

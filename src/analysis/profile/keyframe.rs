@@ -9,10 +9,11 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Profile;
-use crate::analysis::block_attribution::{BlockAttribution, AllocationOrigin};
+use crate::analysis::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::exact::ExactProfile;
 use crate::model::{
-    MemoryKind, Keyframe, KeyframeBlock, KeyframeMemory, AllocationSource, Nanos, Pool, Record, AttributionShare,
+    AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, MemoryKind, Nanos,
+    Pool, Record,
 };
 
 /// Makers, each listed once.
@@ -59,7 +60,8 @@ impl Profile {
                             stands_for: kind.size,
                             allocated_at: Nanos(charge.map_or(0, |charge| charge.allocated_at)),
                             small: kind.pool == Pool::Small,
-                            allocation_source: allocation_sources.index(charge.map_or(AllocationSource::Before, allocation_source)),
+                            allocation_source: allocation_sources
+                                .index(charge.map_or(AllocationSource::Before, allocation_source)),
                         });
                     }
                     blocks.sort_unstable_by_key(|block| block.address);
@@ -109,14 +111,23 @@ impl Profile {
         }
         let mut charges: FxHashMap<(u32, u64), Arc<BlockAttribution>> = FxHashMap::default();
         for memory in &inherited.memory {
-            let (MemoryKind::Torch(device), Some(mapped)) = (memory.memory_kind, memory.mapped) else {
+            let (MemoryKind::Torch(device), Some(mapped)) = (memory.memory_kind, memory.mapped)
+            else {
                 continue;
             };
             let blocks = memory.blocks.iter().map(|block| {
-                let charge = charges.entry((block.allocation_source, block.allocated_at.0)).or_insert_with(|| {
-                    let allocation_source = inherited.allocation_sources.get(block.allocation_source as usize);
-                    allocation_source.map_or_else(BlockAttribution::before, |allocation_source| block_attribution(allocation_source, block.allocated_at.0))
-                });
+                let charge = charges
+                    .entry((block.allocation_source, block.allocated_at.0))
+                    .or_insert_with(|| {
+                        let allocation_source =
+                            inherited.allocation_sources.get(block.allocation_source as usize);
+                        allocation_source.map_or_else(
+                            BlockAttribution::before,
+                            |allocation_source| {
+                                block_attribution(allocation_source, block.allocated_at.0)
+                            },
+                        )
+                    });
                 (*block, charge.clone())
             });
             self.profiles.entry(device).or_default().restore(mapped, blocks, goes_on);
@@ -129,14 +140,23 @@ fn allocation_source(charge: &Arc<BlockAttribution>) -> AllocationSource {
         return AllocationSource::Before;
     }
     let share = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
-        AllocationOrigin::Stack(thread, stack) => AttributionShare { by: Some((thread, stack)), weight },
-        AllocationOrigin::Before | AllocationOrigin::NoStack => AttributionShare { by: None, weight },
+        AllocationOrigin::Stack(thread, stack) => {
+            AttributionShare { by: Some((thread, stack)), weight }
+        }
+        AllocationOrigin::Before | AllocationOrigin::NoStack => {
+            AttributionShare { by: None, weight }
+        }
     };
-    AllocationSource::Observed { shares: charge.shares.iter().map(share).collect(), span: charge.span.map(Nanos) }
+    AllocationSource::Observed {
+        shares: charge.shares.iter().map(share).collect(),
+        span: charge.span.map(Nanos),
+    }
 }
 
 fn block_attribution(allocation_source: &AllocationSource, born: u64) -> Arc<BlockAttribution> {
-    let AllocationSource::Observed { shares, span } = allocation_source else { return BlockAttribution::before() };
+    let AllocationSource::Observed { shares, span } = allocation_source else {
+        return BlockAttribution::before();
+    };
     let origin = |share: &AttributionShare| match share.by {
         Some((thread, stack)) => (AllocationOrigin::Stack(thread, stack), share.weight),
         None => (AllocationOrigin::NoStack, share.weight),

@@ -38,9 +38,10 @@ impl Profile {
         let Some(most) = self.memory.most else { return Ok(()) };
         self.memory.records += 1;
         let is_large = match record {
-            Record::Snapshot(_) | Record::Keyframe(_) | Record::Events(_) | Record::Ownership(_) => {
-                true
-            }
+            Record::Snapshot(_)
+            | Record::Keyframe(_)
+            | Record::Events(_)
+            | Record::Ownership(_) => true,
             Record::Source(source) if source.text.len() > 64 << 10 => true,
             _ => self.memory.records >= CHECKED_EVERY,
         };

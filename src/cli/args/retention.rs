@@ -40,7 +40,10 @@ mod tests {
         assert_eq!("10m".parse(), Ok(RetentionArgs(Retention::Time(Duration::from_secs(600)))));
         let both = Retention::Time(Duration::from_secs(9)).and(Retention::Bytes(1 << 20));
         assert_eq!(both, Retention::Either(Duration::from_secs(9), 1 << 20));
-        assert_eq!(both.and(Retention::Bytes(1 << 19)), Retention::Either(Duration::from_secs(9), 1 << 19));
+        assert_eq!(
+            both.and(Retention::Bytes(1 << 19)),
+            Retention::Either(Duration::from_secs(9), 1 << 19)
+        );
         for wrong in ["120", "1K", "M", ""] {
             assert!(wrong.parse::<RetentionArgs>().is_err(), "{wrong}");
         }

@@ -61,7 +61,7 @@ fn interval(text: &str) -> Result<f64, String> {
 mod tests {
     use clap::Parser;
 
-    use crate::cli::args::{Command, CliArgs};
+    use crate::cli::args::{CliArgs, Command};
 
     #[test]
     fn the_words_of_top() {

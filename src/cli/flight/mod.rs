@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::analysis::{Profile, ThreadChoice};
 use crate::model::{EndReason, Nanos, Record, RecordSink, TriggerFired};
-use crate::trace::{RetentionLimit, Retention, TraceRing};
+use crate::trace::{Retention, RetentionLimit, TraceRing};
 
 pub(super) use print::OomReportPrinter;
 pub use report::RingRecording;
@@ -37,7 +37,12 @@ impl FlightRecorder {
     ///
     /// # Errors
     /// The folder of segments is there already, or cannot be made.
-    pub fn new(path: &Path, keep: Retention, force: bool, choice: ThreadChoice) -> Result<FlightRecorder> {
+    pub fn new(
+        path: &Path,
+        keep: Retention,
+        force: bool,
+        choice: ThreadChoice,
+    ) -> Result<FlightRecorder> {
         let folder = path.with_extension("ring");
         let ring = TraceRing::create(&folder, keep, force).map_err(|error| {
             let left = folder.is_dir();

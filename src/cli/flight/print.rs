@@ -22,7 +22,10 @@ pub(in crate::cli) struct OomReportPrinter {
 
 impl OomReportPrinter {
     /// Prints one `every` so often, of the recording so far.
-    pub(in crate::cli) fn whole_recording(every: Duration, full_filenames: bool) -> OomReportPrinter {
+    pub(in crate::cli) fn whole_recording(
+        every: Duration,
+        full_filenames: bool,
+    ) -> OomReportPrinter {
         let options =
             LinesOptions { full_filenames, width: output::width(), ..LinesOptions::default() };
         OomReportPrinter { every, last: None, now: Nanos(0), options, since: None }

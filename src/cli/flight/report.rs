@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::analysis::{TriggerCondition, Profile, TotalsCounter, OomReportBuilder, TriggerWatch};
+use crate::analysis::{OomReportBuilder, Profile, TotalsCounter, TriggerCondition, TriggerWatch};
 use crate::cli::args::{JoinArgs, OomReportArgs};
 use crate::cli::flame::into_io;
 use crate::cli::replay::{self, StoredRecording};
-use crate::cli::{filtered_profile, output, eprint_line};
-use crate::model::{RecordingEnd, EndReason, Nanos, Record, RecordSink};
+use crate::cli::{eprint_line, filtered_profile, output};
+use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd};
 use crate::render;
 use crate::trace::{self, TraceWriter};
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::analysis::Profile;
-use crate::model::{AllocatorSnapshot, Definition, OwnershipBreakdown, Nanos, Record, RecordSink};
+use crate::model::{AllocatorSnapshot, Definition, Nanos, OwnershipBreakdown, Record, RecordSink};
 use crate::trace::{DefinitionTables, Renumberer};
 
 /// What has to be remembered of a stream of records to begin a stretch anywhere.

@@ -198,7 +198,8 @@ impl PythonHeap<'_> {
         let bytes = memory.vec(at, head.shift(LAST).end()).ok()?;
         let name = memory.c_string(head.shift(NAME).get(&bytes)?, MAX_NAME_LEN).ok()?;
         let flags = head.shift(FLAGS).get(&bytes)?;
-        let bases = self.items_at(head.shift(MRO).get(&bytes)?, ClassKind::Tuple).unwrap_or_default();
+        let bases =
+            self.items_at(head.shift(MRO).get(&bytes)?, ClassKind::Tuple).unwrap_or_default();
         // A class of Python's may be called like a builtin one, but has no module in its name.
         let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
         let own = match flags & EXCEPTION {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::dicts;
 use super::super::objects::{ObjectDecodeError, small_int, text};
-use super::{PyClass, PythonHeap, ClassKind};
+use super::{ClassKind, PyClass, PythonHeap};
 use crate::target::{Addr, Field, Memory};
 
 /// More items than any container that is looked at has; a longer one is damage.
@@ -147,7 +147,11 @@ impl PythonHeap<'_> {
         }
     }
 
-    pub(super) fn items_at(&self, at: Addr, kind: ClassKind) -> Result<Vec<Addr>, ObjectDecodeError> {
+    pub(super) fn items_at(
+        &self,
+        at: Addr,
+        kind: ClassKind,
+    ) -> Result<Vec<Addr>, ObjectDecodeError> {
         let mut items = Vec::new();
         self.each_item_at(at, kind, &mut |item| items.push(item))?;
         Ok(items)
@@ -213,7 +217,11 @@ impl PythonHeap<'_> {
     }
 
     /// Modules/_collectionsmodule.c: a chain of blocks, of which the first and the last are filled in part.
-    fn each_item_of_deque(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Result<(), ObjectDecodeError> {
+    fn each_item_of_deque(
+        &self,
+        at: Addr,
+        take: &mut dyn FnMut(Addr),
+    ) -> Result<(), ObjectDecodeError> {
         let (memory, object) = (self.memory(), &self.layout.object);
         let count = memory.u64(object.shift(SIZE).in_target(at))?.min(MAX_ITEMS);
         let mut block = memory.pointer(object.shift(DEQUE_BLOCK).in_target(at))?;

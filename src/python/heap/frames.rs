@@ -1,6 +1,6 @@
 //! What frames own that do not run: those of generators that wait, and those that the traceback of an exception keeps.
 
-use super::{PythonHeap, HeapObject};
+use super::{HeapObject, PythonHeap};
 use crate::python::layout::GeneratorFrame;
 use crate::target::{Addr, Field};
 

@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::super::dicts::{self, InstanceAttributes};
 use super::locals::CELL;
 use super::references::{METHOD_FUNCTION, METHOD_SELF};
-use super::{PythonHeap, ClassKind, HeapObject};
+use super::{ClassKind, HeapObject, PythonHeap};
 use crate::target::{Addr, Field};
 
 impl PythonHeap<'_> {
@@ -75,7 +75,9 @@ impl PythonHeap<'_> {
                     }
                 }
             }
-            ClassKind::List | ClassKind::Tuple | ClassKind::Set | ClassKind::Deque => self.each_item(at, take),
+            ClassKind::List | ClassKind::Tuple | ClassKind::Set | ClassKind::Deque => {
+                self.each_item(at, take)
+            }
             ClassKind::Cell => pointer(head.shift(CELL)).into_iter().for_each(&mut *take),
             ClassKind::Function => {
                 let parts = [

@@ -6,7 +6,7 @@
 use rustc_hash::FxHashMap;
 
 use super::c_type_fields::LOCAL;
-use super::{PyClass, ReferenceKind, PythonHeap};
+use super::{PyClass, PythonHeap, ReferenceKind};
 use crate::target::{Addr, Field};
 
 /// `PyContext.ctx_vars`, `PyHamtObject.h_root`, `PyContextVar.var_name`.
@@ -99,7 +99,12 @@ impl PythonHeap<'_> {
         }
     }
 
-    fn attributes_of_local(&self, at: Addr, class: &PyClass, take: &mut dyn FnMut(ReferenceKind, Addr)) {
+    fn attributes_of_local(
+        &self,
+        at: Addr,
+        class: &PyClass,
+        take: &mut dyn FnMut(ReferenceKind, Addr),
+    ) {
         let of_threads = class.parts(&self.layout.object).find(|(_, name)| *name == LOCAL);
         let dict = of_threads.and_then(|(part, _)| self.memory().pointer(part.in_target(at)).ok());
         let Some(threads) = dict.and_then(|dict| self.entries_if_dict(dict)) else { return };

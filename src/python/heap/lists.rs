@@ -8,7 +8,7 @@ use super::super::interpreter::Interpreter;
 use super::super::layout::GcState;
 use super::super::thread_states::MAX_INTERPRETERS;
 use super::{HeapError, Listing};
-use crate::target::{Addr, Field, PageReader, MemoryError, PageCache};
+use crate::target::{Addr, Field, MemoryError, PageCache, PageReader};
 
 /// More objects than fit in a terabyte.
 pub(super) const MAX_OBJECTS: usize = 1 << 32;
@@ -175,7 +175,11 @@ fn follow(
 }
 
 /// Adds the objects of the list with this head.
-fn walk(look: &mut PageReader<'_>, head: Addr, objects: &mut Vec<TrackedObject>) -> Result<(), HeapError> {
+fn walk(
+    look: &mut PageReader<'_>,
+    head: Addr,
+    objects: &mut Vec<TrackedObject>,
+) -> Result<(), HeapError> {
     // A list that leads anywhere else is one that is being changed.
     let changing = |error: MemoryError| match error {
         MemoryError::Fault { .. } => HeapError::Changing,

@@ -3,7 +3,7 @@
 use super::super::layout::{EntryFrame, GeneratorFrame, LocalNames};
 use super::super::objects::bytes;
 use super::super::thread_states::thread_states;
-use super::{PythonHeap, ClassKind};
+use super::{ClassKind, PythonHeap};
 use crate::target::{Addr, Field};
 
 /// More than any program has.
@@ -117,7 +117,9 @@ impl PythonHeap<'_> {
                 continue; // Not assigned yet, or deleted.
             }
             let mut cell_at = None;
-            if kind & IN_CELL != 0 && self.class_of(value).is_some_and(|c| c.kind == ClassKind::Cell) {
+            if kind & IN_CELL != 0
+                && self.class_of(value).is_some_and(|c| c.kind == ClassKind::Cell)
+            {
                 cell_at = Some(slot);
                 slot = layout.object.shift(CELL).in_target(value);
                 value = memory.pointer(slot).unwrap_or_default();

@@ -13,10 +13,10 @@ use rustc_hash::FxHashSet;
 use super::super::interpreter::Interpreter;
 use super::super::layout::{GcState, PythonLayout, RefcountLayout};
 use super::super::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
-use super::blocks::{AbandonedSegments, PageBlocks, GENERATIONS, MimallocLayout};
+use super::blocks::{AbandonedSegments, GENERATIONS, MimallocLayout, PageBlocks};
 use super::lists::{MAX_OBJECTS, TrackedObject, allow};
 use super::{HeapError, Listing};
-use crate::target::{Addr, Field, PageReader, MemoryError, PageCache, Process};
+use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
 /// How far into a thread's state its heaps are searched for.
 const SEARCHED: usize = 2048;
@@ -302,7 +302,11 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    fn copy_of_page(&mut self, mimalloc: &MimallocLayout, page: Addr) -> Result<Vec<u8>, HeapError> {
+    fn copy_of_page(
+        &mut self,
+        mimalloc: &MimallocLayout,
+        page: Addr,
+    ) -> Result<Vec<u8>, HeapError> {
         let mut copy = vec![0; mimalloc.page_len];
         self.look.read(page, &mut copy).map_err(changing("a page of a heap", page))?;
         Ok(copy)

@@ -4,6 +4,7 @@
 //! lists show ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
 
 mod blocks;
+mod c_type_fields;
 mod class;
 mod contents;
 mod frames;
@@ -12,7 +13,6 @@ mod hidden;
 mod lists;
 mod locals;
 mod mimalloc;
-mod c_type_fields;
 mod references;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-pub use class::{PyClass, ClassKind};
+pub use class::{ClassKind, PyClass};
 use lists::TrackedObject;
 pub use locals::LocalVariable;
 pub(super) use locals::TAG;

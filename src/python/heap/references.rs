@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::dicts;
 use super::locals::CELL;
-use super::{PythonHeap, ClassKind, HeapObject};
+use super::{ClassKind, HeapObject, PythonHeap};
 use crate::target::{Addr, Field};
 
 /// `PyMethodObject`: the same from 3.8 to 3.15, but for the length of the head.
@@ -82,9 +82,10 @@ impl PythonHeap<'_> {
             }
             ClassKind::Function => self.references_of_function(at, take),
             ClassKind::Method => {
-                for (edge, field) in
-                    [(ReferenceKind::Part, METHOD_FUNCTION), (ReferenceKind::SelfOfMethod, METHOD_SELF)]
-                {
+                for (edge, field) in [
+                    (ReferenceKind::Part, METHOD_FUNCTION),
+                    (ReferenceKind::SelfOfMethod, METHOD_SELF),
+                ] {
                     if let Some(value) = pointer(head.shift(field)) {
                         take(edge, value);
                     }

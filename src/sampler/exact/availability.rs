@@ -18,7 +18,8 @@ pub struct ExactAvailability {
 impl ExactAvailability {
     /// Looks at `process` and tries the ways on memspy itself.
     pub fn detect(process: &Process) -> ExactAvailability {
-        let ways = [ProbeBackend::UprobeMulti, ProbeBackend::PerfUprobes, ProbeBackend::PerfSamples];
+        let ways =
+            [ProbeBackend::UprobeMulti, ProbeBackend::PerfUprobes, ProbeBackend::PerfSamples];
         ExactAvailability {
             ways: ways.map(|way| (way, try_way(process, way))).into(),
             offer: detect(process),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{MemoryKind, EventKind, CudaIndex};
+use crate::model::{CudaIndex, EventKind, MemoryKind};
 use crate::probe::RawEvent;
 use crate::sampler::step_shape::StepMoment;
 
@@ -17,8 +17,11 @@ pub(super) struct Moments {
 impl Moments {
     /// Takes an event.
     pub(super) fn saw(&mut self, raw: &RawEvent) {
-        if let EventKind::Allocated { memory_kind: MemoryKind::Torch(device), levels: Some(levels), .. } =
-            raw.change
+        if let EventKind::Allocated {
+            memory_kind: MemoryKind::Torch(device),
+            levels: Some(levels),
+            ..
+        } = raw.change
         {
             self.allocations += 1;
             self.is_backward |= raw.node.is_some();

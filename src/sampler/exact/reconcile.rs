@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::MemoryKind;
 use crate::model::{
-    AllocatorCounters, EventKind, CudaIndex, Event, AddressSpace, Metric, Nanos, Pool, CounterCheck,
+    AddressSpace, AllocatorCounters, CounterCheck, CudaIndex, Event, EventKind, Metric, Nanos, Pool,
 };
 
 /// What the probes saw of one device since the beginning.
@@ -151,7 +151,8 @@ mod tests {
     }
 
     fn freed() -> Event {
-        let change = EventKind::Freed { memory_kind: AddressSpace::Torch, address: 512, in_backward: false };
+        let change =
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address: 512, in_backward: false };
         Event { time: Nanos(2), change, site: None }
     }
 

@@ -1,29 +1,29 @@
 //! The recorder of exact events: empties the ring, names what it finds, and checks it against the counters.
 
+mod attach;
 mod beginning;
 mod failure_capture;
 mod forgetting;
-mod attach;
 mod step_watch;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use failure_capture::FailureCapture;
 use attach::{AttachOutcome, detach};
+use failure_capture::FailureCapture;
 use step_watch::StepWatch;
 
 use super::moments::Moments;
+use super::pending_events::{PendingEvent, PendingEvents};
 use super::reconcile::CounterReconciler;
 use super::sites::SiteTable;
-use super::pending_events::{PendingEvent, PendingEvents};
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, EventKind, SnapshotConsistency, CudaIndex, RecordingEnd, EndReason, Event,
-    EventTotals, EventBatch, ProbeBackend, FreeTracking, MissReason, Nanos, ReaderKind, Record, RecordSink,
-    StackSource, ThreadSample,
+    AllocatorBackend, AllocatorCounters, CudaIndex, EndReason, Event, EventBatch, EventKind,
+    EventTotals, FreeTracking, MissReason, Nanos, ProbeBackend, ReaderKind, Record, RecordSink,
+    RecordingEnd, SnapshotConsistency, StackSource, ThreadSample,
 };
-use crate::probe::{ProbePlan, AttachedProbes, ProbeCounts, ProbeError, RingRecord, RawEvent};
+use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RawEvent, RingRecord};
 use crate::sampler::priority::raise_priority;
 use crate::sampler::readers::{TargetReaders, TorchState};
 use crate::sampler::recorder::RecordingProgress;
@@ -213,7 +213,11 @@ impl ExactRecorder {
             }
             // What fills very fast does not wait for the second to be over.
             self.begin_anew(true, sink)?;
-            std::thread::sleep(if self.samples_stacks() { SAMPLED_RING_POLL_INTERVAL } else { RING_POLL_INTERVAL });
+            std::thread::sleep(if self.samples_stacks() {
+                SAMPLED_RING_POLL_INTERVAL
+            } else {
+                RING_POLL_INTERVAL
+            });
         }
     }
 
@@ -238,7 +242,9 @@ impl ExactRecorder {
     /// Looks for what was not there before: PyTorch being imported, CUDA being initialised, threads.
     fn refresh(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
         self.update_threads();
-        if let Some(ended) = self.probe.as_mut().map(AttachedProbes::take_ended).filter(|e| !e.is_empty()) {
+        if let Some(ended) =
+            self.probe.as_mut().map(AttachedProbes::take_ended).filter(|e| !e.is_empty())
+        {
             // The kernel waits a while at each: not while events come in.
             std::thread::spawn(move || drop(ended));
         }
@@ -449,8 +455,12 @@ impl ExactRecorder {
                     let until = self.waiting.until(until);
                     self.record_first(until, sink)?;
                     match snapshot.consistency {
-                        SnapshotConsistency::Consistent => self.session.totals.snapshots_consistent += 1,
-                        SnapshotConsistency::Degraded { .. } => self.session.totals.snapshots_degraded += 1,
+                        SnapshotConsistency::Consistent => {
+                            self.session.totals.snapshots_consistent += 1
+                        }
+                        SnapshotConsistency::Degraded { .. } => {
+                            self.session.totals.snapshots_degraded += 1
+                        }
                     }
                     sink.record(&Record::Snapshot(snapshot))?;
                 }

@@ -51,7 +51,8 @@ mod tests {
         let thread = ThreadId(1);
         for time in 0..200 {
             let stack = StackId(time as u32);
-            let sample = ThreadSample { thread, stack, gil: true, activity: ThreadActivity::Active };
+            let sample =
+                ThreadSample { thread, stack, gil: true, activity: ThreadActivity::Active };
             stacks.on_sample(10 * time, &[sample]);
         }
         assert_eq!(stacks.last(thread, 1995), Some(StackId(199)));

@@ -6,10 +6,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::sampled::SampledStacks;
 use crate::model::{
-    Frame, BpfFrame, AllocationSite, SiteId, StackId, StackSource, StackTable, Thread, ThreadId,
+    AllocationSite, BpfFrame, Frame, SiteId, StackId, StackSource, StackTable, Thread, ThreadId,
     ThreadSample,
 };
-use crate::probe::{RingRecord, RawEvent, RawNode, StackKey};
+use crate::probe::{RawEvent, RawNode, RingRecord, StackKey};
 use crate::python::StackSymbolizer;
 use crate::target::Process;
 use crate::torch::ClassNames;
@@ -97,7 +97,11 @@ impl SiteTable {
     }
 
     /// Takes a description out of the ring; an event is given back.
-    pub(super) fn describe(&mut self, raw: RingRecord<'_>, table: &mut StackTable) -> Option<RawEvent> {
+    pub(super) fn describe(
+        &mut self,
+        raw: RingRecord<'_>,
+        table: &mut StackTable,
+    ) -> Option<RawEvent> {
         match raw {
             RingRecord::Event(event) => return Some(event),
             RingRecord::Code { code, spans } => {
@@ -169,7 +173,9 @@ impl SiteTable {
                 continue;
             }
             let stack = match described.stack {
-                SiteStack::Named(id) => renumbered(id, old, new).map_or(SiteStack::Unknown, SiteStack::Named),
+                SiteStack::Named(id) => {
+                    renumbered(id, old, new).map_or(SiteStack::Unknown, SiteStack::Named)
+                }
                 SiteStack::Unknown => SiteStack::Unknown,
             };
             self.stacks.insert(key, Described { stack, ..described });
@@ -231,8 +237,14 @@ impl SiteTable {
         };
         let forward = event.node.and_then(|node| named(node.forward));
         let node = event.node.and_then(|node| self.class(node));
-        let site =
-            table.site(AllocationSite { thread, stack, source, truncated: event.truncated, node, forward });
+        let site = table.site(AllocationSite {
+            thread,
+            stack,
+            source,
+            truncated: event.truncated,
+            node,
+            forward,
+        });
         self.known.insert(key, Known { site, source, used: event.time });
         (site, source)
     }
@@ -254,7 +266,8 @@ impl SiteTable {
             (None, None) if known.is_some() => (None, StackSource::Unknown),
             (None, None) => (None, StackSource::NoPython),
         };
-        let site = AllocationSite { thread, stack, source, truncated: false, node: None, forward: None };
+        let site =
+            AllocationSite { thread, stack, source, truncated: false, node: None, forward: None };
         (table.site(site), source)
     }
 

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use image::{Builder, HEAP, LAYOUTS, Layout, VARIABLE};
 use memspy::model::{
-    AllocatorBackend, Block, BlockState, SnapshotConsistency, CudaIndex, Metric, Nanos, Pool, PoolId,
-    Segment,
+    AllocatorBackend, Block, BlockState, CudaIndex, Metric, Nanos, Pool, PoolId, Segment,
+    SnapshotConsistency,
 };
-use memspy::target::{Addr, Memory, MemoryError, MemoryImage, AddressRange};
+use memspy::target::{Addr, AddressRange, Memory, MemoryError, MemoryImage};
 use memspy::torch::{TorchError, TorchReader};
 
 const MIB: u64 = 1 << 20;

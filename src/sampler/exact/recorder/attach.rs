@@ -4,7 +4,7 @@ use std::io;
 
 use super::{ExactRecorder, monotonic};
 use crate::model::{ExactSettings, FreeTracking, MissReason, ReaderKind, Record, RecordSink};
-use crate::probe::{ProbePlan, AttachedProbes, ProbeCounts, ProbeError, RingRecord};
+use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RingRecord};
 use crate::sampler::exact::pending_events::PendingEvent;
 use crate::sampler::readers::TorchState;
 use crate::torch::autograd_info;
@@ -44,7 +44,8 @@ impl ExactRecorder {
             frees: self.options.frees,
             stacks_from: self.options.stacks_from,
             stacks_every: self.options.stacks_every,
-            watches: self.options.common.owners.is_some() || self.options.common.step_variable.is_some(),
+            watches: self.options.common.owners.is_some()
+                || self.options.common.step_variable.is_some(),
             ..ProbePlan::default()
         };
         match AttachedProbes::attach(&self.session.readers.process, &self.plan) {

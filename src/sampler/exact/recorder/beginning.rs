@@ -32,7 +32,8 @@ impl ExactRecorder {
 
     /// Tells the kernel's program where the counters of the devices are.
     pub(super) fn tell_levels(&mut self) {
-        let (Some(probe), TorchState::Attached(torch)) = (&mut self.probe, &self.session.readers.torch)
+        let (Some(probe), TorchState::Attached(torch)) =
+            (&mut self.probe, &self.session.readers.torch)
         else {
             return;
         };

@@ -5,7 +5,9 @@
 use std::io;
 
 use super::ExactRecorder;
-use crate::model::{AllocatorCounters, CudaIndex, Nanos, Record, RecordSink, StackSample, ThreadSample};
+use crate::model::{
+    AllocatorCounters, CudaIndex, Nanos, Record, RecordSink, StackSample, ThreadSample,
+};
 use crate::sampler::error_thread::counts;
 
 /// What the allocator says of failures, and what was seen when it last changed.
@@ -45,8 +47,11 @@ impl ExactRecorder {
             // Without stacks the counters still tell.
             let _ = python.sample(&mut self.session.table, &mut threads);
         }
-        self.failing.seen =
-            Some(FailureState { time: self.session.now(), threads, counters: self.counters.clone() });
+        self.failing.seen = Some(FailureState {
+            time: self.session.now(),
+            threads,
+            counters: self.counters.clone(),
+        });
     }
 
     /// Records what was seen, once all older events are.

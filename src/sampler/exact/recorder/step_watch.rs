@@ -110,7 +110,9 @@ impl ExactRecorder {
             true => Some(Nanos(0)),
             false => told.1.map(|until| Nanos(self.last.0.saturating_sub(until.0).max(1))),
         };
-        let Some(step) = self.session.on_step(TrainingStep { time: self.last, uncertainty: within, ..step }) else {
+        let Some(step) =
+            self.session.on_step(TrainingStep { time: self.last, uncertainty: within, ..step })
+        else {
             return Ok(());
         };
         self.watching.tell(before);

@@ -6,7 +6,7 @@
 
 use super::varint::{PayloadCursor, fold, put, unfold, unzigzag, zigzag};
 use super::{MAX_DEVICES, MalformedPayload, TOO_MANY_BLOCKS};
-use crate::model::{Block, AllocatorSnapshot, BlockState, SnapshotConsistency, PoolId, Segment};
+use crate::model::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
 
 const KEEP: u64 = 0;
 const DROP: u64 = 1;
@@ -51,7 +51,11 @@ impl BlocksState {
     }
 
     /// Appends `map`, less its time and device, relative to the one before of the same device.
-    pub(crate) fn encode(&mut self, snapshot: &AllocatorSnapshot, out: &mut Vec<u8>) -> Result<(), MalformedPayload> {
+    pub(crate) fn encode(
+        &mut self,
+        snapshot: &AllocatorSnapshot,
+        out: &mut Vec<u8>,
+    ) -> Result<(), MalformedPayload> {
         let before = self.segments(snapshot.device.0)?;
         put(out, u64::from(snapshot.retries));
         match snapshot.consistency {

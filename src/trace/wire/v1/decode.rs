@@ -6,17 +6,17 @@ use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
-use super::owners;
 use super::keyframe;
+use super::oom_exception;
+use super::owners;
 use super::records::{self, WireBlockHead};
 use super::sample::SampleState;
-use super::oom_exception;
 use super::varint::PayloadCursor;
 use super::{BlockClock, MalformedPayload, most_blocks, tag};
 use crate::model::{
-    AllocatorCounters, AllocatorSnapshot, SnapshotConsistency, CudaIndex, Definition, RecordingEnd, EventBatch, Frame, FrameId,
-    Function, FunctionId, Nanos, Record, RecordSink, StackSample, SiteId, SourceText, StackId, StackNode,
-    TrainingStep, Thread, ThreadId, ThreadSample,
+    AllocatorCounters, AllocatorSnapshot, CudaIndex, Definition, EventBatch, Frame, FrameId,
+    Function, FunctionId, Nanos, Record, RecordSink, RecordingEnd, SiteId, SnapshotConsistency,
+    SourceText, StackId, StackNode, StackSample, Thread, ThreadId, ThreadSample, TrainingStep,
 };
 use crate::trace::block::MAX_PAYLOAD;
 use crate::trace::id_map::IdMap;
@@ -232,13 +232,19 @@ impl RecordDecoder {
             }
             tag::TRIGGERED => {
                 let time = self.time(from)?;
-                Some(Record::TriggerFired(structure::<keyframe::WireTriggerFired<'_>>(from)?.at(time)))
+                Some(Record::TriggerFired(
+                    structure::<keyframe::WireTriggerFired<'_>>(from)?.at(time),
+                ))
             }
             tag::THROWN => {
                 let time = self.time(from)?;
                 let oom_exception = structure::<oom_exception::WireOomException<'_>>(from)?;
                 let (threads, stacks) = (&self.threads, &self.stacks);
-                Some(Record::OomException(oom_exception.at(time, |n| threads.get(n), |n| stacks.get(n))))
+                Some(Record::OomException(oom_exception.at(
+                    time,
+                    |n| threads.get(n),
+                    |n| stacks.get(n),
+                )))
             }
             tag::GAP => {
                 let time = self.time(from)?;
@@ -470,13 +476,19 @@ fn take(next: &mut u32) -> Result<u32, MalformedPayload> {
     Ok(number)
 }
 
-fn deliver(record: &Record, sink: &mut dyn RecordSink, tally: &mut DecodeCounts) -> Result<(), DecodeStop> {
+fn deliver(
+    record: &Record,
+    sink: &mut dyn RecordSink,
+    tally: &mut DecodeCounts,
+) -> Result<(), DecodeStop> {
     sink.record(record).map_err(DecodeStop::Sink)?;
     tally.records += 1;
     Ok(())
 }
 
-fn next_record<'a>(from: &mut PayloadCursor<'a>) -> Result<(u8, PayloadCursor<'a>), MalformedPayload> {
+fn next_record<'a>(
+    from: &mut PayloadCursor<'a>,
+) -> Result<(u8, PayloadCursor<'a>), MalformedPayload> {
     let tag = from.byte()?;
     let length = usize::try_from(from.number()?).unwrap_or(usize::MAX);
     Ok((tag, PayloadCursor(from.bytes(length)?)))
@@ -488,7 +500,9 @@ fn flag(from: &mut PayloadCursor<'_>) -> Result<bool, MalformedPayload> {
     Ok(!from.is_empty() && structure(from)?)
 }
 
-fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(from: &mut PayloadCursor<'a>) -> Result<T, MalformedPayload> {
+fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
+    from: &mut PayloadCursor<'a>,
+) -> Result<T, MalformedPayload> {
     // The limit keeps a length that lies from becoming an allocation.
     let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
     match bincode::borrow_decode_from_slice(from.0, config) {

@@ -6,14 +6,14 @@ use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
-use super::owners;
 use super::keyframe;
+use super::oom_exception;
+use super::owners;
 use super::records::{self, WireBlockHead};
 use super::sample::SampleState;
-use super::oom_exception;
 use super::varint::put;
 use super::{BlockClock, MalformedPayload, tag};
-use crate::model::{Definition, AllocationSource, Record, StackSample, SiteId, ThreadId};
+use crate::model::{AllocationSource, Definition, Record, SiteId, StackSample, ThreadId};
 use crate::trace::block::MAX_PAYLOAD;
 
 /// Why a record cannot stand in a trace. Found as the source of an `io::Error` of kind `InvalidInput`.
@@ -82,8 +82,15 @@ pub(crate) struct RecordEncoder {
 impl RecordEncoder {
     /// An encoder at the start of block 0.
     pub(crate) fn new() -> Result<Self, RejectedRecord> {
-        let head =
-            WireBlockHead { number: 0, records: 0, time: 0, period: 0, functions: 0, frames: 0, stacks: 0 };
+        let head = WireBlockHead {
+            number: 0,
+            records: 0,
+            time: 0,
+            period: 0,
+            functions: 0,
+            frames: 0,
+            stacks: 0,
+        };
         let mut encoder = RecordEncoder {
             payload: Vec::new(),
             body: Vec::new(),
@@ -281,7 +288,10 @@ impl RecordEncoder {
         })
     }
 
-    fn source_is_defined(&self, allocation_source: &AllocationSource) -> Result<(), RejectedRecord> {
+    fn source_is_defined(
+        &self,
+        allocation_source: &AllocationSource,
+    ) -> Result<(), RejectedRecord> {
         match allocation_source {
             AllocationSource::Site(site) => used("site", site.0, self.sites),
             AllocationSource::Observed { shares, .. } => {
@@ -290,7 +300,10 @@ impl RecordEncoder {
                     used("stack", stack.0, self.head.stacks)
                 })
             }
-            AllocationSource::Before | AllocationSource::NoEvent | AllocationSource::Lost | AllocationSource::NotTaken => Ok(()),
+            AllocationSource::Before
+            | AllocationSource::NoEvent
+            | AllocationSource::Lost
+            | AllocationSource::NotTaken => Ok(()),
         }
     }
 
@@ -330,7 +343,8 @@ impl RecordEncoder {
                 if let Some(parent) = node.parent {
                     used("stack", parent.0, head.stacks)?;
                 }
-                let stack = records::WireStack { parent: node.parent.map(|p| p.0), frame: node.frame.0 };
+                let stack =
+                    records::WireStack { parent: node.parent.map(|p| p.0), frame: node.frame.0 };
                 put_struct(stack, out)?;
                 next("stack", id.0, &mut head.stacks)?;
                 Ok(tag::STACK)

@@ -5,7 +5,10 @@
 
 use super::varint::{PayloadCursor, fold, fold_signed, put, unfold, unfold_signed};
 use super::{BlockClock, MAX_DEVICES, MalformedPayload};
-use crate::model::{MemoryKind, EventKind, CudaIndex, Event, AddressSpace, CounterSnapshot, DriverEvent, Nanos, SiteId};
+use crate::model::{
+    AddressSpace, CounterSnapshot, CudaIndex, DriverEvent, Event, EventKind, MemoryKind, Nanos,
+    SiteId,
+};
 
 /// Events of one record: bounds what a hostile file can make a reader keep.
 pub(crate) const MAX_EVENTS: usize = 1 << 16;
@@ -275,7 +278,10 @@ impl EventsState {
         })
     }
 
-    fn address(&mut self, columns: &mut [PayloadCursor<'_>; COLUMNS]) -> Result<u64, MalformedPayload> {
+    fn address(
+        &mut self,
+        columns: &mut [PayloadCursor<'_>; COLUMNS],
+    ) -> Result<u64, MalformedPayload> {
         let delta = unfold_signed(columns[ADDRESSES].number()?);
         self.address = self.address.wrapping_add(delta as u64);
         Ok(self.address)
@@ -324,11 +330,14 @@ pub(super) fn put_memory_kind(out: &mut Vec<u8>, memory_kind: MemoryKind) {
     }
 }
 
-pub(super) fn get_memory_kind(from: &mut PayloadCursor<'_>) -> Result<MemoryKind, MalformedPayload> {
+pub(super) fn get_memory_kind(
+    from: &mut PayloadCursor<'_>,
+) -> Result<MemoryKind, MalformedPayload> {
     let code = from.byte()?;
     let mut device = || -> Result<Option<CudaIndex>, MalformedPayload> {
         let number = from.number()?;
-        let index = |n: u64| u32::try_from(n).map_err(|_| MalformedPayload("a device beyond all numbers"));
+        let index =
+            |n: u64| u32::try_from(n).map_err(|_| MalformedPayload("a device beyond all numbers"));
         number.checked_sub(1).map(index).transpose().map(|index| index.map(CudaIndex))
     };
     Ok(match code {
@@ -371,10 +380,15 @@ mod tests {
     /// An event of every kind.
     fn events() -> Vec<Event> {
         let torch = |device| MemoryKind::Torch(CudaIndex(device));
-        let levels =
-            |allocated, peak, reserved, active| Some(CounterSnapshot { allocated, peak, reserved, active });
-        let allocated =
-            |memory_kind, address, size, levels| EventKind::Allocated { memory_kind, address, size, levels };
+        let levels = |allocated, peak, reserved, active| {
+            Some(CounterSnapshot { allocated, peak, reserved, active })
+        };
+        let allocated = |memory_kind, address, size, levels| EventKind::Allocated {
+            memory_kind,
+            address,
+            size,
+            levels,
+        };
         let changes = [
             allocated(torch(0), 0x7f00_0000_0000, 1000, levels(1024, 1024, 2 << 20, 1024)),
             allocated(torch(1), 0x7f00_0000_0200, 512, None),
@@ -387,10 +401,26 @@ mod tests {
             allocated(MemoryKind::Mapping, 1 << 40, 2 << 20, None),
             allocated(MemoryKind::Managed, 5, 6, None),
             allocated(MemoryKind::PinnedHost, 5, 6, None),
-            EventKind::Freed { memory_kind: AddressSpace::Driver, address: 4096, in_backward: false },
-            EventKind::Freed { memory_kind: AddressSpace::Physical, address: 12, in_backward: false },
-            EventKind::Freed { memory_kind: AddressSpace::Mapping, address: 1 << 40, in_backward: false },
-            EventKind::Freed { memory_kind: AddressSpace::PinnedHost, address: 5, in_backward: false },
+            EventKind::Freed {
+                memory_kind: AddressSpace::Driver,
+                address: 4096,
+                in_backward: false,
+            },
+            EventKind::Freed {
+                memory_kind: AddressSpace::Physical,
+                address: 12,
+                in_backward: false,
+            },
+            EventKind::Freed {
+                memory_kind: AddressSpace::Mapping,
+                address: 1 << 40,
+                in_backward: false,
+            },
+            EventKind::Freed {
+                memory_kind: AddressSpace::PinnedHost,
+                address: 5,
+                in_backward: false,
+            },
             EventKind::Failed { memory_kind: torch(1), size: 1 << 50, code: 2 },
             EventKind::Marked(DriverEvent::ContextCreated),
             EventKind::Marked(DriverEvent::ModuleLoaded),

@@ -3,11 +3,13 @@
 use bincode::{BorrowDecode, Encode};
 
 use super::events::{get_memory_kind, put_memory_kind};
-use super::varint::{PayloadCursor, fold, fold_signed, put, unfold, unfold_signed, unzigzag, zigzag};
+use super::varint::{
+    PayloadCursor, fold, fold_signed, put, unfold, unfold_signed, unzigzag, zigzag,
+};
 use super::{MalformedPayload, TOO_MANY_BLOCKS};
 use crate::model::{
-    self, Keyframe, KeyframeBlock, KeyframeMemory, CounterSnapshot, AllocationSource, Nanos, AttributionShare, SiteId, StackId,
-    ThreadId,
+    self, AllocationSource, AttributionShare, CounterSnapshot, Keyframe, KeyframeBlock,
+    KeyframeMemory, Nanos, SiteId, StackId, ThreadId,
 };
 use crate::trace::id_map::IdMap;
 
@@ -259,6 +261,10 @@ impl<'a> From<&'a model::TriggerFired> for WireTriggerFired<'a> {
 impl WireTriggerFired<'_> {
     /// The record this stands for.
     pub(crate) fn at(self, time: Nanos) -> model::TriggerFired {
-        model::TriggerFired { time, condition: self.condition.to_owned(), seen: self.seen.to_owned() }
+        model::TriggerFired {
+            time,
+            condition: self.condition.to_owned(),
+            seen: self.seen.to_owned(),
+        }
     }
 }

@@ -8,11 +8,11 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod events;
 pub(crate) mod exact;
-pub(crate) mod owners;
 pub(crate) mod keyframe;
+pub(crate) mod oom_exception;
+pub(crate) mod owners;
 pub(crate) mod records;
 pub(crate) mod sample;
-pub(crate) mod oom_exception;
 pub(crate) mod varint;
 
 /// Number of this version in a file's head.

@@ -52,7 +52,10 @@ impl<'a> From<&'a model::OwnershipBreakdown> for WireOwnership<'a> {
 
 impl WireOwnership<'_> {
     /// The record this stands for.
-    pub(crate) fn at(self, time: model::Nanos) -> Result<model::OwnershipBreakdown, MalformedPayload> {
+    pub(crate) fn at(
+        self,
+        time: model::Nanos,
+    ) -> Result<model::OwnershipBreakdown, MalformedPayload> {
         let held = |held: WireOwnedBytes<'_>| {
             let category = model::TensorCategory::ALL.get(usize::from(held.category));
             Ok(model::OwnedStorages {
@@ -111,7 +114,10 @@ impl WireUnnamed {
     }
 
     /// Adds them to their snapshot. Those that name what it does not have are damage.
-    pub(crate) fn add_to(self, snapshot: &mut model::OwnershipBreakdown) -> Result<(), MalformedPayload> {
+    pub(crate) fn add_to(
+        self,
+        snapshot: &mut model::OwnershipBreakdown,
+    ) -> Result<(), MalformedPayload> {
         snapshot.age = model::Nanos(self.age);
         for WireUnnamedBlock { device, held, address, bytes } in self.blocks {
             let owners = snapshot.devices.get(device as usize).map(|device| device.held.len());
@@ -135,7 +141,9 @@ pub(crate) struct WireAutogradOutputs {
 impl WireAutogradOutputs {
     /// Those of a snapshot.
     pub(crate) fn new(snapshot: &model::OwnershipBreakdown) -> WireAutogradOutputs {
-        WireAutogradOutputs { bytes: snapshot.devices.iter().map(|device| device.results).collect() }
+        WireAutogradOutputs {
+            bytes: snapshot.devices.iter().map(|device| device.results).collect(),
+        }
     }
 
     /// Adds them to their snapshot.

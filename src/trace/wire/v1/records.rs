@@ -417,7 +417,14 @@ impl WireStepOrigin {
             WireStepSource::Trainer => model::StepSource::Trainer,
             WireStepSource::Scheduler => model::StepSource::Scheduler,
         };
-        model::TrainingStep { time, step, epoch: self.epoch, clock, uncertainty: within, is_over: false }
+        model::TrainingStep {
+            time,
+            step,
+            epoch: self.epoch,
+            clock,
+            uncertainty: within,
+            is_over: false,
+        }
     }
 }
 /// A stretch that is missing; its end goes before it as the time.

@@ -2,7 +2,7 @@
 
 use super::varint::{PayloadCursor, put, unzigzag, zigzag};
 use super::{MalformedPayload, tag};
-use crate::model::{ThreadActivity, StackId, ThreadId, ThreadSample};
+use crate::model::{StackId, ThreadActivity, ThreadId, ThreadSample};
 
 /// So many threads may be unknown to a reader because a damaged block described them.
 const LOST: usize = 1 << 16;
@@ -81,7 +81,11 @@ impl SampleState {
         Ok(())
     }
 
-    fn decode_all(&mut self, from: &mut PayloadCursor<'_>, known: usize) -> Result<(), MalformedPayload> {
+    fn decode_all(
+        &mut self,
+        from: &mut PayloadCursor<'_>,
+        known: usize,
+    ) -> Result<(), MalformedPayload> {
         self.threads.clear();
         let mut thread = 0i64;
         for n in 0..from.number()? {
@@ -112,7 +116,8 @@ impl SampleState {
                 .ok_or(MalformedPayload("a sample changes a thread that it does not have"))?;
             let stack = i64::from(entry.stack.0).wrapping_add(unzigzag(from.number()?));
             entry.stack = StackId(
-                u32::try_from(stack).map_err(|_| MalformedPayload("a stack's number is out of range"))?,
+                u32::try_from(stack)
+                    .map_err(|_| MalformedPayload("a stack's number is out of range"))?,
             );
             set_flags(entry, from.byte()?)?;
         }

@@ -98,7 +98,8 @@ impl<'a> PayloadCursor<'a> {
 
     /// The next number, which has to fit 32 bits.
     pub(crate) fn number32(&mut self) -> Result<u32, MalformedPayload> {
-        u32::try_from(self.number()?).map_err(|_| MalformedPayload("a number is wider than 32 bits"))
+        u32::try_from(self.number()?)
+            .map_err(|_| MalformedPayload("a number is wider than 32 bits"))
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedPayload> {
