@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::attribution::{BlockGroup, SnapshotInterval, attribute_allocations, hidden_frees};
-use super::block_attribution::{AllocationOrigin, BlockAttribution};
-use super::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use super::high_water::HighWater;
-use super::line_bounds::CounterBracket;
 use super::timeline::{Timeline, TimelinePoint};
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
+use crate::analysis::attribution::rules::{
+    BlockGroup, SnapshotInterval, attribute_allocations, hidden_frees,
+};
+use crate::analysis::lines::bounds::CounterBracket;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, BlockState, KeyframeBlock, Nanos, Pool,
     SnapshotConsistency,
@@ -401,7 +403,7 @@ impl DeviceProfile {
         let Some((_, counters)) = &self.counters else {
             return;
         };
-        let current = super::counter_intervals::per_pool(|p| {
+        let current = crate::analysis::attribution::counter_intervals::per_pool(|p| {
             counters.stat(crate::model::Metric::AllocatedBytes, p).current
         });
         let mut bytes = [0; 3];

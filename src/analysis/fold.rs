@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::block_attribution::AllocationOrigin;
 use super::device::{AttributedSnapshot, Moment};
 use super::exact::{ExactProfile, MemoryGroup};
 use super::profile::Profile;
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::model::{CudaIndex, Frame, SiteId, StackId, ThreadId};
 
 /// A frame that stands for something other than a line of Python.

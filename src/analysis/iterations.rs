@@ -4,13 +4,22 @@
 //! allocator's own high-water mark where that rose in it bound its peak from below; where the mark rose, that is its peak
 //! ([`OpenLevels`] tells when). Where every event was seen and the step was made exactly between two of them, all is known.
 
+pub(super) mod allocation_period;
+pub(super) mod backward;
+pub(super) mod clock;
+pub(super) mod iteration;
+pub(super) mod level;
+pub(super) mod peak;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
-use super::iteration::{Iteration, IterationEnd, IterationLevels, OwnedInIteration};
-use super::iteration_backward::BackwardBlocks;
-use super::iteration_peak::OpenLevels;
+use crate::analysis::iterations::backward::BackwardBlocks;
+use crate::analysis::iterations::iteration::{
+    Iteration, IterationEnd, IterationLevels, OwnedInIteration,
+};
+use crate::analysis::iterations::peak::OpenLevels;
 use crate::model::{
     AllocatorCounters, CounterSnapshot, CudaIndex, Event, ExactSettings, Metric, Nanos,
     OwnershipBreakdown, Pool, StackTable, StepSource, TensorCategory, TrainingStep,

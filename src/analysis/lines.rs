@@ -1,15 +1,18 @@
 //! The table of lines: what the counters reached while each line was on a stack.
 
+pub(super) mod bounds;
+pub(super) mod ranks;
+pub(super) mod statements;
+
 use rustc_hash::FxHashMap;
 
-use super::block_attribution::AllocationOrigin;
 use super::device::Moment;
 use super::exact::{ANYTHING, ExactProfile, NOTHING, UnknownReason};
 use super::fold::FoldError;
 use super::high_water::HighWater;
-use super::line_bounds::stat_index;
 use super::profile::Profile;
-use super::statements;
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::lines::bounds::stat_index;
 use crate::model::{
     CudaIndex, FrameId, FunctionId, Metric, Pool, ReaderKind, StackId, StackTable, StatField,
     StatKey,

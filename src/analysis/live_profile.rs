@@ -8,12 +8,12 @@ use rustc_hash::FxHashMap;
 use super::device::Moment;
 use super::exact::MemoryGroup;
 use super::fold::{FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel};
-use super::line_bounds::BoundsByStack;
 use super::lines::BoundedValue;
 use super::process_snapshot::{DeviceSnapshot, KnownDevice};
 use super::profile::Profile;
-use super::sample_window::ThreadChoice;
 use super::usage_history::{PeakUsage, UsageHistory};
+use crate::analysis::attribution::sample_window::ThreadChoice;
+use crate::analysis::lines::bounds::BoundsByStack;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
     Record, RecordSink, SnapshotConsistency,

@@ -3,14 +3,11 @@
 //! Turns `model::Record`s, in the order in which they were recorded, into answers.
 //! May import `model`, `std`, the hasher and `thiserror`.
 //! Never knows a clock, a file or a process, and never holds memory per sample.
-//! Start reading at [`Profile`]; the rule that charges bytes to stacks is told at the top of `births.rs`.
+//! Start reading at [`Profile`]; the rule that charges bytes to stacks is told at the top of `attribution/rules.rs`.
 
-mod allocation_period;
 mod attribution;
 mod autograd;
 mod autograd_outputs;
-mod block_attribution;
-mod counter_intervals;
 mod device;
 mod device_breakdown;
 mod exact;
@@ -18,26 +15,16 @@ mod exact_lines;
 mod fold;
 mod fragmentation;
 mod high_water;
-mod iteration;
-mod iteration_backward;
-mod iteration_clock;
-mod iteration_level;
-mod iteration_peak;
 mod iterations;
-mod line_bounds;
 mod lines;
 mod live_profile;
-mod losses;
 mod modelsize;
 mod oom_message;
 mod oom_report;
 mod ownership;
 mod process_snapshot;
 mod profile;
-mod rank_lines;
-mod sample_window;
 mod saved_tensors;
-mod statements;
 mod storage_changes;
 mod timeline;
 mod totals;
@@ -45,7 +32,8 @@ mod trigger;
 mod trumpy;
 mod usage_history;
 
-pub use allocation_period::{AllocationPeriod, PeriodFinder};
+pub use attribution::losses::{Loss, LossCounts};
+pub use attribution::sample_window::ThreadChoice;
 pub use autograd_outputs::results;
 pub use device::{AttributedSnapshot, Moment};
 pub use device_breakdown::DeviceBreakdown;
@@ -57,11 +45,14 @@ pub use fold::{
 };
 pub use fragmentation::{Fragmentation, SegmentSum, SizeClass};
 pub use high_water::{HighWater, PeakTime};
-pub use iteration::{Iteration, IterationEnd, IterationLevels, OwnedInIteration, ParameterBytes};
-pub use iteration_clock::{IterationClock, MarkerLine};
+pub use iterations::allocation_period::{AllocationPeriod, PeriodFinder};
+pub use iterations::clock::{IterationClock, MarkerLine};
+pub use iterations::iteration::{
+    Iteration, IterationEnd, IterationLevels, OwnedInIteration, ParameterBytes,
+};
+pub use lines::ranks::{RankFunction, RankRow, RankTable, RankValues};
 pub use lines::{BoundedValue, LineCell, LineError, LineFunction, LineRow, LineTable};
 pub use live_profile::{IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack};
-pub use losses::{Loss, LossCounts};
 pub use modelsize::{ModelSize, model_sizes};
 pub use oom_message::requested_bytes;
 pub use oom_report::{
@@ -71,8 +62,6 @@ pub use oom_report::{
 pub use ownership::{OwnerPart, OwnerStacks};
 pub use process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 pub use profile::{Profile, UsagePeak};
-pub use rank_lines::{RankFunction, RankRow, RankTable, RankValues};
-pub use sample_window::ThreadChoice;
 pub use saved_tensors::{NodeClass, SavedSummary, saved};
 pub use storage_changes::{StorageChange, changes};
 pub use timeline::{Timeline, TimelinePoint};

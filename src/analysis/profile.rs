@@ -13,14 +13,14 @@ use super::autograd::EngineFrames;
 use super::device::{AttributedSnapshot, DeviceProfile, Moment, SnapshotBlocks};
 use super::exact::ExactProfile;
 use super::high_water::{HighWater, PeakTime};
-use super::iteration::Iteration;
-use super::iteration_clock::{IterationClock, RunningClock};
 use super::iterations::IterationBuilder;
-use super::line_bounds::BoundsByStack;
-use super::losses::LossCounts;
 use super::ownership::{OwnerStacks, OwnershipHistory};
-use super::sample_window::{SampleWindow, ThreadChoice};
 use super::timeline::Timeline;
+use crate::analysis::attribution::losses::LossCounts;
+use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
+use crate::analysis::iterations::clock::{IterationClock, RunningClock};
+use crate::analysis::iterations::iteration::Iteration;
+use crate::analysis::lines::bounds::BoundsByStack;
 use crate::model::{
     AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, Nanos, ProcessUsage,
     ReaderKind, RecordingEnd, RecordingGap, RecordingStart, SourceText, StackTable, StepSource,

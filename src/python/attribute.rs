@@ -2,8 +2,8 @@
 
 use super::dicts;
 use super::heap::PythonHeap;
-use super::interpreter::Interpreter;
 use super::objects::small_int;
+use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
 
 /// The instance may be changed while it is read.

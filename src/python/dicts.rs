@@ -1,7 +1,7 @@
 //! Dictionaries and instance attributes.
 
-use super::layout::{AttributeLayout, DictSize, PythonLayout};
 use super::objects::{ObjectDecodeError, text};
+use crate::python::layouts::layout::{AttributeLayout, DictSize, PythonLayout};
 use crate::target::{Addr, Field, Memory};
 
 /// More entries than any dictionary that is looked at here has.

@@ -5,13 +5,13 @@
 
 use rustc_hash::FxHashSet;
 
-use super::code_object::CodeObject;
 use super::heap::PythonHeap;
-use super::interpreter::Interpreter;
-use super::layout::{EntryFrame, PythonLayout};
-use super::thread_states::thread_states;
-use super::walk::FrameFields;
 use crate::model::Function;
+use crate::python::code::code_object::CodeObject;
+use crate::python::layouts::interpreter::Interpreter;
+use crate::python::layouts::layout::{EntryFrame, PythonLayout};
+use crate::python::stacks::thread_states::thread_states;
+use crate::python::stacks::walk::FrameFields;
 use crate::target::{Addr, Field, Memory, PageCache, Process};
 
 /// Handlers within handlers, causes of causes.

@@ -5,43 +5,27 @@
 //! Never stops or writes to the target, and never prints a stack that was not one at some instant as far as can be checked.
 //! Start reading at [`PythonReader`]; how one stack is read without a stop is told in [`walk`].
 
-mod activity;
 mod attribute;
-mod bpf_stacks;
-mod code_cache;
-mod code_object;
-mod debug_offsets;
+mod code;
 mod dicts;
 mod error;
 mod exceptions;
-mod fallback;
 mod heap;
-mod interpreter;
-mod layout;
-mod layout_tables;
-mod line_cache;
-mod line_table;
+mod layouts;
 mod objects;
-mod read_windows;
 mod reader;
-mod scatter_read;
-mod stack_sampler;
-mod thread;
-mod thread_list;
-mod thread_names;
-mod thread_states;
+mod stacks;
 mod variables;
-pub mod walk;
 
 pub use attribute::IntegerAttribute;
-pub use bpf_stacks::StackSymbolizer;
+pub use code::line_cache::LineCache;
 pub use error::PythonError;
 pub use exceptions::{ExceptionFinder, FoundException};
 pub use heap::{
     ClassKind, HeapError, HeapObject, Listing, LocalVariable, PyClass, PythonHeap, ReferenceKind,
 };
-pub use layout::LayoutSource;
-pub use line_cache::LineCache;
+pub use layouts::layout::LayoutSource;
 pub use reader::{PythonReader, ReaderCoverage};
-pub use stack_sampler::SampleStats;
+pub use stacks::bpf_stacks::StackSymbolizer;
+pub use stacks::stack_sampler::SampleStats;
 pub use variables::IntegerVariable;

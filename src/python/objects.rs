@@ -1,6 +1,6 @@
 //! Strings and bytes objects, copied out of the target.
 
-use super::layout::ObjectLayout;
+use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// The longest text taken (bytes); a longer one is cut.
@@ -127,8 +127,8 @@ pub(super) fn small_int(
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout_tables::row;
     use super::*;
+    use crate::python::layouts::layout_tables::row;
     use crate::target::MemoryImage;
 
     fn string(state: u32, start: usize, len: u64, stored: &[u8]) -> MemoryImage {

@@ -1,17 +1,17 @@
 //! The one way into this room: attach to a process, then take samples.
 
 use super::attribute::IntegerAttribute;
-use super::bpf_stacks::StackSymbolizer;
 use super::error::PythonError;
 use super::exceptions::ExceptionFinder;
-use super::fallback::PySpyReader;
 use super::heap::{HeapError, Listing, PythonHeap};
-use super::interpreter;
-use super::layout::LayoutSource;
-use super::line_cache::LineCache;
-use super::stack_sampler::{SampleStats, StackSampler};
 use super::variables::IntegerVariable;
 use crate::model::{PyObjectHeader, StackTable, ThreadId, ThreadSample, UnwindInfo};
+use crate::python::code::line_cache::LineCache;
+use crate::python::layouts::interpreter;
+use crate::python::layouts::layout::LayoutSource;
+use crate::python::stacks::bpf_stacks::StackSymbolizer;
+use crate::python::stacks::fallback::PySpyReader;
+use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
 use crate::target::{PageCache, Process, is_no_more_than_the_job};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.

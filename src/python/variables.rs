@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::dicts;
 use super::heap::{LocalVariable, PythonHeap, TAG};
-use super::interpreter::Interpreter;
 use super::objects::small_int;
 use crate::model::{StepCounterLocation, WatchedFrame, WatchedInteger};
+use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
 
 /// Between two searches for a variable that is not there.

@@ -102,7 +102,7 @@ fn what_is_live_at_the_end_is_what_the_allocator_holds() {
                 live.insert(address, size);
             }
             EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => {
-                drop(live.remove(&address))
+                _ = live.remove(&address)
             }
             _ => {}
         }

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use super::super::block_attribution::AllocationOrigin;
 use super::super::device::{DeviceProfile, SnapshotBlocks};
 use super::super::exact::ExactProfile;
-use super::super::line_bounds::{CounterBracket, IntervalBounds};
 use super::{CounterReading, Profile, UsagePeak};
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::lines::bounds::{CounterBracket, IntervalBounds};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
     MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,

@@ -7,7 +7,7 @@
 use std::io;
 
 use super::Profile;
-use crate::analysis::line_bounds::{BoundsByStack, StackBounds};
+use crate::analysis::lines::bounds::{BoundsByStack, StackBounds};
 use crate::model::Record;
 
 /// What one definition takes.

@@ -3,7 +3,7 @@
 //! All of these are counted references that `tp_traverse` visits (CPython's sources, 3.8 to 3.15; compared with
 //! `gc.get_referents` in the tests). What a type has besides and is not listed is not followed.
 
-use super::super::layout::PythonLayout;
+use crate::python::layouts::layout::PythonLayout;
 use crate::target::Field;
 
 /// Where a reference is in an object, and how it is called in Python.

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::super::dicts::InstanceClass;
-use super::super::layout::ObjectLayout;
 use super::PythonHeap;
 use super::c_type_fields::{self, CTypeField, ReferenceArray};
+use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory};
 
 /// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15, but for the length of the head.

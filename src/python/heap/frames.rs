@@ -1,7 +1,7 @@
 //! What frames own that do not run: those of generators that wait, and those that the traceback of an exception keeps.
 
 use super::{HeapObject, PythonHeap};
-use crate::python::layout::GeneratorFrame;
+use crate::python::layouts::layout::GeneratorFrame;
 use crate::target::{Addr, Field};
 
 /// More than any frame has of local variables and values on its stack.

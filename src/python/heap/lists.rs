@@ -4,10 +4,10 @@
 //! objects, with its head in a `struct gc_generation` of 24 bytes (Include/internal/pycore_gc.h, 3.8 to 3.15). They are found by their shape: what comes
 //! before and between them differs even between patch releases (3.14.0 to 3.14.4 have an incremental collector).
 
-use super::super::interpreter::Interpreter;
-use super::super::layout::GcState;
-use super::super::thread_states::MAX_INTERPRETERS;
 use super::{HeapError, Listing};
+use crate::python::layouts::interpreter::Interpreter;
+use crate::python::layouts::layout::GcState;
+use crate::python::stacks::thread_states::MAX_INTERPRETERS;
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader};
 
 /// More objects than fit in a terabyte.

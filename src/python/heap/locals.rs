@@ -1,9 +1,9 @@
 //! Local variables of the frames that run, and of generators that wait.
 
-use super::super::layout::{EntryFrame, GeneratorFrame, LocalNames};
 use super::super::objects::bytes;
-use super::super::thread_states::thread_states;
 use super::{ClassKind, PythonHeap};
+use crate::python::layouts::layout::{EntryFrame, GeneratorFrame, LocalNames};
+use crate::python::stacks::thread_states::thread_states;
 use crate::target::{Addr, Field};
 
 /// More than any program has.

@@ -10,12 +10,12 @@
 
 use rustc_hash::FxHashSet;
 
-use super::super::interpreter::Interpreter;
-use super::super::layout::{GcState, PythonLayout, RefcountLayout};
-use super::super::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use super::blocks::{AbandonedSegments, GENERATIONS, MimallocLayout, PageBlocks};
 use super::lists::{MAX_OBJECTS, TrackedObject, allow};
 use super::{HeapError, Listing};
+use crate::python::layouts::interpreter::Interpreter;
+use crate::python::layouts::layout::{GcState, PythonLayout, RefcountLayout};
+use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
 /// How far into a thread's state its heaps are searched for.

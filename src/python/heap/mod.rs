@@ -26,8 +26,8 @@ pub use locals::LocalVariable;
 pub(super) use locals::TAG;
 pub use references::ReferenceKind;
 
-use super::interpreter::Interpreter;
-use super::layout::PythonLayout;
+use crate::python::layouts::interpreter::Interpreter;
+use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, MemoryError, PageCache, Process};
 
 /// Why the heap could not be read.

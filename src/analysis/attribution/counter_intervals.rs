@@ -1,0 +1,199 @@
+//! What the counters did between two block maps: the intervals in which something was allocated.
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::model::{AllocatorCounters, Metric, Pool};
+
+/// The most intervals kept; beyond it neighbours are merged.
+const MAX_INTERVALS: usize = 8192;
+
+/// One number per [`Pool`]: all, small, large.
+pub(crate) type PerPool = [i64; 3];
+
+/// An interval between two neighbouring looks in which memory was allocated.
+#[derive(Debug, Clone)]
+pub(crate) struct CounterInterval {
+    /// Begin and end, in nanoseconds since the recording began.
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// Bytes allocated in it.
+    pub(crate) bytes: PerPool,
+    /// Allocations in it; 0 when unknown.
+    pub(crate) count: PerPool,
+    /// Bytes asked for in it; 0 when unknown.
+    pub(crate) requested: PerPool,
+    /// The least `current` seen at its end and from then on until the next interval of the ledger.
+    pub(crate) low_after: PerPool,
+    /// Whether `bytes` and `count` are only lower limits (totals were reset in it, or it was guessed).
+    pub(crate) open: bool,
+    /// Who was seen at its two ends, with weights; empty when no stack was seen.
+    pub(crate) seen: Vec<(AllocationOrigin, u64)>,
+}
+
+impl CounterInterval {
+    /// Whether a block of `size` bytes, of which `requested` were asked for, can have been born in it.
+    pub(crate) fn has_room(&self, pool: Pool, size: u64, requested: u64) -> bool {
+        if self.open {
+            return true;
+        }
+        let p = pool as usize;
+        let (bytes, count) = (self.bytes[p], self.count[p]);
+        let size = size as i64;
+        if size > bytes {
+            return false;
+        }
+        if count > 0 {
+            // Every other allocation of the interval needs its smallest possible size.
+            let least = if pool == Pool::Large { (1 << 20) + 512 } else { 512 };
+            if size + (count - 1).saturating_mul(least) > bytes || (count == 1 && size != bytes) {
+                return false;
+            }
+        }
+        let asked = self.requested[p];
+        asked == 0 || requested as i64 <= asked
+    }
+
+    /// Whether its only allocation was a block of this size.
+    pub(crate) fn is_just(&self, pool: Pool, size: u64) -> bool {
+        !self.open && self.count[pool as usize] == 1 && self.bytes[pool as usize] == size as i64
+    }
+
+    fn absorb(&mut self, later: CounterInterval) {
+        self.to = later.to;
+        for p in 0..3 {
+            self.bytes[p] = self.bytes[p].saturating_add(later.bytes[p]);
+            self.count[p] = self.count[p].saturating_add(later.count[p]);
+            self.requested[p] = self.requested[p].saturating_add(later.requested[p]);
+        }
+        self.low_after = later.low_after;
+        self.open |= later.open;
+        let mut seen: FxHashMap<AllocationOrigin, u64> = FxHashMap::default();
+        for (origin, weight) in self.seen.drain(..).chain(later.seen) {
+            *seen.entry(origin).or_default() += weight;
+        }
+        self.seen = seen.into_iter().collect();
+        self.seen.sort_unstable();
+    }
+}
+
+/// The intervals since a snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct CounterIntervals {
+    pub(crate) intervals: Vec<CounterInterval>,
+    /// How many were seen at the ends of all of them, at most.
+    seen: usize,
+    /// Whether the counters per pool do not add up to those of all pools, so that only these are used.
+    pub(crate) unpooled: bool,
+    /// The least `current` seen at all since the map.
+    pub(crate) low: Option<PerPool>,
+}
+
+impl CounterIntervals {
+    /// Books the step from one look at the counters to the next.
+    pub(crate) fn step(
+        &mut self,
+        (from, to): (u64, u64),
+        old: &AllocatorCounters,
+        new: &AllocatorCounters,
+        seen: &[(AllocationOrigin, u64)],
+    ) {
+        self.unpooled |= !pools_add_up(new);
+        let current = per_pool(|p| new.stat(Metric::AllocatedBytes, p).current);
+        let reset = Pool::ALL.into_iter().any(|p| {
+            was_reset(old.stat(Metric::AllocatedBytes, p), new.stat(Metric::AllocatedBytes, p))
+        });
+        let grown = |metric: Metric| {
+            per_pool(|p| {
+                let (a, b) = (old.stat(metric, p), new.stat(metric, p));
+                if reset {
+                    b.allocated.max(b.current - a.current).max(0)
+                } else {
+                    (b.allocated - a.allocated).max(0)
+                }
+            })
+        };
+        let bytes = grown(Metric::AllocatedBytes);
+        self.fell_to(current);
+        if bytes[0] == 0 {
+            return;
+        }
+        self.push(CounterInterval {
+            from,
+            to,
+            bytes,
+            count: grown(Metric::Allocation),
+            requested: grown(Metric::RequestedBytes),
+            low_after: current,
+            open: reset,
+            seen: seen.to_vec(),
+        });
+    }
+
+    /// Books bytes that a map shows and no counter has told of yet.
+    pub(crate) fn push(&mut self, interval: CounterInterval) {
+        self.seen += interval.seen.len();
+        self.intervals.push(interval);
+        if self.intervals.len() > MAX_INTERVALS {
+            let mut halved: Vec<CounterInterval> = Vec::with_capacity(MAX_INTERVALS / 2 + 1);
+            for (i, interval) in self.intervals.drain(..).enumerate() {
+                match halved.last_mut() {
+                    Some(last) if i % 2 == 1 => last.absorb(interval),
+                    _ => halved.push(interval),
+                }
+            }
+            self.intervals = halved;
+            self.seen = self.intervals.iter().map(|interval| interval.seen.len()).sum();
+        }
+    }
+
+    fn fell_to(&mut self, current: PerPool) {
+        let lower = |low: &mut PerPool| {
+            for (low, now) in low.iter_mut().zip(current) {
+                *low = (*low).min(now);
+            }
+        };
+        lower(self.low.get_or_insert(current));
+        if let Some(last) = self.intervals.last_mut() {
+            lower(&mut last.low_after);
+        }
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let seen = self.seen * size_of::<(AllocationOrigin, u64)>();
+        (self.intervals.len() * size_of::<CounterInterval>() + seen) as u64
+    }
+
+    /// Begins anew at a map.
+    pub(crate) fn clear(&mut self) {
+        self.intervals.clear();
+        self.seen = 0;
+        self.low = None;
+    }
+
+    /// Forgets what happened before `time`.
+    pub(crate) fn forget_before(&mut self, time: u64) {
+        self.intervals.retain(|i| i.to > time);
+        self.low = None;
+    }
+}
+
+pub(crate) fn per_pool(value: impl Fn(Pool) -> i64) -> PerPool {
+    Pool::ALL.map(value)
+}
+
+/// Whether `reset_accumulated_memory_stats` ran between two looks: it breaks
+/// `current - (allocated - freed)`, which nothing else changes.
+pub(crate) fn was_reset(old: crate::model::Stat, new: crate::model::Stat) -> bool {
+    let offset = |s: crate::model::Stat| s.current - (s.allocated - s.freed);
+    offset(old) != offset(new) || new.allocated < old.allocated || new.freed < old.freed
+}
+
+fn pools_add_up(counters: &AllocatorCounters) -> bool {
+    [Metric::AllocatedBytes, Metric::Allocation].into_iter().all(|m| {
+        let [all, small, large] = counters.stats[m as usize];
+        small.current + large.current == all.current
+            && small.allocated + large.allocated == all.allocated
+    })
+}

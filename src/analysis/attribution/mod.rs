@@ -1,0 +1,7 @@
+//! Whose bytes: from samples and snapshots to the stack that allocated each block.
+
+pub(super) mod block_attribution;
+pub(super) mod counter_intervals;
+pub(super) mod losses;
+pub(super) mod rules;
+pub(super) mod sample_window;

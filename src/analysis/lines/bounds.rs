@@ -1,0 +1,250 @@
+//! What every counter reached while a stack stood, bounded from two sides, kept per stack.
+//!
+//! Between two looks that both see a line on a thread's stack, the line is taken to have stayed
+//! there, unless looks in between were missed. What a counter reached meanwhile lies between the greater of the two values seen (or the
+//! peak counter, when that moved: then it was set in between) and the least of: the value at the begin plus
+//! all that was allocated since, the value at the end plus all that was freed, and the peak counter.
+//! A line seen at only one end may have come or gone in between: the upper limit holds for it, but
+//! of the lower one only the value at its own end.
+//!
+//! Stacks and counters are not read at the same instant, and a line may last less long than the time
+//! between. So the counters are read right before the stacks and again right after them ([`CounterBracket`]):
+//! what they were at the instant of the stacks lies between, however often they changed meanwhile.
+
+use crate::analysis::attribution::counter_intervals::was_reset;
+use crate::model::{AllocatorCounters, Metric, Pool, Stat};
+
+/// Number of statistics: 9 metrics x 3 pools.
+pub(crate) const STATS: usize = 27;
+
+/// Index of a statistic in the arrays of this file.
+pub(crate) fn stat_index(metric: Metric, pool: Pool) -> usize {
+    metric as usize * 3 + pool as usize
+}
+
+fn stats(counters: &AllocatorCounters) -> impl Iterator<Item = Stat> + '_ {
+    counters.stats.iter().flatten().copied()
+}
+
+/// What one interval says about every statistic.
+#[derive(Debug, Clone)]
+pub(crate) struct IntervalBounds {
+    /// Limits for lines seen at both ends.
+    lower: [i64; STATS],
+    upper: [i64; STATS],
+    /// Values at the two ends.
+    begin: [i64; STATS],
+    end: [i64; STATS],
+    /// Bytes or blocks that came and went.
+    pub(crate) allocated: [i64; STATS],
+    pub(crate) freed: [i64; STATS],
+}
+
+impl IntervalBounds {
+    /// The interval between two looks.
+    pub(crate) fn between(old: &AllocatorCounters, new: &AllocatorCounters) -> IntervalBounds {
+        let mut step = IntervalBounds::at(new);
+        for (i, (a, b)) in stats(old).zip(stats(new)).enumerate() {
+            step.begin[i] = a.current;
+            if a == b {
+                continue;
+            }
+            let mut lower = a.current.max(b.current);
+            let mut upper = i64::MAX;
+            if was_reset(a, b) {
+                step.allocated[i] = b.allocated.max(b.current - a.current).max(0);
+                step.freed[i] = (a.current + step.allocated[i] - b.current).max(0);
+            } else {
+                step.allocated[i] = b.allocated - a.allocated;
+                step.freed[i] = b.freed - a.freed;
+                upper = (a.current + step.allocated[i]).min(b.current + step.freed[i]);
+            }
+            if b.peak != a.peak {
+                // Risen or reset: either way the counter was set in this interval.
+                lower = lower.max(b.peak);
+            }
+            if b.peak >= a.peak {
+                upper = upper.min(b.peak);
+            }
+            step.lower[i] = lower;
+            // The counters are copied while the target runs; a torn copy must not turn limits round.
+            step.upper[i] = upper.max(lower);
+        }
+        step
+    }
+
+    /// An instant at which the counters have these values.
+    pub(crate) fn at(counters: &AllocatorCounters) -> IntervalBounds {
+        let mut current = [0; STATS];
+        for (value, stat) in current.iter_mut().zip(stats(counters)) {
+            *value = stat.current;
+        }
+        IntervalBounds {
+            lower: current,
+            upper: current,
+            begin: current,
+            end: current,
+            allocated: [0; STATS],
+            freed: [0; STATS],
+        }
+    }
+
+    /// Reaches from the instant of the stacks seen first to the instant of those seen last, when the
+    /// counters moved around these.
+    pub(crate) fn widen(&mut self, first: Option<&CounterBracket>, last: Option<&CounterBracket>) {
+        if let Some(first) = first {
+            self.begin = first.at;
+        }
+        if let Some(last) = last {
+            self.end = last.at;
+        }
+        for around in first.into_iter().chain(last) {
+            for (upper, other) in self.upper.iter_mut().zip(around.upper) {
+                *upper = (*upper).max(other);
+            }
+        }
+    }
+}
+
+/// What the counters did around one look at the stacks: between the counters read right before and right
+/// after it.
+#[derive(Debug, Clone)]
+pub(crate) struct CounterBracket {
+    /// Least values at the instant of the look.
+    at: [i64; STATS],
+    upper: [i64; STATS],
+}
+
+impl CounterBracket {
+    pub(crate) fn between(before: &IntervalBounds, around: &IntervalBounds) -> CounterBracket {
+        let mut at = [0; STATS];
+        for (i, at) in at.iter_mut().enumerate() {
+            // Without a limit the sums were reset: nothing is known of what came and went.
+            if around.upper[i] != i64::MAX {
+                let all_freed_before = before.end[i] - around.freed[i];
+                let all_born_after = around.end[i] - around.allocated[i];
+                *at = all_freed_before.max(all_born_after);
+            }
+        }
+        CounterBracket { at, upper: around.upper }
+    }
+}
+
+/// What was seen of every statistic while a stack stood.
+#[derive(Debug, Clone)]
+pub(crate) struct StackBounds {
+    /// The device's version of the counters when the stack was last seen.
+    pub(crate) version: u64,
+    pub(crate) current: [i64; STATS],
+    pub(crate) lower: [i64; STATS],
+    pub(crate) upper: [i64; STATS],
+    pub(crate) allocated: [i64; STATS],
+    pub(crate) freed: [i64; STATS],
+}
+
+impl StackBounds {
+    fn new() -> StackBounds {
+        StackBounds {
+            version: 0,
+            current: [i64::MIN; STATS],
+            lower: [i64::MIN; STATS],
+            upper: [i64::MIN; STATS],
+            allocated: [0; STATS],
+            freed: [0; STATS],
+        }
+    }
+}
+
+/// The bounds of all stacks on one device, by stack number.
+#[derive(Debug, Default)]
+pub(crate) struct BoundsByStack {
+    stacks: Vec<Option<Box<StackBounds>>>,
+    /// How many of them there are.
+    kept: usize,
+}
+
+impl BoundsByStack {
+    pub(crate) fn get(&self, stack: u32) -> Option<&StackBounds> {
+        self.stacks.get(stack as usize)?.as_deref()
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let kept = self.kept * size_of::<StackBounds>();
+        (kept + self.stacks.len() * size_of::<usize>()) as u64
+    }
+
+    pub(crate) fn version(&self, stack: u32) -> u64 {
+        self.get(stack).map_or(0, |b| b.version)
+    }
+
+    fn entry(&mut self, stack: u32) -> &mut StackBounds {
+        let i = stack as usize;
+        if i >= self.stacks.len() {
+            self.stacks.resize(i + 1, None);
+        }
+        self.stacks[i].get_or_insert_with(|| {
+            self.kept += 1;
+            Box::new(StackBounds::new())
+        })
+    }
+
+    /// A stack seen at both ends of `step`.
+    pub(crate) fn stayed(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
+        let bounds = self.entry(stack);
+        bounds.version = version;
+        for i in 0..STATS {
+            let seen = step.begin[i].max(step.end[i]);
+            bounds.current[i] = bounds.current[i].max(seen);
+            bounds.lower[i] = bounds.lower[i].max(step.lower[i]);
+            bounds.upper[i] = bounds.upper[i].max(step.upper[i]);
+        }
+    }
+
+    /// A stack seen at the begin of `step` only.
+    pub(crate) fn left(&mut self, stack: u32, step: &IntervalBounds) {
+        let bounds = self.entry(stack);
+        for i in 0..STATS {
+            bounds.current[i] = bounds.current[i].max(step.begin[i]);
+            bounds.lower[i] = bounds.lower[i].max(step.begin[i]);
+            bounds.upper[i] = bounds.upper[i].max(step.upper[i]);
+        }
+    }
+
+    /// A stack seen at the end of `step` only.
+    pub(crate) fn came(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
+        let bounds = self.entry(stack);
+        bounds.version = version;
+        for i in 0..STATS {
+            bounds.current[i] = bounds.current[i].max(step.end[i]);
+            bounds.lower[i] = bounds.lower[i].max(step.end[i]);
+            bounds.upper[i] = bounds.upper[i].max(step.upper[i]);
+        }
+    }
+
+    /// Charges the bytes of `step` to those seen allocating, in proportion to their weights.
+    pub(crate) fn charge(&mut self, step: &IntervalBounds, seen: &[(u32, u64)]) {
+        let whole: u64 = seen.iter().map(|s| s.1).sum();
+        if whole == 0 {
+            return;
+        }
+        let mut done = 0;
+        let part = |value: i64, upto: u64| match value.checked_mul(upto as i64) {
+            Some(product) => product / whole as i64,
+            None => (i128::from(value) * i128::from(upto) / i128::from(whole)) as i64,
+        };
+        for &(stack, weight) in seen {
+            let bounds = self.entry(stack);
+            for i in 0..STATS {
+                if step.allocated[i] | step.freed[i] == 0 {
+                    continue;
+                }
+                // Differences of running portions add up to the whole.
+                let (from, to) = (done, done + weight);
+                bounds.allocated[i] += part(step.allocated[i], to) - part(step.allocated[i], from);
+                bounds.freed[i] += part(step.freed[i], to) - part(step.freed[i], from);
+            }
+            done += weight;
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The tables of lines of several ranks as one: what each line reached where most, where least, and in all.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::analysis::lines::{BoundedValue, LineFunction, LineRow, LineTable};
+use crate::analysis::profile::Profile;
+use crate::model::{Function, StatKey};
+
+/// A value in all the ranks of which it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankValues {
+    /// The greatest, and the index of its rank.
+    pub greatest: (BoundedValue, usize),
+    /// The least, and the index of its rank.
+    pub least: (BoundedValue, usize),
+    /// The sum, to which a rank of which nothing is known adds nothing, and after which it is not exact.
+    pub sum: BoundedValue,
+}
+
+/// A line in all the ranks that have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankRow {
+    /// Line number in the function's file; 0 when unknown.
+    pub line: u32,
+    /// How many ranks have it: in the others it was not seen.
+    pub ranks: usize,
+    /// One per column of the table; `None` where no rank knows it.
+    pub cells: Vec<Option<RankValues>>,
+    /// Bytes alive at each rank's peak that were allocated while the line was on the stack; without `exact` an estimate, which
+    /// can be off either way.
+    pub live: RankValues,
+}
+
+/// A function's lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankFunction {
+    /// The function: that of this name in this file at this line.
+    pub function: Function,
+    /// Index of a rank that has it, and where it stands there: for its source.
+    pub found: (usize, LineFunction),
+    /// Greatest value of the first column.
+    pub peak: i64,
+    /// The lines seen, in order.
+    pub rows: Vec<RankRow>,
+}
+
+/// The table of several ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankTable {
+    /// The columns.
+    pub columns: Vec<StatKey>,
+    /// Functions, the greatest peak first; among equals the one whose lines hold the most at the peaks.
+    pub functions: Vec<RankFunction>,
+}
+
+/// A function of any rank: what tells it from others.
+type FunctionKey<'a> = (&'a str, u32, &'a str);
+
+impl RankTable {
+    /// Puts tables of the same columns together.
+    pub fn new(ranks: &[(&Profile, &LineTable)]) -> RankTable {
+        let mut functions: BTreeMap<FunctionKey<'_>, Vec<(usize, &Function, &LineFunction)>> =
+            BTreeMap::new();
+        for (index, (profile, table)) in ranks.iter().enumerate() {
+            for lines in &table.functions {
+                let Some(function) = profile.stacks().get_function(lines.function) else {
+                    continue;
+                };
+                let key = (&*function.file, function.first_line, &*function.name);
+                functions.entry(key).or_default().push((index, function, lines));
+            }
+        }
+        let columns = ranks.first().map_or(Vec::new(), |(_, table)| table.columns.clone());
+        let mut functions: Vec<RankFunction> = functions
+            .into_values()
+            .filter_map(|found| {
+                let (index, function, lines) = *found.first()?;
+                let mut rows: BTreeMap<u32, Vec<(usize, &LineRow)>> = BTreeMap::new();
+                for (index, _, lines) in &found {
+                    for row in &lines.rows {
+                        rows.entry(row.line).or_default().push((*index, row));
+                    }
+                }
+                Some(RankFunction {
+                    function: function.clone(),
+                    found: (index, lines.clone()),
+                    peak: found.iter().map(|(_, _, lines)| lines.peak).max().unwrap_or(0),
+                    rows: rows.iter().filter_map(|(line, rows)| row(*line, rows, ranks)).collect(),
+                })
+            })
+            .collect();
+        functions.sort_by_key(|f| {
+            let live: i64 = f.rows.iter().map(|row| row.live.sum.value).max().unwrap_or(0);
+            Reverse((f.peak, live))
+        });
+        RankTable { columns, functions }
+    }
+}
+
+fn row(line: u32, rows: &[(usize, &LineRow)], ranks: &[(&Profile, &LineTable)]) -> Option<RankRow> {
+    let columns = rows.first()?.1.cells.len();
+    let cells = (0..columns)
+        .map(|column| {
+            let known = rows.iter().map(|(rank, row)| {
+                let value = row.cells.get(column).map(|cell| cell.value);
+                (*rank, value.filter(is_known))
+            });
+            ranked(known)
+        })
+        .collect();
+    let live = ranked(rows.iter().map(|(rank, row)| {
+        let value = i64::try_from(row.live).unwrap_or(i64::MAX);
+        let exact = ranks.get(*rank).is_some_and(|(_, table)| !table.estimated);
+        (*rank, Some(BoundedValue { value, exact, upper: exact.then_some(value) }))
+    }))?;
+    Some(RankRow { line, ranks: rows.len(), cells, live })
+}
+
+/// Whether anything is known of it: at least nothing, without a limit, is nothing.
+fn is_known(value: &BoundedValue) -> bool {
+    value.exact || value.upper.is_some() || value.value > 0
+}
+
+fn ranked(values: impl Iterator<Item = (usize, Option<BoundedValue>)>) -> Option<RankValues> {
+    let mut all: Option<RankValues> = None;
+    let mut unknown = false;
+    for (rank, value) in values {
+        let Some(value) = value else {
+            unknown = true;
+            continue;
+        };
+        all = Some(match all {
+            None => RankValues { greatest: (value, rank), least: (value, rank), sum: value },
+            Some(RankValues { greatest, least, sum }) => RankValues {
+                greatest: if value.value > greatest.0.value { (value, rank) } else { greatest },
+                least: if value.value < least.0.value { (value, rank) } else { least },
+                sum: BoundedValue {
+                    value: sum.value.saturating_add(value.value),
+                    exact: sum.exact && value.exact,
+                    upper: sum.upper.zip(value.upper).map(|(a, b)| a.saturating_add(b)),
+                },
+            },
+        });
+    }
+    if let (Some(all), true) = (&mut all, unknown) {
+        (all.sum.exact, all.sum.upper) = (false, None);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exact(value: i64) -> Option<BoundedValue> {
+        Some(BoundedValue { value, exact: true, upper: Some(value) })
+    }
+
+    #[test]
+    fn what_a_rank_does_not_know_is_no_least_and_leaves_the_sum_open() {
+        let between = Some(BoundedValue { value: 5, exact: false, upper: Some(9) });
+        let ranks = [exact(7), None, between, exact(7)];
+        let all = ranked(ranks.into_iter().enumerate()).unwrap();
+        assert_eq!((all.greatest.1, all.least.1), (0, 2));
+        assert_eq!(all.sum, BoundedValue { value: 19, exact: false, upper: None });
+        let known = ranked([exact(7), between].into_iter().enumerate()).unwrap();
+        assert_eq!(known.sum, BoundedValue { value: 12, exact: false, upper: Some(16) });
+        assert_eq!(ranked([None, None].into_iter().enumerate()), None);
+        assert!(!is_known(&BoundedValue { value: 0, exact: false, upper: None }));
+        assert!(is_known(&BoundedValue { value: 0, exact: true, upper: Some(0) }));
+    }
+}

@@ -1,0 +1,369 @@
+//! Code objects: read once, kept by address, and checked at every use for having been replaced.
+//!
+//! A code object that dies (the cell of a notebook, `exec`) leaves its address to the next one. So in
+//! the system call that copies the frames, after them, what identifies their code objects is copied as
+//! well, and compared: the pointers to name, file and line table, the first line, and `co_version`,
+//! which no two code objects of an interpreter share (3.12+). Before 3.12 name, file and line table themselves
+//! are compared too, for these objects are reused alike. 3.14+ counts the deaths of code objects in the
+//! interpreter: while the count stands still, nothing needs to be compared. The count is copied before and
+//! after the frames, and speaks only for the code objects of frames copied while it stood still: one that
+//! has just died looks as it did alive until its memory is used again, and its death is counted already.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
+use crate::python::code::code_object::{BytecodeLocation, CodeObject};
+use crate::python::code::line_table::CodeLines;
+use crate::python::layouts::layout::PythonLayout;
+use crate::python::objects::ObjectDecodeError;
+use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
+use crate::python::stacks::walk::RawFrame;
+use crate::target::{Addr, Memory, MemoryError};
+
+/// Marks closer than this are read as one stretch; less than a page, so no page without a mark is touched.
+const MAX_GAP_BYTES: u64 = 1024;
+/// Of a line table, no more is compared.
+const MAX_COMPARED_LEN: usize = 1024;
+/// A code object is checked in advance if the sample before used it: one more stretch costs the kernel
+/// about half a microsecond, the additional call for those that come as a surprise about five.
+const FORGOTTEN_AFTER: u64 = 2;
+/// More code objects than any program has alive; beyond, the cache starts anew.
+const MAX_CODES: usize = 1 << 17;
+
+/// A stretch of memory whose content identifies a code object.
+#[derive(Debug)]
+struct Fingerprint {
+    addr: Addr,
+    expected: Vec<u8>,
+    /// Offsets of the parts that never change, from and to.
+    parts: Vec<(usize, usize)>,
+    /// Which of the plan's stretches holds it.
+    stretch: usize,
+}
+
+/// Marks that lie close to each other are one piece of a batch.
+#[derive(Debug, Clone, Copy)]
+struct ReadRange {
+    start: u64,
+    end: u64,
+    slot: ReadSlot,
+}
+
+/// A code object.
+#[derive(Debug)]
+struct CachedCode {
+    function: Function,
+    number: Option<FunctionId>,
+    waits: bool,
+    lines: CodeLines,
+    /// Its frames by instruction offset.
+    frames: FxHashMap<i64, FrameId>,
+    bytecode: BytecodeLocation,
+    marks: Vec<Fingerprint>,
+    /// The batch in which it was last found unchanged.
+    verified: u64,
+    /// The interpreters' count at which a frame was known to keep it alive.
+    generation: Option<u64>,
+    used: u64,
+    watched: bool,
+}
+
+/// What a frame is, once its code is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum CodeLookup {
+    /// The frame, and whether it is a place where a thread waits without allocating.
+    Frame(FrameId, bool),
+    /// Its code object has not been checked in this batch: read again.
+    Unchecked,
+    /// Its code object is not known yet.
+    Unknown,
+}
+
+/// All code objects met.
+#[derive(Debug, Default)]
+pub(in crate::python) struct CodeCache {
+    by_addr: FxHashMap<Addr, CachedCode>,
+    /// Those to be checked in each batch.
+    watched: Vec<Addr>,
+    /// Where the marks of those watched lie; made anew when they change.
+    plan: Vec<ReadRange>,
+    planned: bool,
+    /// Whether the marks were asked for in this batch.
+    asked: bool,
+    /// Known ones that frames of this batch use and that it did not check.
+    doubtful: Vec<Addr>,
+    batch: u64,
+    sample: u64,
+    generation: Option<u64>,
+    /// Whether no code object died while the frames of this batch were copied.
+    still: bool,
+    cut: Option<FrameId>,
+}
+
+impl CodeCache {
+    /// Begins a sample.
+    pub(in crate::python) fn begin_sample(&mut self) {
+        self.sample += 1;
+        if self.by_addr.len() > MAX_CODES {
+            self.by_addr.clear();
+            self.watched.clear();
+        }
+        let (sample, by_addr) = (self.sample, &mut self.by_addr);
+        let before = self.watched.len();
+        self.watched.retain(|addr| {
+            by_addr.get_mut(addr).is_some_and(|code| {
+                code.watched = code.used + FORGOTTEN_AFTER > sample;
+                code.watched
+            })
+        });
+        self.planned &= self.watched.len() == before;
+    }
+
+    /// Asks for what identifies the code objects in use, unless none can have died since last time.
+    pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead) {
+        self.batch += 1;
+        self.asked = !self.watched.iter().all(|addr| {
+            self.by_addr.get(addr).is_none_or(|code| is_counted(code, self.generation))
+        });
+        if !self.asked {
+            return;
+        }
+        if !self.planned {
+            let watched = std::mem::take(&mut self.watched);
+            self.make_plan(&watched);
+            self.watched = watched;
+            self.planned = true;
+        }
+        for stretch in &mut self.plan {
+            stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
+        }
+    }
+
+    /// Lays the stretches that hold the marks of `listed`.
+    fn make_plan(&mut self, listed: &[Addr]) {
+        self.plan.clear();
+        for code in listed.iter().filter_map(|addr| self.by_addr.get(addr)) {
+            self.plan.extend(code.marks.iter().map(|mark| ReadRange {
+                start: mark.addr.0,
+                end: mark.addr.0 + mark.expected.len() as u64,
+                slot: ReadSlot::default(),
+            }));
+        }
+        self.plan.sort_unstable_by_key(|stretch| stretch.start);
+        self.plan.dedup_by(|next, kept| {
+            let near = next.start <= kept.end + MAX_GAP_BYTES;
+            if near {
+                kept.end = kept.end.max(next.end);
+            }
+            near
+        });
+        for addr in listed {
+            let Some(code) = self.by_addr.get_mut(addr) else { continue };
+            for mark in &mut code.marks {
+                let after = self.plan.partition_point(|s| s.start <= mark.addr.0);
+                mark.stretch = after.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Compares what was asked for; forgets the code objects that were replaced. `generations` are the
+    /// interpreters' counts of dead code objects before and after the frames, where they have them.
+    pub(in crate::python) fn compare(
+        &mut self,
+        batch: &ScatterRead,
+        generations: Option<[u64; 2]>,
+    ) {
+        self.generation = generations.map(|[_, after]| after);
+        self.still = generations.is_some_and(|[before, after]| before == after);
+        self.doubtful.clear();
+        if !self.asked {
+            return;
+        }
+        let mut watched = std::mem::take(&mut self.watched);
+        let before = watched.len();
+        self.verify(&mut watched, batch);
+        self.planned &= watched.len() == before;
+        self.watched = watched;
+    }
+
+    /// Whether frames use code objects that the batch did not check.
+    pub(in crate::python) fn has_doubts(&self) -> bool {
+        !self.doubtful.is_empty()
+    }
+
+    /// Checks them, in a system call of its own: what identifies a code object is the same now as when it
+    /// was learned, so it was the same when the frames were copied in between.
+    pub(in crate::python) fn settle(
+        &mut self,
+        memory: &dyn Memory,
+        batch: &mut ScatterRead,
+    ) -> Result<(), MemoryError> {
+        let mut doubtful = std::mem::take(&mut self.doubtful);
+        self.make_plan(&doubtful);
+        self.planned = false;
+        batch.clear();
+        for stretch in &mut self.plan {
+            stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
+        }
+        batch.read(memory)?;
+        self.verify(&mut doubtful, batch);
+        doubtful.clear();
+        self.doubtful = doubtful;
+        Ok(())
+    }
+
+    /// Compares the marks of `listed` with what `batch` brought; forgets those that were replaced.
+    fn verify(&mut self, listed: &mut Vec<Addr>, batch: &ScatterRead) {
+        let (number, plan, by_addr) = (self.batch, &self.plan, &mut self.by_addr);
+        let unreadable = batch.fault();
+        listed.retain(|addr| {
+            let Some(code) = by_addr.get_mut(addr) else { return false };
+            let slot = |mark: &Fingerprint| plan.get(mark.stretch).map(|stretch| stretch.slot);
+            let same = code.marks.iter().all(|mark| mark.holds(plan, batch));
+            if same {
+                code.verified = number;
+            } else if unreadable.is_none() || code.marks.iter().any(|m| slot(m) == unreadable) {
+                by_addr.remove(addr);
+                return false;
+            }
+            true
+        });
+    }
+
+    /// The frame that `raw` is, one of a stack that was whole in this batch.
+    pub(in crate::python) fn frame(
+        &mut self,
+        raw: &RawFrame,
+        table: &mut StackTable,
+    ) -> CodeLookup {
+        let Some(code) = self.by_addr.get_mut(&raw.code) else { return CodeLookup::Unknown };
+        code.used = self.sample;
+        if code.verified != self.batch && !is_counted(code, self.generation) {
+            if !code.watched {
+                code.watched = true;
+                self.planned = false;
+                self.watched.push(raw.code);
+            }
+            if !self.doubtful.contains(&raw.code) {
+                self.doubtful.push(raw.code);
+            }
+            return CodeLookup::Unchecked;
+        }
+        if self.still {
+            code.generation = self.generation;
+        }
+        // A thread made a copy of the bytecode since the code object was read.
+        let Some(offset) = code.bytecode.offset(raw.instruction) else {
+            return CodeLookup::Unknown;
+        };
+        if let Some(&frame) = code.frames.get(&offset) {
+            return CodeLookup::Frame(frame, code.waits);
+        }
+        let function = *code.number.get_or_insert_with(|| table.function(code.function.clone()));
+        let frame = table.frame(Frame { function, line: code.lines.at(offset) });
+        code.frames.insert(offset, frame);
+        CodeLookup::Frame(frame, code.waits)
+    }
+
+    /// Reads the code object at `at` and watches it. It is trusted only once a later batch finds it unchanged.
+    pub(in crate::python) fn learn(
+        &mut self,
+        memory: &dyn Memory,
+        layout: &PythonLayout,
+        code_type: Option<Addr>,
+        at: Addr,
+    ) -> Result<(), ObjectDecodeError> {
+        let fields = &layout.code;
+        let object = CodeObject::read(memory, layout, code_type, at)?;
+        let bytecode = object.with_copies(memory, layout)?;
+        let mut parts = vec![
+            (fields.name.offset, fields.name.end()),
+            (fields.file.offset, fields.file.end()),
+            (fields.line_table.offset, fields.line_table.end()),
+            (fields.first_line.offset, fields.first_line.end()),
+        ];
+        let version = fields.version.and_then(|f| f.get(&object.head)).filter(|&v| v != 0);
+        if let (Some(field), Some(_)) = (fields.version, version) {
+            parts.push((field.offset, field.end()));
+        }
+        let mut marks = vec![Fingerprint::new(at, &object.head, parts)];
+        if version.is_none() {
+            let compared = &object.table[..object.table.len().min(MAX_COMPARED_LEN)];
+            for (at, bytes) in [
+                (object.name.at, &object.name.stored[..]),
+                (object.file.at, &object.file.stored[..]),
+                (object.table_at, compared),
+            ] {
+                if !bytes.is_empty() {
+                    marks.push(Fingerprint::new(at, bytes, vec![(0, bytes.len())]));
+                }
+            }
+        }
+        let code = CachedCode {
+            function: object.function,
+            number: None,
+            waits: object.waits,
+            lines: object.lines,
+            frames: FxHashMap::default(),
+            bytecode,
+            marks,
+            verified: 0,
+            generation: None,
+            used: self.sample,
+            watched: true,
+        };
+        self.planned = false;
+        if self.by_addr.insert(at, code).is_none_or(|old| !old.watched) {
+            self.watched.push(at);
+        }
+        Ok(())
+    }
+
+    /// A thread appeared, which may take over the place of one that ended among the copies of the bytecode.
+    pub(in crate::python) fn forget_copies(&mut self) {
+        self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());
+    }
+
+    /// The frame that stands for those of a stack too deep to be read whole.
+    pub(in crate::python) fn mark_of_a_cut(&mut self, table: &mut StackTable) -> FrameId {
+        *self.cut.get_or_insert_with(|| {
+            let function = table.function(Function {
+                name: "<deeper frames not read>".into(),
+                file: "".into(),
+                first_line: 0,
+                last_line: 0,
+            });
+            table.frame(Frame { function, line: 0 })
+        })
+    }
+}
+
+impl Fingerprint {
+    /// `parts` of `bytes` at `addr`, read no further than needed.
+    fn new(addr: Addr, bytes: &[u8], mut parts: Vec<(usize, usize)>) -> Fingerprint {
+        let from = parts.iter().map(|p| p.0).min().unwrap_or(0);
+        let to = parts.iter().map(|p| p.1).max().unwrap_or(0);
+        for part in &mut parts {
+            *part = (part.0 - from, part.1 - from);
+        }
+        let expected = bytes.get(from..to).unwrap_or_default().to_vec();
+        Fingerprint { addr: addr + from as u64, expected, parts, stretch: 0 }
+    }
+
+    fn holds(&self, plan: &[ReadRange], batch: &ScatterRead) -> bool {
+        let now = plan.get(self.stretch).and_then(|stretch| {
+            let from = self.addr.0.checked_sub(stretch.start)? as usize;
+            batch.get(stretch.slot)?.get(from..from + self.expected.len())
+        });
+        now.is_some_and(|now| {
+            self.parts.iter().all(|&(from, to)| {
+                now.get(from..to).is_some_and(|part| Some(part) == self.expected.get(from..to))
+            })
+        })
+    }
+}
+
+/// Whether the interpreters' count of dead code objects says that this one lives.
+fn is_counted(code: &CachedCode, generation: Option<u64>) -> bool {
+    code.generation.is_some() && code.generation == generation
+}

@@ -1,0 +1,157 @@
+//! A code object, read: what it is called, where its lines are, and by what it can be recognised.
+
+use crate::model::Function;
+use crate::python::code::line_table::CodeLines;
+use crate::python::layouts::layout::{InstructionLayout, PythonLayout};
+use crate::python::objects::{ObjectDecodeError, PyString, bytes, text};
+use crate::python::stacks::activity::is_wait_function;
+use crate::target::{Addr, Field, Memory};
+
+/// More threads than any program has ever had at once.
+const MAX_COPIES: u64 = 1 << 16;
+/// Bytes of an instruction (`_Py_CODEUNIT`).
+const UNIT: u64 = 2;
+
+/// Where the bytecode lies by which frames tell their instruction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::python) enum BytecodeLocation {
+    /// Nowhere: frames tell offsets.
+    Offsets,
+    /// Here.
+    At(u64),
+    /// The first here, and the same in each thread's own copy, as far as they are known: `len` bytes each.
+    Copied { starts: Vec<u64>, len: u64 },
+}
+
+impl BytecodeLocation {
+    /// Offset in bytes of a frame's instruction; `None` when it lies in no copy that is known.
+    pub(in crate::python) fn offset(&self, instruction: u64) -> Option<i64> {
+        match self {
+            BytecodeLocation::Offsets => Some(instruction as i64),
+            BytecodeLocation::At(start) => Some(instruction.wrapping_sub(*start) as i64),
+            BytecodeLocation::Copied { starts, len } => starts
+                .iter()
+                .map(|start| instruction.wrapping_sub(*start))
+                .find(|offset| offset < len)
+                .map(|offset| offset as i64),
+        }
+    }
+
+    /// Forgets the threads' copies: one that a thread leaves behind may be freed and made anew elsewhere.
+    pub(in crate::python) fn forget_copies(&mut self) {
+        if let BytecodeLocation::Copied { starts, .. } = self {
+            starts.truncate(1);
+        }
+    }
+}
+
+/// A code object of the target.
+#[derive(Debug)]
+pub(in crate::python) struct CodeObject {
+    /// Its first bytes, as many as the layout says.
+    pub(in crate::python) head: Vec<u8>,
+    pub(in crate::python) name: PyString,
+    pub(in crate::python) file: PyString,
+    pub(in crate::python) table: Vec<u8>,
+    /// Where the bytes of the line table are.
+    pub(in crate::python) table_at: Addr,
+    pub(in crate::python) function: Function,
+    pub(in crate::python) lines: CodeLines,
+    /// Whether it is a place where threads wait without allocating.
+    pub(in crate::python) waits: bool,
+    /// Its own bytecode, without the copies that threads made of it.
+    pub(in crate::python) bytecode: BytecodeLocation,
+}
+
+impl CodeObject {
+    /// Reads the one at `at`; `Odd` when what lies there is none.
+    pub(in crate::python) fn read(
+        memory: &dyn Memory,
+        layout: &PythonLayout,
+        code_type: Option<Addr>,
+        at: Addr,
+    ) -> Result<CodeObject, ObjectDecodeError> {
+        let fields = &layout.code;
+        let head = memory.vec(at, fields.len)?;
+        let class = layout.object.type_of.get(&head).ok_or(ObjectDecodeError::Malformed)?;
+        if code_type.is_some_and(|expected| expected != class) {
+            return Err(ObjectDecodeError::Malformed);
+        }
+        let of = |field: Field<Addr>| field.get(&head).ok_or(ObjectDecodeError::Malformed);
+        let first_line = fields.first_line.get(&head).ok_or(ObjectDecodeError::Malformed)?;
+        let name = text(memory, &layout.object, of(fields.name)?)?;
+        let file = text(memory, &layout.object, of(fields.file)?)?;
+        let table = bytes(memory, &layout.object, of(fields.line_table)?)?;
+        let lines = CodeLines::decode(fields.line_format, &table, first_line);
+        let function = Function {
+            name: name.text.as_str().into(),
+            file: file.text.as_str().into(),
+            first_line,
+            last_line: lines.last_line(),
+        };
+        let bytecode = match layout.frame.instruction {
+            InstructionLayout::Pointer(_) => {
+                BytecodeLocation::At(at.0 + fields.instructions as u64)
+            }
+            InstructionLayout::Bytes(_) | InstructionLayout::Units(_) => BytecodeLocation::Offsets,
+        };
+        Ok(CodeObject {
+            waits: is_wait_function(&file.text, &name.text),
+            table_at: of(fields.line_table)? + layout.object.bytes_start as u64,
+            head,
+            name,
+            file,
+            table,
+            function,
+            lines,
+            bytecode,
+        })
+    }
+
+    /// Its bytecode and the copies that threads made of it until now (Include/cpython/code.h, `_PyCodeArray`).
+    pub(in crate::python) fn with_copies(
+        &self,
+        memory: &dyn Memory,
+        layout: &PythonLayout,
+    ) -> Result<BytecodeLocation, ObjectDecodeError> {
+        let (BytecodeLocation::At(own), Some(copies)) = (&self.bytecode, layout.code.copies) else {
+            return Ok(self.bytecode.clone());
+        };
+        let units = layout.object.bytes_len.get(&self.head).ok_or(ObjectDecodeError::Malformed)?;
+        let array = copies
+            .get(&self.head)
+            .filter(|at| at.is_plausible())
+            .ok_or(ObjectDecodeError::Malformed)?;
+        let count = memory.u64(array)?;
+        if count > MAX_COPIES {
+            return Err(ObjectDecodeError::Malformed);
+        }
+        let entries = memory.vec(array + 8, count as usize * 8)?;
+        let entries = entries.chunks_exact(8).filter_map(|entry| Field::<u64>::at(0).get(entry));
+        // The first is its own.
+        let mut starts = vec![*own];
+        starts.extend(entries.skip(1).filter(|start| Addr(*start).is_plausible()));
+        Ok(BytecodeLocation::Copied { starts, len: units.saturating_mul(UNIT) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instruction_is_found_in_whichever_copy_it_lies() {
+        let mut bytecode =
+            BytecodeLocation::Copied { starts: vec![0x1000, 0x5000, 0x3000], len: 0x40 };
+        for (instruction, offset) in
+            [(0x1000, Some(0)), (0x503e, Some(0x3e)), (0x3002, Some(2)), (0x1040, None), (0, None)]
+        {
+            assert_eq!(bytecode.offset(instruction), offset, "{instruction:#x}");
+        }
+        bytecode.forget_copies();
+        assert_eq!((bytecode.offset(0x1002), bytecode.offset(0x5002)), (Some(2), None));
+        // Up to 3.12 the instruction before the one executed: before the first there is none.
+        assert_eq!(BytecodeLocation::At(0x1000).offset(0xffe), Some(-2));
+        assert_eq!(BytecodeLocation::Offsets.offset(u64::MAX), Some(-1));
+    }
+}

@@ -1,0 +1,215 @@
+//! `_Py_DebugOffsets`: the offsets that CPython 3.13+ publishes at the start of `_PyRuntime`.
+//!
+//! They come out of the target's memory, so each is bounded before it is used.
+
+use crate::python::layouts::layout::{
+    AttributeLayout, CodeLayout, DebugOffsetsLayout, EntryFrame, GcState, InstructionLayout,
+    LocalNames, PythonLayout, SavedStack,
+};
+use crate::target::{Field, Scalar};
+
+/// How much of `_PyRuntime` to read to have all of them.
+pub(in crate::python) const LEN: usize = 1024;
+/// `cookie`.
+const COOKIE: &[u8; 8] = b"xdebugpy";
+/// `version`, written like `PY_VERSION_HEX`.
+const VERSION: Field<u64> = Field::at(8);
+/// No offset in the runtime or an interpreter is larger (they are some 100 KiB).
+const MAX_STATE_BYTES: u64 = 1 << 20;
+/// No offset in a thread state, frame or object is larger.
+const MAX_OBJECT_BYTES: u64 = 2048;
+
+/// `PY_VERSION_HEX` of an interpreter that publishes its offsets; `None` where it does not.
+pub(in crate::python) fn version(runtime: &[u8]) -> Option<u32> {
+    if !runtime.starts_with(COOKIE) {
+        return None;
+    }
+    VERSION.get(runtime).and_then(|v| u32::try_from(v).ok())
+}
+
+/// Whether the interpreter was built without a GIL.
+pub(in crate::python) fn free_threaded(runtime: &[u8], at: &DebugOffsetsLayout) -> bool {
+    at.free_threaded.get(runtime).is_some_and(|flag| flag != 0)
+}
+
+/// `row` with the offsets that the target publishes. The error names the offset that cannot be right.
+pub(in crate::python) fn overlay(
+    row: &PythonLayout,
+    at: &DebugOffsetsLayout,
+    runtime: &[u8],
+) -> Result<PythonLayout, &'static str> {
+    let bounded = |field: Field<u64>, largest: u64, name: &'static str| match field.get(runtime) {
+        Some(offset) if offset <= largest => Ok(offset as usize),
+        _ => Err(name),
+    };
+    let state = |field, name| bounded(field, MAX_STATE_BYTES, name);
+    let object = |field, name| bounded(field, MAX_OBJECT_BYTES, name);
+
+    let own_gil = state(at.own_gil, "interpreter_state.gil_runtime_state")?;
+    let in_gil = |field, name| {
+        let offset = state(field, name)?.checked_sub(own_gil).ok_or(name)?;
+        if offset <= MAX_OBJECT_BYTES as usize { Ok(offset) } else { Err(name) }
+    };
+    let code_len = object(at.code_len, "code_object.co_code_adaptive")?;
+    let frame_len = object(at.frame_len, "interpreter_frame.localsplus")?;
+    let ascii_start = object(at.ascii_start, "unicode_object.asciiobject_size")?;
+
+    let mut layout = *row;
+    layout.runtime.interpreters_head =
+        Field::at(state(at.interpreters_head, "runtime_state.interpreters_head")?);
+
+    let interpreter = &mut layout.interpreter;
+    interpreter.next = Field::at(state(at.next_interpreter, "interpreter_state.next")?);
+    interpreter.threads_head = Field::at(state(at.threads_head, "interpreter_state.threads_head")?);
+    interpreter.gil = Some(Field::at(state(at.gil, "interpreter_state.ceval_gil")?));
+    interpreter.modules = Field::at(state(at.modules, "interpreter_state.imports_modules")?);
+    interpreter.code_generation = match at.code_generation {
+        Some(field) => Some(Field::at(state(field, "interpreter_state.code_object_generation")?)),
+        None => None,
+    };
+
+    layout.gil.last_holder =
+        Field::at(in_gil(at.own_gil_holder, "interpreter_state.gil_runtime_state_holder")?);
+    layout.gil.locked =
+        Field::at(in_gil(at.own_gil_locked, "interpreter_state.gil_runtime_state_locked")?);
+
+    let thread = &mut layout.thread;
+    thread.next = Field::at(object(at.next_thread, "thread_state.next")?);
+    thread.interpreter = Field::at(object(at.interpreter, "thread_state.interp")?);
+    thread.head = Field::at(object(at.head, "thread_state.current_frame")?);
+    thread.python_id = Field::at(object(at.python_id, "thread_state.thread_id")?);
+    let os_id = Field::at(object(at.os_id, "thread_state.native_thread_id")?);
+    thread.os_id = Some(os_id);
+    thread.identity = os_id;
+
+    let frame = &mut layout.frame;
+    frame.len = frame_len;
+    frame.code = Field::at(object(at.frame_code, "interpreter_frame.executable")?);
+    frame.previous = Field::at(object(at.previous, "interpreter_frame.previous")?);
+    frame.instruction = InstructionLayout::Pointer(Field::at(object(
+        at.instruction,
+        "interpreter_frame.instr_ptr",
+    )?));
+    if let EntryFrame::Shim { from, .. } = row.frame.entry {
+        let owner = Field::at(object(at.owner, "interpreter_frame.owner")?);
+        frame.entry = EntryFrame::Shim { owner, from };
+    }
+
+    layout.code = CodeLayout {
+        len: code_len,
+        name: Field::at(object(at.name, "code_object.qualname")?),
+        file: Field::at(object(at.file, "code_object.filename")?),
+        line_table: Field::at(object(at.line_table, "code_object.linetable")?),
+        first_line: Field::at(object(at.first_line, "code_object.firstlineno")?),
+        instructions: code_len,
+        ..row.code
+    };
+
+    let heap = &mut layout.heap;
+    heap.gc = GcState::OfInterpreter(state(at.gc, "interpreter_state.gc")?);
+    heap.collecting = Field::at(object(at.gc_collecting, "gc.collecting")?);
+    heap.tuple_items = object(at.tuple_items, "tuple_object.ob_item")?;
+    heap.frame_locals = frame_len;
+    let names = object(at.local_names, "code_object.localsplusnames")?;
+    // co_localspluskinds is not published, but always follows.
+    heap.local_names =
+        LocalNames::Together { names: Field::at(names), kinds: Field::at(names + 8) };
+
+    let text = &mut layout.object;
+    // The part of PyCompactUnicodeObject that follows PyASCIIObject is not published, but never changed.
+    text.compact_start = ascii_start + (row.object.compact_start - row.object.ascii_start);
+    text.ascii_start = ascii_start;
+    text.type_of = Field::at(object(at.type_of, "pyobject.ob_type")?);
+    text.bytes_len = Field::at(object(at.bytes_len, "bytes_object.ob_size")?);
+    text.bytes_start = object(at.bytes_start, "bytes_object.ob_sval")?;
+    text.text_len = Field::at(object(at.text_len, "unicode_object.length")?);
+    text.text_state = Field::at(object(at.text_state, "unicode_object.state")?);
+    layout.dict.keys = Field::at(object(at.dict_keys, "dict_object.ma_keys")?);
+    layout.dict.values = Field::at(object(at.dict_values, "dict_object.ma_values")?);
+
+    whole_fields(&layout)?;
+    Ok(layout)
+}
+
+/// Whether the fields of the structures that are copied whole lie inside the copies.
+fn whole_fields(layout: &PythonLayout) -> Result<(), &'static str> {
+    fn inside<T: Scalar>(field: Field<T>, len: usize) -> bool {
+        field.end() <= len
+    }
+    let (frame, code) = (&layout.frame, &layout.code);
+    let instruction = match frame.instruction {
+        InstructionLayout::Bytes(f) | InstructionLayout::Units(f) => inside(f, frame.len),
+        InstructionLayout::Pointer(f) => inside(f, frame.len),
+    };
+    let saved = match frame.saved_stack {
+        SavedStack::Unknown => true,
+        SavedStack::Index(f) => inside(f, frame.len),
+    };
+    let entry = match frame.entry {
+        EntryFrame::Unmarked => true,
+        EntryFrame::Flag(f) => inside(f, frame.len),
+        EntryFrame::Shim { owner, .. } => inside(owner, frame.len),
+    };
+    let frame_fits = inside(frame.code, frame.len) && inside(frame.previous, frame.len);
+    let copy = frame.copy.is_none_or(|f| inside(f, frame.len));
+    if !(frame_fits && instruction && saved && entry && copy) {
+        return Err("interpreter_frame.localsplus");
+    }
+    let code_fits = inside(code.name, code.len)
+        && inside(code.file, code.len)
+        && inside(code.line_table, code.len)
+        && inside(code.first_line, code.len)
+        && code.version.is_none_or(|f| inside(f, code.len))
+        && code.copies.is_none_or(|f| inside(f, code.len));
+    if !code_fits {
+        return Err("code_object.co_code_adaptive");
+    }
+    match layout.instance.attributes {
+        AttributeLayout::Dict => Err("a row without inline attributes"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::python::layouts::layout_tables::{ROWS, row};
+
+    #[test]
+    fn every_row_is_whole_in_itself() {
+        for row in ROWS {
+            if row.debug_offsets.is_some() {
+                whole_fields(row).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_are_refused() {
+        let row = row(13, false).unwrap();
+        assert!(overlay(row, &row.debug_offsets.unwrap(), &[0; LEN]).is_err());
+        assert!(overlay(row, &row.debug_offsets.unwrap(), &[]).is_err());
+        assert_eq!(version(&[0; LEN]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_bounded_offsets_or_an_error(
+            bytes in proptest::collection::vec(any::<u8>(), LEN),
+            small in proptest::collection::vec(0u64..300, LEN / 8),
+        ) {
+            let small: Vec<u8> = small.iter().flat_map(|n| n.to_le_bytes()).collect();
+            for row in ROWS {
+                let Some(at) = row.debug_offsets else { continue };
+                for bytes in [&bytes, &small] {
+                    if let Ok(layout) = overlay(row, &at, bytes) {
+                        prop_assert!(layout.frame.len <= MAX_OBJECT_BYTES as usize);
+                        prop_assert!(layout.frame.code.end() <= layout.frame.len);
+                    }
+                }
+            }
+        }
+    }
+}

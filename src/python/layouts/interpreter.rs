@@ -1,0 +1,257 @@
+//! Finding CPython in a process: its runtime, its version, and the layout of its structures.
+
+use crate::python::error::PythonError;
+use crate::python::layouts::debug_offsets;
+use crate::python::layouts::layout::{LayoutSource, PythonLayout};
+use crate::python::layouts::layout_tables::{ROWS, row};
+use crate::target::{
+    Addr, LoadedObject, Mapping, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
+};
+
+/// More loaded files than any process has.
+const MAX_OBJECTS: usize = 4096;
+/// The most of a writable mapping searched for the version text.
+const MAX_SEARCHED_BYTES: usize = 8 << 20;
+
+/// A CPython found in a process.
+#[derive(Debug, Clone)]
+pub(in crate::python) struct Interpreter {
+    /// `_PyRuntime`.
+    pub(in crate::python) runtime: Addr,
+    /// `PyCode_Type`, where it is exported.
+    pub(in crate::python) code_type: Option<Addr>,
+    /// `3.12.1`, `3.14.4t` without a GIL; `3.9` where the patch release could not be found.
+    pub(in crate::python) version: String,
+    pub(in crate::python) layout: PythonLayout,
+    pub(in crate::python) source: LayoutSource,
+}
+
+/// Finds the CPython of `process`.
+pub(in crate::python) fn find(
+    process: &Process,
+    memory: &dyn Memory,
+) -> Result<Interpreter, PythonError> {
+    let pid = process.pid();
+    let mappings = process.mappings()?;
+    let (object, runtime) = match runtime(process, memory, &mappings)? {
+        Some(found) => found,
+        None => return Err(without_runtime(process, memory, &mappings)),
+    };
+    let code_type = object.exported(memory, "PyCode_Type")?;
+
+    let head = memory
+        .vec(runtime, debug_offsets::LEN)
+        .map_err(|e| PythonError::unreadable(pid, "_PyRuntime", runtime, e))?;
+    let hex = match debug_offsets::version(&head) {
+        Some(hex) => Some(hex),
+        None => match object.exported(memory, "Py_Version")? {
+            Some(at) => Some(
+                memory.u32(at).map_err(|e| PythonError::unreadable(pid, "Py_Version", at, e))?,
+            ),
+            None => None,
+        },
+    };
+    let version = match hex {
+        Some(0) => {
+            return Err(PythonError::NotReady { pid, waiting_for: "its version is not set" });
+        }
+        Some(hex) => PythonVersion::from_hex(hex),
+        None => PythonVersion::from_memory(memory, &mappings, &object)
+            .or_else(|| PythonVersion::from_name(object.mapping().file_name()?))
+            .ok_or_else(|| unknown("without a version".to_owned()))?,
+    };
+    let usual = match (version.major, row(version.minor, false)) {
+        (3, Some(row)) => row,
+        _ => return Err(unknown(version.text)),
+    };
+    let free_threaded = usual.debug_offsets.is_some_and(|at| {
+        debug_offsets::version(&head).is_some() && debug_offsets::free_threaded(&head, &at)
+    });
+    let row = row(version.minor, free_threaded).ok_or_else(|| PythonError::Unsupported {
+        version: version.text.clone(),
+        what: "a free-threaded build",
+    })?;
+    let version = match free_threaded {
+        true => PythonVersion { text: format!("{}t", version.text), ..version },
+        false => version,
+    };
+    let (layout, source) = match row.debug_offsets {
+        Some(at) if debug_offsets::version(&head).is_some() => {
+            let layout = debug_offsets::overlay(row, &at, &head).map_err(|offset| {
+                PythonError::LayoutMismatch {
+                    version: version.text.clone(),
+                    why: format!("_Py_DebugOffsets.{offset} cannot be right"),
+                }
+            })?;
+            (layout, LayoutSource::DebugOffsets)
+        }
+        _ => (*row, LayoutSource::Row),
+    };
+    Ok(Interpreter { runtime, code_type, version: version.text, layout, source })
+}
+
+/// The error for a version without a row.
+pub(in crate::python) fn unknown(found: String) -> PythonError {
+    let name = |row: &&PythonLayout| {
+        format!("3.{}{}", row.minor, if row.free_threaded { "t" } else { "" })
+    };
+    let known: Vec<String> = ROWS.iter().map(name).collect();
+    PythonError::UnknownVersion { found, known: known.join(", ") }
+}
+
+/// The object that defines `_PyRuntime`, and where that is: `libpython`, else the program, else
+/// whichever library a program that embeds Python keeps it in.
+fn runtime(
+    process: &Process,
+    memory: &dyn Memory,
+    mappings: &Mappings,
+) -> Result<Option<(LoadedObject, Addr)>, PythonError> {
+    let program = process.program().ok();
+    let rank = |mapping: &Mapping| match mapping.file_name() {
+        Some(name) if name.starts_with("libpython") => 0,
+        _ if mapping.path == program => 1,
+        _ => 2,
+    };
+    let mut objects: Vec<&Mapping> = mappings
+        .iter()
+        .filter(|m| m.offset == 0 && m.readable && m.path.is_some())
+        .take(MAX_OBJECTS)
+        .collect();
+    objects.sort_by_key(|m| (rank(m), m.start));
+    for mapping in objects {
+        let object = match LoadedObject::read(memory, mapping) {
+            Ok(object) => object,
+            // Mappings may be seen with fewer rights (CAP_PERFMON) than memory.
+            Err(ObjectError::Memory { source: MemoryError::Denied, .. }) => {
+                return Err(PythonError::Denied { pid: process.pid() });
+            }
+            // A mapped file that is no ELF object is no error: there are many (locales, data).
+            Err(_) => continue,
+        };
+        if let Ok(Some(addr)) = object.exported(memory, "_PyRuntime") {
+            return Ok(Some((object, addr)));
+        }
+        // Hidden symbols are looked for only where Python is expected: reading every file's full
+        // symbol table would take seconds.
+        if rank(mapping) < 2
+            && let Ok(addr) = object.symbol(process, memory, "_PyRuntime")
+        {
+            return Ok(Some((object, addr)));
+        }
+    }
+    match process.is_alive() {
+        true => Ok(None),
+        false => Err(ProcessError::Exited { pid: process.pid() }.into()),
+    }
+}
+
+/// Why there is no `_PyRuntime`: an old Python, one still being loaded, or no Python at all.
+fn without_runtime(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> PythonError {
+    let pid = process.pid();
+    let program = process.program().map(|p| p.display().to_string()).unwrap_or_default();
+    let library = mappings
+        .object(|name| name.starts_with("libpython"))
+        .and_then(|m| Some((m, PythonVersion::from_name(m.file_name()?)?)));
+    if let Some((mapping, version)) = library
+        && LoadedObject::read(memory, mapping).is_ok()
+    {
+        return unknown(version.text);
+    }
+    let name = program.rsplit('/').next().unwrap_or_default();
+    if name.starts_with("python") {
+        return PythonError::NotReady { pid, waiting_for: "its library is not loaded" };
+    }
+    PythonError::NotPython { pid, program }
+}
+
+/// A version of CPython.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PythonVersion {
+    major: u8,
+    minor: u8,
+    text: String,
+}
+
+impl PythonVersion {
+    /// From `PY_VERSION_HEX` (Include/patchlevel.h).
+    fn from_hex(hex: u32) -> PythonVersion {
+        let [stage, micro, minor, major] = hex.to_le_bytes();
+        let mut text = format!("{major}.{minor}.{micro}");
+        match stage >> 4 {
+            0xa => text.push_str(&format!("a{}", stage & 15)),
+            0xb => text.push_str(&format!("b{}", stage & 15)),
+            0xc => text.push_str(&format!("rc{}", stage & 15)),
+            _ => {}
+        }
+        PythonVersion { major, minor, text }
+    }
+
+    /// From a file name: `libpython3.9.so.1.0`, `python3.9`.
+    fn from_name(name: &str) -> Option<PythonVersion> {
+        let rest = &name[name.find("python")? + "python".len()..];
+        let (major, rest) = rest.split_once('.')?;
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (major, minor) = (major.parse().ok()?, rest[..digits].parse().ok()?);
+        Some(PythonVersion { major, minor, text: format!("{major}.{minor}") })
+    }
+
+    /// From the text that `Py_GetVersion` builds when the interpreter starts (Python/getversion.c),
+    /// for the versions that do not export `Py_Version`.
+    fn from_memory(
+        memory: &dyn Memory,
+        mappings: &Mappings,
+        object: &LoadedObject,
+    ) -> Option<PythonVersion> {
+        mappings.iter().filter(|m| m.writable && m.readable && object.contains(m.start)).find_map(
+            |m| {
+                let len = ((m.end.0 - m.start.0) as usize).min(MAX_SEARCHED_BYTES);
+                PythonVersion::in_bytes(&memory.vec(m.start, len).ok()?)
+            },
+        )
+    }
+
+    /// The first text like `3.9.18 (main, Aug 24 2023, …`.
+    fn in_bytes(bytes: &[u8]) -> Option<PythonVersion> {
+        bytes.windows(2).enumerate().filter(|(_, pair)| *pair == b"3.").find_map(|(at, _)| {
+            let end = bytes.len().min(at + 24);
+            let text = bytes.get(at..end)?;
+            let text = &text[..text.windows(2).position(|pair| pair == b" (")?];
+            let text = std::str::from_utf8(text).ok()?;
+            let (minor, patch) = text.strip_prefix("3.")?.split_once('.')?;
+            let minor = minor.parse().ok()?;
+            patch.starts_with(|c: char| c.is_ascii_digit()).then(|| PythonVersion {
+                major: 3,
+                minor,
+                text: text.trim_end_matches('+').to_owned(),
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_numbers_names_and_memory() {
+        assert_eq!(PythonVersion::from_hex(0x030c_01f0).text, "3.12.1");
+        assert_eq!(PythonVersion::from_hex(0x030e_00b2).text, "3.14.0b2");
+        let from_name = |name| PythonVersion::from_name(name).map(|v| v.text);
+        assert_eq!(from_name("libpython3.10.so.1.0").as_deref(), Some("3.10"));
+        assert_eq!(from_name("python3.9").as_deref(), Some("3.9"));
+        assert_eq!(from_name("python3"), None);
+        let found =
+            PythonVersion::in_bytes(b"\0\x003.1 (x) 3.9.18 (main, Aug 24 2023, 13:18:16) \0");
+        assert_eq!(found.unwrap().text, "3.9.18");
+        assert_eq!(PythonVersion::in_bytes(b"3.9.18"), None);
+    }
+
+    #[test]
+    fn a_program_without_python_is_named() {
+        let own = Process::open(std::process::id()).unwrap();
+        match find(&own, &own.memory()) {
+            Err(PythonError::NotPython { program, .. }) => assert!(program.contains("memspy")),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Where a CPython keeps what the reader needs: offsets and encodings, as data.
+//!
+//! The walkers know no version. Everything in which versions differ is a value here; the values come
+//! from [`rows`](crate::python::layouts::layout_tables), and from the target's own `_Py_DebugOffsets` where it has one.
+
+use std::fmt;
+
+use crate::model::PyObjectHeader;
+use crate::target::{Addr, Field, Scalar};
+
+/// Where the offsets of the interpreter's structures came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutSource {
+    /// The offsets that the target itself publishes (`_Py_DebugOffsets`, CPython 3.13+), completed by
+    /// the row of its minor version.
+    DebugOffsets,
+    /// The row of its minor version, printed from CPython's headers.
+    Row,
+    /// None: the py-spy crate reads the stacks.
+    PySpy,
+}
+
+impl fmt::Display for LayoutSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LayoutSource::DebugOffsets => "by the offsets it publishes (_Py_DebugOffsets)",
+            LayoutSource::Row => "by the offsets of its headers",
+            LayoutSource::PySpy => "by the py-spy crate (slower, and torn stacks go unnoticed)",
+        })
+    }
+}
+
+/// Where one minor version of CPython keeps what the reader needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct PythonLayout {
+    pub(in crate::python) minor: u8,
+    /// Built without a GIL (`--disable-gil`, `python3.14t`).
+    pub(in crate::python) free_threaded: bool,
+    pub(in crate::python) runtime: RuntimeLayout,
+    pub(in crate::python) interpreter: InterpreterLayout,
+    pub(in crate::python) gil: GilLayout,
+    pub(in crate::python) thread: ThreadLayout,
+    pub(in crate::python) frame: FrameLayout,
+    pub(in crate::python) code: CodeLayout,
+    pub(in crate::python) object: ObjectLayout,
+    pub(in crate::python) dict: DictLayout,
+    pub(in crate::python) instance: InstanceLayout,
+    pub(in crate::python) heap: HeapLayout,
+    pub(in crate::python) error: ErrorLayout,
+    /// Where the target itself says all this.
+    pub(in crate::python) debug_offsets: Option<DebugOffsetsLayout>,
+}
+
+/// `_PyRuntimeState`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct RuntimeLayout {
+    pub(in crate::python) interpreters_head: Field<Addr>,
+    /// Where the one GIL lies in it; `None` where each interpreter points to its GIL.
+    pub(in crate::python) gil: Option<usize>,
+}
+
+/// `PyInterpreterState`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct InterpreterLayout {
+    pub(in crate::python) next: Field<Addr>,
+    pub(in crate::python) threads_head: Field<Addr>,
+    /// Pointer to the GIL state.
+    pub(in crate::python) gil: Option<Field<Addr>>,
+    /// `sys.modules`.
+    pub(in crate::python) modules: Field<Addr>,
+    /// A count that moves whenever a code object dies.
+    pub(in crate::python) code_generation: Option<Field<u64>>,
+}
+
+/// `struct _gil_runtime_state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct GilLayout {
+    pub(in crate::python) last_holder: Field<Addr>,
+    pub(in crate::python) locked: Field<i32>,
+}
+
+/// `PyThreadState`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct ThreadLayout {
+    pub(in crate::python) next: Field<Addr>,
+    pub(in crate::python) interpreter: Field<Addr>,
+    /// The innermost frame, or what leads to it.
+    pub(in crate::python) head: Field<Addr>,
+    /// Where `head` leads to a `_PyCFrame` (3.11, 3.12): the innermost frame in that.
+    pub(in crate::python) head_through: Option<Field<Addr>>,
+    /// `thread_id`: `pthread_self()`.
+    pub(in crate::python) python_id: Field<u64>,
+    /// `native_thread_id`.
+    pub(in crate::python) os_id: Option<Field<u64>>,
+    /// A number that differs between two threads that use the same memory one after the other.
+    pub(in crate::python) identity: Field<u64>,
+}
+
+/// How a frame says which instruction it executes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum InstructionLayout {
+    /// Offset in the bytecode, in bytes.
+    Bytes(Field<i32>),
+    /// Offset in the bytecode, in two-byte units.
+    Units(Field<i32>),
+    /// Address in the code object.
+    Pointer(Field<u64>),
+}
+
+/// How a frame says that it saved its stack pointer, which it does before it calls a Python function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum SavedStack {
+    /// It does not (3.14+ saves it without clearing it afterwards, but in debug builds).
+    Unknown,
+    /// `stacktop`: -1 exactly while the frame's own bytecode, or C code called by it, runs.
+    Index(Field<i32>),
+}
+
+/// How the frame is marked that C code called, and below which a stack continues in its C caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum EntryFrame {
+    /// Not at all.
+    Unmarked,
+    /// `is_entry` is set in it.
+    Flag(Field<u8>),
+    /// Its caller is a shim on the C stack: a frame whose owner is `from` or more, with no code.
+    Shim { owner: Field<u8>, from: u8 },
+}
+
+/// `PyFrameObject` up to 3.10, `_PyInterpreterFrame` since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct FrameLayout {
+    /// Bytes to copy.
+    pub(in crate::python) len: usize,
+    /// The code object; since 3.14 with a tag in its low bits.
+    pub(in crate::python) code: Field<Addr>,
+    pub(in crate::python) previous: Field<Addr>,
+    pub(in crate::python) instruction: InstructionLayout,
+    /// A byte, and its value while the frame is on a stack.
+    pub(in crate::python) executing: Option<(Field<u8>, u8)>,
+    pub(in crate::python) saved_stack: SavedStack,
+    pub(in crate::python) entry: EntryFrame,
+    /// `tlbc_index`: which thread's copy of the bytecode it executes (3.14+ without a GIL).
+    pub(in crate::python) copy: Option<Field<u32>>,
+}
+
+/// How a code object maps instructions to lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum LineFormat {
+    /// `co_lnotab` (Objects/lnotab_notes.txt, 3.9).
+    Increments,
+    /// `co_linetable` (Objects/lnotab_notes.txt, 3.10).
+    Ranges,
+    /// `co_linetable` (Objects/locations.md, 3.11+).
+    Locations,
+}
+
+/// `PyCodeObject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct CodeLayout {
+    /// Bytes to copy.
+    pub(in crate::python) len: usize,
+    /// `co_qualname` where there is one, else `co_name`.
+    pub(in crate::python) name: Field<Addr>,
+    pub(in crate::python) file: Field<Addr>,
+    pub(in crate::python) line_table: Field<Addr>,
+    pub(in crate::python) first_line: Field<u32>,
+    pub(in crate::python) line_format: LineFormat,
+    /// Where the bytecode begins, for [`InstructionLayout::Pointer`].
+    pub(in crate::python) instructions: usize,
+    /// `co_version`: never the same in two code objects of one interpreter, unless 0.
+    pub(in crate::python) version: Option<Field<u32>>,
+    /// `co_tlbc`: the copies that threads made of the bytecode (a `_PyCodeArray`: how many, then a pointer to each).
+    pub(in crate::python) copies: Option<Field<Addr>>,
+}
+
+/// How an object's references are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum RefcountLayout {
+    /// In one number, which is negative for immortal objects since 3.12 (Include/refcount.h).
+    One(Field<i32>),
+    /// Without a GIL: by the thread that owns it, and by all others in the upper bits of a second number; bits in `flags`
+    /// say what the collector knows of it.
+    Split { local: Field<u32>, shared: Field<i64>, flags: Field<u8> },
+}
+
+/// `PyObject`, `PyBytesObject`, `PyASCIIObject`, `PyCompactUnicodeObject`, `PyLongObject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct ObjectLayout {
+    /// Bytes of `PyObject`, with which every object begins.
+    pub(in crate::python) head_len: usize,
+    pub(in crate::python) references: RefcountLayout,
+    pub(in crate::python) type_of: Field<Addr>,
+    pub(in crate::python) bytes_len: Field<u64>,
+    pub(in crate::python) bytes_start: usize,
+    pub(in crate::python) text_len: Field<u64>,
+    pub(in crate::python) text_state: Field<u32>,
+    pub(in crate::python) text_kind_bit: u8,
+    pub(in crate::python) text_compact_bit: u8,
+    pub(in crate::python) text_ascii_bit: u8,
+    pub(in crate::python) ascii_start: usize,
+    pub(in crate::python) compact_start: usize,
+    pub(in crate::python) int_len: Field<u64>,
+    pub(in crate::python) int_len_bit: u8,
+    pub(in crate::python) int_digits: usize,
+}
+
+impl ObjectLayout {
+    /// With what every object begins.
+    pub(in crate::python) const fn head(&self) -> PyObjectHeader {
+        PyObjectHeader { len: self.head_len, class: self.type_of.offset }
+    }
+
+    /// Where a field of an object lies, given where it lies in a build with a GIL: for what is the same in all versions but
+    /// for the length of the object's head.
+    pub(in crate::python) const fn shift<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
+        Field::at(self.head().shift(usual.offset))
+    }
+}
+
+/// How a dictionary's keys tell where their entries begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum DictSize {
+    /// `dk_size`: the number of index slots, 1, 2, 4 or 8 bytes each by that number.
+    Slots(Field<u64>),
+    /// `dk_log2_index_bytes`.
+    IndexBytes(Field<u8>),
+}
+
+/// `PyDictObject`, `PyDictKeysObject`, `PyDictValues`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct DictLayout {
+    pub(in crate::python) keys: Field<Addr>,
+    pub(in crate::python) values: Field<Addr>,
+    /// `dk_kind`: 0 means entries with a hash; without it all entries have one.
+    pub(in crate::python) kind: Option<Field<u8>>,
+    pub(in crate::python) size: DictSize,
+    pub(in crate::python) entry_count: Field<u64>,
+    pub(in crate::python) indices: usize,
+    pub(in crate::python) values_start: usize,
+}
+
+/// Where an instance keeps its attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum AttributeLayout {
+    /// In the dictionary at `tp_dictoffset`.
+    Dict,
+    /// 3.11: in a dictionary before the object, or in an array of values, both at negative offsets.
+    Split { dict: i64, values: i64 },
+    /// 3.12: one word before the object, an array of values (plus 1) or a dictionary.
+    Tagged { word: i64 },
+    /// 3.13+: in a dictionary before the object, or in the object itself.
+    Inline { dict: i64 },
+}
+
+/// `PyTypeObject`, `PyHeapTypeObject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct InstanceLayout {
+    pub(in crate::python) type_flags: Field<u64>,
+    pub(in crate::python) dict_offset: Field<i64>,
+    pub(in crate::python) basic_size: Field<u64>,
+    pub(in crate::python) cached_keys: Field<Addr>,
+    pub(in crate::python) attributes: AttributeLayout,
+}
+
+/// Where `struct _gc_runtime_state` begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum GcState {
+    /// In `_PyRuntimeState`: one for all interpreters.
+    OfRuntime(usize),
+    /// In each `PyInterpreterState`.
+    OfInterpreter(usize),
+}
+
+/// Where a generator keeps its frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum GeneratorFrame {
+    /// A pointer to its `PyFrameObject`.
+    Pointer(Field<Addr>),
+    /// The `_PyInterpreterFrame` is part of it.
+    Inside(usize),
+}
+
+/// How a code object names the local variables of its frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum LocalNames {
+    /// `co_localsplusnames`, and a byte of `CO_FAST_*` for each in `co_localspluskinds`.
+    Together { names: Field<Addr>, kinds: Field<Addr> },
+    /// `co_varnames`, `co_cellvars`, `co_freevars`, in this order in a frame.
+    Apart { variables: Field<Addr>, cells: Field<Addr>, free: Field<Addr> },
+}
+
+/// What holds references: the collector's lists, containers, functions, frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct HeapLayout {
+    pub(in crate::python) gc: GcState,
+    /// `collecting` in the collector's state.
+    pub(in crate::python) collecting: Field<i32>,
+    pub(in crate::python) tuple_items: usize,
+    pub(in crate::python) function_code: Field<Addr>,
+    pub(in crate::python) function_globals: Field<Addr>,
+    pub(in crate::python) function_defaults: Field<Addr>,
+    pub(in crate::python) function_kwdefaults: Field<Addr>,
+    pub(in crate::python) function_closure: Field<Addr>,
+    pub(in crate::python) function_dict: Field<Addr>,
+    pub(in crate::python) generator: GeneratorFrame,
+    /// Where `PyFrameObject` leads to its `_PyInterpreterFrame`, where these are two.
+    pub(in crate::python) frame_of_object: Option<Field<Addr>>,
+    /// `localsplus` in a frame.
+    pub(in crate::python) frame_locals: usize,
+    pub(in crate::python) frame_globals: Field<Addr>,
+    pub(in crate::python) local_names: LocalNames,
+}
+
+/// Exceptions: what a thread is raising and handling (`PyThreadState`, `_PyErr_StackItem`), `PyBaseExceptionObject`,
+/// `PyTracebackObject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct ErrorLayout {
+    /// In the thread: what is being raised.
+    pub(in crate::python) current: Field<Addr>,
+    /// In the thread: its traceback, where the exception does not have it yet.
+    pub(in crate::python) current_traceback: Option<Field<Addr>>,
+    /// In the thread: the innermost `_PyErr_StackItem`.
+    pub(in crate::python) handled: Field<Addr>,
+    pub(in crate::python) handled_value: Field<Addr>,
+    pub(in crate::python) handled_before: Field<Addr>,
+    pub(in crate::python) args: Field<Addr>,
+    pub(in crate::python) traceback: Field<Addr>,
+    pub(in crate::python) context: Field<Addr>,
+    pub(in crate::python) cause: Field<Addr>,
+    pub(in crate::python) next: Field<Addr>,
+    pub(in crate::python) frame: Field<Addr>,
+    /// Offset in the bytecode, in bytes in every version.
+    pub(in crate::python) instruction: Field<i32>,
+    /// Less than 0 until somebody asks for it (3.12+).
+    pub(in crate::python) line: Field<i32>,
+}
+
+/// `_Py_DebugOffsets` (Include/internal/pycore_debug_offsets.h): where in it each offset is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct DebugOffsetsLayout {
+    pub(in crate::python) free_threaded: Field<u64>,
+    pub(in crate::python) interpreters_head: Field<u64>,
+    pub(in crate::python) next_interpreter: Field<u64>,
+    pub(in crate::python) threads_head: Field<u64>,
+    pub(in crate::python) modules: Field<u64>,
+    pub(in crate::python) gil: Field<u64>,
+    pub(in crate::python) own_gil: Field<u64>,
+    pub(in crate::python) own_gil_locked: Field<u64>,
+    pub(in crate::python) own_gil_holder: Field<u64>,
+    pub(in crate::python) code_generation: Option<Field<u64>>,
+    pub(in crate::python) next_thread: Field<u64>,
+    pub(in crate::python) interpreter: Field<u64>,
+    pub(in crate::python) head: Field<u64>,
+    pub(in crate::python) python_id: Field<u64>,
+    pub(in crate::python) os_id: Field<u64>,
+    pub(in crate::python) frame_len: Field<u64>,
+    pub(in crate::python) frame_code: Field<u64>,
+    pub(in crate::python) previous: Field<u64>,
+    pub(in crate::python) instruction: Field<u64>,
+    pub(in crate::python) owner: Field<u64>,
+    pub(in crate::python) gc: Field<u64>,
+    pub(in crate::python) gc_collecting: Field<u64>,
+    pub(in crate::python) local_names: Field<u64>,
+    pub(in crate::python) tuple_items: Field<u64>,
+    pub(in crate::python) code_len: Field<u64>,
+    pub(in crate::python) name: Field<u64>,
+    pub(in crate::python) file: Field<u64>,
+    pub(in crate::python) line_table: Field<u64>,
+    pub(in crate::python) first_line: Field<u64>,
+    pub(in crate::python) type_of: Field<u64>,
+    pub(in crate::python) bytes_len: Field<u64>,
+    pub(in crate::python) bytes_start: Field<u64>,
+    pub(in crate::python) text_len: Field<u64>,
+    pub(in crate::python) text_state: Field<u64>,
+    pub(in crate::python) ascii_start: Field<u64>,
+    pub(in crate::python) dict_keys: Field<u64>,
+    pub(in crate::python) dict_values: Field<u64>,
+}

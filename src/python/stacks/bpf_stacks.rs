@@ -1,0 +1,263 @@
+//! Stacks that a probe in the kernel walked: how it finds the frames, and what they are called.
+//!
+//! The kernel's program copies a code object when it meets it first, so that it is named as it was at that
+//! moment, whatever becomes of it; and it tells of every one of these that dies. So an address stands
+//! for one code object from its copy on until it is copied again.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{
+    BpfFrame, Frame, FrameId, Function, FunctionId, StackId, StackTable, UnwindInfo,
+};
+use crate::python::code::code_object::{BytecodeLocation, CodeObject};
+use crate::python::code::line_table::CodeLines;
+use crate::python::error::PythonError;
+use crate::python::layouts::interpreter::Interpreter;
+use crate::python::layouts::layout::{EntryFrame, InstructionLayout, PythonLayout};
+use crate::python::objects::ObjectDecodeError;
+use crate::python::stacks::thread_list::ThreadEntry;
+use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, MemoryImage};
+
+/// Where in glibc's `struct pthread` the slots of thread-specific values lie at most: after the header
+/// of the thread control block, before the stack's description (nptl/descr.h).
+const SLOTS: std::ops::Range<usize> = 0x100..0x910;
+/// `tp_dealloc` in `PyTypeObject` (Include/cpython/object.h, 3.8 to 3.15).
+const TYPE_DEALLOC: Field<Addr> = Field::at(48);
+
+/// How a kernel program walks the stacks of `interpreter`, whose main interpreter state is at `state`
+/// with the threads `threads`, the newest first.
+pub(in crate::python) fn unwind_info(
+    memory: &dyn Memory,
+    interpreter: &Interpreter,
+    state: Addr,
+    threads: &[ThreadEntry],
+    pid: u32,
+) -> Result<UnwindInfo, PythonError> {
+    let layout = &interpreter.layout;
+    let main =
+        threads.last().ok_or(PythonError::NotReady { pid, waiting_for: "it has no threads" })?;
+    let offset = |offset: usize| offset as u32;
+    let (frame_instruction, instruction_is_offset) = match layout.frame.instruction {
+        InstructionLayout::Bytes(field) | InstructionLayout::Units(field) => {
+            (offset(field.offset), true)
+        }
+        InstructionLayout::Pointer(field) => (offset(field.offset), false),
+    };
+    let frame_owner = match layout.frame.entry {
+        EntryFrame::Shim { owner, .. } => Some(offset(owner.offset)),
+        EntryFrame::Unmarked | EntryFrame::Flag(_) => None,
+    };
+    // A type that cannot be read only means that deaths go unnoticed, as on a build that hides it.
+    let code_dealloc = interpreter
+        .code_type
+        .and_then(|class| memory.pointer(layout.object.shift(TYPE_DEALLOC).in_target(class)).ok())
+        .filter(|function| function.is_plausible());
+    Ok(UnwindInfo {
+        threads_head: state.0 + layout.interpreter.threads_head.offset as u64,
+        main_thread: main.at.0,
+        own_thread_slot: own_thread_slot(memory, threads),
+        thread_next: offset(layout.thread.next.offset),
+        thread_id: offset(layout.thread.python_id.offset),
+        thread_head: offset(layout.thread.head.offset),
+        head_through: layout.thread.head_through.map(|field| offset(field.offset)),
+        frame_code: offset(layout.frame.code.offset),
+        frame_previous: offset(layout.frame.previous.offset),
+        frame_instruction,
+        instruction_is_offset,
+        frame_owner,
+        frame_copy: layout.frame.copy.map(|field| offset(field.offset)),
+        code_copies: layout.code.copies.map(|field| offset(field.offset)),
+        code_bytecode: offset(layout.code.instructions),
+        contiguous: !instruction_is_offset,
+        object_class: offset(layout.object.type_of.offset),
+        code_len: offset(layout.code.len),
+        code_name: offset(layout.code.name.offset),
+        code_file: offset(layout.code.file.offset),
+        code_line_table: offset(layout.code.line_table.offset),
+        code_dealloc: code_dealloc.map(|function| function.0),
+    })
+}
+
+/// Offset from `pthread_self()` to the slot of `autoTSSkey`, found by its content: the first slot at which
+/// most threads hold their own thread state. Other libraries (pybind11) keep the same pointer in slots
+/// of their own, with higher numbers, of some of the threads.
+fn own_thread_slot(memory: &dyn Memory, threads: &[ThreadEntry]) -> Option<u32> {
+    let mut votes: FxHashMap<usize, usize> = FxHashMap::default();
+    for thread in threads {
+        let Ok(block) = memory.vec(Addr(thread.python_id), SLOTS.end) else { continue };
+        for at in SLOTS.step_by(8) {
+            if Field::<Addr>::at(at).get(&block) == Some(thread.at) {
+                *votes.entry(at).or_default() += 1;
+            }
+        }
+    }
+    let best = votes.into_iter().max_by_key(|&(at, votes)| (votes, std::cmp::Reverse(at)));
+    best.map(|(at, _)| at as u32)
+}
+
+/// Names frames that a probe found.
+pub struct StackSymbolizer {
+    memory: Box<dyn Memory>,
+    layout: PythonLayout,
+    code_type: Option<Addr>,
+    shims_from: u8,
+    by_address: FxHashMap<u64, CopiedCode>,
+    frames: Vec<FrameId>,
+    /// Grows with each look for code objects that are not used any more.
+    age: u32,
+}
+
+/// A code object as it was copied.
+struct CopiedCode {
+    function: Function,
+    number: Option<FunctionId>,
+    lines: CodeLines,
+    bytecode: BytecodeLocation,
+    frames: FxHashMap<i64, FrameId>,
+    /// The age at which a stack was named with it last.
+    used: u32,
+}
+
+impl StackSymbolizer {
+    pub(in crate::python) fn new(
+        memory: Box<dyn Memory>,
+        interpreter: &Interpreter,
+    ) -> StackSymbolizer {
+        StackSymbolizer {
+            memory,
+            layout: interpreter.layout,
+            code_type: interpreter.code_type,
+            shims_from: match interpreter.layout.frame.entry {
+                EntryFrame::Shim { from, .. } => from,
+                EntryFrame::Unmarked | EntryFrame::Flag(_) => u8::MAX,
+            },
+            by_address: FxHashMap::default(),
+            frames: Vec::new(),
+            age: 0,
+        }
+    }
+
+    /// Takes the copy of the code object at `code`: stretches of memory by address.
+    pub fn add_code(&mut self, code: u64, spans: &[(u64, &[u8])]) {
+        let mut copy = MemoryImage::default();
+        for (at, bytes) in spans {
+            copy.insert(Addr(*at), bytes);
+        }
+        let both = CopyFirst { copy, live: &*self.memory };
+        match self.read(&both, Addr(code)) {
+            Ok(known) => self.by_address.insert(code, known),
+            // What was there before is not there any more; frames that use it stay unknown.
+            Err(_) => self.by_address.remove(&code),
+        };
+    }
+
+    fn read(&self, memory: &CopyFirst<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
+        let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
+        // What was longer than its copy was read from the live process: that counts only while the code
+        // object is still the one copied.
+        let reached_beyond = !memory.has(object.name.at, object.name.stored.len())
+            || !memory.has(object.file.at, object.file.stored.len())
+            || !memory.has(object.table_at, object.table.len());
+        if reached_beyond {
+            let now = memory.live.vec(at, self.layout.code.len)?;
+            let fields = &self.layout.code;
+            let same = [fields.name, fields.file, fields.line_table]
+                .iter()
+                .all(|field| field.get(&now) == field.get(&object.head))
+                && fields.first_line.get(&now) == fields.first_line.get(&object.head);
+            if !same {
+                return Err(ObjectDecodeError::Malformed);
+            }
+        }
+        Ok(CopiedCode {
+            function: object.function,
+            number: None,
+            lines: object.lines,
+            bytecode: object.bytecode,
+            frames: FxHashMap::default(),
+            used: self.age,
+        })
+    }
+
+    /// The code objects that no stack was named with since the last call that gave some, if more than `most` are known.
+    pub fn idle_codes(&mut self, most: usize) -> Vec<u64> {
+        if self.by_address.len() <= most {
+            return Vec::new();
+        }
+        let idle = self.by_address.iter().filter(|(_, known)| known.used < self.age);
+        let idle = idle.map(|(code, _)| *code).collect();
+        self.age += 1;
+        idle
+    }
+
+    /// Forgets the code objects at these addresses; they have to be seen again before they are met.
+    pub fn forget_codes(&mut self, codes: &[u64]) {
+        for code in codes {
+            self.by_address.remove(code);
+        }
+    }
+
+    /// Forgets the numbers it was given: the next stack has another table.
+    pub fn forget_numbers(&mut self) {
+        for known in self.by_address.values_mut() {
+            known.number = None;
+            known.frames.clear();
+        }
+    }
+
+    /// The stack with these frames, innermost first; `None` when one of them has a code object of which
+    /// no good copy came.
+    pub fn stack(&mut self, probed: &[BpfFrame], table: &mut StackTable) -> Option<StackId> {
+        self.frames.clear();
+        for frame in probed.iter().filter(|f| f.code != 0 && f.owner < self.shims_from) {
+            let known = self.by_address.get_mut(&frame.code)?;
+            known.used = self.age;
+            let instruction = match self.layout.frame.instruction {
+                InstructionLayout::Pointer(_) => frame.instruction,
+                InstructionLayout::Bytes(_) => i64::from(frame.instruction as i32) as u64,
+                InstructionLayout::Units(_) => (i64::from(frame.instruction as i32) * 2) as u64,
+            };
+            let offset = known.bytecode.offset(instruction)?;
+            let number =
+                *known.number.get_or_insert_with(|| table.function(known.function.clone()));
+            let lines = &known.lines;
+            let id = *known
+                .frames
+                .entry(offset)
+                .or_insert_with(|| table.frame(Frame { function: number, line: lines.at(offset) }));
+            self.frames.push(id);
+        }
+        let mut stack = None;
+        for &frame in self.frames.iter().rev() {
+            stack = Some(table.stack(stack, frame));
+        }
+        stack
+    }
+}
+
+/// A copy, and the live process for what it does not hold.
+struct CopyFirst<'a> {
+    copy: MemoryImage,
+    live: &'a dyn Memory,
+}
+
+impl CopyFirst<'_> {
+    fn has(&self, at: Addr, len: usize) -> bool {
+        self.copy.read(at, &mut vec![0; len]).is_ok()
+    }
+}
+
+impl Memory for CopyFirst<'_> {
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
+        let mut from = 0;
+        for (index, span) in spans.iter().enumerate() {
+            let part = out.get_mut(from..from + span.len);
+            let part = part.ok_or(MemoryError::Fault { span: *span, index })?;
+            if self.copy.read(span.addr, part).is_err() {
+                self.live.read(span.addr, part)?;
+            }
+            from += span.len;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,373 @@
+//! The own reader: samples of all threads, some three system calls each while nothing new appears.
+
+use std::time::{Duration, Instant};
+
+use crate::model::{StackTable, ThreadId, ThreadSample, UnwindInfo};
+use crate::python::code::code_cache::CodeCache;
+use crate::python::error::PythonError;
+use crate::python::layouts::interpreter::Interpreter;
+use crate::python::objects::ObjectDecodeError;
+use crate::python::stacks::activity::{ThreadEvidence, classify};
+use crate::python::stacks::bpf_stacks;
+use crate::python::stacks::scatter_read::ScatterRead;
+use crate::python::stacks::thread::{ReadBuffers, ReadOutcome, SampleContext, SampledThread};
+use crate::python::stacks::thread_list::{InterpreterList, ListError, ThreadEntry};
+use crate::python::stacks::thread_names::ThreadNames;
+use crate::target::{Addr, Memory, MemoryError, Process};
+
+/// A thread that is torn so often in one sample is left out of it.
+const MAX_TORN_READS: u32 = 24;
+/// Nothing new is looked for after so many reads in one sample.
+const MAX_READS: u32 = 96;
+/// The kernel's states of threads are looked up no more often than this.
+const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
+/// Samples in which at least one stack has to be whole before the layout is believed.
+const VERIFIED_BY: u32 = 8;
+
+/// What one sample took and missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SampleStats {
+    /// Thread stacks read.
+    pub stacks: u32,
+    /// Threads left out because they changed during every attempt.
+    pub torn: u32,
+    /// Stacks deeper than 4,096 frames; their outer frames are replaced by one that says so.
+    pub cut: u32,
+    /// Batched reads of the target's memory, each one system call up to 1,024 pieces.
+    pub reads: u32,
+}
+
+/// The reader for the versions whose layout is known.
+pub(in crate::python) struct StackSampler {
+    pid: u32,
+    /// `None` over a captured image.
+    process: Option<Process>,
+    memory: Box<dyn Memory>,
+    interpreter: Interpreter,
+    heads: InterpreterList,
+    threads: Vec<SampledThread>,
+    codes: CodeCache,
+    batch: ScatterRead,
+    /// For code objects that the batch could not check.
+    marks: ScatterRead,
+    scratch: ReadBuffers,
+    names: ThreadNames,
+    holders: Vec<Addr>,
+    listed: bool,
+    os_states_at: Option<Instant>,
+}
+
+impl StackSampler {
+    pub(in crate::python) fn new(
+        pid: u32,
+        process: Option<Process>,
+        memory: Box<dyn Memory>,
+        interpreter: Interpreter,
+    ) -> StackSampler {
+        StackSampler {
+            pid,
+            names: ThreadNames::new(process.as_ref()),
+            process,
+            memory,
+            heads: InterpreterList::new(interpreter.runtime),
+            interpreter,
+            threads: Vec::new(),
+            codes: CodeCache::default(),
+            batch: ScatterRead::default(),
+            marks: ScatterRead::default(),
+            scratch: ReadBuffers::default(),
+            holders: Vec::new(),
+            listed: false,
+            os_states_at: None,
+        }
+    }
+
+    pub(in crate::python) fn interpreter(&self) -> &Interpreter {
+        &self.interpreter
+    }
+
+    /// The process; `None` over a captured image.
+    pub(in crate::python) fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
+    /// The threads as last listed.
+    pub(in crate::python) fn threads(&self) -> impl Iterator<Item = ThreadId> {
+        self.threads.iter().map(|thread| thread.id)
+    }
+
+    /// Whether the structures of the target look as the layout says: reads until one stack is whole.
+    pub(in crate::python) fn verify(&mut self) -> Result<(), PythonError> {
+        let (mut table, mut out) = (StackTable::new(), Vec::new());
+        let mut torn = 0;
+        for _ in 0..VERIFIED_BY {
+            let stats = self.sample(&mut table, &mut out)?;
+            torn += stats.torn;
+            if stats.stacks > 0 {
+                // What was learned has numbers of a table that ends here.
+                self.forget_numbers();
+                return Ok(());
+            }
+        }
+        if torn == 0 {
+            let waiting_for = "no thread executes Python";
+            return Err(PythonError::NotReady { pid: self.pid, waiting_for });
+        }
+        Err(PythonError::LayoutMismatch {
+            version: self.interpreter.version.clone(),
+            why: "no thread has a stack that makes sense".to_owned(),
+        })
+    }
+
+    /// Forgets all that has a number.
+    pub(in crate::python) fn forget_numbers(&mut self) {
+        self.codes = CodeCache::default();
+        self.threads.clear();
+        self.listed = false;
+        // The threads listed next have not been looked up yet.
+        self.os_states_at = None;
+    }
+
+    /// Reads all threads once.
+    pub(in crate::python) fn sample(
+        &mut self,
+        table: &mut StackTable,
+        out: &mut Vec<ThreadSample>,
+    ) -> Result<SampleStats, PythonError> {
+        out.clear();
+        let mut stats = SampleStats::default();
+        self.codes.begin_sample();
+        for thread in &mut self.threads {
+            thread.begin_sample();
+        }
+        if !self.listed {
+            self.list(table)?;
+        }
+        // At least once, for a process without a thread may be one that has ended.
+        while stats.reads == 0 || (stats.reads < MAX_READS && self.threads.iter().any(|t| !t.done))
+        {
+            stats.reads += 1;
+            self.read_batch()?;
+            let layout = &self.interpreter.layout;
+            self.holders.clear();
+            self.heads.gil_holders(&self.batch, layout, &mut self.holders);
+            self.codes.compare(&self.batch, self.heads.generations(&self.batch, layout));
+            let same_list = self.heads.unchanged(&self.batch, layout) == Some(true);
+            if !same_list || self.decode_threads(table) {
+                self.list(table)?;
+                continue;
+            }
+            self.learn()?;
+            if self.codes.has_doubts() {
+                self.codes
+                    .settle(&*self.memory, &mut self.marks)
+                    .map_err(|error| self.unreadable_marks(error))?;
+                self.decode_threads_unchecked(table);
+            }
+        }
+        self.finish(&mut stats, out);
+        if self.names.are_due() {
+            self.name_threads(table);
+        }
+        Ok(stats)
+    }
+
+    /// One system call for everything still wanted.
+    fn read_batch(&mut self) -> Result<(), PythonError> {
+        let layout = &self.interpreter.layout;
+        self.batch.clear();
+        self.heads.push(&mut self.batch, layout);
+        for thread in self.threads.iter_mut().filter(|t| !t.done) {
+            thread.push(&mut self.batch, layout);
+        }
+        self.heads.push_generation(&mut self.batch, layout);
+        self.codes.push(&mut self.batch);
+        self.batch.read(&*self.memory).map_err(|error| {
+            PythonError::unreadable(self.pid, "_PyRuntime", self.interpreter.runtime, error)
+        })
+    }
+
+    /// Looks at every thread of the batch; `true` when the list of threads has to be walked anew.
+    fn decode_threads(&mut self, table: &mut StackTable) -> bool {
+        let fault = self.batch.fault();
+        let mut shared = SampleContext {
+            layout: &self.interpreter.layout,
+            codes: &mut self.codes,
+            table,
+            scratch: &mut self.scratch,
+        };
+        for thread in self.threads.iter_mut().filter(|t| !t.done) {
+            if let Some(slot) = fault.filter(|&slot| thread.asked_for(slot)) {
+                thread.forget(slot);
+                if thread.is_state(slot) {
+                    return true;
+                }
+            }
+            let outcome = thread.decode(&self.batch, &mut shared);
+            match outcome {
+                ReadOutcome::Stack { .. } | ReadOutcome::NoFrames => {
+                    thread.done = true;
+                    thread.found = Some(outcome);
+                }
+                ReadOutcome::Torn => {
+                    thread.tears += 1;
+                    thread.done = thread.tears == MAX_TORN_READS;
+                }
+                ReadOutcome::Again => {}
+                ReadOutcome::Unchecked => thread.found = Some(outcome),
+                ReadOutcome::Relist => return true,
+            }
+        }
+        false
+    }
+
+    /// Looks again at the threads of which only the code objects had not been checked.
+    fn decode_threads_unchecked(&mut self, table: &mut StackTable) {
+        let mut shared = SampleContext {
+            layout: &self.interpreter.layout,
+            codes: &mut self.codes,
+            table,
+            scratch: &mut self.scratch,
+        };
+        for thread in self.threads.iter_mut() {
+            if !matches!(thread.found, Some(ReadOutcome::Unchecked)) {
+                continue;
+            }
+            thread.found = None;
+            let outcome = thread.decode(&self.batch, &mut shared);
+            if let ReadOutcome::Stack { .. } | ReadOutcome::NoFrames = outcome {
+                thread.done = true;
+                thread.found = Some(outcome);
+            }
+        }
+    }
+
+    fn unreadable_marks(&self, error: MemoryError) -> PythonError {
+        PythonError::unreadable(self.pid, "a code object", self.interpreter.runtime, error)
+    }
+
+    /// Reads the code objects met for the first time.
+    fn learn(&mut self) -> Result<(), PythonError> {
+        let Interpreter { layout, code_type, .. } = &self.interpreter;
+        while let Some(at) = self.scratch.unknown.pop() {
+            match self.codes.learn(&*self.memory, layout, *code_type, at) {
+                Ok(()) | Err(ObjectDecodeError::Malformed) => {}
+                // It died meanwhile: the next read will not meet it again.
+                Err(ObjectDecodeError::Memory(MemoryError::Fault { .. })) => {}
+                Err(ObjectDecodeError::Memory(error)) => {
+                    return Err(PythonError::unreadable(self.pid, "a code object", at, error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How a kernel program walks the stacks of this interpreter.
+    pub(in crate::python) fn unwind_info(&mut self) -> Result<UnwindInfo, PythonError> {
+        let places = self.thread_entries()?;
+        let waiting_for = "there is no interpreter";
+        let main = self.heads.main().ok_or(PythonError::NotReady { pid: self.pid, waiting_for })?;
+        bpf_stacks::unwind_info(&*self.memory, &self.interpreter, main, &places, self.pid)
+    }
+
+    /// All threads, as the interpreters list them.
+    fn thread_entries(&mut self) -> Result<Vec<ThreadEntry>, PythonError> {
+        self.heads.list(&*self.memory, &self.interpreter.layout).map_err(|fault| match fault {
+            ListError::Memory(what, at, error) => {
+                PythonError::unreadable(self.pid, what, at, error)
+            }
+            ListError::NoInterpreter => {
+                PythonError::NotReady { pid: self.pid, waiting_for: "there is no interpreter" }
+            }
+            ListError::Changing => PythonError::NotReady {
+                pid: self.pid,
+                waiting_for: "its list of threads keeps changing",
+            },
+        })
+    }
+
+    /// Walks the list of threads and keeps what is known of those that are still there.
+    fn list(&mut self, table: &mut StackTable) -> Result<(), PythonError> {
+        self.listed = false;
+        let places = self.thread_entries()?;
+        let mut old = std::mem::take(&mut self.threads);
+        let mut is_new = false;
+        for place in places {
+            let known = old
+                .iter()
+                .position(|t| t.place.at == place.at && t.place.identity == place.identity);
+            let thread = match known {
+                Some(at) => {
+                    let mut thread = old.swap_remove(at);
+                    thread.place = place;
+                    thread
+                }
+                None => {
+                    is_new = true;
+                    let described = self.names.describe(&*self.memory, &place);
+                    SampledThread::new(place, table.thread(described))
+                }
+            };
+            self.threads.push(thread);
+        }
+        if is_new {
+            self.codes.forget_copies();
+            self.names.refresh_soon();
+        }
+        self.listed = true;
+        Ok(())
+    }
+
+    /// Gives the threads their names.
+    fn name_threads(&mut self, table: &mut StackTable) {
+        let layout = &self.interpreter.layout;
+        self.names.refresh(
+            self.process.as_ref(),
+            &*self.memory,
+            layout,
+            self.heads.main(),
+            self.threads.iter().map(|t| &t.place),
+        );
+        for thread in &mut self.threads {
+            thread.id = table.thread(self.names.describe(&*self.memory, &thread.place));
+        }
+    }
+
+    /// Turns what was found into the sample.
+    fn finish(&mut self, stats: &mut SampleStats, out: &mut Vec<ThreadSample>) {
+        let now = Instant::now();
+        let look_up = self.os_states_at.is_none_or(|at| now - at >= OS_STATES_INTERVAL);
+        if look_up {
+            self.os_states_at = Some(now);
+        }
+        for thread in &mut self.threads {
+            thread.settle();
+            let Some(ReadOutcome::Stack { stack, waits, cut }) = thread.found else {
+                stats.torn += u32::from(thread.found != Some(ReadOutcome::NoFrames));
+                continue;
+            };
+            stats.stacks += 1;
+            stats.cut += u32::from(cut);
+            let gil = self.holders.contains(&thread.place.at);
+            // One small file per thread, at a low rate, and only where nothing else tells.
+            if look_up && !gil && !waits && !thread.moved {
+                thread.os_state = self
+                    .process
+                    .as_ref()
+                    .zip(self.names.id_here(&*self.memory, &thread.place))
+                    .and_then(|(process, id)| process.thread_state(id));
+            }
+            let signs = ThreadEvidence {
+                gil,
+                in_waiting_place: waits,
+                moved: thread.moved,
+                os_state: thread.os_state,
+            };
+            out.push(ThreadSample { thread: thread.id, stack, gil, activity: classify(signs) });
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "stack_sampler_tests.rs"]
+mod tests;

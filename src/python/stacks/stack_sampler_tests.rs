@@ -1,0 +1,170 @@
+//! The own reader over captured memory: with pieces missing, with pieces damaged, and for ever bounded.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::python::layouts::interpreter;
+use crate::target::{AddressRange, MemoryImage, RecordingMemory};
+
+/// Memory that several may hold, and that fails now and then.
+struct FlakyMemory<M> {
+    inner: Arc<M>,
+    reads: Arc<AtomicU64>,
+    /// Every how many reads one fails, at which of its pieces; 0 for never.
+    fails_every: u64,
+}
+
+impl<M> FlakyMemory<M> {
+    fn new(inner: M, fails_every: u64) -> Self {
+        FlakyMemory { inner: Arc::new(inner), reads: Arc::default(), fails_every }
+    }
+}
+
+impl<M> Clone for FlakyMemory<M> {
+    fn clone(&self) -> Self {
+        FlakyMemory {
+            inner: self.inner.clone(),
+            reads: self.reads.clone(),
+            fails_every: self.fails_every,
+        }
+    }
+}
+
+impl<M: Memory> Memory for FlakyMemory<M> {
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
+        let number = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.fails_every != 0 && number.is_multiple_of(self.fails_every) {
+            let index = number as usize % spans.len();
+            return Err(MemoryError::Fault { span: spans[index], index });
+        }
+        self.inner.read_spans(spans, out)
+    }
+}
+
+struct CapturedProcess {
+    interpreter: Interpreter,
+    image: MemoryImage,
+}
+
+const SCRIPT: &str = "
+import sys, threading, time
+def deep(n):
+    if n: deep(n - 1)
+    else: time.sleep(60)
+def numbers():
+    yield deep(12)
+for _ in range(3):
+    threading.Thread(target=lambda: list(numbers()), daemon=True).start()
+time.sleep(0.1)
+print('READY', flush=True)
+sys.stdin.read()
+";
+
+/// What the reader reads of a small target, at rest. `None` where there is no `python3`.
+fn capture() -> Option<CapturedProcess> {
+    let mut child: Child = Command::new("python3")
+        .args(["-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .inspect_err(|e| eprintln!("nothing is captured: no python3: {e}"))
+        .ok()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "READY\n");
+    let process = Process::open(child.id()).unwrap();
+    let found = interpreter::find(&process, &process.memory()).unwrap();
+    let memory = FlakyMemory::new(RecordingMemory::new(process.memory()), 0);
+    let kept = memory.clone();
+    let mut reader = StackSampler::new(child.id(), None, Box::new(memory), found.clone());
+    let (mut table, mut out) = (StackTable::new(), Vec::new());
+    for _ in 0..3 {
+        reader.sample(&mut table, &mut out).unwrap();
+    }
+    assert_eq!(out.len(), 4);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    Some(CapturedProcess { interpreter: found, image: kept.inner.image() })
+}
+
+fn reader_over(memory: impl Memory + 'static, interpreter: &Interpreter) -> StackSampler {
+    StackSampler::new(1, None, Box::new(memory), interpreter.clone())
+}
+
+#[test]
+fn captured_memory_gives_the_stacks_again() {
+    let Some(CapturedProcess { interpreter, image }) = capture() else { return };
+    let mut reader = reader_over(image, &interpreter);
+    reader.verify().unwrap();
+    let (mut table, mut out) = (StackTable::new(), Vec::new());
+    let stats = reader.sample(&mut table, &mut out).unwrap();
+    assert_eq!((stats.stacks, stats.torn), (4, 0));
+    let depths: Vec<usize> = out.iter().map(|s| table.frames(s.stack).count()).collect();
+    assert_eq!(depths.iter().filter(|&&depth| depth > 14).count(), 3, "{depths:?}");
+    // A second time everything is where it was.
+    assert_eq!(reader.sample(&mut table, &mut out).unwrap().reads, 1);
+}
+
+#[test]
+fn reads_that_fail_leave_threads_out_or_end_in_an_error() {
+    let Some(CapturedProcess { interpreter, image }) = capture() else { return };
+    for fails_every in 1..60 {
+        let memory = FlakyMemory::new(image.clone(), fails_every);
+        let reads = memory.reads.clone();
+        let mut reader = reader_over(memory, &interpreter);
+        let (mut table, mut out) = (StackTable::new(), Vec::new());
+        for _ in 0..20 {
+            let before = reads.load(Ordering::Relaxed);
+            let sampled = reader.sample(&mut table, &mut out);
+            let took = reads.load(Ordering::Relaxed) - before;
+            assert!(took < 200_000, "{took} reads in one sample");
+            if let Ok(stats) = sampled {
+                assert_eq!(stats.stacks as usize, out.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_memory_gives_errors_or_stacks_within_bounds() {
+    let Some(CapturedProcess { interpreter, image }) = capture() else { return };
+    let mut stored = Vec::new();
+    image.write_to(&mut stored).unwrap();
+    // A small generator of its own: the same damage in every run.
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for _ in 0..300 {
+        let mut damaged = image.clone();
+        for _ in 0..1 + random() % 40 {
+            // Anywhere in what was read; writing it back by address keeps the image well-formed.
+            let at = 16 + (random() as usize) % (stored.len() - 32);
+            let addr = Addr(u64::from_le_bytes(stored[at..at + 8].try_into().unwrap()));
+            let aim = Addr(addr.0 & !7);
+            if damaged.read(aim, &mut [0; 8]).is_ok() {
+                damaged.insert(aim, &random().to_le_bytes());
+            }
+            // And a pointer bent to point into the middle of something else that was read.
+            if let Ok(old) = (&damaged as &dyn Memory).u64(aim) {
+                damaged.insert(aim, &(old ^ (random() & 0xff8)).to_le_bytes());
+            }
+        }
+        let mut reader = reader_over(damaged, &interpreter);
+        let (mut table, mut out) = (StackTable::new(), Vec::new());
+        for _ in 0..2 {
+            if let Ok(stats) = reader.sample(&mut table, &mut out) {
+                assert!(stats.reads <= MAX_READS);
+                for sample in &out {
+                    assert!(table.frames(sample.stack).count() <= 4097);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! One thread of the target between samples: where its frames lay, what it did last, and its part of a batch.
+
+use crate::model::{FrameId, StackId, StackTable, ThreadId};
+use crate::python::code::code_cache::{CodeCache, CodeLookup};
+use crate::python::layouts::layout::PythonLayout;
+use crate::python::stacks::read_windows::ReadWindows;
+use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
+use crate::python::stacks::thread_list::{ThreadEntry, thread_len};
+use crate::python::stacks::walk::{COMPARED, RawFrame, WalkOutcome, walk};
+use crate::target::{Addr, Scalar};
+
+/// How many `_PyCFrame`s are kept in view: one per C call that calls back, of which the newest matter.
+const MAX_CFRAMES: usize = 4;
+
+/// What one batch said about a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) enum ReadOutcome {
+    /// Its stack; whether it ends in a waiting place; whether it was cut.
+    Stack { stack: StackId, waits: bool, cut: bool },
+    /// It has no Python frames.
+    NoFrames,
+    /// It changed while it was copied.
+    Torn,
+    /// It has to be read again with what is asked for now.
+    Again,
+    /// Its stack is whole, but some of its code objects have not been checked yet.
+    Unchecked,
+    /// It is not the thread it was, or its neighbours in the list changed.
+    Relist,
+}
+
+/// A thread that is being sampled.
+#[derive(Debug)]
+pub(in crate::python) struct SampledThread {
+    pub(in crate::python) place: ThreadEntry,
+    pub(in crate::python) id: ThreadId,
+    /// Whether the innermost frame or its instruction changed between the last two samples.
+    pub(in crate::python) moved: bool,
+    /// The kernel's state of the thread when it was last looked up.
+    pub(in crate::python) os_state: Option<char>,
+    /// What this sample found; `None` until then.
+    pub(in crate::python) found: Option<ReadOutcome>,
+    /// How often this sample found it torn.
+    pub(in crate::python) tears: u32,
+    /// Whether this sample needs no further read of it.
+    pub(in crate::python) done: bool,
+    windows: ReadWindows,
+    cframes: Vec<(Addr, ReadSlot, ReadSlot)>,
+    state_slot: ReadSlot,
+    head_again: ReadSlot,
+    end_slot: ReadSlot,
+    last: Option<RawFrame>,
+    /// The stack of the last sample, outermost first: most of it is the next one's too.
+    stacks: Vec<(FrameId, StackId)>,
+}
+
+/// Buffers shared by all threads.
+#[derive(Debug, Default)]
+pub(in crate::python) struct ReadBuffers {
+    raw: Vec<RawFrame>,
+    frames: Vec<FrameId>,
+    /// Code objects to be read.
+    pub(in crate::python) unknown: Vec<Addr>,
+}
+
+/// What all threads of a reader share while they are examined.
+pub(in crate::python) struct SampleContext<'a> {
+    pub(in crate::python) layout: &'a PythonLayout,
+    pub(in crate::python) codes: &'a mut CodeCache,
+    pub(in crate::python) table: &'a mut StackTable,
+    pub(in crate::python) scratch: &'a mut ReadBuffers,
+}
+
+impl SampledThread {
+    /// A thread not read yet.
+    pub(in crate::python) fn new(place: ThreadEntry, id: ThreadId) -> SampledThread {
+        SampledThread {
+            place,
+            id,
+            moved: false,
+            os_state: None,
+            found: None,
+            tears: 0,
+            done: false,
+            windows: ReadWindows::default(),
+            cframes: Vec::new(),
+            state_slot: ReadSlot::default(),
+            head_again: ReadSlot::default(),
+            end_slot: ReadSlot::default(),
+            last: None,
+            stacks: Vec::new(),
+        }
+    }
+
+    /// To be called at the begin of each sample.
+    pub(in crate::python) fn begin_sample(&mut self) {
+        self.found = None;
+        self.tears = 0;
+        self.done = false;
+    }
+
+    /// Asks for the thread state, the frames, the innermost frames again and the head again.
+    pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead, layout: &PythonLayout) {
+        self.state_slot = batch.push(self.place.at, thread_len(layout));
+        let through = layout.thread.head_through;
+        if let Some(field) = through {
+            for (at, slot, _) in &mut self.cframes {
+                *slot = batch.push(field.in_target(*at), 8);
+            }
+        }
+        self.windows.push(batch);
+        if let Some(field) = through {
+            for (at, _, again) in &mut self.cframes {
+                *again = batch.push(field.in_target(*at), 8);
+            }
+        }
+        self.head_again = batch.push(layout.thread.head.in_target(self.place.at), 8);
+        self.end_slot = self.head_again;
+    }
+
+    /// Whether this piece was asked for by this thread.
+    pub(in crate::python) fn asked_for(&self, slot: ReadSlot) -> bool {
+        (self.state_slot..=self.end_slot).contains(&slot)
+    }
+
+    /// Whether this piece is the thread state itself.
+    pub(in crate::python) fn is_state(&self, slot: ReadSlot) -> bool {
+        slot == self.state_slot
+    }
+
+    /// Forgets the place that could not be read.
+    pub(in crate::python) fn forget(&mut self, slot: ReadSlot) {
+        self.windows.forget(slot);
+        self.cframes.retain(|&(_, first, again)| first != slot && again != slot);
+    }
+
+    /// To be called at the end of each sample.
+    pub(in crate::python) fn settle(&mut self) {
+        self.windows.settle();
+    }
+
+    /// Makes of the batch what it says about this thread.
+    pub(in crate::python) fn decode(
+        &mut self,
+        batch: &ScatterRead,
+        shared: &mut SampleContext<'_>,
+    ) -> ReadOutcome {
+        let Some(state) = batch.get(self.state_slot) else { return ReadOutcome::Again };
+        let thread = &shared.layout.thread;
+        if thread.next.get(state) != Some(self.place.next)
+            || thread.identity.get(state) != Some(self.place.identity)
+        {
+            return ReadOutcome::Relist;
+        }
+        let (Some(head), Some(again)) = (thread.head.get(state), pointer(batch, self.head_again))
+        else {
+            return ReadOutcome::Again;
+        };
+        let heads = match thread.head_through {
+            None => [head, again],
+            // 3.11 and 3.12 are without a `_PyCFrame` only while the thread is made or unmade.
+            Some(_) if !head.is_plausible() => return ReadOutcome::NoFrames,
+            Some(_) if head != again => return ReadOutcome::Torn,
+            Some(_) => match self.through(head, batch) {
+                Some(heads) => heads,
+                None => return ReadOutcome::Again,
+            },
+        };
+        if heads == [Addr(0); 2] {
+            return ReadOutcome::NoFrames;
+        }
+        let settled = heads[0] == heads[1];
+        let mut outcome = ReadOutcome::Torn;
+        for &head in heads.iter().take(if settled { 1 } else { 2 }) {
+            outcome = self.follow(head, settled, batch, shared);
+            if outcome != ReadOutcome::Torn {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn follow(
+        &mut self,
+        head: Addr,
+        settled: bool,
+        batch: &ScatterRead,
+        shared: &mut SampleContext<'_>,
+    ) -> ReadOutcome {
+        let (layout, raw) = (&shared.layout.frame, &mut shared.scratch.raw);
+        let len = layout.len;
+        match walk(layout, head, settled, &mut self.windows, batch, raw) {
+            WalkOutcome::Torn => ReadOutcome::Torn,
+            WalkOutcome::Empty => ReadOutcome::NoFrames,
+            WalkOutcome::Missing(at) => {
+                self.windows.want(at, len);
+                ReadOutcome::Again
+            }
+            WalkOutcome::Once => {
+                let innermost = raw.iter().take(COMPARED).map(|frame| frame.at);
+                self.windows.read_again(innermost, len);
+                ReadOutcome::Again
+            }
+            WalkOutcome::Whole { cut } => self.stack(cut, shared),
+        }
+    }
+
+    /// Both copies of the head in the `_PyCFrame` at `at`; `None` when it was not asked for.
+    fn through(&mut self, at: Addr, batch: &ScatterRead) -> Option<[Addr; 2]> {
+        match self.cframes.iter().find(|cframe| cframe.0 == at) {
+            Some(&(_, first, again)) => Some([pointer(batch, first)?, pointer(batch, again)?]),
+            None => {
+                self.cframes.insert(0, (at, ReadSlot::default(), ReadSlot::default()));
+                self.cframes.truncate(MAX_CFRAMES);
+                None
+            }
+        }
+    }
+
+    fn stack(&mut self, cut: bool, shared: &mut SampleContext<'_>) -> ReadOutcome {
+        let SampleContext { codes, table, scratch, .. } = shared;
+        let (mut unknown, mut unchecked, mut waits) = (false, false, false);
+        scratch.frames.clear();
+        for (depth, raw) in scratch.raw.iter().enumerate() {
+            match codes.frame(raw, table) {
+                CodeLookup::Frame(frame, waits_there) => {
+                    scratch.frames.push(frame);
+                    waits |= depth == 0 && waits_there;
+                }
+                CodeLookup::Unchecked => unchecked = true,
+                CodeLookup::Unknown => {
+                    unknown = true;
+                    if !scratch.unknown.contains(&raw.code) {
+                        scratch.unknown.push(raw.code);
+                    }
+                }
+            }
+        }
+        if unknown {
+            return ReadOutcome::Again;
+        }
+        if unchecked {
+            return ReadOutcome::Unchecked;
+        }
+        let mark = if cut { Some(codes.mark_of_a_cut(table)) } else { None };
+        let Some(stack) = self.intern(mark, table, &scratch.frames) else {
+            return ReadOutcome::NoFrames;
+        };
+        let leaf = scratch.raw.first().copied();
+        self.moved = self.last.is_some() && self.last != leaf;
+        self.last = leaf;
+        ReadOutcome::Stack { stack, waits, cut }
+    }
+
+    /// The number of the stack, taking over what it shares with the last one.
+    fn intern(
+        &mut self,
+        mark: Option<FrameId>,
+        table: &mut StackTable,
+        innermost_first: &[FrameId],
+    ) -> Option<StackId> {
+        let outermost_first = || mark.into_iter().chain(innermost_first.iter().rev().copied());
+        let shared = self
+            .stacks
+            .iter()
+            .zip(outermost_first())
+            .take_while(|(old, new)| old.0 == *new)
+            .count();
+        self.stacks.truncate(shared);
+        for frame in outermost_first().skip(shared) {
+            let parent = self.stacks.last().map(|&(_, stack)| stack);
+            self.stacks.push((frame, table.stack(parent, frame)));
+        }
+        self.stacks.last().map(|&(_, stack)| stack)
+    }
+}
+
+fn pointer(batch: &ScatterRead, slot: ReadSlot) -> Option<Addr> {
+    Addr::decode(batch.get(slot)?)
+}

@@ -1,0 +1,29 @@
+//! The thread states of a target, by the lists that CPython keeps of them.
+
+use crate::python::layouts::layout::PythonLayout;
+use crate::target::{Addr, Field, Memory};
+
+/// More than any program has; a longer list is damage.
+pub(in crate::python) const MAX_INTERPRETERS: usize = 256;
+/// The same.
+pub(in crate::python) const MAX_THREADS: usize = 16384;
+
+/// Every `PyThreadState` of every interpreter; a list ends where it cannot be read.
+pub(in crate::python) fn thread_states(
+    memory: &dyn Memory,
+    layout: &PythonLayout,
+    runtime: Addr,
+) -> Vec<Addr> {
+    let next = |field: Field<Addr>, at: Addr| {
+        memory.pointer(field.in_target(at)).ok().filter(|next| next.is_plausible())
+    };
+    let mut found = Vec::new();
+    let first = next(layout.runtime.interpreters_head, runtime);
+    let interpreters = std::iter::successors(first, |at| next(layout.interpreter.next, *at));
+    for interpreter in interpreters.take(MAX_INTERPRETERS) {
+        let first = next(layout.interpreter.threads_head, interpreter);
+        let threads = std::iter::successors(first, |at| next(layout.thread.next, *at));
+        found.extend(threads.take(MAX_THREADS));
+    }
+    found
+}
