@@ -15,7 +15,7 @@ if [ ${#pairs[@]} -eq 0 ]; then
   mapfile -t pairs < <(awk '!/^#/ && NF && $3 != "default" { print $1 "/" $2 }' scripts/torch-versions.txt)
 fi
 scripts/setup-pythons.sh >&2
-cargo test --quiet --test holders_versions --no-run || exit 1
+cargo test --quiet --test live --no-run || exit 1
 failed=0
 table=()
 for pair in "${pairs[@]}"; do
@@ -26,7 +26,7 @@ for pair in "${pairs[@]}"; do
   said=equal
   if ! scripts/setup-env.sh "$torch" "$cpython" >/dev/null; then
     said="could not be set up"
-  elif ! MEMSPY_VERSIONS=$pair cargo test --quiet --test holders_versions; then
+  elif ! MEMSPY_VERSIONS=$pair cargo test --quiet --test live holders_versions::; then
     said=DIFFERENT
   fi
   [ "$said" = equal ] || failed=1

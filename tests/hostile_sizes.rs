@@ -219,7 +219,7 @@ fn maps_of_blocks_without_number() {
         at += 1;
     }
     assert_eq!(at, 3);
-    is_bounded("maps", &bomb, &[&["verdict"]]);
+    is_bounded("maps", &bomb, &[&["oom-report"]]);
 }
 
 #[test]

@@ -235,7 +235,7 @@ pub struct LinesArgs {
     #[arg(short, long, value_delimiter = ',', value_name = "KEY,KEY")]
     pub columns: Vec<StatKey>,
     /// A row for every line of a function's source, also those of which nothing was seen
-    #[arg(long, conflicts_with = "together")]
+    #[arg(long, conflicts_with = "merge")]
     pub all_lines: bool,
     /// How stacks are shown
     #[command(flatten)]

@@ -93,7 +93,7 @@ pub(super) fn notes(exact: &ExactProfile) -> Vec<String> {
     let options = exact.exact();
     if options.frees == FreeTracking::Snapshots {
         notes.push(
-            "frees were learned of from block maps: the moment shown is that of the highest map"
+            "frees were learned of from snapshots: the moment shown is that of the highest snapshot"
                 .to_owned(),
         );
     }

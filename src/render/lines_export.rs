@@ -187,7 +187,7 @@ fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Val
         "frees": match options.frees {
             FreeTracking::Events => "events",
             FreeTracking::Stacks => "stacks",
-            FreeTracking::Snapshots => "maps",
+            FreeTracking::Snapshots => "snapshots",
         },
         "stacks_from": options.stacks_from,
         "stacks_every": options.stacks_every,

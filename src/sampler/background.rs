@@ -277,16 +277,19 @@ mod tests {
             }
             sink.finish().1
         });
+        // Nothing is taken yet but the first batch: the queue fills up.
+        while queue.lock().bytes + BATCH_BYTES + one < MAX_WAITING {
+            std::thread::yield_now();
+        }
         let mut most = 0;
         while !recording.is_finished() {
             most = most.max(queue.lock().bytes);
-            // One at a time: the queue stays as full as it can be.
             go.send(()).unwrap();
             std::thread::yield_now();
         }
         drop(go);
         recording.join().unwrap().unwrap();
-        assert!(most > MAX_WAITING / 4 && most <= MAX_WAITING, "{most}");
+        assert!(most <= MAX_WAITING, "{most}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ const COMMANDS: [&[&str]; 13] = [
     &["flame", "-o", "-"],
     &["flame", "-f", "collapsed", "-o", "-"],
     &["flame", "-f", "collapsed", "--by", "owner", "-o", "-"],
-    &["verdict"],
+    &["oom-report"],
 ];
 
 fn memspy(words: &[&str], path: &Path) -> Done {
@@ -235,10 +235,10 @@ fn a_ring_with_damage_is_not_joined_to_a_trace_that_looks_whole() {
             let warned =
                 done.err.lines().any(|line| line.contains("warning") && line.contains(said));
             assert!(warned, "{kind} {name}: {}", done.err);
-            let done = memspy(&["verdict"], &ring);
+            let done = memspy(&["oom-report"], &ring);
             assert!(done.err.contains(said), "{kind} {name}: {}", done.err);
             // What was joined says so, too, wherever it is read.
-            for words in [&["lines"][..], &["lines", "--json"], &["verdict"], &["flame", "-o", "-"]]
+            for words in [&["lines"][..], &["lines", "--json"], &["oom-report"], &["flame", "-o", "-"]]
             {
                 let done = memspy(words, &trace);
                 let gap = "the recording has a gap: records are missing between";

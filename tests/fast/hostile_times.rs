@@ -75,7 +75,7 @@ const COMMANDS: [&[&str]; 13] = [
     &["iterations", "--format", "csv"],
     &["flame", "-o", "-"],
     &["flame", "-f", "collapsed", "--by", "owner", "-o", "-"],
-    &["verdict"],
+    &["oom-report"],
     &["oom-report", "--until", "growth>1M/s"],
     &["oom-report", "--until", "growth>1M/min"],
     &["oom-report", "--until", "growth>1M/h"],

@@ -249,7 +249,7 @@ fn a_trace_cut_while_memspy_reads_it_is_an_error_and_no_signal() {
         let copy = directory.path().join(format!("copy-{round}"));
         fs::write(&copy, &bytes).unwrap();
         let mut memspy = std::process::Command::new(env!("CARGO_BIN_EXE_memspy"));
-        let memspy = memspy.arg("verdict").arg(&copy).stdout(std::process::Stdio::null());
+        let memspy = memspy.arg("oom-report").arg(&copy).stdout(std::process::Stdio::null());
         let child = memspy.stderr(std::process::Stdio::piped()).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(round % 20));
         let file = fs::OpenOptions::new().write(true).open(&copy).unwrap();

@@ -76,7 +76,7 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
         &["lines"][..],
         &["lines", "--json"],
         &["lines", "--format", "csv"],
-        &["verdict"],
+        &["oom-report"],
         &["flame", "-f", "collapsed", "--threads", "-o", "-"],
         &["flame", "-f", "collapsed", "--by", "owner", "-o", "-"],
     ] {
