@@ -91,7 +91,7 @@ pub(super) fn look_prepared(
             _ => None,
         };
         match reader.read(&readers.process, python, torch, &request, stops) {
-            Ok(snapshot) => return Ok(OwnerReading { snapshot: snapshot, attempts }),
+            Ok(snapshot) => return Ok(OwnerReading { snapshot, attempts }),
             Err(error) if error.is_traced() && Instant::now() < timeout => {
                 attempts -= 1; // It did not even begin.
                 std::thread::sleep(ASK_TRACER_EVERY);

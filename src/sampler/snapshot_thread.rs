@@ -110,8 +110,7 @@ fn serve(
             TorchError::Torn { .. } => MissReason::Torn,
             other => MissReason::Failed(other.to_string()),
         });
-        if results.send(SnapshotRead { device, snapshot: snapshot, cost: began.elapsed() }).is_err()
-        {
+        if results.send(SnapshotRead { device, snapshot, cost: began.elapsed() }).is_err() {
             return;
         }
     }

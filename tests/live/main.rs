@@ -32,6 +32,7 @@ mod holders_scenes;
 mod holders_versions;
 mod holders_watch;
 mod hostile_job;
+mod hostile_user;
 mod pause;
 mod python_busy;
 mod python_heap;

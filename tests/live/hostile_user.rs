@@ -1,0 +1,129 @@
+//! A job of another user that tries everything at once against a memspy of root: files, pipes, devices, names, crafted objects.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::support::memspy::command;
+use crate::support::sim;
+use crate::support::target::Target;
+use crate::support::terminal::Terminal;
+
+/// What only root may read.
+const SECRET: &str = "SECRET-OF-ROOT-7c1f";
+/// An honest job of that many objects needs some 250 MiB of memspy's memory.
+const MAX_BYTES: u64 = (250 + 512) << 20;
+/// Nothing takes longer than some seconds; this is for a machine that does much else.
+const HANGS: Duration = Duration::from_secs(100);
+const MAX_PAUSE: f64 = 0.5;
+
+/// What a memspy printed, and the most memory that it took.
+fn run(pid: u32, words: &[&str]) -> (String, u64) {
+    let mut command = command(Some(pid));
+    command.args(words).args(["-p", &pid.to_string()]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let read = |mut from: Box<dyn std::io::Read + Send>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            from.read_to_end(&mut bytes).unwrap();
+            String::from_utf8(bytes).expect("what memspy prints is UTF-8")
+        })
+    };
+    let (out, err) = (read(Box::new(out)), read(Box::new(err)));
+    let since = Instant::now();
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
+        let status = status.unwrap_or_default();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        most = most.max(kib.unwrap_or(0) << 10);
+        if since.elapsed() > HANGS {
+            let _ = child.kill();
+            panic!("memspy {words:?} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    (out.join().unwrap() + &err.join().unwrap(), most)
+}
+
+/// How long the job's threads did not run at most, since it was asked last.
+fn stood_still(target: &mut Target) -> f64 {
+    target.say("told");
+    let told = target.read_until_ready().pop().unwrap();
+    serde_json::from_str::<serde_json::Value>(&told).unwrap()["stood_still"].as_f64().unwrap()
+}
+
+fn holds_secret(path: &Path) -> bool {
+    let bytes = std::fs::read(path).unwrap();
+    bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
+}
+
+#[test]
+fn a_job_of_another_user_gets_no_file_no_terminal_and_no_memory_of_roots_memspy() {
+    assert!(nix::unistd::geteuid().is_root(), "only root can start a job of another user");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let secret = folder.path().join("secret.py");
+    std::fs::write(&secret, format!("{SECRET} = 1\n").repeat(50)).unwrap();
+    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+    let paths = [folder.path().to_str().unwrap(), secret.to_str().unwrap()];
+    let arguments = [&paths[..], &["\u{1b}]0;PWNED\u{7}"]].concat();
+    let mut target = Target::start(sim::command("hostile.py", &arguments));
+    let pid = target.pid();
+    // What the machine itself lets it stand still for, while nobody looks.
+    std::thread::sleep(Duration::from_secs(1));
+    let alone = stood_still(&mut target);
+
+    let outputs = tempfile::tempdir().unwrap();
+    let trace = |name: &str| outputs.path().join(name).to_str().unwrap().to_owned();
+    let (sampled, exact) = (trace("sampled.bin"), trace("exact.bin"));
+    let pause = format!("{}ms", MAX_PAUSE * 1e3);
+    let limits = ["--max-pause", &pause];
+    let mut printed = String::new();
+    for words in [
+        &["record", "-d", "3", "--owners=50", "-o", &sampled][..],
+        &["record", "--exact", "-d", "3", "-o", &exact],
+        &[&["dump"][..], &limits].concat(),
+        &[&["tensors"][..], &limits].concat(),
+        &["tensors", "--no-pause"],
+        &[&["graph"][..], &limits].concat(),
+        &["doctor"],
+        &["devices"],
+    ] {
+        let (text, bytes) = run(pid, words);
+        assert!(bytes > 0 && bytes <= MAX_BYTES, "{words:?} took {} MiB", bytes >> 20);
+        printed.push_str(&text);
+    }
+    let still = stood_still(&mut target);
+    assert!(
+        still <= MAX_PAUSE + alone + 0.5,
+        "the job stood still for {still} s ({alone} s alone)"
+    );
+
+    let terminal = Terminal::start("hostile-user", (100, 30));
+    terminal.run(pid, "top");
+    terminal.wait_for("the first picture", |screen| screen.contains("GPU 0"));
+    terminal.press(&["h"]);
+    terminal.press(&["q"]);
+    terminal.wait_for_end("code 0");
+
+    for name in [&sampled, &exact] {
+        assert!(!holds_secret(Path::new(name)), "{name} holds a file of root");
+        for words in
+            [&["lines"][..], &["lines", "--json"], &["flame", "-f", "collapsed", "-o", "-"]]
+        {
+            let mut command = command(None);
+            let done = command.args(words).arg(name).output().unwrap();
+            assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+            printed.push_str(std::str::from_utf8(&done.stdout).unwrap());
+            printed.push_str(std::str::from_utf8(&done.stderr).unwrap());
+        }
+    }
+    assert!(!printed.contains(SECRET), "a file of root was printed");
+    let strange = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
+    assert_eq!(printed.chars().find(|c| strange(*c)), None, "something reached the terminal");
+    target.finish();
+}
