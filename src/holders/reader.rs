@@ -156,18 +156,21 @@ impl Look<'_> {
             }
         };
         let whole = self.memory.copy(&plan, &stop.gone_on);
-        match missing {
-            Missing::ReadStanding if whole => self.memory.close_with(stop.gone_on.clone()),
-            _ => _ = stop.end(),
+        self.memory.close_with(stop.gone_on.clone());
+        if missing != Missing::ReadStanding || !whole {
+            // What fails here is met again by the walk.
+            let _ = self.ground(&blocks).read_newest();
+            self.memory.end_copy();
+            stop.end();
         }
         if !whole || missing == Missing::Refused {
             self.memory.close();
         }
         let walked = self.walk(&blocks, Listing::Whole, &mut || _ = stop.end());
         self.stops.add(stop.end());
-        let late = self.memory.late_pages();
-        let is_mixed = missing == Missing::ReadLate && !late.is_empty();
-        remember(pages, &late, &self.memory);
+        let is_mixed = missing == Missing::ReadLate && self.memory.late_pages() > 0;
+        let is_all = walked.as_ref().is_ok_and(|walked| walked.missing.is_empty());
+        remember(pages, &self.memory, is_all && !is_mixed);
         if is_mixed {
             return match self.memory.exceeded() {
                 // What was found is not of one moment, and there is no time for more.
@@ -187,9 +190,12 @@ impl Look<'_> {
         listing: Listing,
         read_all: &mut dyn FnMut(),
     ) -> Result<Walked, OwnerError> {
+        self.ground(blocks).walk(listing, read_all)
+    }
+
+    fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> Ground<'g> {
         let Look { tensors, python, memory, request, .. } = self;
-        let ground = Ground { tensors, python, memory, blocks, asked: request.asked };
-        ground.walk(listing, read_all)
+        Ground { tensors, python, memory, blocks, asked: request.asked }
     }
 
     /// An error of a walk; if that came to a limit, this says so.
@@ -278,15 +284,15 @@ enum Missing {
 }
 
 /// Adds to `pages` those that were missing, with their neighbours, in which the process makes its next objects. What was not
-/// needed stays for a while: it may be the next time.
-fn remember(pages: &mut Vec<u64>, late: &[u64], memory: &PageCache) {
-    let used = memory.pages();
-    if late.is_empty() && pages.len() > 2 * used.len() {
+/// needed stays for a while: it may be the next time. `is_all`: a whole walk needed no more than it copied.
+fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool) {
+    let (used, more) = (memory.pages(), memory.unplanned_pages());
+    if is_all && pages.len() > 2 * used.len() {
         *pages = used;
         return;
     }
     let known: FxHashSet<u64> = pages.iter().copied().collect();
-    let around = late.iter().map(|page| page / NEIGHBOURS * NEIGHBOURS);
+    let around = more.iter().map(|page| page / NEIGHBOURS * NEIGHBOURS);
     let around: BTreeSet<u64> = around.flat_map(|first| first..first + NEIGHBOURS).collect();
     pages.extend(around.into_iter().filter(|page| !known.contains(page)));
 }

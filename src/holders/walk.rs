@@ -11,9 +11,12 @@ use crate::model::ownership::InUse;
 use crate::model::{
     AllocatorSnapshot, CountingKind, CountingObject, GraphNode, Model, TensorReferrers, TensorRow,
 };
-use crate::python::{Listing, PyClass, PythonHeap, PythonReader};
+use crate::python::{HeapObject, Listing, PyClass, PythonHeap, PythonReader};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorReader, TensorTypes};
+
+/// What a variable refers to is looked at so far while the process stands still.
+const MOST_OF_A_LOCAL: u32 = 256;
 
 /// What an object is to a look at owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +82,33 @@ impl Parts<'_> {
 }
 
 impl Ground<'_> {
+    /// Reads what a process that runs has made since a walk over it: new objects, what they refer to, and what the functions
+    /// that run just now have in their variables. So little that it can be done while it stands still.
+    pub(super) fn read_newest(&self) -> Result<(), OwnerError> {
+        let memory = self.memory;
+        let heap = self.python.heap_listed(memory, Listing::Newest)?;
+        let head = self.python.object_head();
+        let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
+        let found = find(&heap, types);
+        for object in heap.objects() {
+            heap.references(object, &mut |_, to| _ = heap.class_of(to));
+        }
+        for local in heap.locals() {
+            let Some(class) = heap.class_of(local.value) else { continue };
+            let object = HeapObject { at: local.value, class, references: 0 };
+            let mut left = MOST_OF_A_LOCAL;
+            heap.references(&object, &mut |_, to| {
+                left = left.saturating_sub(1);
+                if left > 0 {
+                    heap.class_of(to);
+                }
+            });
+        }
+        let tensors = self.tensors.tensors(memory, head, &found.tensors)?;
+        TensorRows::new(&heap, &tensors, types, &found.tensors).follow_graph();
+        Ok(())
+    }
+
     /// Walks over all objects. From the call of `read_all` on nothing is read any more.
     pub(super) fn walk(
         &self,

@@ -67,8 +67,9 @@ impl AttachedProbes {
         Ok(AttachedProbes { by, torch: found.torch.is_some(), driver: found.driver.is_some() })
     }
 
-    /// Passes on what was recorded since the last call; returns how many records that were.
-    pub fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>)) -> usize {
+    /// Passes on what was recorded since the last call, until `take` says that it is enough for now (`false`; samples of perf
+    /// events are passed on to the last); returns how many records that were.
+    pub fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>) -> bool) -> usize {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.drain(take),
             ProbeMechanism::Samples(samples) => samples.drain(take),

@@ -237,12 +237,12 @@ impl BpfProbes {
         Ok(())
     }
 
-    /// Passes on what the ring holds; returns how many records that were.
-    pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>)) -> usize {
-        let mut taken = 0;
-        while taken < MAX_BATCH {
+    /// Passes on what the ring holds, until `take` wants no more; returns how many records that were.
+    pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>) -> bool) -> usize {
+        let (mut taken, mut goes_on) = (0, true);
+        while goes_on && taken < MAX_BATCH {
             let Some(record) = self.ring.next() else { break };
-            self.decoder.decode(&record, take);
+            self.decoder.decode(&record, &mut |raw| goes_on = take(raw));
             taken += 1;
         }
         taken

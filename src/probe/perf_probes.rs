@@ -187,7 +187,7 @@ impl PerfProbes {
         }
     }
 
-    pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>)) -> usize {
+    pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>) -> bool) -> usize {
         if !self.threads.is_empty() && self.looked.elapsed() >= THREAD_SCAN_INTERVAL {
             // Threads that cannot be probed are told apart by the comparison with the counters.
             let _ = self.scan_threads();

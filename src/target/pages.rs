@@ -38,7 +38,8 @@ struct CachedPages {
     closed: bool,
     /// Set when the process whose copy this is goes on.
     gone_on: Option<GoneOn>,
-    /// How many pages were copied together: those after them are late.
+    /// How many pages were planned to be copied, and how many were read while the process stood still: those after them are late.
+    planned: usize,
     copied: usize,
     /// Reads refused.
     refused: u64,
@@ -89,10 +90,23 @@ impl PageCache {
         used.map(|(number, _)| *number).collect()
     }
 
-    /// Numbers of the pages that were read later than those that [`PageCache::copy`] copied: they may not fit to these.
-    pub fn late_pages(&self) -> Vec<u64> {
+    /// What was read until now belongs to the copy, though it was not planned; what is read from now on is late. For when the
+    /// process is about to go on.
+    pub fn end_copy(&self) {
+        let mut pages = self.lock();
+        (pages.copied, pages.gone_on, pages.closed) = (pages.numbers.len(), None, false);
+    }
+
+    /// Numbers of the pages that were read besides those planned.
+    pub fn unplanned_pages(&self) -> Vec<u64> {
         let pages = self.lock();
-        pages.numbers[pages.copied..].to_vec()
+        pages.numbers[pages.planned..].to_vec()
+    }
+
+    /// How many pages were read later than the copy: they may not fit to it.
+    pub fn late_pages(&self) -> usize {
+        let pages = self.lock();
+        pages.numbers.len() - pages.copied
     }
 
     /// Reads refused because of a limit, or because the process goes on; what is there is missing.
@@ -134,7 +148,7 @@ impl PageCache {
                 _ => pages.index.remove(plan.numbers()[place]),
             }
         }
-        pages.copied = pages.numbers.len();
+        (pages.planned, pages.copied) = (pages.numbers.len(), pages.numbers.len());
         copied.whole
     }
 

@@ -24,6 +24,8 @@ const MAX_COUNT: u32 = 1 << 30;
 const HEADER: u64 = 16;
 /// The low bits of both pointers are flags.
 const FLAGS: u64 = 3;
+/// Objects of one list that count as new: more than are made between two collections of a job that holds few.
+const MOST_NEW: usize = 5000;
 /// Places in one list at which it may have changed when it is only followed roughly. A ring of what is left of old lists is
 /// left at one of them, too.
 const MAX_CHANGES: u32 = 16;
@@ -91,19 +93,26 @@ fn read_state(
     let collecting = interpreter.layout.heap.collecting;
     match collecting.get(&state) {
         Some(0) => {}
-        Some(1) if listing == Listing::Rough => {}
+        Some(1) if listing != Listing::Whole => {}
         Some(1) => return Err(HeapError::Collecting),
         _ => return Err(HeapError::NoLists { version: interpreter.version.clone() }),
     }
     let lists = find(look, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
+    if listing == Listing::Newest {
+        // They are put at the end of the youngest list, which becomes the next one in a collection.
+        for head in &lists[..2] {
+            follow(look, *head, PREVIOUS, MOST_NEW, objects);
+        }
+        return Ok(());
+    }
     for head in lists {
         match listing {
-            Listing::Whole => walk(look, head, objects)?,
+            Listing::Whole | Listing::Newest => walk(look, head, objects)?,
             Listing::Rough => {
                 // What lies behind a place that has changed is met from the other end.
-                if !follow(look, head, NEXT, objects) {
-                    follow(look, head, PREVIOUS, objects);
+                if !follow(look, head, NEXT, MAX_OBJECTS, objects) {
+                    follow(look, head, PREVIOUS, MAX_OBJECTS, objects);
                 }
             }
         }
@@ -149,13 +158,14 @@ fn follow(
     look: &mut PageReader<'_>,
     head: Addr,
     (on, back): (usize, usize),
+    most: usize,
     objects: &mut Vec<TrackedObject>,
 ) -> bool {
     let (mut before, mut changes) = (head, 0);
     let Ok(first) = look.u64(head + 8 * on as u64) else { return false };
     let mut at = Addr(first & !FLAGS);
     let first = objects.len();
-    while at != head && at.is_plausible() && objects.len() - first < MAX_OBJECTS {
+    while at != head && at.is_plausible() && objects.len() - first < most {
         let mut object = [0; HEADER as usize + 16];
         if look.read(at, &mut object).is_err() {
             return false;
@@ -195,7 +205,7 @@ fn walk(
         match look.read(at, &mut object) {
             // What lies beyond it is come to from the other end; the gap is known by the reads refused.
             Err(error) if error.is_limit() => {
-                follow(look, head, PREVIOUS, objects);
+                follow(look, head, PREVIOUS, MAX_OBJECTS, objects);
                 return Ok(());
             }
             read => read.map_err(changing)?,

@@ -76,8 +76,8 @@ pub(super) fn tracked(
         objects: Vec::new(),
     };
     match (walk.interpreters(gc), listing) {
-        (_, Listing::Rough) | (Ok(()), Listing::Whole) => Ok(walk.objects),
         (Err(error), Listing::Whole) => Err(error),
+        _ => Ok(walk.objects),
     }
 }
 

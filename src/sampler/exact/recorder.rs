@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use attach::{AttachOutcome, detach};
 use failure_capture::FailureCapture;
+use forgetting::MAX_MORE_NUMBERS;
 use step_watch::StepWatch;
 
 use super::moments::Moments;
@@ -73,6 +74,8 @@ pub struct ExactRecorder {
     plan: ProbePlan,
     probe: Option<AttachedProbes>,
     sites: SiteTable,
+    /// Whether the ring was emptied when it was looked into last; not when too many new stacks were in it.
+    is_emptied: bool,
     /// Out of the ring, not yet recorded, in time order.
     waiting: PendingEvents,
     batch: EventBatch,
@@ -108,6 +111,7 @@ impl ExactRecorder {
             plan: ProbePlan::default(),
             probe: None,
             sites,
+            is_emptied: true,
             waiting: PendingEvents::default(),
             batch: EventBatch::default(),
             epoch,
@@ -213,16 +217,20 @@ impl ExactRecorder {
             }
             // What fills very fast does not wait for the second to be over.
             self.begin_anew(true, sink)?;
-            std::thread::sleep(if self.samples_stacks() {
-                SAMPLED_RING_POLL_INTERVAL
-            } else {
-                RING_POLL_INTERVAL
-            });
+            if self.is_emptied {
+                std::thread::sleep(if self.samples_stacks() {
+                    SAMPLED_RING_POLL_INTERVAL
+                } else {
+                    RING_POLL_INTERVAL
+                });
+            }
         }
     }
 
     /// The last look: everything in the ring, and the allocator as it is then.
     fn finish(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+        // Nothing comes after: all that is left fits.
+        self.options.common.forget_after = None;
         self.empty_ring();
         self.record_events(sink)?;
         self.settled = None;
@@ -292,8 +300,13 @@ impl ExactRecorder {
             self.sample_stacks();
         }
         let Some(probe) = &mut self.probe else { return };
+        // What waits for older events needs these.
+        let most = if self.failing.is_waiting() { None } else { self.options.common.forget_after };
+        let most = most.map_or(usize::MAX, |most| most + MAX_MORE_NUMBERS);
         let (sites, table) = (&mut self.sites, &mut self.session.table);
         let placed = self.placed;
+        let is_emptied = &mut self.is_emptied;
+        *is_emptied = true;
         self.waiting.fill(|waiting| {
             probe.drain(&mut |raw| {
                 let seen = match raw {
@@ -301,6 +314,8 @@ impl ExactRecorder {
                     raw => sites.describe(raw, table).map(PendingEvent::Event),
                 };
                 waiting.extend(seen.filter(|seen| seen.time() >= placed));
+                *is_emptied = table.size() <= most;
+                *is_emptied
             });
         });
     }
@@ -395,7 +410,8 @@ impl ExactRecorder {
         let seen = self.waiting.until(before - 1);
         self.record_described(seen, sink)?;
         self.record_failing(sink)?;
-        let quiet = before.saturating_sub(self.last.0 + self.epoch) > MIN_QUIET_NANOS
+        let quiet = self.is_emptied
+            && before.saturating_sub(self.last.0 + self.epoch) > MIN_QUIET_NANOS
             && self.waiting.first_time().is_none_or(|time| time > after);
         if quiet {
             for (device, counters) in &self.counters {
@@ -448,6 +464,15 @@ impl ExactRecorder {
         let counters = torch.counters(&mut self.counters).is_ok();
         let time = self.now();
         self.empty_ring();
+        if !self.is_emptied {
+            // Events of before are still in the ring: the maps would seem to know of what they tell.
+            self.session.losses.add(
+                ReaderKind::Snapshots,
+                MissReason::Late,
+                snapshots.len() as u64,
+            );
+            return Ok(());
+        }
         for snapshot in snapshots {
             match snapshot {
                 Ok(snapshot) => {

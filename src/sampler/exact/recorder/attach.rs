@@ -78,6 +78,7 @@ impl ExactRecorder {
                                 raw => sites.describe(raw, table).map(PendingEvent::Event),
                             };
                             waiting.extend(event.filter(|event| event.time() < placed));
+                            true
                         });
                     });
                     self.watching.reset();

@@ -9,7 +9,7 @@ use crate::model::{MissReason, ReaderKind, RecordSink};
 use crate::probe::ProbeError;
 
 /// Numbers beyond those after which they begin anew, for which that does not wait until it is due.
-const MAX_MORE: usize = 1 << 17;
+pub(super) const MAX_MORE_NUMBERS: usize = 1 << 16;
 
 impl ExactRecorder {
     /// Begins all numbers anew when there are too many; `at_once` only when there are very many too many.
@@ -20,12 +20,14 @@ impl ExactRecorder {
     ) -> io::Result<()> {
         let Some(most) = self.options.common.forget_after else { return Ok(()) };
         let size = self.session.table.size();
-        let is_due = size > most + if at_once { MAX_MORE } else { 0 } || self.sites.is_full();
+        let is_due =
+            size > most + if at_once { MAX_MORE_NUMBERS } else { 0 } || self.sites.is_full();
         // What waits has numbers of the table, or will be named by what is known now.
         if !is_due || self.failing.is_waiting() {
             return Ok(());
         }
-        let codes = self.sites.idle_codes();
+        // Stacks in the ring may be of code objects that are not described there.
+        let codes = if self.is_emptied { self.sites.idle_codes() } else { Vec::new() };
         if let Err(error) = self.renew_codes(&codes) {
             return self.failed(&error);
         }
