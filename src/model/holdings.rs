@@ -45,7 +45,7 @@ pub struct DeviceHoldings {
     pub unnamed: Held,
     /// Storages among these that only garbage holds: `gc.collect()` would free them.
     pub garbage: Held,
-    /// Bytes that `torch.cuda.empty_cache()` would return: [`Segment::releasable`].
+    /// Bytes that `torch.cuda.empty_cache()` would return: [`BlockMap::releasable`].
     pub releasable: u64,
     /// What the allocator added to the bytes asked for.
     pub rounding: u64,

@@ -64,6 +64,7 @@ fn segments() -> Vec<Segment> {
         segment(base + 128 * MIB, false, default, &[(6 * MIB, 6 * MIB, 'a'), (14 * MIB, 0, 'i')]),
     ];
     segments[5].expandable = true;
+    segments[5].granule = 20 * MIB;
     for n in 0..40 {
         let blocks = [(MIB, MIB - n, 'a'), (MIB, 0, if n % 3 == 0 { 'i' } else { 'p' })];
         segments.push(segment(base + (200 + 4 * n) * MIB, true, default, &blocks));
