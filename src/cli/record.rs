@@ -32,7 +32,7 @@ use super::{
 };
 
 /// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
-const MAX_IDS: usize = 1 << 18;
+const MAX_IDS: usize = 1 << 17;
 
 /// Runs it.
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {

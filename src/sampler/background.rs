@@ -16,7 +16,7 @@ const MAX_BATCH_AGE: Duration = Duration::from_millis(200);
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes that may wait. When the disk, or what reads along, is slower than that for long, sampling waits (and its missed
 /// instants are counted; exact events find no room in the kernel, and are counted there) rather than take ever more memory.
-const MAX_WAITING: usize = 32 << 20;
+const MAX_WAITING: usize = 192 << 20;
 /// What a record takes besides what it holds a number of.
 const RECORD_BYTES: usize = 256;
 
@@ -272,7 +272,7 @@ mod tests {
         let one = bytes(&record);
         assert!(one > 100_000, "{one}");
         let recording = std::thread::spawn(move || {
-            for _ in 0..20 * MAX_WAITING / one {
+            for _ in 0..3 * MAX_WAITING / one {
                 sink.record(&record).unwrap();
             }
             sink.finish().1

@@ -161,7 +161,7 @@ fn empty_cache_would_return_what_it_then_returns() {
             let mut told = vec![device["fragmentation"]["releasable"].clone()];
             // All commands have it from one place.
             if patterns == 0 {
-                for (command, path) in [("tensors", "/devices"), ("dump", "/holders/devices")] {
+                for (command, path) in [("tensors", "/devices"), ("dump", "/owners/devices")] {
                     let all = holders_of(&target, command);
                     told.push(all.pointer(path).unwrap()["cuda:0"]["releasable"].clone());
                 }

@@ -83,7 +83,7 @@ fn a_job_that_comes_to_cuda_after_memspy() {
     target.read_until_ready();
     recording.wait_for_block();
     let trace = recording.trace().to_str().unwrap().to_owned();
-    memspy(&["lines", &trace]).refused(&["no GPU memory"]);
+    memspy(&["lines", &trace]).refused_last(&["no GPU memory"]);
     target.say("use");
     target.read_until_ready();
     wait_until("the counters in the trace", || memspy(&["lines", &trace]).status.success());

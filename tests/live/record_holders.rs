@@ -106,7 +106,7 @@ fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
 #[test]
 fn iterations_have_the_peaks_that_the_job_saw() {
     let mut target = sim::start("holders_truth.py", &[]);
-    let mut recording = Recording::start(target.pid(), &["--owners=50", "-r", "1000"]);
+    let mut recording = Recording::start(target.pid(), &["--owners=2", "-r", "1000"]);
     wait_until("a look", || looks(&recording) >= 1);
     target.say("iterate 12");
     let truth: Vec<(u64, i64)> = serde_json::from_str(&target.line()).unwrap();

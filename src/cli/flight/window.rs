@@ -66,7 +66,7 @@ pub(in crate::cli) struct StreamWindow {
 }
 
 /// Stacks, frames or sites of one stretch, besides those that it began with; each takes some 200 bytes in all that knows it.
-const MAX_NAMES: usize = 1 << 18;
+const MAX_NAMES: usize = 1 << 16;
 
 impl StreamWindow {
     /// The first stretch.
