@@ -11,7 +11,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use trace_support::by_hand::crc32c;
 
 /// The most that any of these may take, in bytes.
-const MAX_BYTES: u64 = 450 << 20;
+const MAX_BYTES: u64 = 760 << 20;
 
 fn put(out: &mut Vec<u8>, value: u64) {
     match value {

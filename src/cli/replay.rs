@@ -23,7 +23,7 @@ const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
 /// The most memory that the records of a file of so many bytes may take: what is recorded of a job takes some 20 times the
 /// compressed file, at most 70 times.
 pub(super) fn most_memory(bytes: u64) -> u64 {
-    (256 << 20) + bytes.saturating_mul(256)
+    (512 << 20) + bytes.saturating_mul(512)
 }
 
 /// A recording on the disk, which may be read several times and is warned of once.

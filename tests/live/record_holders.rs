@@ -106,10 +106,16 @@ fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
 #[test]
 fn iterations_have_the_peaks_that_the_job_saw() {
     let mut target = sim::start("holders_truth.py", &[]);
-    let mut recording = Recording::start(target.pid(), &["--owners=2", "-r", "1000"]);
+    let mut recording = Recording::start(target.pid(), &["--owners=10", "-r", "1000"]);
     wait_until("a look", || looks(&recording) >= 1);
-    target.say("iterate 12");
-    let truth: Vec<(u64, i64)> = serde_json::from_str(&target.line()).unwrap();
+    let mut truth: Vec<(u64, i64)> = Vec::new();
+    // Until two looks have come meanwhile: one of them has begun after the first step.
+    let before = looks(&recording);
+    while truth.is_empty() || looks(&recording) < before + 3 {
+        target.say("iterate 12");
+        let round: Vec<(u64, i64)> = serde_json::from_str(&target.line()).unwrap();
+        truth.extend(round);
+    }
     let before = looks(&recording);
     wait_until("another look", || looks(&recording) > before);
     recording.interrupt();
@@ -132,19 +138,19 @@ fn iterations_have_the_peaks_that_the_job_saw() {
         assert_eq!(row["steps"], 1);
     }
     // Those at whose end a look, or a busy machine, kept memspy from seeing more are told as at least that.
-    assert!(exact >= 6, "{exact} of 12: {rows:?}");
+    assert!(2 * exact >= truth.len(), "{exact} of {}: {rows:?}", truth.len());
     let said: serde_json::Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
     let held = |row: &serde_json::Value| row["held"]["parameters"] == said["parameters"];
     assert!(rows.iter().any(held), "{rows:?}");
 
     let text = memspy(&["iterations", trace]).ok().out;
     assert!(
-        text.contains("12 steps, counted by the optimizer's step counter")
+        text.contains(&format!("{} steps, counted by the optimizer's step counter", truth.len()))
             && text.contains("optimizer state"),
         "{text}"
     );
     let csv = memspy(&["iterations", "--format", "csv", trace]).ok().out;
-    assert_eq!(csv.lines().count(), 13);
+    assert_eq!(csv.lines().count(), truth.len() + 1);
 }
 
 #[test]
