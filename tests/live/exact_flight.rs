@@ -129,7 +129,7 @@ fn stacks_that_never_come_again_do_not_take_ever_more_memory() {
     const PORTIONS: u32 = 20;
     const PORTION: u32 = 2000;
     let mut target = crate::support::sim::start("new_stacks.py", &[]);
-    let mut recording = Recording::start_exact(target.pid(), &["--keep", "4M"]);
+    let mut recording = Recording::start_exact(target.pid(), &["--keep", "64K"]);
     let mut levels = Vec::new();
     for _ in 0..PORTIONS {
         target.say(&format!("run {PORTION}"));
