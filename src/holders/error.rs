@@ -23,6 +23,9 @@ pub enum OwnerError {
     /// The process stands in the middle of an allocation, or ran on and changed its blocks.
     #[error("the allocator was at work when the process stood still")]
     Allocating,
+    /// The process needed other memory than what was copied; the next look copies that too.
+    #[error("its objects changed while they were looked for")]
+    Moved,
     /// A limit was reached before anything could be said.
     #[error("{limit} was reached before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]
     Cut {

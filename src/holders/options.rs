@@ -55,6 +55,8 @@ pub struct LookRequest<'a> {
     pub(super) options: LookOptions,
     pub(super) budget: Budget,
     pub(super) asked: Option<&'a str>,
+    /// Whether the process may be stopped a second time, whenever that is, if the first copy of its memory was not enough.
+    pub(super) may_stop_again: bool,
 }
 
 impl<'a> LookRequest<'a> {
@@ -62,7 +64,24 @@ impl<'a> LookRequest<'a> {
     /// too, which takes as long again.
     pub fn new(options: LookOptions, asked: Option<&'a str>) -> LookRequest<'a> {
         let budget = Budget::new(options.max_time, options.max_memory);
-        LookRequest { options, budget, asked }
+        LookRequest { options, budget, asked, may_stop_again: true }
+    }
+
+    /// The same look, whose moment matters: where one stop is not enough it fails with
+    /// [`OwnerError::Moved`](super::OwnerError::Moved), and the caller chooses the moment of the next one.
+    pub fn with_one_stop(self) -> LookRequest<'a> {
+        LookRequest { may_stop_again: false, ..self }
+    }
+
+    /// The same look with its whole budget of time.
+    pub fn begun_anew(self) -> LookRequest<'a> {
+        let LookOptions { max_time, max_memory, .. } = self.options;
+        LookRequest { budget: Budget::new(max_time, max_memory), ..self }
+    }
+
+    /// Whether it may stop the process.
+    pub fn stop_policy(&self) -> StopPolicy {
+        self.options.stop_policy
     }
 
     /// The time that is left for it.

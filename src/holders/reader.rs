@@ -48,6 +48,22 @@ impl OwnerReader {
         Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
     }
 
+    /// What a look can do before it stops the process: the first time, learn which memory matters.
+    pub fn learn(
+        &mut self,
+        process: &Process,
+        python: &PythonReader,
+        torch: Option<&mut TorchReader>,
+        request: &LookRequest<'_>,
+    ) {
+        if self.pages.is_empty() && request.options.stop_policy == StopPolicy::Stop {
+            let memory = PageCache::within(Box::new(process.memory()), request.budget);
+            let (tensors, stops) = (&self.tensors, &mut Stops::default());
+            let mut look = Look { tensors, process, python, torch, request, memory, stops };
+            look.learn(&mut self.pages);
+        }
+    }
+
     /// One look. The process goes on before this returns, in whatever way it returns; `stops` counts how often and for how
     /// long it stood still, also where there is an error.
     ///
@@ -115,6 +131,9 @@ impl Look<'_> {
             let began = Instant::now();
             if let Some(snapshot) = self.round(pages, missing)? {
                 return Ok(snapshot);
+            }
+            if !self.request.may_stop_again {
+                return Err(OwnerError::Moved);
             }
             walk_took = began.elapsed();
         }

@@ -57,11 +57,16 @@ pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: Na
 /// A frame's text as the folded format can hold it: `;` would begin another frame, and a number behind a blank at its end would
 /// be read as one of two counts, of which the format knows a second use.
 pub(super) fn step(text: &str) -> String {
-    let text = one_line(text).replace(';', ":");
+    let text = without_separator(text);
     match text.trim_end().rsplit_once(' ') {
         Some((name, end)) if is_count(end) => format!("{name}_{end}"),
         _ => text,
     }
+}
+
+/// The same for a text that never ends a stack, such as a rank's: a number at its end is no count.
+pub(super) fn without_separator(text: &str) -> String {
+    one_line(text).replace(';', ":")
 }
 
 fn is_count(text: &str) -> bool {

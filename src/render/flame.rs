@@ -7,7 +7,7 @@ use inferno::flamegraph::color::{BasicPalette, Palette};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::RenderError;
-use super::collapsed::{NameStyle, label_text, labels, stacks, step};
+use super::collapsed::{NameStyle, label_text, labels, stacks, step, without_separator};
 use super::escape::EscapeGuard;
 use super::exact;
 use super::label::one_line;
@@ -91,7 +91,7 @@ fn rank_lines(ranks: &[RankMemory<'_>], how: RankMode, style: NameStyle) -> Vec<
     let mut lines: Vec<(String, u64)> = Vec::new();
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for rank in ranks {
-        let label = step(rank.label);
+        let label = without_separator(rank.label);
         let stacks = stacks(rank.profile, rank.folded, style).into_iter();
         for (stack, bytes) in stacks.filter(|(_, bytes)| *bytes > 0) {
             match how {

@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::optimizer_counter::OptimizerCounter;
-use super::owners::{OwnerReading, look_prepared, prepare};
+use super::owners::{OwnerReading, learn, look_prepared, prepare};
 use super::readers::TargetReaders;
-use crate::holders::LookOptions;
+use crate::holders::{LookOptions, LookRequest, OwnerError};
 use crate::model::ownership::summarize;
 use crate::model::{CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, Stops};
 
@@ -25,6 +25,9 @@ const LATE: Duration = Duration::from_millis(500);
 /// For each part of the time that the job may stand still, memspy itself may work for so many on a core that the job may want;
 /// half of the time at most.
 const WORK: f64 = 10.0;
+/// Looks in a row that may come to nothing because the process needed other memory than the last time. Each has its moment; the
+/// next one is made whole at whatever moment.
+const MAX_MISSES: u32 = 4;
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A look and where training counts its steps, or why there is none.
@@ -91,16 +94,9 @@ impl OwnerThread {
                 let Ok(mut readers) = TargetReaders::attach(pid) else { return };
                 let mut timeout = None;
                 while !told.is_stopped() {
-                    let prepared = prepare(&mut readers);
-                    if let Some(timeout) = timeout {
-                        told.wait_for_moment(timeout);
-                    }
+                    let (looked, paused, took) =
+                        aimed_look(&mut readers, options, start, &told, timeout);
                     let began = Instant::now();
-                    let (looked, paused) = match prepared {
-                        Ok(()) => poll_once(&mut readers, options, start),
-                        Err(error) => (Err(error.to_string()), Duration::ZERO),
-                    };
-                    let took = began.elapsed();
                     let gone = !readers.process.is_alive();
                     if gone || sender.try_send(looked).is_err() {
                         return;
@@ -109,7 +105,7 @@ impl OwnerThread {
                     let rest = took.div_f64((WORK * budget).min(0.5));
                     let rest = rest.max(paused.div_f64(budget)).max(MIN_REST);
                     timeout = Some(rest.clamp(MIN_WAIT, MAX_WAIT));
-                    let until = began + rest;
+                    let until = began + rest.saturating_sub(took);
                     while Instant::now() < until && !told.is_stopped() {
                         std::thread::sleep(
                             STOP_CHECK_INTERVAL
@@ -142,15 +138,47 @@ impl OwnerThread {
     }
 }
 
-/// One look, and for how long the process stood still in all its attempts, also those of a look that failed.
-fn poll_once(
+/// One look at its moment, for how long the process stood still for it, and how long memspy worked on it.
+fn aimed_look(
     readers: &mut TargetReaders,
     options: LookOptions,
     start: Instant,
-) -> (OwnerThreadReading, Duration) {
-    let mut stops = Stops::default();
-    let looked = look_prepared(readers, options, None, &mut stops);
-    let looked = match looked {
+    shared: &Shared,
+    timeout: Option<Duration>,
+) -> (OwnerThreadReading, Duration, Duration) {
+    let (mut stops, mut took) = (Stops::default(), Duration::ZERO);
+    for misses in 0.. {
+        let began = Instant::now();
+        let prepared = if misses == 0 { learn(readers, options) } else { prepare(readers) };
+        took += began.elapsed();
+        let mut request = LookRequest::new(options, None);
+        if let Some(timeout) = timeout {
+            shared.wait_for_moment(timeout);
+            request = request.begun_anew();
+            if misses < MAX_MISSES && !shared.is_stopped() {
+                request = request.with_one_stop();
+            }
+        }
+        let began = Instant::now();
+        let looked = prepared.and_then(|()| look_prepared(readers, request, &mut stops));
+        if matches!(looked, Err(OwnerError::Moved)) {
+            took += began.elapsed();
+            continue;
+        }
+        let reading = reading(readers, looked, start);
+        return (reading, stops.total, took + began.elapsed());
+    }
+    // Whole looks do not fail that way.
+    (Err(OwnerError::Moved.to_string()), stops.total, took)
+}
+
+/// What is recorded of a look.
+fn reading(
+    readers: &TargetReaders,
+    looked: Result<OwnerReading, OwnerError>,
+    start: Instant,
+) -> OwnerThreadReading {
+    match looked {
         // Its sums would be taken for those of all tensors.
         Ok(OwnerReading {
             snapshot: OwnershipSnapshot { incomplete: Some(incomplete), .. },
@@ -165,8 +193,7 @@ fn poll_once(
             Ok((summarize(&look.snapshot, time), clock, look.snapshot.counting))
         }
         Err(error) => Err(error.to_string()),
-    };
-    (looked, stops.total)
+    }
 }
 
 impl Drop for OwnerThread {

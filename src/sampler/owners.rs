@@ -55,10 +55,25 @@ pub(super) fn read_with_retries(
     stops: &mut Stops,
 ) -> Result<OwnerReading, OwnerError> {
     prepare(readers)?;
-    look_prepared(readers, options, asked, stops)
+    look_prepared(readers, LookRequest::new(options, asked), stops)
 }
 
-/// What takes time before a look, while the process runs.
+/// What takes time before the first look, while the process runs: the next one stops it at once.
+pub(super) fn learn(readers: &mut TargetReaders, options: LookOptions) -> Result<(), OwnerError> {
+    prepare(readers)?;
+    let TargetReaders { process, python: Some(python), torch, owners: Some(reader), .. } = readers
+    else {
+        return Ok(());
+    };
+    let torch = match torch {
+        TorchState::Attached(torch) => Some(&mut **torch),
+        _ => None,
+    };
+    reader.learn(process, python, torch, &LookRequest::new(options, None));
+    Ok(())
+}
+
+/// Reads anew what the look stands on.
 pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
     readers.refresh();
     if readers.owners.is_none() {
@@ -70,15 +85,14 @@ pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
 /// A look that has been prepared.
 pub(super) fn look_prepared(
     readers: &mut TargetReaders,
-    options: LookOptions,
-    asked: Option<&str>,
+    mut request: LookRequest<'_>,
     stops: &mut Stops,
 ) -> Result<OwnerReading, OwnerError> {
-    let mut request = LookRequest::new(options, asked);
+    let stop_policy = request.stop_policy();
     let (Some(reader), Some(python)) = (&mut readers.owners, &readers.python) else {
         return Err(OwnerError::NoTorch);
     };
-    let most = match options.stop_policy {
+    let most = match stop_policy {
         StopPolicy::Stop => MAX_ATTEMPTS,
         StopPolicy::Never => MAX_RUNNING_ATTEMPTS,
     };
@@ -96,10 +110,10 @@ pub(super) fn look_prepared(
                 attempts -= 1; // It did not even begin.
                 std::thread::sleep(ASK_TRACER_EVERY);
                 // The time that others take is none of the look's.
-                request = LookRequest::new(options, asked);
+                request = request.begun_anew();
             }
             Err(error) if may_pass(&error) && attempts < most && !request.time_left().is_zero() => {
-                if options.stop_policy == StopPolicy::Stop {
+                if stop_policy == StopPolicy::Stop {
                     std::thread::sleep(REST);
                 }
             }
