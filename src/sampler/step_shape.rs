@@ -17,7 +17,7 @@ const NEAR: f64 = 0.03;
 /// The forward pass ends this near to the peak: one look is enough for both.
 const SAME: f64 = 0.8;
 /// After so many lengths of a forward pass the begin of a backward pass has been missed.
-const STALE: f64 = 1.5;
+const MANY_STEPS: f64 = 1.5;
 /// Of so many looks one is for the peak, where that is somewhere else.
 const PEAK_EVERY: u32 = 3;
 
@@ -95,10 +95,11 @@ impl StepShape {
         }
         let near_level = (now.level - end.1).abs() as f64 <= slack * range;
         let (made, length) = ((now.allocations - begun) as f64, end.0 as f64);
-        // Short backward passes are missed: then the level alone tells.
-        let is_stale = made > STALE * length;
+        // Short backward passes are missed: then the counts are those of several steps, and the level alone tells.
+        let longest = self.forward.iter().map(|it| it.0).max().unwrap_or_default() as f64;
+        let is_unsure = made.max(longest) > MANY_STEPS * length;
         let in_time = length * (1.0 - slack)..=length * (1.0 + slack / 4.0);
-        near_level && (is_peak || is_stale || in_time.contains(&made))
+        near_level && (is_peak || is_unsure || in_time.contains(&made))
     }
 
     /// Where the forward pass ends: of the last steps the middle one, as single backward passes may have been missed.
