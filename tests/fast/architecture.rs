@@ -1,69 +1,19 @@
-//! Keeps the promises of the map in `src/lib.rs`: floors, external crates per room, openings, file length, `unsafe`.
+//! Keeps the promises of the map in `src/lib.rs`: floors, external crates per room, openings, file length, `unsafe`, type names.
+
+mod floors;
+mod rooms;
+mod source;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A room: the rooms it may import, and the external crates of which it is a home.
-struct Room {
-    imports: &'static [&'static str],
-    crates: &'static [&'static str],
-}
-
-/// Crates that any room may use.
-const EVERYWHERE: &[&str] = &["std", "core", "crate", "self", "super", "thiserror", "rustc_hash"];
+use floors::Sources;
+use rooms::{THREADS, UNSAFE, rooms};
+use source::Source;
 
 /// About 500 lines a file; the slack is for a file that is one concept and not worth a cut.
 const MAX_LINES: usize = 560;
-
-/// Files in which `unsafe` may stand, each for one stated reason.
-const UNSAFE: &[&str] = &[
-    "src/probe/syscall.rs",  // bpf(2)
-    "src/gpu/checkpoint.rs", // calls the driver's library
-];
-
-fn rooms() -> BTreeMap<&'static str, Room> {
-    let room = |imports, crates| Room { imports, crates };
-    BTreeMap::from([
-        ("model", room(&[], &[])),
-        ("files", room(&[], &["rustix", "tempfile"])),
-        ("target", room(&["model"], &["nix", "procfs", "object", "rustix"])),
-        ("trace", room(&["model", "files"], &["bincode", "zstd", "crc32c"])),
-        ("analysis", room(&["model"], &[])),
-        ("python", room(&["model", "target"], &["py_spy", "remoteprocess"])),
-        ("torch", room(&["model", "target"], &[])),
-        ("gpu", room(&["model", "target"], &["nvml_wrapper", "cudarc", "libloading"])),
-        ("probe", room(&["model", "target"], &["aya", "aya_obj", "perf_event", "nix"])),
-        ("render", room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv"])),
-        ("holders", room(&["model", "target", "python", "torch"], &[])),
-        (
-            "sampler",
-            room(
-                &["model", "files", "target", "python", "torch", "gpu", "probe", "holders"],
-                &["rustix"],
-            ),
-        ),
-        ("tui", room(&["model", "analysis", "render", "sampler"], &["ratatui"])),
-        (
-            "cli",
-            room(
-                &["model", "files", "target", "trace", "analysis", "render", "sampler", "tui"],
-                &[
-                    "clap",
-                    "clap_complete",
-                    "anyhow",
-                    "chrono",
-                    "indicatif",
-                    "signal_hook",
-                    "terminal_size",
-                    "nix",
-                    "rustix",
-                    "serde_json",
-                ],
-            ),
-        ),
-    ])
-}
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -84,97 +34,26 @@ fn is_test(file: &Path) -> bool {
     file.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_tests"))
 }
 
-/// The code of a file, without comments and without its unit tests.
-fn code(text: &str) -> Vec<&str> {
-    text.lines()
-        .take_while(|line| line.trim() != "#[cfg(test)]")
-        .map(|line| line.split("//").next().unwrap_or(""))
+/// All sources, but for files of unit tests.
+fn sources() -> Sources {
+    let files = rust_files(Path::new("src")).into_iter().filter(|file| !is_test(file));
+    files.map(|file| (file.display().to_string(), Source::read(&file))).collect()
+}
+
+/// The crates that the manifest names.
+fn external_crates() -> Vec<String> {
+    let manifest = fs::read_to_string("Cargo.toml").unwrap();
+    let section = manifest.split("[dependencies]").nth(1).unwrap();
+    let lines = section.split("\n[").next().unwrap().lines();
+    lines
+        .filter_map(|line| line.split_once('=').map(|(name, _)| name.trim().replace('-', "_")))
         .collect()
 }
 
-/// The names that stand before `::` at the start of a path in `line`, with what follows.
-fn path_heads(line: &str) -> Vec<(&str, &str)> {
-    let mut heads = Vec::new();
-    let mut from = 0;
-    while let Some(at) = line[from..].find("::") {
-        let at = from + at;
-        let start =
-            line[..at].rfind(|c: char| !(c.is_alphanumeric() || c == '_')).map_or(0, |i| i + 1);
-        let continues = line[..start].ends_with("::");
-        if !continues && start < at {
-            heads.push((&line[start..at], &line[at + 2..]));
-        }
-        from = at + 2;
-    }
-    heads
-}
-
-fn check_rooms(complain: &mut dyn FnMut(String)) {
+fn check_rooms(sources: &Sources, complain: &mut dyn FnMut(String)) {
     let rooms = rooms();
-    let manifest = fs::read_to_string("Cargo.toml").unwrap();
-    let section = manifest.split("[dependencies]").nth(1).unwrap();
-    let external: Vec<String> = section
-        .split("\n[")
-        .next()
-        .unwrap()
-        .lines()
-        .filter_map(|line| line.split_once('=').map(|(name, _)| name.trim().replace('-', "_")))
-        .collect();
-    for (name, room) in &rooms {
-        let files = rust_files(&Path::new("src").join(name));
-        for file in files.into_iter().filter(|file| !is_test(file)) {
-            let text = fs::read_to_string(&file).unwrap();
-            for line in code(&text) {
-                for (head, rest) in path_heads(line) {
-                    if head == "crate" {
-                        let to: &str = rest
-                            .split(|c: char| !(c.is_alphanumeric() || c == '_'))
-                            .next()
-                            .unwrap();
-                        let listed = rest.starts_with('{');
-                        if listed {
-                            complain(format!(
-                                "{}: import one room a line, not crate::{{..}}",
-                                file.display()
-                            ));
-                        } else if to != *name
-                            && rooms.contains_key(to)
-                            && !room.imports.contains(&to)
-                        {
-                            complain(format!("{}: {name} may not import {to}", file.display()));
-                        }
-                    } else if external.iter().any(|e| e == head)
-                        && !EVERYWHERE.contains(&head)
-                        && !room.crates.contains(&head)
-                    {
-                        complain(format!(
-                            "{}: {name} is not a home of crate {head}",
-                            file.display()
-                        ));
-                    }
-                }
-                if *name != "cli"
-                    && ["println!", "eprintln!", "print!(", "eprint!", "process::exit"]
-                        .iter()
-                        .any(|p| line.contains(p))
-                {
-                    complain(format!(
-                        "{}: only a face prints or exits: {}",
-                        file.display(),
-                        line.trim()
-                    ));
-                }
-                if !matches!(*name, "sampler" | "cli" | "tui")
-                    && (line.contains("thread::sleep") || line.contains("thread::spawn"))
-                {
-                    complain(format!(
-                        "{}: threads and sleeping belong to the sampler: {}",
-                        file.display(),
-                        line.trim()
-                    ));
-                }
-            }
-        }
+    for complaint in floors::complaints(&rooms, sources, &external_crates()) {
+        complain(complaint);
     }
     for entry in fs::read_dir("src").unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
@@ -182,9 +61,27 @@ fn check_rooms(complain: &mut dyn FnMut(String)) {
             complain(format!("src/{name}: a room that this test does not know"));
         }
     }
+    for home in THREADS.iter().chain(UNSAFE) {
+        if !Path::new(home).exists() {
+            complain(format!("{home}: is listed, but is not there"));
+        }
+    }
 }
 
-fn check_files(complain: &mut dyn FnMut(String)) {
+/// No type name twice: whoever searches for one finds one.
+fn check_type_names(sources: &Sources, complain: &mut dyn FnMut(String)) {
+    let mut homes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (file, source) in sources {
+        for name in &source.types {
+            homes.entry(name).or_default().push(file);
+        }
+    }
+    for (name, files) in homes.into_iter().filter(|(_, files)| files.len() > 1) {
+        complain(format!("{name}: a type of this name is in {}", files.join(" and ")));
+    }
+}
+
+fn check_files(sources: &Sources, complain: &mut dyn FnMut(String)) {
     for folder in ["src", "tests", "benches"] {
         if !Path::new(folder).exists() {
             continue;
@@ -199,10 +96,8 @@ fn check_files(complain: &mut dyn FnMut(String)) {
             if lines > MAX_LINES {
                 complain(format!("{shown}: {lines} lines; about 500 at most, one concept each"));
             }
-            if folder == "src"
-                && !UNSAFE.contains(&shown.as_str())
-                && code(&text).iter().any(|l| l.contains("unsafe "))
-            {
+            let is_unsafe = sources.get(&shown).is_some_and(|source| source.is_unsafe);
+            if is_unsafe && !UNSAFE.contains(&shown.as_str()) {
                 complain(format!("{shown}: unsafe stands here without being listed"));
             }
             let stem = file.file_stem().unwrap().to_str().unwrap();
@@ -257,21 +152,108 @@ fn check_top_level(complain: &mut dyn FnMut(String)) {
 
 #[test]
 fn the_house_is_as_the_map_says() {
+    let sources = sources();
     let mut complaints = Vec::new();
     let mut complain = |c: String| complaints.push(c);
-    check_rooms(&mut complain);
-    check_files(&mut complain);
+    check_rooms(&sources, &mut complain);
+    check_type_names(&sources, &mut complain);
+    check_files(&sources, &mut complain);
     check_top_level(&mut complain);
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
 
+/// What the floors say of a tree of which only these files are there.
+fn of(files: &[(&str, &str)]) -> Vec<String> {
+    let source = |(path, text): &(&str, &str)| {
+        let below = Path::new(path).strip_prefix("src").unwrap().with_extension("");
+        let names = below.iter().map(|name| name.to_str().unwrap().to_owned());
+        let module = names.filter(|name| name != "mod").collect();
+        ((*path).to_owned(), Source::parse(text, module))
+    };
+    let sources: Sources = files.iter().map(source).collect();
+    floors::complaints(&rooms(), &sources, &external_crates())
+}
+
 #[test]
-fn the_checks_see_what_they_should() {
-    let heads: Vec<&str> =
-        path_heads("use crate::model::Record; nix::unistd::getpid(std::mem::size_of::<T>())")
-            .into_iter()
-            .map(|(h, _)| h)
-            .collect();
-    assert_eq!(heads, ["crate", "nix", "std"]);
-    assert_eq!(code("a // b\n#[cfg(test)]\nc"), ["a "]);
+fn an_import_of_a_room_above_is_seen_however_it_is_written() {
+    for text in [
+        "use crate::cli::Words;",
+        "use crate::{model::Record, cli::Words};",
+        "use super::super::super::cli::Words;",
+        "fn f() { crate::cli::run() }",
+        "fn f() { let x: Option<crate::cli::Words> = None; }",
+        "fn f() { assert!(crate::cli::run()); }",
+        "use crate::cli as model; fn f() { model::run() }",
+        "mod inner { use crate::cli::Words; }",
+        "pub use crate::cli::*;",
+    ] {
+        let found = of(&[("src/python/stacks/walk.rs", text)]);
+        assert!(
+            found.iter().any(|it| it.contains("python may not import cli")),
+            "{text}: {found:?}"
+        );
+    }
+    assert_eq!(
+        of(&[("src/python/stacks/walk.rs", "use crate::model::Record; use super::thread;")]),
+        [""; 0]
+    );
+}
+
+#[test]
+fn an_import_through_a_re_export_is_one_of_what_is_behind_it() {
+    let found = of(&[
+        ("src/sampler/mod.rs", "pub use crate::probe::{ProbeBuffer, ProbeProgram as Renamed};"),
+        ("src/cli/record.rs", "use crate::sampler::{ProbeBuffer, Renamed};"),
+    ]);
+    for name in ["ProbeBuffer", "ProbeProgram"] {
+        let told = format!("src/cli/record.rs: cli may not import probe::{name}");
+        assert!(found.contains(&told), "{found:?}");
+    }
+}
+
+#[test]
+fn a_public_field_or_result_gives_a_room_away() {
+    let found = of(&[(
+        "src/sampler/readers.rs",
+        "use crate::python::StackReader; use crate::torch::TorchReader; use crate::gpu;
+         pub struct TargetReaders { pub python: Option<StackReader>, torch: TorchReader, pub gpu: gpu::Nvml }
+         impl TargetReaders { pub fn torch(&mut self) -> &mut TorchReader { &mut self.torch } fn own(&self) -> TorchReader { x } }",
+    )]);
+    for told in [
+        "TargetReaders.python gives python::StackReader to cli and tui",
+        "TargetReaders.gpu gives gpu::Nvml to cli and tui",
+        "torch() gives torch::TorchReader to cli and tui",
+    ] {
+        assert!(found.iter().any(|it| it.ends_with(told)), "{told}: {found:?}");
+    }
+    assert_eq!(found.len(), 3, "{found:?}");
+}
+
+#[test]
+fn threads_are_seen_by_whatever_starts_them() {
+    for text in [
+        "fn f() { std::thread::Builder::new().spawn(g); }",
+        "use std::thread; fn f() { thread::scope(|s| s.spawn(g)); }",
+        "use std::thread::sleep; fn f() { sleep(x) }",
+        "use std::thread::{self as t}; fn f() { t::spawn(g); }",
+    ] {
+        let found = of(&[("src/analysis/fold.rs", text)]);
+        assert!(found.iter().any(|it| it.contains("is no place for threads")), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn code_below_unit_tests_is_read_and_unit_tests_are_not() {
+    let text = "#[cfg(test)] mod tests { use crate::cli::Words; fn f() { println!(); } }
+                #[cfg(test)] use crate::cli::Words;
+                fn g() { eprintln!(\"x\"); std::process::exit(1); }";
+    assert_eq!(
+        of(&[("src/model/stack.rs", text)]),
+        ["src/model/stack.rs: only a face prints or exits: eprintln!"]
+    );
+    let text = "use nix::unistd::Pid;";
+    assert_eq!(
+        of(&[("src/model/stack.rs", text)]),
+        ["src/model/stack.rs: model is not a home of crate nix"]
+    );
 }

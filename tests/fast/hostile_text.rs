@@ -72,7 +72,7 @@ fn a_name_cannot_command_the_terminal_nor_add_a_line_to_a_report() {
         for words in TEXT.iter().filter(|words| !is_exact || words[0] != "iterations") {
             let (plain, hostile) = pair.run(words);
             for (what, text) in [("out", &hostile.out), ("err", &hostile.err)] {
-                assert_eq!(strange(text), [], "{name:?} by {words:?} on std{what}: {text}");
+                assert_eq!(strange(text), [' '; 0], "{name:?} by {words:?} on std{what}: {text}");
             }
             let lines = |done: &Done| (done.out.lines().count(), done.err.lines().count());
             assert_eq!(
@@ -94,7 +94,7 @@ fn json_is_valid_and_has_the_names_as_they_are() {
                 continue;
             }
             let (_, hostile) = pair.run(words);
-            assert_eq!(strange(&hostile.out), [], "{name:?} by {words:?}");
+            assert_eq!(strange(&hostile.out), [' '; 0], "{name:?} by {words:?}");
             let value: serde_json::Value = serde_json::from_str(&hostile.out).unwrap();
             if words[0] == "lines" {
                 let functions = value["functions"].as_array().unwrap();
@@ -124,7 +124,7 @@ fn a_cell_of_csv_is_no_formula_and_no_second_row() {
             let (plain, hostile) = (rows(&plain.out), rows(&hostile.out));
             assert_eq!(plain.len(), hostile.len(), "{name:?} by {words:?}");
             for cell in hostile.iter().flatten() {
-                assert_eq!(strange(cell), [], "{name:?} by {words:?}: {cell}");
+                assert_eq!(strange(cell), [' '; 0], "{name:?} by {words:?}: {cell}");
                 let formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
                 assert!(!formula || is_number(cell), "{name:?} by {words:?}: {cell}");
             }
@@ -161,7 +161,7 @@ fn a_folded_stack_has_the_frames_and_the_bytes_that_it_had() {
                 continue;
             }
             let (plain, hostile) = pair.run(&[&common, more].concat());
-            assert_eq!(strange(&hostile.out), [], "{name:?}");
+            assert_eq!(strange(&hostile.out), [' '; 0], "{name:?}");
             let by_holder = more.contains(&"owner");
             // Dots in the name of a owner make its path: there the frames are others.
             let shapes = [&hostile, &plain].map(|done| {
@@ -189,7 +189,7 @@ fn a_flamegraph_is_xml_without_markup_of_others() {
             let (plain, hostile) = pair.run(&[&common, more].concat());
             let allowed = |c: &char| *c != '\t';
             let strange: Vec<char> = strange(&hostile.out).into_iter().filter(allowed).collect();
-            assert_eq!(strange, [], "{name:?}");
+            assert_eq!(strange, [' '; 0], "{name:?}");
             assert!(!hostile.out.contains("<script>alert"), "{name:?}");
             if !more.contains(&"owner") {
                 assert_eq!(titles(&hostile.out), titles(&plain.out), "{name:?}");
@@ -220,8 +220,8 @@ fn reports_of_several_ranks_keep_their_form_too() {
             &["flame", "-f", "collapsed", "-o", "-"],
         ] {
             let (plain, hostile) = pair.run(words);
-            assert_eq!(strange(&hostile.out), [], "{name:?} by {words:?}");
-            assert_eq!(strange(&hostile.err), [], "{name:?} by {words:?}");
+            assert_eq!(strange(&hostile.out), [' '; 0], "{name:?} by {words:?}");
+            assert_eq!(strange(&hostile.err), [' '; 0], "{name:?} by {words:?}");
             let lines = |done: &Done| (done.out.lines().count(), done.err.lines().count());
             assert_eq!(lines(&hostile), lines(&plain), "{name:?} by {words:?}: {}", hostile.out);
         }
@@ -248,7 +248,7 @@ fn names_of_files_cannot_command_the_terminal_either() {
             let done = Command::new(env!("CARGO_BIN_EXE_memspy")).args(&words).output().unwrap();
             for text in [done.stdout, done.stderr] {
                 let text = String::from_utf8(text).unwrap();
-                assert_eq!(strange(&text), [], "{words:?}: {text}");
+                assert_eq!(strange(&text), [' '; 0], "{words:?}: {text}");
             }
         }
     }

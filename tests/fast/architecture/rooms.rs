@@ -1,0 +1,91 @@
+//! The rooms of `src/`: who may import whom, and what each is the only home of.
+
+use std::collections::BTreeMap;
+
+/// A room: the rooms it may import, and the external crates of which it is a home.
+pub struct Room {
+    pub imports: &'static [&'static str],
+    pub crates: &'static [&'static str],
+}
+
+/// All rooms by their names.
+pub fn rooms() -> BTreeMap<&'static str, Room> {
+    let room = |imports, crates| Room { imports, crates };
+    BTreeMap::from([
+        ("model", room(&[], &[])),
+        ("files", room(&[], &["rustix", "tempfile"])),
+        ("target", room(&["model"], &["nix", "procfs", "object", "rustix"])),
+        ("trace", room(&["model", "files"], &["bincode", "zstd", "crc32c"])),
+        ("analysis", room(&["model"], &[])),
+        ("python", room(&["model", "target"], &["py_spy", "remoteprocess"])),
+        ("torch", room(&["model", "target"], &[])),
+        ("gpu", room(&["model", "target"], &["nvml_wrapper", "cudarc", "libloading"])),
+        ("probe", room(&["model", "target"], &["aya", "aya_obj", "perf_event", "nix"])),
+        ("render", room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv"])),
+        ("holders", room(&["model", "target", "python", "torch"], &[])),
+        (
+            "sampler",
+            room(
+                &["model", "files", "target", "python", "torch", "gpu", "probe", "holders"],
+                &["rustix"],
+            ),
+        ),
+        ("tui", room(&["model", "analysis", "render", "sampler"], &["ratatui"])),
+        (
+            "cli",
+            room(
+                &["model", "files", "target", "trace", "analysis", "render", "sampler", "tui"],
+                &[
+                    "clap",
+                    "clap_complete",
+                    "anyhow",
+                    "chrono",
+                    "indicatif",
+                    "signal_hook",
+                    "terminal_size",
+                    "nix",
+                    "rustix",
+                    "serde_json",
+                ],
+            ),
+        ),
+    ])
+}
+
+/// Crates that any room may use.
+pub const EVERYWHERE: &[&str] = &["std", "core", "thiserror", "rustc_hash"];
+
+/// Files in which `unsafe` may stand, each for one stated reason.
+pub const UNSAFE: &[&str] = &[
+    "src/probe/syscall.rs",  // bpf(2)
+    "src/gpu/checkpoint.rs", // calls the driver's library
+];
+
+/// Where threads are started or put to sleep: a room, or a file with its reason.
+pub const THREADS: &[&str] = &[
+    "src/sampler/",
+    "src/tui/",
+    "src/cli/",
+    "src/target/bounded_worker.rs", // a read of a file that may never return
+    "src/target/page_copy.rs",      // a copy by several threads, while the target stands still
+    "src/target/ptrace_stop.rs",    // the thread that lets the target go on when its time is over
+    "src/torch/version.rs",         // a note that may be on a file system that hangs
+];
+
+/// Names of a room that another room hands on, or that its public fields and results lead to, though whoever imports the
+/// second may not import the first. Each is a value or an error, nothing that reads a target.
+pub const HANDED_ON: &[(&str, &str)] = &[
+    ("gpu", "GpuError"),
+    ("holders", "LookOptions"),
+    ("holders", "OwnerError"),
+    ("holders", "StopPolicy"),
+    ("probe", "ProbeAvailability"),
+    ("probe", "ProbeError"),
+    ("torch", "BackwardError"),
+    // What reads a target, and is still to be hidden behind the sampler's own words.
+    ("gpu", "CudaVisibility"),
+    ("gpu", "GpuReader"),
+    ("probe", "AttachedProbes"),
+    ("python", "PythonReader"),
+    ("target", "Process"),
+];
