@@ -12,10 +12,11 @@
 //! | 1 | [`analysis`] | records → answers |
 //! | 2 | [`python`] | CPython → thread stacks |
 //! | 2 | [`torch`] | libtorch → allocator counters, segments, blocks |
-//! | 2 | [`gpu`] | driver → device and per-process totals; checkpoints |
+//! | 2 | [`gpu`] | driver → device and per-process totals |
 //! | 2 | [`probe`] | uprobes, USDT → allocation events with stacks, losses counted |
 //! | 2 | [`render`] | answers → bytes on a `Write` |
 //! | 3 | [`holders`] | python + torch → which tensor, name and graph node holds each block |
+//! | 3 | [`suspend`] | a job's GPU memory → the host, and back: pause and resume |
 //! | 3 | [`sampler`] | readers → records in time order |
 //! | 4 | [`tui`] | live profile → terminal |
 //! | 5 | [`cli`] | words typed → rooms called |
@@ -43,6 +44,7 @@ pub mod probe;
 pub mod python;
 pub mod render;
 pub mod sampler;
+pub mod suspend;
 pub mod target;
 pub mod torch;
 pub mod trace;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::render::{self, CheckpointFigures};
-use crate::sampler::{CheckpointReport, Checkpointer, JobState, SuspendError};
+use crate::suspend::{CheckpointReport, Checkpointer, JobState, SuspendError};
 use crate::target::ProcessError;
 
 use super::args::{PauseArgs, ResumeArgs};

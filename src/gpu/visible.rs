@@ -5,6 +5,7 @@
 //! from that order, up to the first entry that names no device.
 
 use crate::model::{CudaIndex, GpuDevice};
+use crate::target::{Process, environment};
 
 /// The order in which CUDA numbers the devices before `CUDA_VISIBLE_DEVICES` picks from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,20 @@ pub struct CudaVisibility {
 }
 
 impl CudaVisibility {
+    /// What the target's environment says about devices: as it is now, else as it was at its start.
+    pub fn of_process(process: &Process) -> Self {
+        let memory = process.memory();
+        let live = process.mappings().ok().and_then(|maps| environment::read(&memory, &maps));
+        let variable = |name: &str| match &live {
+            Some(variables) => environment::variable(variables, name),
+            None => process.environment(name).ok().flatten(),
+        };
+        CudaVisibility::new(
+            variable("CUDA_DEVICE_ORDER").as_deref(),
+            variable("CUDA_VISIBLE_DEVICES"),
+        )
+    }
+
     /// From the values of the two variables in the target's environment.
     pub fn new(device_order: Option<&str>, visible_devices: Option<String>) -> Self {
         let order = match device_order {

@@ -8,9 +8,9 @@ use crate::model::{
     ReaderKind, Record, RecordSink, SnapshotConsistency,
 };
 
-use super::pause_file::PauseFile;
 use super::readers::{TargetReaders, TorchState};
 use super::session::RecordingSession;
+use crate::suspend::PauseFile;
 
 /// How long a snapshot is tried for until the target keeps still.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,14 +1,13 @@
 //! The sampler: readers looked at again and again become records in time order.
 //!
 //! Turns an attached target into [`Record`](crate::model::Record)s on a [`RecordSink`](crate::model::RecordSink).
-//! May import `model`, `files`, `target`, `python`, `torch`, `gpu`, `probe`, `holders`; alone owns threads and sleeping.
-//! Never interprets what it sees (that is `analysis`), stops the target only to look at owners, changes it only by
-//! moving its GPU memory when asked to ([`Checkpointer`]), never prints.
+//! May import `model`, `files`, `target`, `python`, `torch`, `gpu`, `probe`, `holders`, `suspend`; alone owns threads and sleeping.
+//! Never interprets what it sees (that is `analysis`), stops the target only to look at owners, never changes it,
+//! never prints.
 //! Start reading at [`Recorder`].
 
 mod attach;
 mod background;
-mod checkpointer;
 mod device_watch;
 mod error_thread;
 mod exact;
@@ -18,7 +17,6 @@ mod losses;
 mod optimizer_counter;
 mod owner_thread;
 mod owners;
-mod pause_file;
 mod priority;
 mod process_tree;
 mod readers;
@@ -36,7 +34,6 @@ pub use crate::holders::{LookOptions, OwnerError, StopPolicy};
 pub use crate::probe::{AttachedProbes, ProbeError};
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
-pub use checkpointer::{CheckpointReport, Checkpointer, JobState, SuspendError};
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use exact::{ExactAvailability, ExactOptions, ExactRecorder};
 pub use owners::{OwnerReading, ReadOwners, read_owners, read_referrers, watch_owners};

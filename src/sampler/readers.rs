@@ -7,7 +7,7 @@ use crate::gpu::{CudaVisibility, GpuError, GpuReader};
 use crate::holders::OwnerReader;
 use crate::model::{AllocatorBackend, GpuDevice};
 use crate::python::{PythonError, PythonReader};
-use crate::target::{Process, ProcessError, environment};
+use crate::target::{Process, ProcessError};
 use crate::torch::{TorchError, TorchReader};
 
 /// Why a target could not be attached to at all.
@@ -122,7 +122,7 @@ impl TargetReaders {
     }
 
     fn around(process: Arc<Process>, python: Option<PythonReader>, start: Instant) -> Self {
-        let visibility = visibility(&process);
+        let visibility = CudaVisibility::of_process(&process);
         let gpu = GpuReader::open(&process).map(Arc::new);
         let mut readers = TargetReaders {
             process,
@@ -153,7 +153,7 @@ impl TargetReaders {
         let changed = before != self.allocator();
         if changed {
             // Programs choose their devices (os.environ) before they initialise CUDA.
-            self.visibility = visibility(&self.process);
+            self.visibility = CudaVisibility::of_process(&self.process);
         }
         changed
     }
@@ -188,15 +188,4 @@ impl TargetReaders {
         let listed = self.gpu.as_ref().ok().and_then(|gpu| gpu.devices(&self.visibility).ok());
         listed.unwrap_or_default()
     }
-}
-
-/// What the target's environment says about devices: as it is now, else as it was at its start.
-pub(super) fn visibility(process: &Process) -> CudaVisibility {
-    let memory = process.memory();
-    let live = process.mappings().ok().and_then(|maps| environment::read(&memory, &maps));
-    let variable = |name: &str| match &live {
-        Some(variables) => environment::variable(variables, name),
-        None => process.environment(name).ok().flatten(),
-    };
-    CudaVisibility::new(variable("CUDA_DEVICE_ORDER").as_deref(), variable("CUDA_VISIBLE_DEVICES"))
 }

@@ -19,22 +19,32 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
         ("analysis", room(&["model"], &[])),
         ("python", room(&["model", "target"], &["py_spy", "remoteprocess"])),
         ("torch", room(&["model", "target"], &[])),
-        ("gpu", room(&["model", "target"], &["nvml_wrapper", "cudarc", "libloading"])),
+        ("gpu", room(&["model", "target"], &["nvml_wrapper"])),
         ("probe", room(&["model", "target"], &["aya", "aya_obj", "perf_event", "nix"])),
         ("render", room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv"])),
         ("holders", room(&["model", "target", "python", "torch"], &[])),
         (
             "sampler",
             room(
-                &["model", "files", "target", "python", "torch", "gpu", "probe", "holders"],
+                &[
+                    "model", "files", "target", "python", "torch", "gpu", "probe", "holders",
+                    "suspend",
+                ],
                 &["rustix"],
             ),
+        ),
+        (
+            "suspend",
+            room(&["model", "files", "target", "gpu"], &["cudarc", "libloading", "procfs"]),
         ),
         ("tui", room(&["model", "analysis", "render", "sampler"], &["ratatui"])),
         (
             "cli",
             room(
-                &["model", "files", "target", "trace", "analysis", "render", "sampler", "tui"],
+                &[
+                    "model", "files", "target", "trace", "analysis", "render", "sampler",
+                    "suspend", "tui",
+                ],
                 &[
                     "clap",
                     "clap_complete",
@@ -57,12 +67,13 @@ pub const EVERYWHERE: &[&str] = &["std", "core", "thiserror", "rustc_hash"];
 
 /// Files in which `unsafe` may stand, each for one stated reason.
 pub const UNSAFE: &[&str] = &[
-    "src/probe/syscall.rs",  // bpf(2)
-    "src/gpu/checkpoint.rs", // calls the driver's library
+    "src/probe/syscall.rs",          // bpf(2)
+    "src/suspend/checkpoint_api.rs", // calls the driver's library
 ];
 
 /// Where threads are started or put to sleep: a room, or a file with its reason.
 pub const THREADS: &[&str] = &[
+    "src/suspend/checkpointer.rs", // waits for the driver, which moves gigabytes
     "src/sampler/",
     "src/tui/",
     "src/cli/",

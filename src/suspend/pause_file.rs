@@ -18,7 +18,7 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// What the note says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PauseFile {
+pub struct PauseFile {
     /// Seconds since 1970.
     since: u64,
     /// GPUs by UUID with the bytes that the job had there.
@@ -27,7 +27,7 @@ pub(super) struct PauseFile {
 
 impl PauseFile {
     /// A note of a job with `devices`, which is paused at `now`.
-    pub(super) fn new(devices: &[(GpuDevice, DeviceUsage)], now: SystemTime) -> PauseFile {
+    pub fn new(devices: &[(GpuDevice, DeviceUsage)], now: SystemTime) -> PauseFile {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let devices = devices.iter().filter_map(|(device, usage)| match usage.process {
             ProcessUsage::Bytes(bytes) => Some((device.uuid.clone()?, bytes)),
@@ -37,17 +37,17 @@ impl PauseFile {
     }
 
     /// How long ago that was; `None` when the clock has been set back since.
-    pub(super) fn age(&self) -> Option<Duration> {
+    pub fn age(&self) -> Option<Duration> {
         SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(self.since)).ok()
     }
 
     /// Bytes that the job had on a GPU.
-    pub(super) fn bytes_on(&self, uuid: &str) -> Option<u64> {
+    pub fn bytes_on(&self, uuid: &str) -> Option<u64> {
         self.devices.iter().find(|(known, _)| known == uuid).map(|(_, bytes)| *bytes)
     }
 
     /// Leaves it for `process`. A note that cannot be written costs only what it would have told.
-    pub(super) fn write(&self, process: &Process) {
+    pub fn write(&self, process: &Process) {
         let path = path(process);
         let _ = fs::remove_file(&path);
         let lines = self.devices.iter().map(|(uuid, bytes)| format!("{uuid} {bytes}\n"));
@@ -60,7 +60,7 @@ impl PauseFile {
     }
 
     /// The note about `process`, if memspy left one and this user may believe it.
-    pub(super) fn read(process: &Process) -> Option<PauseFile> {
+    pub fn read(process: &Process) -> Option<PauseFile> {
         PauseFile::read_text(process, &read_own(&path(process), MAX_FILE_BYTES)?)
     }
 
@@ -71,7 +71,7 @@ impl PauseFile {
     }
 
     /// Takes the note about `process` away.
-    pub(super) fn remove(process: &Process) {
+    pub fn remove(process: &Process) {
         let _ = fs::remove_file(path(process));
     }
 

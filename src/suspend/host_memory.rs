@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use procfs::Current;
 
-use super::process::{Process, ProcessError};
+use crate::target::{Process, ProcessError};
 
 /// Where the kernel shows control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";

@@ -14,7 +14,7 @@ const LIBRARY: &str = "libcuda.so.1";
 
 /// What a process's CUDA is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CudaState {
+pub(super) enum CudaState {
     /// Its calls run.
     Running,
     /// Its calls wait; its memory is on the devices.
@@ -105,7 +105,7 @@ type GetStateFn = unsafe extern "C" fn(pid: c_int, state: *mut c_uint) -> c_uint
 type CheckpointFn = unsafe extern "C" fn(pid: c_int, args: *mut c_void) -> c_uint;
 
 /// The driver's checkpoint calls. Nothing here creates a CUDA context.
-pub struct CheckpointApi {
+pub(super) struct CheckpointApi {
     error_name: ErrorNameFn,
     get_state: GetStateFn,
     lock: CheckpointFn,
@@ -119,7 +119,7 @@ pub struct CheckpointApi {
 impl CheckpointApi {
     /// Loads the driver and initialises it in memspy's process, which takes up to seconds on a machine
     /// whose GPUs sleep. Fails without a driver, or with one older than 570.
-    pub fn load() -> Result<CheckpointApi, CheckpointError> {
+    pub(super) fn load() -> Result<CheckpointApi, CheckpointError> {
         // Safety: the driver's library may be loaded into any process.
         let library = unsafe { Library::new(LIBRARY) }
             .map_err(|e| CheckpointError::NoDriver { why: e.to_string() })?;
@@ -147,7 +147,7 @@ impl CheckpointApi {
     }
 
     /// What the CUDA of process `pid` is doing.
-    pub fn state(&self, pid: u32) -> Result<CudaState, CheckpointError> {
+    pub(super) fn state(&self, pid: u32) -> Result<CudaState, CheckpointError> {
         let mut state = u32::MAX;
         // Safety: the driver writes one enumeration value of 4 bytes.
         let code = unsafe { (self.get_state)(pid as c_int, &mut state) };
@@ -168,7 +168,7 @@ impl CheckpointApi {
 
     /// Running → locked: new CUDA calls of the process wait, those under way and its kernels end first.
     /// `TimedOut` when they do not within `timeout` (whole milliseconds, at least one): it then runs on.
-    pub fn lock(&self, pid: u32, timeout: Duration) -> Result<(), CheckpointError> {
+    pub(super) fn lock(&self, pid: u32, timeout: Duration) -> Result<(), CheckpointError> {
         let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
         let mut args =
             CUcheckpointLockArgs { timeoutMs: milliseconds, reserved0: 0, reserved1: [0; 7] };
@@ -183,17 +183,17 @@ impl CheckpointApi {
     }
 
     /// Locked → checkpointed: its device memory moves to the host, its devices are given back.
-    pub fn checkpoint(&self, pid: u32) -> Result<(), CheckpointError> {
+    pub(super) fn checkpoint(&self, pid: u32) -> Result<(), CheckpointError> {
         self.step(self.checkpoint, "move to the host the device memory of", pid)
     }
 
     /// Checkpointed → locked: its memory moves back, to the same devices and addresses.
-    pub fn restore(&self, pid: u32) -> Result<(), CheckpointError> {
+    pub(super) fn restore(&self, pid: u32) -> Result<(), CheckpointError> {
         self.step(self.restore, "move back the device memory of", pid)
     }
 
     /// Locked → running: its CUDA calls go on.
-    pub fn unlock(&self, pid: u32) -> Result<(), CheckpointError> {
+    pub(super) fn unlock(&self, pid: u32) -> Result<(), CheckpointError> {
         self.step(self.unlock, "unlock", pid)
     }
 

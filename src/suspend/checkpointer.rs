@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::gpu::{CheckpointApi, CheckpointError, CudaState, GpuError, GpuReader};
+use crate::gpu::{CudaVisibility, GpuError, GpuReader};
 use crate::model::{DeviceUsage, GpuDevice, Nanos, ProcessUsage};
-use crate::target::{HostMemory, Process, ProcessError};
+use crate::target::{Process, ProcessError};
 
+use super::checkpoint_api::{CheckpointApi, CheckpointError, CudaState};
+use super::host_memory::HostMemory;
 use super::pause_file::PauseFile;
-use super::readers::visibility;
 
 /// The first driver with these calls.
 const MIN_DRIVER: u32 = 570;
@@ -322,7 +323,7 @@ impl Checkpointer {
 
     fn situation(&self) -> Result<MemoryFigures, SuspendError> {
         let mut devices = Vec::new();
-        for device in self.gpu.devices(&visibility(&self.process))? {
+        for device in self.gpu.devices(&CudaVisibility::of_process(&self.process))? {
             let Some(index) = device.nvml_index else { continue };
             devices.push((device, self.gpu.usage(index, Nanos(0))?));
         }
