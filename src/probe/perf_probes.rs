@@ -93,7 +93,7 @@ impl PerfProbes {
             return Err(ProbeError::NothingToProbe { pid: process.pid() });
         };
         let mut samples = PerfProbes {
-            process: Process::open(process.pid())?,
+            process: process.reopen()?,
             file: open(process, mapping)?,
             sites: Vec::new(),
             stacks_from: plan.stacks_from,

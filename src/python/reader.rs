@@ -71,7 +71,7 @@ impl PythonReader {
         let memory = process.memory();
         let found = interpreter::find(process, &memory)?;
         // A handle of its own: names and states of threads are looked up while sampling.
-        let handle = Process::open(process.pid())?;
+        let handle = process.reopen()?;
         let mut own = StackSampler::new(process.pid(), Some(handle), Box::new(memory), found);
         own.verify()?;
         Ok(PythonReader { reader: ReaderBackend::Own(Box::new(own)) })
@@ -160,7 +160,7 @@ impl PythonReader {
     pub fn line_cache(&self, process: &Process) -> Option<LineCache> {
         match &self.reader {
             ReaderBackend::Own(own) => {
-                let process = Process::open(process.pid()).ok()?;
+                let process = process.reopen().ok()?;
                 Some(LineCache::new(process, own.interpreter().clone()))
             }
             ReaderBackend::PySpy(_) => None,
@@ -172,7 +172,7 @@ impl PythonReader {
     pub fn integer_variable(&self, process: &Process, name: &str) -> Option<IntegerVariable> {
         match &self.reader {
             ReaderBackend::Own(own) => {
-                let process = Process::open(process.pid()).ok()?;
+                let process = process.reopen().ok()?;
                 Some(IntegerVariable::new(process, own.interpreter().clone(), name))
             }
             ReaderBackend::PySpy(_) => None,
@@ -189,7 +189,7 @@ impl PythonReader {
     ) -> Option<IntegerAttribute> {
         match &self.reader {
             ReaderBackend::Own(own) => {
-                let process = Process::open(process.pid()).ok()?;
+                let process = process.reopen().ok()?;
                 IntegerAttribute::new(process, own.interpreter().clone(), object, name)
             }
             ReaderBackend::PySpy(_) => None,
@@ -200,7 +200,7 @@ impl PythonReader {
     pub fn exceptions(&self, process: &Process, class: &'static str) -> Option<ExceptionFinder> {
         match &self.reader {
             ReaderBackend::Own(own) => {
-                let process = Process::open(process.pid()).ok()?;
+                let process = process.reopen().ok()?;
                 Some(ExceptionFinder::new(process, own.interpreter().clone(), class))
             }
             ReaderBackend::PySpy(_) => None,

@@ -38,7 +38,7 @@ pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use exact::{ExactAvailability, ExactOptions, ExactRecorder};
 pub use owners::{OwnerReading, ReadOwners, read_owners, read_referrers, watch_owners};
 pub use process_tree::{ProcessTree, RankProcess, rank_of};
-pub use readers::{AttachError, TargetReaders, TorchState};
+pub use readers::{AttachError, TargetIdentity, TargetReaders, TorchState};
 pub use recorder::{RecordOptions, Recorder, RecordingProgress};
 pub use session::CommonOptions;
 pub use source_embedder::SourceEmbedder;

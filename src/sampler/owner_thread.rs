@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::optimizer_counter::OptimizerCounter;
 use super::owners::{OwnerReading, learn, look_prepared, prepare};
-use super::readers::TargetReaders;
+use super::readers::{TargetIdentity, TargetReaders};
 use crate::holders::{LookOptions, LookRequest, OwnerError};
 use crate::model::ownership::summarize;
 use crate::model::{CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, Stops};
@@ -77,11 +77,11 @@ impl Shared {
 }
 
 impl OwnerThread {
-    /// Starts it for process `pid`, with readers of its own. The process stands still for at most `budget` of the time
+    /// Starts it for `process`, with readers of its own. The process stands still for at most `budget` of the time
     /// (0.01 is 1 %), on average; times count from `start`. But for the first, a look that is [due](Self::due) waits for
     /// [its moment](Self::go) for a while.
     pub(super) fn start(
-        pid: u32,
+        process: TargetIdentity,
         budget: f64,
         options: LookOptions,
         start: Instant,
@@ -91,7 +91,7 @@ impl OwnerThread {
         let told = Arc::clone(&shared);
         let thread =
             std::thread::Builder::new().name("memspy-owners".to_owned()).spawn(move || {
-                let Ok(mut readers) = TargetReaders::attach(pid) else { return };
+                let Ok(mut readers) = process.attach() else { return };
                 let mut timeout = None;
                 while !told.is_stopped() {
                     let (looked, paused, took) =

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::readers::{AttachError, TargetReaders, TorchState};
+use super::readers::{AttachError, TargetIdentity, TargetReaders, TorchState};
 use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::{Mappings, Process, environment};
 
@@ -122,11 +122,11 @@ impl ProcessTree {
                 if !has(&mappings, &CUDA) {
                     return None;
                 }
-                Box::new(attach(pid, self.any)?)
+                Box::new(attach(&process, self.any)?)
             }
             // What was attached to before an exec is gone.
             ProcessStanding::Waiting(readers) if !readers.process.same_start() => {
-                Box::new(attach(pid, self.any)?)
+                Box::new(attach(&process, self.any)?)
             }
             ProcessStanding::Waiting(mut readers) => {
                 readers.refresh();
@@ -170,8 +170,9 @@ impl ProcessTree {
     }
 }
 
-fn attach(pid: u32, any: bool) -> Option<TargetReaders> {
-    if any { TargetReaders::attach_any(pid).ok() } else { TargetReaders::attach(pid).ok() }
+fn attach(process: &Arc<Process>, any: bool) -> Option<TargetReaders> {
+    let process = TargetIdentity::from(process);
+    if any { process.attach_any().ok() } else { process.attach().ok() }
 }
 
 /// Whether the driver says that memory is its own.

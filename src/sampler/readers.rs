@@ -92,27 +92,57 @@ pub struct TargetReaders {
     pub(super) owners: Option<OwnerReader>,
 }
 
-impl TargetReaders {
-    /// Attaches to process `pid`. Fails when it is not Python or may not be read; PyTorch and the
-    /// driver may be missing.
-    pub fn attach(pid: u32) -> Result<Self, AttachError> {
-        let start = Instant::now();
-        let process = Arc::new(Process::open(pid)?);
-        let python =
-            PythonReader::attach(&process).map_err(|source| AttachError::Python { pid, source })?;
-        Ok(Self::around(process, Some(python), start))
+/// A process that was opened once, for whoever attaches to it later or once more: never to another one that has its pid by then.
+#[derive(Debug, Clone)]
+pub struct TargetIdentity(Arc<Process>);
+
+impl TargetIdentity {
+    /// The process that has this pid now.
+    pub fn open(pid: u32) -> Result<TargetIdentity, ProcessError> {
+        Ok(TargetIdentity(Arc::new(Process::open(pid)?)))
     }
 
-    /// As [`Self::attach`], but a process without Python is attached to as well.
-    pub fn attach_any(pid: u32) -> Result<Self, AttachError> {
-        let start = Instant::now();
-        let process = Arc::new(Process::open(pid)?);
+    /// As [`TargetReaders::attach`].
+    pub fn attach(&self) -> Result<TargetReaders, AttachError> {
+        let (start, process, pid) = (Instant::now(), self.same()?, self.0.pid());
+        let python =
+            PythonReader::attach(&process).map_err(|source| AttachError::Python { pid, source })?;
+        Ok(TargetReaders::around(process, Some(python), start))
+    }
+
+    /// As [`TargetReaders::attach_any`].
+    pub(super) fn attach_any(&self) -> Result<TargetReaders, AttachError> {
+        let (start, process, pid) = (Instant::now(), self.same()?, self.0.pid());
         let python = match PythonReader::attach(&process) {
             Ok(python) => Some(python),
             Err(PythonError::NotPython { .. }) => None,
             Err(source) => return Err(AttachError::Python { pid, source }),
         };
-        Ok(Self::around(process, python, start))
+        Ok(TargetReaders::around(process, python, start))
+    }
+
+    /// A handle of the same process as it is now, which may have become another program since.
+    fn same(&self) -> Result<Arc<Process>, ProcessError> {
+        self.0.reopen().map(Arc::new)
+    }
+}
+
+impl From<&Arc<Process>> for TargetIdentity {
+    fn from(process: &Arc<Process>) -> TargetIdentity {
+        TargetIdentity(Arc::clone(process))
+    }
+}
+
+impl TargetReaders {
+    /// Attaches to process `pid`. Fails when it is not Python or may not be read; PyTorch and the
+    /// driver may be missing.
+    pub fn attach(pid: u32) -> Result<Self, AttachError> {
+        TargetIdentity::open(pid)?.attach()
+    }
+
+    /// As [`Self::attach`], but a process without Python is attached to as well.
+    pub fn attach_any(pid: u32) -> Result<Self, AttachError> {
+        TargetIdentity::open(pid)?.attach_any()
     }
 
     /// As [`Self::attach`], but leaves Python alone: enough for all that concerns devices.

@@ -18,7 +18,7 @@ use super::loop_variables::LoopVariables;
 use super::losses::PendingLosses;
 use super::owner_thread::OwnerThread;
 use super::process_tree::rank;
-use super::readers::{TargetReaders, TorchState};
+use super::readers::{TargetIdentity, TargetReaders, TorchState};
 use super::step_shape::{StepMoment, StepShape};
 use super::steps::{CounterMeaning, StepLocations, StepTracker};
 use crate::probe::RawStep;
@@ -161,7 +161,8 @@ impl RecordingSession {
             None => {}
         }
         let Some(budget) = wanted.owners else { return };
-        match OwnerThread::start(process.pid(), budget, wanted.holder_options, self.start) {
+        let process = TargetIdentity::from(process);
+        match OwnerThread::start(process, budget, wanted.holder_options, self.start) {
             Ok(thread) => self.owners = Some(thread),
             Err(e) => self.losses.add(ReaderKind::Owners, MissReason::Failed(e.to_string()), 1),
         }

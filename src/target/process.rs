@@ -121,6 +121,18 @@ impl Process {
         })
     }
 
+    /// Another handle of the same process, for whoever needs one of its own.
+    ///
+    /// # Errors
+    /// [`ProcessError::Exited`] when it has ended, also when another process has its pid by now.
+    pub fn reopen(&self) -> Result<Process, ProcessError> {
+        let again = Process::open(self.pid)?;
+        match again.start_time == self.start_time {
+            true => Ok(again),
+            false => Err(ProcessError::Exited { pid: self.pid }),
+        }
+    }
+
     /// Its pid, in memspy's pid namespace.
     pub fn pid(&self) -> u32 {
         self.pid
@@ -410,6 +422,11 @@ mod tests {
 
     #[test]
     fn a_pid_that_does_not_exist_is_said_so() {
+        // The same pid, another start: what was opened is gone.
+        let own = Process::open(std::process::id()).unwrap();
+        assert_eq!(own.reopen().unwrap().start_time(), own.start_time());
+        let gone = Process { start_time: own.start_time - 1, ..own };
+        assert!(!gone.is_alive() && matches!(gone.reopen(), Err(ProcessError::Exited { .. })));
         assert!(matches!(Process::open(0x3fff_fff0), Err(ProcessError::NotFound { .. })));
         assert!(matches!(Process::open(u32::MAX), Err(ProcessError::NotFound { .. })));
     }

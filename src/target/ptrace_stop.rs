@@ -126,8 +126,7 @@ impl StoppedProcess {
     /// Stops all threads of `process`, which go on after `limit` at the latest, counted from when the first was stopped.
     pub fn for_at_most(process: &Process, limit: Duration) -> Result<StoppedProcess, StopError> {
         let pid = process.pid();
-        let same = Process::open(pid).ok().filter(|p| p.start_time() == process.start_time());
-        let process = same.ok_or(StopError::Gone { pid })?;
+        let process = process.reopen().map_err(|_| StopError::Gone { pid })?;
         let (hold, held) = channel();
         let (tell, told) = channel();
         let gone_on = GoneOn::default();

@@ -7,14 +7,15 @@ use std::time::Instant;
 use super::view_model::{LastOwners, OwnersView};
 use crate::model::ownership::summarize;
 use crate::model::{Incomplete, Nanos, OwnershipBreakdown, Stops};
-use crate::sampler::{LookOptions, TargetReaders, read_owners};
+use crate::sampler::{LookOptions, TargetIdentity, TargetReaders, read_owners};
 
 /// A look, and how often it stopped the process.
 type OwnerPoll = Result<(OwnershipBreakdown, Stops), String>;
 
 /// Looks at one process.
 pub(super) struct OwnerPoller {
-    pid: u32,
+    /// Opened when the view was, not when the key is pressed.
+    process: Result<TargetIdentity, String>,
     options: LookOptions,
     thread: Option<PollerThread>,
     is_looking: bool,
@@ -29,7 +30,8 @@ struct PollerThread {
 
 impl OwnerPoller {
     pub(super) fn at(pid: u32, options: LookOptions) -> OwnerPoller {
-        OwnerPoller { pid, options, thread: None, is_looking: false, last: None }
+        let process = TargetIdentity::open(pid).map_err(|error| error.to_string());
+        OwnerPoller { process, options, thread: None, is_looking: false, last: None }
     }
 
     /// Asks for a look, unless one is under way.
@@ -38,7 +40,7 @@ impl OwnerPoller {
             return;
         }
         if self.thread.is_none() {
-            match start(self.pid, self.options) {
+            match start(self.process.clone(), self.options) {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => {
                     self.last = Some((Err(error.to_string()), Instant::now()));
@@ -89,13 +91,16 @@ impl Drop for OwnerPoller {
     }
 }
 
-fn start(pid: u32, options: LookOptions) -> std::io::Result<PollerThread> {
+fn start(
+    process: Result<TargetIdentity, String>,
+    options: LookOptions,
+) -> std::io::Result<PollerThread> {
     let (requests, asked) = channel::<()>();
     let (results, looks) = channel();
     let handle = std::thread::Builder::new().name("memspy-owners".to_owned()).spawn(move || {
         let mut readers: Option<TargetReaders> = None;
         for () in asked {
-            if results.send(poll_once(pid, options, &mut readers)).is_err() {
+            if results.send(poll_once(&process, options, &mut readers)).is_err() {
                 return;
             }
         }
@@ -103,10 +108,17 @@ fn start(pid: u32, options: LookOptions) -> std::io::Result<PollerThread> {
     Ok(PollerThread { requests, looks, handle })
 }
 
-fn poll_once(pid: u32, options: LookOptions, readers: &mut Option<TargetReaders>) -> OwnerPoll {
+fn poll_once(
+    process: &Result<TargetIdentity, String>,
+    options: LookOptions,
+    readers: &mut Option<TargetReaders>,
+) -> OwnerPoll {
     let readers = match readers {
         Some(readers) => readers,
-        none => none.insert(TargetReaders::attach(pid).map_err(|error| error.to_string())?),
+        none => {
+            let process = process.as_ref().map_err(Clone::clone)?;
+            none.insert(process.attach().map_err(|error| error.to_string())?)
+        }
     };
     let look = read_owners(readers, options).map_err(|error| error.to_string())?;
     if let Some(Incomplete { limit, .. }) = &look.snapshot.incomplete {

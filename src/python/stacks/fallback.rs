@@ -22,7 +22,7 @@ pub(in crate::python) struct PySpyReader {
 impl PySpyReader {
     pub(in crate::python) fn attach(process: &Process) -> Result<PySpyReader, PythonError> {
         let pid = process.pid();
-        let process = Process::open(pid)?;
+        let process = process.reopen()?;
         let failed =
             |error: &dyn std::fmt::Display| PythonError::Fallback { pid, why: error.to_string() };
         let number = py_spy::Pid::try_from(pid).map_err(|e| failed(&e))?;
