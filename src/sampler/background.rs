@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::worker::Worker;
 use crate::model::{Event, Record, RecordSink, ThreadSample};
 
 /// Records are handed over this many at a time, or when the first of them is this old: what is not
@@ -33,7 +33,7 @@ pub struct BackgroundSink<S> {
     since: Instant,
     to_thread: Option<Sender<QueueItem>>,
     queue: Arc<Queue>,
-    thread: Option<JoinHandle<(S, io::Result<()>)>>,
+    thread: Option<Worker<(S, io::Result<()>)>>,
 }
 
 /// Records that are handed over together.
@@ -111,9 +111,7 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
         let (to_thread, batches) = channel();
         let queue = Arc::new(Queue::default());
         let taking = Taking(Arc::clone(&queue));
-        let thread = std::thread::Builder::new()
-            .name("memspy-writer".to_owned())
-            .spawn(move || drain(sink, batches, &taking))?;
+        let thread = Worker::spawn("writer", move |_| drain(sink, batches, &taking))?;
         Ok(BackgroundSink {
             batch: Batch::default(),
             since: Instant::now(),
@@ -127,9 +125,9 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
     pub fn finish(mut self) -> (Option<S>, io::Result<()>) {
         let last = self.send_batch();
         self.to_thread = None;
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok((sink, written))) => (Some(sink), written.and(last)),
-            _ => (None, Err(io::Error::other("the writing thread ended unexpectedly"))),
+        match self.thread.take().and_then(Worker::join) {
+            Some((sink, written)) => (Some(sink), written.and(last)),
+            None => (None, Err(io::Error::other("the writing thread ended unexpectedly"))),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::time::{Duration, Instant};
 
 use super::priority::raise_priority;
+use super::worker::{StopSignal, Worker};
 use crate::model::{AllocatorCounters, CudaIndex};
 use crate::python::{ExceptionFinder, FoundException, PythonReader};
 use crate::target::Process;
@@ -49,7 +50,7 @@ impl SearchRequest {
 /// The errors found for one request that waited for one; empty when there was none to be found.
 pub(super) type FoundErrors = Vec<FoundException>;
 
-/// The thread. It ends when this is dropped.
+/// The thread.
 pub(super) struct ErrorThread {
     requests: Sender<SearchRequest>,
     found: Receiver<FoundErrors>,
@@ -57,6 +58,7 @@ pub(super) struct ErrorThread {
     waits: usize,
     /// Errors and retries of all devices, as last seen.
     counts: Option<(i64, i64)>,
+    _thread: Worker,
 }
 
 impl ErrorThread {
@@ -71,9 +73,10 @@ impl ErrorThread {
         let began = Instant::now();
         let watcher =
             ErrorWatcher { exceptions, known: Vec::new(), early: (began, Vec::new()), to_recorder };
-        let thread = std::thread::Builder::new().name("memspy-errors".to_owned());
-        let spawned = thread.spawn(move || watcher.run(from_recorder));
-        Some(spawned.map(|_| ErrorThread { requests, found, waits: 0, counts: None }))
+        let thread = Worker::spawn("errors", move |stop| watcher.run(from_recorder, stop));
+        let made =
+            |thread| ErrorThread { requests, found, waits: 0, counts: None, _thread: thread };
+        Some(thread.map(made))
     }
 
     /// Takes the counters just read.
@@ -130,7 +133,7 @@ struct ErrorWatcher {
 }
 
 impl ErrorWatcher {
-    fn run(mut self, requests: Receiver<SearchRequest>) {
+    fn run(mut self, requests: Receiver<SearchRequest>, stop: &StopSignal) {
         // It sleeps for days, and has to be there in a moment then.
         raise_priority();
         self.known = self.exceptions.find(true);
@@ -141,7 +144,7 @@ impl ErrorWatcher {
             };
             match request {
                 Ok(request) => {
-                    for found in self.search(request, &requests) {
+                    for found in self.search(request, &requests, stop) {
                         if self.to_recorder.send(found).is_err() {
                             return;
                         }
@@ -162,6 +165,7 @@ impl ErrorWatcher {
         &mut self,
         first: SearchRequest,
         requests: &Receiver<SearchRequest>,
+        stop: &StopSignal,
     ) -> Vec<FoundErrors> {
         let began = Instant::now();
         let mut wanted = usize::from(first == SearchRequest::Error);
@@ -190,7 +194,7 @@ impl ErrorWatcher {
                 }
             }
             let cost = looked.elapsed();
-            if wanted > 0 && found.len() >= wanted || Instant::now() >= until {
+            if wanted > 0 && found.len() >= wanted || Instant::now() >= until || stop.is_set() {
                 break;
             }
             let pace = SEARCH_INTERVALS.iter().find(|(age, _)| began.elapsed() < *age);

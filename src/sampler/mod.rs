@@ -29,6 +29,7 @@ mod source_embedder;
 mod step_shape;
 mod steps;
 mod ticker;
+mod worker;
 
 pub use crate::holders::{LookOptions, OwnerError, StopPolicy};
 pub use crate::probe::{AttachedProbes, ProbeError};
@@ -42,3 +43,4 @@ pub use readers::{AttachError, TargetIdentity, TargetReaders, TorchState};
 pub use recorder::{RecordOptions, Recorder, RecordingProgress};
 pub use session::CommonOptions;
 pub use source_embedder::SourceEmbedder;
+pub use worker::{StopSignal, Worker};

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::optimizer_counter::OptimizerCounter;
 use super::owners::{OwnerReading, learn, look_prepared, prepare};
 use super::readers::{TargetIdentity, TargetReaders};
+use super::worker::{StopSignal, Worker};
 use crate::holders::{LookOptions, LookRequest, OwnerError};
 use crate::model::ownership::summarize;
 use crate::model::{CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, Stops};
@@ -38,13 +38,12 @@ pub(super) type OwnerThreadReading =
 pub(super) struct OwnerThread {
     looks: Receiver<OwnerThreadReading>,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Worker,
 }
 
 /// What the thread and whoever started it tell each other.
 #[derive(Default)]
 struct Shared {
-    stop: AtomicBool,
     /// Since when a look is due, and for how long its moment is worth waiting for.
     due: Mutex<Option<(Instant, Duration)>>,
     /// The moment has come.
@@ -52,20 +51,16 @@ struct Shared {
 }
 
 impl Shared {
-    fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
     fn set_due(&self, due: Option<(Instant, Duration)>) {
         *self.due.lock().unwrap_or_else(PoisonError::into_inner) = due;
     }
 
     /// Waits until the moment has come, but not much longer than it is worth.
-    fn wait_for_moment(&self, timeout: Duration) {
+    fn wait_for_moment(&self, timeout: Duration, stop: &StopSignal) {
         let since = Instant::now();
         self.go.store(false, Ordering::Relaxed);
         self.set_due(Some((since, timeout)));
-        while !self.is_stopped() && !self.go.load(Ordering::Relaxed) {
+        while !stop.is_set() && !self.go.load(Ordering::Relaxed) {
             let left = (timeout + LATE).saturating_sub(since.elapsed());
             if left.is_zero() {
                 break;
@@ -89,32 +84,25 @@ impl OwnerThread {
         let shared = Arc::new(Shared::default());
         let (sender, looks) = sync_channel(MAX_QUEUED);
         let told = Arc::clone(&shared);
-        let thread =
-            std::thread::Builder::new().name("memspy-owners".to_owned()).spawn(move || {
-                let Ok(mut readers) = process.attach() else { return };
-                let mut timeout = None;
-                while !told.is_stopped() {
-                    let (looked, paused, took) =
-                        aimed_look(&mut readers, options, start, &told, timeout);
-                    let began = Instant::now();
-                    let gone = !readers.process.is_alive();
-                    if gone || sender.try_send(looked).is_err() {
-                        return;
-                    }
-                    let budget = budget.max(1e-6);
-                    let rest = took.div_f64((WORK * budget).min(0.5));
-                    let rest = rest.max(paused.div_f64(budget)).max(MIN_REST);
-                    timeout = Some(rest.clamp(MIN_WAIT, MAX_WAIT));
-                    let until = began + rest.saturating_sub(took);
-                    while Instant::now() < until && !told.is_stopped() {
-                        std::thread::sleep(
-                            STOP_CHECK_INTERVAL
-                                .min(until.saturating_duration_since(Instant::now())),
-                        );
-                    }
+        let thread = Worker::spawn("owners", move |stop| {
+            let Ok(mut readers) = process.attach() else { return };
+            let mut timeout = None;
+            while !stop.is_set() {
+                let (looked, paused, took) =
+                    aimed_look(&mut readers, options, start, (&told, stop), timeout);
+                let began = Instant::now();
+                let gone = !readers.process.is_alive();
+                if gone || sender.try_send(looked).is_err() {
+                    return;
                 }
-            })?;
-        Ok(OwnerThread { looks, shared, thread: Some(thread) })
+                let budget = budget.max(1e-6);
+                let rest = took.div_f64((WORK * budget).min(0.5));
+                let rest = rest.max(paused.div_f64(budget)).max(MIN_REST);
+                timeout = Some(rest.clamp(MIN_WAIT, MAX_WAIT));
+                stop.sleep(rest.saturating_sub(took).saturating_sub(began.elapsed()));
+            }
+        })?;
+        Ok(OwnerThread { looks, shared, thread })
     }
 
     /// A look that has come.
@@ -132,9 +120,7 @@ impl OwnerThread {
     pub(super) fn go(&self) {
         self.shared.set_due(None);
         self.shared.go.store(true, Ordering::Relaxed);
-        if let Some(thread) = &self.thread {
-            thread.thread().unpark();
-        }
+        self.thread.wake();
     }
 }
 
@@ -143,7 +129,7 @@ fn aimed_look(
     readers: &mut TargetReaders,
     options: LookOptions,
     start: Instant,
-    shared: &Shared,
+    (shared, stop): (&Shared, &StopSignal),
     timeout: Option<Duration>,
 ) -> (OwnerThreadReading, Duration, Duration) {
     let (mut stops, mut took) = (Stops::default(), Duration::ZERO);
@@ -153,9 +139,9 @@ fn aimed_look(
         took += began.elapsed();
         let mut request = LookRequest::new(options, None);
         if let Some(timeout) = timeout {
-            shared.wait_for_moment(timeout);
+            shared.wait_for_moment(timeout, stop);
             request = request.begun_anew();
-            if misses < MAX_MISSES && !shared.is_stopped() {
+            if misses < MAX_MISSES && !stop.is_set() {
                 request = request.with_one_stop();
             }
         }
@@ -193,15 +179,5 @@ fn reading(
             Ok((summarize(&look.snapshot, time), clock, look.snapshot.counting))
         }
         Err(error) => Err(error.to_string()),
-    }
-}
-
-impl Drop for OwnerThread {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // Its only failure is a panic, which has been printed by then.
-            let _ = thread.join();
-        }
     }
 }

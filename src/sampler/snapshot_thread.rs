@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::worker::Worker;
 use crate::model::{AllocatorSnapshot, CudaIndex, MissReason, Nanos};
 use crate::target::Process;
 use crate::torch::{TorchError, TorchReader};
@@ -22,10 +22,10 @@ pub(super) struct SnapshotRead {
 
 /// The thread.
 pub(super) struct SnapshotThread {
-    wanted: Option<SyncSender<CudaIndex>>,
+    wanted: SyncSender<CudaIndex>,
     read: Receiver<SnapshotRead>,
     outstanding: usize,
-    thread: Option<JoinHandle<()>>,
+    _thread: Worker,
 }
 
 impl SnapshotThread {
@@ -38,18 +38,17 @@ impl SnapshotThread {
     ) -> std::io::Result<Self> {
         let (wanted, requests) = sync_channel(MAX_QUEUED);
         let (results, read) = sync_channel(MAX_QUEUED);
-        let thread =
-            std::thread::Builder::new().name("memspy-snapshot".to_owned()).spawn(move || {
-                let mut source = SnapshotSource { process: &process, start, timeout, reader: None };
-                super::priority::lower_priority();
-                serve(&mut source, &requests, &results);
-            })?;
-        Ok(SnapshotThread { wanted: Some(wanted), read, outstanding: 0, thread: Some(thread) })
+        let thread = Worker::spawn("snapshot", move |_| {
+            let mut source = SnapshotSource { process: &process, start, timeout, reader: None };
+            super::priority::lower_priority();
+            serve(&mut source, &requests, &results);
+        })?;
+        Ok(SnapshotThread { wanted, read, outstanding: 0, _thread: thread })
     }
 
     /// Asks for the map of a device; whether that was possible.
     pub(super) fn want(&mut self, device: CudaIndex) -> bool {
-        let sent = self.wanted.as_ref().is_some_and(|wanted| wanted.try_send(device).is_ok());
+        let sent = self.wanted.try_send(device).is_ok();
         self.outstanding += usize::from(sent);
         sent
     }
@@ -78,16 +77,6 @@ impl SnapshotThread {
         let read = self.read.recv().ok();
         self.outstanding = if read.is_some() { self.outstanding - 1 } else { 0 };
         read
-    }
-}
-
-impl Drop for SnapshotThread {
-    fn drop(&mut self) {
-        self.wanted = None; // Ends the thread's loop.
-        if let Some(thread) = self.thread.take() {
-            // Its only failure is a panic, which has been printed by then.
-            let _ = thread.join();
-        }
     }
 }
 

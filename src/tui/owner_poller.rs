@@ -1,13 +1,12 @@
 //! Looks at owners, on a thread of their own, when the user asks for one.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use super::view_model::{LastOwners, OwnersView};
 use crate::model::ownership::summarize;
 use crate::model::{Incomplete, Nanos, OwnershipBreakdown, Stops};
-use crate::sampler::{LookOptions, TargetIdentity, TargetReaders, read_owners};
+use crate::sampler::{LookOptions, TargetIdentity, TargetReaders, Worker, read_owners};
 
 /// A look, and how often it stopped the process.
 type OwnerPoll = Result<(OwnershipBreakdown, Stops), String>;
@@ -25,7 +24,7 @@ pub(super) struct OwnerPoller {
 struct PollerThread {
     requests: Sender<()>,
     looks: Receiver<OwnerPoll>,
-    handle: JoinHandle<()>,
+    _worker: Worker,
 }
 
 impl OwnerPoller {
@@ -81,23 +80,13 @@ impl OwnerPoller {
     }
 }
 
-impl Drop for OwnerPoller {
-    fn drop(&mut self) {
-        if let Some(PollerThread { requests, looks, handle }) = self.thread.take() {
-            drop((requests, looks)); // Ends the thread's loop.
-            // Its only failure is a panic, which has been printed by then.
-            let _ = handle.join();
-        }
-    }
-}
-
 fn start(
     process: Result<TargetIdentity, String>,
     options: LookOptions,
 ) -> std::io::Result<PollerThread> {
     let (requests, asked) = channel::<()>();
     let (results, looks) = channel();
-    let handle = std::thread::Builder::new().name("memspy-owners".to_owned()).spawn(move || {
+    let worker = Worker::spawn("owners", move |_| {
         let mut readers: Option<TargetReaders> = None;
         for () in asked {
             if results.send(poll_once(&process, options, &mut readers)).is_err() {
@@ -105,7 +94,7 @@ fn start(
             }
         }
     })?;
-    Ok(PollerThread { requests, looks, handle })
+    Ok(PollerThread { requests, looks, _worker: worker })
 }
 
 fn poll_once(

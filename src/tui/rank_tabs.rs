@@ -17,6 +17,7 @@ use super::state::{KeyAction, ViewState};
 use crate::analysis::ThreadChoice;
 use crate::model::Nanos;
 use crate::render;
+use crate::sampler::{StopSignal, Worker};
 
 /// Between two looks for further members.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -71,16 +72,9 @@ pub fn run_all(
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
     let (sender, news) = channel();
-    let leave = Arc::new(AtomicBool::new(false));
-    let finder = RankFinder {
-        members,
-        choice: options.choice,
-        host: options.host.clone(),
-        leave: Arc::clone(&leave),
-        news: sender,
-    };
-    let thread = std::thread::Builder::new().name("memspy-family".to_owned());
-    let thread = thread.spawn(move || finder.run())?;
+    let finder =
+        RankFinder { members, choice: options.choice, host: options.host.clone(), news: sender };
+    let thread = Worker::spawn("ranks", move |stop| finder.run(stop))?;
     let mut all = RankTabs {
         options,
         news,
@@ -97,9 +91,7 @@ pub fn run_all(
     }
     let shown = show(&mut all, &mut screen, &keys, stop);
     drop(screen);
-    leave.store(true, Ordering::Relaxed);
-    // Its only failure is a panic, which has been printed by then.
-    let _ = thread.join();
+    drop(thread);
     if lost.load(Ordering::Relaxed) {
         return Err(TopError::Panicked);
     }
@@ -110,13 +102,12 @@ struct RankFinder {
     members: FindRanks,
     choice: ThreadChoice,
     host: String,
-    leave: Arc<AtomicBool>,
     news: Sender<FinderEvent>,
 }
 
 impl RankFinder {
-    fn run(mut self) {
-        while !self.leave.load(Ordering::Relaxed) {
+    fn run(mut self, stop: &StopSignal) {
+        while !stop.is_set() {
             let Some(joining) = (self.members)() else {
                 let _ = self.news.send(FinderEvent::Over);
                 return;
@@ -129,7 +120,7 @@ impl RankFinder {
                     return;
                 }
             }
-            std::thread::sleep(POLL_INTERVAL);
+            stop.sleep(POLL_INTERVAL);
         }
     }
 }

@@ -4,12 +4,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use crate::analysis::{LiveProfile, ThreadChoice};
 use crate::model::{EndReason, Record, RecordSink, RecordingEnd};
 use crate::render;
-use crate::sampler::{BackgroundSink, ExactRecorder, Recorder, RecordingProgress};
+use crate::sampler::{BackgroundSink, ExactRecorder, Recorder, RecordingProgress, Worker};
 
 use super::app::BoxError;
 
@@ -31,7 +30,7 @@ pub(super) struct LiveRecording {
     quit: Arc<AtomicBool>,
     /// What the recorder looks at: set to end it, or to begin anew.
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Worker,
 }
 
 impl LiveRecording {
@@ -53,22 +52,21 @@ impl LiveRecording {
         let (attached, is_attached) = channel();
         let how = Arc::clone(&ended);
         // Attached on the thread that reads: probes and interpreters need not travel.
-        let thread =
-            std::thread::Builder::new().name("memspy-top".to_owned()).spawn(move || {
-                let first = match (keeper.attach)() {
-                    Ok(recorder) => {
-                        let _ = attached.send(Ok(()));
-                        recorder
-                    }
-                    Err(error) => {
-                        let _ = attached.send(Err(error));
-                        return;
-                    }
-                };
-                let end = keeper.keep_recording(first);
-                *lock(&how) = end;
-            })?;
-        let started = LiveRecording { live, ended, quit, stop, thread: Some(thread) };
+        let thread = Worker::spawn("top", move |_| {
+            let first = match (keeper.attach)() {
+                Ok(recorder) => {
+                    let _ = attached.send(Ok(()));
+                    recorder
+                }
+                Err(error) => {
+                    let _ = attached.send(Err(error));
+                    return;
+                }
+            };
+            let end = keeper.keep_recording(first);
+            *lock(&how) = end;
+        })?;
+        let started = LiveRecording { live, ended, quit, stop, thread };
         started.wait(&is_attached).map(|()| started)
     }
 
@@ -84,7 +82,7 @@ impl LiveRecording {
     /// How the recording ended; `None` while it goes on.
     pub(super) fn ended(&self) -> Option<String> {
         let told = lock(&self.ended).clone();
-        let gone = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        let gone = self.thread.is_finished();
         told.or_else(|| gone.then(|| "the recording ended unexpectedly".to_owned()))
     }
 }
@@ -93,10 +91,6 @@ impl Drop for LiveRecording {
     fn drop(&mut self) {
         self.quit.store(true, Ordering::Relaxed);
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // Its only failure is a panic, which has been printed by then.
-            let _ = thread.join();
-        }
     }
 }
 

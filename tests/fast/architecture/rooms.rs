@@ -99,4 +99,5 @@ pub const HANDED_ON: &[(&str, &str)] = &[
     ("probe", "AttachedProbes"),
     ("python", "PythonReader"),
     ("target", "Process"),
+    ("target", "ProcessError"),
 ];

@@ -1,0 +1,111 @@
+//! Threads of memspy's own: each has a name, is told to stop, and is waited for.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a worker that sleeps may take to notice that it is to stop.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Whether a worker is to stop.
+#[derive(Debug, Clone, Default)]
+pub struct StopSignal(Arc<AtomicBool>);
+
+impl StopSignal {
+    /// Whether it is to stop.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Sleeps for `time`, or until the worker is to stop.
+    pub fn sleep(&self, time: Duration) {
+        let began = Instant::now();
+        while !self.is_set() {
+            let left = time.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(STOP_CHECK_INTERVAL));
+        }
+    }
+}
+
+/// A thread. Dropping it tells it to stop, and waits until it has.
+///
+/// A worker that waits for what comes through a channel ends when the channel's other end is dropped: where both are fields, that
+/// end stands before the worker.
+#[derive(Debug)]
+pub struct Worker<T = ()> {
+    stop: StopSignal,
+    thread: Option<JoinHandle<T>>,
+}
+
+impl<T: Send + 'static> Worker<T> {
+    /// Starts a thread that is called `memspy-NAME` and does `work`.
+    pub fn spawn(
+        name: &str,
+        work: impl FnOnce(&StopSignal) -> T + Send + 'static,
+    ) -> io::Result<Worker<T>> {
+        let stop = StopSignal::default();
+        let told = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("memspy-{name}"))
+            .spawn(move || work(&told))?;
+        Ok(Worker { stop, thread: Some(thread) })
+    }
+
+    /// Waits until its work is done, without telling it to stop; `None` when it panicked, which has been printed by then.
+    pub fn join(mut self) -> Option<T> {
+        self.thread.take().and_then(|thread| thread.join().ok())
+    }
+}
+
+impl<T> Worker<T> {
+    /// Wakes it where it is parked.
+    pub fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Whether its work is done.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl<T> Drop for Worker<T> {
+    fn drop(&mut self) {
+        self.stop.set();
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            // Its only failure is a panic, which has been printed by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_told_to_stop_and_waited_for() {
+        let done = Arc::new(AtomicBool::new(false));
+        let tell = Arc::clone(&done);
+        let worker = Worker::spawn("test", move |stop| {
+            stop.sleep(Duration::from_secs(3600));
+            std::thread::park_timeout(Duration::from_secs(3600 * u64::from(!stop.is_set())));
+            tell.store(true, Ordering::Relaxed);
+        });
+        drop(worker.unwrap());
+        assert!(done.load(Ordering::Relaxed));
+        assert_eq!(Worker::spawn("test", |stop| stop.is_set()).unwrap().join(), Some(false));
+    }
+}
