@@ -60,6 +60,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     if args.print_every.is_some() && streams {
         bail!("--print-every prints to standard output, too: name a file with -o");
     }
+    if args.threads && args.format == RecordFormat::Trace {
+        bail!("--threads is for --format flamegraph or collapsed; a trace has every thread: 'memspy flame --threads' draws it");
+    }
     if args.until.kept().is_some() && args.format != RecordFormat::Trace {
         bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
     }
@@ -133,10 +136,11 @@ pub(super) fn record(
             "cannot wait for '{condition}': {error}; wait for an amount of allocated> or reserved>"
         );
     }
-    let duration = args.duration.map(Duration::from_secs_f64);
+    let duration = args.duration;
     let also = CommonOptions {
         owners: args.owners.map(|percent| percent / 100.0),
-        holder_options: args.limits.options(false),
+        // --nonblocking and --owners exclude each other.
+        holder_options: args.limits.options(args.nonblocking),
         step_variable: args.iter_var.clone(),
         epoch_variable: args.epoch_var.clone(),
         // What is kept has numbers of its own.
@@ -184,7 +188,8 @@ pub(super) fn record(
                 function: false,
                 churn: false,
                 memory: None,
-                stacks: args.stacks.clone(),
+                by_thread: args.threads,
+                full_filenames: args.stacks.full_filenames,
             };
             if let Some(profile) = reading.profile() {
                 drawing.draw(profile, &path, args.force)?;

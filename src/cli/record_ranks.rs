@@ -54,8 +54,8 @@ pub(super) fn record(
     let (mut running, mut failed, mut recorded): (Vec<RankRecording>, Vec<String>, u32) =
         (Vec::new(), Vec::new(), 0);
     loop {
-        let left = args.duration.map(|whole| whole - begin.elapsed().as_secs_f64());
-        let over = stop.load(Ordering::Relaxed) || left.is_some_and(|left| left <= 0.0);
+        let left = args.duration.map(|whole| whole.saturating_sub(begin.elapsed()));
+        let over = stop.load(Ordering::Relaxed) || left.is_some_and(|left| left.is_zero());
         if !over {
             for member in family.poll() {
                 let label = member.label();
@@ -97,12 +97,12 @@ pub(super) fn record(
     }
 }
 
-/// Starts the recording of one member, which may go on for `left` seconds.
+/// Starts the recording of one member, which may go on for `left`.
 fn start(
     args: &Arc<RecordArgs>,
     member: RankProcess,
     label: String,
-    left: Option<f64>,
+    left: Option<Duration>,
     host: &str,
     stop: &Arc<AtomicBool>,
 ) -> Result<RankRecording> {

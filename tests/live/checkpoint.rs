@@ -139,7 +139,7 @@ fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
     assert!(job.is_paused());
     let text = job.memspy(&["devices"]).ok().out;
     assert!(text.contains("its GPU memory is on the host"), "{text}");
-    let dump = job.memspy(&["dump", "--no-pause"]).ok().out;
+    let dump = job.memspy(&["dump", "--no-stop"]).ok().out;
     assert!(dump.contains("allocator_truth.py"), "{dump}");
     assert!(job.is_paused());
 

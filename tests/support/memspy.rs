@@ -90,7 +90,7 @@ pub fn patience(words: &[&str]) -> &'static [&'static str] {
     let looks = matches!(words.first(), Some(&("tensors" | "graph" | "referrers" | "dump")))
         || words.iter().any(|word| word.starts_with("--owners"));
     let limited = words.iter().any(|word| word.starts_with("--max-"));
-    if looks && !limited { &["--max-time", "10min", "--max-pause", "10min"] } else { &[] }
+    if looks && !limited { &["--max-time", "10min", "--max-stop", "10min"] } else { &[] }
 }
 
 /// `memspy lines --json` of a trace.
