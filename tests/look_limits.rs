@@ -105,8 +105,7 @@ fn a_job_of_many_objects_goes_on_before_they_are_looked_into() {
 fn a_look_that_may_not_take_long_ends_with_a_word() {
     let _alone = alone();
     let target = sim::start("large_heap.py", &["--objects", "60000"]);
-    for words in [&["tensors"][..], &["tensors", "--no-stop"], &["graph"], &["tensors", "--json"]]
-    {
+    for words in [&["tensors"][..], &["tensors", "--no-stop"], &["graph"], &["tensors", "--json"]] {
         let words = [words, &["--max-time", "1ms"]].concat();
         memspy_at(target.pid(), &words).refused(&["the limit of 1ms for the look", "--max-time"]);
     }

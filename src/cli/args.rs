@@ -232,7 +232,13 @@ pub struct LinesArgs {
     #[arg(long = "only", value_name = "NAME", help_heading = "Rows and columns")]
     pub functions: Vec<String>,
     /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak
-    #[arg(short, long, value_delimiter = ',', value_name = "KEY,KEY", help_heading = "Rows and columns")]
+    #[arg(
+        short,
+        long,
+        value_delimiter = ',',
+        value_name = "KEY,KEY",
+        help_heading = "Rows and columns"
+    )]
     pub columns: Vec<StatKey>,
     /// A row for every line of a function's source, also those of which nothing was seen
     #[arg(long, conflicts_with = "merge", help_heading = "Rows and columns")]

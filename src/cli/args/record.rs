@@ -78,7 +78,13 @@ pub struct RecordArgs {
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"], help_heading = "Every allocation")]
     pub exact: bool,
     /// How probes are placed, with --exact [default: the first of these that the kernel allows]
-    #[arg(long, value_enum, value_name = "BACKEND", requires = "exact", help_heading = "Every allocation")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "BACKEND",
+        requires = "exact",
+        help_heading = "Every allocation"
+    )]
     pub probes: Option<ProbesArg>,
     /// How frees are learned of, with --exact
     #[arg(long, value_enum, default_value_t = FreesArg::Events, requires = "exact", help_heading = "Every allocation")]

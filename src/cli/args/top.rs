@@ -72,7 +72,10 @@ mod tests {
     fn the_words_of_top() {
         let parse = |line: &str| CliArgs::try_parse_from(line.split(' ')).map(|args| args.command);
         let Ok(Command::Top(top)) = parse("memspy top -p 0x10 --refresh 2") else { panic!() };
-        assert_eq!((top.pid, top.rate, top.refresh, top.exact), (16, 100, Duration::from_secs(2), false));
+        assert_eq!(
+            (top.pid, top.rate, top.refresh, top.exact),
+            (16, 100, Duration::from_secs(2), false)
+        );
         for wrong in
             ["", "-p 1 --refresh 0.01", "-p 1 --refresh 60", "-p 1 --exact -r 5", "-p 1 -r 0"]
         {
