@@ -409,6 +409,9 @@ pub struct DoctorArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
+    /// Print JSON
+    #[arg(short, long)]
+    pub json: bool,
 }
 
 /// `memspy completions`.

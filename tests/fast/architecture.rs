@@ -237,6 +237,7 @@ fn check_top_level(complain: &mut dyn FnMut(String)) {
         "SECURITY.md",
         "src",
         "cuda",
+        "docs",
         "scripts",
         "tests",
         "benches",

@@ -8,9 +8,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::memspy::{Done, command, run, wait_until};
+use crate::support::memspy::{Done, command, document, run, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::render::json::CheckpointJson;
 
 /// A job on a card of its own, and a folder for memspy's notes.
 struct Job {
@@ -46,7 +47,7 @@ impl Job {
     }
 
     fn json(&self, words: &[&str]) -> Value {
-        serde_json::from_str(&self.memspy(&[words, &["--json"]].concat()).ok().out).unwrap()
+        document::<CheckpointJson>(&self.memspy(&[words, &["--json"]].concat()).ok().out)
     }
 
     /// Bytes in use on the card.
