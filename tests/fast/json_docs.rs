@@ -8,7 +8,7 @@ use std::fs;
 const HEAD: &str = "# JSON\n\n\
     Every JSON document begins with two fields: `format` says which one it is, `version` which version of that. The version \
     counts up when a field goes or changes its meaning; a new field does not change it. What is unknown is `null`, never 0.\n\n\
-    `lines`, `dump`, `tensors`, `referrers` and `graph` (without `--like`) print JSON that is not listed here yet, and has no\
+    `lines`, `dump`, `tensors`, `referrers` and `graph` (without `--like`) print JSON that is not listed here yet, and has no \
     `format`.\n";
 
 /// A struct or an enum with its doc, and its fields or variants: name, type, doc.

@@ -386,7 +386,7 @@ impl WireEnd<'_> {
     }
 }
 
-/// What follows the steps of a [`model::TrainingStep`]; files older than it end there.
+/// What follows the steps of a [`model::TrainingStep`].
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireStepOrigin {
     epoch: Option<u64>,
