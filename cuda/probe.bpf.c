@@ -1,5 +1,5 @@
 /* The programs that run in the kernel while a thread of the target stands in a probe: they read its memory,
- * write one record into the ring, and let it go on. Loaded by src/probe/loader.rs. */
+ * write one record into the ring, and let it go on. Loaded by src/probe/program.rs. */
 
 #include "kernel.bpf.h"
 #include "frames.bpf.h"

@@ -1,4 +1,4 @@
-/* Prints one row of src/python/layout_tables.rs: where this CPython keeps what a stack reader needs; without a GIL, one of
+/* Prints one row of src/python/layouts/layout_tables.rs: where this CPython keeps what a stack reader needs; without a GIL, one of
  * src/python/heap/blocks.rs as well.
  *
  * Compiled by print-cpython-layout.sh against the internal headers of one interpreter and run there;

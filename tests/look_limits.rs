@@ -105,8 +105,7 @@ fn a_job_of_many_objects_goes_on_before_they_are_looked_into() {
 fn a_look_that_may_not_take_long_ends_with_a_word() {
     let _alone = alone();
     let target = sim::start("large_heap.py", &["--objects", "60000"]);
-    for words in [&["tensors"][..], &["tensors", "--no-pause"], &["graph"], &["tensors", "--json"]]
-    {
+    for words in [&["tensors"][..], &["tensors", "--no-stop"], &["graph"], &["tensors", "--json"]] {
         let words = [words, &["--max-time", "1ms"]].concat();
         memspy_at(target.pid(), &words).refused(&["the limit of 1ms for the look", "--max-time"]);
     }
@@ -140,15 +139,15 @@ fn a_look_that_may_not_take_long_ends_with_a_word() {
 fn a_job_that_may_not_stand_still_for_long_goes_on_at_once() {
     let _alone = alone();
     let target = sim::start("large_heap.py", &["--objects", "60000"]);
-    let done = memspy_at(target.pid(), &["tensors", "--json", "--max-pause", "1ms"]);
+    let done = memspy_at(target.pid(), &["tensors", "--json", "--max-stop", "1ms"]);
     let told = match done.status.success() {
         // Fast enough to copy all of it in a millisecond, or some.
         true => {
             let look: Value = serde_json::from_str(&done.out).unwrap();
             assert!(look["stops"]["longest_seconds"].as_f64().unwrap() < 1.0, "{}", look["stops"]);
-            look["incomplete"].is_null() || done.err.contains("--max-pause allows more")
+            look["incomplete"].is_null() || done.err.contains("--max-stop allows more")
         }
-        false => done.err.contains("--max-pause") && done.err.contains("--no-pause"),
+        false => done.err.contains("--max-stop") && done.err.contains("--no-stop"),
     };
     assert!(told, "{}", done.err);
     assert!(!threads(target.pid()).contains(['t', 'T']));

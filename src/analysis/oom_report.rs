@@ -161,11 +161,6 @@ impl OomReportBuilder {
         &mut self.profile
     }
 
-    /// The profile by itself.
-    pub fn into_profile(self) -> Profile {
-        self.profile
-    }
-
     /// The report.
     pub fn report(&mut self) -> OomReport {
         match &self.given {

@@ -388,13 +388,6 @@ impl Profile {
         }
     }
 
-    /// Snapshots taken of a device: one instant's truth, and degraded.
-    pub fn snapshot_counts(&self, device: CudaIndex) -> (u64, u64) {
-        self.profiles
-            .get(&device)
-            .map_or((0, 0), |d| (d.snapshots_consistent, d.snapshots_degraded))
-    }
-
     pub(crate) fn engine(&self) -> &EngineFrames {
         &self.engine
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::model::{
     AllocatorCounters, CudaIndex, EndReason, EventBatch, EventKind, GpuDevice, MemoryKind, Nanos,
-    Record, RecordingEnd, TriggerFired,
+    QuantityError, Record, RecordingEnd, TriggerFired, parse_size,
 };
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -60,7 +60,7 @@ enum TriggerAmount {
 )]
 pub struct UnknownCondition {
     text: String,
-    why: &'static str,
+    why: String,
 }
 
 impl TriggerCondition {
@@ -85,7 +85,8 @@ impl FromStr for TriggerCondition {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let plain: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-        let unknown = |why| UnknownCondition { text: text.to_owned(), why };
+        let unknown = |why: &str| UnknownCondition { text: text.to_owned(), why: why.to_owned() };
+        let no_size = |error: QuantityError| unknown(&error.to_string());
         let kind = match plain.split_once('>') {
             None => match plain.as_str() {
                 "oom" => TriggerKind::Oom,
@@ -96,12 +97,12 @@ impl FromStr for TriggerCondition {
             Some(("growth", limit)) => {
                 let (bytes, every) = limit.split_once('/').unwrap_or((limit, ""));
                 let every = match every {
-                    "s" | "sec" | "second" => 1,
-                    "min" | "m" | "minute" => 60,
-                    "h" | "hour" => 3600,
+                    "s" => 1,
+                    "min" | "m" => 60,
+                    "h" => 3600,
                     _ => return Err(unknown("growth needs a time, as in growth>1G/min")),
                 };
-                let bytes = bytes_of(bytes).ok_or_else(|| unknown("its limit is no size"))?;
+                let bytes = parse_size(bytes).map_err(no_size)?;
                 TriggerKind::Growth { bytes, every: every * 1_000_000_000 }
             }
             Some((name, limit)) => {
@@ -111,41 +112,21 @@ impl FromStr for TriggerCondition {
                     "allocated" => TriggerLevel::Allocated,
                     _ => return Err(unknown("it has a limit on something unknown")),
                 };
-                TriggerKind::Above(
-                    level,
-                    amount(limit).ok_or_else(|| unknown("its limit is no size"))?,
-                )
+                TriggerKind::Above(level, amount(limit).map_err(|why| unknown(&why))?)
             }
         };
         Ok(TriggerCondition { text: plain, kind })
     }
 }
 
-fn amount(text: &str) -> Option<TriggerAmount> {
+fn amount(text: &str) -> Result<TriggerAmount, String> {
     match text.strip_suffix('%') {
-        None => bytes_of(text).map(TriggerAmount::Bytes),
-        Some(percent) => {
-            let percent: f64 = percent.parse().ok()?;
-            (0.0..100.0).contains(&percent).then_some(TriggerAmount::Percent(percent))
-        }
+        None => parse_size(text).map(TriggerAmount::Bytes).map_err(|error| error.to_string()),
+        Some(percent) => match percent.parse::<f64>() {
+            Ok(percent) if (0.0..100.0).contains(&percent) => Ok(TriggerAmount::Percent(percent)),
+            _ => Err("a part of the device is from 0% to less than 100%".to_owned()),
+        },
     }
-}
-
-/// `512`, `64K`, `1.5G`, in powers of 1024.
-fn bytes_of(text: &str) -> Option<u64> {
-    let at = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let shift =
-        match unit.trim_end_matches("iB").trim_end_matches('B').to_ascii_uppercase().as_str() {
-            "" => 0,
-            "K" => 10,
-            "M" => 20,
-            "G" => 30,
-            "T" => 40,
-            _ => return None,
-        };
-    let bytes = number.parse::<f64>().ok()? * f64::from(1 << 20) * 2f64.powi(shift - 20);
-    (0.0..1e18).contains(&bytes).then_some(bytes as u64)
 }
 
 /// Waits for conditions in a stream of records.

@@ -10,6 +10,7 @@ mod top;
 mod values;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -23,8 +24,7 @@ pub use limits::Limits;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
 pub use top::TopArgs;
-pub use values::time;
-use values::{marker, mode, pid, seconds};
+use values::{marker, mode, pid, time};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
@@ -81,20 +81,17 @@ pub enum Command {
     Completions(CompletionsArgs),
 }
 
-/// How stacks are chosen and shown.
+/// Which threads memory is charged to, and how their stacks are shown.
 #[derive(Debug, Clone, Args)]
 pub struct StackArgs {
-    /// Show each thread apart
-    #[arg(short, long)]
-    pub threads: bool,
-    /// Charge memory only to threads that hold the GIL
-    #[arg(short, long)]
+    /// Charge memory only to threads that hold the GIL (sampled recordings)
+    #[arg(short, long, help_heading = "Stacks")]
     pub gil: bool,
-    /// Charge memory also to threads that are idle
-    #[arg(short, long)]
+    /// Charge memory also to threads that are idle (sampled recordings)
+    #[arg(short, long, help_heading = "Stacks")]
     pub idle: bool,
     /// Show whole file names
-    #[arg(long)]
+    #[arg(long, help_heading = "Stacks")]
     pub full_filenames: bool,
 }
 
@@ -105,10 +102,10 @@ pub struct FlameArgs {
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     /// Of several traces, only the one with the highest peak
-    #[arg(long)]
+    #[arg(long, help_heading = "Several traces")]
     pub max_peak: bool,
     /// Of several traces, one picture in which equal stacks of all ranks are added up, not side by side
-    #[arg(long, conflicts_with = "max_peak")]
+    #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
     pub merge: bool,
     /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE.svg]
     #[arg(short, long)]
@@ -117,27 +114,30 @@ pub struct FlameArgs {
     #[arg(short, long, value_enum, default_value_t = FlameFormat::Flamegraph)]
     pub format: FlameFormat,
     /// Only this device, as the job numbers it [default: the one with the highest peak]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "What is drawn")]
     pub gpu: Option<u32>,
     /// The moment to draw
-    #[arg(long, value_enum, default_value_t = MomentArg::Peak)]
+    #[arg(long, value_enum, default_value_t = MomentArg::Peak, help_heading = "What is drawn")]
     pub at: MomentArg,
     /// Draw all that was allocated while recording, not what was live at a moment (exact traces)
-    #[arg(long, conflicts_with_all = ["at", "min_lifetime"])]
+    #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
     pub total_allocated: bool,
-    /// Leave out blocks that lived for less than so many seconds (exact traces)
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub min_lifetime: Option<f64>,
-    /// What the flames are made of
-    #[arg(long, value_enum, default_value_t = GroupByArg::Stack)]
+    /// Leave out blocks that lived for less than this time (500ms, 2s; exact traces)
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "What is drawn")]
+    pub min_lifetime: Option<Duration>,
+    /// What memory is divided by
+    #[arg(long, value_enum, default_value_t = GroupByArg::Stack, help_heading = "What is drawn")]
     pub by: GroupByArg,
     /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
-    #[arg(long, value_enum, value_name = "KIND")]
+    #[arg(long, value_enum, value_name = "KIND", help_heading = "What is drawn")]
     pub memory: Option<MemoryArg>,
     /// One frame for each function, not for each line
-    #[arg(short = 'F', long)]
+    #[arg(short = 'F', long, help_heading = "Stacks")]
     pub function: bool,
-    /// How stacks are shown
+    /// Show each thread apart
+    #[arg(short, long, help_heading = "Stacks")]
+    pub threads: bool,
+    /// How stacks are chosen and shown
     #[command(flatten)]
     pub stacks: StackArgs,
     /// Overwrite the output file
@@ -199,7 +199,7 @@ pub struct TableArgs {
     #[arg(short, long, value_enum, default_value_t = LinesFormat::Text)]
     pub format: LinesFormat,
     /// The same as --format json
-    #[arg(long, conflicts_with = "format")]
+    #[arg(short, long, conflicts_with = "format")]
     pub json: bool,
     /// Only this device, as the job numbers it [default: the one with the highest peak]
     #[arg(long, value_name = "N")]
@@ -220,22 +220,28 @@ pub struct LinesArgs {
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     /// Of several traces, one table: for each line the greatest value and the least, of which ranks, and the sum
-    #[arg(long, conflicts_with = "max_peak")]
+    #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
     pub merge: bool,
     /// Of several traces, only the one with the highest peak
-    #[arg(long)]
+    #[arg(long, help_heading = "Several traces")]
     pub max_peak: bool,
     /// What is printed, and where to
     #[command(flatten)]
     pub table: TableArgs,
     /// Only functions whose name contains this (again for more)
-    #[arg(short = 'F', long = "function", value_name = "NAME")]
+    #[arg(long = "only", value_name = "NAME", help_heading = "Rows and columns")]
     pub functions: Vec<String>,
     /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak
-    #[arg(short, long, value_delimiter = ',', value_name = "KEY,KEY")]
+    #[arg(
+        short,
+        long,
+        value_delimiter = ',',
+        value_name = "KEY,KEY",
+        help_heading = "Rows and columns"
+    )]
     pub columns: Vec<StatKey>,
     /// A row for every line of a function's source, also those of which nothing was seen
-    #[arg(long, conflicts_with = "merge")]
+    #[arg(long, conflicts_with = "merge", help_heading = "Rows and columns")]
     pub all_lines: bool,
     /// How stacks are shown
     #[command(flatten)]
@@ -272,15 +278,15 @@ pub struct IterationsArgs {
     pub table: TableArgs,
     /// An iteration ends when a thread comes to this line (train.py:42), also as the caller of others [default: when the
     /// steps recorded change, else after the period of the allocator's counters]
-    #[arg(long, value_name = "FILE:LINE", value_parser = marker, conflicts_with = "period")]
+    #[arg(long, value_name = "FILE:LINE", value_parser = marker, conflicts_with = "period", help_heading = "What an iteration is")]
     pub marker: Option<MarkerLine>,
     /// An iteration ends when so many allocations have been made that the same levels come again
-    #[arg(long)]
+    #[arg(long, help_heading = "What an iteration is")]
     pub period: bool,
-    /// Also the bytes of each parameter and of its gradient
+    /// In CSV and JSON: also the bytes of each parameter and of its gradient (recordings with --owners)
     #[arg(long)]
     pub parameters: bool,
-    /// List so many of the last iterations as text; 0 lists all
+    /// In the text: list this many of the last iterations; 0 lists all
     #[arg(short, long, default_value_t = 40, value_name = "N")]
     pub limit: usize,
     /// Overwrite the output file
@@ -306,9 +312,9 @@ pub struct DumpArgs {
     /// Show whole file names
     #[arg(long)]
     pub full_filenames: bool,
-    /// Do not stop the job (for some milliseconds) to sort its memory by holder: what it changes meanwhile may be torn
-    #[arg(long, visible_alias = "nonblocking")]
-    pub no_pause: bool,
+    /// Do not stop the job (for some milliseconds) to sort its memory by owner: what it changes meanwhile may be torn
+    #[arg(long, visible_alias = "nonblocking", help_heading = "Cost of a look")]
+    pub no_stop: bool,
     /// What the look may cost
     #[command(flatten)]
     pub limits: Limits,
@@ -324,8 +330,8 @@ pub struct TensorReadArgs {
     #[arg(short, long)]
     pub json: bool,
     /// Do not stop the job for the look (some milliseconds): what it changes meanwhile may be torn
-    #[arg(long, visible_alias = "nonblocking")]
-    pub no_pause: bool,
+    #[arg(long, visible_alias = "nonblocking", help_heading = "Cost of a look")]
+    pub no_stop: bool,
     /// What the look may cost
     #[command(flatten)]
     pub limits: Limits,
@@ -336,24 +342,24 @@ pub struct TensorReadArgs {
 #[command(after_help = "Examples:
   memspy tensors -p 12345               the largest storages on the GPUs, with all tensors that share them
   memspy tensors -p 12345 --limit 0     all of them
-  memspy tensors -p 12345 --every 10    what came and went, every 10 seconds
+  memspy tensors -p 12345 --every 10s   what came and went, every 10 seconds
   memspy tensors -p 12345 --json        every field, with addresses")]
 pub struct TensorsArgs {
     /// What is looked at, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
-    /// Only this device, as the job numbers it
-    #[arg(long, value_name = "N")]
-    pub gpu: Option<u8>,
-    /// Tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at the first look]
+    /// In the text: only this device, as the job numbers it
+    #[arg(long, value_name = "N", conflicts_with = "json")]
+    pub gpu: Option<u32>,
+    /// In the text: tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at the first look]
     #[arg(short, long, conflicts_with = "gpu")]
     pub all_devices: bool,
-    /// List so many storages; 0 lists all
+    /// In the text: list this many storages; 0 lists all
     #[arg(short, long, default_value_t = 40, value_name = "N")]
     pub limit: usize,
-    /// Look again every so many seconds, and list what came (+) and went (-) since, until Ctrl-C
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
-    pub every: Option<f64>,
+    /// Look again every so often (500ms, 10s), and list what came (+) and went (-) since, until Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub every: Option<Duration>,
 }
 
 /// `memspy referrers`.
@@ -403,6 +409,9 @@ pub struct DoctorArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
+    /// Print JSON
+    #[arg(short, long)]
+    pub json: bool,
 }
 
 /// `memspy completions`.
@@ -433,6 +442,94 @@ mod tests {
         assert_eq!(dump.pid, 31);
         for wrong in ["0", "-1", "x", "4294967295", "0xffffffff"] {
             assert!(parse(&format!("memspy dump --pid={wrong}")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_letter_means_one_thing_in_every_command() {
+        let mut meaning = std::collections::BTreeMap::new();
+        for command in CliArgs::command().get_subcommands() {
+            for arg in command.get_arguments() {
+                let Some(letter) = arg.get_short() else { continue };
+                let long = arg.get_long().unwrap_or_default().to_owned();
+                let before = meaning.entry(letter).or_insert_with(|| long.clone());
+                assert_eq!(*before, long, "-{letter} of '{}'", command.get_name());
+            }
+        }
+        assert_eq!(meaning[&'e'], "exact");
+        assert_eq!(meaning[&'F'], "function");
+    }
+
+    #[test]
+    fn sizes_and_times_are_written_in_one_way_in_every_command() {
+        for command in CliArgs::command().get_subcommands() {
+            for arg in command.get_arguments() {
+                for name in arg.get_value_names().unwrap_or_default() {
+                    assert!(
+                        !["SECONDS", "BYTES", "MINUTES"].contains(&name.as_str()),
+                        "--{} of '{}' takes {name}: one of TIME and SIZE",
+                        arg.get_id(),
+                        command.get_name()
+                    );
+                }
+            }
+        }
+        for line in [
+            "record -p 1 -d 1.5s",
+            "record -p 1 -d 20",
+            "record -p 1 --exact --stacks-from 1.5G --stacks-every 2T",
+            "record -p 1 --keep 1.5G --keep 10min --until used>1.5G",
+            "top -p 1 --refresh 250ms",
+            "tensors -p 1 --every 250ms --max-stop 20ms --max-time 10m",
+            "devices --every 250ms",
+            "pause -p 1 --for 10m --keep-free 1.5G",
+            "flame t --min-lifetime 250ms",
+        ] {
+            parse(&format!("memspy {line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        let error = parse("memspy record -p 1 --keep 500m").unwrap_err().to_string();
+        assert!(error.contains("500 minutes") && error.contains("500 MiB"), "{error}");
+    }
+
+    #[test]
+    fn options_that_would_do_nothing_are_refused() {
+        for line in [
+            "lines t --threads",
+            "oom-report t --threads",
+            "record -p 1 --nonblocking --owners",
+            "record -p 1 --max-stop 1s",
+            "record -p 1 --max-time 1s",
+            "record -p 1 --stacks-from 1M",
+            "record -p 1 --exact --gil",
+            "record -p 1 --on-trigger continue",
+            "tensors -p 1 --json --gpu 0",
+        ] {
+            assert!(parse(&format!("memspy {line}")).is_err(), "{line}");
+        }
+        for line in ["record -p 1 --nonblocking", "record -p 1 --owners --max-stop 20ms"] {
+            parse(&format!("memspy {line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn help_has_no_benchmark_figures() {
+        for mut command in CliArgs::command().get_subcommands().cloned() {
+            let help = command.render_long_help().to_string();
+            let figure = help.split_whitespace().find(|word| {
+                let number = word.trim_matches(|c: char| !c.is_ascii_digit() && c != '.');
+                number.strip_prefix("0.").is_some_and(|rest| rest.len() == 2)
+            });
+            assert_eq!(figure, None, "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn a_long_list_of_options_has_headings() {
+        for command in CliArgs::command().get_subcommands() {
+            let without = command
+                .get_arguments()
+                .filter(|arg| !arg.is_positional() && arg.get_help_heading().is_none());
+            assert!(without.count() <= 12, "{}", command.get_name());
         }
     }
 

@@ -45,7 +45,6 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
         return output::write(Path::new("-"), false, |out| looks.print(&seen, out));
     };
     let stop = Signals::watch()?.stop;
-    let every = Duration::from_secs_f64(every);
     loop {
         let begun = Instant::now();
         let seen = looks.poll()?;

@@ -7,54 +7,66 @@ use anyhow::{Context, Result, bail};
 
 use crate::model::{AllocatorBackend, CudaIndex, Nanos, ProcessUsage, SnapshotConsistency};
 use crate::render;
+use crate::render::json::{DoctorJson, FindingJson, FindingStatus, JsonDocument};
 use crate::sampler::{ExactAvailability, TargetReaders, TorchState, attach};
 use crate::target::{AccessFacts, Process};
 
 use super::args::DoctorArgs;
+use super::flame::into_io;
 use super::{hints, in_one_line};
 
-/// The words of a finding: what works, what does not, what is merely a fact.
-#[derive(Clone, Copy)]
-enum FindingStatus {
-    Good,
-    Bad,
-    Fact,
-}
-
+/// What was found so far: printed as it is found, or kept for one document.
 struct DoctorReport<W: Write> {
     out: W,
-    bad: u32,
+    findings: Vec<FindingJson>,
+    json: bool,
 }
 
 impl<W: Write> DoctorReport<W> {
     fn line(&mut self, what: &str, is: FindingStatus, text: &str) -> io::Result<()> {
+        if self.json {
+            let finding = FindingJson { about: what.to_owned(), status: is, text: text.to_owned() };
+            self.findings.push(finding);
+            return Ok(());
+        }
         let mark = match is {
-            FindingStatus::Good => "yes",
-            FindingStatus::Bad => {
-                self.bad += 1;
-                "NO "
-            }
+            FindingStatus::Works => "yes",
+            FindingStatus::Fails => "NO ",
             FindingStatus::Fact => "-  ",
         };
         writeln!(self.out, "{mark}  {what:<18} {}", render::visible(text))
+    }
+
+    fn finish(mut self, pid: u32, recordable: bool) -> io::Result<()> {
+        if !self.json {
+            return Ok(());
+        }
+        let content = DoctorJson { pid, recordable, findings: self.findings };
+        JsonDocument::new(content).write(&mut self.out, true).map_err(into_io)
     }
 }
 
 /// Runs it: prints one line a finding; fails when the process cannot be recorded at all.
 pub(super) fn run(args: &DoctorArgs) -> Result<()> {
-    let mut report = DoctorReport { out: io::stdout().lock(), bad: 0 };
+    let mut report =
+        DoctorReport { out: io::stdout().lock(), findings: Vec::new(), json: args.json };
     let process = Process::open(args.pid).map_err(|e| hints::attach(e.into(), args.pid))?;
     about_process(&mut report, &process).context("cannot write to standard output")?;
-    match attach(args.pid, &AtomicBool::new(false)) {
-        Ok(mut readers) => {
-            about_readers(&mut report, &mut readers).context("cannot write to standard output")
-        }
+    let attached = attach(args.pid, &AtomicBool::new(false));
+    let recordable = attached.is_ok();
+    match attached {
+        Ok(mut readers) => about_readers(&mut report, &mut readers),
         Err(error) => {
             let error = hints::attach(error, args.pid);
-            report.line("recording", FindingStatus::Bad, &in_one_line(&error))?;
-            bail!("process {} cannot be recorded", args.pid)
+            report.line("recording", FindingStatus::Fails, &in_one_line(&error))
         }
     }
+    .and_then(|()| report.finish(args.pid, recordable))
+    .context("cannot write to standard output")?;
+    if !recordable {
+        bail!("process {} cannot be recorded", args.pid);
+    }
+    Ok(())
 }
 
 fn about_process<W: Write>(report: &mut DoctorReport<W>, process: &Process) -> io::Result<()> {
@@ -83,30 +95,30 @@ fn about_readers<W: Write>(
     report: &mut DoctorReport<W>,
     readers: &mut TargetReaders,
 ) -> io::Result<()> {
-    report.line("memory", FindingStatus::Good, "can be read, without stopping the process")?;
+    report.line("memory", FindingStatus::Works, "can be read, without stopping the process")?;
     if let Some(coverage) = readers.python.as_ref().map(|python| python.coverage()) {
         report.line(
             "stacks",
-            FindingStatus::Good,
+            FindingStatus::Works,
             &format!("CPython {}, {}", coverage.version, coverage.layout),
         )?;
         for uncovered in coverage.uncovered {
-            report.line("stacks", FindingStatus::Bad, uncovered)?;
+            report.line("stacks", FindingStatus::Fails, uncovered)?;
         }
     }
     match readers.process.check_files() {
         Ok(()) => report.line(
             "source text",
-            FindingStatus::Good,
+            FindingStatus::Works,
             "of files that the job's own user may read",
         )?,
-        Err(error) => report.line("source text", FindingStatus::Bad, &error.to_string())?,
+        Err(error) => report.line("source text", FindingStatus::Fails, &error.to_string())?,
     }
     about_torch(report, readers)?;
     about_gpu(report, readers)?;
     about_exact(report, &ExactAvailability::detect(&readers.process))?;
     let took = format!("attaching took {:.0} ms", readers.took.as_secs_f64() * 1e3);
-    report.line("recording", FindingStatus::Good, &took)
+    report.line("recording", FindingStatus::Works, &took)
 }
 
 fn about_exact<W: Write>(
@@ -130,12 +142,14 @@ fn about_exact<W: Write>(
     for (way, open) in &outlook.ways {
         let name = render::way(*way);
         match open {
-            Ok(()) => report.line("exact mode", FindingStatus::Good, &format!("{name} is open"))?,
+            Ok(()) => {
+                report.line("exact mode", FindingStatus::Works, &format!("{name} is open"))?
+            }
             Err(error) => {
                 let advice = hints::probe_advice(error);
                 report.line(
                     "exact mode",
-                    FindingStatus::Bad,
+                    FindingStatus::Fails,
                     &format!("{name}: {error}; {advice}"),
                 )?;
             }
@@ -145,10 +159,10 @@ fn about_exact<W: Write>(
         None => Ok(()),
         Some(Ok(())) => report.line(
             "exact mode",
-            FindingStatus::Good,
+            FindingStatus::Works,
             "the backward pass can be followed to its forward lines",
         ),
-        Some(Err(error)) => report.line("exact mode", FindingStatus::Bad, &error.to_string()),
+        Some(Err(error)) => report.line("exact mode", FindingStatus::Fails, &error.to_string()),
     }
 }
 
@@ -159,7 +173,7 @@ fn about_torch<W: Write>(
     let version = readers.torch_version().unwrap_or_else(|| "of unknown version".to_owned());
     let (is, text) = match readers.allocator() {
         AllocatorBackend::NotLoaded => (
-            FindingStatus::Bad,
+            FindingStatus::Fails,
             "PyTorch's CUDA part is not loaded in it (yet): stacks and the driver's totals only"
                 .to_owned(),
         ),
@@ -168,21 +182,21 @@ fn about_torch<W: Write>(
             format!("PyTorch {version} has not used CUDA yet; a recording waits for it"),
         ),
         AllocatorBackend::Native => {
-            (FindingStatus::Good, format!("PyTorch {version}, native caching allocator"))
+            (FindingStatus::Works, format!("PyTorch {version}, native caching allocator"))
         }
         AllocatorBackend::CudaMallocAsync => (
-            FindingStatus::Bad,
+            FindingStatus::Fails,
             format!(
                 "PyTorch {version} with backend:cudaMallocAsync keeps no counters or blocks: the driver's totals only"
             ),
         ),
         AllocatorBackend::Pluggable(name) => (
-            FindingStatus::Bad,
+            FindingStatus::Fails,
             format!(
                 "PyTorch {version} with the program's own allocator {name}: the driver's totals only"
             ),
         ),
-        AllocatorBackend::Unknown(what) => (FindingStatus::Bad, what),
+        AllocatorBackend::Unknown(what) => (FindingStatus::Fails, what),
     };
     report.line("allocator", is, &text)?;
     let TorchState::Attached(torch) = &mut readers.torch else { return Ok(()) };
@@ -191,7 +205,7 @@ fn about_torch<W: Write>(
     }
     let mut counters = Vec::new();
     if let Err(error) = torch.counters(&mut counters) {
-        return report.line("counters", FindingStatus::Bad, &error.to_string());
+        return report.line("counters", FindingStatus::Fails, &error.to_string());
     }
     let devices: Vec<CudaIndex> = counters.iter().map(|(device, _)| *device).collect();
     for (device, counters) in &counters {
@@ -202,7 +216,7 @@ fn about_torch<W: Write>(
             render::bytes(counters.reserved().max(0) as u64),
             render::bytes(counters.max_allocated().max(0) as u64),
         );
-        report.line("counters", FindingStatus::Good, &text)?;
+        report.line("counters", FindingStatus::Works, &text)?;
     }
     for device in devices {
         let start = std::time::Instant::now();
@@ -210,10 +224,10 @@ fn about_torch<W: Write>(
             Ok(snapshot) => {
                 let check = match snapshot.consistency {
                     SnapshotConsistency::Consistent => {
-                        (FindingStatus::Good, "its sums equal the counters".to_owned())
+                        (FindingStatus::Works, "its sums equal the counters".to_owned())
                     }
                     SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } => (
-                        FindingStatus::Bad,
+                        FindingStatus::Fails,
                         format!(
                             "the process changed it during every attempt: blocks {}, counter {}",
                             render::bytes(allocated_in_blocks),
@@ -233,7 +247,7 @@ fn about_torch<W: Write>(
                     ),
                 )
             }
-            Err(error) => (FindingStatus::Bad, format!("GPU {}: {error}", device.0)),
+            Err(error) => (FindingStatus::Fails, format!("GPU {}: {error}", device.0)),
         };
         report.line("snapshot", is, &text)?;
     }
@@ -245,11 +259,11 @@ fn about_gpu<W: Write>(report: &mut DoctorReport<W>, readers: &TargetReaders) ->
         Ok(gpu) => gpu,
         Err(error) => {
             let text = format!("{error}: memory outside PyTorch stays unknown");
-            return report.line("driver", FindingStatus::Bad, &text);
+            return report.line("driver", FindingStatus::Fails, &text);
         }
     };
     let version = gpu.driver_version().unwrap_or_else(|e| e.to_string());
-    report.line("driver", FindingStatus::Good, &format!("NVML answers, driver {version}"))?;
+    report.line("driver", FindingStatus::Works, &format!("NVML answers, driver {version}"))?;
     for device in readers.devices() {
         let Some(nvml_index) = device.nvml_index else { continue };
         let cuda = match device.cuda_index {
@@ -260,13 +274,13 @@ fn about_gpu<W: Write>(report: &mut DoctorReport<W>, readers: &TargetReaders) ->
         let (is, usage) = match gpu.usage(nvml_index, Nanos(0)) {
             Ok(usage) => match usage.process {
                 ProcessUsage::Bytes(bytes) => {
-                    (FindingStatus::Good, format!("the process uses {}", render::bytes(bytes)))
+                    (FindingStatus::Works, format!("the process uses {}", render::bytes(bytes)))
                 }
                 ProcessUsage::Unknown(why) => {
                     (FindingStatus::Fact, format!("its use is unknown: {why}"))
                 }
             },
-            Err(error) => (FindingStatus::Bad, error.to_string()),
+            Err(error) => (FindingStatus::Fails, error.to_string()),
         };
         report.line("device", is, &format!("nvidia-smi {nvml_index}, {name}, {cuda}: {usage}"))?;
     }

@@ -9,7 +9,7 @@ use crate::analysis::{FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile};
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
 use crate::render::{self, NameStyle, RankMemory, RankMode, RenderError};
 
-use super::args::{FlameArgs, FlameFormat, GroupByArg, MemoryArg, MomentArg, StackArgs};
+use super::args::{FlameArgs, FlameFormat, GroupByArg, MemoryArg, MomentArg};
 use super::ranks::{self, RankTrace};
 use super::{eprint_line, filtered_profile, output};
 
@@ -21,7 +21,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     };
     let empty = || {
         filtered_profile(&args.stacks)
-            .with_min_lifetime(Nanos((args.min_lifetime.unwrap_or(0.0) * 1e9) as u64))
+            .with_min_lifetime(Nanos(args.min_lifetime.unwrap_or_default().as_nanos() as u64))
     };
     let mut ranks = ranks::read(&args.traces, &empty)?;
     if args.max_peak && ranks.len() > 1 {
@@ -49,7 +49,8 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         function: args.function,
         churn: args.total_allocated,
         memory: args.memory,
-        stacks: args.stacks.clone(),
+        by_thread: args.threads,
+        full_filenames: args.stacks.full_filenames,
     };
     let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
     match &ranks[..] {
@@ -60,6 +61,18 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
 
 /// Draws who held the memory at the recorded look with most of it, or at the last one.
 fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
+    // What only stacks have; silence would pass for an answer.
+    let of_stacks = [
+        (args.threads, "--threads"),
+        (args.total_allocated, "--total-allocated"),
+        (args.min_lifetime.is_some(), "--min-lifetime"),
+        (args.memory.is_some(), "--memory"),
+        (args.stacks.gil, "--gil"),
+        (args.stacks.idle, "--idle"),
+    ];
+    if let Some((_, option)) = of_stacks.iter().find(|(given, _)| *given) {
+        bail!("{option} is of Python stacks: leave it out with --by owner");
+    }
     let [RankTrace { profile, .. }] = ranks else {
         bail!("who held the memory is drawn for one rank: name one trace, or use --max-peak");
     };
@@ -95,8 +108,10 @@ pub(super) struct FlameOptions {
     pub churn: bool,
     /// The kind of memory; `None` for PyTorch's, or what there is.
     pub memory: Option<MemoryArg>,
-    /// How stacks are shown.
-    pub stacks: StackArgs,
+    /// Each thread apart.
+    pub by_thread: bool,
+    /// Whole file names.
+    pub full_filenames: bool,
 }
 
 impl From<MomentArg> for Moment {
@@ -124,7 +139,7 @@ impl FlameOptions {
     fn fold(&self, profile: &Profile) -> Result<FoldedProfile> {
         let device = device(profile, self.gpu)?;
         let options = FoldOptions {
-            by_thread: self.stacks.threads,
+            by_thread: self.by_thread,
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
         };
@@ -132,7 +147,7 @@ impl FlameOptions {
     }
 
     fn style(&self) -> NameStyle {
-        NameStyle { full_filenames: self.stacks.full_filenames, functions_only: self.function }
+        NameStyle { full_filenames: self.full_filenames, functions_only: self.function }
     }
 
     /// Draws several profiles.

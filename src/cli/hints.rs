@@ -52,8 +52,8 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
 pub(super) fn pause(error: &StopError, pid: u32) -> String {
     match error {
         StopError::Denied { .. } => denied(pid),
-        StopError::Traced { .. } => "end that, or look with --no-pause".to_owned(),
-        _ => "try again, or look with --no-pause".to_owned(),
+        StopError::Traced { .. } => "end that, or look with --no-stop".to_owned(),
+        _ => "try again, or look with --no-stop".to_owned(),
     }
 }
 
@@ -61,7 +61,7 @@ pub(super) fn pause(error: &StopError, pid: u32) -> String {
 pub(super) fn limit(limit: LookLimit) -> String {
     match limit {
         LookLimit::Pause(most) => format!(
-            "let the job stand still for longer (--max-pause {}s), or look with --no-pause",
+            "let the job stand still for longer (--max-stop {}s), or look with --no-stop",
             (5 * most).as_secs().max(1)
         ),
         LookLimit::Time(most) => {

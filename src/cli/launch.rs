@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::signals::PassedOn;
 
@@ -63,8 +62,8 @@ fn pass_on(mut signals: PassedOn, child: Arc<Mutex<Child>>) -> std::io::Result<(
         for signal in signals.forever() {
             // Held meanwhile: once it has been waited for, its number may be another program's.
             let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-            if let (Ok(None), Ok(signal)) = (child.try_wait(), Signal::try_from(signal)) {
-                let _ = kill(Pid::from_raw(child.id() as i32), signal);
+            if let (Ok(None), Some(signal)) = (child.try_wait(), Signal::from_named_raw(signal)) {
+                let _ = kill_process(Pid::from_child(&child), signal);
             }
         }
     };

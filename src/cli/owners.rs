@@ -29,7 +29,7 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     };
     let mut readers = attached(&args.read_args)?;
     if let Some(every) = args.every {
-        return watch(&mut readers, args, Duration::from_secs_f64(every), wanted);
+        return watch(&mut readers, args, every, wanted);
     }
     let snapshot = read_snapshot(&mut readers, &args.read_args)?;
     show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
@@ -176,7 +176,7 @@ fn meant(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize
 
 impl TensorReadArgs {
     fn options(&self) -> LookOptions {
-        self.limits.options(self.no_pause)
+        self.limits.options(self.no_stop)
     }
 }
 
@@ -205,7 +205,7 @@ fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
     let advice = match &error {
         OwnerError::Stop(pause) => hints::pause(pause, pid),
         error if error.is_transient() => {
-            "it changed during every attempt: try again, and leave --no-pause away".to_owned()
+            "it changed during every attempt: try again, and leave --no-stop away".to_owned()
         }
         OwnerError::Cut { limit, .. } => hints::limit(*limit),
         OwnerError::NoTorch => "attach again once it has imported torch".to_owned(),

@@ -25,7 +25,7 @@ use super::flight::{FlightRecorder, OomReportPrinter, oom_report_path, write_oom
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
 use super::signals::Signals;
-use super::sinks::{Aggregation, RecordOutput, SinkChain, TriggerState};
+use super::sinks::{Aggregation, RankContext, RecordOutput, SinkChain, TriggerState};
 use super::{
     choice, eprint_line, filtered_profile, flame, hints, in_one_line, output, privileges,
     record_ranks,
@@ -60,6 +60,11 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     if args.print_every.is_some() && streams {
         bail!("--print-every prints to standard output, too: name a file with -o");
     }
+    if args.threads && args.format == RecordFormat::Trace {
+        bail!(
+            "--threads is for --format flamegraph or collapsed; a trace has every thread: 'memspy flame --threads' draws it"
+        );
+    }
     if args.until.kept().is_some() && args.format != RecordFormat::Trace {
         bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
     }
@@ -85,7 +90,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         None => attach(pid, &stop),
     };
     let recorded = match attached {
-        Ok(readers) => record(args, readers, named(pid)?, host, &stop),
+        Ok(readers) => record(args, readers, named(pid)?, host, &stop, RankContext::default()),
         Err(_) if launched.as_mut().is_some_and(LaunchedProgram::has_ended) => {
             Err(anyhow!("the program ended before memspy found a Python in it"))
         }
@@ -117,6 +122,7 @@ pub(super) fn record(
     path: PathBuf,
     host: String,
     stop: &Arc<AtomicBool>,
+    rank: RankContext,
 ) -> Result<()> {
     output::check(&path, args.force)?;
     if has_triggers(args) {
@@ -133,10 +139,11 @@ pub(super) fn record(
             "cannot wait for '{condition}': {error}; wait for an amount of allocated> or reserved>"
         );
     }
-    let duration = args.duration.map(Duration::from_secs_f64);
+    let duration = args.duration;
     let also = CommonOptions {
         owners: args.owners.map(|percent| percent / 100.0),
-        holder_options: args.limits.options(false),
+        // --nonblocking and --owners exclude each other.
+        holder_options: args.limits.options(args.nonblocking),
         step_variable: args.iter_var.clone(),
         epoch_variable: args.epoch_var.clone(),
         // What is kept has numbers of its own.
@@ -147,7 +154,7 @@ pub(super) fn record(
     let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
     // Before the file is made: probes that are refused leave nothing behind.
     let recorder = recorder(args, wanted, readers, &mut attached)?;
-    let sink = sinks(args, &path, stop)?;
+    let sink = sinks(args, &path, stop, rank)?;
     let bar = progress_bar(args, duration);
     // Said when the first moments are on the disk: whoever reads it may kill memspy.
     let mut observe = |progress: &RecordingProgress| {
@@ -184,7 +191,8 @@ pub(super) fn record(
                 function: false,
                 churn: false,
                 memory: None,
-                stacks: args.stacks.clone(),
+                by_thread: args.threads,
+                full_filenames: args.stacks.full_filenames,
             };
             if let Some(profile) = reading.profile() {
                 drawing.draw(profile, &path, args.force)?;
@@ -200,7 +208,12 @@ fn has_triggers(args: &RecordArgs) -> bool {
 }
 
 /// Where the records are to go.
-fn sinks(args: &RecordArgs, path: &Path, stop: &Arc<AtomicBool>) -> Result<SinkChain> {
+fn sinks(
+    args: &RecordArgs,
+    path: &Path,
+    stop: &Arc<AtomicBool>,
+    rank: RankContext,
+) -> Result<SinkChain> {
     let (until, choice) = (&args.until, choice(&args.stacks));
     let to = match (until.kept(), args.format) {
         (Some(keep), _) => {
@@ -228,7 +241,7 @@ fn sinks(args: &RecordArgs, path: &Path, stop: &Arc<AtomicBool>) -> Result<SinkC
     let watch = TriggerWatch::new(until.until.clone());
     let stop = Arc::clone(stop);
     let waiting = TriggerState::new(watch, until.on_trigger, until.max_reports, stop, args.force);
-    Ok(SinkChain { output: to, reading, waiting, printer })
+    Ok(SinkChain { output: to, reading, waiting, printer, rank, has_prefix: false })
 }
 
 /// The end of a recording that was written as it went.

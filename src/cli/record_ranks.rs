@@ -13,6 +13,7 @@ use crate::sampler::{ProcessTree, RankProcess};
 use super::args::{RecordArgs, RecordFormat};
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
+use super::sinks::RankContext;
 use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
 /// Between two looks for further members.
@@ -51,15 +52,16 @@ pub(super) fn record(
         "following process {pid} and its descendants; each that uses CUDA is recorded; Ctrl-C ends the recording"
     ));
     let begin = Instant::now();
+    let job = RankContext::default();
     let (mut running, mut failed, mut recorded): (Vec<RankRecording>, Vec<String>, u32) =
         (Vec::new(), Vec::new(), 0);
     loop {
-        let left = args.duration.map(|whole| whole - begin.elapsed().as_secs_f64());
-        let over = stop.load(Ordering::Relaxed) || left.is_some_and(|left| left <= 0.0);
+        let left = args.duration.map(|whole| whole.saturating_sub(begin.elapsed()));
+        let over = stop.load(Ordering::Relaxed) || left.is_some_and(|left| left.is_zero());
         if !over {
             for member in family.poll() {
                 let label = member.label();
-                match start(args, member, label.clone(), left, host, stop) {
+                match start(args, member, job.with_label(label.clone()), left, host, stop) {
                     Ok(recording) => {
                         recorded += 1;
                         running.push(recording);
@@ -97,12 +99,12 @@ pub(super) fn record(
     }
 }
 
-/// Starts the recording of one member, which may go on for `left` seconds.
+/// Starts the recording of one member, which may go on for `left`.
 fn start(
     args: &Arc<RecordArgs>,
     member: RankProcess,
-    label: String,
-    left: Option<f64>,
+    rank: RankContext,
+    left: Option<Duration>,
     host: &str,
     stop: &Arc<AtomicBool>,
 ) -> Result<RankRecording> {
@@ -123,12 +125,13 @@ fn start(
     };
     let mut args = RecordArgs::clone(args);
     args.duration = left;
+    let label = rank.label.clone().unwrap_or_default();
     let (host, stop, name) = (host.to_owned(), Arc::clone(stop), label.clone());
     let thread = std::thread::Builder::new()
         .name(format!("memspy-{}", naming.pid))
         .spawn(move || {
             set_line_prefix(&name);
-            super::record::record(&args, member.readers, path, host, &stop)
+            super::record::record(&args, member.readers, path, host, &stop, rank)
         })
         .context("cannot start a thread for it")?;
     Ok(RankRecording { label, thread })

@@ -2,16 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::analysis::{OomReportBuilder, Profile, TriggerWatch};
 use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd, TriggerFired};
 use crate::trace::TraceWriter;
 
 use super::args::OnTriggerArg;
-use super::eprint_line;
 use super::flight::{FlightRecorder, OomReportPrinter};
+use super::{eprint_line, set_line_prefix};
 
 /// While a recording goes on, a condition that comes true so shortly after another one is only counted.
 const MIN_TRIGGER_INTERVAL: u64 = 2_000_000_000;
@@ -46,6 +46,32 @@ impl Aggregation {
             Aggregation::Profile(profile) => Some(profile),
             Aggregation::OomReport(reports) => Some(reports.profile()),
         }
+    }
+}
+
+/// One of several recordings of a job, which a condition of any of them ends.
+#[derive(Clone, Default)]
+pub(super) struct RankContext {
+    /// What messages of this recording begin with: `rank 1 (process 1234)`. `None` where it is the only one.
+    pub(super) label: Option<String>,
+    /// The condition that came true first, and the label of its recording.
+    pub(super) ended_by: Arc<OnceLock<(String, String)>>,
+}
+
+impl RankContext {
+    /// Another recording of the same job.
+    pub(super) fn with_label(&self, label: String) -> RankContext {
+        RankContext { label: Some(label), ended_by: Arc::clone(&self.ended_by) }
+    }
+
+    /// The condition of another recording that ended this one.
+    fn ended_by_other(&self) -> Option<EndReason> {
+        let (condition, process) = self.ended_by.get()?;
+        let is_own = self.label.as_ref() == Some(process);
+        (!is_own).then(|| EndReason::OtherProcess {
+            condition: condition.clone(),
+            process: process.clone(),
+        })
     }
 }
 
@@ -97,6 +123,9 @@ pub(super) struct SinkChain {
     pub(super) reading: Aggregation,
     pub(super) waiting: TriggerState,
     pub(super) printer: Option<OomReportPrinter>,
+    pub(super) rank: RankContext,
+    /// Whether this chain has told its thread, which is not the recorder's, what messages begin with.
+    pub(super) has_prefix: bool,
 }
 
 impl SinkChain {
@@ -191,14 +220,22 @@ impl SinkChain {
             }
         }
         eprint_line(&what);
+        if let Some(label) = &self.rank.label {
+            // Before the others are told to end, so that they find out why.
+            let _ = self.rank.ended_by.set((triggered.condition.clone(), label.clone()));
+        }
         self.waiting.fired = Some(triggered.condition);
-        self.waiting.stop.store(true, Ordering::Relaxed);
+        self.waiting.stop.store(true, Ordering::Release);
         Ok(())
     }
 }
 
 impl RecordSink for SinkChain {
     fn record(&mut self, record: &Record) -> io::Result<()> {
+        if let (false, Some(label)) = (self.has_prefix, &self.rank.label) {
+            set_line_prefix(label);
+            self.has_prefix = true;
+        }
         self.print(record)?;
         let Record::End(end) = record else {
             self.pass(record)?;
@@ -219,6 +256,9 @@ impl RecordSink for SinkChain {
         }
         let reason = match (&self.waiting.fired, &end.reason) {
             (Some(what), EndReason::Interrupted) => EndReason::Condition(what.clone()),
+            (None, EndReason::Interrupted) => {
+                self.rank.ended_by_other().unwrap_or(EndReason::Interrupted)
+            }
             (_, reason) => reason.clone(),
         };
         self.pass(&Record::End(RecordingEnd { reason, ..end.clone() }))

@@ -36,9 +36,9 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     }
     let options = TopOptions {
         pid: args.pid,
-        owners: args.limits.options(args.no_pause),
+        owners: args.limits.options(args.no_stop),
         gpu: args.gpu.map(CudaIndex),
-        interval: Duration::from_secs_f64(args.refresh),
+        interval: args.refresh,
         full_filenames: args.full_filenames,
         choice: ThreadChoice { gil_only: args.gil, idle_too: args.idle },
         palette: Palette {

@@ -63,7 +63,7 @@ impl GpuReader {
     }
 
     /// One look at device `nvml_index`. The list of processes costs milliseconds and holds a lock of the
-    /// driver (field.md: 4.5 ms), so this is for a few calls a second, never for the sampling rate.
+    /// driver, so this is for a few calls a second, never for the sampling rate.
     pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {
         let device = self.nvml.device_by_index(nvml_index).map_err(query("open a device"))?;
         let memory = device.memory_info().map_err(query("read a device's memory"))?;

@@ -16,6 +16,7 @@ pub mod object_header;
 pub mod oom_exception;
 pub mod owners;
 pub mod ownership;
+pub mod quantity;
 pub mod record;
 pub mod source_file;
 pub mod stack;
@@ -49,6 +50,7 @@ pub use ownership::{
     DeviceOwnership, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, PythonTensors,
     StorageGroup, UnnamedBlock,
 };
+pub use quantity::{QuantityError, TimeOrSize, parse_size, parse_time, parse_time_or_size};
 pub use record::{
     EndReason, MissReason, MissedObservation, Nanos, ReaderKind, Record, RecordSink, RecordingEnd,
     RecordingGap, RecordingStart, RecordingTotals, SourceText, StackSample, StepSource,

@@ -271,6 +271,13 @@ pub enum EndReason {
     Failed(String),
     /// A condition came true for which it was waiting; says which.
     Condition(String),
+    /// A condition came true in another process of the job, and ended the recordings of all.
+    OtherProcess {
+        /// The condition.
+        condition: String,
+        /// The process, as messages name it: `rank 1 (process 1234)`.
+        process: String,
+    },
 }
 
 /// Sums over a recording, for its trailer and for the lines printed at its end.

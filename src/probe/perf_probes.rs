@@ -250,18 +250,17 @@ fn empty(
 
 /// CLOCK_MONOTONIC in nanoseconds, as the samples are stamped.
 fn monotonic() -> u64 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    now.map_or(u64::MAX, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Lets memspy have as many files open as it may: each thread takes one for each site.
 fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
         // Where it is refused, opening says so.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
 }
 

@@ -3,11 +3,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use super::RenderError;
 use super::escape::EscapeGuard;
-use super::interchange::json_line;
+use super::json::{CheckpointJson, JsonDocument, MovedDeviceJson};
 use super::label::one_line;
 use super::size::{bytes, optional_bytes, signed_bytes};
 use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
@@ -67,37 +65,28 @@ pub fn move_json(
         ProcessUsage::Bytes(bytes) => Some(*bytes),
         ProcessUsage::Unknown(_) => None,
     };
-    let devices: Vec<Value> = report
-        .devices
-        .iter()
-        .map(|(device, before, after)| {
-            json!({
-                "index": before.nvml_index,
-                "uuid": device.uuid,
-                "name": device.name,
-                "used_before": before.used,
-                "used_after": after.used,
-                "process_before": process(&before.process),
-                "process_after": process(&after.process),
-            })
-        })
-        .collect();
-    let steps: serde_json::Map<String, Value> = report
-        .steps
-        .iter()
-        .map(|(what, took)| ((*what).to_owned(), json!(took.as_secs_f64())))
-        .collect();
-    let value = json!({
-        "pid": report.pid,
-        "state": state,
-        "devices": devices,
-        "process_host_before": report.process_host.0,
-        "process_host_after": report.process_host.1,
-        "host_available_before": report.host_available.0,
-        "host_available_after": report.host_available.1,
-        "seconds": steps,
-    });
-    json_line(out, &value)
+    let device =
+        |(device, before, after): &(GpuDevice, DeviceUsage, DeviceUsage)| MovedDeviceJson {
+            index: before.nvml_index,
+            uuid: device.uuid.clone(),
+            name: device.name.clone(),
+            used_before: before.used,
+            used_after: after.used,
+            process_before: process(&before.process),
+            process_after: process(&after.process),
+        };
+    let steps = report.steps.iter();
+    let content = CheckpointJson {
+        pid: report.pid,
+        state: state.to_owned(),
+        devices: report.devices.iter().map(device).collect(),
+        process_host_before: report.process_host.0,
+        process_host_after: report.process_host.1,
+        host_available_before: report.host_available.0,
+        host_available_after: report.host_available.1,
+        seconds: steps.map(|(what, took)| ((*what).to_owned(), took.as_secs_f64())).collect(),
+    };
+    JsonDocument::new(content).write(out, false)
 }
 
 fn change(before: Option<u64>, after: Option<u64>) -> String {

@@ -1,30 +1,12 @@
 //! Moments and lengths of time as text.
 
+use chrono::DateTime;
+
 /// A moment as date and time of day: `2026-03-01 17:05:09 UTC`.
 pub fn utc(unix_nanos: u64) -> String {
-    let seconds = unix_nanos / 1_000_000_000;
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil(days as i64);
-    format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC",
-        rest / 3600,
-        rest / 60 % 60,
-        rest % 60
-    )
-}
-
-/// The date of a day since 1970-01-01, after Howard Hinnant's `civil_from_days`.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let day_of_era = z.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+    // A u64 of nanoseconds ends in the year 2554, chrono's calendar much later.
+    let time = DateTime::from_timestamp((unix_nanos / 1_000_000_000) as i64, 0);
+    time.map_or_else(String::new, |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
 /// A length of time: `12.3 s`, from ten minutes on `3 d 04:05:06`.
@@ -54,6 +36,7 @@ mod tests {
         ] {
             assert_eq!(utc(seconds * 1_000_000_000), text);
         }
+        assert_eq!(utc(u64::MAX), "2554-07-21 23:34:33 UTC");
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::io::Write;
 
-use serde_json::{Value, json};
-
 use super::RenderError;
 use super::devices::{DevicesTarget, DevicesView};
-use super::fragmentation::fragmentation_json;
-use super::interchange::{CsvSheet, json_line, pretty_json};
+use super::interchange::CsvSheet;
+use super::json::{
+    DeviceMemoryJson, DeviceProcessJson, DevicesJson, FragmentationJson, GpuJson, JobDeviceJson,
+    JobJson, JsonDocument, MigDeviceJson, MissedJson,
+};
 use crate::analysis::{DeviceBreakdown, DeviceSnapshot, OutsideTorch};
 use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus};
 
@@ -140,108 +141,99 @@ pub fn devices_json(
     view: &DevicesView<'_>,
     pretty: bool,
 ) -> Result<(), RenderError> {
-    let devices: Vec<Value> = view.devices.iter().map(status).collect();
-    let processes: Vec<Value> = view.targets.iter().map(|of| target(view, of)).collect();
-    let value = json!({"timestamp": view.timestamp, "devices": devices, "processes": processes});
-    if pretty { pretty_json(out, &value) } else { json_line(out, &value) }
-}
-
-fn memory(memory: Option<&DeviceMemory>) -> Value {
-    json!(memory.map(|m| json!({
-        "total": m.total, "free": m.free, "used": m.used, "reserved": m.reserved,
-    })))
-}
-
-fn listed(processes: &DeviceProcesses) -> Value {
-    let process = |p: &DeviceProcess| {
-        json!({
-            "listed_pid": p.listed,
-            "pid": p.pid,
-            "pid_inside": p.pid_inside,
-            "command": p.command,
-            "compute": p.compute,
-            "graphics": p.graphics,
-            "bytes": p.bytes,
-        })
+    let content = DevicesJson {
+        timestamp: view.timestamp.to_owned(),
+        devices: view.devices.iter().map(gpu).collect(),
+        processes: view.targets.iter().map(|target| job(view, target)).collect(),
     };
-    json!(processes.as_ref().ok().map(|all| all.iter().map(process).collect::<Vec<_>>()))
+    JsonDocument::new(content).write(out, pretty)
 }
 
-fn status(status: &DeviceStatus) -> Value {
-    let mig: Vec<Value> = status
-        .mig
-        .iter()
-        .map(|mig| {
-            json!({
-                "index": mig.index,
-                "uuid": mig.uuid,
-                "name": mig.name,
-                "memory": memory(mig.memory.as_ref()),
-                "processes": listed(&mig.processes),
-                "processes_unknown_because": mig.processes.as_ref().err(),
-            })
-        })
-        .collect();
-    json!({
-        "index": status.device.nvml_index,
-        "uuid": status.device.uuid,
-        "name": status.device.name,
-        "pci.bus_id": status.device.pci_bus_id,
-        "driver_version": status.driver_version,
-        "pstate": status.performance_state.map(|state| format!("P{state}")),
-        "pcie.link.gen.max": status.pcie_gen_max,
-        "pcie.link.gen.current": status.pcie_gen_current,
-        "temperature.gpu": status.temperature,
-        "utilization.gpu": status.utilization_gpu,
-        "utilization.memory": status.utilization_memory,
-        "memory": memory(status.memory.as_ref()),
-        "processes": listed(&status.processes),
-        "processes_unknown_because": status.processes.as_ref().err(),
-        "mig": mig,
+fn memory(memory: Option<&DeviceMemory>) -> Option<DeviceMemoryJson> {
+    memory.map(|&DeviceMemory { total, free, used, reserved }| DeviceMemoryJson {
+        total,
+        free,
+        used,
+        reserved,
     })
 }
 
-fn target(view: &DevicesView<'_>, target: &DevicesTarget) -> Value {
+fn listed(processes: &DeviceProcesses) -> Option<Vec<DeviceProcessJson>> {
+    let process = |p: &DeviceProcess| DeviceProcessJson {
+        listed_pid: p.listed,
+        pid: p.pid,
+        pid_inside: p.pid_inside,
+        command: p.command.clone(),
+        compute: p.compute,
+        graphics: p.graphics,
+        bytes: p.bytes,
+    };
+    processes.as_ref().ok().map(|all| all.iter().map(process).collect())
+}
+
+fn gpu(status: &DeviceStatus) -> GpuJson {
+    let mig = status.mig.iter().map(|mig| MigDeviceJson {
+        index: mig.index,
+        uuid: mig.uuid.clone(),
+        name: mig.name.clone(),
+        memory: memory(mig.memory.as_ref()),
+        processes: listed(&mig.processes),
+        processes_unknown_because: mig.processes.as_ref().err().cloned(),
+    });
+    let device = status.device.clone();
+    GpuJson {
+        index: device.nvml_index,
+        uuid: device.uuid,
+        name: device.name,
+        pci_bus_id: device.pci_bus_id,
+        driver_version: status.driver_version.clone(),
+        pstate: status.performance_state.map(|state| format!("P{state}")),
+        pcie_gen_max: status.pcie_gen_max,
+        pcie_gen_current: status.pcie_gen_current,
+        temperature: status.temperature,
+        utilization_gpu: status.utilization_gpu,
+        utilization_memory: status.utilization_memory,
+        memory: memory(status.memory.as_ref()),
+        processes: listed(&status.processes),
+        processes_unknown_because: status.processes.as_ref().err().cloned(),
+        mig: mig.collect(),
+    }
+}
+
+fn job(view: &DevicesView<'_>, target: &DevicesTarget) -> JobJson {
     let look = &target.look;
-    let devices: Vec<Value> = view
-        .used(target)
-        .iter()
-        .map(|(_, device, shares)| {
-            let why = match &device.outside {
-                OutsideTorch::Bytes(_) => None,
-                OutsideTorch::Unknown(why) => Some(why),
-            };
-            json!({
-                "index": device.nvml_index,
-                "cuda_index": device.cuda_index.map(|c| c.0),
-                "total": device.total,
-                "used": device.used,
-                "free": device.free,
-                "driver_reserved": device.driver_reserved,
-                "reserved": device.reserved,
-                "reserved_on_device": shares.torch,
-                "allocated": device.allocated,
-                "cached_free": device.cached,
-                "process": shares.process,
-                "outside_pytorch": shares.outside,
-                "outside_pytorch_unknown_because": why,
-                "other_processes": shares.others,
-                "no_process": shares.unlisted,
-                "fragmentation": device.fragmentation.as_ref().map(fragmentation_json),
-            })
-        })
-        .collect();
-    let not_read: Vec<Value> = look
-        .missed()
-        .iter()
-        .map(|m| json!({"reader": format!("{:?}", m.reader), "why": format!("{:?}", m.why)}))
-        .collect();
-    json!({
-        "pid": target.pid,
-        "paused": target.paused.is_some(),
-        "paused_seconds": target.paused.flatten().map(|age| age.as_secs()),
-        "command": look.start().map(|s| &s.command),
-        "devices": devices,
-        "not_read": not_read,
-    })
+    let used = view.used(target);
+    let devices = used.iter().map(|(_, device, shares)| JobDeviceJson {
+        index: device.nvml_index,
+        cuda_index: device.cuda_index.map(|c| c.0),
+        total: device.total,
+        used: device.used,
+        free: device.free,
+        driver_reserved: device.driver_reserved,
+        reserved: device.reserved,
+        reserved_on_device: shares.torch,
+        allocated: device.allocated,
+        cached_free: device.cached,
+        process: shares.process,
+        outside_pytorch: shares.outside,
+        outside_pytorch_unknown_because: match &device.outside {
+            OutsideTorch::Bytes(_) => None,
+            OutsideTorch::Unknown(why) => Some(why.to_string()),
+        },
+        other_processes: shares.others,
+        no_process: shares.unlisted,
+        fragmentation: device.fragmentation.as_ref().map(FragmentationJson::from),
+    });
+    let not_read = look.missed().iter().map(|missed| MissedJson {
+        reader: format!("{:?}", missed.reader),
+        why: format!("{:?}", missed.why),
+    });
+    JobJson {
+        pid: target.pid,
+        paused: target.paused.is_some(),
+        paused_seconds: target.paused.flatten().map(|age| age.as_secs()),
+        command: look.start().map(|start| start.command.clone()),
+        devices: devices.collect(),
+        not_read: not_read.collect(),
+    }
 }

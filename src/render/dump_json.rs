@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::RenderError;
 use super::dump::{OwnersOrReason, activity_text, allocator_text, labels};
-use super::fragmentation::fragmentation_json;
 use super::interchange::pretty_json;
+use super::json::FragmentationJson;
 use super::owners_json::{device_sums, incomplete};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 use crate::model::ownership::breakdown;
@@ -104,7 +104,7 @@ fn device(device: &DeviceSnapshot) -> Value {
         "reserved": device.reserved,
         "cached_free": device.cached,
         "largest_free_block": device.fragmentation.as_ref().map(|f| f.largest_free),
-        "fragmentation": device.fragmentation.as_ref().map(fragmentation_json),
+        "fragmentation": device.fragmentation.as_ref().map(FragmentationJson::from),
         "outside_pytorch": outside,
         "outside_pytorch_unknown_because": why,
         "other_processes": device.others,

@@ -2,8 +2,6 @@
 
 use std::io::{self, Write};
 
-use serde_json::{Value, json};
-
 use super::size::{bytes, count, percent};
 use crate::analysis::{Fragmentation, SegmentSum};
 
@@ -70,37 +68,4 @@ fn segments(sum: &SegmentSum) -> String {
 
 fn number(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
-}
-
-/// The same in bytes.
-pub(super) fn fragmentation_json(sums: &Fragmentation) -> Value {
-    let segments = |sum: &SegmentSum| {
-        json!({
-            "segments": sum.segments,
-            "bytes": sum.bytes,
-            "allocated": sum.allocated,
-            "free": sum.free,
-        })
-    };
-    let by_size: Vec<Value> = sums
-        .by_size
-        .iter()
-        .map(|c| json!({"from": c.from, "blocks": c.blocks, "bytes": c.bytes}))
-        .collect();
-    let pools: Vec<Value> = sums
-        .private_pools
-        .iter()
-        .map(|(pool, sum)| json!({"pool": [pool.0, pool.1], "sums": segments(sum)}))
-        .collect();
-    json!({
-        "all": segments(&sums.all),
-        "pending_free": sums.pending_free,
-        "free_blocks": sums.free_blocks,
-        "largest_free": sums.largest_free,
-        "free_by_size": by_size,
-        "wholly_free": segments(&sums.wholly_free),
-        "releasable": sums.releasable,
-        "private_pools": pools,
-        "expandable": segments(&sums.expandable),
-    })
 }

@@ -144,5 +144,8 @@ pub(super) fn end_text(profile: &Profile) -> String {
         Some(EndReason::TargetExecuted) => "the process became another program".to_owned(),
         Some(EndReason::Failed(why)) => format!("failed: {}", one_line(why)),
         Some(EndReason::Condition(what)) => format!("'{}' came true", one_line(what)),
+        Some(EndReason::OtherProcess { condition, process }) => {
+            format!("'{}' came true in {}", one_line(condition), one_line(process))
+        }
     }
 }

@@ -3,20 +3,20 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use serde_json::Value;
+use serde::Serialize;
 
 use super::RenderError;
 use super::escape::{EscapeGuard, visible};
 
 /// Writes `value` in many lines, and ends the last one.
-pub(super) fn pretty_json(out: &mut dyn Write, value: &Value) -> Result<(), RenderError> {
+pub(super) fn pretty_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), RenderError> {
     let mut out = EscapeGuard::json(out);
     serde_json::to_writer_pretty(&mut out, value)?;
     Ok(writeln!(out)?)
 }
 
 /// Writes `value` in one line.
-pub(super) fn json_line(out: &mut dyn Write, value: &Value) -> Result<(), RenderError> {
+pub(super) fn json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), RenderError> {
     let mut out = EscapeGuard::json(out);
     serde_json::to_writer(&mut out, value)?;
     Ok(writeln!(out)?)

@@ -4,12 +4,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use serde_json::{Value, json};
-
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::header::header;
-use super::interchange::{CsvSheet, pretty_json};
+use super::interchange::CsvSheet;
+use super::json::{IterationJson, IterationsJson, JsonDocument, ParameterJson};
 use super::label::one_line;
 use super::size::{count, signed_bytes};
 use crate::analysis::{
@@ -362,62 +361,55 @@ pub fn iterations_json(
     profile: &Profile,
     device: CudaIndex,
 ) -> Result<(), RenderError> {
-    let (all, left_out) = (listed(profile), profile.iterations().1);
-    let rows: Vec<Value> = all
-        .iter()
-        .map(|iteration| {
-            let reached = levels(iteration, device);
-            let look = iteration.owned.get(&device);
-            let held = look.map(|held| {
-                let bytes = |category: TensorCategory| {
-                    held.categories.get(&category).copied().unwrap_or_default()
-                };
-                let pairs = TensorCategory::ALL.map(|c| (c.name().to_owned(), json!(bytes(c))));
-                let mut pairs: serde_json::Map<String, Value> = pairs.into_iter().collect();
-                pairs.insert("in no tensor".to_owned(), json!(held.in_no_tensor));
-                Value::Object(pairs)
-            });
-            let parameters: Option<serde_json::Map<String, Value>> =
-                iteration.owned.get(&device).map(|held| {
-                    let pairs = held.parameters.iter().map(|(name, bytes)| {
-                        (
-                            name.to_string(),
-                            json!({"weight": bytes.weight, "gradient": bytes.gradient}),
-                        )
-                    });
-                    pairs.collect()
-                });
-            json!({
-                "epoch": iteration.epoch,
-                "step": iteration.step,
-                "steps": iteration.steps,
-                "from_seconds": iteration.from.seconds(),
-                "to_seconds": iteration.to.seconds(),
-                "peak_allocated": reached.peak_allocated,
-                "peak_is_exact": reached.exact,
-                "allocated": reached.allocated,
-                "allocated_is_exact": reached.allocated_is_exact,
-                "peak_reserved": reached.peak_reserved,
-                "peak_reserved_is_exact": reached.peak_reserved_is_exact,
-                "reserved": reached.reserved,
-                "reserved_is_exact": reached.reserved_is_exact,
-                "begin_is_known": iteration.begin_is_known,
-                "end": iteration.end.name(),
-                "intermediate_gradients": reached.intermediate,
-                "held": held,
-                "feature_maps": look.and_then(|held| held.feature_maps),
-                "look_allocated": look.map(|held| held.allocated),
-                "look_below_peak": look.map(|held| below_peak(held, reached)),
-                "parameters": parameters,
-            })
-        })
-        .collect();
-    let value = json!({
-        "device": device.0,
-        "counted_by": counted_by(profile),
-        "iterations": rows,
-        "left_out": left_out,
-        "warnings": profile.warnings(),
+    let iterations = listed(profile);
+    let content = IterationsJson {
+        device: device.0,
+        counted_by: counted_by(profile),
+        iterations: iterations.iter().map(|iteration| iteration_json(iteration, device)).collect(),
+        left_out: profile.iterations().1,
+        warnings: profile.warnings(),
+    };
+    JsonDocument::new(content).write(out, true)
+}
+
+fn iteration_json(iteration: &Iteration, device: CudaIndex) -> IterationJson {
+    let reached = levels(iteration, device);
+    let look = iteration.owned.get(&device);
+    let held = look.map(|held| {
+        let bytes =
+            |category: TensorCategory| held.categories.get(&category).copied().unwrap_or_default();
+        let categories = TensorCategory::ALL.map(|c| (c.name().to_owned(), bytes(c)));
+        let rest = ("in no tensor".to_owned(), held.in_no_tensor);
+        categories.into_iter().chain([rest]).collect()
     });
-    pretty_json(out, &value)
+    let parameters = look.map(|held| {
+        let all = held.parameters.iter();
+        all.map(|(name, bytes)| {
+            (name.to_string(), ParameterJson { weight: bytes.weight, gradient: bytes.gradient })
+        })
+        .collect()
+    });
+    IterationJson {
+        epoch: iteration.epoch,
+        step: iteration.step,
+        steps: iteration.steps,
+        from_seconds: iteration.from.seconds(),
+        to_seconds: iteration.to.seconds(),
+        peak_allocated: reached.peak_allocated,
+        peak_is_exact: reached.exact,
+        allocated: reached.allocated,
+        allocated_is_exact: reached.allocated_is_exact,
+        peak_reserved: reached.peak_reserved,
+        peak_reserved_is_exact: reached.peak_reserved_is_exact,
+        reserved: reached.reserved,
+        reserved_is_exact: reached.reserved_is_exact,
+        begin_is_known: iteration.begin_is_known,
+        end: iteration.end.name().to_owned(),
+        intermediate_gradients: reached.intermediate,
+        held,
+        feature_maps: look.and_then(|held| held.feature_maps),
+        look_allocated: look.map(|held| held.allocated),
+        look_below_peak: look.map(|held| below_peak(held, reached)),
+        parameters,
+    }
 }

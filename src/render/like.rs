@@ -2,9 +2,10 @@
 
 use std::io::Write;
 
-use serde_json::{Value, json};
-
 use super::RenderError;
+use super::json::{
+    BackwardMemoryJson, JsonDocument, LossMemoryJson, ModelSizeJson, ModelsizeJson, TrumpyJson,
+};
 use super::label::one_line;
 use super::owners::{footer, name};
 use super::size::{bytes, count};
@@ -83,25 +84,21 @@ pub fn like_trumpy_json(
 ) -> Result<(), RenderError> {
     let loss = |memory: &LossMemory| {
         let row = &snapshot.tensors[memory.loss];
-        let figures = memory.figures.iter().map(|figure| {
-            json!({
-                "net": figure.net.map(|net| &snapshot.models[net].name),
-                "memory_for_backward": figure.bytes,
-            })
+        let figures = memory.figures.iter().map(|figure| BackwardMemoryJson {
+            net: figure.net.map(|net| snapshot.models[net].name.to_string()),
+            memory_for_backward: figure.bytes,
         });
-        json!({
-            "loss": name(snapshot, row),
-            "id": row.object,
-            "figures": figures.collect::<Vec<Value>>(),
-            "packed_by_hooks": memory.packed,
-            "changed_in_place": memory.changed,
-            "nothing_saved": memory.nothing_saved,
-        })
+        LossMemoryJson {
+            loss: name(snapshot, row),
+            id: row.object,
+            figures: figures.collect(),
+            packed_by_hooks: memory.packed,
+            changed_in_place: memory.changed,
+            nothing_saved: memory.nothing_saved,
+        }
     };
-    let losses: Vec<Value> = memory_for_backward(snapshot, losses).iter().map(loss).collect();
-    serde_json::to_writer_pretty(&mut *out, &json!({"like": "trumpy", "losses": losses}))?;
-    writeln!(out)?;
-    Ok(())
+    let losses = memory_for_backward(snapshot, losses).iter().map(loss).collect();
+    JsonDocument::new(TrumpyJson { like: "trumpy".to_owned(), losses }).write(out, true)
 }
 
 fn millions(elements: u64) -> f64 {
@@ -147,16 +144,14 @@ pub fn like_modelsize_json(
 ) -> Result<(), RenderError> {
     let model = |size: &ModelSize| {
         let model = &snapshot.models[size.model];
-        json!({
-            "model": model.name,
-            "class": model.modules.first().map(|module| &module.class),
-            "parameter_elements": size.parameters,
-            "intermediate_elements": size.intermediates.as_ref().ok(),
-            "why_unknown": size.intermediates.as_ref().err(),
-        })
+        ModelSizeJson {
+            model: model.name.to_string(),
+            class: model.modules.first().map(|module| module.class.to_string()),
+            parameter_elements: size.parameters,
+            intermediate_elements: size.intermediates.as_ref().ok().copied(),
+            why_unknown: size.intermediates.as_ref().err().cloned(),
+        }
     };
-    let models: Vec<Value> = model_sizes(snapshot).iter().map(model).collect();
-    serde_json::to_writer_pretty(&mut *out, &json!({"like": "modelsize", "models": models}))?;
-    writeln!(out)?;
-    Ok(())
+    let models = model_sizes(snapshot).iter().map(model).collect();
+    JsonDocument::new(ModelsizeJson { like: "modelsize".to_owned(), models }).write(out, true)
 }

@@ -1,7 +1,7 @@
 //! Answers in the forms people and programs read: flamegraphs, tables, listings.
 //!
 //! Turns `analysis` answers into bytes on a `Write`.
-//! May import `model`, `analysis`, inferno, csv and serde_json.
+//! May import `model`, `analysis`, inferno, csv, serde and serde_json.
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
@@ -19,6 +19,7 @@ mod fragmentation;
 mod header;
 mod interchange;
 mod iterations;
+pub mod json;
 mod label;
 mod like;
 mod lines;

@@ -21,7 +21,7 @@ const SHAPE: usize = 24;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TensorsOptions {
     /// Only those of this CUDA device.
-    pub gpu: Option<u8>,
+    pub gpu: Option<u32>,
     /// Those of the CPU too.
     pub all_devices: bool,
     /// At most so many storages.
@@ -32,7 +32,7 @@ impl TensorsOptions {
     /// Whether a device is to be listed.
     fn takes(self, device: TensorDevice) -> bool {
         match self.gpu {
-            Some(gpu) => device.is_cuda() && device.index == Some(gpu),
+            Some(gpu) => device.is_cuda() && device.index.map(u32::from) == Some(gpu),
             None => self.all_devices || device.is_cuda(),
         }
     }
@@ -299,7 +299,7 @@ pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Resul
 pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     let Incomplete { limit, missing } = snapshot.incomplete.as_ref()?;
     let advice = match limit {
-        LookLimit::Pause(_) => "; --max-pause allows more, --no-pause needs no standstill",
+        LookLimit::Pause(_) => "; --max-stop allows more, --no-stop needs no standstill",
         LookLimit::Time(_) => "; --max-time allows more",
         LookLimit::Memory(_) => "",
     };

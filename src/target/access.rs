@@ -43,7 +43,7 @@ impl AccessFacts {
             ptrace_scope: fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
                 .ok()
                 .and_then(|text| text.trim().parse().ok()),
-            user: nix::unistd::geteuid().as_raw(),
+            user: rustix::process::geteuid().as_raw(),
             target_user: process.owner().ok(),
             sys_ptrace: has(CAP_SYS_PTRACE),
             sys_admin: has(CAP_SYS_ADMIN),
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_job_of_another_user_or_with_fewer_capabilities_may_do_less() {
-        assert!(nix::unistd::geteuid().is_root(), "this test has to run as root");
+        assert!(rustix::process::geteuid().is_root(), "this test has to run as root");
         assert!(is_no_more_than_the_job(&Process::open(std::process::id()).unwrap()));
         for less in [&["--reuid=65534"][..], &["--bounding-set", "-chown"]] {
             let mut command = std::process::Command::new("setpriv");

@@ -1,6 +1,9 @@
 //! Many pages copied in few system calls, by all cores: while a process stands still for it, every millisecond counts.
 
+use std::io;
 use std::sync::{Mutex, PoisonError};
+
+use memmap2::{MmapMut, MmapOptions};
 
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::ptrace_stop::GoneOn;
@@ -15,7 +18,15 @@ const MAX_THREADS: usize = 4;
 const CHUNKS_A_THREAD: usize = 8;
 
 /// The copies of some pages, one after the other.
-pub(super) type Chunk = Box<[u8]>;
+///
+/// A mapping of its own, not from the heap: an allocator keeps what it is given back, and a look needs many times what memspy
+/// otherwise does. Dropped, it is the kernel's again at once.
+pub(super) type Chunk = MmapMut;
+
+/// Room for a chunk, in memory already: a first write to each page takes as long as its copy.
+pub(super) fn new_chunk() -> io::Result<Chunk> {
+    MmapOptions::new().len(CHUNK_PAGES * PAGE).populate().map_anon()
+}
 
 /// Which pages are to be copied, and in which order.
 #[derive(Debug)]
@@ -55,16 +66,18 @@ impl PagePlan {
         &self.numbers
     }
 
-    /// Chunks for all of it, those at hand first. All are in memory then: a first write to each page takes as long as its copy.
-    pub(super) fn fit(&self, mut chunks: Vec<Chunk>) -> Vec<Chunk> {
+    /// Chunks for all of it, those at hand first. Where the kernel gives no more memory, the plan becomes shorter: what is not
+    /// copied is missing, and told so.
+    pub(super) fn fit(&mut self, mut chunks: Vec<Chunk>) -> Vec<Chunk> {
         chunks.truncate(self.spans.len());
         while chunks.len() < self.spans.len() {
-            let mut chunk = vec![0; CHUNK_PAGES * PAGE].into_boxed_slice();
-            for byte in chunk.iter_mut().step_by(PAGE) {
-                // Not the value that is there: a write that changes nothing may be left out.
-                *std::hint::black_box(byte) = 1;
+            match new_chunk() {
+                Ok(chunk) => chunks.push(chunk),
+                Err(_) => {
+                    self.spans.truncate(chunks.len());
+                    self.numbers.truncate(chunks.len() * CHUNK_PAGES);
+                }
             }
-            chunks.push(chunk);
         }
         chunks
     }

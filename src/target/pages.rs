@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::budget::Budget;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
-use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan};
+use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan, new_chunk};
 use super::page_index::PageIndex;
 use super::ptrace_stop::GoneOn;
 
@@ -124,7 +124,7 @@ impl PageCache {
     /// Forgets all copies and makes room for those of `pages`, by number: to be done before the process is stopped.
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
         let mut cache = self.lock();
-        let plan = PagePlan::new(pages);
+        let mut plan = PagePlan::new(pages);
         let CachedPages { budget, needed, exceeded, .. } = *cache;
         let chunks = plan.fit(std::mem::take(&mut cache.chunks));
         *cache = CachedPages { chunks, budget, needed, exceeded, ..CachedPages::default() };
@@ -247,7 +247,11 @@ impl PageReader<'_> {
         let count = pages.numbers.len();
         let (chunk, start) = (count / CHUNK_PAGES, count % CHUNK_PAGES * PAGE);
         if chunk >= pages.chunks.len() {
-            pages.chunks.push(vec![0; CHUNK_PAGES * PAGE].into_boxed_slice());
+            let Ok(chunk) = new_chunk() else {
+                pages.refused += 1;
+                return Err(MemoryError::OutOfRoom);
+            };
+            pages.chunks.push(chunk);
         }
         let read = self.cache.memory.read(addr, &mut pages.chunks[chunk][start..start + PAGE]);
         // Asked after the read: it may have met the process as it went on.

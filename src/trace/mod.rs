@@ -41,7 +41,7 @@
 //! | tag | record | fields |
 //! |---|---|---|
 //! | 0 | head, first in every block | block number from 0, records in all earlier blocks, last time before, period (ns between samples; 0 unknown), functions, frames, stacks defined before |
-//! | 1 | start | memspy version, pid, host, list of command words, opt directory, unix nanoseconds, rate, opt rank; earlier files end before the last |
+//! | 1 | start | memspy version, pid, host, list of command words, opt directory, unix nanoseconds, rate, opt rank |
 //! | 2 | runtime | time, opt python, opt torch, allocator (enum: not loaded, not initialised, native, cudaMallocAsync, pluggable + name, unknown + text) |
 //! | 3 | function | name, file, first line, last line |
 //! | 4 | frame | function, line |
@@ -56,13 +56,13 @@
 //! | 13 | snapshot | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
 //! | 14 | usage | time, NVML index, total, used, free, opt reserved, process (enum: bytes, unknown + text) |
 //! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events, owners), why (enum: torn, late, failed + text), count |
-//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text, condition + text), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python); earlier files end before the last |
+//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text, condition + text, condition of another process: texts of the condition and of the process), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python) |
 //! | 17 | site | site, thread, opt stack, source (one byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack |
-//! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered, whether allocations and frees tell the backward pass, whether no device had an allocator yet (both 0 or 1; earlier files end before them, or before the last) |
+//! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered, whether allocations and frees tell the backward pass, whether no device had an allocator yet (both 0 or 1) |
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
-//! | 21 | owners | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), owner, bytes, count; how long before (ns) the process was stopped and, for each block without a name: index of its device, opt index of its owner, address, bytes; for each device opt bytes of other tensors that are results of nodes; earlier files end before the time or before these |
-//! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable, Trainer's `global_step`, learning-rate scheduler's `last_epoch`), opt longest time (ns) since it was made, 0 for exactly between the events before and after it, whether the variable is there no more (0 or 1); earlier files end before these four, the last two or the last |
+//! | 21 | owners | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), owner, bytes, count; how long before (ns) the process was stopped and, for each block without a name: index of its device, opt index of its owner, address, bytes; for each device opt bytes of other tensors that are results of nodes |
+//! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable, Trainer's `global_step`, learning-rate scheduler's `last_epoch`), opt longest time (ns) since it was made, 0 for exactly between the events before and after it, whether the variable is there no more (0 or 1) |
 //! | 23 | inherited | time, makers, memory (below): what a recording has from its dropped beginning |
 //! | 24 | triggered | time, condition, what was seen |
 //! | 25 | thrown | time, opt error: opt thread, opt stack, the error's words |

@@ -3,14 +3,13 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use super::block::{BlockWriter, MAGIC};
 use super::error::CreateError;
 use super::wire::v1;
 use super::wire::v1::encode::{RecordEncoder, RejectedRecord};
 use crate::files::FileCreation;
-use crate::model::{Nanos, Record, RecordSink};
+use crate::model::{Record, RecordSink};
 
 /// Payload bytes after which a block is written.
 const MAX_BLOCK_BYTES: usize = 256 << 10;
@@ -24,9 +23,8 @@ const ZSTD_LEVEL: i32 = 6;
 /// Writes records as a trace, block by block.
 ///
 /// A block is written when a second of recorded time (less [in the beginning](Self::with_early_blocks), if wanted) or 256 KiB
-/// are in it, and when [`Self::flush`] is called. When nothing is recorded for a while, what is buffered waits: a recorder calls
-/// [`Self::flush_if_older_than`] from its loop. After an error nothing more is written, every later
-/// call fails, and the file is readable up to its last whole block.
+/// are in it, and when [`Self::flush`] is called. While nothing is recorded, what is buffered waits. After an error nothing more
+/// is written, every later call fails, and the file is readable up to its last whole block.
 pub struct TraceWriter<W: Write> {
     to: W,
     encoder: RecordEncoder,
@@ -125,16 +123,6 @@ impl<W: Write> TraceWriter<W> {
         }
         let written = self.write_block();
         self.note(written)
-    }
-
-    /// Writes what is buffered if its first record is older than `age` at the recording's time `now`.
-    pub fn flush_if_older_than(&mut self, now: Nanos, age: Duration) -> io::Result<()> {
-        match self.since {
-            Some(since) if u128::from(now.0.saturating_sub(since)) >= age.as_nanos() => {
-                self.flush()
-            }
-            _ => self.check(),
-        }
     }
 
     /// Writes what is left and gives back the file. Without [`Record::End`] before, the trace has no

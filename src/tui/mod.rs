@@ -3,7 +3,7 @@
 //! Turns a live profile, and the keys pressed, into pictures on a terminal.
 //! May import `model`, `analysis`, `render` and `sampler`; alone knows ratatui.
 //! Never reads a target by itself, and never leaves the terminal in another state than it found it in.
-//! Start reading at [`run`]; what a picture is made of is in `picture.rs`, how it is drawn in `draw.rs`.
+//! Start reading at [`run`]; what a picture is made of is in `view_model.rs`, how it is drawn in `draw.rs`.
 
 mod app;
 mod bars;

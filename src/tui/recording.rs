@@ -127,9 +127,10 @@ impl RecordingThread {
                     return Some("the job has become another program".to_owned());
                 }
                 EndReason::Failed(why) => return Some(describe("the recording failed", &why)),
-                EndReason::Duration | EndReason::Interrupted | EndReason::Condition(_) => {
-                    return None;
-                }
+                EndReason::Duration
+                | EndReason::Interrupted
+                | EndReason::Condition(_)
+                | EndReason::OtherProcess { .. } => return None,
             }
             self.stop.store(false, Ordering::Relaxed);
             recorder = match (self.attach)() {

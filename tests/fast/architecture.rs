@@ -132,6 +132,7 @@ fn check_top_level(complain: &mut dyn FnMut(String)) {
         "SECURITY.md",
         "src",
         "cuda",
+        "docs",
         "scripts",
         "tests",
         "benches",

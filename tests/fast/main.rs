@@ -39,6 +39,7 @@ mod flight_size;
 mod flight_triggers;
 mod hostile_text;
 mod hostile_times;
+mod json_docs;
 mod readme;
 mod render_reports;
 mod torch_layouts;

@@ -136,7 +136,7 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             &[5, 2, 0, 0],
             &[6, 5, 0, 0, 7, 0, 1],
             b"\x11\x0b\x00\x00\x01\x00\x01\x01\x01\x01N\x01\x00",
-            b"\x12\x0a\xc8\x00\x01\x07\x00\x01\x01\x01p\x00",
+            b"\x12\x0c\xc8\x00\x01\x07\x00\x01\x01\x01p\x00\x01\x00",
             &[19, body.len() as u8],
             &body,
             &[20, 6, 2, 1, 1, 1, 4, 0],
@@ -162,7 +162,7 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             stacks_from: 7,
             stacks_every: 0,
             backward_lines: true,
-            knows_backward: false, // The file is of before that.
+            knows_backward: true,
             starts_empty: false,
             probes: vec!["p".into()],
             uncovered: vec![],

@@ -24,7 +24,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
     let bytes = file(&[
         &[
             &[0, 7, 0, 0, 0, 0, 0, 0, 0],
-            b"\x01\x0e\x030.1\x09\x01h\x01\x02py\x00\x00\x64",
+            b"\x01\x0f\x030.1\x09\x01h\x01\x02py\x00\x00\x64\x00",
             // Function f in a.py, lines 3 to 300; frame at line 4; stacks 0 and 1.
             b"\x03\x0b\x01f\x04a.py\x03\xfb\x2c\x01",
             &[4, 2, 0, 4],
@@ -52,14 +52,15 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             // 8, stream 5, pool (1, 2), small; its blocks: 2 units, 1000 B requested; 1 unit, inactive.
             &[13, 19, 0, 0, 0, 0, 6, 1, 8, 3, 5, 1, 2, 10, 0, 2, 48, 10, 1, 0, 0],
             // A look at owners at 115 ns, in a pause of 7 ns: on device 0 200 bytes, 3 by rounding, 4 in no
-            // tensor; the parameter w has 193 in 2 storages.
-            &[21, 14, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2],
-            // At 116 ns training had made 99 steps; so written by the first memspy that did.
-            &[22, 2, 2, 99],
+            // tensor; the parameter w has 193 in 2 storages. The process had just been stopped; every block has a name;
+            // what are results of nodes is not known.
+            &[21, 18, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2, 0, 0, 1, 0],
+            // At 116 ns training had made 99 steps.
+            &[22, 6, 2, 99, 0, 0, 0, 0],
             // And at 117 ns, by a variable, it was at step 5 of epoch 3.
-            &[22, 5, 2, 5, 1, 3, 1],
+            &[22, 7, 2, 5, 1, 3, 1, 0, 0],
             // Step 6, seen at an event.
-            &[22, 7, 2, 6, 1, 3, 1, 1, 0],
+            &[22, 8, 2, 6, 1, 3, 1, 1, 0, 0],
         ],
     ]);
     let (records, summary) = read(&bytes);

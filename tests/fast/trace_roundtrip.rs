@@ -1,10 +1,9 @@
 //! What is written is what is read: every kind of record, any number of blocks.
 
 use std::ops::ControlFlow;
-use std::time::Duration;
 
 use crate::trace_support::{Loop, any_record::recording, borders, read, write};
-use memspy::model::{Nanos, Record, RecordSink};
+use memspy::model::{Record, RecordSink};
 use memspy::trace::{ReadError, RejectedRecord, TraceReader, TraceWriter};
 use proptest::prelude::*;
 
@@ -107,21 +106,6 @@ fn a_block_is_written_at_least_once_a_second() {
     let (bytes, written) = writer.finish().unwrap();
     assert!((5..=7).contains(&written.blocks), "{written:?}");
     assert_eq!(borders(&bytes).len() as u64, written.blocks + 1);
-}
-
-#[test]
-fn what_waits_is_written_when_the_recorder_says_so() {
-    let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    writer.record(&Loop::start()).unwrap();
-    let before = writer.bytes_written();
-    let second = Duration::from_secs(1);
-    writer.flush_if_older_than(Nanos(999_999_999), second).unwrap();
-    assert_eq!(writer.bytes_written(), before);
-    writer.flush_if_older_than(Nanos(1_000_000_000), second).unwrap();
-    let after = writer.bytes_written();
-    assert!(after > before);
-    writer.flush_if_older_than(Nanos(9_000_000_000), second).unwrap();
-    assert_eq!(writer.bytes_written(), after, "nothing waits any more");
 }
 
 #[test]

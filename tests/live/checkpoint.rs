@@ -8,9 +8,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::memspy::{Done, command, run, wait_until};
+use crate::support::memspy::{Done, command, document, run, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::render::json::CheckpointJson;
 
 /// A job on a card of its own, and a folder for memspy's notes.
 struct Job {
@@ -46,7 +47,7 @@ impl Job {
     }
 
     fn json(&self, words: &[&str]) -> Value {
-        serde_json::from_str(&self.memspy(&[words, &["--json"]].concat()).ok().out).unwrap()
+        document::<CheckpointJson>(&self.memspy(&[words, &["--json"]].concat()).ok().out)
     }
 
     /// Bytes in use on the card.
@@ -139,7 +140,7 @@ fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
     assert!(job.is_paused());
     let text = job.memspy(&["devices"]).ok().out;
     assert!(text.contains("its GPU memory is on the host"), "{text}");
-    let dump = job.memspy(&["dump", "--no-pause"]).ok().out;
+    let dump = job.memspy(&["dump", "--no-stop"]).ok().out;
     assert!(dump.contains("allocator_truth.py"), "{dump}");
     assert!(job.is_paused());
 

@@ -6,9 +6,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::memspy::{Done, command, run, wait_until};
+use crate::support::memspy::{Done, command, document, run, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::render::json::DevicesJson;
 
 const KEYS: &str = "timestamp,name,pci.bus_id,driver_version,pstate,pcie.link.gen.max,pcie.link.gen.current,\
                     temperature.gpu,utilization.gpu,utilization.memory,memory.total,memory.free,memory.used";
@@ -24,7 +25,7 @@ fn devices(target: &Target, words: &[&str]) -> Done {
 /// `memspy devices --json -p` of a target.
 fn look(target: &Target) -> Value {
     let pid = target.pid().to_string();
-    serde_json::from_str(&devices(target, &["--json", "-p", &pid]).out).unwrap()
+    document::<DevicesJson>(&devices(target, &["--json", "-p", &pid]).out)
 }
 
 /// `memspy COMMAND --json` of a target.
@@ -384,7 +385,7 @@ fn looks_are_repeated_until_ctrl_c_or_the_end_of_the_job() {
     drop(target);
     assert!(text.wait().unwrap().success() && json.wait().unwrap().success());
     for line in read("json").lines() {
-        let look: Value = serde_json::from_str(line).unwrap();
+        let look = document::<DevicesJson>(line);
         assert_eq!(look["processes"][0]["pid"].to_string(), pid);
     }
 }

@@ -1,10 +1,11 @@
 //! Exact recordings of iterations of a millisecond: every one is there, with its peak to the byte.
 
-use crate::support::memspy::{Recording, memspy, wait_until};
+use crate::support::memspy::{Recording, document, memspy, wait_until};
 use crate::support::pythons;
 use crate::support::sim;
 use crate::support::target::Target;
 use memspy::model::{EventKind, Record, TrainingStep};
+use memspy::render::json::IterationsJson;
 use memspy::trace::TraceReader;
 use serde_json::Value;
 
@@ -25,7 +26,7 @@ fn steps(recording: &Recording) -> Vec<TrainingStep> {
 fn iterations(recording: &Recording, words: &[&str]) -> Vec<Value> {
     let trace = recording.trace().to_str().unwrap();
     let report = memspy(&[&["iterations", "--json", trace], words].concat()).ok().out;
-    let report: Value = serde_json::from_str(&report).unwrap();
+    let report = document::<IterationsJson>(&report);
     report["iterations"].as_array().unwrap().clone()
 }
 

@@ -140,7 +140,7 @@ fn a_job_in_full_run_is_looked_at_again_and_again_and_goes_on() {
     let _: Value = serde_json::from_str(&target.line()).unwrap();
     let allocated: u64 = target.line().parse().unwrap();
     check_sums(&tensors(&target, &[]), allocated);
-    let running = tensors(&target, &["--no-pause"]);
+    let running = tensors(&target, &["--no-stop"]);
     assert_eq!(running["pause_seconds"], Value::Null);
     check_sums(&running, allocated);
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::memspy::memspy_at;
+use crate::support::memspy::{document, memspy_at};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::render::json::{ModelsizeJson, TrumpyJson};
 use serde_json::Value;
 
 fn start(script: &str, words: &[&str]) -> (Target, Value) {
@@ -15,7 +16,11 @@ fn start(script: &str, words: &[&str]) -> (Target, Value) {
 
 fn graph(target: &Target, words: &[&str]) -> Value {
     let done = memspy_at(target.pid(), &[&["graph", "--json"], words].concat()).ok();
-    serde_json::from_str(&done.out).unwrap()
+    match words.contains(&"trumpy") {
+        true => document::<TrumpyJson>(&done.out),
+        false if words.contains(&"modelsize") => document::<ModelsizeJson>(&done.out),
+        false => serde_json::from_str(&done.out).unwrap(),
+    }
 }
 
 #[test]

@@ -81,14 +81,14 @@ fn a_job_of_another_user_gets_no_file_no_terminal_and_no_memory_of_roots_memspy(
     let trace = |name: &str| outputs.path().join(name).to_str().unwrap().to_owned();
     let (sampled, exact) = (trace("sampled.bin"), trace("exact.bin"));
     let pause = format!("{}ms", MAX_PAUSE * 1e3);
-    let limits = ["--max-pause", &pause];
+    let limits = ["--max-stop", &pause];
     let mut printed = String::new();
     for words in [
         &["record", "-d", "3", "--owners=50", "-o", &sampled][..],
         &["record", "--exact", "-d", "3", "-o", &exact],
         &[&["dump"][..], &limits].concat(),
         &[&["tensors"][..], &limits].concat(),
-        &["tensors", "--no-pause"],
+        &["tensors", "--no-stop"],
         &[&["graph"][..], &limits].concat(),
         &["doctor"],
         &["devices"],

@@ -79,8 +79,8 @@ fn a_process_that_a_debugger_holds_is_left_to_it() {
     let held = Pid::from_raw(target.pid() as i32);
     ptrace::attach(held).unwrap();
     waitpid(held, None).unwrap();
-    memspy_at(target.pid(), &["tensors"]).refused(&["is being traced", "--no-pause"]);
-    memspy_at(target.pid(), &["tensors", "--no-pause"]).ok();
+    memspy_at(target.pid(), &["tensors"]).refused(&["is being traced", "--no-stop"]);
+    memspy_at(target.pid(), &["tensors", "--no-stop"]).ok();
     ptrace::detach(held, None).unwrap();
     memspy_at(target.pid(), &["tensors"]).ok();
 }

@@ -143,7 +143,7 @@ fn text_in(traces: &[&Path], width: usize) -> String {
 
 fn check_csv(traces: &[&Path], line: u64) {
     let text =
-        memspy(&words(&["lines", "--merge", "--format", "csv", "-F", "grow"], traces)).ok().out;
+        memspy(&words(&["lines", "--merge", "--format", "csv", "--only", "grow"], traces)).ok().out;
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let head = reader.headers().unwrap().clone();
     let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();

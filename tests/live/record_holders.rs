@@ -1,8 +1,9 @@
 //! Recordings with looks at who holds the memory.
 
-use crate::support::memspy::{Recording, collapsed, memspy, total, wait_until};
+use crate::support::memspy::{Recording, collapsed, document, memspy, total, wait_until};
 use crate::support::sim;
 use memspy::model::{Record, TensorCategory};
+use memspy::render::json::IterationsJson;
 use memspy::trace::TraceReader;
 
 fn records(recording: &Recording) -> Vec<Record> {
@@ -285,7 +286,7 @@ fn a_trainer_or_a_scheduler_counts_the_steps_of_an_optimizer_that_keeps_its_coun
         recording.interrupt();
         let trace = recording.trace().to_str().unwrap();
         let report = memspy(&["iterations", "--json", trace]).ok().out;
-        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        let report = document::<IterationsJson>(&report);
         assert_eq!(report["counted_by"], counted_by);
         let rows = report["iterations"].as_array().unwrap();
         let steps: Vec<u64> = rows.iter().map(|row| row["step"].as_u64().unwrap()).collect();

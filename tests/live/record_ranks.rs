@@ -1,5 +1,6 @@
 //! `record -s`: every rank of a distributed job into a trace of its own, and these read together.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -201,4 +202,48 @@ fn one_name_for_several_files_is_refused() {
         "{}",
         done.err
     );
+}
+
+#[test]
+fn a_condition_of_one_rank_is_said_with_its_rank_and_told_in_the_traces_of_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut launcher = sim::command("uneven.py", &[]);
+    launcher.env("SIM_CUDA_DEVICES", "2");
+    let mut job = Target::start_when(launcher, |line| line == "rank 0 READY");
+    job.say("start 1");
+    while job.line() != "rank 1 READY" {}
+    let mut memspy = command(Some(job.pid()));
+    memspy.args(["record", "-s", "--until", "allocated>1G", "-p", &job.pid().to_string(), "-o"]);
+    memspy.arg(folder.path().join("rank-%r.bin")).stderr(Stdio::piped());
+    let mut memspy = memspy.spawn().unwrap();
+    let mut said = BufReader::new(memspy.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut lines = Vec::new();
+    while lines.iter().filter(|line: &&String| line.contains("attached to")).count() < 2 {
+        lines.push(said.next().unwrap_or_else(|| panic!("not attached: {lines:#?}")));
+    }
+    job.say("grow 1");
+    lines.extend(said);
+    assert!(memspy.wait().unwrap().success(), "{lines:#?}");
+    let came_true: Vec<&String> =
+        lines.iter().filter(|line| line.contains("' came true: ")).collect();
+    let [came_true] = came_true[..] else { panic!("{lines:#?}") };
+    assert!(came_true.starts_with("memspy: rank 1 (process "), "{came_true}");
+    assert!(came_true.contains("'allocated>1G' came true: "), "{came_true}");
+    let reasons: Vec<EndReason> = traces(folder.path())
+        .iter()
+        .map(|trace| match records(trace).pop() {
+            Some(Record::End(end)) => end.reason,
+            other => panic!("no end: {other:?}"),
+        })
+        .collect();
+    let condition = "allocated>1G".to_owned();
+    let [EndReason::OtherProcess { condition: other, process }, EndReason::Condition(own)] =
+        &reasons[..]
+    else {
+        panic!("{reasons:?}")
+    };
+    assert_eq!((other, own), (&condition, &condition));
+    assert!(process.starts_with("rank 1 (process "), "{process}");
+    let summary = lines.iter().find(|line| line.contains("rank-0.bin (")).unwrap();
+    assert!(summary.contains("'allocated>1G' came true in rank 1 (process "), "{summary}");
 }

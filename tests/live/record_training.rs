@@ -1,8 +1,9 @@
 //! A training job that never holds still: looks at it, doctor, and what recording it takes of memory.
 
-use crate::support::memspy::{Recording, collapsed, lines, memspy_at, total};
+use crate::support::memspy::{Recording, collapsed, document, lines, memspy_at, total};
 use crate::support::target::Target;
 use crate::support::{pythons, sim};
+use memspy::render::json::DoctorJson;
 use serde_json::Value;
 
 /// Starts training that goes on until it is killed, and waits for its first step.
@@ -63,6 +64,14 @@ fn doctor_of_a_python_without_pytorch_says_no() {
     let doctor = memspy_at(target.pid(), &["doctor"]).ok().out;
     assert!(doctor.contains("NO   allocator"), "{doctor}");
     assert!(doctor.contains("yes  recording"), "{doctor}");
+    let json = document::<DoctorJson>(&memspy_at(target.pid(), &["doctor", "--json"]).ok().out);
+    assert_eq!((&json["pid"], &json["recordable"]), (&target.pid().into(), &true.into()));
+    let findings = json["findings"].as_array().unwrap();
+    for (about, status) in [("allocator", "fails"), ("recording", "works"), ("process", "fact")] {
+        let is_there = |f: &serde_json::Value| f["about"] == about && f["status"] == status;
+        assert!(findings.iter().any(is_there), "{json}");
+    }
+    assert_eq!(findings.len(), doctor.lines().count(), "{json}");
     target.finish();
 }
 

@@ -45,7 +45,7 @@ fn a_job_that_holds_still_is_shown_to_the_byte() {
     let screen = terminal
         .wait_for("the counters", |screen| expected.iter().all(|part| screen.contains(part)));
     // What the driver accounts to the job, less what PyTorch has.
-    let dump = memspy_at(target.pid(), &["dump", "--json", "--no-pause"]).ok();
+    let dump = memspy_at(target.pid(), &["dump", "--json", "--no-stop"]).ok();
     let dump: Value = serde_json::from_str(&dump.out).unwrap();
     let outside = mib(dump["devices"][0]["outside_pytorch"].as_i64().unwrap());
     assert!(screen.contains(&format!("outside PyTorch {outside}")), "{outside}: {screen}");

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use memspy::render::json::{JsonDocument, JsonFormat};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// What a run of memspy left behind.
@@ -90,7 +93,17 @@ pub fn patience(words: &[&str]) -> &'static [&'static str] {
     let looks = matches!(words.first(), Some(&("tensors" | "graph" | "referrers" | "dump")))
         || words.iter().any(|word| word.starts_with("--owners"));
     let limited = words.iter().any(|word| word.starts_with("--max-"));
-    if looks && !limited { &["--max-time", "10min", "--max-pause", "10min"] } else { &[] }
+    if looks && !limited { &["--max-time", "10min", "--max-stop", "10min"] } else { &[] }
+}
+
+/// A document that memspy printed, which has just the fields of its struct.
+#[track_caller]
+pub fn document<T: JsonFormat + Serialize + DeserializeOwned>(text: &str) -> Value {
+    let printed: Value = serde_json::from_str(text).unwrap();
+    let typed: JsonDocument<T> = serde_json::from_value(printed.clone()).unwrap();
+    assert_eq!((typed.format.as_str(), typed.version), (T::FORMAT, T::VERSION));
+    assert_eq!(serde_json::to_value(&typed).unwrap(), printed);
+    printed
 }
 
 /// `memspy lines --json` of a trace.

@@ -198,7 +198,9 @@ fn end() -> impl Strategy<Value = Record> {
         Just(EndReason::TargetExited),
         Just(EndReason::TargetExecuted),
         text().prop_map(EndReason::Failed),
-        text().prop_map(EndReason::Condition)
+        text().prop_map(EndReason::Condition),
+        (text(), text())
+            .prop_map(|(condition, process)| EndReason::OtherProcess { condition, process })
     ];
     (number(), reason, vec(number(), 6), option::of(any_exact::totals())).prop_map(
         |(time, reason, n, exact)| {

@@ -23,7 +23,7 @@
 //!    possible at all; in proportion to the shares left. When as many intervals as blocks had this
 //!    block's size as their only allocation, only these count.
 //! 6. An interval's bytes go half to the stacks seen at its begin, half to those at its end; an end
-//!    at which no stack was seen leaves its half to the other. Which threads count is told in `tick.rs`.
+//!    at which no stack was seen leaves its half to the other. Which threads count is told in `sample_window.rs`.
 //! 7. Bytes are whole: what remains after division goes to the largest part, so that the parts add
 //!    up to the block.
 

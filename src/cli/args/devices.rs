@@ -1,15 +1,17 @@
 //! The words of `memspy devices`.
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
 
-use super::values::{pid, seconds};
+use super::values::{pid, time};
 
 /// `memspy devices`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memspy devices                                  every GPU, and the processes on it
   memspy devices -p 12345                         and where the memory of this job is
-  memspy devices --format csv --every 5 > log.csv a row per GPU every 5 seconds, with nvidia-smi's names
+  memspy devices --format csv --every 5s > log.csv a row per GPU every 5 seconds, with nvidia-smi's names
   memspy devices -p 12345 -p 12346 --json")]
 pub struct DevicesArgs {
     /// Process id of a job to look into (again for more)
@@ -21,9 +23,9 @@ pub struct DevicesArgs {
     /// The same as --format json
     #[arg(short, long, conflicts_with = "format")]
     pub json: bool,
-    /// Look again every so many seconds, until Ctrl-C or until the jobs have ended
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
-    pub every: Option<f64>,
+    /// Look again every so often (500ms, 5s), until Ctrl-C or until the jobs have ended
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub every: Option<Duration>,
 }
 
 /// What `devices` prints.

@@ -11,19 +11,19 @@ use crate::trace::Retention;
 /// What `record` waits for, and what it keeps meanwhile.
 #[derive(Debug, Clone, Args)]
 pub struct TriggerArgs {
-    /// Keep only the last part of the recording: at least so long (120s, 10min, 2h), or at most so large (500M); given twice,
-    /// both: whichever is reached first
-    #[arg(long, value_name = "TIME|SIZE")]
+    /// Keep only the last part of the recording: at least this long (120s, 10min, 2h), or at most this large (500M, 1.5G);
+    /// given twice, both: whichever is reached first
+    #[arg(long, value_name = "TIME|SIZE", help_heading = "When to end, what to keep")]
     pub keep: Vec<RetentionArgs>,
     /// End when this comes true, and write a report beside the recording (again for more): oom, retry, exit, 'used>90%',
     /// 'reserved>70G', 'allocated>80%', 'growth>1G/min'
-    #[arg(long, value_name = "CONDITION")]
+    #[arg(long, value_name = "CONDITION", help_heading = "When to end, what to keep")]
     pub until: Vec<TriggerCondition>,
     /// What to do when a condition has come true, with --keep
-    #[arg(long, value_enum, default_value_t = OnTriggerArg::End, requires = "until", requires = "keep")]
+    #[arg(long, value_enum, default_value_t = OnTriggerArg::End, requires = "until", requires = "keep", help_heading = "When to end, what to keep")]
     pub on_trigger: OnTriggerArg,
-    /// With --on-trigger continue: end after so many recordings
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "on_trigger", value_parser = clap::value_parser!(u32).range(1..))]
+    /// With --on-trigger continue: end after this many recordings
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "on_trigger", value_parser = clap::value_parser!(u32).range(1..), help_heading = "When to end, what to keep")]
     pub max_reports: u32,
 }
 

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::values::{bytes, percent, pid, seconds, time};
+use super::values::{percent, pid, size, time};
 use super::{Limits, StackArgs, TriggerArgs};
 
 /// `memspy record`.
 #[derive(Debug, Clone, Args)]
+#[command(mut_arg("max_stop", |arg| arg.requires("owners")), mut_arg("max_time", |arg| arg.requires("owners")))]
 #[command(after_help = "Examples:
   memspy record -p 12345 -o trace.bin           until Ctrl-C, or until the job ends
-  memspy record -p 12345 -d 20 -o trace.bin     for 20 seconds
+  memspy record -p 12345 -d 20s -o trace.bin    for 20 seconds
   memspy record --exact -p 12345 -o trace.bin   every allocation, with its exact stack (root)
   memspy record -o trace.bin -- python train.py
   memspy record -p 12345 --keep 120s --until oom            for days: the last two minutes before it runs out of memory
@@ -28,9 +29,9 @@ pub struct RecordArgs {
     /// What to write
     #[arg(short, long, value_enum, default_value_t = RecordFormat::Trace)]
     pub format: RecordFormat,
-    /// Seconds to record [default: until Ctrl-C or until the job ends]
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
-    pub duration: Option<f64>,
+    /// How long to record (20s, 10min; a number without a unit is seconds) [default: until Ctrl-C or until the job ends]
+    #[arg(short, long, value_name = "TIME", value_parser = time)]
+    pub duration: Option<Duration>,
     /// Samples a second
     #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
@@ -44,57 +45,64 @@ pub struct RecordArgs {
     /// Leave the source text of the functions seen out of the trace
     #[arg(long)]
     pub no_source: bool,
-    /// Never stop the job to read it: accepted for py-spy's users, memspy never does
-    #[arg(long)]
+    /// Never stop the job. Recording does not, but for the looks of --owners, with which this is refused
+    #[arg(long, conflicts_with = "owners")]
     pub nonblocking: bool,
-    /// How stacks are shown, with --format flamegraph or collapsed
-    #[command(flatten)]
-    pub stacks: StackArgs,
-    /// Also look at who holds the memory, again and again: the job stands still for at most PERCENT of the time
-    /// [default with no number: 1]
-    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = percent)]
-    pub owners: Option<f64>,
-    /// What each of these looks may cost
-    #[command(flatten)]
-    pub limits: Limits,
-    /// An integer variable of the program that counts its training steps (`i`, `train:i`, or one of the main module), for
-    /// 'memspy iterations'; with --exact it is read at every allocation [default, with --owners: the step counter of the
-    /// optimizer, else of a Trainer or a learning-rate scheduler]
-    #[arg(long, value_name = "NAME")]
-    pub iter_var: Option<String>,
-    /// One that counts its epochs
-    #[arg(long, value_name = "NAME", requires = "iter_var")]
-    pub epoch_var: Option<String>,
-    /// Record every allocation with its exact stack, by probes in the kernel (needs root, or CAP_BPF,
-    /// CAP_PERFMON and CAP_SYS_PTRACE). At 66,000 allocations a second on an H200 the job keeps 0.87 of its
-    /// speed (PyTorch's own memory history with Python stacks: 0.83)
-    #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]
-    pub exact: bool,
-    /// How probes are placed, with --exact [default: the first of these that the kernel allows]
-    #[arg(long, value_enum, value_name = "BACKEND", requires = "exact")]
-    pub probes: Option<ProbesArg>,
-    /// How frees are learned of, with --exact
-    #[arg(long, value_enum, default_value_t = FreesArg::Events, requires = "exact")]
-    pub frees: FreesArg,
-    /// With --exact: take stacks only of allocations of at least so many bytes (512, 64K, 2M); from 1M, with
-    /// --frees snapshots, the job keeps 0.92 of its speed
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0", requires = "exact")]
-    pub stacks_from: u64,
-    /// With --exact: take one stack for so many bytes allocated, on average; totals stay exact (16M: 0.91 of
-    /// the speed)
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0", requires = "exact")]
-    pub stacks_every: u64,
-    /// With --exact: also record which line of the forward pass each allocation of the backward pass
-    /// belongs to (0.79 of the speed)
-    #[arg(long, requires = "exact")]
-    pub backward_lines: bool,
-    /// What is waited for, and what is kept
-    #[command(flatten)]
-    pub until: TriggerArgs,
     /// Print the table of lines to standard output every so often (10s, 5min), and at the end: of the recording so
     /// far, or with --keep of the time since the last one
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub print_every: Option<Duration>,
+    /// With --format flamegraph or collapsed: show each thread apart
+    #[arg(short, long, help_heading = "Stacks")]
+    pub threads: bool,
+    /// How stacks are chosen and shown, in what is not a trace
+    #[command(flatten)]
+    pub stacks: StackArgs,
+    /// Also look at who holds the memory, again and again: the job stands still for at most PERCENT of the time
+    /// [default with no number: 1]
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = percent, help_heading = "Owners and steps")]
+    pub owners: Option<f64>,
+    /// An integer variable of the program that counts its training steps (`i`, `train:i`, or one of the main module), for
+    /// 'memspy iterations'; with --exact it is read at every allocation [default, with --owners: the step counter of the
+    /// optimizer, else of a Trainer or a learning-rate scheduler]
+    #[arg(long, value_name = "NAME", help_heading = "Owners and steps")]
+    pub iter_var: Option<String>,
+    /// One that counts its epochs
+    #[arg(long, value_name = "NAME", requires = "iter_var", help_heading = "Owners and steps")]
+    pub epoch_var: Option<String>,
+    /// What each look of --owners may cost
+    #[command(flatten)]
+    pub limits: Limits,
+    /// Record every allocation with its exact stack, by probes in the kernel: needs root, or CAP_BPF, CAP_PERFMON and
+    /// CAP_SYS_PTRACE, and slows down a job that allocates much
+    #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"], help_heading = "Every allocation")]
+    pub exact: bool,
+    /// How probes are placed, with --exact [default: the first of these that the kernel allows]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "BACKEND",
+        requires = "exact",
+        help_heading = "Every allocation"
+    )]
+    pub probes: Option<ProbesArg>,
+    /// How frees are learned of, with --exact
+    #[arg(long, value_enum, default_value_t = FreesArg::Events, requires = "exact", help_heading = "Every allocation")]
+    pub frees: FreesArg,
+    /// With --exact: take stacks only of allocations of at least this size (512, 64K, 2M), which costs the job less
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exact", help_heading = "Every allocation")]
+    pub stacks_from: u64,
+    /// With --exact: take one stack for this many bytes allocated (16M), on average, which costs the job less; totals
+    /// stay exact
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exact", help_heading = "Every allocation")]
+    pub stacks_every: u64,
+    /// With --exact: also record which line of the forward pass each allocation of the backward pass belongs to, which
+    /// costs the job more
+    #[arg(long, requires = "exact", help_heading = "Every allocation")]
+    pub backward_lines: bool,
+    /// What is waited for, and what is kept
+    #[command(flatten)]
+    pub until: TriggerArgs,
     /// Program to start and record, after `--`
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<String>,
@@ -116,16 +124,16 @@ pub enum ProbesArg {
 pub enum FreesArg {
     /// Each one by a probe
     Events,
-    /// Each one with the stack that freed: peaks of all lines are exact (0.84 of the speed instead of 0.87)
+    /// Each one with the stack that freed: peaks of all lines are exact; costs the job more
     Stacks,
-    /// From snapshots, once a second: what was freed in between is known only then (0.89 of the speed)
+    /// From snapshots, once a second: what was freed in between is known only then; costs the job less
     Snapshots,
 }
 
 /// What `record` writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RecordFormat {
-    /// memspy's binary trace, for `flame` and `lines`
+    /// memspy's binary trace, for `flame`, `lines` and the other commands that read one
     Trace,
     /// Only the flamegraph of the peak, as SVG
     Flamegraph,

@@ -1,16 +1,18 @@
 //! The words of `memspy top`.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::Limits;
-use super::values::{pid, seconds};
+use super::values::{pid, time};
 
 /// `memspy top`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memspy top -p 12345               until q; ? lists the keys
   memspy top -p 12345 --exact       every allocation, with its exact stack (root)
-  memspy top -p 12345 -r 20 --refresh 2
+  memspy top -p 12345 -r 20 --refresh 2s
   memspy top -s -p 12345            every rank of torchrun or another launcher; 0-9, Tab and Enter go into one")]
 pub struct TopArgs {
     /// Process id of the job (decimal or 0x…)
@@ -23,9 +25,9 @@ pub struct TopArgs {
     /// Samples a second
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
-    /// Seconds between two pictures; + and - change it
-    #[arg(long, default_value_t = 0.25, value_name = "SECONDS", value_parser = interval)]
-    pub refresh: f64,
+    /// Draw again after this time, from 100ms to 30s; + and - change it
+    #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = interval)]
+    pub refresh: Duration,
     /// Show this device first, as the job numbers it [default: the one with the highest peak]
     #[arg(long, value_name = "N")]
     pub gpu: Option<u32>,
@@ -42,23 +44,26 @@ pub struct TopArgs {
     #[arg(long)]
     pub full_filenames: bool,
     /// Never stop the job, not even for the look at owners that h asks for: what it changes meanwhile may be torn
-    #[arg(long, visible_alias = "nonblocking")]
-    pub no_pause: bool,
+    #[arg(long, visible_alias = "nonblocking", help_heading = "Cost of a look")]
+    pub no_stop: bool,
     /// What that look may cost
     #[command(flatten)]
     pub limits: Limits,
 }
 
 /// A time between two pictures.
-fn interval(text: &str) -> Result<f64, String> {
-    match seconds(text) {
-        Ok(seconds) if (0.1..=30.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 0.1 to 30".to_owned()),
+fn interval(text: &str) -> Result<Duration, String> {
+    let (least, most) = (Duration::from_millis(100), Duration::from_secs(30));
+    match time(text)? {
+        time if (least..=most).contains(&time) => Ok(time),
+        _ => Err("a time from 100ms to 30s".to_owned()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::Parser;
 
     use crate::cli::args::{CliArgs, Command};
@@ -67,7 +72,10 @@ mod tests {
     fn the_words_of_top() {
         let parse = |line: &str| CliArgs::try_parse_from(line.split(' ')).map(|args| args.command);
         let Ok(Command::Top(top)) = parse("memspy top -p 0x10 --refresh 2") else { panic!() };
-        assert_eq!((top.pid, top.rate, top.refresh, top.exact), (16, 100, 2.0, false));
+        assert_eq!(
+            (top.pid, top.rate, top.refresh, top.exact),
+            (16, 100, Duration::from_secs(2), false)
+        );
         for wrong in
             ["", "-p 1 --refresh 0.01", "-p 1 --refresh 60", "-p 1 --exact -r 5", "-p 1 -r 0"]
         {

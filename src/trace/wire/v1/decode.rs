@@ -162,9 +162,7 @@ impl RecordDecoder {
         let record = match tag {
             tag::START => {
                 let start = structure::<records::WireStart<'_>>(from)?;
-                // Files older than ranks end here.
-                let rank = if from.is_empty() { None } else { structure(from)? };
-                Some(Record::Start(start.of_rank(rank)))
+                Some(Record::Start(start.of_rank(structure(from)?)))
             }
             tag::RUNTIME => {
                 let time = self.time(from)?;
@@ -186,7 +184,7 @@ impl RecordDecoder {
             tag::EXACT => {
                 let time = self.time(from)?;
                 let exact = structure::<exact::WireExactSettings<'_>>(from)?;
-                let (knows_backward, starts_empty) = (flag(from)?, flag(from)?);
+                let (knows_backward, starts_empty) = (structure(from)?, structure(from)?);
                 Some(Record::ExactSettings(exact.at(time, knows_backward, starts_empty)))
             }
             tag::RECONCILED => {
@@ -196,30 +194,17 @@ impl RecordDecoder {
             tag::HOLDERS => {
                 let time = self.time(from)?;
                 let mut snapshot = structure::<owners::WireOwnership<'_>>(from)?.at(time)?;
-                if !from.is_empty() {
-                    structure::<owners::WireUnnamed>(from)?.add_to(&mut snapshot)?;
-                }
-                if !from.is_empty() {
-                    structure::<owners::WireAutogradOutputs>(from)?.add_to(&mut snapshot);
-                }
+                structure::<owners::WireUnnamed>(from)?.add_to(&mut snapshot)?;
+                structure::<owners::WireAutogradOutputs>(from)?.add_to(&mut snapshot);
                 Some(Record::Ownership(snapshot))
             }
             tag::STEP => {
                 let time = self.time(from)?;
                 let step = structure(from)?;
-                // Files older than clocks of other kinds end here.
-                Some(Record::Step(match from.is_empty() {
-                    true => TrainingStep { time, step, ..TrainingStep::default() },
-                    false => {
-                        let counted = structure::<records::WireStepOrigin>(from)?;
-                        let within = match from.is_empty() {
-                            true => None,
-                            false => structure::<Option<u64>>(from)?,
-                        };
-                        let is_over = !from.is_empty() && structure::<bool>(from)?;
-                        TrainingStep { is_over, ..counted.at(time, step, within.map(Nanos)) }
-                    }
-                }))
+                let counted = structure::<records::WireStepOrigin>(from)?;
+                let uncertainty = structure::<Option<u64>>(from)?.map(Nanos);
+                let is_over = structure(from)?;
+                Some(Record::Step(TrainingStep { is_over, ..counted.at(time, step, uncertainty) }))
             }
             tag::INHERITED => {
                 let time = self.time(from)?;
@@ -253,11 +238,8 @@ impl RecordDecoder {
             tag::END => {
                 let time = self.time(from)?;
                 let mut end = structure::<records::WireEnd<'_>>(from)?.at(time);
-                // Files older than exact events end here.
-                if !from.is_empty() {
-                    let totals: Option<exact::WireEventTotals> = structure(from)?;
-                    end.totals.exact = totals.map(Into::into);
-                }
+                let totals: Option<exact::WireEventTotals> = structure(from)?;
+                end.totals.exact = totals.map(Into::into);
                 tally.end = Some(end.clone());
                 Some(Record::End(end))
             }
@@ -495,11 +477,6 @@ fn next_record<'a>(
 }
 
 /// Reads a bincode struct; what a later writer appended to it is left alone.
-/// A last field that files older than it lack.
-fn flag(from: &mut PayloadCursor<'_>) -> Result<bool, MalformedPayload> {
-    Ok(!from.is_empty() && structure(from)?)
-}
-
 fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
     from: &mut PayloadCursor<'a>,
 ) -> Result<T, MalformedPayload> {

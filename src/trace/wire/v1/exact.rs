@@ -1,6 +1,6 @@
 //! The rare records of exact recordings, as bincode structs.
 //!
-//! As in `rare.rs`, one definition serves both directions, and fields may only be appended.
+//! As in `records.rs`, one definition serves both directions, and fields may only be appended.
 
 use bincode::{BorrowDecode, Decode, Encode};
 

@@ -85,7 +85,7 @@ impl WireOwnership<'_> {
     }
 }
 
-/// What follows the owners; older files end before it where nothing was recorded exactly.
+/// What follows the owners.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireUnnamed {
     age: u64,
@@ -131,7 +131,7 @@ impl WireUnnamed {
     }
 }
 
-/// What follows these; older files end before it.
+/// What follows these.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireAutogradOutputs {
     /// Of each device.

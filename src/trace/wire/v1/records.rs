@@ -316,6 +316,7 @@ enum WireEndReason<'a> {
     TargetExecuted,
     Failed(&'a str),
     Condition(&'a str),
+    OtherProcess { condition: &'a str, process: &'a str },
 }
 
 #[derive(Encode, BorrowDecode)]
@@ -339,6 +340,9 @@ impl<'a> From<&'a model::RecordingEnd> for WireEnd<'a> {
                 model::EndReason::TargetExecuted => WireEndReason::TargetExecuted,
                 model::EndReason::Failed(why) => WireEndReason::Failed(why),
                 model::EndReason::Condition(what) => WireEndReason::Condition(what),
+                model::EndReason::OtherProcess { condition, process } => {
+                    WireEndReason::OtherProcess { condition, process }
+                }
             },
             ticks: end.totals.ticks,
             late: end.totals.late,
@@ -362,6 +366,12 @@ impl WireEnd<'_> {
                 WireEndReason::TargetExecuted => model::EndReason::TargetExecuted,
                 WireEndReason::Failed(why) => model::EndReason::Failed(why.to_owned()),
                 WireEndReason::Condition(what) => model::EndReason::Condition(what.to_owned()),
+                WireEndReason::OtherProcess { condition, process } => {
+                    model::EndReason::OtherProcess {
+                        condition: condition.to_owned(),
+                        process: process.to_owned(),
+                    }
+                }
             },
             totals: model::RecordingTotals {
                 ticks: self.ticks,
@@ -376,7 +386,7 @@ impl WireEnd<'_> {
     }
 }
 
-/// What follows the steps of a [`model::TrainingStep`]; files older than it end there.
+/// What follows the steps of a [`model::TrainingStep`].
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireStepOrigin {
     epoch: Option<u64>,

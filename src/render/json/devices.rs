@@ -1,0 +1,175 @@
+//! The JSON of `memspy devices`.
+
+use serde::{Deserialize, Serialize};
+
+use super::{FragmentationJson, JsonFormat};
+
+/// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in bytes; with `--every` one line a
+/// look.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DevicesJson {
+    /// When, in local time, as nvidia-smi writes it.
+    pub timestamp: String,
+    /// The GPUs.
+    pub devices: Vec<GpuJson>,
+    /// The jobs that were asked for.
+    pub processes: Vec<JobJson>,
+}
+
+impl JsonFormat for DevicesJson {
+    const FORMAT: &'static str = "memspy-devices";
+    const VERSION: u32 = 1;
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GpuJson {
+    /// Its number in nvidia-smi.
+    pub index: Option<u32>,
+    /// Its UUID.
+    pub uuid: Option<String>,
+    /// Its model.
+    pub name: Option<String>,
+    /// Its PCI bus id.
+    #[serde(rename = "pci.bus_id")]
+    pub pci_bus_id: Option<String>,
+    /// The driver's version.
+    pub driver_version: Option<String>,
+    /// Its performance state: `P0` to `P15`.
+    pub pstate: Option<String>,
+    /// The greatest PCIe generation that it and the slot have.
+    #[serde(rename = "pcie.link.gen.max")]
+    pub pcie_gen_max: Option<u32>,
+    /// The PCIe generation in use.
+    #[serde(rename = "pcie.link.gen.current")]
+    pub pcie_gen_current: Option<u32>,
+    /// Degrees Celsius.
+    #[serde(rename = "temperature.gpu")]
+    pub temperature: Option<u32>,
+    /// Per cent of the time in which a kernel ran.
+    #[serde(rename = "utilization.gpu")]
+    pub utilization_gpu: Option<u32>,
+    /// Per cent of the time in which memory was read or written.
+    #[serde(rename = "utilization.memory")]
+    pub utilization_memory: Option<u32>,
+    /// Its memory.
+    pub memory: Option<DeviceMemoryJson>,
+    /// The processes on it; `null` where the driver does not tell.
+    pub processes: Option<Vec<DeviceProcessJson>>,
+    /// Why it does not.
+    pub processes_unknown_because: Option<String>,
+    /// Its MIG devices.
+    pub mig: Vec<MigDeviceJson>,
+}
+
+/// The memory of a GPU or of a MIG device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceMemoryJson {
+    /// All of it.
+    pub total: u64,
+    /// Free.
+    pub free: u64,
+    /// In use.
+    pub used: u64,
+    /// Kept by the driver.
+    pub reserved: u64,
+}
+
+/// A process that the driver lists on a GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceProcessJson {
+    /// The pid as the driver lists it.
+    pub listed_pid: u32,
+    /// The pid as memspy sees it, where it can be found.
+    pub pid: Option<u32>,
+    /// The pid inside its container.
+    pub pid_inside: Option<u32>,
+    /// Its command.
+    pub command: Option<String>,
+    /// Whether it computes.
+    pub compute: bool,
+    /// Whether it draws.
+    pub graphics: bool,
+    /// The memory it uses; `null` where the driver does not tell.
+    pub bytes: Option<u64>,
+}
+
+/// A MIG device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MigDeviceJson {
+    /// Its number on the GPU.
+    pub index: u32,
+    /// Its UUID.
+    pub uuid: Option<String>,
+    /// Its profile.
+    pub name: Option<String>,
+    /// Its memory.
+    pub memory: Option<DeviceMemoryJson>,
+    /// The processes on it; `null` where the driver does not tell.
+    pub processes: Option<Vec<DeviceProcessJson>>,
+    /// Why it does not.
+    pub processes_unknown_because: Option<String>,
+}
+
+/// A job that was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobJson {
+    /// Its pid.
+    pub pid: u32,
+    /// Whether `memspy pause` moved its memory to the host.
+    pub paused: bool,
+    /// For how many seconds; `null` where that is not known.
+    pub paused_seconds: Option<u64>,
+    /// Its command line.
+    pub command: Option<Vec<String>>,
+    /// Where its memory is.
+    pub devices: Vec<JobDeviceJson>,
+    /// What could not be read.
+    pub not_read: Vec<MissedJson>,
+}
+
+/// What a job has on one GPU, in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobDeviceJson {
+    /// The GPU's number in nvidia-smi.
+    pub index: Option<u32>,
+    /// The GPU's number in the job.
+    pub cuda_index: Option<u32>,
+    /// All memory of the GPU.
+    pub total: Option<u64>,
+    /// In use by all processes.
+    pub used: Option<u64>,
+    /// Free.
+    pub free: Option<u64>,
+    /// Kept by the driver.
+    pub driver_reserved: Option<u64>,
+    /// Reserved by PyTorch's allocator.
+    pub reserved: Option<u64>,
+    /// Of that on the GPU now: nothing while the job is paused.
+    pub reserved_on_device: Option<u64>,
+    /// Allocated in PyTorch.
+    pub allocated: Option<u64>,
+    /// Reserved and free.
+    pub cached_free: Option<u64>,
+    /// All that the job uses, by the driver.
+    pub process: Option<u64>,
+    /// Of that not PyTorch's: CUDA context, libraries, other allocators.
+    pub outside_pytorch: Option<u64>,
+    /// Why that is not known.
+    pub outside_pytorch_unknown_because: Option<String>,
+    /// What other processes use.
+    pub other_processes: Option<u64>,
+    /// What is in use by no process that the driver lists.
+    pub no_process: Option<u64>,
+    /// How the allocator's cache is cut up.
+    pub fragmentation: Option<FragmentationJson>,
+}
+
+/// Something that could not be read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MissedJson {
+    /// What reads it.
+    pub reader: String,
+    /// Why it could not.
+    pub why: String,
+}

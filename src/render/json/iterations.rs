@@ -1,0 +1,83 @@
+//! The JSON of `memspy iterations`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::JsonFormat;
+
+/// `memspy iterations --json`: the training iterations of a recording. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IterationsJson {
+    /// The GPU, as the job numbers it.
+    pub device: u32,
+    /// What tells where an iteration ends: `variable`, `trainer`, `scheduler`, `optimizer`, `period …` or a line.
+    pub counted_by: String,
+    /// The iterations, in order of time.
+    pub iterations: Vec<IterationJson>,
+    /// Iterations before these for which there was no room.
+    pub left_out: u64,
+    /// What the figures suffer from.
+    pub warnings: Vec<String>,
+}
+
+impl JsonFormat for IterationsJson {
+    const FORMAT: &'static str = "memspy-iterations";
+    const VERSION: u32 = 1;
+}
+
+/// One iteration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IterationJson {
+    /// The epoch, where it is known.
+    pub epoch: Option<u64>,
+    /// The step that it ended with.
+    pub step: u64,
+    /// How many steps it stands for: more than one where several fell between two samples.
+    pub steps: u64,
+    /// Its begin, in seconds since the recording began.
+    pub from_seconds: f64,
+    /// Its end, in seconds since the recording began.
+    pub to_seconds: f64,
+    /// The most that was allocated.
+    pub peak_allocated: i64,
+    /// Whether that is the peak itself, and not only at least that.
+    pub peak_is_exact: bool,
+    /// What was allocated at its end.
+    pub allocated: i64,
+    /// Whether that is so at the very end.
+    pub allocated_is_exact: bool,
+    /// The most that was reserved.
+    pub peak_reserved: i64,
+    /// Whether that is the peak itself.
+    pub peak_reserved_is_exact: bool,
+    /// What was reserved at its end.
+    pub reserved: i64,
+    /// Whether that is so at the very end.
+    pub reserved_is_exact: bool,
+    /// Whether its begin was seen.
+    pub begin_is_known: bool,
+    /// What its end was.
+    pub end: String,
+    /// The most that blocks held at once which the backward pass allocated and freed; `null` where that is not known.
+    pub intermediate_gradients: Option<u64>,
+    /// Who held the memory at the look in it with most allocated, by category; `null` where no look fell into it.
+    pub held: Option<BTreeMap<String, u64>>,
+    /// The most saved for the backward pass, and of results of nodes that only Python keeps.
+    pub feature_maps: Option<u64>,
+    /// What was allocated at that look.
+    pub look_allocated: Option<u64>,
+    /// By how much that is less than the peak.
+    pub look_below_peak: Option<i64>,
+    /// With `--parameters`: the bytes of each parameter and of its gradient, by name.
+    pub parameters: Option<BTreeMap<String, ParameterJson>>,
+}
+
+/// A parameter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ParameterJson {
+    /// Its bytes.
+    pub weight: u64,
+    /// Those of its gradient.
+    pub gradient: u64,
+}

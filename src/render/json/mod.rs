@@ -1,0 +1,60 @@
+//! What `--json` prints: a struct for every document, with its name and version. `docs/json.md` is made from these files.
+
+mod checkpoint;
+mod devices;
+mod doctor;
+mod fragmentation;
+mod graph;
+mod iterations;
+
+use std::io::Write;
+
+use serde::{Deserialize, Serialize};
+
+use super::RenderError;
+use super::interchange::{json_line, pretty_json};
+
+pub use checkpoint::{CheckpointJson, MovedDeviceJson};
+pub use devices::{
+    DeviceMemoryJson, DeviceProcessJson, DevicesJson, GpuJson, JobDeviceJson, JobJson,
+    MigDeviceJson, MissedJson,
+};
+pub use doctor::{DoctorJson, FindingJson, FindingStatus};
+pub use fragmentation::{FragmentationJson, PrivatePoolJson, SegmentSumJson, SizeClassJson};
+pub use graph::{BackwardMemoryJson, LossMemoryJson, ModelSizeJson, ModelsizeJson, TrumpyJson};
+pub use iterations::{IterationJson, IterationsJson, ParameterJson};
+
+/// A document that a command prints.
+pub trait JsonFormat {
+    /// Its name, `memspy-…`; never another document's.
+    const FORMAT: &'static str;
+    /// Counted up when a field goes, or changes its meaning. A field that comes does not change it.
+    const VERSION: u32;
+}
+
+/// A whole document: what it is, and its content.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JsonDocument<T> {
+    /// Which document it is.
+    pub format: String,
+    /// The version of that document.
+    pub version: u32,
+    /// Its fields, beside the two above.
+    #[serde(flatten)]
+    pub content: T,
+}
+
+impl<T: JsonFormat + Serialize> JsonDocument<T> {
+    /// The document with this content.
+    pub fn new(content: T) -> JsonDocument<T> {
+        JsonDocument { format: T::FORMAT.to_owned(), version: T::VERSION, content }
+    }
+
+    /// Writes it in many lines if `pretty`, else in one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, out: &mut dyn Write, pretty: bool) -> Result<(), RenderError> {
+        if pretty { pretty_json(out, self) } else { json_line(out, self) }
+    }
+}

@@ -1,0 +1,113 @@
+//! `docs/json.md` lists every field of every document that `--json` prints, as the structs of `src/render/json` have them.
+//!
+//! `UPDATE_DOCS=1 cargo test --test fast json_docs` writes it anew.
+
+use std::fmt::Write;
+use std::fs;
+
+const HEAD: &str = "# JSON\n\n\
+    Every JSON document begins with two fields: `format` says which one it is, `version` which version of that. The version \
+    counts up when a field goes or changes its meaning; a new field does not change it. What is unknown is `null`, never 0.\n\n\
+    `lines`, `dump`, `tensors`, `referrers` and `graph` (without `--like`) print JSON that is not listed here yet, and has no \
+    `format`.\n";
+
+/// A struct or an enum with its doc, and its fields or variants: name, type, doc.
+struct Item {
+    name: String,
+    doc: String,
+    fields: Vec<(String, String, String)>,
+}
+
+/// The public types of a file of `src/render/json`.
+fn items(text: &str) -> Vec<Item> {
+    let (mut items, mut doc, mut rename) = (Vec::<Item>::new(), String::new(), None);
+    let mut inside = false;
+    for line in text.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("///") {
+            write!(doc, "{}{}", if doc.is_empty() { "" } else { " " }, text.trim()).unwrap();
+        } else if let Some(renamed) = line.strip_prefix("#[serde(rename = \"") {
+            rename = renamed.split('"').next().map(str::to_owned);
+        } else if let Some(name) = line.strip_prefix("pub struct ") {
+            let name = name.trim_end_matches(" {").to_owned();
+            items.push(Item { name, doc: std::mem::take(&mut doc), fields: Vec::new() });
+            inside = true;
+        } else if line == "}" {
+            inside = false;
+        } else if let (true, Some((name, kind))) =
+            (inside, line.strip_prefix("pub ").and_then(|field| field.split_once(": ")))
+        {
+            let name = rename.take().unwrap_or_else(|| name.to_owned());
+            let kind = kind_of(kind.trim_end_matches(','));
+            items.last_mut().unwrap().fields.push((name, kind, std::mem::take(&mut doc)));
+        } else if !line.starts_with("#[") {
+            doc.clear();
+        }
+    }
+    items
+}
+
+/// A Rust type as JSON has it.
+fn kind_of(rust: &str) -> String {
+    let inner = |prefix: &str| rust.strip_prefix(prefix).and_then(|rest| rest.strip_suffix('>'));
+    if let Some(of) = inner("Option<") {
+        return format!("{} or null", kind_of(of));
+    }
+    if let Some(of) = inner("Vec<") {
+        return format!("list of {}", kind_of(of));
+    }
+    if let Some(of) = inner("BTreeMap<String, ") {
+        return format!("{} by name", kind_of(of));
+    }
+    match rust {
+        "u32" | "u64" | "i64" => "integer".to_owned(),
+        "f64" => "number".to_owned(),
+        "bool" => "boolean".to_owned(),
+        "String" | "FindingStatus" => "string".to_owned(),
+        "[u64; 2]" => "two integers".to_owned(),
+        part if part.ends_with("Json") => format!("[{part}](#{})", part.to_lowercase()),
+        other => panic!("no JSON type is known for {other}"),
+    }
+}
+
+fn document() -> String {
+    let mut files: Vec<_> =
+        fs::read_dir("src/render/json").unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    let mut out = HEAD.to_owned();
+    for file in files.iter().filter(|file| !file.ends_with("mod.rs")) {
+        let text = fs::read_to_string(file).unwrap();
+        for Item { name, doc, fields } in items(&text) {
+            let format = text
+                .split_once(&format!("impl JsonFormat for {name} {{"))
+                .and_then(|(_, rest)| rest.split('"').nth(1));
+            let version = text
+                .split_once(&format!("impl JsonFormat for {name} {{"))
+                .and_then(|(_, rest)| rest.split("VERSION: u32 = ").nth(1)?.split(';').next());
+            writeln!(out, "\n{} {name}\n\n{doc}\n", if format.is_some() { "##" } else { "###" })
+                .unwrap();
+            if let (Some(format), Some(version)) = (format, version) {
+                writeln!(out, "`\"format\": \"{format}\"`, `\"version\": {version}`\n").unwrap();
+            }
+            writeln!(out, "| field | type | meaning |\n|---|---|---|").unwrap();
+            assert!(!fields.is_empty(), "{name} has no fields");
+            for (field, kind, doc) in fields {
+                assert!(!doc.is_empty(), "{name}.{field} has no doc");
+                writeln!(out, "| `{field}` | {kind} | {doc} |").unwrap();
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn the_list_of_json_fields_is_that_of_the_structs() {
+    let made = document();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write("docs/json.md", &made).unwrap();
+    }
+    let kept = fs::read_to_string("docs/json.md").unwrap_or_default();
+    assert!(
+        made == kept,
+        "docs/json.md is not up to date: UPDATE_DOCS=1 cargo test --test fast json_docs"
+    );
+}
