@@ -122,13 +122,27 @@ fn a_look_that_may_not_take_long_ends_with_a_word() {
     let mut ends = Vec::new();
     for part in 1..10 {
         let options = LookOptions { max_time: took * part / 12, ..AMPLE };
+        let began = Instant::now();
+        let limit = |limit: LookLimit| match limit {
+            // It gives up earlier where what is left is not enough: then it does not say that the time is up.
+            LookLimit::Time(most) => {
+                let took = began.elapsed();
+                assert!(took >= most, "{most:?} was not reached, but {took:?}");
+            }
+            LookLimit::Finding { .. } | LookLimit::Repeating(_) => {}
+            other => panic!("{other}"),
+        };
         match read_owners(&mut readers, options) {
             Ok(OwnerReading { snapshot: map, .. }) => {
+                map.incomplete.iter().for_each(|incomplete| limit(incomplete.limit));
                 let missing = map.incomplete.map(|incomplete| incomplete.missing);
                 assert!(!map.tensors.is_empty());
                 ends.push(format!("{missing:?}"));
             }
-            Err(OwnerError::Cut { limit: LookLimit::Time(_), .. }) => ends.push("cut".to_owned()),
+            Err(OwnerError::Cut { limit: came_to, .. }) => {
+                limit(came_to);
+                ends.push(format!("{came_to}"));
+            }
             Err(error) => panic!("{error}"),
         }
     }

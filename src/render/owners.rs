@@ -300,11 +300,13 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     let Incomplete { limit, missing } = snapshot.incomplete.as_ref()?;
     let advice = match limit {
         LookLimit::Pause(_) => "; --max-pause allows more, --no-pause needs no standstill",
-        LookLimit::Time(_) => "; --max-time allows more",
-        LookLimit::Memory(_) => "",
+        LookLimit::Time(_) | LookLimit::Finding { .. } | LookLimit::Repeating(_) => {
+            "; --max-time allows more"
+        }
+        LookLimit::Memory(_) | LookLimit::Copies(_) => "",
     };
     Some(format!(
-        "INCOMPLETE: {limit} was reached; not, or not wholly read: {}. Memory of what is missing counts as other tensors or \
+        "INCOMPLETE: {limit}; not, or not wholly read: {}. Memory of what is missing counts as other tensors or \
          in no tensor{advice}",
         missing.join(", ")
     ))

@@ -110,7 +110,7 @@ fn poll_once(pid: u32, options: LookOptions, readers: &mut Option<TargetReaders>
     };
     let look = read_owners(readers, options).map_err(|error| error.to_string())?;
     if let Some(Incomplete { limit, .. }) = &look.snapshot.incomplete {
-        return Err(format!("{limit} was reached before the look was complete"));
+        return Err(format!("{limit}: the look is not complete"));
     }
     Ok((summarize(&look.snapshot, Nanos(0)), look.snapshot.stops))
 }
