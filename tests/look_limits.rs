@@ -207,6 +207,28 @@ fn a_list_of_a_wild_size_takes_neither_time_nor_memory() {
     }
 }
 
+#[test]
+fn one_damaged_tensor_does_not_hide_all_others() {
+    let _alone = alone();
+    let mut target = sim::start("heap_damage.py", &["--objects", "100"]);
+    let mut readers = readers(&target);
+    let whole = read_owners(&mut readers, AMPLE).unwrap().snapshot;
+    assert_eq!(whole.misfits, 0);
+    target.say("misfits 5");
+    target.read_until_ready();
+    let damaged = read_owners(&mut readers, AMPLE).unwrap().snapshot;
+    assert_eq!((damaged.tensors.len(), damaged.misfits), (whole.tensors.len(), 5));
+    let text = memspy_at(target.pid(), &["tensors"]).ok().out;
+    assert!(text.contains("5 tensors have numbers that do not fit together"), "{text}");
+    // Where so many do not fit, it may be the layout.
+    target.say("misfits 60");
+    target.read_until_ready();
+    memspy_at(target.pid(), &["tensors"])
+        .refused(&["no known layout makes tensors of its tensors"]);
+    target.say("whole");
+    target.read_until_ready();
+}
+
 /// Each with other words damaged.
 const SEEDS: std::ops::Range<u64> = 1..25;
 

@@ -82,8 +82,7 @@ impl OwnerReader {
         let memory = PageCache::within(Box::new(process.memory()), request.budget);
         let tensors = &self.tensors;
         let refused_by = LookLimit::Time(request.options.max_time);
-        let mut look =
-            Look { tensors, process, python, torch, request, memory, stops, refused_by };
+        let mut look = Look { tensors, process, python, torch, request, memory, stops, refused_by };
         match request.options.stop_policy {
             StopPolicy::Never => look.running(),
             StopPolicy::Stop => look.stopping(&mut self.pages),
@@ -273,8 +272,17 @@ impl Look<'_> {
         walked: Walked,
         blocks: Vec<AllocatorSnapshot>,
     ) -> Result<OwnershipSnapshot, OwnerError> {
-        let Walked { tensors, nodes, referrers, counting, models, objects, unreadable, missing } =
-            walked;
+        let Walked {
+            tensors,
+            nodes,
+            referrers,
+            counting,
+            models,
+            objects,
+            unreadable,
+            misfits,
+            missing,
+        } = walked;
         let limit = self.memory.exceeded().map(|error| self.limit(error));
         let limit = limit.unwrap_or_else(|| self.limit_of_copy());
         if tensors.is_empty() && !missing.is_empty() {
@@ -292,6 +300,7 @@ impl Look<'_> {
             age,
             objects,
             unreadable,
+            misfits,
             referrers,
             counting,
             models,

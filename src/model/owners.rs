@@ -158,6 +158,8 @@ pub struct OwnershipSnapshot {
     pub objects: u64,
     /// Objects that could not be read.
     pub unreadable: u64,
+    /// Tensors whose numbers do not fit together, as where their memory is damaged: what is told of them may be wrong.
+    pub misfits: u64,
     /// What refers to the tensors that were asked about.
     pub referrers: Vec<TensorReferrers>,
     /// The outermost modules that have tensors.
@@ -242,7 +244,9 @@ impl fmt::Display for LookLimit {
                 f,
                 "the limit of {most:?} for the look leaves no time to copy once more what changed meanwhile"
             ),
-            LookLimit::Copies(count) => write!(f, "the job changed its objects during each of {count} copies"),
+            LookLimit::Copies(count) => {
+                write!(f, "the job changed its objects during each of {count} copies")
+            }
             LookLimit::Memory(most) => {
                 write!(f, "the limit of {} MiB of memory for the look was reached", most >> 20)
             }

@@ -292,6 +292,14 @@ pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Resul
             count(snapshot.unreadable)
         )?;
     }
+    if snapshot.misfits > 0 {
+        writeln!(
+            out,
+            "{} tensors have numbers that do not fit together, as in damaged memory: what is said of them \
+             may be wrong",
+            count(snapshot.misfits)
+        )?;
+    }
     Ok(())
 }
 

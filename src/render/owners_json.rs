@@ -74,6 +74,7 @@ fn value(snapshot: &OwnershipSnapshot) -> Value {
         "incomplete": snapshot.incomplete.as_ref().map(incomplete),
         "objects": snapshot.objects,
         "unreadable": snapshot.unreadable,
+        "misfits": snapshot.misfits,
         "devices": devices,
         "tensors": snapshot.tensors.iter().map(|row| tensor(snapshot, row)).collect::<Vec<_>>(),
         "nodes": nodes,
