@@ -3,15 +3,18 @@
 mod trace_support;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
 
 use trace_support::by_hand::crc32c;
 
 /// The most that any of these may take, in bytes.
-const MAX_BYTES: u64 = 760 << 20;
+const MAX_BYTES: u64 = 450 << 20;
+/// The most time of a processor that any of these may take, in seconds, by a memspy built for debugging.
+const MAX_SECONDS: u64 = 60;
 
 fn put(out: &mut Vec<u8>, value: u64) {
     match value {
@@ -88,7 +91,10 @@ impl Bomb {
     /// A function, a frame and so many threads.
     fn opening(threads: u64) -> (u64, Vec<u8>) {
         let mut out = Vec::new();
-        record(&mut out, 3, b"\x01f\x04a.py\x03\x09");
+        // In a folder with a long name.
+        let mut function = b"\x01f\xc8".to_vec();
+        function.extend([&[b'/'; 196][..], b"a.py\x03\x09"].concat());
+        record(&mut out, 3, &function);
         record(&mut out, 4, &numbers(&[0, 4]));
         for thread in 0..threads {
             let mut body = numbers(&[thread]);
@@ -114,6 +120,10 @@ fn counters(out: &mut Vec<u8>, device: u64) {
 fn run(words: &[&str], trace: &Path) -> (u64, String) {
     let mut memspy = Command::new(env!("CARGO_BIN_EXE_memspy"));
     let memspy = memspy.args(words).arg(trace).stdout(Stdio::null()).stderr(Stdio::piped());
+    // SAFETY: setrlimit may be called between fork and exec.
+    unsafe {
+        memspy.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_CPU, MAX_SECONDS, MAX_SECONDS)?));
+    }
     let done = memspy.output().unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
     assert!(done.status.code().is_some(), "{words:?}: {}: {said}", done.status);
@@ -121,8 +131,53 @@ fn run(words: &[&str], trace: &Path) -> (u64, String) {
     (usage.max_rss() as u64 * 1024, said)
 }
 
+/// The record that says that events follow.
+fn exact_settings(out: &mut Vec<u8>) {
+    // Way, frees, stacks from, stacks every, backward lines, no probes, nothing uncovered, backward.
+    record(out, 18, &numbers(&[0, 0, 0, 0, 0, 0, 0, 0, 0]));
+}
+
+/// Allocations of 512 bytes each from the driver, one for each site.
+fn allocations_of(out: &mut Vec<u8>, sites: std::ops::Range<u64>) {
+    for first in sites.clone().step_by(65_536) {
+        let sites = first..(first + 65_536).min(sites.end);
+        let count = (sites.end - sites.start) as usize;
+        let columns: [Vec<u8>; 6] = [
+            vec![0; count],
+            [1, 0].repeat(count),
+            numbers(&sites.collect::<Vec<u64>>()),
+            vec![2; count],
+            vec![1; count],
+            vec![],
+        ];
+        let mut body = numbers(&[count as u64]);
+        columns.iter().for_each(|column| put(&mut body, column.len() as u64));
+        body.extend(vec![1 | 8; count]);
+        body.extend(columns.concat());
+        record(out, 19, &body);
+    }
+}
+
+/// A trace with a chain of so many frames, each called by the one before; each of its stacks has a block.
+fn chain(stacks: u64) -> Bomb {
+    let mut bomb = Bomb::new();
+    let (count, mut records) = Bomb::opening(1);
+    exact_settings(&mut records);
+    record(&mut records, 5, &numbers(&[0, 0]));
+    (1..stacks).for_each(|stack| record(&mut records, 5, &numbers(&[1, stack - 1, 0])));
+    for site in 0..stacks {
+        // Of the only thread, with a stack, its own; not cut, no node, no forward stack.
+        record(&mut records, 17, &numbers(&[site, 0, 1, site, 0, 0, 0, 0]));
+    }
+    allocations_of(&mut records, 0..stacks);
+    let events = stacks.div_ceil(65_536);
+    bomb.block(count + 1 + 2 * stacks + events, [1, 1, stacks], &records);
+    bomb
+}
+
 #[track_caller]
-fn is_bounded(name: &str, bomb: &Bomb, commands: &[&[&str]]) {
+fn is_bounded(name: &str, bomb: &Bomb, commands: &[&[&str]]) -> Vec<String> {
+    let mut told = Vec::new();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     fs::write(&path, &bomb.bytes).unwrap();
@@ -136,7 +191,9 @@ fn is_bounded(name: &str, bomb: &Bomb, commands: &[&[&str]]) {
             most >> 20
         );
         assert!(said.lines().count() <= 3, "{said}");
+        told.push(said);
     }
+    told
 }
 
 #[test]
@@ -226,8 +283,7 @@ fn maps_of_blocks_without_number() {
 fn allocations_that_are_never_freed() {
     let mut bomb = Bomb::new();
     let (count, mut records) = Bomb::opening(1);
-    // Exact: way, frees, stacks from, stacks every, backward lines, no probes, nothing uncovered, backward.
-    record(&mut records, 18, &numbers(&[0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    exact_settings(&mut records);
     bomb.block(count + 1, [1, 1, 0], &records);
     {
         // In one block: in each, addresses begin anew.
@@ -290,4 +346,130 @@ fn iterations_on_every_device() {
     }
     bomb.block(1000 + steps, [0, 0, 0], &records);
     is_bounded("iterations", &bomb, &[&["iterations"]]);
+}
+
+/// Each stack with its callers would be some 5 GB of text.
+#[test]
+fn a_chain_of_which_every_stack_holds_memory_is_not_spelled_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let bomb = chain(30_000);
+    for format in ["collapsed", "flamegraph"] {
+        let out = folder.path().join(format);
+        let words = ["flame", "-f", format, "-o", out.to_str().unwrap()];
+        let said = is_bounded("chain", &bomb, &[&words]).concat();
+        assert!(
+            said.contains(" stacks, those that hold the least, are together in [stacks left"),
+            "{said}"
+        );
+        let written = fs::read_to_string(&out).unwrap();
+        assert!(written.len() < 160 << 20, "{} MiB", written.len() >> 20);
+        if format == "collapsed" {
+            let sum = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+            assert_eq!(written.lines().map(sum).sum::<u64>(), 512 * 30_000);
+        }
+    }
+}
+
+/// A deep stack that every event leaves and comes back to.
+#[test]
+fn a_deep_stack_that_is_left_and_come_to_without_end_is_refused() {
+    let mut bomb = chain(5_000);
+    let mut records = Vec::new();
+    // A second root, and events of PyTorch with levels, now on the one and now on the other.
+    record(&mut records, 5, &numbers(&[0, 0]));
+    record(&mut records, 17, &numbers(&[5_000, 0, 1, 5_000, 0, 0, 0, 0]));
+    let (count, batches) = (65_536, 10);
+    for _ in 0..batches {
+        let sites: Vec<u64> = [4_999, 5_000].repeat(count / 2);
+        let columns: [Vec<u8>; 6] = [
+            vec![0; count],
+            vec![],
+            numbers(&sites),
+            vec![2; count],
+            vec![1; count],
+            vec![2; count],
+        ];
+        let mut body = numbers(&[count as u64]);
+        columns.iter().for_each(|column| put(&mut body, column.len() as u64));
+        body.extend(vec![8 | 1 << 4 | 1 << 7; count]);
+        body.extend(columns.concat());
+        record(&mut records, 19, &body);
+    }
+    bomb.block(2 + batches, [0, 0, 1], &records);
+    let said = is_bounded("left and come to", &bomb, &[&["lines"]]).concat();
+    assert!(said.contains("would take far longer to read than any recording"), "{said}");
+}
+
+/// Tens of thousands of threads in each sample, all of them elsewhere in the next one.
+#[test]
+fn ticks_of_very_many_threads_take_time_by_their_number() {
+    let threads = 30_000;
+    let mut bomb = Bomb::new();
+    let (count, mut records) = Bomb::opening(threads);
+    record(&mut records, 5, &numbers(&[0, 0]));
+    record(&mut records, 5, &numbers(&[0, 0]));
+    bomb.block(count + 2, [1, 1, 2], &records);
+    let mut records = Vec::new();
+    let ticks = 8;
+    for tick in 0..ticks {
+        let mut sample = numbers(&[10_000_000, threads]);
+        for thread in 0..threads {
+            put(&mut sample, if thread == 0 { 0 } else { 2 });
+            put(&mut sample, tick % 2);
+            sample.push(0);
+        }
+        record(&mut records, 9, &sample);
+        counters(&mut records, 0);
+    }
+    bomb.block(2 * ticks, [0, 0, 0], &records);
+    for words in [&["lines"][..], &["flame", "-f", "collapsed", "-o", "-"]] {
+        let said = is_bounded("ticks", &bomb, &[words]).concat();
+        assert!(!said.contains("damaged"), "{said}");
+    }
+}
+
+/// Snapshots that keep a million blocks, each a few bytes of the file.
+#[test]
+fn snapshots_that_keep_very_many_blocks_are_refused_when_they_are_too_many() {
+    let mut bomb = Bomb::new();
+    let mut records = Vec::new();
+    let blocks: u64 = 1 << 20;
+    let mut map = numbers(&[0, 0, 0, 0]);
+    put(&mut map, 1 << 2 | 2);
+    map.push(0);
+    map.extend_from_slice(&numbers(&[1, 1, 0, 0, 0]));
+    put(&mut map, blocks << 2 | 2);
+    for _ in 0..blocks {
+        map.extend_from_slice(&[8, 1]);
+    }
+    map.extend_from_slice(&[0, 0]);
+    record(&mut records, 13, &map);
+    let again = 1000;
+    for _ in 0..again {
+        let mut map = numbers(&[20_000_000, 0, 0, 0]);
+        // Keeps the only segment.
+        put(&mut map, 1 << 2);
+        map.push(0);
+        record(&mut records, 13, &map);
+    }
+    bomb.block(1 + again, [0, 0, 0], &records);
+    let said = is_bounded("snapshots", &bomb, &[&["flame", "-o", "-"]]).concat();
+    assert!(said.contains("would take far longer to read than any recording"), "{said}");
+}
+
+/// A report for each of very many conditions that came true.
+#[test]
+fn conditions_that_come_true_without_end_are_refused() {
+    let mut bomb = chain(10_000);
+    let mut records = Vec::new();
+    let count = 50_000;
+    for _ in 0..count {
+        // Three seconds later, 'a' came true: 'b'.
+        let mut body = numbers(&[6_000_000_000]);
+        body.extend_from_slice(b"\x01a\x01b");
+        record(&mut records, 24, &body);
+    }
+    bomb.block(count, [0, 0, 0], &records);
+    let said = is_bounded("conditions", &bomb, &[&["oom-report"]]).concat();
+    assert!(said.contains("would take far longer to read than any recording"), "{said}");
 }

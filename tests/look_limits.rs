@@ -121,13 +121,27 @@ fn a_look_that_may_not_take_long_ends_with_a_word() {
     let mut ends = Vec::new();
     for part in 1..10 {
         let options = LookOptions { max_time: took * part / 12, ..AMPLE };
+        let began = Instant::now();
+        let limit = |limit: LookLimit| match limit {
+            // It gives up earlier where what is left is not enough: then it does not say that the time is up.
+            LookLimit::Time(most) => {
+                let took = began.elapsed();
+                assert!(took >= most, "{most:?} was not reached, but {took:?}");
+            }
+            LookLimit::Finding { .. } | LookLimit::Repeating(_) => {}
+            other => panic!("{other}"),
+        };
         match read_owners(&mut readers, options) {
             Ok(OwnerReading { snapshot: map, .. }) => {
+                map.incomplete.iter().for_each(|incomplete| limit(incomplete.limit));
                 let missing = map.incomplete.map(|incomplete| incomplete.missing);
                 assert!(!map.tensors.is_empty());
                 ends.push(format!("{missing:?}"));
             }
-            Err(OwnerError::Cut { limit: LookLimit::Time(_), .. }) => ends.push("cut".to_owned()),
+            Err(OwnerError::Cut { limit: came_to, .. }) => {
+                limit(came_to);
+                ends.push(format!("{came_to}"));
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -190,6 +204,28 @@ fn a_list_of_a_wild_size_takes_neither_time_nor_memory() {
         );
         assert!(grown < 192 << 20, "{stop_policy:?}: {} MiB", grown >> 20);
     }
+}
+
+#[test]
+fn one_damaged_tensor_does_not_hide_all_others() {
+    let _alone = alone();
+    let mut target = sim::start("heap_damage.py", &["--objects", "100"]);
+    let mut readers = readers(&target);
+    let whole = read_owners(&mut readers, AMPLE).unwrap().snapshot;
+    assert_eq!(whole.misfits, 0);
+    target.say("misfits 5");
+    target.read_until_ready();
+    let damaged = read_owners(&mut readers, AMPLE).unwrap().snapshot;
+    assert_eq!((damaged.tensors.len(), damaged.misfits), (whole.tensors.len(), 5));
+    let text = memspy_at(target.pid(), &["tensors"]).ok().out;
+    assert!(text.contains("5 tensors have numbers that do not fit together"), "{text}");
+    // Where so many do not fit, it may be the layout.
+    target.say("misfits 60");
+    target.read_until_ready();
+    memspy_at(target.pid(), &["tensors"])
+        .refused(&["no known layout makes tensors of its tensors"]);
+    target.say("whole");
+    target.read_until_ready();
 }
 
 /// Each with other words damaged.

@@ -196,13 +196,16 @@ impl DeviceProfile {
     }
 
     /// Takes a map: finds births, charges them, keeps the moment if it is the highest. `seen_last`
-    /// is who was seen at the tick of the map.
+    /// is who was seen at the tick of the map. Gives the steps that charging takes; where these are more than `max_work`,
+    /// nobody is charged.
     pub(crate) fn on_snapshot(
         &mut self,
         mut snapshot: SnapshotBlocks,
         tick: Nanos,
         seen_last: &[(AllocationOrigin, u64)],
-    ) {
+        max_work: u64,
+    ) -> u64 {
+        let mut work = 0;
         match snapshot.consistency {
             SnapshotConsistency::Consistent => self.snapshots_consistent += 1,
             SnapshotConsistency::Degraded { .. } => self.snapshots_degraded += 1,
@@ -222,7 +225,7 @@ impl DeviceProfile {
             self.ledger.clear();
             self.living = snapshot.blocks;
             self.last_snapshot = Some(snapshot.time);
-            return;
+            return work;
         }
         let first = self.last_snapshot.is_none();
         let lived_on = self.find_living(&mut snapshot.blocks);
@@ -232,7 +235,7 @@ impl DeviceProfile {
                 block.attribution = Some(before.clone());
             }
         } else {
-            self.attribute_allocated(&mut snapshot, lived_on, tick, seen_last);
+            work = self.attribute_allocated(&mut snapshot, lived_on, (tick, seen_last), max_work);
         }
         self.keep_moment(&snapshot);
 
@@ -250,6 +253,7 @@ impl DeviceProfile {
         }
         self.living = snapshot.blocks;
         self.last_snapshot = Some(snapshot.time);
+        work
     }
 
     /// About how many bytes it takes, besides what every device takes.
@@ -333,9 +337,9 @@ impl DeviceProfile {
         &mut self,
         snapshot: &mut SnapshotBlocks,
         mut lived_on: PerPool,
-        tick: Nanos,
-        seen_last: &[(AllocationOrigin, u64)],
-    ) {
+        (tick, seen_last): (Nanos, &[(AllocationOrigin, u64)]),
+        max_work: u64,
+    ) -> u64 {
         self.find_reused(&mut snapshot.blocks, &mut lived_on);
         let mut born: FxHashMap<BlockGroup, u64> = FxHashMap::default();
         let mut in_blocks: PerPool = [0; 3];
@@ -347,9 +351,13 @@ impl DeviceProfile {
             }
         }
         if born.is_empty() {
-            return;
+            return 0;
         }
         self.book_rest(in_blocks, tick, snapshot.time, seen_last);
+        let work = born.len() as u64 * self.ledger.work();
+        if work > max_work {
+            return work;
+        }
         let between = SnapshotInterval {
             survived: lived_on,
             from: self.last_snapshot.map_or(0, |t| t.0),
@@ -362,6 +370,7 @@ impl DeviceProfile {
                 block.attribution = charges.get(&block.kind).cloned();
             }
         }
+        work
     }
 
     /// Takes the charge from blocks that must have been freed and allocated again (rule 2).

@@ -26,7 +26,8 @@ impl Profile {
             samples: 0,
         };
         let mut nodes = vec![none; self.known_stacks() as usize];
-        for (node, reached) in nodes.iter_mut().zip(exact.line_levels(device)) {
+        for (stack, reached) in exact.line_levels(device) {
+            let Some(node) = nodes.get_mut(stack.0 as usize) else { continue };
             for (stat, key) in node.stats.iter_mut().zip(&wanted) {
                 if let Some(i) = level_index(key.metric, key.pool) {
                     let (lower, upper) = (reached.levels.lower[i], reached.levels.upper[i]);

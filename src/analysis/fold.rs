@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::device::{AttributedSnapshot, Moment};
 use super::exact::{ExactProfile, MemoryGroup};
+use super::fold_limit::TextBudget;
 use super::profile::Profile;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::model::{CudaIndex, Frame, SiteId, StackId, ThreadId};
@@ -33,6 +34,8 @@ pub enum PseudoFrame {
     UnknownStack,
     /// The stack is deeper than what was read of it.
     DeeperFrames,
+    /// Stacks that are too many, and too deep, to be spelled out.
+    LeftOut,
 }
 
 impl PseudoFrame {
@@ -49,12 +52,13 @@ impl PseudoFrame {
             PseudoFrame::StackNotTaken => "[stack not taken]",
             PseudoFrame::UnknownStack => "[unknown stack]",
             PseudoFrame::DeeperFrames => "[deeper frames not read]",
+            PseudoFrame::LeftOut => "[stacks left out]",
         }
     }
 }
 
 /// One step of a folded stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackLabel {
     /// The thread that allocated: first with [`FoldOptions::by_thread`], and after [`PseudoFrame::NoPython`].
     Thread(ThreadId),
@@ -118,6 +122,8 @@ pub struct FoldedProfile {
     pub true_peak: Option<u64>,
     /// How sharply it is known who allocated what.
     pub resolution: TimeResolution,
+    /// Stacks that were not spelled out, as all of them would be too much text: [`PseudoFrame::LeftOut`] has their bytes.
+    pub unlisted: u64,
     /// Bytes left out because they are older than the recording: in the leak view, the end of an exact one.
     pub left_out: u64,
     /// The kind of memory in an exact recording; `None` in a sampled one.
@@ -226,13 +232,14 @@ impl Profile {
         }
         let mut keys: Vec<_> = merged.into_iter().collect();
         keys.sort_unstable_by_key(|&(key, bytes)| (std::cmp::Reverse(bytes), key));
-        let stacks = keys
-            .into_iter()
-            .map(|((thread, stack, mark), bytes)| FoldedStack {
-                path: self.path(thread, stack, mark),
-                bytes,
-            })
-            .collect();
+        let mut budget = TextBudget::new(self.stacks(), self.memory_limit());
+        let mut stacks = Vec::new();
+        for ((thread, stack, mark), bytes) in keys {
+            if budget.takes(stack, bytes) {
+                stacks.push(FoldedStack { path: self.path(thread, stack, mark), bytes });
+            }
+        }
+        stacks.extend(budget.rest());
         let true_peak = self.peak_allocated(device).map(|h| h.bytes.max(0) as u64);
         Ok(FoldedProfile {
             device,
@@ -242,6 +249,7 @@ impl Profile {
             stacks,
             true_peak,
             snapshot,
+            unlisted: budget.left_out.0,
             left_out: 0,
             memory: None,
             estimated_from: None,
@@ -256,12 +264,12 @@ impl Profile {
         moment: Moment,
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError> {
-        let folded =
-            exact.fold(device, moment, options, self.stacks()).ok_or(FoldError::NoMemory)?;
+        let budget = TextBudget::new(self.stacks(), self.memory_limit());
+        let folded = exact
+            .fold(device, moment, options, self.stacks(), budget)
+            .ok_or(FoldError::NoMemory)?;
         let mut stacks = folded.stacks;
-        stacks.sort_by_cached_key(|stack| {
-            (std::cmp::Reverse(stack.bytes), format!("{:?}", stack.path))
-        });
+        stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
         let memory = options.memory.unwrap_or_else(|| exact.default_memory());
         let true_peak = (memory == MemoryGroup::Torch && !options.churn).then(|| {
             let counted = exact.counted_peak(device).unwrap_or(0);
@@ -275,6 +283,7 @@ impl Profile {
             total: folded.total,
             true_peak,
             resolution: TimeResolution::default(),
+            unlisted: folded.unlisted,
             left_out: folded.left_out,
             memory: Some(memory),
             estimated_from: exact.is_estimated().then(|| exact.with_stack()),

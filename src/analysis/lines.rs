@@ -146,6 +146,9 @@ pub enum LineError {
     /// The recording has nothing of this device.
     #[error(transparent)]
     NoGpu(FoldError),
+    /// The profile was made without what the table needs ([`Profile::without_line_statistics`]).
+    #[error("the statistics of lines were left out as the recording was read")]
+    NotGathered,
     /// The device's counters were not recorded.
     #[error("no counters of GPU {} were recorded", .device.0)]
     NoCounters {
@@ -281,6 +284,9 @@ impl Profile {
 
     /// The table of lines of a device.
     pub fn lines(&self, device: CudaIndex, columns: &[StatKey]) -> Result<LineTable, LineError> {
+        if !self.gathers_lines() {
+            return Err(LineError::NotGathered);
+        }
         if !self.has_gpu(device) {
             return Err(LineError::NoGpu(self.no_gpu(device)));
         }

@@ -6,7 +6,7 @@ use std::io;
 use rustc_hash::FxHashMap;
 
 use super::device::Moment;
-use super::exact::MemoryGroup;
+use super::exact::{ExactProfile, MemoryGroup};
 use super::fold::{FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel};
 use super::lines::BoundedValue;
 use super::process_snapshot::{DeviceSnapshot, KnownDevice};
@@ -139,7 +139,8 @@ impl LiveProfile {
             .filter_map(|gpu| self.profile.bounds(gpu))
             .map(BoundsByStack::memory)
             .sum();
-        bounds + self.profile.stacks().definitions() * DEFINITION > MAX_MEMORY
+        let exact = self.profile.exact().map_or(0, ExactProfile::line_memory);
+        bounds + exact + self.profile.stacks().definitions() * DEFINITION > MAX_MEMORY
     }
 
     /// Forgets functions, stacks and who allocated what, and keeps sums, marks and the recent past. The records of a new

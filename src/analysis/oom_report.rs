@@ -254,6 +254,7 @@ impl OomReportBuilder {
             self.refuse(last);
             let is_new = |(at, _): &(Nanos, _)| last.time.0.saturating_sub(at.0) >= RETRY_WINDOW;
             if self.at_refusal.as_ref().is_none_or(is_new) {
+                self.profile.add_report()?;
                 let devices = self.profile.gpus().map(|device| self.device(device)).collect();
                 self.at_refusal = Some((last.time, devices));
             }
@@ -343,6 +344,7 @@ impl RecordSink for OomReportBuilder {
             Record::OomException(oom_exception) => self.on_oom_exception(oom_exception),
             Record::Ownership(snapshot) => self.owners = Some(snapshot.clone()),
             Record::TriggerFired(triggered) if !self.only => {
+                self.profile.add_report()?;
                 self.recorded = Some(triggered.time);
                 self.given = Some(self.at(Some(triggered.clone())));
             }
@@ -353,6 +355,7 @@ impl RecordSink for OomReportBuilder {
         if let Some(triggered) = self.watch.on_record(record)
             && !self.recorded.is_some_and(counted)
         {
+            self.profile.add_report()?;
             self.given = Some(self.at(Some(triggered)));
         }
         Ok(())

@@ -63,6 +63,8 @@ pub struct Profile {
     gil_threads: u64,
     exact: Option<Box<ExactProfile>>,
     min_lifetime: u64,
+    /// Whether nobody will ask for the table of lines.
+    skips_lines: bool,
     owners: OwnershipHistory,
     iterations: IterationBuilder,
     clock: RunningClock,
@@ -121,6 +123,17 @@ impl Profile {
     pub fn with_min_lifetime(mut self, min_lifetime: Nanos) -> Profile {
         self.min_lifetime = min_lifetime.0;
         self
+    }
+
+    /// Leaves out what only [`Profile::lines`] needs, which takes hundreds of bytes for every stack; before the records.
+    pub fn without_line_statistics(mut self) -> Profile {
+        self.skips_lines = true;
+        self
+    }
+
+    /// Whether the statistics of lines are gathered.
+    pub(crate) fn gathers_lines(&self) -> bool {
+        !self.skips_lines
     }
 
     /// Lets `clock` tell where iterations end, with the bytes of each parameter if `by_parameter`; before the records.

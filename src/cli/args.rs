@@ -313,7 +313,7 @@ pub struct DumpArgs {
     #[arg(long)]
     pub full_filenames: bool,
     /// Do not stop the job (for some milliseconds) to sort its memory by owner: what it changes meanwhile may be torn
-    #[arg(long, visible_alias = "nonblocking", help_heading = "Cost of a look")]
+    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
     pub no_stop: bool,
     /// What the look may cost
     #[command(flatten)]
@@ -330,7 +330,7 @@ pub struct TensorReadArgs {
     #[arg(short, long)]
     pub json: bool,
     /// Do not stop the job for the look (some milliseconds): what it changes meanwhile may be torn
-    #[arg(long, visible_alias = "nonblocking", help_heading = "Cost of a look")]
+    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
     pub no_stop: bool,
     /// What the look may cost
     #[command(flatten)]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::analysis::{FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile};
+use crate::analysis::{FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile, PseudoFrame};
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
 use crate::render::{self, NameStyle, RankMemory, RankMode, RenderError};
 
@@ -21,6 +21,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     };
     let empty = || {
         filtered_profile(&args.stacks)
+            .without_line_statistics()
             .with_min_lifetime(Nanos(args.min_lifetime.unwrap_or_default().as_nanos() as u64))
     };
     let mut ranks = ranks::read(&args.traces, &empty)?;
@@ -83,7 +84,7 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
     };
     let style =
         NameStyle { full_filenames: args.stacks.full_filenames, functions_only: args.function };
-    output::report(path, args.force, |out: &mut dyn Write| {
+    let write = |out: &mut dyn Write| {
         match args.format {
             FlameFormat::Flamegraph => {
                 render::owners_flame(out, profile, &stacks, (device, moment), style)
@@ -91,7 +92,8 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
             FlameFormat::Collapsed => render::owners_collapsed(out, profile, &stacks, style),
         }
         .map_err(into_io)
-    })
+    };
+    output::report(path, args.force, output::bounded([profile.memory_limit()], write))
 }
 
 /// What to draw of a profile.
@@ -143,7 +145,16 @@ impl FlameOptions {
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
         };
-        Ok(profile.fold(device, self.moment.into(), options)?)
+        let folded = profile.fold(device, self.moment.into(), options)?;
+        if folded.unlisted > 0 {
+            eprint_line(&format!(
+                "warning: {} stacks, those that hold the least, are together in {}: to spell out all of them would be too \
+                 much text for a recording of this size",
+                folded.unlisted,
+                PseudoFrame::LeftOut.text()
+            ));
+        }
+        Ok(folded)
     }
 
     fn style(&self) -> NameStyle {
@@ -159,7 +170,7 @@ impl FlameOptions {
             .zip(&folded)
             .map(|(rank, folded)| RankMemory { label: &rank.label, profile: &rank.profile, folded })
             .collect();
-        output::report(path, force, |out: &mut dyn Write| {
+        let write = |out: &mut dyn Write| {
             match self.format {
                 FlameFormat::Flamegraph => render::flame_of_ranks(out, &parts, how, self.style()),
                 FlameFormat::Collapsed => {
@@ -167,20 +178,23 @@ impl FlameOptions {
                 }
             }
             .map_err(into_io)
-        })
+        };
+        let limits = ranks.iter().map(|rank| rank.profile.memory_limit());
+        output::report(path, force, output::bounded(limits, write))
     }
 
     /// Draws it into the file at `path`.
     pub(super) fn draw(&self, profile: &Profile, path: &Path, force: bool) -> Result<()> {
         let folded = self.fold(profile)?;
         let style = self.style();
-        output::report(path, force, |out: &mut dyn Write| {
+        let write = |out: &mut dyn Write| {
             match self.format {
                 FlameFormat::Flamegraph => render::flame(out, profile, &folded, style),
                 FlameFormat::Collapsed => render::collapsed(out, profile, &folded, style),
             }
             .map_err(into_io)
-        })
+        };
+        output::report(path, force, output::bounded([profile.memory_limit()], write))
     }
 }
 

@@ -64,9 +64,12 @@ pub(super) fn limit(limit: LookLimit) -> String {
             "let the job stand still for longer (--max-stop {}s), or look with --no-stop",
             (5 * most).as_secs().max(1)
         ),
-        LookLimit::Time(most) => {
+        LookLimit::Time(most)
+        | LookLimit::Repeating(most)
+        | LookLimit::Finding { of: most, .. } => {
             format!("let the look take longer (--max-time {}s)", (4 * most).as_secs().max(1))
         }
+        LookLimit::Copies(_) => "try again, or look with --no-stop".to_owned(),
         LookLimit::Memory(_) => {
             "its heap is damaged, or unlike any that memspy knows: 'memspy record' needs none of it"
                 .to_owned()

@@ -19,21 +19,23 @@ pub(super) fn run(args: &IterationsArgs) -> Result<()> {
         output::of_report(args.table.output.as_deref(), profile.start(), PathBuf::from("-"))?;
     let device = device(&profile, args.table.gpu)?;
     let format = args.table.format();
-    output::report(&path, args.force, |out| {
+    let write = |out: &mut dyn std::io::Write| {
         match format {
             LinesFormat::Text => render::iterations_text(out, &profile, device, args.limit),
             LinesFormat::Csv => render::iterations_csv(out, &profile, device),
             LinesFormat::Json => render::iterations_json(out, &profile, device),
         }
         .map_err(into_io)
-    })
+    };
+    output::report(&path, args.force, output::bounded([profile.memory_limit()], write))
 }
 
 /// The recording by the clock asked for, else by the first that it has: steps, then the period of its counters.
 fn profile(args: &IterationsArgs) -> Result<Profile> {
     let recording = StoredRecording::trace(&args.trace)?;
     let read = |clock: IterationClock| {
-        recording.profile(Profile::new().with_iterations(clock, args.parameters))
+        let profile = Profile::new().without_line_statistics();
+        recording.profile(profile.with_iterations(clock, args.parameters))
     };
     let has_none = |profile: &Profile| profile.iterations().0.is_empty();
     if let Some(marker) = &args.marker {

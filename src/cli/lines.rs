@@ -31,6 +31,7 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     if ranks.len() > 1 && format != LinesFormat::Text && !args.merge {
         bail!("CSV and JSON are of one table: use --merge or --max-peak, or name one trace");
     }
+    let limits: Vec<Option<u64>> = ranks.iter().map(|rank| rank.profile.memory_limit()).collect();
     let mut tables = Vec::new();
     for RankTrace { label, profile, .. } in &ranks {
         let table = device(profile, args.table.gpu)
@@ -44,22 +45,24 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
             .zip(&tables)
             .map(|(rank, table)| RankLines { label: &rank.label, profile: &rank.profile, table })
             .collect();
-        return output::report(&path, args.force, |out| {
+        let write = |out: &mut dyn std::io::Write| {
             write_together(format, out, &all, &options).map_err(into_io)
-        });
+        };
+        return output::report(&path, args.force, output::bounded(limits, write));
     }
-    output::report(&path, args.force, |out| {
+    let write = |out: &mut dyn std::io::Write| {
         for (rank, table) in ranks.iter().zip(&tables) {
             if ranks.len() > 1 {
                 writeln!(out, "== {} ==", rank.label)?;
             }
-            write(format, out, &rank.profile, table, &options).map_err(into_io)?;
+            write_one(format, out, &rank.profile, table, &options).map_err(into_io)?;
             if ranks.len() > 1 {
                 writeln!(out)?;
             }
         }
         Ok(())
-    })
+    };
+    output::report(&path, args.force, output::bounded(limits, write))
 }
 
 fn write_together(
@@ -77,7 +80,7 @@ fn write_together(
     }
 }
 
-fn write(
+fn write_one(
     format: LinesFormat,
     out: &mut dyn std::io::Write,
     profile: &Profile,

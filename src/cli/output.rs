@@ -173,6 +173,41 @@ pub(super) fn write(
     }
 }
 
+/// Lets `content` write no more than is reasonable for recordings whose reading may take `memory` bytes each.
+pub(super) fn bounded(
+    memory: impl IntoIterator<Item = Option<u64>>,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> impl FnOnce(&mut dyn Write) -> io::Result<()> {
+    let memory: Option<u64> = memory.into_iter().sum();
+    let most = memory.map_or(u64::MAX, |memory| memory.saturating_mul(2));
+    move |out| content(&mut BoundedWriter { out, left: most, most })
+}
+
+/// Passes on so many bytes at most.
+struct BoundedWriter<'a> {
+    out: &'a mut dyn Write,
+    left: u64,
+    most: u64,
+}
+
+impl Write for BoundedWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() as u64 > self.left {
+            return Err(io::Error::other(format!(
+                "it would be larger than {} MiB, too much for a recording of this size: that is damaged, or was made to do so",
+                self.most >> 20
+            )));
+        }
+        let written = self.out.write(bytes)?;
+        self.left -= written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 /// The same, and says where it is.
 pub(super) fn report(
     path: &Path,
@@ -194,6 +229,21 @@ pub(super) fn wrote(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_that_is_larger_than_its_recording_can_make_it_is_refused() {
+        let mut out = Vec::new();
+        let write = |out: &mut dyn Write| {
+            out.write_all(&[b'x'; 6])?;
+            out.write_all(&[b'x'; 3])
+        };
+        bounded([Some(2), Some(3)], write)(&mut out).unwrap();
+        bounded([Some(2), None], write)(&mut out).unwrap();
+        assert_eq!(out.len(), 18);
+        let error = bounded([Some(4)], write)(&mut out).unwrap_err();
+        assert!(error.to_string().contains("too much for a recording of this size"), "{error}");
+        assert_eq!(out.len(), 24);
+    }
 
     #[test]
     fn percent_letters_are_replaced() {

@@ -227,7 +227,10 @@ fn sinks(
         }
         (None, _) => RecordOutput::Nothing,
     };
-    let profile = filtered_profile(&args.stacks);
+    let profile = match args.print_every {
+        Some(_) => filtered_profile(&args.stacks),
+        None => filtered_profile(&args.stacks).without_line_statistics(),
+    };
     let reading = match (until.kept(), has_triggers(args)) {
         (Some(_), _) => Aggregation::Later,
         (None, true) => Aggregation::OomReport(Box::new(OomReportBuilder::new(profile))),

@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::analysis::{OomReportBuilder, Profile};
@@ -20,10 +20,14 @@ use super::eprint_line;
 /// Shorter traces are read before a bar could be seen.
 const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
 
-/// The most memory that the records of a file of so many bytes may take: what is recorded of a job takes some 20 times the
-/// compressed file, at most 70 times.
-pub(super) fn most_memory(bytes: u64) -> u64 {
-    (512 << 20) + bytes.saturating_mul(512)
+/// Bounds what a file of so many bytes may cost whoever reads it into `profile`.
+///
+/// Memory: of jobs it takes some 20 times the compressed file; where no stack comes twice, more than 100 times. Steps: a second of
+/// a very busy job (a thousand threads, a thousand times a second; a hundred thousand blocks, three times) takes up to a million,
+/// and at least 60 bytes of the file.
+pub(super) fn limit(profile: &mut Profile, bytes: u64) {
+    profile.limit_memory((256 << 20) + bytes.saturating_mul(256));
+    profile.limit_work((1 << 25) + bytes.saturating_mul(20_000));
 }
 
 /// A recording on the disk, which may be read several times and is warned of once.
@@ -52,17 +56,17 @@ impl StoredRecording<'_> {
 
     /// Reads it into the empty `profile`.
     pub(super) fn profile(&self, mut profile: Profile) -> Result<Profile> {
-        profile.limit_memory(most_memory(self.bytes()?));
+        limit(&mut profile, self.bytes()?);
         let damage = self.pass_to(&mut profile)?;
-        self.finish(&mut profile, damage);
+        self.finish(&mut profile, damage)?;
         Ok(profile)
     }
 
     /// Reads it into the empty `verdicts`.
     pub(super) fn oom_report(&self, mut reports: OomReportBuilder) -> Result<OomReportBuilder> {
-        reports.profile_mut().limit_memory(most_memory(self.bytes()?));
+        limit(reports.profile_mut(), self.bytes()?);
         let damage = self.pass_to(&mut reports)?;
-        self.finish(reports.profile_mut(), damage);
+        self.finish(reports.profile_mut(), damage)?;
         Ok(reports)
     }
 
@@ -74,12 +78,14 @@ impl StoredRecording<'_> {
     }
 
     /// Lets `profile`, into which it was read, and standard error tell what is wrong with it.
-    fn finish(&self, profile: &mut Profile, damage: Vec<String>) {
+    fn finish(&self, profile: &mut Profile, damage: Vec<String>) -> Result<()> {
         profile.finish();
+        profile.check_work().with_context(|| format!("cannot read {}", self.path.display()))?;
         for warning in damage {
             profile.warn(warning);
         }
         self.warn(&profile.warnings());
+        Ok(())
     }
 
     fn warn(&self, warnings: &[String]) {

@@ -27,7 +27,7 @@ pub enum OwnerError {
     #[error("its objects changed while they were looked for")]
     Moved,
     /// A limit was reached before anything could be said.
-    #[error("{limit} was reached before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]
+    #[error("{limit}, before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]
     Cut {
         /// Which one.
         limit: LookLimit,

@@ -59,7 +59,9 @@ impl OwnerReader {
         if self.pages.is_empty() && request.options.stop_policy == StopPolicy::Stop {
             let memory = PageCache::within(Box::new(process.memory()), request.budget);
             let (tensors, stops) = (&self.tensors, &mut Stops::default());
-            let mut look = Look { tensors, process, python, torch, request, memory, stops };
+            let refused_by = LookLimit::Time(request.options.max_time);
+            let mut look =
+                Look { tensors, process, python, torch, request, memory, stops, refused_by };
             look.learn(&mut self.pages);
         }
     }
@@ -79,7 +81,8 @@ impl OwnerReader {
     ) -> Result<OwnershipSnapshot, OwnerError> {
         let memory = PageCache::within(Box::new(process.memory()), request.budget);
         let tensors = &self.tensors;
-        let mut look = Look { tensors, process, python, torch, request, memory, stops };
+        let refused_by = LookLimit::Time(request.options.max_time);
+        let mut look = Look { tensors, process, python, torch, request, memory, stops, refused_by };
         match request.options.stop_policy {
             StopPolicy::Never => look.running(),
             StopPolicy::Stop => look.stopping(&mut self.pages),
@@ -96,6 +99,8 @@ struct Look<'a> {
     request: &'a LookRequest<'a>,
     memory: PageCache,
     stops: &'a mut Stops,
+    /// Why a page that is not in the copy is not read.
+    refused_by: LookLimit,
 }
 
 impl Look<'_> {
@@ -115,18 +120,25 @@ impl Look<'_> {
     fn stopping(&mut self, pages: &mut Vec<u64>) -> Result<OwnershipSnapshot, OwnerError> {
         let began = Instant::now();
         let max_pause = self.request.options.max_pause;
-        let mut knows_all = true;
+        let mut unknown = None;
         if pages.is_empty() {
-            knows_all = self.learn(pages);
+            unknown = self.learn(pages);
         }
+        let knows_all = unknown.is_none();
         let mut walk_took = began.elapsed();
         for round in 1.. {
             // A round that may come to nothing has to leave the time for another one.
             let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
+            let options = &self.request.options;
             let missing = match round < MAX_ROUNDS && has_time && knows_all {
                 true => Missing::ReadLate,
                 false if knows_all && round > 1 && walk_took < max_pause => Missing::ReadStanding,
                 false => Missing::Refused,
+            };
+            self.refused_by = match (unknown, has_time) {
+                (Some(limit), _) => limit,
+                (None, false) => LookLimit::Repeating(options.max_time),
+                (None, true) => LookLimit::Copies(round),
             };
             let began = Instant::now();
             if let Some(snapshot) = self.round(pages, missing)? {
@@ -140,15 +152,21 @@ impl Look<'_> {
         Err(self.cut(LookLimit::Time(self.request.options.max_time)))
     }
 
-    /// Walks over the running process, only to learn which pages matter. Whether the time was enough for it.
-    fn learn(&mut self, pages: &mut Vec<u64>) -> bool {
+    /// Walks over the running process, only to learn which pages matter. The limit that this came to, if it did.
+    fn learn(&mut self, pages: &mut Vec<u64>) -> Option<LookLimit> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
         self.memory.keep_within(self.request.budget.but_at_most(time));
         // Whatever fails here may be met whole when the process stands still.
         let _ = self.walk(&blocks, Listing::Rough, &mut || {});
         *pages = self.memory.pages();
-        self.memory.exceeded().is_none()
+        let of = self.request.options.max_time;
+        Some(match self.memory.exceeded()? {
+            MemoryError::TimeUp if self.request.budget.left() > Duration::ZERO => {
+                LookLimit::Finding { part: time, of }
+            }
+            exceeded => self.limit(exceeded),
+        })
     }
 
     /// Stops the process, copies `pages`, and walks over the copy. `None` when it needed other pages, which are added to
@@ -231,7 +249,7 @@ impl Look<'_> {
     fn limit_of_copy(&self) -> LookLimit {
         let options = &self.request.options;
         match self.stops.longest < options.max_pause {
-            true => LookLimit::Time(options.max_time),
+            true => self.refused_by,
             false => LookLimit::Pause(options.max_pause),
         }
     }
@@ -254,8 +272,17 @@ impl Look<'_> {
         walked: Walked,
         blocks: Vec<AllocatorSnapshot>,
     ) -> Result<OwnershipSnapshot, OwnerError> {
-        let Walked { tensors, nodes, referrers, counting, models, objects, unreadable, missing } =
-            walked;
+        let Walked {
+            tensors,
+            nodes,
+            referrers,
+            counting,
+            models,
+            objects,
+            unreadable,
+            misfits,
+            missing,
+        } = walked;
         let limit = self.memory.exceeded().map(|error| self.limit(error));
         let limit = limit.unwrap_or_else(|| self.limit_of_copy());
         if tensors.is_empty() && !missing.is_empty() {
@@ -273,6 +300,7 @@ impl Look<'_> {
             age,
             objects,
             unreadable,
+            misfits,
             referrers,
             counting,
             models,

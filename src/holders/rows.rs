@@ -43,6 +43,8 @@ pub(super) struct TensorRows<'h, 'a> {
     kept: FxHashSet<u64>,
     /// The `TensorImpl`s of fake tensors.
     fake: FxHashSet<u64>,
+    /// Tensors of Python whose numbers do not fit together.
+    pub(super) misfits: u64,
 }
 
 impl<'h, 'a> TensorRows<'h, 'a> {
@@ -60,10 +62,13 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             graph: AutogradGraph::default(),
             kept: FxHashSet::default(),
             fake: FxHashSet::default(),
+            misfits: 0,
         };
         for object in objects {
-            let tensor = tensors.impl_of(*object).and_then(|at| tensors.tensor(at));
             // One that is being made has no memory yet.
+            let Some(at) = tensors.impl_of(*object) else { continue };
+            let tensor = tensors.tensor(at);
+            rows.misfits += u64::from(!tensor.as_ref().is_some_and(|t| tensors.fits(t)));
             let Some(tensor) = tensor else { continue };
             let class = heap.class_of(*object);
             let is_parameter = class.as_ref().is_some_and(|class| class.is_a(types.parameter));

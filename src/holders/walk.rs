@@ -59,6 +59,7 @@ pub(super) struct Walked {
     pub(super) models: Vec<Model>,
     pub(super) objects: u64,
     pub(super) unreadable: u64,
+    pub(super) misfits: u64,
     /// Parts of which something was not read because of a limit.
     pub(super) missing: Vec<&'static str>,
 }
@@ -125,6 +126,7 @@ impl Ground<'_> {
         let tensors = self.tensors.tensors(memory, head, &found.tensors)?;
         let mut rows = TensorRows::new(&heap, &tensors, types, &found.tensors);
         parts.end("tensors");
+        let misfits = rows.misfits;
         rows.follow_graph();
         parts.end("the autograd graph");
         let mut named = ObjectNames::default();
@@ -163,7 +165,17 @@ impl Ground<'_> {
         };
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
         let (missing, counting, models) = (parts.missing, found.counting, named.models);
-        Ok(Walked { tensors, nodes, referrers, counting, models, objects, unreadable, missing })
+        Ok(Walked {
+            tensors,
+            nodes,
+            referrers,
+            counting,
+            models,
+            objects,
+            unreadable,
+            misfits,
+            missing,
+        })
     }
 }
 

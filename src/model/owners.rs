@@ -158,6 +158,8 @@ pub struct OwnershipSnapshot {
     pub objects: u64,
     /// Objects that could not be read.
     pub unreadable: u64,
+    /// Tensors whose numbers do not fit together, as where their memory is damaged: what is told of them may be wrong.
+    pub misfits: u64,
     /// What refers to the tensors that were asked about.
     pub referrers: Vec<TensorReferrers>,
     /// The outermost modules that have tensors.
@@ -211,19 +213,42 @@ pub enum LookLimit {
     Pause(Duration),
     /// The look may take so long.
     Time(Duration),
+    /// Finding what is to be copied took longer than its part of the time for the look.
+    Finding {
+        /// The part.
+        part: Duration,
+        /// The time for the look.
+        of: Duration,
+    },
+    /// The time for the look is so long, and what is left of it is not enough to copy once more what changed.
+    Repeating(Duration),
+    /// The process changed its objects during each of so many copies.
+    Copies(u32),
     /// It may take so many bytes of memspy's memory, and what the process's objects need.
     Memory(u64),
 }
 
+/// What happened, as a clause of its own.
 impl fmt::Display for LookLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LookLimit::Pause(most) => {
-                write!(f, "the limit of {most:?} for which the job may stand still")
+                write!(f, "the limit of {most:?} for which the job may stand still was reached")
             }
-            LookLimit::Time(most) => write!(f, "the limit of {most:?} for the look"),
+            LookLimit::Time(most) => write!(f, "the limit of {most:?} for the look was reached"),
+            LookLimit::Finding { part, of } => write!(
+                f,
+                "finding its objects took more than {part:?}, their part of the limit of {of:?} for the look"
+            ),
+            LookLimit::Repeating(most) => write!(
+                f,
+                "the limit of {most:?} for the look leaves no time to copy once more what changed meanwhile"
+            ),
+            LookLimit::Copies(count) => {
+                write!(f, "the job changed its objects during each of {count} copies")
+            }
             LookLimit::Memory(most) => {
-                write!(f, "the limit of {} MiB of memory for the look", most >> 20)
+                write!(f, "the limit of {} MiB of memory for the look was reached", most >> 20)
             }
         }
     }

@@ -36,7 +36,7 @@ pub struct Function {
 }
 
 /// One place in a function: a function and the line being executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame {
     /// The function executing.
     pub function: FunctionId,

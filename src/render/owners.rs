@@ -292,6 +292,14 @@ pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Resul
             count(snapshot.unreadable)
         )?;
     }
+    if snapshot.misfits > 0 {
+        writeln!(
+            out,
+            "{} tensors have numbers that do not fit together, as in damaged memory: what is said of them \
+             may be wrong",
+            count(snapshot.misfits)
+        )?;
+    }
     Ok(())
 }
 
@@ -300,11 +308,13 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     let Incomplete { limit, missing } = snapshot.incomplete.as_ref()?;
     let advice = match limit {
         LookLimit::Pause(_) => "; --max-stop allows more, --no-stop needs no standstill",
-        LookLimit::Time(_) => "; --max-time allows more",
-        LookLimit::Memory(_) => "",
+        LookLimit::Time(_) | LookLimit::Finding { .. } | LookLimit::Repeating(_) => {
+            "; --max-time allows more"
+        }
+        LookLimit::Memory(_) | LookLimit::Copies(_) => "",
     };
     Some(format!(
-        "INCOMPLETE: {limit} was reached; not, or not wholly read: {}. Memory of what is missing counts as other tensors or \
+        "INCOMPLETE: {limit}; not, or not wholly read: {}. Memory of what is missing counts as other tensors or \
          in no tensor{advice}",
         missing.join(", ")
     ))

@@ -74,6 +74,7 @@ fn value(snapshot: &OwnershipSnapshot) -> Value {
         "incomplete": snapshot.incomplete.as_ref().map(incomplete),
         "objects": snapshot.objects,
         "unreadable": snapshot.unreadable,
+        "misfits": snapshot.misfits,
         "devices": devices,
         "tensors": snapshot.tensors.iter().map(|row| tensor(snapshot, row)).collect::<Vec<_>>(),
         "nodes": nodes,
@@ -101,7 +102,10 @@ fn stops(stops: Stops) -> Value {
 pub(super) fn incomplete(incomplete: &Incomplete) -> Value {
     let (limit, most) = match incomplete.limit {
         LookLimit::Pause(most) => ("pause", json!(most.as_secs_f64())),
-        LookLimit::Time(most) => ("time", json!(most.as_secs_f64())),
+        LookLimit::Time(most)
+        | LookLimit::Repeating(most)
+        | LookLimit::Finding { of: most, .. } => ("time", json!(most.as_secs_f64())),
+        LookLimit::Copies(most) => ("copies", json!(most)),
         LookLimit::Memory(most) => ("memory", json!(most)),
     };
     json!({"limit": limit, "most": most, "missing": incomplete.missing})

@@ -169,7 +169,7 @@ fn reading(
         Ok(OwnerReading {
             snapshot: OwnershipSnapshot { incomplete: Some(incomplete), .. },
             ..
-        }) => Err(format!("{} was reached before the look was complete", incomplete.limit)),
+        }) => Err(format!("{}: the look is not complete", incomplete.limit)),
         Ok(look) => {
             let pause = look.snapshot.pause.unwrap_or_default();
             // When it was stopped.

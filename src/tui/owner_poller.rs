@@ -111,7 +111,7 @@ fn poll_once(
     };
     let look = read_owners(readers, options).map_err(|error| error.to_string())?;
     if let Some(Incomplete { limit, .. }) = &look.snapshot.incomplete {
-        return Err(format!("{limit} was reached before the look was complete"));
+        return Err(format!("{limit}: the look is not complete"));
     }
     Ok((summarize(&look.snapshot, Nanos(0)), look.snapshot.stops))
 }

@@ -91,13 +91,25 @@ fn columns_of_lines_are_memlabs() {
     assert!(profiled.status.success(), "{}", String::from_utf8_lossy(&profiled.stderr));
     let truth: Value = serde_json::from_slice(&profiled.stdout).unwrap();
     let keys: Vec<String> = memspy::model::StatKey::all().map(|key| key.to_string()).collect();
-    let recording = recorded_from_its_start("memlab_columns.py", &["plain"]);
-    let report = lines(recording.trace(), &["--columns", &keys.join(",")]);
-    let (mut exact, mut bounded, mut rows) = (0, 0, 0);
+    // Where memspy comes too late to compare the first sizes, it says so, and single executions are not told: still no limit is
+    // wrong then. On a machine that does much else that is so now and then.
+    for _ in 0..6 {
+        let recording = recorded_from_its_start("memlab_columns.py", &["plain"]);
+        let report = lines(recording.trace(), &["--columns", &keys.join(",")]);
+        if agrees_with_memlab(&truth, &report) {
+            return;
+        }
+    }
+    panic!("in no recording the lines were sure");
+}
+
+/// Compares each figure of `report` with memlab's; whether all single executions were told.
+fn agrees_with_memlab(truth: &Value, report: &Value) -> bool {
+    let (mut exact, mut bounded, mut sums_only, mut rows) = (0, 0, 0, 0);
     for (function, lines) in truth.as_object().unwrap() {
         for (line, figures) in lines.as_object().unwrap() {
             // Lines that neither allocate nor free have no row.
-            let Some(row) = row(&report, function, line.parse().unwrap()) else { continue };
+            let Some(row) = row(report, function, line.parse().unwrap()) else { continue };
             rows += 1;
             for (key, truth) in figures.as_object().unwrap() {
                 let (cell, truth) = (&row["columns"][key], truth.as_i64().unwrap());
@@ -107,10 +119,21 @@ fn columns_of_lines_are_memlabs() {
                     assert!(cell["not_told"].is_string(), "{key}: {cell}");
                     continue;
                 }
-                // memlab has the greatest of one execution, not the sum.
-                let cell = if cell["one_run"].is_null() { cell } else { &cell["one_run"] };
+                let is_sum = key.ends_with(".allocated") || key.ends_with(".freed");
+                let cell = if is_sum {
+                    // memlab has the greatest of one execution, not the sum. That is not told where sizes are unsure, as of
+                    // a job that was over before the counters could be read.
+                    if cell["one_run"].is_null() {
+                        sums_only += 1;
+                        continue;
+                    }
+                    &cell["one_run"]
+                } else {
+                    cell
+                };
                 let (value, upper) = (cell["value"].as_i64().unwrap(), cell["upper"].as_i64());
-                let context = || format!("{function}:{line} {key}: {truth}, not {cell}");
+                let doubt = &report["doubt"];
+                let context = || format!("{function}:{line} {key}: {truth}, not {cell} ({doubt})");
                 if cell["exact"] == true {
                     assert_eq!(value, truth, "{}", context());
                     exact += 1;
@@ -123,7 +146,11 @@ fn columns_of_lines_are_memlabs() {
         }
     }
     assert_eq!(rows, 19, "{report}");
-    if report["doubt"].is_null() {
-        assert!(exact > 4 * bounded, "{exact} exact, {bounded} bounded");
+    let is_sure = report["doubt"].is_null();
+    match is_sure {
+        true => assert!(exact > 4 * bounded, "{exact} exact, {bounded} bounded"),
+        false => assert!(exact == 0 && bounded > 0, "{exact} exact, {bounded} bounded: {report}"),
     }
+    eprintln!("{exact} exact, {bounded} bounded, {sums_only} sums only, {}", report["doubt"]);
+    is_sure && sums_only == 0
 }

@@ -3,7 +3,7 @@
     python tests/targets/heap_damage.py [--objects N]
 
 After READY: `damage SEED N` writes to N words of tensors, lists, dictionaries and what these lead to; `sized` makes a list as
-long as a mapping of a gigabyte; `whole` undoes it. Each is answered by READY. Nothing runs on what is damaged: it only waits.
+long as a mapping of a gigabyte; `misfits N` gives N of 60 tensors another number of elements than their sizes; `whole` undoes it. Each is answered by READY. Nothing runs on what is damaged: it only waits.
 """
 import argparse
 import ctypes
@@ -69,6 +69,7 @@ def main():
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))).to("cuda")
     loss = model(torch.ones(4, 16, device="cuda")).pow(2).sum()
     tensors = [torch.ones(64, device="cuda") for _ in range(50)] + list(model.parameters()) + [loss]
+    odd = [torch.ones(123, 77, device="cuda") for _ in range(60)]
     lists = [[tensors[n % 50], [n]] for n in range(words.objects)]
     dicts = [{"tensor": tensors[n % 50], n: lists[n]} for n in range(words.objects // 4)]
     known = list(places(tensors, lists[:200], dicts[:200]))
@@ -86,6 +87,12 @@ def main():
                     large_at + 8 * chance.randrange(1 << 26), chance.choice(known)[0], 0,
                 ])
                 damage.write(address + WORD * chance.randrange(count), word)
+        elif request[0] == "misfits":
+            for tensor in odd[: int(request[1])]:
+                impl = next(places([tensor], [], []))[0]
+                number = [n for n in range(32) if word_at(impl + WORD * n) == tensor.numel()]
+                assert len(number) == 1, number
+                damage.write(impl + WORD * number[0], tensor.numel() + 1)
         elif request[0] == "sized":
             damage.write(id(lists[0]) + 16, 1 << 26)
             damage.write(id(lists[0]) + 24, large_at)

@@ -90,6 +90,11 @@ pub(crate) struct CounterIntervals {
 }
 
 impl CounterIntervals {
+    /// Steps that it may take to charge the blocks of one size.
+    pub(crate) fn work(&self) -> u64 {
+        (8 * self.intervals.len() + self.seen) as u64
+    }
+
     /// Books the step from one look at the counters to the next.
     pub(crate) fn step(
         &mut self,

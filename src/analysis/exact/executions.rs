@@ -59,13 +59,26 @@ struct ThreadLines {
     done: AllocatedAndFreed,
 }
 
+/// What stacks have in common that were executed alike so far.
+#[derive(Debug, Clone)]
+struct SharedExecutions {
+    executed: LineExecutions,
+    /// How many stacks it stands for.
+    stacks: u32,
+}
+
 /// The executions of all lines on one device.
+///
+/// Of a program that never comes to a stack again, the many callers of one event begin and end together and differ in
+/// nothing: they share one entry, until something tells them apart.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExecutionTable {
-    /// Place in `executed` plus 1, by stack number.
+    /// Place in `entries` plus 1, by stack number.
     places: Vec<u32>,
-    executed: Vec<LineExecutions>,
+    entries: Vec<SharedExecutions>,
     threads: FxHashMap<ThreadId, ThreadLines>,
+    /// Lines that began: what it has cost.
+    pub(crate) begun: u64,
 }
 
 impl ExecutionTable {
@@ -74,26 +87,43 @@ impl ExecutionTable {
         let standing =
             self.threads.values().map(|standing| standing.lines.capacity()).sum::<usize>();
         let standing = standing * size_of::<(StackId, AllocatedAndFreed)>();
-        let executed = self.executed.capacity() * size_of::<LineExecutions>();
-        (standing + executed + self.places.capacity() * size_of::<u32>()) as u64
+        let entries = self.entries.capacity() * size_of::<SharedExecutions>();
+        (standing + entries + self.places.capacity() * size_of::<u32>()) as u64
     }
 
     /// Of a stack; `None` where nothing is known.
     pub(crate) fn get(&self, stack: StackId) -> Option<&LineExecutions> {
-        let place = *self.places.get(stack.0 as usize)?;
-        self.executed.get((place as usize).checked_sub(1)?)
+        Some(&self.entries.get(self.place(stack)?)?.executed)
     }
 
-    fn entry(&mut self, stack: StackId) -> Option<&mut LineExecutions> {
+    fn place(&self, stack: StackId) -> Option<usize> {
+        (*self.places.get(stack.0 as usize)? as usize).checked_sub(1)
+    }
+
+    fn set_place(&mut self, stack: StackId, place: usize) {
         let index = stack.0 as usize;
         if index >= self.places.len() {
             self.places.resize(index + 1, 0);
         }
-        if self.places[index] == 0 {
-            self.executed.push(LineExecutions::NEVER);
-            self.places[index] = self.executed.len() as u32;
-        }
-        self.executed.get_mut(self.places[index] as usize - 1)
+        self.places[index] = place as u32 + 1;
+    }
+
+    /// The entry of a stack, shared with no other.
+    fn entry(&mut self, stack: StackId) -> Option<&mut LineExecutions> {
+        let executed = match self.place(stack) {
+            Some(place) if self.entries.get(place)?.stacks == 1 => {
+                return Some(&mut self.entries.get_mut(place)?.executed);
+            }
+            Some(place) => {
+                let shared = self.entries.get_mut(place)?;
+                shared.stacks -= 1;
+                shared.executed
+            }
+            None => LineExecutions::NEVER,
+        };
+        self.set_place(stack, self.entries.len());
+        self.entries.push(SharedExecutions { executed, stacks: 1 });
+        Some(&mut self.entries.last_mut()?.executed)
     }
 
     /// The lines of `stack` beyond `common` begin.
@@ -112,12 +142,23 @@ impl ExecutionTable {
             next = table.get_stack(line).and_then(|node| node.parent);
         }
         standing.lines[from..].reverse();
+        self.begun += (standing.lines.len() - from) as u64;
     }
 
     /// The lines beyond `common` have ended, at a level in `ended`.
     pub(crate) fn leave(&mut self, thread: ThreadId, common: Option<StackId>, ended: &LevelRange) {
         let Some(mut standing) = self.threads.remove(&thread) else { return };
+        // The last line with what it had done when it began, where that was its first execution, and its entry.
+        let mut callee: Option<(AllocatedAndFreed, usize)> = None;
         while let Some((line, began)) = standing.lines.pop_if(|(line, _)| Some(*line) != common) {
+            let is_first = self.place(line).is_none();
+            if let Some((_, place)) = callee.filter(|callee| is_first && callee.0 == began)
+                && let Some(shared) = self.entries.get_mut(place)
+            {
+                shared.stacks += 1;
+                self.set_place(line, place);
+                continue;
+            }
             let did = AllocatedAndFreed {
                 allocated: standing.done.allocated.since(&began.allocated),
                 freed: standing.done.freed.since(&began.freed),
@@ -126,6 +167,7 @@ impl ExecutionTable {
                 executed.end.raise(ended);
                 executed.most.raise(&did);
             }
+            callee = self.place(line).filter(|_| is_first).map(|place| (began, place));
         }
         self.threads.insert(thread, standing);
     }

@@ -8,6 +8,7 @@ use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL, Sc
 use super::{ExactProfile, MemoryGroup};
 use crate::analysis::device::{AttributedSnapshot, Moment};
 use crate::analysis::fold::{FoldOptions, FoldedStack, PseudoFrame, StackLabel};
+use crate::analysis::fold_limit::TextBudget;
 use crate::model::{
     AllocationSite, CudaIndex, Nanos, SiteId, SnapshotConsistency, StackId, StackSource, StackTable,
 };
@@ -21,6 +22,8 @@ pub(crate) struct ExactFold {
     pub(crate) left_out: u64,
     /// Allocations, with `churn`.
     pub(crate) allocations: u64,
+    /// Stacks that are not spelled out.
+    pub(crate) unlisted: u64,
 }
 
 impl ExactProfile {
@@ -42,6 +45,7 @@ impl ExactProfile {
         moment: Moment,
         options: FoldOptions,
         table: &StackTable,
+        mut budget: TextBudget,
     ) -> Option<ExactFold> {
         let kind = options.memory.unwrap_or_else(|| self.default_memory());
         let (ledger, peak, at) = match kind {
@@ -80,8 +84,9 @@ impl ExactProfile {
             *held.entry(NO_EVENT).or_default() += total - known;
         }
         let snapshot = self.snapshot(kind, device, moment, ledger, time, total);
-        let stacks = self.stacks(&held, options, table);
-        Some(ExactFold { stacks, total, snapshot, left_out, allocations })
+        let stacks = self.stacks(held, options, table, &mut budget);
+        let unlisted = budget.left_out.0;
+        Some(ExactFold { stacks, total, snapshot, left_out, allocations, unlisted })
     }
 
     /// The bytes of each account. Where stacks were drawn as samples, what all allocations of drawn and
@@ -138,17 +143,28 @@ impl ExactProfile {
 
     fn stacks(
         &self,
-        held: &FxHashMap<usize, u64>,
+        held: FxHashMap<usize, u64>,
         options: FoldOptions,
         table: &StackTable,
+        budget: &mut TextBudget,
     ) -> Vec<FoldedStack> {
         let mut by_path: FxHashMap<Vec<StackLabel>, u64> = FxHashMap::default();
         let mut nodes: FxHashMap<Arc<str>, SiteId> = FxHashMap::default();
-        for (&account, &bytes) in held.iter().filter(|(_, bytes)| **bytes > 0) {
+        let mut held: Vec<(usize, u64)> =
+            held.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+        held.sort_unstable_by_key(|&(account, bytes)| (std::cmp::Reverse(bytes), account));
+        for (account, bytes) in held {
+            let site = account.checked_sub(SITES).map(|site| SiteId(site as u32));
+            let site = site.and_then(|site| table.get_site(site));
+            let stacks = site.into_iter().flat_map(|site| [site.stack, site.forward]);
+            if !budget.takes(stacks.flatten(), bytes) {
+                continue;
+            }
             let path = self.path_of(account, options, table, &mut nodes);
             *by_path.entry(path).or_default() += bytes;
         }
-        by_path.into_iter().map(|(path, bytes)| FoldedStack { path, bytes }).collect()
+        let listed = by_path.into_iter().map(|(path, bytes)| FoldedStack { path, bytes });
+        listed.chain(budget.rest()).collect()
     }
 
     /// The accounts of who made the blocks of PyTorch that lived at a moment not long ago, by device and address.

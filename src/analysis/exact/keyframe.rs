@@ -1,5 +1,7 @@
 //! Handing on the blocks of an exact recording, each with its site.
 
+use std::collections::BTreeMap;
+
 use super::extent::BlockSizes;
 use super::live_blocks::{
     BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL, ScaledBytes, TrackedBlock,
@@ -58,7 +60,7 @@ impl ExactProfile {
             let others = self.others.values_mut().map(|other| &mut other.ledger);
             torch.chain(others).for_each(LiveBlocks::forget_living);
         } else {
-            self.lines.clear();
+            self.lines.iter_mut().for_each(BTreeMap::clear);
         }
         // What the allocator did before is no longer in the recording.
         (self.starts_empty, self.early) = (false, EarlyEvents::default());
@@ -127,7 +129,9 @@ impl ExactProfile {
             torch.record_peak(TorchPeak { time, bytes, levels: now });
         }
         if let Some(now) = now {
-            self.lines.entry(device).or_default().on_counters(span(now, None));
+            if let Some(lines) = self.lines(device) {
+                lines.on_counters(span(now, None));
+            }
         }
     }
 }

@@ -119,11 +119,15 @@ struct LastEvent {
 /// Levels by stack, of one device.
 #[derive(Debug, Default)]
 pub(crate) struct LineLevels {
+    /// Place in `reached` plus 1, by stack number: most stacks are only the callers of others.
+    places: Vec<u32>,
     reached: Vec<StackPeak>,
     threads: FxHashMap<ThreadId, LastEvent>,
     common: FxHashMap<(StackId, StackId), Option<StackId>>,
     pub(crate) executions: ExecutionTable,
     now: Option<LevelRange>,
+    /// Steps that all of it has taken, besides those of the executions.
+    work: u64,
     /// Greatest levels since the recording began; `None` when those at its begin are not known.
     greatest: Option<LevelVector>,
 }
@@ -134,25 +138,40 @@ const ANY_LEVEL: LevelVector = [ANYTHING; LEVELS];
 impl LineLevels {
     /// About how many bytes it takes.
     pub(crate) fn memory(&self) -> u64 {
-        let stacks = self.reached.len() * size_of::<StackPeak>();
+        let stacks = self.reached.capacity() * size_of::<StackPeak>()
+            + self.places.capacity() * size_of::<u32>();
         (stacks + self.common.len() * 48 + self.threads.len() * 96) as u64
             + self.executions.memory()
     }
 
-    fn of_stack(&mut self, stack: StackId) -> &mut StackPeak {
-        let index = stack.0 as usize;
-        if index >= self.reached.len() {
-            self.reached.resize(index + 1, StackPeak::NEVER);
-        }
-        &mut self.reached[index]
+    /// Steps of some nanoseconds that it has taken.
+    pub(crate) fn work(&self) -> u64 {
+        self.work.saturating_add(32 * self.executions.begun)
     }
 
-    /// By stack number, what was reached while the stack, and nothing more, stood.
-    pub(crate) fn by_stack(&self) -> Vec<StackPeak> {
-        let mut reached = self.reached.clone();
+    fn of_stack(&mut self, stack: StackId) -> &mut StackPeak {
+        let index = stack.0 as usize;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, 0);
+        }
+        if self.places[index] == 0 {
+            self.reached.push(StackPeak::NEVER);
+            self.places[index] = self.reached.len() as u32;
+        }
+        &mut self.reached[self.places[index] as usize - 1]
+    }
+
+    /// What was reached while each stack, and nothing more, stood.
+    pub(crate) fn by_stack(&self) -> FxHashMap<StackId, StackPeak> {
+        let place = |(stack, place): (usize, &u32)| {
+            let reached = self.reached.get((*place as usize).checked_sub(1)?)?;
+            Some((StackId(stack as u32), *reached))
+        };
+        let mut reached: FxHashMap<StackId, StackPeak> =
+            self.places.iter().enumerate().filter_map(place).collect();
         // Threads may still stand where they were last seen.
         for last in self.threads.values().filter(|last| last.disturbed) {
-            reached[last.stack.0 as usize].raise(&NO_LEVEL, &last.since);
+            reached.entry(last.stack).or_insert(StackPeak::NEVER).raise(&NO_LEVEL, &last.since);
         }
         reached
     }
@@ -205,6 +224,7 @@ impl LineLevels {
         if let Some(greatest) = &mut self.greatest {
             *greatest = greater(greatest, &now.upper);
         }
+        self.work += 8 * self.threads.len() as u64;
         for (thread, last) in &mut self.threads {
             let since = greater(&last.since, &now.upper);
             last.disturbed |= since != last.since && Some(*thread) != by;
@@ -263,10 +283,11 @@ impl LineLevels {
             self.executions.stay(stack, &ended);
             return;
         }
-        let common = *self
-            .common
-            .entry((last.stack, stack))
-            .or_insert_with(|| common_stack(table, last.stack, stack));
+        let common = *self.common.entry((last.stack, stack)).or_insert_with(|| {
+            let depths = (depth(table, last.stack), depth(table, stack));
+            self.work += 2 * (depths.0 + depths.1);
+            common_stack(table, (last.stack, depths.0), (stack, depths.1))
+        });
         self.executions.leave(thread, common, &ended);
         if let Some(common) = common {
             self.executions.stay(common, &ended);
@@ -295,17 +316,18 @@ fn lesser(a: &LevelVector, b: &LevelVector) -> LevelVector {
     std::array::from_fn(|i| a[i].min(b[i]))
 }
 
-/// The innermost stack that two stacks have in common.
-fn common_stack(table: &StackTable, a: StackId, b: StackId) -> Option<StackId> {
+fn depth(table: &StackTable, mut stack: StackId) -> u64 {
+    let mut depth = 0;
+    while let Some(parent) = table.get_stack(stack).and_then(|n| n.parent) {
+        (stack, depth) = (parent, depth + 1);
+    }
+    depth
+}
+
+/// The innermost stack that two stacks, given with their depths, have in common.
+fn common_stack(table: &StackTable, a: (StackId, u64), b: (StackId, u64)) -> Option<StackId> {
     let up = |s: StackId| table.get_stack(s).and_then(|n| n.parent);
-    let depth = |mut s: StackId| {
-        let mut depth = 0u32;
-        while let Some(parent) = up(s) {
-            (s, depth) = (parent, depth + 1);
-        }
-        depth
-    };
-    let (mut a, mut b, mut deep_a, mut deep_b) = (a, b, depth(a), depth(b));
+    let ((mut a, mut deep_a), (mut b, mut deep_b)) = (a, b);
     while a != b {
         if deep_a >= deep_b {
             (a, deep_a) = (up(a)?, deep_a.saturating_sub(1));

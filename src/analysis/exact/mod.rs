@@ -108,7 +108,8 @@ pub struct ExactProfile {
     /// Which device a block of PyTorch is on, by its address: frees do not tell.
     device_of: FxHashMap<u64, CudaIndex>,
     others: BTreeMap<MemoryGroup, OtherMemory>,
-    lines: BTreeMap<CudaIndex, LineLevels>,
+    /// `None` where nobody will ask for lines: they take hundreds of bytes for each stack.
+    lines: Option<BTreeMap<CudaIndex, LineLevels>>,
     callers: ThreadRoots,
     /// By site, whose lines its events count to.
     counts_to: Vec<Option<ThreadId>>,
@@ -130,14 +131,19 @@ pub struct ExactProfile {
 }
 
 impl ExactProfile {
-    /// A profile that counts only blocks that live for `least_life` nanoseconds.
-    pub(crate) fn new(exact: ExactSettings, min_lifetime: u64) -> ExactProfile {
+    /// A profile that counts only blocks that live for `min_lifetime` nanoseconds; `gathers_lines`: with the statistics
+    /// of lines.
+    pub(crate) fn new(
+        exact: ExactSettings,
+        min_lifetime: u64,
+        gathers_lines: bool,
+    ) -> ExactProfile {
         ExactProfile {
             min_lifetime,
             torch: BTreeMap::new(),
             device_of: FxHashMap::default(),
             others: BTreeMap::new(),
-            lines: BTreeMap::new(),
+            lines: gathers_lines.then(BTreeMap::new),
             callers: ThreadRoots::default(),
             counts_to: Vec::new(),
             agreement: BTreeMap::new(),
@@ -161,16 +167,26 @@ impl ExactProfile {
         self.freed_early.clear();
         // Of an allocator that begins later, not every event is there.
         (self.starts_empty, self.early) = (false, EarlyEvents::default());
-        self.lines.values_mut().for_each(LineLevels::interrupt);
+        self.lines.iter_mut().flat_map(BTreeMap::values_mut).for_each(LineLevels::interrupt);
     }
 
     /// About how many bytes it takes.
     pub(crate) fn memory(&self) -> u64 {
         let torch: u64 = self.torch.values().map(TorchDevice::memory).sum();
         let others: u64 = self.others.values().map(|other| other.ledger.memory()).sum();
-        let lines: u64 = self.lines.values().map(LineLevels::memory).sum();
         let of = self.device_of.len() * 32 + self.freed_early.len() * 32 + self.counts_to.len() * 8;
-        torch + others + lines + of as u64
+        torch + others + self.line_memory() + of as u64
+    }
+
+    /// What the statistics of lines take of it.
+    pub(crate) fn line_memory(&self) -> u64 {
+        self.lines.iter().flat_map(BTreeMap::values).map(LineLevels::memory).sum()
+    }
+
+    /// Steps of some nanoseconds that the statistics of lines have taken.
+    pub(crate) fn work(&self) -> u64 {
+        self.lines.iter().flat_map(BTreeMap::values).map(LineLevels::work).sum::<u64>()
+            + self.callers.steps
     }
 
     /// Probes were placed once more.
@@ -232,8 +248,9 @@ impl ExactProfile {
                 };
                 self.device_of.insert(address, index);
                 self.correct_lines(index);
-                let lines = self.lines.entry(index).or_default();
-                if levels.is_some() || synthesized.is_some() {
+                if let Some(lines) = self.lines(index)
+                    && (levels.is_some() || synthesized.is_some())
+                {
                     lines.allocated(who, extent, span, table);
                 }
             }
@@ -249,7 +266,9 @@ impl ExactProfile {
                     self.free_unknown(time, address);
                     return None;
                 };
-                self.lines.entry(index).or_default().freed(who, block.extent(), table);
+                if let Some(lines) = self.lines(index) {
+                    lines.freed(who, block.extent(), table);
+                }
                 return Some(index);
             }
             EventKind::Allocated { memory_kind, address, size, .. } => {
@@ -304,14 +323,24 @@ impl ExactProfile {
         self.torch.entry(index).or_insert_with(|| match starts_empty {
             true => {
                 let device = TorchDevice::from_zero(min_lifetime, from_maps);
-                lines
-                    .entry(index)
-                    .or_default()
-                    .on_counters(span(CounterSnapshot::default(), device.held()));
+                if let Some(lines) = lines {
+                    let span = span(CounterSnapshot::default(), device.held());
+                    lines.entry(index).or_default().on_counters(span);
+                }
                 device
             }
             false => TorchDevice::new(min_lifetime, from_maps),
         })
+    }
+
+    /// The levels of a device's lines, where they are gathered.
+    fn lines(&mut self, index: CudaIndex) -> Option<&mut LineLevels> {
+        Some(self.lines.as_mut()?.entry(index).or_default())
+    }
+
+    /// Whether the statistics of lines are gathered.
+    pub(crate) fn gathers_lines(&self) -> bool {
+        self.lines.is_some()
     }
 
     /// Whom an allocation of `size` bytes belongs to, and for how many of its like it stands.
@@ -372,14 +401,17 @@ impl ExactProfile {
         device.read(counters, levels);
         let span = span(levels, device.held());
         self.correct_lines(index);
-        self.lines.entry(index).or_default().on_counters(span);
+        if let Some(lines) = self.lines(index) {
+            lines.on_counters(span);
+        }
     }
 
     /// Takes back what was told of frees whose blocks turned out to be smaller.
     fn correct_lines(&mut self, index: CudaIndex) {
         let Some(device) = self.torch.get_mut(&index) else { return };
-        let lines = self.lines.entry(index).or_default();
-        for (stack, extent, less) in device.freed_too_much.drain(..) {
+        let freed = std::mem::take(&mut device.freed_too_much);
+        let Some(lines) = self.lines(index) else { return };
+        for (stack, extent, less) in freed {
             lines.freed_less(stack, extent, less);
         }
     }
@@ -390,7 +422,7 @@ impl ExactProfile {
         site: Option<SiteId>,
         table: &StackTable,
     ) -> Option<(ThreadId, Option<StackId>)> {
-        let id = site?;
+        let id = site.filter(|_| self.gathers_lines())?;
         let thread = self.counts_to(id, table)?;
         Some((thread, table.get_site(id).and_then(|site| site.stack)))
     }

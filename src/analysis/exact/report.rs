@@ -1,5 +1,7 @@
 //! What exact events tell a report: counts, comparisons, what is sure and what is not.
 
+use rustc_hash::FxHashMap;
+
 use super::line_levels::{LineLevels, StackPeak};
 use super::live_blocks::SITES;
 use super::{
@@ -7,8 +9,8 @@ use super::{
     SiteUsage,
 };
 use crate::model::{
-    CudaIndex, ExactSettings, FreeTracking, Metric, Nanos, Pool, ProbeBackend, SiteId, StatField,
-    StatKey,
+    CudaIndex, ExactSettings, FreeTracking, Metric, Nanos, Pool, ProbeBackend, SiteId, StackId,
+    StatField, StatKey,
 };
 
 impl ExactProfile {
@@ -67,9 +69,9 @@ impl ExactProfile {
         self.torch.keys().copied()
     }
 
-    /// What was reached on a device while each stack stood, by stack number.
-    pub(crate) fn line_levels(&self, device: CudaIndex) -> Vec<StackPeak> {
-        self.lines.get(&device).map_or_else(Vec::new, LineLevels::by_stack)
+    /// What was reached on a device while each stack stood.
+    pub(crate) fn line_levels(&self, device: CudaIndex) -> FxHashMap<StackId, StackPeak> {
+        self.lines_of(device).map_or_else(FxHashMap::default, LineLevels::by_stack)
     }
 
     /// Allocations with a stack.
@@ -89,7 +91,11 @@ impl ExactProfile {
 
     /// How the executions of lines on a device ended, and what single ones did.
     pub(crate) fn executions(&self, device: CudaIndex) -> ExecutionTable {
-        self.lines.get(&device).map_or_else(ExecutionTable::default, LineLevels::ended)
+        self.lines_of(device).map_or_else(ExecutionTable::default, LineLevels::ended)
+    }
+
+    fn lines_of(&self, device: CudaIndex) -> Option<&LineLevels> {
+        self.lines.as_ref()?.get(&device)
     }
 
     /// Why a statistic of lines does not follow from the events of a device; `None` where it does.

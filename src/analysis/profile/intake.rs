@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustc_hash::FxHashMap;
+
 use super::super::device::{DeviceProfile, SnapshotBlocks};
 use super::super::exact::ExactProfile;
 use super::{CounterReading, Profile, UsagePeak};
@@ -10,7 +12,7 @@ use crate::analysis::lines::bounds::{CounterBracket, IntervalBounds};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
     MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
-    StackId, StackSample, StackTable, ThreadSample,
+    StackId, StackSample, StackTable, ThreadId, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
@@ -96,7 +98,9 @@ impl Profile {
             let seen = self.open.allocating(&self.stacks, &self.engine);
             for (device, snapshot) in std::mem::take(&mut self.open_snapshots) {
                 let profile = self.profiles.entry(device).or_default();
-                profile.on_snapshot(snapshot, self.open.time, &seen);
+                let left = self.memory.work_left();
+                let work = profile.on_snapshot(snapshot, self.open.time, &seen, left);
+                self.memory.add_work(work as usize);
             }
         }
         if self.open.sampled || had_counters {
@@ -111,7 +115,10 @@ impl Profile {
 
     /// Charges the interval between the previous tick and the open one.
     fn step_devices(&mut self) {
-        let looks = std::mem::take(&mut self.open_counters);
+        let looks: FxHashMap<CudaIndex, CounterReading> =
+            self.open_counters.drain(..).map(|look| (look.device, look)).collect();
+        let is_moving = !looks.is_empty() || self.profiles.values().any(|p| p.around.is_some());
+        let stays = if is_moving && !self.skips_lines { self.thread_stays() } else { Vec::new() };
         let (stacks, engine) = (&self.stacks, &self.engine);
         let (previous, open) = (&self.previous, &self.open);
         let apart = open.time.0.saturating_sub(previous.time.0);
@@ -122,7 +129,10 @@ impl Profile {
             seen = previous.allocating(stacks, engine);
             seen.extend(seen_here.iter().copied());
         }
-        for look in &looks {
+        let lines = if self.skips_lines { 0 } else { 16 * (stays.len() + self.at_work.len()) };
+        let steps = (self.profiles.len() + looks.len()) * (16 + seen.len() + lines);
+        self.memory.add_work(steps);
+        for look in looks.values() {
             let empty_at = self.empty_at;
             self.profiles.entry(look.device).or_insert_with(|| match empty_at {
                 Some(time) => DeviceProfile::from_zero(time),
@@ -131,21 +141,26 @@ impl Profile {
         }
         for (&device, profile) in &mut self.profiles {
             let bounds = self.bounds.entry(device).or_default();
+            let charge_lines = !self.skips_lines;
             let around_before = profile.around.take();
             let mut step = None;
-            if let Some(look) = looks.iter().find(|l| l.device == device) {
+            if let Some(look) = looks.get(&device) {
                 let looked = profile.counters.as_ref().map_or(Nanos(0), |c| c.0);
                 let from = previous.time.max(looked);
                 let old = profile.step(from, open.time, &look.first, &seen);
                 if let Some(old) = old {
                     let between = IntervalBounds::between(&old, &look.first);
-                    bounds.charge(&between, &stacks_of(&seen));
+                    if charge_lines {
+                        bounds.charge(&between, &stacks_of(&seen));
+                    }
                     step = Some(between);
                 }
                 if let Some((time, after)) = &look.after {
                     profile.step(open.time, *time, after, &seen_here);
                     let around = IntervalBounds::between(&look.first, after);
-                    bounds.charge(&around, &stacks_of(&seen_here));
+                    if charge_lines {
+                        bounds.charge(&around, &stacks_of(&seen_here));
+                    }
                     profile.around = Some(Box::new(CounterBracket::between(
                         &IntervalBounds::at(&look.first),
                         &around,
@@ -154,38 +169,28 @@ impl Profile {
             } else if around_before.is_some() {
                 step = profile.counters.as_ref().map(|c| IntervalBounds::at(&c.1));
             }
+            if self.skips_lines {
+                continue;
+            }
             let around = profile.around.as_deref();
             if let Some(mut step) = step {
                 step.widen(around_before.as_deref(), around);
-                let mut seen_at_ends = |then: Option<&ThreadSample>, now: Option<&ThreadSample>| {
-                    let (then, now) = (then.map(|t| t.stack), now.map(|t| t.stack));
-                    match (then, now) {
-                        (Some(a), Some(b)) if near && a == b => {
+                for stay in &stays {
+                    match *stay {
+                        ThreadStay { left: Some(a), came: Some(b), .. } if near && a == b => {
                             bounds.stayed(a.0, &step, profile.version);
                         }
-                        (Some(a), Some(b)) => {
-                            let common = common_stack(stacks, &self.depths, a, b);
+                        ThreadStay { left, came, common } => {
                             if let Some(common) = common.filter(|_| near) {
                                 bounds.stayed(common.0, &step, profile.version);
                             }
-                            bounds.left(a.0, &step);
-                            bounds.came(b.0, &step, profile.version);
+                            if let Some(left) = left {
+                                bounds.left(left.0, &step);
+                            }
+                            if let Some(came) = came {
+                                bounds.came(came.0, &step, profile.version);
+                            }
                         }
-                        (Some(a), None) => bounds.left(a.0, &step),
-                        (None, Some(b)) => bounds.came(b.0, &step, profile.version),
-                        (None, None) => {}
-                    }
-                };
-                // A thread idle at one end only is followed to that end: its lines stayed on its stack.
-                let find = |threads: &'_ [ThreadSample], t: &ThreadSample| {
-                    threads.iter().copied().find(|o| o.thread == t.thread)
-                };
-                for now in &self.at_work {
-                    seen_at_ends(find(&previous.threads, now).as_ref(), Some(now));
-                }
-                for then in &self.previously_at_work {
-                    if find(&self.at_work, then).is_none() {
-                        seen_at_ends(Some(then), find(&open.threads, then).as_ref());
                     }
                 }
             }
@@ -201,6 +206,37 @@ impl Profile {
                 }
             }
         }
+    }
+
+    /// Where each thread at work at an end of the tick was at both.
+    fn thread_stays(&mut self) -> Vec<ThreadStay> {
+        let (previous, open) = (by_thread(&self.previous.threads), by_thread(&self.open.threads));
+        let at_work = by_thread(&self.at_work);
+        // A thread idle at one end only is followed to that end: its lines stayed on its stack.
+        let came = self.at_work.iter().map(|now| (previous.get(&now.thread), Some(&now.stack)));
+        let left =
+            self.previously_at_work.iter().filter(|then| !at_work.contains_key(&then.thread));
+        let left = left.map(|then| (Some(&then.stack), open.get(&then.thread)));
+        let stay = |(left, came): (Option<&StackId>, Option<&StackId>)| {
+            let (left, came) = (left.copied(), came.copied());
+            let ends = left.zip(came).filter(|(left, came)| left != came);
+            let common = ends.and_then(|(a, b)| common_stack(&self.stacks, &self.depths, a, b));
+            ThreadStay { left, came, common }
+        };
+        let stays: Vec<ThreadStay> = came.chain(left).map(stay).collect();
+        let depth = |stack: Option<StackId>| {
+            stack.and_then(|stack| self.depths.get(stack.0 as usize)).map_or(0, |d| *d as usize)
+        };
+        let walked = |stay: &ThreadStay| match stay {
+            ThreadStay { left, came, .. } if left == came => 8,
+            ThreadStay { left: Some(_), came: Some(_), common } => {
+                8 + depth(stay.left) + depth(stay.came) - 2 * depth(*common)
+            }
+            _ => 8,
+        };
+        let walked = stays.iter().map(walked).sum();
+        self.memory.add_work(walked);
+        stays
     }
 
     /// Takes counters into the open tick, or begins the next one with them.
@@ -237,6 +273,23 @@ impl Profile {
         };
         peak.last = usage.clone();
     }
+}
+
+/// Where a thread was seen at the begin and at the end of a tick.
+struct ThreadStay {
+    left: Option<StackId>,
+    came: Option<StackId>,
+    /// What both have in common, where they differ.
+    common: Option<StackId>,
+}
+
+/// The first of each thread's stacks.
+fn by_thread(threads: &[ThreadSample]) -> FxHashMap<ThreadId, StackId> {
+    let mut stacks = FxHashMap::default();
+    for thread in threads {
+        stacks.entry(thread.thread).or_insert(thread.stack);
+    }
+    stacks
 }
 
 fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {
@@ -309,7 +362,7 @@ impl Profile {
 
 impl RecordSink for Profile {
     fn record(&mut self, record: &Record) -> io::Result<()> {
-        self.check_memory(record)?;
+        self.check_limits(record)?;
         match record {
             Record::Sample(sample) => {
                 self.iterations.on_step(self.clock.on_sample(sample, &self.stacks));
@@ -331,7 +384,9 @@ impl RecordSink for Profile {
                 match &mut self.exact {
                     Some(profile) => profile.on_settings(exact.clone()),
                     None => {
-                        let profile = ExactProfile::new(exact.clone(), self.min_lifetime);
+                        let gathers_lines = self.gathers_lines();
+                        let profile =
+                            ExactProfile::new(exact.clone(), self.min_lifetime, gathers_lines);
                         self.exact = Some(Box::new(profile));
                     }
                 }
@@ -349,6 +404,9 @@ impl RecordSink for Profile {
             }
             Record::Ownership(snapshot) => {
                 self.last_time = self.last_time.max(snapshot.time);
+                if let Some(exact) = &self.exact {
+                    self.memory.add_work(exact.memory() as usize / 16);
+                }
                 let stood_still = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
                 let allocation_sources = match (&self.exact, snapshot.unnamed_blocks.is_empty()) {
                     (Some(exact), false) => exact.accounts_by_block(stood_still),
@@ -366,6 +424,8 @@ impl RecordSink for Profile {
             Record::Snapshot(snapshot) if self.exact.is_some() => {
                 self.last_time = self.last_time.max(snapshot.time);
                 if let Some(exact) = &mut self.exact {
+                    // It is compared with all blocks that live.
+                    self.memory.add_work(exact.memory() as usize / 64);
                     exact.on_snapshot(snapshot);
                 }
             }

@@ -1,8 +1,9 @@
-//! How much memory a profile takes, and the most that it may: a small trace can tell of very much.
+//! How much memory and work a profile takes, and the most that it may: a small trace can tell of very much.
 //!
 //! A few bytes of a compressed trace can stand for millions of records, and some of what is kept is for each of several
 //! things that a record names: limits for every stack on every device, an iteration's levels on every device. So it is
-//! what is kept that is counted, and not what was read.
+//! what is kept that is counted, and not what was read. Likewise one record can stand for very much work: a snapshot that keeps a
+//! million blocks, a stack of a hundred thousand frames that is left and come to with every event.
 
 use std::io;
 
@@ -23,8 +24,24 @@ pub(super) struct ProfileMemoryLimit {
     /// In bytes; `None`: without limit.
     most: Option<u64>,
     records: u32,
+    /// The most steps that taking in the records may need; `None`: without limit.
+    max_work: Option<u64>,
+    /// Steps so far, each of some nanoseconds.
+    work: u64,
     /// Bytes of names and source text.
     pub(super) text: u64,
+}
+
+impl ProfileMemoryLimit {
+    /// Counts the steps of something that a record caused.
+    pub(super) fn add_work(&mut self, steps: usize) {
+        self.work = self.work.saturating_add(steps as u64);
+    }
+
+    /// Steps that are left.
+    pub(super) fn work_left(&self) -> u64 {
+        self.max_work.map_or(u64::MAX, |most| most.saturating_sub(self.work))
+    }
 }
 
 impl Profile {
@@ -33,8 +50,48 @@ impl Profile {
         self.memory.most = Some(bytes);
     }
 
+    /// The most memory that it may take; `None`: without limit.
+    pub fn memory_limit(&self) -> Option<u64> {
+        self.memory.most
+    }
+
+    /// Lets it refuse records once they have cost more than about `steps` of some nanoseconds each; before the records.
+    pub fn limit_work(&mut self, steps: u64) {
+        self.memory.max_work = Some(steps);
+    }
+
+    /// Counts the steps that a report on this moment takes.
+    ///
+    /// # Errors
+    /// They are more than it may take in all.
+    pub(crate) fn add_report(&mut self) -> io::Result<()> {
+        let devices = self.profiles.values().map(|device| DEVICE / 64 + device.memory() / 8);
+        let steps = devices.sum::<u64>()
+            + self.exact.as_ref().map_or(0, |exact| exact.memory() / 8)
+            + self.stacks.definitions();
+        self.memory.add_work(steps as usize);
+        self.check_work()
+    }
+
+    /// Whether what it was given has cost no more than it may.
+    ///
+    /// # Errors
+    /// It has cost more: nothing of it is to be believed.
+    pub(crate) fn check_work(&self) -> io::Result<()> {
+        let exact = self.exact.as_ref().map_or(0, |exact| exact.work());
+        match self.memory.max_work {
+            Some(most) if self.memory.work.saturating_add(exact) > most => Err(io::Error::other(
+                "what they tell would take far longer to read than any recording of this size: it is damaged, or was made to \
+                 do so",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether a record may be taken.
-    pub(super) fn check_memory(&mut self, record: &Record) -> io::Result<()> {
+    pub(super) fn check_limits(&mut self, record: &Record) -> io::Result<()> {
+        self.memory.add_work(work(record));
+        self.check_work()?;
         let Some(most) = self.memory.most else { return Ok(()) };
         self.memory.records += 1;
         let is_large = match record {
@@ -69,7 +126,10 @@ impl Profile {
             Record::Counters { .. } => self.open.threads.len(),
             _ => return 0,
         };
-        let devices = self.profiles.len() + self.open_counters.len();
+        let devices = match self.skips_lines {
+            true => 0,
+            false => self.profiles.len() + self.open_counters.len(),
+        };
         (threads * (128 + 2 * size_of::<StackBounds>() * devices)) as u64
     }
 
@@ -88,4 +148,20 @@ impl Profile {
             + self.iterations.memory()
             + self.owners.memory()
     }
+}
+
+/// The steps that it takes to decode and to take in a record.
+fn work(record: &Record) -> usize {
+    const RECORD: usize = 16;
+    RECORD
+        + match record {
+            // Mostly the same as the one before.
+            Record::Sample(sample) => sample.threads.len() / 4,
+            Record::Snapshot(snapshot) => 4 * snapshot.blocks().count(),
+            Record::Events(batch) => 16 * batch.events.len(),
+            Record::Keyframe(inherited) => {
+                8 * inherited.memory.iter().map(|memory| memory.blocks.len()).sum::<usize>()
+            }
+            _ => 0,
+        }
 }

@@ -11,7 +11,7 @@ use crate::sampler::{LookOptions, StopPolicy};
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Limits {
     /// Stop the job for at most this long (200ms, 5s). A look that needs longer is incomplete, and says what is missing
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Cost of a look")]
+    #[arg(long, visible_alias = "max-pause", value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Cost of a look")]
     pub max_stop: Duration,
     /// End a look after this time. One that needs longer is incomplete, and says what is missing
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "5s", help_heading = "Cost of a look")]

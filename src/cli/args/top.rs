@@ -44,7 +44,7 @@ pub struct TopArgs {
     #[arg(long)]
     pub full_filenames: bool,
     /// Never stop the job, not even for the look at owners that h asks for: what it changes meanwhile may be torn
-    #[arg(long, visible_alias = "nonblocking", help_heading = "Cost of a look")]
+    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
     pub no_stop: bool,
     /// What that look may cost
     #[command(flatten)]

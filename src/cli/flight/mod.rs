@@ -58,7 +58,7 @@ impl FlightRecorder {
         })?;
         Ok(FlightRecorder {
             ring,
-            window: StreamWindow::new(Profile::with_filter(choice)),
+            window: StreamWindow::new(profile(choice)),
             stream: StreamState::default(),
             choice,
             path: path.to_owned(),
@@ -87,7 +87,7 @@ impl FlightRecorder {
             &self.ring.segments(),
             &path,
             self.force,
-            Profile::with_filter(self.choice),
+            profile(self.choice),
             reason.map(|reason| (self.now, reason)),
         )?;
         self.written += 1;
@@ -136,10 +136,15 @@ impl FlightRecorder {
 
     fn begin(&mut self, border: Nanos) -> io::Result<()> {
         self.ring.begin(border)?;
-        let profile = Profile::with_filter(self.choice);
+        let profile = profile(self.choice);
         self.window.next(border, &self.stream, profile, Some(&mut self.ring))?;
         self.ring.opened()
     }
+}
+
+/// An empty profile for a stretch or a report: neither has a table of lines.
+fn profile(choice: ThreadChoice) -> Profile {
+    Profile::with_filter(choice).without_line_statistics()
 }
 
 impl RecordSink for FlightRecorder {

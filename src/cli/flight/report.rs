@@ -122,7 +122,8 @@ pub(in crate::cli) fn write_oom_report(
 
 /// `memspy oom-report`.
 pub(in crate::cli) fn oom_report(args: &OomReportArgs) -> Result<()> {
-    let reports = OomReportBuilder::new(filtered_profile(&args.stacks));
+    let profile = filtered_profile(&args.stacks).without_line_statistics();
+    let reports = OomReportBuilder::new(profile);
     let reports = match args.until.is_empty() {
         true => reports.with_trigger(TriggerWatch::new(vec!["oom".parse::<TriggerCondition>()?])),
         false => reports.only(TriggerWatch::new(args.until.clone())),
@@ -139,9 +140,16 @@ pub(in crate::cli) fn oom_report(args: &OomReportArgs) -> Result<()> {
 pub(in crate::cli) fn join(args: &JoinArgs) -> Result<()> {
     let segments = replay::found(&args.ring)?;
     // A first pass tells what the name may need.
+    let bytes = segments.iter().filter_map(|segment| std::fs::metadata(segment).ok());
+    let bytes = bytes.map(|file| file.len()).sum();
+    let empty = || {
+        let mut profile = Profile::new().without_line_statistics();
+        replay::limit(&mut profile, bytes);
+        profile
+    };
     let path = match &args.output {
         Some(path) if path.to_string_lossy().contains('%') => {
-            let mut profile = Profile::new();
+            let mut profile = empty();
             trace::join(&segments, &mut profile)?;
             output::expand(path, profile.start().into())?
         }
@@ -149,10 +157,7 @@ pub(in crate::cli) fn join(args: &JoinArgs) -> Result<()> {
         None => args.ring.with_extension("bin"),
     };
     output::check(&path, args.force)?;
-    let bytes = segments.iter().filter_map(|segment| std::fs::metadata(segment).ok());
-    let mut profile = Profile::new();
-    profile.limit_memory(replay::most_memory(bytes.map(|file| file.len()).sum()));
-    let reported = write(&segments, &path, args.force, profile, None)?;
+    let reported = write(&segments, &path, args.force, empty(), None)?;
     if reported.reports.profile().start().is_none() {
         let _ = std::fs::remove_file(&path);
         return Err(anyhow!("the segments in {} have no whole block", args.ring.display()));

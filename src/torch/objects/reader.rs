@@ -7,7 +7,7 @@ use crate::torch::version;
 
 use super::classes::CppClasses;
 use super::layout::{FAMILIES, ObjectsLayout};
-use super::tensor::TensorDecoder;
+use super::tensor::{TensorDecoder, Verified};
 
 /// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the usual head.
 const TYPE_BASE: usize = 256;
@@ -89,13 +89,22 @@ impl TensorReader {
         // The family of this version first; the others for builds that differ from the wheels.
         families.sort_by_key(|family| minor.is_some_and(|minor| family.since > minor));
         // Spread over all, for neighbours are alike.
-        let step = (objects.len() / VERIFIED_BY).max(1);
+        let step = objects.len().div_ceil(VERIFIED_BY).max(1);
         let samples: Vec<Addr> = objects.iter().copied().step_by(step).take(VERIFIED_BY).collect();
+        let mut most: Option<(TensorDecoder<'a>, Verified)> = None;
         for family in families {
             let tensors = TensorDecoder::new(memory, head, *family, CppClasses::default());
-            if let Some(tensors) = tensors.verified_by(&samples) {
+            let Some((tensors, verified)) = tensors.verified_by(&samples) else { continue };
+            if verified.is_all() {
                 return Ok(tensors);
             }
+            if most.as_ref().is_none_or(|(_, before)| verified.fitting > before.fitting) {
+                most = Some((tensors, verified));
+            }
+        }
+        // A few that do not fit are damaged: a wrong layout fits none, or those that are alike in both.
+        if let Some((tensors, _)) = most.filter(|(_, verified)| verified.is_most()) {
+            return Ok(tensors);
         }
         Err(TorchError::UnknownLayout {
             version: self.version.clone().unwrap_or_else(|| "unknown".to_owned()),

@@ -21,6 +21,24 @@ const MAX_NESTED: usize = 1 << 16;
 /// No `ScalarType` has a larger index.
 const MAX_DTYPES: u16 = 64;
 
+/// How many of the tensors that a layout was tried with fit it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Verified {
+    pub(super) fitting: usize,
+    pub(super) of: usize,
+}
+
+impl Verified {
+    pub(super) fn is_all(self) -> bool {
+        self.fitting == self.of
+    }
+
+    /// Whether so many fit that only those that do not can be wrong, and not the layout.
+    pub(super) fn is_most(self) -> bool {
+        4 * self.fitting >= 3 * self.of
+    }
+}
+
 /// Reads tensors of a process that stands still.
 pub struct TensorDecoder<'a> {
     pub(super) memory: &'a dyn Memory,
@@ -43,8 +61,8 @@ impl<'a> TensorDecoder<'a> {
         TensorDecoder { memory, head, layout, autograd, classes, has_sizes: true }
     }
 
-    /// Itself, with the C++ ABI found out, if all `samples` are tensors by this layout.
-    pub(super) fn verified_by(mut self, samples: &[Addr]) -> Option<TensorDecoder<'a>> {
+    /// Itself, with the C++ ABI found out, and what part of `samples` are tensors by this layout; `None` where hardly any is.
+    pub(super) fn verified_by(mut self, samples: &[Addr]) -> Option<(TensorDecoder<'a>, Verified)> {
         let impls: Vec<Addr> = samples.iter().filter_map(|object| self.impl_of(*object)).collect();
         // A tensor being made has none yet, but most have.
         if 2 * impls.len() < samples.len() {
@@ -61,7 +79,9 @@ impl<'a> TensorDecoder<'a> {
             self.autograd = autograd(&self.layout, cxx11);
         }
         self.has_sizes = self.sizes_fit(&impls);
-        impls.iter().all(|at| self.is_plausible_at(*at)).then_some(self)
+        let is_plausible = |at: &&Addr| self.tensor(**at).is_some_and(|tensor| self.fits(&tensor));
+        let fitting = impls.iter().filter(is_plausible).count();
+        Some((self, Verified { fitting, of: impls.len() }))
     }
 
     /// Whether malloc's word says of most tensors that they are as large as they are.
@@ -76,9 +96,8 @@ impl<'a> TensorDecoder<'a> {
         2 * impls.iter().filter(is_plain).filter(fits).count() >= plain
     }
 
-    /// Whether the numbers of a tensor fit together, so that the layout must be right.
-    fn is_plausible_at(&self, at: Addr) -> bool {
-        let Some(tensor) = self.tensor(at) else { return false };
+    /// Whether the numbers of a tensor fit together, as they do unless the layout is wrong or its memory is damaged.
+    pub fn fits(&self, tensor: &TensorInfo) -> bool {
         let product = tensor.shape.as_ref().is_none_or(|shape| {
             shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size)) == tensor.numel
         });
