@@ -50,6 +50,7 @@ pub use iterations::clock::{IterationClock, MarkerLine};
 pub use iterations::iteration::{
     Iteration, IterationEnd, IterationLevels, OwnedInIteration, ParameterBytes,
 };
+pub use lines::ranking::{LineOrder, LineRanking, RankedLine};
 pub use lines::ranks::{RankFunction, RankRow, RankTable, RankValues};
 pub use lines::{BoundedValue, LineCell, LineError, LineFunction, LineRow, LineTable};
 pub use live_profile::{IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack};

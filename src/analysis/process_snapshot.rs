@@ -80,6 +80,8 @@ pub struct ProcessSnapshot {
     counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
     snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
     missed: Vec<MissedObservation>,
+    /// What was reserved when the driver was asked, where the map is of another moment.
+    reserved_with_usage: BTreeMap<CudaIndex, u64>,
 }
 
 impl ProcessSnapshot {
@@ -111,6 +113,19 @@ impl ProcessSnapshot {
     /// What could not be read.
     pub fn missed(&self) -> &[MissedObservation] {
         &self.missed
+    }
+
+    /// Takes the blocks that were read in the same moment as the tensors' owners, so that both can be shown together. Maps
+    /// that are not one moment's truth are left out.
+    pub fn use_blocks_of_owners(&mut self, snapshots: &[AllocatorSnapshot]) {
+        for snapshot in snapshots {
+            let is_whole = snapshot.consistency == SnapshotConsistency::Consistent;
+            if let (true, Some(counters)) = (is_whole, self.counters.get(&snapshot.device)) {
+                let reserved = counters.reserved().max(0) as u64;
+                self.reserved_with_usage.insert(snapshot.device, reserved);
+                self.snapshots.insert(snapshot.device, Arc::new(snapshot.clone()));
+            }
+        }
     }
 
     /// The devices: first those the target uses, then those only NVML tells of.
@@ -152,7 +167,7 @@ impl ProcessSnapshot {
             counters,
             usage: device.and_then(|d| d.nvml_index).and_then(|n| self.usage.get(&n)),
             snapshot: cuda_index.and_then(|c| self.snapshots.get(&c)),
-            reserved_then: None,
+            reserved_then: cuda_index.and_then(|c| self.reserved_with_usage.get(&c)).copied(),
             allocator: self.runtime.as_ref().map(|r| &r.allocator),
             failed,
         }

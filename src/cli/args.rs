@@ -231,10 +231,22 @@ pub struct LinesArgs {
     /// Only functions whose name contains this (again for more)
     #[arg(short = 'F', long = "function", value_name = "NAME")]
     pub functions: Vec<String>,
-    /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak
+    /// The listing function by function, with the source text around the lines
+    #[arg(long)]
+    pub source: bool,
+    /// Rank lines of libraries, too, each by itself [default: they count for the line of the program that called them]
+    #[arg(short, long, conflicts_with = "source")]
+    pub all: bool,
+    /// Rows of the ranking, or functions of the listing; 0: all [default: 25 rows, all functions]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// What the ranking is sorted by
+    #[arg(long, value_enum, default_value_t = SortArg::Live, conflicts_with = "source")]
+    pub sort: SortArg,
+    /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak; as text with the listing of --source
     #[arg(short, long, value_delimiter = ',', value_name = "KEY,KEY")]
     pub columns: Vec<StatKey>,
-    /// A row for every line of a function's source, also those of which nothing was seen
+    /// A row for every line of a function's source, also those of which nothing was seen; as text with the listing of --source
     #[arg(long, conflicts_with = "merge")]
     pub all_lines: bool,
     /// How stacks are shown
@@ -243,6 +255,19 @@ pub struct LinesArgs {
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
+}
+
+/// What the ranking of lines is sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SortArg {
+    /// Live at the peak
+    Live,
+    /// The most that was allocated while the line ran
+    Peak,
+    /// Allocated while recording
+    Allocated,
+    /// Samples on the line; of exact recordings, its allocations
+    Samples,
 }
 
 /// What `lines` writes.
@@ -306,7 +331,13 @@ pub struct DumpArgs {
     /// Show whole file names
     #[arg(long)]
     pub full_filenames: bool,
-    /// Do not stop the job (for some milliseconds) to sort its memory by holder: what it changes meanwhile may be torn
+    /// The whole stacks of idle threads, too
+    #[arg(short, long)]
+    pub idle: bool,
+    /// The cached free blocks by size, too
+    #[arg(long)]
+    pub cache: bool,
+    /// Do not stop the job (for some milliseconds) to sort its memory by owner: what it changes meanwhile may be torn
     #[arg(long, visible_alias = "nonblocking")]
     pub no_pause: bool,
     /// What the look may cost

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use crate::analysis::ProcessSnapshot;
 use crate::model::{CudaIndex, OwnershipSnapshot};
-use crate::render;
+use crate::render::{self, DumpOptions};
 use crate::sampler::{
     CommonOptions, ProcessTree, RankProcess, RecordOptions, Recorder, TargetReaders, attach,
     read_owners,
@@ -23,6 +24,8 @@ struct ProcessDump {
     label: String,
     snapshot: ProcessSnapshot,
     owners: Result<OwnershipSnapshot, String>,
+    /// How long before the driver's figures and the stacks the owners were read.
+    age: Option<Duration>,
 }
 
 /// Runs it.
@@ -37,15 +40,22 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     };
     let gpu = args.gpu.map(CudaIndex);
     output::write(Path::new("-"), false, |out| {
-        for ProcessDump { label, snapshot: look, owners } in &seen {
+        for ProcessDump { label, snapshot: look, owners, age } in &seen {
+            let options = DumpOptions {
+                gpu,
+                full_filenames: args.full_filenames,
+                idle: args.idle,
+                cache: args.cache,
+                owners_age: *age,
+            };
             if args.json {
-                render::dump_json(out, look, owners, gpu).map_err(into_io)?;
+                render::dump_json(out, look, owners, &options).map_err(into_io)?;
                 continue;
             }
             if !label.is_empty() {
                 writeln!(out, "== {label} ==")?;
             }
-            render::dump_text(out, look, owners, gpu, args.full_filenames).map_err(into_io)?;
+            render::dump_text(out, look, owners, &options).map_err(into_io)?;
             if !label.is_empty() {
                 writeln!(out)?;
             }
@@ -77,11 +87,19 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
         Ok(look) => Ok(look.snapshot),
         Err(error) => Err(error.to_string()),
     };
+    let read_at = owners.as_ref().ok().and_then(|owners| Instant::now().checked_sub(owners.age));
     let mut look = ProcessSnapshot::new();
     Recorder::new(
         readers,
         RecordOptions { rate: 1, duration: None, common: CommonOptions::default() },
     )
     .record_once(output::host(), &mut look)?;
-    Ok(ProcessDump { label, snapshot: look, owners })
+    // What is shown together is of one moment, where the job stood still for it.
+    if let Ok(owners) = owners.as_ref()
+        && owners.pause.is_some()
+    {
+        look.use_blocks_of_owners(&owners.blocks);
+    }
+    let age = read_at.map(|at| at.elapsed());
+    Ok(ProcessDump { label, snapshot: look, owners, age })
 }

@@ -283,7 +283,7 @@ fn write_shares(
         writeln!(out, "    what it uses outside PyTorch is unknown: {}", one_line(why))?;
     }
     match &device.fragmentation {
-        Some(sums) => fragmentation_text(out, sums, "    "),
+        Some(sums) => fragmentation_text(out, sums, "    ", true),
         None => Ok(()),
     }
 }
