@@ -14,6 +14,7 @@ mod exact;
 mod exact_lines;
 mod fold;
 mod fragmentation;
+mod free_fit;
 mod high_water;
 mod iterations;
 mod lines;
@@ -44,6 +45,7 @@ pub use fold::{
     FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel, TimeResolution,
 };
 pub use fragmentation::{Fragmentation, SegmentSum, SizeClass};
+pub use free_fit::{FreeFit, UnusableBlocks, UnusableReason};
 pub use high_water::{HighWater, PeakTime};
 pub use iterations::allocation_period::{AllocationPeriod, PeriodFinder};
 pub use iterations::clock::{IterationClock, MarkerLine};

@@ -346,12 +346,15 @@ pub struct DumpArgs {
 }
 
 /// What all looks at tensors have in common.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct TensorReadArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// Print JSON: all tensors and nodes with their addresses
+    /// Look at every process of the job that uses CUDA: it and its descendants, one after the other
+    #[arg(short, long)]
+    pub subprocesses: bool,
+    /// Print JSON: all tensors and nodes with their addresses; with --subprocesses one document after the other
     #[arg(short, long)]
     pub json: bool,
     /// Do not stop the job for the look (some milliseconds): what it changes meanwhile may be torn
@@ -363,7 +366,7 @@ pub struct TensorReadArgs {
 }
 
 /// `memspy tensors`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   memspy tensors -p 12345               the largest storages on the GPUs, with all tensors that share them
   memspy tensors -p 12345 --limit 0     all of them
@@ -388,7 +391,7 @@ pub struct TensorsArgs {
 }
 
 /// `memspy referrers`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   memspy referrers -p 12345 'train: losses[0]'     a name as 'memspy tensors' prints it
   memspy referrers -p 12345 'losses[0]'            without its function, if no other is called so
@@ -402,7 +405,7 @@ pub struct ReferrersArgs {
 }
 
 /// `memspy graph`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   memspy graph -p 12345                                     what the autograd graph keeps, by class of node
   memspy graph -p 12345 --like trumpy --loss 'main: loss'   memory_for_backward(net, loss) as trumpy counts it

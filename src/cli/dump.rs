@@ -4,18 +4,18 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::analysis::ProcessSnapshot;
 use crate::model::{CudaIndex, OwnershipSnapshot};
 use crate::render::{self, DumpOptions};
 use crate::sampler::{
-    CommonOptions, ProcessTree, RankProcess, RecordOptions, Recorder, TargetReaders, attach,
-    read_owners,
+    CommonOptions, RankProcess, RecordOptions, Recorder, TargetReaders, attach, read_owners,
 };
 
 use super::args::DumpArgs;
 use super::flame::into_io;
+use super::members::{members as job_members, refuse_launcher};
 use super::{hints, output};
 
 /// What is seen of one process.
@@ -35,6 +35,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
         false => {
             let readers = attach(args.pid, &AtomicBool::new(false))
                 .map_err(|error| hints::attach(error, args.pid))?;
+            refuse_launcher(&readers)?;
             vec![read_process(args, readers, String::new())?]
         }
     };
@@ -66,14 +67,8 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
 
 /// All members of the family that use CUDA, one after the other: each look is of a moment of its own.
 fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
-    let pid = args.pid;
-    let mut family = ProcessTree::new(pid, false).map_err(|error| hints::attach(error, pid))?;
-    let members = family.poll();
-    if members.is_empty() {
-        bail!("no process among {pid} and its descendants uses CUDA now");
-    }
     let mut seen = Vec::new();
-    for member in members {
+    for member in job_members(args.pid)? {
         let label = member.label();
         let RankProcess { readers, .. } = member;
         seen.push(read_process(args, readers, label)?);
