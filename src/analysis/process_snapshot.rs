@@ -22,6 +22,8 @@ pub struct ThreadSnapshot {
     pub gil: bool,
     /// Whether it was doing anything.
     pub activity: ThreadActivity,
+    /// Whether it sleeps for a time that it chose itself (`time.sleep`).
+    pub asleep: bool,
 }
 
 /// Bytes of the target on a device that PyTorch's allocator knows nothing of: context, kernels, NCCL.
@@ -60,6 +62,9 @@ pub struct DeviceSnapshot {
     pub fragmentation: Option<Fragmentation>,
     /// Used by the target beside PyTorch's allocator.
     pub outside: OutsideTorch,
+    /// Reserved, and not there: at least so much was unmapped under the allocator, as the sleep modes of vLLM and
+    /// torch_memory_saver do. 0 where the process holds no less than what is reserved; `None` is unknown.
+    pub unmapped: Option<u64>,
     /// Used by other processes.
     pub others: Option<u64>,
     /// The allocator's segments and blocks.
@@ -108,6 +113,15 @@ impl ProcessSnapshot {
     /// The threads, in the order in which they were read.
     pub fn threads(&self) -> &[ThreadSnapshot] {
         &self.threads
+    }
+
+    /// Marks the threads of unknown activity that `is_asleep` says to sleep, by their ids in the target.
+    pub fn mark_asleep(&mut self, is_asleep: &dyn Fn(u32) -> bool) {
+        for thread in &mut self.threads {
+            let id = self.stacks.get_thread(thread.thread).and_then(|known| known.os_id);
+            let id = id.and_then(|id| u32::try_from(id).ok());
+            thread.asleep = thread.activity == ThreadActivity::Unknown && id.is_some_and(is_asleep);
+        }
     }
 
     /// What could not be read.
@@ -217,6 +231,9 @@ impl KnownDevice<'_> {
             cached: reserved.zip(allocated).map(|(r, a)| r.saturating_sub(a)),
             fragmentation: self.snapshot.map(|snapshot| Fragmentation::new(snapshot)),
             outside: self.outside(self.reserved_then.or(reserved)),
+            unmapped: process
+                .zip(self.reserved_then.or(reserved))
+                .map(|(process, reserved)| reserved.saturating_sub(process)),
             others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
             snapshot: self.snapshot.cloned(),
             counters: counters.map(|c| Box::new(*c)),
@@ -232,6 +249,10 @@ impl KnownDevice<'_> {
             ProcessUsage::Unknown(why) => OutsideTorch::Unknown(why.clone()),
             ProcessUsage::Bytes(process) => match (reserved, self.allocates_elsewhere()) {
                 (None, true) => OutsideTorch::Unknown("PyTorch's allocator cannot be read".into()),
+                (Some(reserved), _) if *process < reserved => OutsideTorch::Unknown(
+                    "the process holds less than PyTorch has reserved: memory was unmapped under its allocator"
+                        .into(),
+                ),
                 _ => OutsideTorch::Bytes(process.saturating_sub(reserved.unwrap_or(0))),
             },
         }
@@ -263,6 +284,7 @@ impl RecordSink for ProcessSnapshot {
                         stack: t.stack,
                         gil: t.gil,
                         activity: t.activity,
+                        asleep: false,
                     })
                     .collect();
             }

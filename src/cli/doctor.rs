@@ -7,17 +7,23 @@ use anyhow::{Context, Result, bail};
 
 use crate::model::{AllocatorBackend, CudaIndex, Nanos, ProcessUsage, SnapshotConsistency};
 use crate::render;
-use crate::sampler::{ExactAvailability, TargetReaders, TorchState, attach};
+use crate::sampler::{ExactAvailability, TargetReaders, TorchError, TorchState, attach};
 use crate::target::{AccessFacts, Process};
 
 use super::args::DoctorArgs;
 use super::{hints, in_one_line};
+
+/// What it means that a map could not be read in one piece.
+const BUSY: &str =
+    "it is busy at this moment; a recording tries again at every sample, so nothing is wrong";
 
 /// The words of a finding: what works, what does not, what is merely a fact.
 #[derive(Clone, Copy)]
 enum FindingStatus {
     Good,
     Bad,
+    /// Not so at this moment, and no obstacle.
+    Warning,
     Fact,
 }
 
@@ -34,6 +40,7 @@ impl<W: Write> DoctorReport<W> {
                 self.bad += 1;
                 "NO "
             }
+            FindingStatus::Warning => "!  ",
             FindingStatus::Fact => "-  ",
         };
         writeln!(self.out, "{mark}  {what:<18} {}", render::visible(text))
@@ -213,9 +220,9 @@ fn about_torch<W: Write>(
                         (FindingStatus::Good, "its sums equal the counters".to_owned())
                     }
                     SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } => (
-                        FindingStatus::Bad,
+                        FindingStatus::Warning,
                         format!(
-                            "the process changed it during every attempt: blocks {}, counter {}",
+                            "the process changed it during every attempt, blocks {}, counter {}: {BUSY}",
                             render::bytes(allocated_in_blocks),
                             render::bytes(allocated_counter)
                         ),
@@ -232,6 +239,9 @@ fn about_torch<W: Write>(
                         check.1
                     ),
                 )
+            }
+            Err(error @ TorchError::Torn { .. }) => {
+                (FindingStatus::Warning, format!("GPU {}: {error}: {BUSY}", device.0))
             }
             Err(error) => (FindingStatus::Bad, format!("GPU {}: {error}", device.0)),
         };

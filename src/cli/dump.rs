@@ -1,6 +1,7 @@
 //! `memspy dump`: one look at a process, or at all of a job that use CUDA.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -83,12 +84,17 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
         Err(error) => Err(error.to_string()),
     };
     let read_at = owners.as_ref().ok().and_then(|owners| Instant::now().checked_sub(owners.age));
+    let process = Arc::clone(&readers.process);
     let mut look = ProcessSnapshot::new();
     Recorder::new(
         readers,
         RecordOptions { rate: 1, duration: None, common: CommonOptions::default() },
     )
     .record_once(output::host(), &mut look)?;
+    // Ids of another pid namespace are not those of /proc here.
+    if process.pids().len() == 1 {
+        look.mark_asleep(&|id| process.is_asleep(id) == Some(true));
+    }
     // What is shown together is of one moment, where the job stood still for it.
     if let Ok(owners) = owners.as_ref()
         && owners.pause.is_some()

@@ -223,6 +223,7 @@ fn target(view: &DevicesView<'_>, target: &DevicesTarget) -> Value {
                 "allocated": device.allocated,
                 "cached_free": device.cached,
                 "process": shares.process,
+                "unmapped_at_least": device.unmapped,
                 "outside_pytorch": shares.outside,
                 "outside_pytorch_unknown_because": why,
                 "other_processes": shares.others,

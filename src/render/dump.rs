@@ -86,8 +86,11 @@ fn write_threads(
     options: &DumpOptions,
 ) -> std::io::Result<()> {
     let labels = labels(look, options.full_filenames);
-    let is_folded =
-        |thread: &&ThreadSnapshot| thread.activity == ThreadActivity::Idle && !options.idle;
+    let is_folded = |thread: &&ThreadSnapshot| {
+        let waits = thread.activity == ThreadActivity::Idle || thread.asleep;
+        let is_main = look.stacks().get_thread(thread.thread).is_some_and(|known| known.main);
+        waits && !is_main && !options.idle
+    };
     for thread in look.threads().iter().filter(|thread| !is_folded(thread)) {
         writeln!(out)?;
         writeln!(out, "{}", thread_text(look, thread))?;
@@ -189,11 +192,13 @@ fn thread_text(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
     let name = known.and_then(|t| t.name.as_deref());
     let name = name.map_or_else(String::new, |n| format!(": \"{}\"", one_line(n)));
     let gil = if thread.gil { "+gil" } else { "" };
-    format!("Thread {id} ({}{gil}){name}", activity_text(thread.activity))
+    let activity = activity_text(thread.activity, thread.asleep);
+    format!("Thread {id} ({activity}{gil}){name}")
 }
 
-pub(super) fn activity_text(activity: ThreadActivity) -> &'static str {
+pub(super) fn activity_text(activity: ThreadActivity, asleep: bool) -> &'static str {
     match activity {
+        _ if asleep => "asleep",
         ThreadActivity::Active => "active",
         ThreadActivity::Idle => "idle",
         ThreadActivity::Unknown => "activity unknown",
@@ -217,6 +222,9 @@ fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result
         row("cached free (reserved - allocated)", optional_bytes(device.cached))?;
         if device.fragmentation.is_none() {
             row("  largest free block", optional_bytes(None))?;
+        }
+        if let Some(unmapped) = device.unmapped.filter(|unmapped| *unmapped > 0) {
+            row("unmapped (asleep), at least", bytes(unmapped))?;
         }
         let outside = match &device.outside {
             OutsideTorch::Bytes(size) => bytes(*size),

@@ -82,7 +82,7 @@ fn thread(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> Value {
         "name": known.and_then(|t| t.name.as_deref()),
         "main": known.map(|t| t.main),
         "gil": thread.gil,
-        "activity": activity_text(thread.activity),
+        "activity": activity_text(thread.activity, thread.asleep),
         "frames": frames,
     })
 }
@@ -104,6 +104,7 @@ fn device(device: &DeviceSnapshot) -> Value {
         "cached_free": device.cached,
         "largest_free_block": device.fragmentation.as_ref().map(|f| f.largest_free),
         "fragmentation": device.fragmentation.as_ref().map(fragmentation_json),
+        "unmapped_at_least": device.unmapped,
         "outside_pytorch": outside,
         "outside_pytorch_unknown_because": why,
         "other_processes": device.others,

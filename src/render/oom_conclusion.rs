@@ -121,6 +121,14 @@ fn growth(profile: &Profile, device: &OomDevice, labels: FrameLabels<'_>) -> Opt
     ))
 }
 
+/// What was free in the cache when the driver refused, after PyTorch had given back what it could; known of exact recordings.
+fn free_at_refusal(report: &OomReport, device: &OomDevice) -> Option<u64> {
+    let live = device.live.as_ref().filter(|_| !report.refused.is_empty())?;
+    let is_then = report.refused.iter().any(|refused| refused.time == live.snapshot.time);
+    let reserved = u64::try_from(device.counters.as_ref()?.reserved()).ok()?;
+    is_then.then(|| reserved.saturating_sub(live.total + live.left_out))
+}
+
 fn reasons(
     profile: &Profile,
     report: &OomReport,
@@ -137,17 +145,18 @@ fn reasons(
         reasons.push(format!("{on}: other processes use {others} of the device."));
     }
     if let (Some(cache), Some(asked)) = (&device.cache, asked) {
-        let (free, size) = (cache.cut.all.free, bytes(asked));
-        if free >= asked && cache.cut.largest_free < asked {
-            reasons.push(format!(
-                "{on}: {} were free in the cache, but no block had {size}: the cache is fragmented \
-                 (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often helps).",
-                bytes(free)
-            ));
-        } else if free < asked {
+        let size = bytes(asked);
+        let free = free_at_refusal(report, device).unwrap_or(cache.cut.all.free);
+        if free < asked {
             reasons.push(format!(
                 "{on}: the cache had {} free in all, less than the {size} asked for: the memory is held. \
                  Keep less of it, or ask for less at once (a smaller batch).",
+                bytes(free)
+            ));
+        } else if cache.cut.largest_free < asked {
+            reasons.push(format!(
+                "{on}: {} were free in the cache, but no block had {size}: the cache is fragmented \
+                 (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often helps).",
                 bytes(free)
             ));
         } else if fit(report, device).is_some_and(|fit| fit.largest_usable < fit.needed) {
@@ -157,20 +166,13 @@ fn reasons(
                 bytes(cache.cut.largest_free)
             ));
         }
-        if let Some(usage) = device.usage.as_ref().filter(|usage| usage.free < asked) {
-            let could = cache.cut.releasable.saturating_add(usage.free);
-            // PyTorch gives its cache back by itself before it gives up.
-            reasons.push(match could >= asked {
-                true => format!(
-                    "{on}: with torch.cuda.empty_cache() {} would have been free on the device, by the last look at the cache.",
-                    bytes(could)
-                ),
-                false => format!(
-                    "{on}: torch.cuda.empty_cache() would not have helped: {} free on the device with what it returns, {} too few.",
-                    bytes(could),
-                    bytes(asked - could)
-                ),
-            });
+        let retries = device.counters.as_ref().map_or(0, |counters| counters.num_alloc_retries);
+        if retries > 0 {
+            reasons.push(format!(
+                "{on}: torch.cuda.empty_cache() before would have changed nothing: PyTorch returns what is wholly free \
+                 itself before it gives up; {} stayed free between blocks in use.",
+                bytes(free)
+            ));
         }
     }
     if device.cache.is_some()

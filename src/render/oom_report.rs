@@ -360,7 +360,7 @@ impl OomReportText<'_> {
             let size = row.bytes;
             let more = match row.stacks {
                 0 | 1 => String::new(),
-                stacks => format!(" (and {} more stacks of this line)", count(stacks - 1)),
+                stacks => format!(" ({} stacks of this line)", count(stacks)),
             };
             let share = percent(size, whole);
             writeln!(out, "    {:>12} {share:>5.1} %  {}{more}", bytes(size), row.text)?;

@@ -6,8 +6,8 @@ use crate::model::{Frame, StackId, is_library};
 
 /// The program's own frames shown of a stack.
 const MAX_OWN: usize = 3;
-/// Frames shown of a stack without a frame of the program.
-const MAX_WITHOUT_OWN: usize = 6;
+/// A stack of so many frames is shown whole, and so many of one without a frame of the program.
+const MAX_WHOLE: usize = 6;
 
 /// A step of a stack, as text.
 struct Step {
@@ -53,9 +53,9 @@ fn step(labels: FrameLabels<'_>, frame: Frame) -> Step {
 }
 
 fn folded(steps: &[Step]) -> String {
-    if steps.iter().all(|step| step.library) {
-        let shown: Vec<&str> = steps.iter().take(MAX_WITHOUT_OWN).map(|s| &*s.text).collect();
-        let more = if steps.len() > MAX_WITHOUT_OWN { " ← …" } else { "" };
+    if steps.len() <= MAX_WHOLE || steps.iter().all(|step| step.library) {
+        let shown: Vec<&str> = steps.iter().take(MAX_WHOLE).map(|s| &*s.text).collect();
+        let more = if steps.len() > MAX_WHOLE { " ← …" } else { "" };
         return one_line(&format!("{}{more}", shown.join(" ← ")));
     }
     let mut parts: Vec<String> = Vec::new();
@@ -106,9 +106,9 @@ mod tests {
     fn a_stack_never_ends_before_the_programs_own_line() {
         for (frames, text) in [
             ("l1 l2 l3 l4 l5 l6 l7 net main", "l1 ← … 6 library frames ← net ← main"),
-            ("l1 l2 net l3 main l4", "l1 ← l2 ← net ← l3 ← main ← …"),
-            ("net main", "net ← main"),
-            ("a b c d", "a ← b ← c ← …"),
+            ("l1 l2 net l3 main l4 l5", "l1 ← l2 ← net ← l3 ← main ← …"),
+            ("l1 l2 net l3 main l4", "l1 ← l2 ← net ← l3 ← main ← l4"),
+            ("a b c d e f g", "a ← b ← c ← …"),
             ("l1 l2", "l1 ← l2"),
             ("l1 l2 l3 l4 l5 l6 l7", "l1 ← l2 ← l3 ← l4 ← l5 ← l6 ← …"),
         ] {

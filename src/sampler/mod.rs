@@ -34,6 +34,7 @@ mod ticker;
 
 pub use crate::holders::{LookOptions, OwnerError, StopPolicy};
 pub use crate::probe::{AttachedProbes, ProbeError};
+pub use crate::torch::TorchError;
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
 pub use checkpointer::{CheckpointReport, Checkpointer, JobState, SuspendError};
