@@ -35,7 +35,8 @@ impl DeviceBreakdown {
             OutsideTorch::Unknown(_) => None,
         };
         // What is outside is known without counters only where there is no PyTorch.
-        let torch = device.reserved.or(outside.map(|_| 0));
+        let is_mapped = device.unmapped.is_none_or(|unmapped| unmapped == 0);
+        let torch = device.reserved.or(outside.map(|_| 0)).filter(|_| is_mapped);
         let unknown = DeviceBreakdown {
             process: None,
             torch,
@@ -98,6 +99,7 @@ mod tests {
             cached: Some(100),
             fragmentation: None,
             outside,
+            unmapped: Some(0),
             others: None,
             snapshot: None,
             counters: None,

@@ -1,6 +1,7 @@
 //! The table of lines: what the counters reached while each line was on a stack.
 
 pub(super) mod bounds;
+pub(super) mod ranking;
 pub(super) mod ranks;
 pub(super) mod statements;
 
@@ -394,7 +395,7 @@ impl Profile {
     }
 
     /// What every stack has by itself. The first statistic is that of allocated bytes.
-    fn nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats> {
+    pub(super) fn nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats> {
         let mut wanted = vec![stat_index(Metric::AllocatedBytes, Pool::All)];
         wanted.extend(columns.iter().map(|k| stat_index(k.metric, k.pool)));
         if let Some(exact) = self.exact() {

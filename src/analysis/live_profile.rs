@@ -195,10 +195,12 @@ impl LiveProfile {
             allocated: allocated.bytes,
             reserved: self.profile.peak_reserved(gpu).map_or(0, |reserved| reserved.bytes),
         });
-        match (before, now) {
+        let marks = match (before, now) {
             (Some(before), Some(now)) => Some(before.with(now)),
             (before, now) => now.or(before),
-        }
+        };
+        // Events tell what was allocated more often than what was reserved: that was never less.
+        marks.map(|marks| PeakUsage { reserved: marks.reserved.max(marks.allocated), ..marks })
     }
 
     /// Allocated and reserved bytes of the last minutes.

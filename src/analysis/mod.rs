@@ -15,6 +15,7 @@ mod exact_lines;
 mod fold;
 mod fold_limit;
 mod fragmentation;
+mod free_fit;
 mod high_water;
 mod iterations;
 mod lines;
@@ -45,12 +46,14 @@ pub use fold::{
     FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel, TimeResolution,
 };
 pub use fragmentation::{Fragmentation, SegmentSum, SizeClass};
+pub use free_fit::{FreeFit, UnusableBlocks, UnusableReason};
 pub use high_water::{HighWater, PeakTime};
 pub use iterations::allocation_period::{AllocationPeriod, PeriodFinder};
 pub use iterations::clock::{IterationClock, MarkerLine};
 pub use iterations::iteration::{
     Iteration, IterationEnd, IterationLevels, OwnedInIteration, ParameterBytes,
 };
+pub use lines::ranking::{LineOrder, LineRanking, RankedLine};
 pub use lines::ranks::{RankFunction, RankRow, RankTable, RankValues};
 pub use lines::{BoundedValue, LineCell, LineError, LineFunction, LineRow, LineTable};
 pub use live_profile::{IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack};

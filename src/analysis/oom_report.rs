@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 
 use super::device::Moment;
 use super::fold::{FoldOptions, FoldedProfile};
@@ -83,6 +84,10 @@ pub struct OomDevice {
     pub usage: Option<DeviceUsage>,
     /// The last snapshot.
     pub cache: Option<AllocatorCache>,
+    /// The map of that snapshot.
+    pub snapshot: Option<Arc<AllocatorSnapshot>>,
+    /// When the counters were read.
+    pub counters_time: Option<Nanos>,
     /// What lived, by stack; `None` without snapshot or events.
     pub live: Option<FoldedProfile>,
 }
@@ -119,7 +124,8 @@ pub struct OomReportBuilder {
     profile: Profile,
     watch: TriggerWatch,
     only: bool,
-    snapshots: BTreeMap<CudaIndex, AllocatorSnapshot>,
+    snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
+    counters_times: BTreeMap<CudaIndex, Nanos>,
     samples: VecDeque<StackSample>,
     refused: VecDeque<RefusedAllocation>,
     oom_exception: VecDeque<OomException>,
@@ -127,6 +133,8 @@ pub struct OomReportBuilder {
     ooms: BTreeMap<CudaIndex, i64>,
     /// What lived when the driver last refused memory: freed again when its time is looked at.
     at_refusal: Option<(Nanos, Vec<OomDevice>)>,
+    /// Whether the job got memory after that refusal: then the next one is none of its retries.
+    was_satisfied: bool,
     /// When an out-of-memory error was last seen.
     last_oom: Option<Nanos>,
     now: Nanos,
@@ -214,7 +222,9 @@ impl OomReportBuilder {
             total: usage.as_ref().map(|u| u.total).or(known.and_then(|known| known.total)),
             counters: self.profile.counters(device).map(|counters| Box::new(*counters)),
             usage,
-            cache: self.snapshots.get(&device).map(cache),
+            cache: self.snapshots.get(&device).map(|snapshot| cache(snapshot)),
+            snapshot: self.snapshots.get(&device).cloned(),
+            counters_time: self.counters_times.get(&device).copied(),
             live: self.profile.fold(device, Moment::End, FoldOptions::default()).ok(),
         }
     }
@@ -250,10 +260,23 @@ impl OomReportBuilder {
             |e: &Event| matches!(e.change, EventKind::Failed { code: OUT_OF_MEMORY, .. });
         for part in events.split_inclusive(is_refused) {
             self.profile.record(&Record::Events(EventBatch { events: part.to_vec() }))?;
+            // A later refusal is another request's once one has been satisfied.
+            self.was_satisfied |= part.iter().any(|event| {
+                matches!(
+                    event.change,
+                    EventKind::Allocated { memory_kind: MemoryKind::Torch(_), .. }
+                )
+            });
             let Some(last) = part.last().filter(|event| is_refused(event)) else { continue };
+            let before = self.refused.back().copied();
             self.refuse(last);
-            let is_new = |(at, _): &(Nanos, _)| last.time.0.saturating_sub(at.0) >= RETRY_WINDOW;
-            if self.at_refusal.as_ref().is_none_or(is_new) {
+            let is_other = before.zip(self.refused.back()).is_none_or(|(before, now)| {
+                (before.size, before.memory_kind) != (now.size, now.memory_kind)
+                    || now.time.0.saturating_sub(before.time.0) >= RETRY_WINDOW
+            });
+            let is_first = self.at_refusal.is_none();
+            if is_first || is_other || std::mem::take(&mut self.was_satisfied) {
+                self.was_satisfied = false;
                 self.profile.add_report()?;
                 let devices = self.profile.gpus().map(|device| self.device(device)).collect();
                 self.at_refusal = Some((last.time, devices));
@@ -326,7 +349,7 @@ impl RecordSink for OomReportBuilder {
         }
         match record {
             Record::Snapshot(snapshot) => {
-                self.snapshots.insert(snapshot.device, snapshot.clone());
+                self.snapshots.insert(snapshot.device, Arc::new(snapshot.clone()));
             }
             Record::Sample(sample) => {
                 while self.samples.len() > 1 {
@@ -335,6 +358,7 @@ impl RecordSink for OomReportBuilder {
                 self.samples.push_back(sample.clone());
             }
             Record::Counters { time, device, counters } => {
+                self.counters_times.insert(*device, *time);
                 let before = self.ooms.insert(*device, counters.num_ooms);
                 if before.is_some_and(|before| counters.num_ooms > before) {
                     self.last_oom = Some(*time);

@@ -22,6 +22,8 @@ pub struct ThreadSnapshot {
     pub gil: bool,
     /// Whether it was doing anything.
     pub activity: ThreadActivity,
+    /// Whether it sleeps for a time that it chose itself (`time.sleep`).
+    pub asleep: bool,
 }
 
 /// Bytes of the target on a device that PyTorch's allocator knows nothing of: context, kernels, NCCL.
@@ -60,6 +62,9 @@ pub struct DeviceSnapshot {
     pub fragmentation: Option<Fragmentation>,
     /// Used by the target beside PyTorch's allocator.
     pub outside: OutsideTorch,
+    /// Reserved, and not there: at least so much was unmapped under the allocator, as the sleep modes of vLLM and
+    /// torch_memory_saver do. 0 where the process holds no less than what is reserved; `None` is unknown.
+    pub unmapped: Option<u64>,
     /// Used by other processes.
     pub others: Option<u64>,
     /// The allocator's segments and blocks.
@@ -80,6 +85,8 @@ pub struct ProcessSnapshot {
     counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
     snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
     missed: Vec<MissedObservation>,
+    /// What was reserved when the driver was asked, where the map is of another moment.
+    reserved_with_usage: BTreeMap<CudaIndex, u64>,
 }
 
 impl ProcessSnapshot {
@@ -108,9 +115,31 @@ impl ProcessSnapshot {
         &self.threads
     }
 
+    /// Marks the threads of unknown activity that `is_asleep` says to sleep, by their ids in the target.
+    pub fn mark_asleep(&mut self, is_asleep: &dyn Fn(u32) -> bool) {
+        for thread in &mut self.threads {
+            let id = self.stacks.get_thread(thread.thread).and_then(|known| known.os_id);
+            let id = id.and_then(|id| u32::try_from(id).ok());
+            thread.asleep = thread.activity == ThreadActivity::Unknown && id.is_some_and(is_asleep);
+        }
+    }
+
     /// What could not be read.
     pub fn missed(&self) -> &[MissedObservation] {
         &self.missed
+    }
+
+    /// Takes the blocks that were read in the same moment as the tensors' owners, so that both can be shown together. Maps
+    /// that are not one moment's truth are left out.
+    pub fn use_blocks_of_owners(&mut self, snapshots: &[AllocatorSnapshot]) {
+        for snapshot in snapshots {
+            let is_whole = snapshot.consistency == SnapshotConsistency::Consistent;
+            if let (true, Some(counters)) = (is_whole, self.counters.get(&snapshot.device)) {
+                let reserved = counters.reserved().max(0) as u64;
+                self.reserved_with_usage.insert(snapshot.device, reserved);
+                self.snapshots.insert(snapshot.device, Arc::new(snapshot.clone()));
+            }
+        }
     }
 
     /// The devices: first those the target uses, then those only NVML tells of.
@@ -152,7 +181,7 @@ impl ProcessSnapshot {
             counters,
             usage: device.and_then(|d| d.nvml_index).and_then(|n| self.usage.get(&n)),
             snapshot: cuda_index.and_then(|c| self.snapshots.get(&c)),
-            reserved_then: None,
+            reserved_then: cuda_index.and_then(|c| self.reserved_with_usage.get(&c)).copied(),
             allocator: self.runtime.as_ref().map(|r| &r.allocator),
             failed,
         }
@@ -202,6 +231,9 @@ impl KnownDevice<'_> {
             cached: reserved.zip(allocated).map(|(r, a)| r.saturating_sub(a)),
             fragmentation: self.snapshot.map(|snapshot| Fragmentation::new(snapshot)),
             outside: self.outside(self.reserved_then.or(reserved)),
+            unmapped: process
+                .zip(self.reserved_then.or(reserved))
+                .map(|(process, reserved)| reserved.saturating_sub(process)),
             others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
             snapshot: self.snapshot.cloned(),
             counters: counters.map(|c| Box::new(*c)),
@@ -217,6 +249,10 @@ impl KnownDevice<'_> {
             ProcessUsage::Unknown(why) => OutsideTorch::Unknown(why.clone()),
             ProcessUsage::Bytes(process) => match (reserved, self.allocates_elsewhere()) {
                 (None, true) => OutsideTorch::Unknown("PyTorch's allocator cannot be read".into()),
+                (Some(reserved), _) if *process < reserved => OutsideTorch::Unknown(
+                    "the process holds less than PyTorch has reserved: memory was unmapped under its allocator"
+                        .into(),
+                ),
                 _ => OutsideTorch::Bytes(process.saturating_sub(reserved.unwrap_or(0))),
             },
         }
@@ -248,6 +284,7 @@ impl RecordSink for ProcessSnapshot {
                         stack: t.stack,
                         gil: t.gil,
                         activity: t.activity,
+                        asleep: false,
                     })
                     .collect();
             }

@@ -231,16 +231,22 @@ pub struct LinesArgs {
     /// Only functions whose name contains this (again for more)
     #[arg(long = "only", value_name = "NAME", help_heading = "Rows and columns")]
     pub functions: Vec<String>,
-    /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak
-    #[arg(
-        short,
-        long,
-        value_delimiter = ',',
-        value_name = "KEY,KEY",
-        help_heading = "Rows and columns"
-    )]
+    /// The listing function by function, with the source text around the lines
+    #[arg(long, help_heading = "Rows and columns")]
+    pub source: bool,
+    /// Rank lines of libraries, too, each by itself [default: they count for the line of the program that called them]
+    #[arg(short, long, conflicts_with = "source", help_heading = "Rows and columns")]
+    pub all: bool,
+    /// Rows of the ranking, or functions of the listing; 0: all [default: 25 rows, all functions]
+    #[arg(long, value_name = "N", help_heading = "Rows and columns")]
+    pub limit: Option<usize>,
+    /// What the ranking is sorted by
+    #[arg(long, value_enum, default_value_t = SortArg::Live, conflicts_with = "source", help_heading = "Rows and columns")]
+    pub sort: SortArg,
+    /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak; as text with the listing of --source
+    #[arg(short, long, value_delimiter = ',', value_name = "KEY,KEY", help_heading = "Rows and columns")]
     pub columns: Vec<StatKey>,
-    /// A row for every line of a function's source, also those of which nothing was seen
+    /// A row for every line of a function's source, also those of which nothing was seen; as text with the listing of --source
     #[arg(long, conflicts_with = "merge", help_heading = "Rows and columns")]
     pub all_lines: bool,
     /// How stacks are shown
@@ -249,6 +255,19 @@ pub struct LinesArgs {
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
+}
+
+/// What the ranking of lines is sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SortArg {
+    /// Live at the peak
+    Live,
+    /// The most that was allocated while the line ran
+    Peak,
+    /// Allocated while recording
+    Allocated,
+    /// Samples on the line; of exact recordings, its allocations
+    Samples,
 }
 
 /// What `lines` writes.
@@ -312,6 +331,12 @@ pub struct DumpArgs {
     /// Show whole file names
     #[arg(long)]
     pub full_filenames: bool,
+    /// The whole stacks of idle threads, too
+    #[arg(short, long)]
+    pub idle: bool,
+    /// The cached free blocks by size, too
+    #[arg(long)]
+    pub cache: bool,
     /// Do not stop the job (for some milliseconds) to sort its memory by owner: what it changes meanwhile may be torn
     #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
     pub no_stop: bool,
@@ -321,12 +346,15 @@ pub struct DumpArgs {
 }
 
 /// What all looks at tensors have in common.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct TensorReadArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// Print JSON: all tensors and nodes with their addresses
+    /// Look at every process of the job that uses CUDA: it and its descendants, one after the other
+    #[arg(short, long)]
+    pub subprocesses: bool,
+    /// Print JSON: all tensors and nodes with their addresses; with --subprocesses one document after the other
     #[arg(short, long)]
     pub json: bool,
     /// Do not stop the job for the look (some milliseconds): what it changes meanwhile may be torn
@@ -338,7 +366,7 @@ pub struct TensorReadArgs {
 }
 
 /// `memspy tensors`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   memspy tensors -p 12345               the largest storages on the GPUs, with all tensors that share them
   memspy tensors -p 12345 --limit 0     all of them
@@ -363,7 +391,7 @@ pub struct TensorsArgs {
 }
 
 /// `memspy referrers`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   memspy referrers -p 12345 'train: losses[0]'     a name as 'memspy tensors' prints it
   memspy referrers -p 12345 'losses[0]'            without its function, if no other is called so
@@ -377,7 +405,7 @@ pub struct ReferrersArgs {
 }
 
 /// `memspy graph`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   memspy graph -p 12345                                     what the autograd graph keeps, by class of node
   memspy graph -p 12345 --like trumpy --loss 'main: loss'   memory_for_backward(net, loss) as trumpy counts it

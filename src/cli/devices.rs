@@ -14,6 +14,7 @@ use crate::sampler::{DevicePoll, TargetReaders, TorchState};
 
 use super::args::{DevicesArgs, DevicesFormat};
 use super::flame::into_io;
+use super::members::{members, refuse_launcher};
 use super::signals::Signals;
 use super::{eprint_line, hints, output};
 
@@ -23,9 +24,18 @@ const SLICE: Duration = Duration::from_millis(50);
 /// Runs it.
 pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     let mut readers = Vec::new();
-    for &pid in &args.pids {
+    let mut pids = args.pids.clone();
+    if args.subprocesses {
+        pids.clear();
+        for &pid in &args.pids {
+            pids.extend(members(pid)?.iter().map(|member| member.readers.process.pid()));
+        }
+        pids.dedup();
+    }
+    for &pid in &pids {
         let attached =
             TargetReaders::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
+        refuse_launcher(&attached)?;
         // The driver's figures need no rights.
         if let TorchState::Refused(error) = &attached.torch
             && error.is_denied()
@@ -38,7 +48,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
         anyhow!("cannot look at the GPUs: {error}; 'nvidia-smi' tells whether a driver is loaded")
     })?;
     let format = if args.json { DevicesFormat::Json } else { args.format };
-    let jobs = args.pids.len();
+    let jobs = pids.len();
     let mut looks = DevicePoller { watch, format, jobs, again: args.every.is_some(), first: true };
     let Some(every) = args.every else {
         let seen = looks.poll()?;

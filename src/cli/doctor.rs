@@ -8,12 +8,16 @@ use anyhow::{Context, Result, bail};
 use crate::model::{AllocatorBackend, CudaIndex, Nanos, ProcessUsage, SnapshotConsistency};
 use crate::render;
 use crate::render::json::{DoctorJson, FindingJson, FindingStatus, JsonDocument};
-use crate::sampler::{ExactAvailability, TargetReaders, TorchState, attach};
+use crate::sampler::{ExactAvailability, TargetReaders, TorchError, TorchState, attach};
 use crate::target::{AccessFacts, Process};
 
 use super::args::DoctorArgs;
 use super::flame::into_io;
 use super::{hints, in_one_line};
+
+/// What it means that a map could not be read in one piece.
+const BUSY: &str =
+    "it is busy at this moment; a recording tries again at every sample, so nothing is wrong";
 
 /// What was found so far: printed as it is found, or kept for one document.
 struct DoctorReport<W: Write> {
@@ -32,6 +36,7 @@ impl<W: Write> DoctorReport<W> {
         let mark = match is {
             FindingStatus::Works => "yes",
             FindingStatus::Fails => "NO ",
+            FindingStatus::Warning => "!  ",
             FindingStatus::Fact => "-  ",
         };
         writeln!(self.out, "{mark}  {what:<18} {}", render::visible(text))
@@ -227,9 +232,9 @@ fn about_torch<W: Write>(
                         (FindingStatus::Works, "its sums equal the counters".to_owned())
                     }
                     SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } => (
-                        FindingStatus::Fails,
+                        FindingStatus::Warning,
                         format!(
-                            "the process changed it during every attempt: blocks {}, counter {}",
+                            "the process changed it during every attempt, blocks {}, counter {}: {BUSY}",
                             render::bytes(allocated_in_blocks),
                             render::bytes(allocated_counter)
                         ),
@@ -246,6 +251,9 @@ fn about_torch<W: Write>(
                         check.1
                     ),
                 )
+            }
+            Err(error @ TorchError::Torn { .. }) => {
+                (FindingStatus::Warning, format!("GPU {}: {error}: {BUSY}", device.0))
             }
             Err(error) => (FindingStatus::Fails, format!("GPU {}: {error}", device.0)),
         };

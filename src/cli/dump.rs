@@ -1,20 +1,22 @@
 //! `memspy dump`: one look at a process, or at all of a job that use CUDA.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::analysis::ProcessSnapshot;
 use crate::model::{CudaIndex, OwnershipSnapshot};
-use crate::render;
+use crate::render::{self, DumpOptions};
 use crate::sampler::{
-    CommonOptions, ProcessTree, RankProcess, RecordOptions, Recorder, TargetReaders, attach,
-    read_owners,
+    CommonOptions, RankProcess, RecordOptions, Recorder, TargetReaders, attach, read_owners,
 };
 
 use super::args::DumpArgs;
 use super::flame::into_io;
+use super::members::{members as job_members, refuse_launcher};
 use super::{hints, output};
 
 /// What is seen of one process.
@@ -23,6 +25,8 @@ struct ProcessDump {
     label: String,
     snapshot: ProcessSnapshot,
     owners: Result<OwnershipSnapshot, String>,
+    /// How long before the driver's figures and the stacks the owners were read.
+    age: Option<Duration>,
 }
 
 /// Runs it.
@@ -32,20 +36,28 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
         false => {
             let readers = attach(args.pid, &AtomicBool::new(false))
                 .map_err(|error| hints::attach(error, args.pid))?;
+            refuse_launcher(&readers)?;
             vec![read_process(args, readers, String::new())?]
         }
     };
     let gpu = args.gpu.map(CudaIndex);
     output::write(Path::new("-"), false, |out| {
-        for ProcessDump { label, snapshot: look, owners } in &seen {
+        for ProcessDump { label, snapshot: look, owners, age } in &seen {
+            let options = DumpOptions {
+                gpu,
+                full_filenames: args.full_filenames,
+                idle: args.idle,
+                cache: args.cache,
+                owners_age: *age,
+            };
             if args.json {
-                render::dump_json(out, look, owners, gpu).map_err(into_io)?;
+                render::dump_json(out, look, owners, &options).map_err(into_io)?;
                 continue;
             }
             if !label.is_empty() {
                 writeln!(out, "== {label} ==")?;
             }
-            render::dump_text(out, look, owners, gpu, args.full_filenames).map_err(into_io)?;
+            render::dump_text(out, look, owners, &options).map_err(into_io)?;
             if !label.is_empty() {
                 writeln!(out)?;
             }
@@ -56,14 +68,8 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
 
 /// All members of the family that use CUDA, one after the other: each look is of a moment of its own.
 fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
-    let pid = args.pid;
-    let mut family = ProcessTree::new(pid, false).map_err(|error| hints::attach(error, pid))?;
-    let members = family.poll();
-    if members.is_empty() {
-        bail!("no process among {pid} and its descendants uses CUDA now");
-    }
     let mut seen = Vec::new();
-    for member in members {
+    for member in job_members(args.pid)? {
         let label = member.label();
         let RankProcess { readers, .. } = member;
         seen.push(read_process(args, readers, label)?);
@@ -77,11 +83,24 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
         Ok(look) => Ok(look.snapshot),
         Err(error) => Err(error.to_string()),
     };
+    let read_at = owners.as_ref().ok().and_then(|owners| Instant::now().checked_sub(owners.age));
+    let process = Arc::clone(&readers.process);
     let mut look = ProcessSnapshot::new();
     Recorder::new(
         readers,
         RecordOptions { rate: 1, duration: None, common: CommonOptions::default() },
     )
     .record_once(output::host(), &mut look)?;
-    Ok(ProcessDump { label, snapshot: look, owners })
+    // Ids of another pid namespace are not those of /proc here.
+    if process.pids().len() == 1 {
+        look.mark_asleep(&|id| process.is_asleep(id) == Some(true));
+    }
+    // What is shown together is of one moment, where the job stood still for it.
+    if let Ok(owners) = owners.as_ref()
+        && owners.pause.is_some()
+    {
+        look.use_blocks_of_owners(&owners.blocks);
+    }
+    let age = read_at.map(|at| at.elapsed());
+    Ok(ProcessDump { label, snapshot: look, owners, age })
 }

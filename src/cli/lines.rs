@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use crate::analysis::{LineTable, Profile, RankTable};
+use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, RankTable};
 use crate::render::{self, LinesOptions, RankLines, RenderError};
 
-use super::args::{LinesArgs, LinesFormat};
+use super::args::{LinesArgs, LinesFormat, SortArg};
 use super::flame::{device, into_io};
 use super::ranks::{self, RankTrace};
 use super::{filtered_profile, output};
@@ -28,6 +28,8 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     };
     let options = options(args, &path);
     let format = args.table.format();
+    // Columns of one's choice, and lines of which nothing was seen, stand beside the source.
+    let is_listing = args.source || args.all_lines || !args.columns.is_empty();
     if ranks.len() > 1 && format != LinesFormat::Text && !args.merge {
         bail!("CSV and JSON are of one table: use --merge or --max-peak, or name one trace");
     }
@@ -39,6 +41,10 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
             .map(|table| if args.all_lines { table.with_all_lines(profile) } else { table });
         tables.push(if ranks.len() > 1 { table.with_context(|| label.clone())? } else { table? });
     }
+    if format == LinesFormat::Text && !is_listing {
+        return write_ranking(args, &path, &ranks, &tables);
+    }
+    let options = LinesOptions { limit: args.limit.filter(|limit| *limit > 0), ..options };
     if args.merge {
         let all: Vec<RankLines<'_>> = ranks
             .iter()
@@ -63,6 +69,52 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
         Ok(())
     };
     output::report(&path, args.force, output::bounded(limits, write))
+}
+
+/// Writes the ranked tables of lines, or the one of all ranks together.
+fn write_ranking(
+    args: &LinesArgs,
+    path: &std::path::Path,
+    ranks: &[RankTrace],
+    tables: &[LineTable],
+) -> Result<()> {
+    let order = match args.sort {
+        SortArg::Live => LineOrder::Live,
+        SortArg::Peak => LineOrder::Peak,
+        SortArg::Allocated => LineOrder::Allocated,
+        SortArg::Samples => LineOrder::Samples,
+    };
+    let rows = args.limit.unwrap_or(render::RANKED_ROWS);
+    let options =
+        LinesOptions { limit: Some(rows).filter(|rows| *rows > 0), ..options(args, path) };
+    let mut rankings: Vec<LineRanking> = Vec::new();
+    for (rank, table) in ranks.iter().zip(tables) {
+        let mut ranking = rank.profile.rank_lines(table, args.all)?;
+        ranking.sort(order);
+        rankings.push(ranking);
+    }
+    output::report(path, args.force, |out| {
+        let all = ranks.iter().zip(tables).zip(&rankings);
+        if args.merge {
+            let all: Vec<_> = all
+                .map(|((rank, table), ranking)| {
+                    (RankLines { label: &rank.label, profile: &rank.profile, table }, ranking)
+                })
+                .collect();
+            return render::ranked_rank_lines_text(out, &all, order, &options).map_err(into_io);
+        }
+        for ((rank, table), ranking) in all {
+            if ranks.len() > 1 {
+                writeln!(out, "== {} ==", rank.label)?;
+            }
+            render::ranked_lines_text(out, &rank.profile, table, ranking, order, &options)
+                .map_err(into_io)?;
+            if ranks.len() > 1 {
+                writeln!(out)?;
+            }
+        }
+        Ok(())
+    })
 }
 
 fn write_together(

@@ -16,6 +16,7 @@ mod hints;
 mod iterations;
 mod launch;
 mod lines;
+mod members;
 mod output;
 mod owners;
 mod privileges;

@@ -17,17 +17,29 @@ use crate::sampler::{
 
 use super::args::{GraphArgs, Like, ReferrersArgs, TensorReadArgs, TensorsArgs};
 use super::flame::into_io;
+use super::members::{for_each_member, refuse_launcher};
 use super::signals::Signals;
 use super::{eprint_line, hints, output};
 
 /// Runs `memspy tensors`.
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
+    if args.read_args.subprocesses {
+        if args.every.is_some() {
+            bail!("--every looks at one process: give the pid of one, without --subprocesses");
+        }
+        return of_members(&args.read_args, true, &|read_args| {
+            tensors(&TensorsArgs { read_args, ..args.clone() })
+        });
+    }
     let wanted = TensorsOptions {
         gpu: args.gpu,
         all_devices: args.all_devices,
         most: if args.limit == 0 { usize::MAX } else { args.limit },
     };
     let mut readers = attached(&args.read_args)?;
+    if !args.all_devices {
+        refuse_launcher(&readers)?;
+    }
     if let Some(every) = args.every {
         return watch(&mut readers, args, every, wanted);
     }
@@ -99,7 +111,13 @@ pub(super) fn graph(args: &GraphArgs) -> Result<()> {
     if args.loss.is_some() && args.like != Some(Like::Trumpy) {
         bail!("--loss picks a loss for --like trumpy: modelsize knows none");
     }
+    if args.read_args.subprocesses {
+        return of_members(&args.read_args, true, &|read_args| {
+            graph(&GraphArgs { read_args, ..args.clone() })
+        });
+    }
     let mut readers = attached(&args.read_args)?;
+    refuse_launcher(&readers)?;
     let snapshot = read_snapshot(&mut readers, &args.read_args)?;
     let json = args.read_args.json;
     let write: SnapshotWriter<'_> = match args.like {
@@ -144,11 +162,20 @@ fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<V
 /// Runs `memspy referrers`.
 pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     let pid = args.read_args.pid;
+    if args.read_args.subprocesses {
+        // The name may be one rank's only.
+        return of_members(&args.read_args, false, &|read_args| {
+            referrers(&ReferrersArgs { read_args, ..args.clone() })
+        });
+    }
     let mut readers = attached(&args.read_args)?;
     let snapshot = read_referrers(&mut readers, args.read_args.options(), &args.tensor)
         .map_err(|error| refused(error, pid))?
         .snapshot;
-    let asked = meant(&snapshot, &args.tensor, pid)?;
+    let asked = meant(&snapshot, &args.tensor, pid).or_else(|error| {
+        refuse_launcher(&readers)?;
+        Err(error)
+    })?;
     if args.read_args.json {
         tell(&snapshot);
         return show(&args.read_args, &snapshot, &|_, _| Ok(()));
@@ -172,6 +199,17 @@ fn meant(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize
             )
         }
     }
+}
+
+/// The same look at every process of the job that uses CUDA.
+fn of_members(
+    args: &TensorReadArgs,
+    all: bool,
+    look: &dyn Fn(TensorReadArgs) -> Result<()>,
+) -> Result<()> {
+    for_each_member(args.pid, args.json, all, &|pid| {
+        look(TensorReadArgs { pid, subprocesses: false, ..args.clone() })
+    })
 }
 
 impl TensorReadArgs {

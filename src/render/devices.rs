@@ -265,6 +265,9 @@ fn write_shares(
         row("c  reserved by PyTorch", optional_bytes(device.reserved))?;
         row("a  allocated", optional_bytes(device.allocated))?;
         row("f  = c - a, free in PyTorch's cache", optional_bytes(device.cached))?;
+        if let Some(unmapped) = device.unmapped.filter(|unmapped| *unmapped > 0) {
+            row("of c unmapped (asleep), at least", optional_bytes(Some(unmapped)))?;
+        }
     }
     row("in use on the device (nvidia-smi: used)", optional_bytes(device.used))?;
     row("  this process", optional_bytes(shares.process))?;
@@ -283,7 +286,7 @@ fn write_shares(
         writeln!(out, "    what it uses outside PyTorch is unknown: {}", one_line(why))?;
     }
     match &device.fragmentation {
-        Some(sums) => fragmentation_text(out, sums, "    "),
+        Some(sums) => fragmentation_text(out, sums, "    ", true),
         None => Ok(()),
     }
 }

@@ -215,6 +215,7 @@ fn job(view: &DevicesView<'_>, target: &DevicesTarget) -> JobJson {
         allocated: device.allocated,
         cached_free: device.cached,
         process: shares.process,
+        unmapped_at_least: device.unmapped,
         outside_pytorch: shares.outside,
         outside_pytorch_unknown_because: match &device.outside {
             OutsideTorch::Bytes(_) => None,

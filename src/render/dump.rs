@@ -1,10 +1,11 @@
-//! One look at a process as text: threads with their stacks, and where the GPU memory is.
+//! One look at a process as text: where the GPU memory is, who holds it, and the threads with their stacks.
 
 use std::io::Write;
+use std::time::Duration;
 
 use super::RenderError;
 use super::escape::EscapeGuard;
-use super::fragmentation::fragmentation_text;
+use super::fragmentation::{fragmentation_text, free_by_size_text};
 use super::label::{FrameLabels, one_line};
 use super::owners::{categories, incomplete, pause};
 use super::size::{bytes, optional_bytes};
@@ -17,13 +18,30 @@ use crate::model::{
 /// Who holds the memory, or why that is not known.
 pub type OwnersOrReason = Result<OwnershipSnapshot, String>;
 
-/// Writes the look as text; with `gpu`, of the devices only that one of the target.
+/// What of the look is shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DumpOptions {
+    /// Of the devices only this one of the target.
+    pub gpu: Option<CudaIndex>,
+    /// Whole file names.
+    pub full_filenames: bool,
+    /// The whole stacks of idle threads.
+    pub idle: bool,
+    /// The cached free blocks by size.
+    pub cache: bool,
+    /// How long before the driver's figures and the stacks the owners, and the blocks, were read.
+    pub owners_age: Option<Duration>,
+}
+
+/// Idle threads that have a line of their own.
+const MAX_IDLE: usize = 8;
+
+/// Writes the look as text: where the memory is, who holds it, and then the stacks.
 pub fn dump_text(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
     owners: &OwnersOrReason,
-    gpu: Option<CudaIndex>,
-    full_filenames: bool,
+    options: &DumpOptions,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
     if let Some(start) = look.start() {
@@ -32,28 +50,24 @@ pub fn dump_text(
     if let Some(runtime) = look.runtime() {
         writeln!(out, "{}", runtime_text(runtime))?;
     }
-    let labels = labels(look, full_filenames);
-    for thread in look.threads() {
-        writeln!(out)?;
-        writeln!(out, "{}", thread_text(look, thread))?;
-        for frame in look.stacks().frames(thread.stack) {
-            writeln!(out, "    {}", labels.frame(frame, true))?;
-        }
-    }
-    if look.threads().is_empty() {
-        writeln!(out, "\nNo Python stack could be read.")?;
-    }
-    let devices = look.devices_of(gpu);
+    let devices = look.devices_of(options.gpu);
     for device in &devices {
         writeln!(out)?;
         write_device(out, device)?;
         if let Some(index) = device.cuda_index {
-            write_owners(out, owners, index)?;
+            write_owners(out, owners, device, index, options)?;
+        }
+        if options.cache
+            && let Some(sums) = &device.fragmentation
+        {
+            writeln!(out, "  cached free blocks by size:")?;
+            free_by_size_text(out, sums, "  ")?;
         }
     }
     if devices.is_empty() {
         writeln!(out, "\nNo GPU memory is known.")?;
     }
+    write_threads(out, look, options)?;
     for missed in look.missed() {
         let why = match &missed.why {
             MissReason::Torn => "the process changed it during every attempt to read it",
@@ -65,11 +79,53 @@ pub fn dump_text(
     Ok(())
 }
 
-/// What is allocated on a device by owner, as it was a moment before.
+/// The stacks of threads at work; idle threads in a line each.
+fn write_threads(
+    out: &mut dyn Write,
+    look: &ProcessSnapshot,
+    options: &DumpOptions,
+) -> std::io::Result<()> {
+    let labels = labels(look, options.full_filenames);
+    let is_folded = |thread: &&ThreadSnapshot| {
+        let waits = thread.activity == ThreadActivity::Idle || thread.asleep;
+        let is_main = look.stacks().get_thread(thread.thread).is_some_and(|known| known.main);
+        waits && !is_main && !options.idle
+    };
+    for thread in look.threads().iter().filter(|thread| !is_folded(thread)) {
+        writeln!(out)?;
+        writeln!(out, "{}", thread_text(look, thread))?;
+        for frame in look.stacks().frames(thread.stack) {
+            writeln!(out, "    {}", labels.frame(frame, true))?;
+        }
+    }
+    if look.threads().is_empty() {
+        writeln!(out, "\nNo Python stack could be read.")?;
+    }
+    let idle: Vec<&ThreadSnapshot> = look.threads().iter().filter(is_folded).collect();
+    if idle.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    for thread in idle.iter().take(MAX_IDLE) {
+        let place = look.stacks().frames(thread.stack).next();
+        let place =
+            place.map_or_else(String::new, |frame| format!(", in {}", labels.frame(frame, true)));
+        writeln!(out, "{}{place}", thread_text(look, thread))?;
+    }
+    let more = match idle.len().saturating_sub(MAX_IDLE) {
+        0 => String::new(),
+        more => format!("{more} more idle threads; "),
+    };
+    writeln!(out, "({more}--idle shows the stacks of idle threads)")
+}
+
+/// What is allocated on a device by owner.
 fn write_owners(
     out: &mut dyn Write,
     owners: &OwnersOrReason,
-    device: CudaIndex,
+    device: &DeviceSnapshot,
+    index: CudaIndex,
+    options: &DumpOptions,
 ) -> std::io::Result<()> {
     let snapshot = match owners {
         Ok(snapshot) => snapshot,
@@ -77,10 +133,17 @@ fn write_owners(
     };
     let found = breakdown(snapshot)
         .into_iter()
-        .find(|(at, _)| at.is_cuda() && at.index.map(u32::from) == Some(device.0));
+        .find(|(at, _)| at.is_cuda() && at.index.map(u32::from) == Some(index.0));
     let Some((_, sums)) = found else { return Ok(()) };
     let Some(allocated) = sums.allocated else { return Ok(()) };
-    writeln!(out, "  of {} allocated, by owner ({}):", bytes(allocated), pause(snapshot))?;
+    // Two moments are told as such.
+    let earlier = match options.owners_age {
+        Some(age) if device.allocated != Some(allocated) => {
+            format!(" {:.2} s earlier", age.as_secs_f64())
+        }
+        _ => String::new(),
+    };
+    writeln!(out, "  of {} allocated{earlier}, by owner ({}):", bytes(allocated), pause(snapshot))?;
     if let Some(incomplete) = incomplete(snapshot) {
         writeln!(out, "  {incomplete}")?;
     }
@@ -129,11 +192,13 @@ fn thread_text(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
     let name = known.and_then(|t| t.name.as_deref());
     let name = name.map_or_else(String::new, |n| format!(": \"{}\"", one_line(n)));
     let gil = if thread.gil { "+gil" } else { "" };
-    format!("Thread {id} ({}{gil}){name}", activity_text(thread.activity))
+    let activity = activity_text(thread.activity, thread.asleep);
+    format!("Thread {id} ({activity}{gil}){name}")
 }
 
-pub(super) fn activity_text(activity: ThreadActivity) -> &'static str {
+pub(super) fn activity_text(activity: ThreadActivity, asleep: bool) -> &'static str {
     match activity {
+        _ if asleep => "asleep",
         ThreadActivity::Active => "active",
         ThreadActivity::Idle => "idle",
         ThreadActivity::Unknown => "activity unknown",
@@ -158,6 +223,9 @@ fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result
         if device.fragmentation.is_none() {
             row("  largest free block", optional_bytes(None))?;
         }
+        if let Some(unmapped) = device.unmapped.filter(|unmapped| *unmapped > 0) {
+            row("unmapped (asleep), at least", bytes(unmapped))?;
+        }
         let outside = match &device.outside {
             OutsideTorch::Bytes(size) => bytes(*size),
             OutsideTorch::Unknown(why) => format!("unknown: {}", one_line(why)),
@@ -167,7 +235,7 @@ fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result
     row("other processes", optional_bytes(device.others))?;
     row("free on the device", optional_bytes(device.free))?;
     match &device.fragmentation {
-        Some(sums) => fragmentation_text(out, sums, "    "),
+        Some(sums) => fragmentation_text(out, sums, "    ", false),
         None => Ok(()),
     }
 }

@@ -5,30 +5,28 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::RenderError;
-use super::dump::{OwnersOrReason, activity_text, allocator_text, labels};
+use super::dump::{DumpOptions, OwnersOrReason, activity_text, allocator_text, labels};
 use super::interchange::pretty_json;
 use super::json::FragmentationJson;
 use super::owners_json::{device_sums, incomplete};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 use crate::model::ownership::breakdown;
 use crate::model::{
-    AllocatorCounters, AllocatorSnapshot, Block, BlockState, CudaIndex, OwnershipSnapshot, Segment,
+    AllocatorCounters, AllocatorSnapshot, Block, BlockState, OwnershipSnapshot, Segment,
     SnapshotConsistency, StatKey,
 };
 
 /// Writes the look as one JSON object.
-///
-/// With `gpu`, only that device of the target.
 pub fn dump_json(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
     owners: &OwnersOrReason,
-    gpu: Option<CudaIndex>,
+    options: &DumpOptions,
 ) -> Result<(), RenderError> {
     let start = look.start();
     let runtime = look.runtime();
     let threads: Vec<Value> = look.threads().iter().map(|t| thread(look, t)).collect();
-    let devices: Vec<Value> = look.devices_of(gpu).iter().map(device).collect();
+    let devices: Vec<Value> = look.devices_of(options.gpu).iter().map(device).collect();
     let missed: Vec<Value> = look
         .missed()
         .iter()
@@ -43,7 +41,7 @@ pub fn dump_json(
         "allocator": runtime.map(|r| allocator_text(&r.allocator)),
         "threads": threads,
         "devices": devices,
-        "owners": owners.as_ref().ok().map(by_owner),
+        "owners": owners.as_ref().ok().map(|owners| by_owner(owners, options)),
         "owners_unknown_because": owners.as_ref().err(),
         "not_read": missed,
     });
@@ -51,12 +49,13 @@ pub fn dump_json(
 }
 
 /// What each device's memory is for, as it was a moment before.
-fn by_owner(snapshot: &OwnershipSnapshot) -> Value {
+fn by_owner(snapshot: &OwnershipSnapshot, options: &DumpOptions) -> Value {
     let devices: serde_json::Map<String, Value> = breakdown(snapshot)
         .iter()
         .map(|(device, sums)| (device.to_string(), device_sums(sums)))
         .collect();
     json!({
+        "seconds_before_driver": options.owners_age.map(|age| age.as_secs_f64()),
         "pause_seconds": snapshot.pause.map(|pause| pause.as_secs_f64()),
         "incomplete": snapshot.incomplete.as_ref().map(incomplete),
         "devices": devices,
@@ -83,7 +82,7 @@ fn thread(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> Value {
         "name": known.and_then(|t| t.name.as_deref()),
         "main": known.map(|t| t.main),
         "gil": thread.gil,
-        "activity": activity_text(thread.activity),
+        "activity": activity_text(thread.activity, thread.asleep),
         "frames": frames,
     })
 }
@@ -105,6 +104,7 @@ fn device(device: &DeviceSnapshot) -> Value {
         "cached_free": device.cached,
         "largest_free_block": device.fragmentation.as_ref().map(|f| f.largest_free),
         "fragmentation": device.fragmentation.as_ref().map(FragmentationJson::from),
+        "unmapped_at_least": device.unmapped,
         "outside_pytorch": outside,
         "outside_pytorch_unknown_because": why,
         "other_processes": device.others,

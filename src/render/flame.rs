@@ -192,6 +192,12 @@ fn title(folded: &FoldedProfile) -> String {
             count(allocations)
         );
     }
+    if let (Moment::Peak, Some(peak)) = (folded.moment, folded.true_peak)
+        && folded.total < peak
+    {
+        // The moment that was seen, and not the peak.
+        return format!("{what} near its peak of {}: {}{place}", bytes(peak), bytes(folded.total));
+    }
     let moment = match (folded.moment, folded.memory) {
         (Moment::Peak, _) => "at its peak",
         (Moment::End, None) => "at the end of the recording",
@@ -220,8 +226,7 @@ fn subtitle(folded: &FoldedProfile) -> String {
     let resolution = folded.resolution;
     if resolution.seen > 0 {
         text += &format!(
-            "; born within {:.1} ms (95 %: {:.1} ms), {:.0} % to one stack",
-            resolution.median as f64 / 1e6,
+            "; allocation times known within {:.1} ms, {:.0} % of the bytes have one possible stack",
             resolution.p95 as f64 / 1e6,
             percent(resolution.one_stack, resolution.seen)
         );

@@ -10,6 +10,7 @@ pub(super) fn fragmentation_text(
     out: &mut dyn Write,
     sums: &Fragmentation,
     indent: &str,
+    by_size: bool,
 ) -> io::Result<()> {
     let Fragmentation { all, .. } = sums;
     if all.segments == 0 {
@@ -23,17 +24,8 @@ pub(super) fn fragmentation_text(
         bytes(sums.largest_free),
         number(all.segments, "segment"),
     )?;
-    for class in &sums.by_size {
-        // The last class of a u64 has no upper end.
-        let to = class.from.checked_mul(2).map_or_else(String::new, bytes);
-        writeln!(
-            out,
-            "{indent}  {:>10} to {to:<10} {:>9} {:>12} {:6.1} %",
-            bytes(class.from),
-            count(class.blocks),
-            bytes(class.bytes),
-            percent(class.bytes, all.free),
-        )?;
+    if by_size {
+        free_by_size_text(out, sums, indent)?;
     }
     if sums.pending_free > 0 {
         let size = bytes(sums.pending_free);
@@ -52,6 +44,27 @@ pub(super) fn fragmentation_text(
     }
     if sums.expandable.segments > 0 {
         writeln!(out, "{indent}expandable: {}", segments(&sums.expandable))?;
+    }
+    Ok(())
+}
+
+/// Writes the free blocks of the cache by size, a line for each power of two.
+pub(super) fn free_by_size_text(
+    out: &mut dyn Write,
+    sums: &Fragmentation,
+    indent: &str,
+) -> io::Result<()> {
+    for class in &sums.by_size {
+        // The last class of a u64 has no upper end.
+        let to = class.from.checked_mul(2).map_or_else(String::new, bytes);
+        writeln!(
+            out,
+            "{indent}  {:>10} to {to:<10} {:>9} {:>12} {:6.1} %",
+            bytes(class.from),
+            count(class.blocks),
+            bytes(class.bytes),
+            percent(class.bytes, sums.all.free),
+        )?;
     }
     Ok(())
 }

@@ -28,25 +28,28 @@ pub fn header(profile: &Profile, device: CudaIndex) -> Vec<String> {
 
 /// `GPU 0 (name): peak allocated …, peak reserved …`.
 pub(super) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
+    let reserved = mark(profile, profile.peak_reserved(device));
+    format!("{}; peak reserved {reserved}", allocated_line(profile, device))
+}
+
+/// `GPU 0 (name): peak allocated …`.
+pub(super) fn allocated_line(profile: &Profile, device: CudaIndex) -> String {
     let name = profile
         .devices()
         .iter()
         .find(|d| d.cuda_index == Some(device))
         .and_then(|d| d.name.as_deref())
         .map_or_else(String::new, |name| format!(" ({})", one_line(name)));
+    let allocated = mark(profile, profile.peak_allocated(device));
+    format!("GPU {}{name}: peak allocated {allocated}", device.0)
+}
+
+fn mark(profile: &Profile, high: Option<HighWater>) -> String {
     let before = match profile.begins() {
         None => "the recording",
         Some(_) => "what is kept",
     };
-    let mark = |high: Option<HighWater>| {
-        high.map_or_else(|| "unknown".to_owned(), |high| mark_text(high, before))
-    };
-    format!(
-        "GPU {}{name}: peak allocated {}; peak reserved {}",
-        device.0,
-        mark(profile.peak_allocated(device)),
-        mark(profile.peak_reserved(device))
-    )
+    high.map_or_else(|| "unknown".to_owned(), |high| mark_text(high, before))
 }
 
 fn mark_text(high: HighWater, before: &str) -> String {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
 use super::RenderError;
@@ -9,9 +10,10 @@ use super::exact::way;
 use super::interchange::{CsvSheet, pretty_json};
 use super::lines::{labels, selected, source_lines};
 use crate::analysis::{
-    BoundedValue, ExactProfile, HighWater, LineRow, LineTable, MemoryGroup, PeakTime, Profile,
+    BoundedValue, ExactProfile, HighWater, LineRanking, LineRow, LineTable, MemoryGroup, PeakTime,
+    Profile, PseudoFrame, RankedLine,
 };
-use crate::model::{CudaIndex, EventTotals, FreeTracking, ReaderKind, StatField, StatKey};
+use crate::model::{CudaIndex, EventTotals, Frame, FreeTracking, ReaderKind, StatField, StatKey};
 
 /// Writes one row per line seen. Each column asked for becomes three: the value, `.exact`, and
 /// `.upper`, empty when nothing limits it. `estimated` is of what was allocated, freed and live.
@@ -32,7 +34,12 @@ pub fn lines_csv(
     }
     let rest = ["allocated", "freed", "live_at_peak", "live_at_peak_own", "estimated"];
     head.extend(rest.into_iter().chain(["samples", "source"]).map(String::from));
+    let ranked = ["library", "live_at_peak_with_libraries", "allocated_with_libraries"];
+    head.extend(ranked.map(String::from));
     csv.write_record(&head)?;
+    let ranking = profile.rank_lines(table, false)?;
+    let by_frame: FxHashMap<Frame, &RankedLine> =
+        ranking.rows.iter().map(|row| (row.frame, row)).collect();
     for (function, lines) in selected(profile, table, functions) {
         for (line, source, row) in source_lines(profile, lines) {
             let Some(row) = row else {
@@ -59,6 +66,12 @@ pub fn lines_csv(
                 table.estimated.to_string(),
                 row.samples.to_string(),
                 source.unwrap_or_default().to_owned(),
+            ]);
+            let ranked = by_frame.get(&Frame { function: lines.function, line });
+            record.extend([
+                ranking.is_library(function).to_string(),
+                ranked.map_or(0, |row| row.live).to_string(),
+                ranked.map_or(0, |row| row.allocated).to_string(),
             ]);
             csv.write_record(&record)?;
         }
@@ -88,6 +101,8 @@ pub fn lines_json(
     functions: &[String],
 ) -> Result<(), RenderError> {
     let labels = labels(profile, false);
+    let ranking = profile.rank_lines(table, false)?;
+    let ranked = ranked_json(profile, &ranking, functions);
     let functions: Vec<Value> = selected(profile, table, functions)
         .into_iter()
         .map(|(function, lines)| {
@@ -100,6 +115,7 @@ pub fn lines_json(
                 "file": &*function.file,
                 "short_file": labels.file(function),
                 "first_line": function.first_line,
+                "library": ranking.is_library(function),
                 "peak": lines.peak,
                 "lines": rows,
             })
@@ -118,9 +134,51 @@ pub fn lines_json(
         "seconds": profile.duration().seconds(),
         "kept_from_seconds": profile.begins().map(crate::model::Nanos::seconds),
         "warnings": profile.warnings(),
+        "ranked": ranked,
+        "live_moment": ranking.moment.map(|(time, total)| {
+            json!({
+                "seconds": time.seconds(),
+                "allocated": total,
+                "on_known_lines": ranking.on_lines(),
+                "without_line": without_line(&ranking),
+            })
+        }),
         "functions": functions,
     });
     pretty_json(out, &value)
+}
+
+/// The lines of the program, the one that holds most first; library code counts for the line that called it.
+fn ranked_json(profile: &Profile, ranking: &LineRanking, names: &[String]) -> Vec<Value> {
+    let labels = labels(profile, false);
+    let total = ranking.moment.map(|(_, total)| total);
+    let row = |row: &RankedLine| {
+        let function = profile.stacks().get_function(row.frame.function)?;
+        let wanted = |n: &String| function.name.contains(n) || function.file.contains(n);
+        if !names.is_empty() && !names.iter().any(wanted) {
+            return None;
+        }
+        let limits = |BoundedValue { value, exact, upper }: BoundedValue| json!({"value": value, "exact": exact, "upper": upper});
+        Some(json!({
+            "file": &*function.file,
+            "short_file": labels.file(function),
+            "function": &*function.name,
+            "line": row.frame.line,
+            "source": profile.source_line(row.frame),
+            "library": row.library,
+            "live_at_peak": total.map(|_| row.live),
+            "share": total.filter(|total| *total > 0).map(|total| row.live as f64 / total as f64),
+            "allocated": row.allocated,
+            "peak": row.peak.map(limits),
+            "samples": row.samples,
+        }))
+    };
+    ranking.rows.iter().filter_map(row).collect()
+}
+
+fn without_line(ranking: &LineRanking) -> Value {
+    let bytes = |(pseudo, bytes): &(PseudoFrame, u64)| (pseudo.text().to_owned(), json!(bytes));
+    Value::Object(ranking.without_line.iter().map(bytes).collect())
 }
 
 fn row_json(line: u32, source: Option<&str>, row: &LineRow) -> Value {

@@ -24,10 +24,13 @@ mod label;
 mod like;
 mod lines;
 mod lines_export;
+mod oom_conclusion;
 mod oom_report;
+mod oom_stacks;
 mod owners;
 mod owners_json;
 mod rank_lines;
+mod ranked_lines;
 mod referrers;
 mod size;
 mod summary;
@@ -37,7 +40,7 @@ pub use clock::{length, utc};
 pub use collapsed::{NameStyle, collapsed};
 pub use devices::{DevicesTarget, DevicesView, devices_text};
 pub use devices_export::{devices_csv, devices_csv_head, devices_json};
-pub use dump::{OwnersOrReason, allocator_text, dump_text};
+pub use dump::{DumpOptions, OwnersOrReason, allocator_text, dump_text};
 pub use dump_json::dump_json;
 pub use escape::{EscapeGuard, visible};
 pub use exact::{kind as memory_name, way};
@@ -56,9 +59,12 @@ pub use owners::{
 };
 pub use owners_json::{ownership_json, ownership_json_line};
 pub use rank_lines::{RankLines, rank_lines_csv, rank_lines_json, rank_lines_text};
+pub use ranked_lines::{RANKED_ROWS, ranked_lines_text, ranked_rank_lines_text};
 pub use referrers::referrers_text;
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;
+
+use crate::analysis::LineError;
 
 /// Why something could not be rendered.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +78,9 @@ pub enum RenderError {
     /// The JSON writer failed.
     #[error("cannot write JSON: {0}")]
     Json(#[from] serde_json::Error),
+    /// The lines could not be ranked.
+    #[error(transparent)]
+    Lines(#[from] LineError),
     /// There are no bytes to draw.
     #[error("no memory was allocated at this moment; there is nothing to draw")]
     Empty,

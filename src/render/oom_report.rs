@@ -8,21 +8,21 @@ use super::clock::utc;
 use super::escape::EscapeGuard;
 use super::header::{end_text, time_range};
 use super::label::{FrameLabels, one_line};
+use super::oom_conclusion::{conclusion, fit, free_fit_text, sees_refusals};
+use super::oom_stacks::{own_frame, path_text, stack_text};
 use super::size::{bytes, count, optional_bytes, percent};
 use crate::analysis::{
-    AllocatorCache, ExactProfile, FoldedProfile, OomDevice, OomReport, Profile, RefusedAllocation,
-    StackLabel, requested_bytes,
+    AllocatorCache, FoldedProfile, OomDevice, OomReport, Profile, RefusedAllocation,
+    requested_bytes,
 };
 use crate::model::{
-    MemoryKind, Nanos, OwnedOnDevice, OwnershipBreakdown, ProcessUsage, RaisedError, StackId,
-    is_library,
+    Frame, FunctionId, MemoryKind, Nanos, OwnedOnDevice, OwnershipBreakdown, ProcessUsage,
+    RaisedError, StackId, is_library,
 };
 
 /// Stacks, owners and refusals listed.
 const LISTED: usize = 10;
 const REFUSED: usize = 3;
-/// Callers shown of a stack.
-const CALLERS: usize = 5;
 
 /// Writes the report. `profile` is that of the same recording.
 pub fn oom_report_text(
@@ -33,6 +33,13 @@ pub fn oom_report_text(
     let out = &mut EscapeGuard::text(out);
     let text = OomReportText { profile, report, labels: super::lines::labels(profile, false) };
     text.head(out)?;
+    let conclusion = conclusion(profile, report, text.labels);
+    if !conclusion.is_empty() {
+        writeln!(out, "\nIn short")?;
+        for sentence in conclusion {
+            writeln!(out, "  {sentence}")?;
+        }
+    }
     text.oom_exception(out)?;
     text.asked(out)?;
     for device in &report.devices {
@@ -42,13 +49,6 @@ pub fn oom_report_text(
         writeln!(out, "\nNo memory of PyTorch on a GPU was seen.")?;
     }
     text.owners(out)?;
-    let reasons = text.reasons();
-    if !reasons.is_empty() {
-        writeln!(out, "\nIn short")?;
-        for reason in reasons {
-            writeln!(out, "  {reason}")?;
-        }
-    }
     Ok(())
 }
 
@@ -173,7 +173,7 @@ impl OomReportText<'_> {
             writeln!(out, "  {}, {when}:", self.labels.thread(stood.thread))?;
             writeln!(out, "    {}", self.stack(stood.stack))?;
         }
-        if report.out_of_memory && !self.sees_refusals() {
+        if report.out_of_memory && !sees_refusals(self.profile) {
             let words = match report.oom_exception.is_empty() {
                 true => "its words were not looked for",
                 false => "the job was done with its error before it could be read",
@@ -219,13 +219,9 @@ impl OomReportText<'_> {
         Ok(())
     }
 
-    /// `inner (a.py:3) ← outer (a.py:9) ← …`.
+    /// In one line, with the program's own frames.
     fn stack(&self, stack: StackId) -> String {
-        let mut frames = self.profile.stacks().frames(stack);
-        let shown: Vec<String> =
-            frames.by_ref().take(CALLERS + 1).map(|f| self.labels.frame(f, true)).collect();
-        let more = if frames.next().is_some() { " ← …" } else { "" };
-        format!("{}{more}", shown.join(" ← "))
+        stack_text(self.labels, stack)
     }
 
     /// When something was, seen from the moment.
@@ -271,17 +267,25 @@ impl OomReportText<'_> {
             let size = |value: i64| bytes(value.max(0) as u64);
             writeln!(
                 out,
-                "  PyTorch: reserved {}, of it allocated {}; peaks {} and {}; {} out-of-memory errors, {} retries",
+                "  PyTorch: reserved {}, of it allocated {}; peaks {} and {}; {} out-of-memory errors, {} retries{}",
                 size(counters.reserved()),
                 size(counters.allocated()),
                 size(counters.max_reserved()),
                 size(counters.max_allocated()),
                 counters.num_ooms,
-                counters.num_alloc_retries
+                counters.num_alloc_retries,
+                device.counters_time.map_or_else(String::new, |time| {
+                    format!(" (counters, {})", self.before(time))
+                })
             )?;
         }
         match &device.cache {
-            Some(cache) => self.cache(out, cache)?,
+            Some(cache) => {
+                self.cache(out, cache)?;
+                if let Some(fit) = fit(self.report, device) {
+                    free_fit_text(out, &fit)?;
+                }
+            }
             None => writeln!(out, "  no snapshot was recorded: what its cache holds is unknown")?,
         }
         match &device.live {
@@ -337,48 +341,37 @@ impl OomReportText<'_> {
         counted: Option<u64>,
     ) -> io::Result<()> {
         let when = self.before(live.snapshot.time);
-        let same = match counted == Some(live.total + live.left_out) {
-            true => "; the counters say the same at the moment",
-            false => "",
+        let whole = live.total + live.left_out;
+        let same = match counted {
+            Some(counted) if counted == whole => {
+                "; the counters say the same at the moment".to_owned()
+            }
+            // A part of it, where samples did not see all, or a moment of its own.
+            Some(counted) => format!("; the counters above say {}: another moment", bytes(counted)),
+            None => String::new(),
         };
         writeln!(
             out,
             "  live: {} by who made it ({when}{same})",
             bytes(live.total + live.left_out)
         )?;
-        let mut by_text: BTreeMap<String, u64> = BTreeMap::new();
-        for stack in &live.stacks {
-            *by_text.entry(self.path(&stack.path)).or_default() += stack.bytes;
+        let listed = live_rows(self.labels, live);
+        for row in listed.iter().take(LISTED) {
+            let size = row.bytes;
+            let more = match row.stacks {
+                0 | 1 => String::new(),
+                stacks => format!(" ({} stacks of this line)", count(stacks)),
+            };
+            let share = percent(size, whole);
+            writeln!(out, "    {:>12} {share:>5.1} %  {}{more}", bytes(size), row.text)?;
         }
-        if live.left_out > 0 {
-            by_text.insert("[before recording]".to_owned(), live.left_out);
-        }
-        let mut listed: Vec<(String, u64)> = by_text.into_iter().collect();
-        listed.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let whole = live.total + live.left_out;
-        for (text, size) in listed.iter().take(LISTED) {
-            writeln!(out, "    {:>12} {:>5.1} %  {text}", bytes(*size), percent(*size, whole))?;
-        }
-        let rest: u64 = listed.iter().skip(LISTED).map(|(_, bytes)| bytes).sum();
+        let rest: u64 = listed.iter().skip(LISTED).map(|row| row.bytes).sum();
         if rest > 0 {
-            let stacks = listed.len() - LISTED;
+            let lines = listed.len() - LISTED;
             let share = percent(rest, whole);
-            writeln!(out, "    {:>12} {share:>5.1} %  in {stacks} more stacks", bytes(rest))?;
+            writeln!(out, "    {:>12} {share:>5.1} %  in {lines} more lines", bytes(rest))?;
         }
         Ok(())
-    }
-
-    /// A folded stack from its innermost frame outwards.
-    fn path(&self, path: &[StackLabel]) -> String {
-        let text = |label: &StackLabel| match *label {
-            StackLabel::Thread(thread) => self.labels.thread(thread),
-            StackLabel::Frame(frame) => self.labels.frame(frame, true),
-            StackLabel::Pseudo(mark) => mark.text().to_owned(),
-            StackLabel::Node(site) | StackLabel::NodeOfUnknownLine(site) => self.labels.node(site),
-        };
-        let shown: Vec<String> = path.iter().rev().take(CALLERS + 1).map(text).collect();
-        let more = if path.len() > CALLERS + 1 { " ← …" } else { "" };
-        format!("{}{more}", shown.join(" ← "))
     }
 
     fn owners(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -404,67 +397,44 @@ impl OomReportText<'_> {
         }
         Ok(())
     }
+}
 
-    /// Whether an allocation that the driver refuses would show.
-    fn sees_refusals(&self) -> bool {
-        let probed = |exact: &ExactProfile| {
-            exact.exact().probes.iter().any(|probe| probe.starts_with("cuMemAlloc"))
+/// What lived by one line of the program.
+pub(super) struct LiveRow {
+    /// The largest of its stacks.
+    pub(super) text: String,
+    /// The line of the program; `None` for what no line of it made.
+    pub(super) own: Option<Frame>,
+    pub(super) bytes: u64,
+    pub(super) stacks: u64,
+}
+
+/// What lived, by the program's own line; the most first.
+pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<LiveRow> {
+    let mut rows: Vec<LiveRow> = Vec::new();
+    let mut by_own: BTreeMap<(FunctionId, u32), usize> = BTreeMap::new();
+    let mut by_text: BTreeMap<String, usize> = BTreeMap::new();
+    // The largest stack of a line comes first.
+    for stack in &live.stacks {
+        let own = own_frame(labels, &stack.path);
+        let next = rows.len();
+        let at = match own {
+            Some(own) => *by_own.entry((own.function, own.line)).or_insert(next),
+            None => *by_text.entry(path_text(labels, &stack.path)).or_insert(next),
         };
-        self.profile.exact().is_some_and(probed)
-    }
-
-    /// What follows from the figures.
-    fn reasons(&self) -> Vec<String> {
-        let mut reasons = Vec::new();
-        if !self.report.out_of_memory {
-            return reasons;
+        if at == next {
+            let text = path_text(labels, &stack.path);
+            rows.push(LiveRow { text, own, bytes: 0, stacks: 0 });
         }
-        let refused = self.report.refused.iter().map(|asked| asked.size).max();
-        let words = || self.errors().filter_map(|error| requested_bytes(&error.text)).max();
-        let asked = refused.or_else(words);
-        for device in &self.report.devices {
-            let on = format!("GPU {}", device.device.0);
-            if let Some(usage) = &device.usage
-                && let ProcessUsage::Bytes(own) = usage.process
-                && usage.used.saturating_sub(own) > usage.total / 20
-            {
-                let others = bytes(usage.used - own);
-                reasons.push(format!("{on}: other processes use {others} of the device."));
-            }
-            let Some(cache) = &device.cache else { continue };
-            match asked {
-                Some(asked) if cache.cut.all.free >= asked && cache.cut.largest_free < asked => {
-                    reasons.push(format!(
-                        "{on}: {} were free in the cache, but no block had {}: the cache is fragmented \
-                         (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often helps).",
-                        bytes(cache.cut.all.free),
-                        bytes(asked)
-                    ));
-                }
-                Some(asked) if cache.cut.all.free < asked => reasons.push(format!(
-                    "{on}: the cache had {} free in all, less than the {} asked for: the memory is held.",
-                    bytes(cache.cut.all.free),
-                    bytes(asked)
-                )),
-                _ => {}
-            }
-            if let Some(usage) = &device.usage
-                && self.report.refused.is_empty()
-                && usage.free > usage.total / 20
-            {
-                let why = match self.sees_refusals() {
-                    true => "and the driver refused nothing",
-                    false => "as last seen",
-                };
-                reasons.push(format!(
-                    "{on}: the device had {} free, {why}: a limit of the job's own \
-                     (torch.cuda.set_per_process_memory_fraction) or a request larger than that.",
-                    bytes(usage.free)
-                ));
-            }
-        }
-        reasons
+        rows[at].bytes += stack.bytes;
+        rows[at].stacks += 1;
     }
+    if live.left_out > 0 {
+        let text = "[before recording]".to_owned();
+        rows.push(LiveRow { text, own: None, bytes: live.left_out, stacks: 0 });
+    }
+    rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
+    rows
 }
 
 fn categories(out: &mut dyn Write, held: &OwnedOnDevice) -> io::Result<()> {

@@ -79,7 +79,7 @@ pub fn rank_lines_text(
 }
 
 /// The peaks of the ranks, at a glance.
-fn balance(ranks: &[RankLines<'_>]) -> String {
+pub(super) fn balance(ranks: &[RankLines<'_>]) -> String {
     let peak = |rank: &RankLines<'_>| rank.table.allocated.bytes;
     let sum: i64 = ranks.iter().map(peak).sum();
     let greatest = ranks.iter().rev().max_by_key(|rank| peak(rank));

@@ -22,6 +22,24 @@ pub(super) fn scaled(value: u64) -> (String, &'static str) {
     (format!("{size:.2}"), units[unit])
 }
 
+/// A size in three figures, for narrow tables: `384 MiB`, `1.53 GiB`.
+pub(super) fn short_bytes(value: u64) -> String {
+    let (number, unit) = scaled(value);
+    let decimals = match number.split_once('.').map_or(0, |(whole, _)| whole.len()) {
+        0 | 1 => return format!("{number} {unit}"),
+        2 => 1,
+        _ => 0,
+    };
+    let rounded = number.parse::<f64>().map_or(number, |size| format!("{size:.decimals$}"));
+    format!("{rounded} {unit}")
+}
+
+/// The same of a counter's value.
+pub(super) fn short_signed_bytes(value: i64) -> String {
+    let sign = if value < 0 { "-" } else { "" };
+    format!("{sign}{}", short_bytes(value.unsigned_abs()))
+}
+
 /// A counter's value; counters may fall below 0 after a reset by the job.
 pub fn signed_bytes(value: i64) -> String {
     let sign = if value < 0 { "-" } else { "" };
@@ -63,6 +81,11 @@ mod tests {
         assert_eq!(bytes((1 << 30) - 1), "1.00 GiB");
         assert_eq!(bytes(3 << 40), "3.00 TiB");
         assert_eq!(bytes(5000 << 40), "5000.00 TiB");
+        assert_eq!(short_bytes(512), "512 B");
+        assert_eq!(short_bytes(1_572_864), "1.50 MiB");
+        assert_eq!(short_bytes(99_950 << 10), "97.6 MiB");
+        assert_eq!(short_bytes(384 << 20), "384 MiB");
+        assert_eq!(short_signed_bytes(-(12 << 30)), "-12.0 GiB");
         assert_eq!(signed_bytes(-2048), "-2.00 KiB");
         assert_eq!(optional_bytes(None), "unknown");
         assert_eq!(count(1_234_567), "1,234,567");

@@ -33,6 +33,7 @@ mod worker;
 
 pub use crate::holders::{LookOptions, OwnerError, StopPolicy};
 pub use crate::probe::{AttachedProbes, ProbeError};
+pub use crate::torch::TorchError;
 pub use attach::{attach, attach_when_python};
 pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};

@@ -8,6 +8,7 @@ use super::readers::{TargetReaders, TorchState};
 use crate::holders::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy};
 use crate::model::{OwnershipSnapshot, StackTable, Stops, ThreadSample};
 use crate::python::HeapError;
+use crate::torch::TorchError;
 
 /// Attempts; garbage collections and allocations take microseconds to some milliseconds.
 const MAX_ATTEMPTS: u32 = 50;
@@ -112,14 +113,27 @@ pub(super) fn look_prepared(
                 // The time that others take is none of the look's.
                 request = request.begun_anew();
             }
-            Err(error) if may_pass(&error) && attempts < most && !request.time_left().is_zero() => {
+            Err(error)
+                if (may_pass(&error) || may_be_torn(&error, stop_policy))
+                    && attempts < most
+                    && !request.time_left().is_zero() =>
+            {
                 if stop_policy == StopPolicy::Stop {
                     std::thread::sleep(REST);
                 }
             }
+            Err(error) if may_be_torn(&error, stop_policy) => {
+                return Err(OwnerError::Torch(TorchError::Torn { what: "its tensors", attempts }));
+            }
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Of a process that runs on, what makes no sense was most likely changed while it was read: that says nothing of its layout.
+fn may_be_torn(error: &OwnerError, stop_policy: StopPolicy) -> bool {
+    stop_policy == StopPolicy::Never
+        && matches!(error, OwnerError::Torch(TorchError::UnknownLayout { .. }))
 }
 
 /// Lists that cannot be made out may have been met between two words of a change; if they stay so, that is to be said.
@@ -172,4 +186,23 @@ pub fn watch_owners(
         take(look, &table, &samples)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_pause_at_a_busy_job_is_told_as_torn_and_not_as_an_unknown_layout() {
+        let unknown = || {
+            let (version, what) = ("2.11.0".to_owned(), "no known layout".to_owned());
+            OwnerError::Torch(TorchError::UnknownLayout { version, what })
+        };
+        assert!(may_be_torn(&unknown(), StopPolicy::Never));
+        // Of a process that stands still it is the truth.
+        assert!(!may_be_torn(&unknown(), StopPolicy::Stop));
+        assert!(!may_be_torn(&OwnerError::NoTorch, StopPolicy::Never));
+        let told = OwnerError::Torch(TorchError::Torn { what: "its tensors", attempts: 9 });
+        assert!(told.is_transient(), "the advice is to try again");
+    }
 }

@@ -301,6 +301,15 @@ impl Process {
         stat.get(after + 2).map(|&state| char::from(state))
     }
 
+    /// Whether its thread `id`, counted in memspy's pid namespace, sleeps for a time that it chose itself (`time.sleep`), by
+    /// the system call it is in; `None` when that is not known.
+    pub fn is_asleep(&self, id: u32) -> Option<bool> {
+        /// `nanosleep` and `clock_nanosleep` (arch/x86/entry/syscalls/syscall_64.tbl).
+        const SLEEPING: [&str; 2] = ["35", "230"];
+        let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/syscall", self.pid)).ok()?;
+        Some(SLEEPING.contains(&text.split_whitespace().next()?))
+    }
+
     /// Opens the file behind a mapping: the very inode that is mapped. Where the kernel does not allow
     /// that (it needs CAP_CHECKPOINT_RESTORE), by name, as its own user could; a deleted file then cannot be opened.
     pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
-use memspy::analysis::{FoldOptions, MemoryGroup, Moment, Profile};
+use memspy::analysis::{FoldOptions, MemoryGroup, Moment, OomReportBuilder, Profile};
 use memspy::model::*;
 use memspy::render::{self, LinesOptions, NameStyle};
 
@@ -294,4 +294,49 @@ fn bytes_of_sampled_stacks_add_up_to_the_exact_total() {
     let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
     let live: u64 = table.functions[0].rows.iter().map(|row| row.live).sum();
     assert_eq!(live, fold.total - 512 * 40_000);
+}
+
+#[test]
+fn an_oom_report_is_of_the_last_refusal_and_not_of_one_that_was_satisfied_before() {
+    let mut s = Probed::new();
+    s.enter(0, "train", 10);
+    s.begin();
+    s.malloc(0, 0, 300 * MIB);
+    let refused = |size| EventKind::Failed { memory_kind: MemoryKind::Driver(None), size, code: 2 };
+    // PyTorch gives its cache back and asks again: that succeeds.
+    s.tell(0, refused(52 * MIB));
+    s.malloc(0, 0, 52 * MIB);
+    s.line(0, 11);
+    for depth in 1..=8 {
+        s.enter_in(0, "_call_impl", GRAPH, depth);
+    }
+    s.malloc(0, 0, 60 * MIB);
+    s.line(0, 9);
+    s.malloc(0, 0, 40 * MIB);
+    for _ in 0..3 {
+        s.tell(0, refused(40 * MIB));
+    }
+    s.flush();
+    s.look();
+    let mut reports = OomReportBuilder::new(Profile::new());
+    for record in &s.records {
+        reports.record(record).unwrap();
+    }
+    let (condition, seen) = ("oom".into(), "ran out".into());
+    let trigger = TriggerFired { time: Nanos(s.now), condition, seen };
+    reports.record(&Record::TriggerFired(trigger)).unwrap();
+    let report = reports.report();
+    assert_eq!(report.refused[0].size, 40 * MIB);
+    let live = report.devices[0].live.as_ref().unwrap();
+    assert_eq!(live.total + live.left_out, 452 * MIB, "what was allocated at the last refusal");
+    let mut out = Vec::new();
+    render::oom_report_text(&mut out, reports.profile(), &report).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    println!("{text}");
+    // However deep in libraries: the program's line, once, with all that it made.
+    let row = text.lines().find(|row| row.contains("100.00 MiB")).unwrap();
+    assert!(row.contains("… 7 library frames ← train (train.py:11)"), "{row}");
+    assert!(row.ends_with("(2 stacks of this line)"), "{row}");
+    assert!(text.contains("the counters say the same"), "{text}");
+    assert!(text.contains("In short\n  GPU 0: most of what grew"), "{text}");
 }

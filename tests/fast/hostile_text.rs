@@ -49,8 +49,10 @@ impl Pair {
 }
 
 /// The commands that read traces, in each of their formats.
-const TEXT: [&[&str]; 7] = [
+const TEXT: [&[&str]; 9] = [
     &["lines"],
+    &["lines", "--all", "--full-filenames"],
+    &["lines", "--source"],
     &["lines", "--columns", "allocated_bytes.all.peak", "--full-filenames"],
     &["iterations"],
     &["iterations", "--parameters"],
@@ -215,6 +217,7 @@ fn reports_of_several_ranks_keep_their_form_too() {
         for words in [
             &["lines"][..],
             &["lines", "--merge"],
+            &["lines", "--merge", "--source"],
             &["lines", "--merge", "--format", "csv"],
             &["lines", "--merge", "--json"],
             &["flame", "-f", "collapsed", "-o", "-"],

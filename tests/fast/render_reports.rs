@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::analysis_script::{MIB, Script};
-use memspy::analysis::{FoldOptions, Moment, ProcessSnapshot, Profile};
+use memspy::analysis::{FoldOptions, LineOrder, Moment, ProcessSnapshot, Profile};
 use memspy::model::*;
-use memspy::render::{self, LinesOptions, NameStyle};
+use memspy::render::{self, DumpOptions, LinesOptions, NameStyle};
 
 const GRAPH: &str = "/v/lib/python3.12/site-packages/torch/autograd/graph.py";
 const LINEAR: &str = "/v/lib/python3.12/site-packages/torch/nn/modules/linear.py";
@@ -95,7 +95,7 @@ fn the_flamegraph_is_an_svg_that_says_what_it_shows() {
     for expected in [
         "GPU memory at its peak: 952.00 MiB on GPU 0",
         "the allocator&apos;s own peak",
-        "% to one stack",
+        "% of the bytes have one possible stack",
         "all (952.00 MiB, 998,244,352 bytes, 100%)",
         "[before recording] (300.00 MiB, 314,572,800 bytes, 31.51%)",
         "[autograd thread] (300.00 MiB,",
@@ -186,6 +186,48 @@ fn the_table_of_lines_shows_source_and_peaks() {
     assert!(whole.contains("~600.00 MiB") && whole.contains("loss = model(batch)"), "{whole}");
 }
 
+fn ranked(profile: &Profile, all: bool, options: &LinesOptions) -> String {
+    let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+    let ranking = profile.rank_lines(&table, all).unwrap();
+    let mut out = Vec::new();
+    let order = LineOrder::Live;
+    render::ranked_lines_text(&mut out, profile, &table, &ranking, order, options).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn lines_ranks_the_programs_own_lines_instead_of_listing_thousands_from_libraries_on() {
+    let profile = training().profile();
+    let text = ranked(&profile, false, &LinesOptions { width: Some(100), ..Default::default() });
+    println!("{text}");
+    // One sentence: the peak, when, how much of it is known, and how.
+    let head = text.lines().take(2).map(str::trim).collect::<Vec<_>>().join(" ");
+    for expected in
+        ["peak allocated 952.00 MiB (reached at 0.050-0.055 s)", "on known lines", "sampled"]
+    {
+        assert!(head.contains(expected), "{expected}: {head}");
+    }
+    assert!(!text.contains("torch/"), "{text}");
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains("train.py:")).collect();
+    let backward = rows.iter().find(|row| row.ends_with("loss.backward()")).unwrap();
+    assert!(backward.trim_start().starts_with("~300 MiB  31.5 %  ~600 MiB  952 MiB"), "{backward}");
+    // The linear layers' bytes stand at the lines of Net.forward that called them.
+    let forward: Vec<&&str> = rows.iter().filter(|row| row.contains("(in Net.forward)")).collect();
+    assert_eq!(forward.len(), 4, "{text}");
+    assert!(forward[0].contains("~112 MiB") && forward[3].contains("~64.0 MiB"), "{text}");
+
+    let all = ranked(&profile, true, &LinesOptions::default());
+    assert!(all.contains("L torch/nn/modules/linear.py:125"), "{all}");
+    let two = ranked(&profile, false, &LinesOptions { limit: Some(2), ..Default::default() });
+    assert!(two.contains(&format!("{} more lines", rows.len() - 2)), "{two}");
+    for width in [60, 80, 100, 120] {
+        let options = LinesOptions { width: Some(width), ..Default::default() };
+        for line in ranked(&profile, true, &options).lines() {
+            assert!(line.chars().count() <= width && !line.ends_with(' '), "{width}: {line}");
+        }
+    }
+}
+
 #[test]
 fn csv_and_json_have_exact_bytes_and_limits() {
     let profile = training().profile();
@@ -214,6 +256,15 @@ fn csv_and_json_have_exact_bytes_and_limits() {
     let row = row.iter().find(|r| r["line"] == 12).unwrap();
     assert_eq!(row["columns"]["reserved_bytes.all.peak"]["value"], 998_244_352);
     assert_eq!(row["live_at_peak"], 314_572_800);
+    assert_eq!(function["library"], false);
+    let backward = &json["ranked"][0];
+    assert_eq!((backward["line"].as_u64(), backward["library"].as_bool()), (Some(12), Some(false)));
+    assert_eq!(backward["live_at_peak"], 314_572_800);
+    let moment = &json["live_moment"];
+    let ranked: u64 = moment["on_known_lines"].as_u64().unwrap();
+    let without: u64 =
+        moment["without_line"].as_object().unwrap().values().map(|v| v.as_u64().unwrap()).sum();
+    assert_eq!(ranked + without, moment["allocated"].as_u64().unwrap());
 }
 
 fn look(process: ProcessUsage) -> ProcessSnapshot {
@@ -251,11 +302,42 @@ fn look(process: ProcessUsage) -> ProcessSnapshot {
 }
 
 #[test]
+fn dump_folds_idle_threads_to_a_line_each_instead_of_beginning_with_their_stacks() {
+    let mut script = Script::new(200);
+    script.thread("MainThread", true);
+    script.enter(0, "<module>", 40);
+    script.tick();
+    for n in 1..=20 {
+        assert_eq!(script.thread(&format!("worker-{n}"), false), n);
+        script.enter(n, "run", 3);
+        script.enter(n, "wait", 5);
+        script.threads[n].activity = ThreadActivity::Idle;
+    }
+    let mut look = ProcessSnapshot::new();
+    script.tick();
+    for record in &script.records {
+        look.record(record).unwrap();
+    }
+    let text = |idle: bool| {
+        let mut out = Vec::new();
+        let options = DumpOptions { idle, ..Default::default() };
+        render::dump_text(&mut out, &look, &Err("unknown".to_owned()), &options).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let folded = text(false);
+    let idle: Vec<&str> = folded.lines().filter(|line| line.contains("(idle)")).collect();
+    assert_eq!(idle.len(), 8, "{folded}");
+    assert!(idle[0].ends_with("\"worker-1\", in wait (train.py:5)"), "{folded}");
+    assert!(folded.contains("12 more idle threads; --idle"), "{folded}");
+    assert_eq!(text(true).matches("    run (train.py:3)").count(), 20);
+}
+
+#[test]
 fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
     let text = |look: &ProcessSnapshot| {
         let mut out = Vec::new();
         let unknown = Err("PyTorch is not loaded".to_owned());
-        render::dump_text(&mut out, look, &unknown, None, false).unwrap();
+        render::dump_text(&mut out, look, &unknown, &DumpOptions::default()).unwrap();
         String::from_utf8(out).unwrap()
     };
     let known = text(&look(ProcessUsage::Bytes(2_000 * MIB)));
@@ -274,11 +356,16 @@ fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
     ] {
         assert!(known.contains(expected), "{expected}\n{known}");
     }
+    // The answer first: where the memory is stands before the stacks, and the histogram is asked for.
+    let at = |part: &str| known.find(part).unwrap();
+    assert!(at("GPU 0") < at("who holds it") && at("who holds it") < at("Thread 100"), "{known}");
+    assert!(!known.contains("by size"), "{known}");
     let unknown = look(ProcessUsage::Unknown("a pid namespace hides it".into()));
     assert!(text(&unknown).contains("unknown: a pid namespace hides it"));
     assert!(text(&unknown).contains("other processes                     unknown"));
     let mut out = Vec::new();
-    render::dump_json(&mut out, &unknown, &Ok(OwnershipSnapshot::default()), None).unwrap();
+    let options = DumpOptions::default();
+    render::dump_json(&mut out, &unknown, &Ok(OwnershipSnapshot::default()), &options).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["devices"][0]["outside_pytorch"], serde_json::Value::Null);
     assert_eq!(json["devices"][0]["cached_free"], 652 * MIB);

@@ -400,3 +400,30 @@ fn without_a_driver_or_a_process_there_is_one_clear_line() {
     let mut missing = command(Some(target.pid()));
     run(missing.args(["devices", "-p", "2147483000"])).refused(&["no process with pid 2147483000"]);
 }
+
+#[test]
+fn memory_unmapped_under_the_allocator_is_told_instead_of_nothing_outside_pytorch() {
+    let mut target = sim::start("asleep.py", &[]);
+    let device = |target: &Target| holders_of(target, "dump")["devices"][0].clone();
+    let awake = device(&target);
+    let outside = awake["outside_pytorch"].as_u64().unwrap();
+    assert_eq!(awake["unmapped_at_least"], 0);
+    target.say("sleep");
+    let slept: u64 = target.read_until_ready()[0].parse().unwrap();
+    assert_eq!(awake["reserved"], slept);
+    let asleep = device(&target);
+    assert_eq!(asleep["reserved"], slept, "the allocator knows nothing of it");
+    assert_eq!(asleep["outside_pytorch"], Value::Null);
+    // What is outside (the context) is not known apart from what is still mapped: at least the rest is gone.
+    assert_eq!(asleep["unmapped_at_least"], slept - outside);
+    let pid = target.pid().to_string();
+    let text = devices(&target, &["-p", &pid]).out;
+    for said in ["of c unmapped (asleep), at least", "unmapped under its allocator"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let json = look(&target);
+    assert!(
+        json.to_string().contains(&format!("\"unmapped_at_least\":{}", slept - outside)),
+        "{json}"
+    );
+}

@@ -74,6 +74,7 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
     is_clean(&done, "record");
     for words in [
         &["lines"][..],
+        &["lines", "--source"],
         &["lines", "--json"],
         &["lines", "--format", "csv"],
         &["oom-report"],
@@ -84,7 +85,7 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
         is_clean(&done, &format!("{words:?}"));
         assert!(done.status.success(), "{words:?}: {}", done.err);
         // The name is there, spelled out; in JSON it is what it is.
-        if words == ["lines"] {
+        if words == ["lines", "--source"] {
             assert!(done.out.contains("work\\x1b]0;PWNED\\x07"), "{}", done.out);
         }
     }

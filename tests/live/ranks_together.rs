@@ -103,7 +103,7 @@ fn one_table_says_which_rank_has_most_of_each_line() {
 }
 
 fn check_text(traces: &[&Path], known: &Value) {
-    let text = memspy(&words(&["lines", "--merge"], traces)).ok().out;
+    let text = memspy(&words(&["lines", "--merge", "--source"], traces)).ok().out;
     for part in [
         "2 ranks, peak allocated: greatest 720.00 MiB (rank 1), least 414.00 MiB (rank 0), sum 1.11 GiB",
         "rank 0: process ",

@@ -405,7 +405,7 @@ fn the_last_table_printed_is_that_of_the_trace() {
             says(table, &["the recording so far"]);
             // The first one may come before the first counters.
             let has_counters = number > 0 || table.contains("GPU 0");
-            assert!(!has_counters || table.contains("known_lines.py:backward"), "{table}");
+            assert!(!has_counters || table.contains("known_lines.py:"), "{table}");
         }
         let whole = memspy::memspy(&["lines", recording.trace().to_str().unwrap()]).ok();
         let (head, last) = tables.last().unwrap().split_once('\n').unwrap();
@@ -418,18 +418,15 @@ fn the_last_table_printed_is_that_of_the_trace() {
 #[test]
 fn tables_beside_a_ring_are_of_the_time_since_the_last_one() {
     let target = sim::start("known_lines.py", &["--pause", "10"]);
-    let known: Value = serde_json::from_str(&target.said[0]).unwrap();
     let (_recording, text) =
         printed(&target, &["-d", "5.2", "--keep", "2s", "--print-every", "2s"]);
     let tables: Vec<&str> = text.split("=== memspy: ").skip(1).collect();
     assert_eq!(tables.len(), 3);
-    let line = known["lines"]["scratch"]["line"].to_string();
     for (table, length) in tables.iter().zip(["2.0 s", "2.0 s", "1."]) {
         let head = table.lines().next().unwrap();
         assert!(head.contains(&format!("the last {length}")), "{head}");
-        let row = table.lines().find(|row| row.trim_start().starts_with(&line)).unwrap();
-        assert!(row.contains("256.00 MiB"), "{row}");
-        assert!(row.contains("128.00 MiB"), "{row}");
+        // The peak is the stretch's own: the same memory is allocated again and again.
+        says(table, &["peak allocated 256.00 MiB (reached", "256 MiB", "known_lines.py:"]);
     }
     target.finish();
 }

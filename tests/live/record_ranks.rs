@@ -103,6 +103,39 @@ fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
 }
 
 #[test]
+fn a_launchers_pid_names_the_ranks_below_it_instead_of_showing_an_empty_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut launcher = on_two_cards();
+    launcher.args(["python", "tests/targets/ranks.py", "--launch", "ddp"]).arg(folder);
+    let mut target = Target::start(launcher);
+    target.say("go");
+    wait_until("a look at both ranks", || {
+        let done = memspy_at(target.pid(), &["tensors", "-s"]);
+        ["== rank 0 (process ", "== rank 1 (process ", "optimizer state"]
+            .iter()
+            .all(|head| done.out.contains(head))
+    });
+    for words in [&["tensors"][..], &["graph"], &["dump"], &["devices"]] {
+        memspy_at(target.pid(), words).refused(&[
+            &target.pid().to_string(),
+            "rank 0 (process ",
+            "rank 1 (process ",
+            "add -s",
+        ]);
+        if words != ["tensors"] {
+            let of_all = memspy_at(target.pid(), &[words, &["-s"]].concat()).ok().out;
+            assert!(words == ["devices"] || of_all.contains("== rank 1 "), "{of_all}");
+        }
+    }
+    memspy_at(target.pid(), &["referrers", "nothing"]).refused(&["rank 0 (process ", "add -s"]);
+    let of_none = memspy_at(target.pid(), &["referrers", "-s", "nothing"]);
+    of_none.refused_last(&["rank 0", "rank 1"]);
+    std::fs::write(folder.join("seen"), "").unwrap();
+    assert!(target.wait().success());
+}
+
+#[test]
 fn a_rank_that_starts_later_is_found_and_recorded_exactly() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

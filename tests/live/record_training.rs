@@ -29,6 +29,8 @@ fn looks_at_a_job_that_trains() {
         assert_eq!(device["block_map"]["consistent"], true, "{}", look["not_read"]);
         let allocated = device["allocated"].as_u64().unwrap();
         assert_eq!(segments_hold(device), allocated);
+        // Blocks and owners are of one moment, whatever the job does between two looks.
+        assert_eq!(look["owners"]["devices"]["cuda:0"]["allocated"], device["allocated"]);
         let stats = &device["memory_stats"];
         assert!(stats["allocated_bytes.all.peak"].as_u64().unwrap() >= allocated);
         let frames = |thread: &Value| thread["frames"].as_array().unwrap().clone();

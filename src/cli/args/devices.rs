@@ -17,6 +17,9 @@ pub struct DevicesArgs {
     /// Process id of a job to look into (again for more)
     #[arg(short, long = "pid", value_name = "PID", value_parser = pid)]
     pub pids: Vec<u32>,
+    /// Of each job given, all processes that use CUDA: it and its descendants
+    #[arg(short, long, requires = "pids")]
+    pub subprocesses: bool,
     /// What to print
     #[arg(short, long, value_enum, default_value_t = DevicesFormat::Text)]
     pub format: DevicesFormat,

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use crate::analysis::{Profile, ThreadChoice};
+use crate::analysis::{LineOrder, Profile, ThreadChoice};
 use crate::model::{Nanos, Record};
 use crate::render::{self, LinesOptions, RenderError};
 
@@ -26,8 +26,12 @@ impl OomReportPrinter {
         every: Duration,
         full_filenames: bool,
     ) -> OomReportPrinter {
-        let options =
-            LinesOptions { full_filenames, width: output::width(), ..LinesOptions::default() };
+        let options = LinesOptions {
+            full_filenames,
+            width: output::width(),
+            limit: Some(render::RANKED_ROWS),
+            ..LinesOptions::default()
+        };
         OomReportPrinter { every, last: None, now: Nanos(0), options, since: None }
     }
 
@@ -108,7 +112,16 @@ impl OomReportPrinter {
             None => writeln!(out, "no counters of a GPU were recorded yet")?,
             Some(Err(error)) => writeln!(out, "{error}")?,
             Some(Ok(table)) => {
-                let written = render::lines_text(&mut out, profile, &table, &self.options);
+                let ranking = profile.rank_lines(&table, false).map_err(io::Error::other)?;
+                let order = LineOrder::default();
+                let written = render::ranked_lines_text(
+                    &mut out,
+                    profile,
+                    &table,
+                    &ranking,
+                    order,
+                    &self.options,
+                );
                 written.map_err(|error| match error {
                     RenderError::Write(error) => error,
                     other => io::Error::other(other),

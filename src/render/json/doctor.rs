@@ -31,7 +31,7 @@ pub struct FindingJson {
     pub text: String,
 }
 
-/// Whether something works: `works`, `fails`, or `fact` for what is neither.
+/// Whether something works: `works`, `fails`, `warning` for what is not so at this moment and no obstacle, or `fact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FindingStatus {
@@ -39,6 +39,8 @@ pub enum FindingStatus {
     Works,
     /// It does not.
     Fails,
+    /// Not so at this moment, and no obstacle.
+    Warning,
     /// Merely a fact.
     Fact,
 }

@@ -1,0 +1,411 @@
+//! The ranked table of lines as text, for one process and for the ranks of a job.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use super::RenderError;
+use super::escape::EscapeGuard;
+use super::header::{allocated_line, sampling_line};
+use super::label::one_line;
+use super::lines::{LinesOptions, labels};
+use super::rank_lines::{RankLines, balance};
+use super::size::{bytes, count, percent, short_bytes, short_signed_bytes};
+use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, RankedLine};
+use crate::model::Function;
+
+/// Rows shown when no number is asked for.
+pub const RANKED_ROWS: usize = 25;
+/// Characters that a narrow table leaves for a place, `train.py:123`, and for the source text.
+const MIN_PLACE: usize = 16;
+const MIN_SOURCE: usize = 18;
+
+/// Writes the ranking of one process's lines.
+pub fn ranked_lines_text(
+    out: &mut dyn Write,
+    profile: &Profile,
+    table: &LineTable,
+    ranking: &LineRanking,
+    order: LineOrder,
+    options: &LinesOptions,
+) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    for line in wrapped(&headline(profile, table, ranking), options.width) {
+        writeln!(out, "{line}")?;
+    }
+    for warning in profile.warnings() {
+        writeln!(out, "warning: {}", one_line(&warning))?;
+    }
+    let total = ranking.moment.map(|(_, total)| total);
+    let about = if table.estimated { "~" } else { "" };
+    let times = match profile.exact() {
+        Some(_) if table.estimated => "/stacks",
+        Some(_) => "/allocs",
+        None => "/samples",
+    };
+    let rows: Vec<&RankedLine> = ranking
+        .rows
+        .iter()
+        .filter(|row| is_wanted(profile, row, &options.functions))
+        .filter(|row| row.live > 0 || row.allocated > 0 || order != LineOrder::Live)
+        .collect();
+    let shown = options.limit.unwrap_or(rows.len()).min(rows.len());
+    let mut text = TextTable::new(["live at/peak", "/share", "/allocated", "peak in/line", times]);
+    for row in rows.iter().take(shown) {
+        let peak = row.peak.map_or_else(
+            || "?".to_owned(),
+            |peak| {
+                format!("{}{}", if peak.exact { "" } else { "~" }, short_signed_bytes(peak.value))
+            },
+        );
+        let live = match total {
+            Some(_) => format!("{about}{}", short_bytes(row.live)),
+            None => "?".to_owned(),
+        };
+        let share = total.map_or_else(|| "?".to_owned(), |total| share(row.live, total));
+        let allocated = format!("{about}{}", short_signed_bytes(row.allocated));
+        let (place, source) = place(profile, row, options.full_filenames);
+        text.push([live, share, allocated, peak, count(row.samples)], place, source);
+    }
+    text.write(out, options.width)?;
+    let whose = if ranking.by_library_line { "line" } else { "line of the program" };
+    if rows.is_empty() {
+        writeln!(out, "no {whose} was seen allocating{}", filter_text(&options.functions))?;
+    }
+    for note in notes(table, ranking, rows.len() - shown, profile.exact().is_some()) {
+        for line in wrapped(&note, options.width) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The peak, when it was, how much of it is on lines, and how that is known.
+fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> String {
+    let how = match profile.exact() {
+        Some(exact) if table.doubt.is_none() => format!("exact, {} events", count(exact.events())),
+        Some(exact) => format!("{} events, not all exact", count(exact.events())),
+        None => format!("sampled, {} samples", count(profile.samples())),
+    };
+    let mut text = allocated_line(profile, table.device);
+    match ranking.moment {
+        None => text += "; no snapshot: what is live is unknown",
+        Some((time, total)) => {
+            let peak = table.allocated.bytes.max(0) as u64;
+            if total < peak {
+                let below = percent(peak - total, peak);
+                text += &format!(
+                    "; the lines show {} at {:.3} s, the recorded moment nearest to it ({below:.1} % below)",
+                    bytes(total),
+                    time.seconds()
+                );
+            }
+            let known = ranking.on_lines();
+            text += &format!("; {} of it on known lines", share(known, total));
+            for (pseudo, amount) in &ranking.without_line {
+                text += &format!(", {} {}", share(*amount, total), pseudo.text());
+            }
+        }
+    }
+    text + "; " + &how
+}
+
+fn notes(table: &LineTable, ranking: &LineRanking, hidden: usize, exact: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut more = Vec::new();
+    if hidden > 0 {
+        more.push(format!("{} more lines: --limit 0", count(hidden as u64)));
+    }
+    more.push("with source: --source".to_owned());
+    if !ranking.by_library_line {
+        more.push("lines of libraries: --all".to_owned());
+    }
+    notes.push(more.join("; ") + ".");
+    notes.push(
+        match ranking.by_library_line {
+            true => "Live: what the line itself allocated and is live at the peak; L: a library's line.",
+            false => "Live: what the line, or library code that it called, allocated and is live at the peak.",
+        }
+        .to_owned()
+            + " Peak in line: the most that was allocated in all while the line ran.",
+    );
+    if let Some(doubt) = &table.doubt {
+        notes.push(format!("Nothing is marked exact: {doubt}."));
+    } else if !exact {
+        notes.push(
+            "~: an estimate from samples; the line that allocated may be one nearby. 'record --exact' (as root) knows it."
+                .to_owned(),
+        );
+    } else if table.estimated {
+        notes.push("~: an estimate from a sample of the allocations.".to_owned());
+    }
+    notes
+}
+
+/// Writes the lines of all ranks as one ranking, by the sum of what is live at each rank's peak.
+pub fn ranked_rank_lines_text(
+    out: &mut dyn Write,
+    ranks: &[(RankLines<'_>, &LineRanking)],
+    order: LineOrder,
+    options: &LinesOptions,
+) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    let all: Vec<RankLines<'_>> = ranks.iter().map(|(rank, _)| *rank).collect();
+    for (rank, ranking) in ranks {
+        let text = headline(rank.profile, rank.table, ranking);
+        for line in wrapped(&format!("{}: {text}", one_line(rank.label)), options.width) {
+            writeln!(out, "{line}")?;
+        }
+        if rank.profile.exact().is_none() {
+            writeln!(out, "  {}", sampling_line(rank.profile))?;
+        }
+        for warning in rank.profile.warnings() {
+            writeln!(out, "  warning: {}", one_line(&warning))?;
+        }
+    }
+    writeln!(out, "{}", balance(&all))?;
+    let mut lines: BTreeMap<(&str, u32, &str, u32), Vec<(usize, &RankedLine)>> = BTreeMap::new();
+    for (index, (rank, ranking)) in ranks.iter().enumerate() {
+        for row in &ranking.rows {
+            let function = rank.profile.stacks().get_function(row.frame.function);
+            let Some(function) = function.filter(|f| name_matches(f, &options.functions)) else {
+                continue;
+            };
+            let key = (&*function.file, function.first_line, &*function.name, row.frame.line);
+            lines.entry(key).or_default().push((index, row));
+        }
+    }
+    let mut rows: Vec<Vec<(usize, &RankedLine)>> = lines.into_values().collect();
+    let value = |row: &RankedLine| match order {
+        LineOrder::Live => i128::from(row.live),
+        LineOrder::Peak => row.peak.map_or(0, |peak| i128::from(peak.value)),
+        LineOrder::Allocated => i128::from(row.allocated),
+        LineOrder::Samples => i128::from(row.samples),
+    };
+    let sum = |rows: &Vec<(usize, &RankedLine)>| -> i128 { rows.iter().map(|r| value(r.1)).sum() };
+    rows.retain(|rows| rows.iter().any(|(_, row)| row.live > 0 || row.allocated > 0));
+    rows.sort_by_key(|rows| std::cmp::Reverse(sum(rows)));
+    let shown = options.limit.unwrap_or(rows.len()).min(rows.len());
+    let mut text = TextTable::new([
+        "live,/sum",
+        "live,/greatest",
+        "live,/least",
+        "/allocated",
+        "peak in/line",
+    ]);
+    for found in rows.iter().take(shown) {
+        let about = |rank: usize| if all[rank].table.estimated { "~" } else { "" };
+        let live = |rank: usize| found.iter().find(|r| r.0 == rank).map_or(0, |r| r.1.live);
+        let by_rank = || (0..all.len()).map(|rank| (live(rank), rank));
+        let (greatest, least) = (by_rank().rev().max(), by_rank().min());
+        let greatest = by_rank().find(|r| Some(r.0) == greatest.map(|g| g.0));
+        let is_equal = greatest.map(|g| g.0) == least.map(|l| l.0);
+        let one = |value: Option<(u64, usize)>| match value {
+            Some((value, _)) if is_equal => format!("{}{} (all)", about(0), short_bytes(value)),
+            Some((value, rank)) => {
+                let label = all[rank].label;
+                let short = label.strip_prefix("rank ").unwrap_or(label);
+                format!("{}{} ({})", about(rank), short_bytes(value), one_line(short))
+            }
+            None => "?".to_owned(),
+        };
+        let is_estimated = all.iter().any(|rank| rank.table.estimated);
+        let about = if is_estimated { "~" } else { "" };
+        let live: u64 = found.iter().map(|r| r.1.live).sum();
+        let allocated: i64 = found.iter().map(|r| r.1.allocated).sum();
+        let peak = found.iter().filter_map(|r| r.1.peak).max_by_key(|peak| peak.value);
+        let peak = peak.map_or_else(
+            || "?".to_owned(),
+            |peak| {
+                format!("{}{}", if peak.exact { "" } else { "~" }, short_signed_bytes(peak.value))
+            },
+        );
+        let Some((rank, row)) = found.first() else { continue };
+        let (place, source) = place(all[*rank].profile, row, options.full_filenames);
+        let sum = format!("{about}{}", short_bytes(live));
+        let allocated = format!("{about}{}", short_signed_bytes(allocated));
+        text.push([sum, one(greatest), one(least), allocated, peak], place, source);
+    }
+    text.write(out, options.width)?;
+    if rows.is_empty() {
+        writeln!(
+            out,
+            "no line was seen allocating in any rank{}",
+            filter_text(&options.functions)
+        )?;
+    }
+    let hidden = match rows.len() - shown {
+        0 => String::new(),
+        hidden => format!("{} more lines: --limit 0; ", count(hidden as u64)),
+    };
+    let notes = [
+        format!("{hidden}with source: --source; lines of libraries: --all."),
+        "Live at each rank's peak, made by the line or library code that it called: the sum, the greatest and the least (of which rank, in brackets). Peak in line: the greatest of a rank. ~: an estimate.".to_owned(),
+    ];
+    for line in notes.iter().flat_map(|note| wrapped(note, options.width)) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+fn name_matches(function: &Function, names: &[String]) -> bool {
+    let has = |n: &String| function.name.contains(n.as_str()) || function.file.contains(n.as_str());
+    names.is_empty() || names.iter().any(has)
+}
+
+fn is_wanted(profile: &Profile, row: &RankedLine, names: &[String]) -> bool {
+    profile.stacks().get_function(row.frame.function).is_none_or(|f| name_matches(f, names))
+}
+
+fn filter_text(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        names => format!(" whose function or file contains {}", names.join(" or ")),
+    }
+}
+
+/// `part` of `whole` as a reader wants it: no more than three figures.
+fn share(part: u64, whole: u64) -> String {
+    let value = percent(part, whole);
+    match value {
+        _ if part == whole => "100 %".to_owned(),
+        value if value >= 99.95 => "99.9 %".to_owned(),
+        value => format!("{value:.1} %"),
+    }
+}
+
+/// `train.py:123`, and the source of the line, or its function where the recording has no source.
+fn place(profile: &Profile, row: &RankedLine, full: bool) -> (String, String) {
+    let Some(function) = profile.stacks().get_function(row.frame.function) else {
+        return (format!("[unknown function {}]", row.frame.function.0), String::new());
+    };
+    let labels = labels(profile, full);
+    let line = match row.frame.line {
+        0 => "?".to_owned(),
+        line => line.to_string(),
+    };
+    let mark = if row.library { "L " } else { "" };
+    let text = profile.source_line(row.frame).map(|text| one_line(text));
+    let source = text.unwrap_or_else(|| format!("(in {})", one_line(&function.name)));
+    (format!("{mark}{}:{line}", one_line(labels.file(function))), source)
+}
+
+/// A table of figures, places and source text that fits a width.
+struct TextTable<'a, const N: usize> {
+    heads: [&'a str; N],
+    rows: Vec<([String; N], String, String)>,
+}
+
+impl<'a, const N: usize> TextTable<'a, N> {
+    fn new(heads: [&'a str; N]) -> TextTable<'a, N> {
+        TextTable { heads, rows: Vec::new() }
+    }
+
+    fn push(&mut self, cells: [String; N], place: String, source: String) {
+        self.rows.push((cells, place, source));
+    }
+
+    fn write(&self, out: &mut dyn Write, width: Option<usize>) -> std::io::Result<()> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let length = |text: &str| text.chars().count();
+        let mut widths: Vec<usize> = Vec::new();
+        for (i, head) in self.heads.iter().enumerate() {
+            let cells = self.rows.iter().map(|row| length(&row.0[i]));
+            widths.push(cells.chain(head.split('/').map(length)).max().unwrap_or(0));
+        }
+        let place = self.rows.iter().map(|row| length(&row.1)).max().unwrap_or(0);
+        // The last columns give way to the source text.
+        let taken = |widths: &[usize]| widths.iter().map(|w| w + 2).sum::<usize>();
+        let mut place_width = place;
+        if let Some(width) = width {
+            let narrow = place.min(MIN_PLACE);
+            while widths.len() > 2 && taken(&widths) + narrow + 2 + MIN_SOURCE > width {
+                widths.pop();
+            }
+            let left = width.saturating_sub(taken(&widths) + 2);
+            place_width = place.min(narrow.max(left * 9 / 20));
+        }
+        let source_width =
+            width.map(|width| width.saturating_sub(taken(&widths) + place_width + 2));
+        for half in 0..2 {
+            let mut head = String::new();
+            for (width, name) in widths.iter().zip(self.heads) {
+                head += &format!("{:>width$}  ", name.split('/').nth(half).unwrap_or_default());
+            }
+            if half == 1 {
+                head += &format!("{:place_width$}  source", "line");
+            }
+            writeln!(out, "{}", head.trim_end())?;
+        }
+        for (cells, place, source) in &self.rows {
+            let mut text = String::new();
+            for (width, cell) in widths.iter().zip(cells) {
+                text += &format!("{cell:>width$}  ");
+            }
+            text += &format!("{:place_width$}  ", cut_front(place, place_width));
+            text.extend(source.chars().take(source_width.unwrap_or(usize::MAX)));
+            writeln!(out, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// The end of a path that is too long: what tells a file and a line.
+fn cut_front(text: &str, width: usize) -> String {
+    let count = text.chars().count();
+    if count <= width {
+        return text.to_owned();
+    }
+    let rest: String = text.chars().skip(count + 1 - width).collect();
+    // Whole names read better.
+    match rest.split_once('/') {
+        Some((_, rest)) => format!("…/{rest}"),
+        None => format!("…{rest}"),
+    }
+}
+
+/// Text in lines that are no wider than the terminal; the second and later ones stand in.
+pub(super) fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
+    let Some(width) = width else { return vec![text.to_owned()] };
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        let is_full = line.chars().count() + 1 + word.chars().count() > width;
+        if is_full && !line.trim().is_empty() {
+            lines.push(std::mem::replace(&mut line, "   ".to_owned()));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_table_keeps_the_line_and_some_source() {
+        let mut table = TextTable::new(["live at/peak", "/share", "/allocated"]);
+        let cells = ["~1023 MiB", "100.0 %", "~1023 GiB"].map(str::to_owned);
+        table.push(cells, "some/deep/folder/of/models/net.py:1234".into(), "x = f(y) ".repeat(9));
+        for width in [60, 80, 100] {
+            let mut out = Vec::new();
+            table.write(&mut out, Some(width)).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}: {text}");
+            assert!(text.contains("net.py:1234") && text.contains("x = f"), "{width}: {text}");
+        }
+    }
+
+    #[test]
+    fn long_sentences_are_wrapped() {
+        let lines = wrapped("one two three four", Some(9));
+        assert_eq!(lines, ["one two", "    three", "    four"]);
+        assert_eq!(wrapped("one two", None), ["one two"]);
+    }
+}
