@@ -21,6 +21,7 @@ mod live_profile;
 mod modelsize;
 mod oom_message;
 mod oom_report;
+mod owner_groups;
 mod ownership;
 mod process_snapshot;
 mod profile;
@@ -58,6 +59,10 @@ pub use oom_message::requested_bytes;
 pub use oom_report::{
     AllocatorCache, FreeClass, OomDevice, OomReport, OomReportBuilder, RefusedAllocation,
     ThreadAtOom,
+};
+pub use owner_groups::{
+    GroupSize, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, owner_changes, owner_groups,
+    recorded_owner_groups,
 };
 pub use ownership::{OwnerPart, OwnerStacks};
 pub use process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};

@@ -334,8 +334,8 @@ pub struct TensorReadArgs {
 /// `memspy tensors`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  memspy tensors -p 12345               the largest storages on the GPUs, with all tensors that share them
-  memspy tensors -p 12345 --limit 0     all of them
+  memspy tensors -p 12345               who holds the memory of the GPUs, in groups: cache[*].layers[*].keys
+  memspy tensors -p 12345 --each        the largest storages, with all tensors that share them
   memspy tensors -p 12345 --every 10    what came and went, every 10 seconds
   memspy tensors -p 12345 --json        every field, with addresses")]
 pub struct TensorsArgs {
@@ -348,9 +348,12 @@ pub struct TensorsArgs {
     /// Tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at the first look]
     #[arg(short, long, conflicts_with = "gpu")]
     pub all_devices: bool,
-    /// List so many storages; 0 lists all
-    #[arg(short, long, default_value_t = 40, value_name = "N")]
-    pub limit: usize,
+    /// List single storages with their tensors, not groups of those whose names differ in an index, key or number only
+    #[arg(long)]
+    pub each: bool,
+    /// List so many rows; 0 lists all [default: 25, with --each 40]
+    #[arg(short, long, value_name = "N")]
+    pub limit: Option<usize>,
     /// Look again every so many seconds, and list what came (+) and went (-) since, until Ctrl-C
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     pub every: Option<f64>,

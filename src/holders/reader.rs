@@ -254,8 +254,8 @@ impl Look<'_> {
         walked: Walked,
         blocks: Vec<AllocatorSnapshot>,
     ) -> Result<OwnershipSnapshot, OwnerError> {
-        let Walked { tensors, nodes, referrers, counting, models, objects, unreadable, missing } =
-            walked;
+        let Walked { tensors, nodes, referrers, counting, models, optimizers, .. } = walked;
+        let Walked { objects, unreadable, missing, .. } = walked;
         let limit = self.memory.exceeded().map(|error| self.limit(error));
         let limit = limit.unwrap_or_else(|| self.limit_of_copy());
         if tensors.is_empty() && !missing.is_empty() {
@@ -276,6 +276,7 @@ impl Look<'_> {
             referrers,
             counting,
             models,
+            optimizers,
         })
     }
 

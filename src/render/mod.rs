@@ -24,6 +24,7 @@ mod like;
 mod lines;
 mod lines_export;
 mod oom_report;
+mod owner_groups;
 mod owners;
 mod owners_json;
 mod rank_lines;
@@ -50,6 +51,7 @@ pub use like::{like_modelsize_json, like_modelsize_text, like_trumpy_json, like_
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use oom_report::oom_report_text;
+pub use owner_groups::{DEFAULT_ROWS, group_label, pattern_name};
 pub use owners::{
     TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,
 };
