@@ -12,8 +12,10 @@ mod device;
 mod device_breakdown;
 mod exact;
 mod exact_lines;
+mod findings;
 mod fold;
 mod fragmentation;
+mod growth;
 mod high_water;
 mod iterations;
 mod lines;
@@ -41,10 +43,12 @@ pub use device_breakdown::DeviceBreakdown;
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, MemoryGroup, RefusalTotals, UnknownReason,
 };
+pub use findings::{Finding, FindingFacts, GpuFacts, findings};
 pub use fold::{
     FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel, TimeResolution,
 };
 pub use fragmentation::{Fragmentation, SegmentSum, SizeClass};
+pub use growth::{GrowthWatch, LineGrowth, OwnerGrowth, Rise};
 pub use high_water::{HighWater, PeakTime};
 pub use iterations::allocation_period::{AllocationPeriod, PeriodFinder};
 pub use iterations::clock::{IterationClock, MarkerLine};

@@ -6,6 +6,7 @@ mod flight;
 mod limits;
 mod record;
 mod retention;
+mod summary;
 mod top;
 mod values;
 
@@ -22,6 +23,7 @@ pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
+pub use summary::{GrowthArgs, SummaryArgs};
 pub use top::TopArgs;
 pub use values::time;
 use values::{marker, mode, pid, seconds};
@@ -46,6 +48,10 @@ pub struct CliArgs {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Say on one screen where a job's GPU memory is, who holds it, what grows, and what follows; 'memspy -p PID' does the same
+    Summary(SummaryArgs),
+    /// Say what grows in a job: owners and lines whose live bytes rise from floor to floor, and what keeps them
+    Growth(GrowthArgs),
     /// Record a job into a trace
     Record(RecordArgs),
     /// Draw a trace as a memory flamegraph: what was live at the peak, by Python stack

@@ -14,11 +14,14 @@ mod dump;
 mod dump_json;
 mod escape;
 mod exact;
+mod findings;
 mod flame;
 mod fragmentation;
+mod growth;
 mod header;
 mod interchange;
 mod iterations;
+mod job_summary;
 mod label;
 mod like;
 mod lines;
@@ -41,11 +44,16 @@ pub use dump::{OwnersOrReason, allocator_text, dump_text};
 pub use dump_json::dump_json;
 pub use escape::{EscapeGuard, visible};
 pub use exact::{kind as memory_name, way};
+pub use findings::{ToldFinding, told};
 pub use flame::{
     RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks, owners_collapsed, owners_flame,
 };
+pub use growth::{GrowthKeeper, growth_json, growth_text};
 pub use header::header;
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
+pub use job_summary::{
+    JobSummary, LineBytes, LinesSource, ObservedLines, job_summary_json, job_summary_text,
+};
 pub use label::{FrameLabels, one_line, short_file};
 pub use like::{like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text};
 pub use lines::{LinesOptions, lines_text};

@@ -25,6 +25,8 @@ pub(super) struct Item {
     pub(super) bytes: u64,
     pub(super) storages: u64,
     pub(super) shape: Option<String>,
+    /// A tensor that `referrers` can be asked about: its name, else the address of its Python object.
+    pub(super) example: Option<String>,
 }
 
 /// Garbage by what it is called.
@@ -176,7 +178,13 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<Item> {
             known.owner(snapshot, &group)
         };
         let shape = first.tensor.shape.as_ref().map(|s| format!("{s:?} {}", first.tensor.dtype));
+        let example = match &owner {
+            Some((OwnerKind::Graph, root)) => Some(root.to_string()),
+            _ => first.names.first().map(|name| name.to_string()),
+        };
+        let example = example.or_else(|| first.object.map(|object| format!("{object:#x}")));
         items.push(Item {
+            example,
             device: group.device,
             category: group.category,
             owner,
@@ -241,6 +249,7 @@ pub(super) fn of_recording(device: &OwnedOnDevice) -> Vec<Item> {
             owner = Some((kind, "".into()));
         }
         Item {
+            example: None,
             device: TensorDevice { kind: 1, index: u8::try_from(device.device.0).ok() },
             category: held.category,
             owner,

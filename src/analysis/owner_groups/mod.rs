@@ -69,6 +69,8 @@ pub struct OwnerGroup {
     pub members: u64,
     /// Name of the largest storage.
     pub largest: String,
+    /// A tensor of it that `memspy referrers` can be asked about: the largest, or one that keeps a graph.
+    pub example: Option<String>,
     /// Shape and type of the largest storage's tensor, where known.
     pub largest_shape: Option<String>,
     /// The patterns in it, the largest first.
@@ -93,4 +95,4 @@ pub fn recorded_owner_groups(device: &OwnedOnDevice) -> Vec<OwnerGroup> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -20,6 +20,12 @@ fn on_device(held: &[(TensorCategory, &str, u64)]) -> OwnedOnDevice {
     }
 }
 
+/// Groups of other tensors with these names.
+pub(crate) fn groups(held: &[(String, u64)]) -> Vec<OwnerGroup> {
+    let held: Vec<_> = held.iter().map(|(name, bytes)| (OTHER, name.as_str(), *bytes)).collect();
+    recorded_owner_groups(&on_device(&held))
+}
+
 fn told(held: &[(TensorCategory, &str, u64)]) -> Vec<(String, u64, Vec<(String, u64)>)> {
     let groups = recorded_owner_groups(&on_device(held));
     let patterns = |group: &OwnerGroup| {
