@@ -24,6 +24,8 @@ use super::{hints, output};
 const SAMPLING_RATE: u32 = 200;
 /// How long the recording may take to attach.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Looks after the first.
+const MIN_ROUNDS: u32 = 3;
 /// How long a wait goes on before it looks whether it is to end.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -40,7 +42,7 @@ pub(super) struct ObserveOptions {
 
 /// What was observed.
 pub(super) struct Observation {
-    /// Process, threads and devices at the beginning.
+    /// Process, threads and devices at the end.
     pub(super) process: ProcessSnapshot,
     /// The owners at all looks that were complete.
     pub(super) growth: GrowthWatch,
@@ -53,9 +55,14 @@ pub(super) struct Observation {
 }
 
 impl Observation {
-    /// The devices that the process uses.
+    /// The devices that the process uses; what PyTorch has of them at the moment of the last look.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
-        self.process.devices().iter().filter_map(GpuFacts::new).collect()
+        let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
+        let at_look = |facts: GpuFacts| {
+            let map = blocks.iter().find(|map| map.device.0 == facts.gpu);
+            map.map_or(facts, |map| facts.with_blocks(map))
+        };
+        self.process.devices().iter().filter_map(GpuFacts::new).map(at_look).collect()
     }
 }
 
@@ -71,11 +78,6 @@ pub(super) fn observe(
         Some(readers) => readers,
         None => attached(pid)?,
     };
-    let mut process = ProcessSnapshot::new();
-    let once = RecordOptions { rate: 1, duration: None, common: CommonOptions::default() };
-    Recorder::new(attached(pid)?, once)
-        .record_once(output::host(), &mut process)
-        .context("cannot look at the process")?;
     // The first look learns which memory matters: what it tells is as true, and it takes longest.
     let mut growth = GrowthWatch::default();
     let mut stops = Stops::default();
@@ -88,7 +90,9 @@ pub(super) fn observe(
                 stops.total += snapshot.stops.total;
                 stops.longest = stops.longest.max(snapshot.stops.longest);
                 if snapshot.incomplete.is_none() {
-                    growth.add_owners(at.elapsed().as_secs_f64(), owner_groups(&snapshot));
+                    // When it stood still, not when that had been understood.
+                    let time = at.elapsed().saturating_sub(snapshot.age);
+                    growth.add_owners(time.as_secs_f64(), owner_groups(&snapshot));
                 }
                 last = Ok(snapshot);
             }
@@ -102,7 +106,7 @@ pub(super) fn observe(
     let mut recording = LineRecording::start(pid)?;
     let until = Instant::now() + options.duration;
     let mut lines = ObservedLines::default();
-    loop {
+    for round in 1.. {
         let next = (Instant::now() + options.every).min(until);
         while Instant::now() < next && !stop.load(Ordering::Relaxed) && !recording.is_over() {
             std::thread::sleep(
@@ -114,19 +118,19 @@ pub(super) fn observe(
         }
         recording.lines(began, &mut growth, &mut lines);
         look(began, &mut growth);
-        // Two looks are no growth: a short time is made longer by one.
-        let is_enough = growth.looks() >= 4 || last_failed(&growth);
-        if stop.load(Ordering::Relaxed) || Instant::now() >= until && is_enough {
+        // Fewer looks tell nothing of growth: where they take long, the time is made longer.
+        let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
+        if is_over || stop.load(Ordering::Relaxed) {
             break;
         }
     }
     lines.seconds = recording.end();
+    let mut process = ProcessSnapshot::new();
+    let once = RecordOptions { rate: 1, duration: None, common: CommonOptions::default() };
+    Recorder::new(attached(pid)?, once)
+        .record_once(output::host(), &mut process)
+        .context("cannot look at the process")?;
     Ok(Observation { process, growth, last, stops, lines })
-}
-
-/// Whether no look came to anything so far.
-fn last_failed(growth: &GrowthWatch) -> bool {
-    growth.looks() == 0
 }
 
 /// A recording on a thread of its own.

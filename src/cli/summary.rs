@@ -22,7 +22,7 @@ use super::{hints, output};
 /// Looks in the time of a summary.
 const SUMMARY_LOOKS: u32 = 3;
 /// Looks in the time of `growth`, and the least time between two.
-const GROWTH_LOOKS: u32 = 24;
+const GROWTH_LOOKS: u32 = 12;
 const MIN_INTERVAL: Duration = Duration::from_millis(250);
 /// Owners of which it is asked what keeps them.
 const KEEPERS: usize = 2;
@@ -152,6 +152,7 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
                 &observation.growth,
                 &observation.lines,
                 &keepers,
+                observation.stops,
             ),
         }
         .map_err(into_io)

@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::interchange::pretty_json;
-use super::job_summary::{GrowthJson, LinesSource, ObservedLines};
+use super::job_summary::{GrowthJson, LinesSource, ObservedLines, stops_text};
 use super::label::one_line;
 use super::owner_groups::group_label;
 use super::size::{bytes, count};
 use crate::analysis::GrowthWatch;
-use crate::model::TensorReferrers;
+use crate::model::{Stops, TensorReferrers};
 
 /// Rows of owners, and of lines.
 const OWNERS: usize = 15;
@@ -36,8 +36,21 @@ pub fn growth_text(
     watch: &GrowthWatch,
     lines: &ObservedLines,
     keepers: &[GrowthKeeper],
+    stops: Stops,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
+    growing_owners(out, watch)?;
+    for keeper in keepers {
+        write_keeper(out, pid, keeper)?;
+    }
+    growing_lines(out, watch, lines)?;
+    if stops.count > 0 {
+        writeln!(out, "\n{}", stops_text(stops))?;
+    }
+    Ok(())
+}
+
+fn growing_owners(out: &mut dyn Write, watch: &GrowthWatch) -> std::io::Result<()> {
     let (looks, seconds) = (watch.looks(), watch.seconds());
     let owners = watch.owners();
     writeln!(out, "{looks} looks over {seconds:.1} s: what rises from floor to floor")?;
@@ -72,18 +85,27 @@ pub fn growth_text(
             writeln!(out, "{rest:>13}  {:>35}  [{} others]", "", owners.len() - OWNERS)?;
         }
     }
-    for keeper in keepers {
-        writeln!(out, "\n{} is kept by", one_line(&keeper.example))?;
-        let referrers = keeper.referrers.iter().flat_map(|of| &of.referrers);
-        for referrer in referrers.take(REFERRERS) {
-            let way = match &referrer.name {
-                Some(name) => format!("{name}{}", referrer.step),
-                None => format!("<{}>{}, no variable leads to it", referrer.class, referrer.step),
-            };
-            writeln!(out, "    {:<14} {}", one_line(&referrer.class), one_line(&way))?;
-        }
-        writeln!(out, "    memspy referrers -p {pid} '{}'", one_line(&keeper.example))?;
+    Ok(())
+}
+
+fn write_keeper(out: &mut dyn Write, pid: u32, keeper: &GrowthKeeper) -> std::io::Result<()> {
+    writeln!(out, "\n{} is kept by", one_line(&keeper.example))?;
+    let referrers = keeper.referrers.iter().flat_map(|of| &of.referrers);
+    for referrer in referrers.take(REFERRERS) {
+        let way = match &referrer.name {
+            Some(name) => format!("{name}{}", referrer.step),
+            None => format!("<{}>{}, no variable leads to it", referrer.class, referrer.step),
+        };
+        writeln!(out, "    {:<14} {}", one_line(&referrer.class), one_line(&way))?;
     }
+    writeln!(out, "    memspy referrers -p {pid} '{}'", one_line(&keeper.example))
+}
+
+fn growing_lines(
+    out: &mut dyn Write,
+    watch: &GrowthWatch,
+    lines: &ObservedLines,
+) -> std::io::Result<()> {
     let grown = watch.lines();
     let how = match &lines.source {
         LinesSource::Exact => "exact",

@@ -25,8 +25,10 @@ const LINES: usize = 10;
 /// Rows of what grew, and findings.
 const GROWN: usize = 3;
 const FINDINGS: usize = 4;
+/// Bytes a second below which growth is none that anybody would look for.
+const MIN_RATE: f64 = 1024.0;
 /// Cells of a bar.
-const BAR: usize = 90;
+const BAR: usize = 80;
 /// A part of all that is allocated, which has to be attributed for a table of lines to say something: a hundredth.
 const MIN_ATTRIBUTED: u64 = 100;
 
@@ -129,7 +131,7 @@ fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
         let parts = [
             ('█', "allocated", gpu.allocated),
             ('▓', "cached", cached),
-            ('▒', "outside PyTorch", gpu.outside),
+            ('▒', "outside", gpu.outside),
             ('░', "others", gpu.others),
             ('·', "free", gpu.free),
         ];
@@ -137,9 +139,13 @@ fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
             .iter()
             .map(|(mark, name, size)| format!("{mark} {name} {}", optional_bytes(*size)));
         let words = words.collect::<Vec<_>>().join("  ");
-        lines.push(format!("GPU {} ({}): {words}", gpu.gpu, optional_bytes(gpu.total)));
+        let title = format!("GPU {}, {}", gpu.gpu, optional_bytes(gpu.total));
+        let has_bar = gpus.len() <= 3 && !is_short;
+        if !has_bar {
+            lines.push(format!("{title}: {words}"));
+        }
         // Many GPUs leave no room for pictures.
-        if let Some(total) = gpu.total.filter(|total| *total > 0 && gpus.len() <= 4 && !is_short) {
+        if let Some(total) = gpu.total.filter(|total| *total > 0 && has_bar) {
             let mut bar = String::new();
             let mut filled = 0.0;
             for (mark, _, size) in parts.iter().take(4) {
@@ -151,7 +157,12 @@ fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
                 bar.extend(std::iter::repeat_n(*mark, cells));
             }
             let free = BAR - bar.chars().count();
-            lines.push(format!("  [{bar}{}]", "·".repeat(free)));
+            lines.push(format!("{title:<17} [{bar}{}]", "·".repeat(free)));
+        } else if has_bar {
+            lines.push(title);
+        }
+        if has_bar {
+            lines.push(words);
         }
     }
     if gpus.is_empty() {
@@ -211,7 +222,8 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     if looks < 2 {
         return vec![String::new(), "too few looks were complete to say what grows".to_owned()];
     }
-    let grown = summary.growth.owners();
+    let mut grown = summary.growth.owners();
+    grown.retain(|growth| growth.rise.rate() >= MIN_RATE);
     if grown.is_empty() {
         return vec![String::new(), format!("nothing grew in {looks} looks over {seconds:.1} s")];
     }
@@ -289,11 +301,28 @@ fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         lines.push("no findings".to_owned());
     }
     for finding in summary.findings.iter().take(most) {
-        lines.push(format!("* {}", finding.text));
+        lines.extend(wrapped(&format!("* {}", finding.text)));
         lines.push(format!("    {}", finding.command));
     }
     if summary.findings.len() > most {
         lines.push(format!("* {} more findings: --json", summary.findings.len() - most));
+    }
+    lines
+}
+
+/// A sentence in lines that fit, broken between words.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut();
+        match line {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= MAX_COLUMNS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("  {word}")),
+        }
     }
     lines
 }
@@ -303,15 +332,20 @@ fn foot(summary: &JobSummary<'_>) -> Vec<String> {
     if let Some(incomplete) = summary.look.ok().and_then(incomplete) {
         lines.push(incomplete);
     }
-    let Stops { count: stops, total, longest } = summary.stops;
-    if stops > 0 {
-        lines.push(format!(
-            "the process stood still {stops} times, {:.1} ms in all, {:.1} ms at most",
-            total.as_secs_f64() * 1e3,
-            longest.as_secs_f64() * 1e3
-        ));
+    if summary.stops.count > 0 {
+        lines.push(stops_text(summary.stops));
     }
     lines
+}
+
+/// How often and how long the process stood still.
+pub(super) fn stops_text(Stops { count: stops, total, longest }: Stops) -> String {
+    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    format!(
+        "the process stood still {stops} times, {:.1} ms in all, {:.1} ms at most",
+        ms(total),
+        ms(longest)
+    )
 }
 
 #[derive(Debug, Serialize)]

@@ -165,7 +165,8 @@ pub(super) fn group_rows(
     if !left_out.is_empty() {
         let size = left_out.iter().map(|(size, _)| size).sum();
         let number = count(left_out.len() as u64);
-        let text = format!("[{number} smaller groups]");
+        let plural = if left_out.len() == 1 { "" } else { "s" };
+        let text = format!("[{number} smaller group{plural}]");
         rows.push(GroupRow { bytes: size, size: None, text, is_part: false });
     }
     rows
@@ -241,7 +242,7 @@ pub(super) fn write_changes(
     if changes.len() > most {
         let rest: i64 = changes[most..].iter().map(|change| change.bytes).sum();
         let number = count((changes.len() - most) as u64);
-        writeln!(out, "{:>12}  {:>10}  [{number} smaller changes]", signed_bytes(rest), "")?;
+        writeln!(out, "{:>12}  {:>10}  [{number} smaller]", signed_bytes(rest), "")?;
     }
     Ok(())
 }

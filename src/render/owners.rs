@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::label::{one_line, short_file};
-use super::owner_groups::{group_rows, outside_tensors, write_changes, write_rows};
+use super::owner_groups::{
+    DEFAULT_ROWS, group_label, group_rows, outside_tensors, write_changes, write_rows,
+};
 use super::size::{bytes, count};
 use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved};
 use crate::model::ownership::{breakdown, owner_label, storages};
@@ -294,6 +296,13 @@ pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(
         ("buffers (held anyway)", summary.buffers),
     ] {
         writeln!(out, "    {what:<35} {}", bytes(size))?;
+    }
+    let groups = owner_groups(snapshot);
+    let kept = groups.iter().filter(|group| group.category == TensorCategory::Saved);
+    writeln!(out, "\n{:>11}  {:>8}  kept by", "bytes", "storages")?;
+    for group in kept.take(DEFAULT_ROWS) {
+        let (size, storages) = (bytes(group.size.bytes), count(group.size.storages));
+        writeln!(out, "{size:>11}  {storages:>8}  {}", group_label(group))?;
     }
     writeln!(out)?;
     writeln!(out, "{:>11}  {:>8}  {:>6}  node", "bytes", "storages", "nodes")?;

@@ -2,8 +2,8 @@
 
     python tests/targets/leaks.py
 
-Each request is the name of a leak (or "none"): what the last one held is given up, the loop goes on with the new one, and READY
-is printed when this has leaked a little. Every leak keeps about 1 MiB a step.
+Each request is the names of leaks: what the last ones held is given up, the loop goes on with the new ones, and READY is printed
+when these have leaked a little. Every leak keeps about 1 MiB a step.
 """
 import functools
 import gc
@@ -158,7 +158,7 @@ class Trainer:
 
 def main():
     trainer = Trainer()
-    kind, since = "none", 0
+    kinds, since = [], 0
     handshake.ready()
     while True:
         if select.select([sys.stdin], [], [], 0)[0]:
@@ -166,11 +166,12 @@ def main():
             if not line:
                 return
             trainer.clear()
-            kind, since = line.strip(), 0
+            kinds, since = line.split(), 0
         trainer.train()
-        trainer.leak(kind)
+        for kind in kinds:
+            trainer.leak(kind)
         since += 1
-        if since == 12 and kind != "none":
+        if since == 12 and kinds:
             handshake.ready()
         # As a job that computes on a GPU; nothing else makes it slow on a simulated one.
         time.sleep(0.02)

@@ -4,7 +4,7 @@ use crate::analysis::fragmentation::Fragmentation;
 use crate::analysis::growth::OwnerGrowth;
 use crate::analysis::owner_groups::OwnerGroup;
 use crate::analysis::process_snapshot::{DeviceSnapshot, OutsideTorch};
-use crate::model::OwnershipSnapshot;
+use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
 
 /// Where the memory of a device is. Bytes; `None` is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,6 +49,20 @@ impl GpuFacts {
             free: device.free,
             cache,
         })
+    }
+}
+
+impl GpuFacts {
+    /// The same with what PyTorch has by the blocks of a look: what is told together is of one moment.
+    pub fn with_blocks(self, blocks: &AllocatorSnapshot) -> GpuFacts {
+        let Fragmentation { free_blocks, largest_free, releasable, .. } =
+            Fragmentation::new(blocks);
+        GpuFacts {
+            allocated: Some(blocks.allocated()),
+            reserved: Some(blocks.reserved()),
+            cache: Some((free_blocks, largest_free, releasable)),
+            ..self
+        }
     }
 }
 
