@@ -12,10 +12,12 @@ mod device;
 mod device_breakdown;
 mod exact;
 mod exact_lines;
+mod findings;
 mod fold;
 mod fold_limit;
 mod fragmentation;
 mod free_fit;
+mod growth;
 mod high_water;
 mod iterations;
 mod lines;
@@ -23,6 +25,7 @@ mod live_profile;
 mod modelsize;
 mod oom_message;
 mod oom_report;
+mod owner_groups;
 mod ownership;
 mod process_snapshot;
 mod profile;
@@ -42,11 +45,13 @@ pub use device_breakdown::DeviceBreakdown;
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, MemoryGroup, RefusalTotals, UnknownReason,
 };
+pub use findings::{Finding, FindingFacts, GpuFacts, findings};
 pub use fold::{
     FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel, TimeResolution,
 };
 pub use fragmentation::{Fragmentation, SegmentSum, SizeClass};
 pub use free_fit::{FreeFit, UnusableBlocks, UnusableReason};
+pub use growth::{GrowthWatch, LineGrowth, OwnerGrowth, Rise};
 pub use high_water::{HighWater, PeakTime};
 pub use iterations::allocation_period::{AllocationPeriod, PeriodFinder};
 pub use iterations::clock::{IterationClock, MarkerLine};
@@ -62,6 +67,10 @@ pub use oom_message::requested_bytes;
 pub use oom_report::{
     AllocatorCache, FreeClass, OomDevice, OomReport, OomReportBuilder, RefusedAllocation,
     ThreadAtOom,
+};
+pub use owner_groups::{
+    GroupSize, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, owner_changes, owner_groups,
+    recorded_owner_groups,
 };
 pub use ownership::{OwnerPart, OwnerStacks};
 pub use process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};

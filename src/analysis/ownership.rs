@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::device::Moment;
 use super::fold::StackLabel;
-use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
+use super::owner_groups::{OwnerKind, recorded_owner_groups};
+use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, SAVED_BY, TensorCategory};
 
 /// A device's memory by owner, as paths for a flamegraph: category, then modules down to the tensor, or its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,8 +111,10 @@ impl OwnershipHistory {
                 paths.push((path, bytes));
             }
         };
-        for (number, held) in (0u32..).zip(&look.held.held) {
-            add(path(held.category, &held.owner), Some(number), held.bytes);
+        let grouped = group_paths(&look.held);
+        for ((number, held), grouped) in (0u32..).zip(&look.held.held).zip(grouped) {
+            let path = grouped.unwrap_or_else(|| path(held.category, &held.owner));
+            add(path, Some(number), held.bytes);
         }
         add(vec!["[in no tensor]".to_owned()], None, look.held.without_tensor);
         if look.held.rounding > 0 {
@@ -126,6 +129,34 @@ impl OwnershipHistory {
             paths,
         })
     }
+}
+
+/// For each owner that is no part of a model: category, the variable, and the pattern of the names behind it.
+fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
+    let mut paths = vec![None; device.held.len()];
+    for group in recorded_owner_groups(device) {
+        if matches!(group.kind, OwnerKind::Model | OwnerKind::Optimizer) {
+            continue;
+        }
+        for pattern in &group.patterns {
+            let mut path = vec![group.category.name().to_owned()];
+            match group.kind {
+                OwnerKind::Graph => {
+                    path.push(format!("alive by {}", group.owner));
+                    path.push(format!("{SAVED_BY}{}]", pattern.pattern));
+                }
+                OwnerKind::UnknownGraph => path.push(format!("{SAVED_BY}{}]", pattern.pattern)),
+                _ => {
+                    path.push(group.owner.clone());
+                    path.extend((!pattern.tail.is_empty()).then(|| pattern.tail.clone()));
+                }
+            }
+            for &held in &pattern.held {
+                paths[held] = Some(path.clone());
+            }
+        }
+    }
+    paths
 }
 
 /// `layers.0.weight` is a weight in layer 0 in the layers; optimizer state lies where its parameter does.

@@ -6,6 +6,7 @@ mod flight;
 mod limits;
 mod record;
 mod retention;
+mod summary;
 mod top;
 mod values;
 
@@ -23,6 +24,7 @@ pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
+pub use summary::{GrowthArgs, SummaryArgs};
 pub use top::TopArgs;
 use values::{marker, mode, pid, time};
 
@@ -46,6 +48,10 @@ pub struct CliArgs {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Say on one screen where a job's GPU memory is, who holds it, what grows, and what follows; 'memspy -p PID' does the same
+    Summary(SummaryArgs),
+    /// Say what grows in a job: owners and lines whose live bytes rise from floor to floor, and what keeps them
+    Growth(GrowthArgs),
     /// Record a job into a trace
     Record(RecordArgs),
     /// Draw a trace as a memory flamegraph: what was live at the peak, by Python stack
@@ -244,7 +250,13 @@ pub struct LinesArgs {
     #[arg(long, value_enum, default_value_t = SortArg::Live, conflicts_with = "source", help_heading = "Rows and columns")]
     pub sort: SortArg,
     /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak; as text with the listing of --source
-    #[arg(short, long, value_delimiter = ',', value_name = "KEY,KEY", help_heading = "Rows and columns")]
+    #[arg(
+        short,
+        long,
+        value_delimiter = ',',
+        value_name = "KEY,KEY",
+        help_heading = "Rows and columns"
+    )]
     pub columns: Vec<StatKey>,
     /// A row for every line of a function's source, also those of which nothing was seen; as text with the listing of --source
     #[arg(long, conflicts_with = "merge", help_heading = "Rows and columns")]
@@ -368,8 +380,8 @@ pub struct TensorReadArgs {
 /// `memspy tensors`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  memspy tensors -p 12345               the largest storages on the GPUs, with all tensors that share them
-  memspy tensors -p 12345 --limit 0     all of them
+  memspy tensors -p 12345               who holds the memory of the GPUs, in groups: cache[*].layers[*].keys
+  memspy tensors -p 12345 --each        the largest storages, with all tensors that share them
   memspy tensors -p 12345 --every 10s   what came and went, every 10 seconds
   memspy tensors -p 12345 --json        every field, with addresses")]
 pub struct TensorsArgs {
@@ -382,9 +394,12 @@ pub struct TensorsArgs {
     /// In the text: tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at the first look]
     #[arg(short, long, conflicts_with = "gpu")]
     pub all_devices: bool,
-    /// In the text: list this many storages; 0 lists all
-    #[arg(short, long, default_value_t = 40, value_name = "N")]
-    pub limit: usize,
+    /// List single storages with their tensors, not groups of those whose names differ in an index, key or number only
+    #[arg(long)]
+    pub each: bool,
+    /// List so many rows; 0 lists all [default: 25, with --each 40]
+    #[arg(short, long, value_name = "N")]
+    pub limit: Option<usize>,
     /// Look again every so often (500ms, 10s), and list what came (+) and went (-) since, until Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub every: Option<Duration>,

@@ -34,7 +34,13 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     let wanted = TensorsOptions {
         gpu: args.gpu,
         all_devices: args.all_devices,
-        most: if args.limit == 0 { usize::MAX } else { args.limit },
+        most: match args.limit {
+            Some(0) => usize::MAX,
+            Some(limit) => limit,
+            None if args.each => 40,
+            None => render::DEFAULT_ROWS,
+        },
+        each: args.each,
     };
     let mut readers = attached(&args.read_args)?;
     if !args.all_devices {
@@ -189,7 +195,7 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
 fn meant(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
     match called(&snapshot.tensors, word) {
         NamedTensors::Rows(rows) if rows.is_empty() => bail!(
-            "process {pid} has no tensor called '{word}': 'memspy tensors -p {pid} --limit 0 --all-devices' lists their names"
+            "process {pid} has no tensor called '{word}': 'memspy tensors -p {pid} --each --limit 0 --all-devices' lists their names"
         ),
         NamedTensors::Rows(rows) => Ok(rows),
         NamedTensors::Ambiguous(names) => {

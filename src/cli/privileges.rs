@@ -40,7 +40,8 @@ pub(super) fn give_up(command: &Command) {
         | Command::Completions(_) => FILES,
         Command::Dump(_) | Command::Tensors(_) | Command::Referrers(_) | Command::Graph(_) => JOB,
         Command::Top(args) => live(args.exact),
-        Command::Doctor(_) => PROBES,
+        // Lines are told exactly where that is allowed.
+        Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
         // Later: the program that it may start is to have all that memspy was given.
         Command::Record(_) => return,
         // The driver's libraries may start programs of their own, to load its modules or to make its devices.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::walk::RelevantObjects;
-use crate::model::{Model, ModelModule, TensorCategory};
+use crate::model::{Model, ModelModule, Optimizer, TensorCategory};
 use crate::python::{ClassKind, HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
@@ -38,6 +38,8 @@ pub(super) struct ObjectNames {
     trees: Vec<ModuleTree>,
     /// The same as they are told.
     pub(super) models: Vec<Model>,
+    /// The optimizers, with their state.
+    pub(super) optimizers: Vec<Optimizer>,
 }
 
 /// An outermost module.
@@ -242,7 +244,10 @@ pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut
             None => format!("{}.", tree.class),
         };
         let name = named.variables.get(&tree.root).cloned().unwrap_or(tree.class);
-        named.models.push(Model { name, modules: tree.modules });
+        let [training] = heap.attributes_called(tree.root, ["training"]);
+        let is_bool = |at: &Addr| heap.class_of(*at).is_some_and(|class| &*class.name == "bool");
+        let is_training = training.filter(is_bool).map(|value| heap.is_true(value));
+        named.models.push(Model { name, modules: tree.modules, is_training });
         for (tensor, path) in tree.tensors {
             named.add(tensor, NamePriority::Module, format!("{prefix}{path}"));
         }
@@ -262,16 +267,23 @@ fn optimizer_state(
 ) {
     let Some(class) = heap.class_of(optimizer) else { return };
     let Some(state) = heap.attribute(optimizer, "state") else { return };
+    let (mut parameters, mut of_state) = (Vec::new(), Vec::new());
     for (parameter, kept) in heap.entries_if_dict(state).unwrap_or_default() {
         let name = named.names(parameter).first().cloned().unwrap_or_else(|| "?".into());
         let Some(kept) = heap.entries_if_dict(kept) else { continue };
+        parameters.push(parameter.0);
         for (key, value) in kept {
             if is_tensor.contains(&value)
                 && let Some(key) = heap.text(key)
             {
                 named.set_category(value, TensorCategory::OptimizerState);
                 named.add(value, NamePriority::Optimizer, format!("{}.{key}[{name}]", class.name));
+                of_state.push(value.0);
             }
         }
+    }
+    if !of_state.is_empty() {
+        let (variable, class) = (named.variables.get(&optimizer).cloned(), class.name.clone());
+        named.optimizers.push(Optimizer { variable, class, parameters, state: of_state });
     }
 }

@@ -272,17 +272,8 @@ impl Look<'_> {
         walked: Walked,
         blocks: Vec<AllocatorSnapshot>,
     ) -> Result<OwnershipSnapshot, OwnerError> {
-        let Walked {
-            tensors,
-            nodes,
-            referrers,
-            counting,
-            models,
-            objects,
-            unreadable,
-            misfits,
-            missing,
-        } = walked;
+        let Walked { tensors, nodes, referrers, counting, models, optimizers, .. } = walked;
+        let Walked { objects, unreadable, misfits, missing, .. } = walked;
         let limit = self.memory.exceeded().map(|error| self.limit(error));
         let limit = limit.unwrap_or_else(|| self.limit_of_copy());
         if tensors.is_empty() && !missing.is_empty() {
@@ -304,6 +295,7 @@ impl Look<'_> {
             referrers,
             counting,
             models,
+            optimizers,
         })
     }
 

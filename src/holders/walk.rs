@@ -9,7 +9,8 @@ use super::referrers;
 use super::rows::TensorRows;
 use crate::model::ownership::InUse;
 use crate::model::{
-    AllocatorSnapshot, CountingKind, CountingObject, GraphNode, Model, TensorReferrers, TensorRow,
+    AllocatorSnapshot, CountingKind, CountingObject, GraphNode, Model, Optimizer, TensorReferrers,
+    TensorRow,
 };
 use crate::python::{HeapObject, Listing, PyClass, PythonHeap, PythonReader};
 use crate::target::{Addr, PageCache};
@@ -57,6 +58,7 @@ pub(super) struct Walked {
     pub(super) referrers: Vec<TensorReferrers>,
     pub(super) counting: Vec<CountingObject>,
     pub(super) models: Vec<Model>,
+    pub(super) optimizers: Vec<Optimizer>,
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
@@ -164,13 +166,15 @@ impl Ground<'_> {
             }
         };
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
-        let (missing, counting, models) = (parts.missing, found.counting, named.models);
+        let (missing, counting) = (parts.missing, found.counting);
+        let ObjectNames { models, optimizers, .. } = named;
         Ok(Walked {
             tensors,
             nodes,
             referrers,
             counting,
             models,
+            optimizers,
             objects,
             unreadable,
             misfits,

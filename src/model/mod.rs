@@ -10,8 +10,10 @@ pub mod blocks;
 pub mod called;
 pub mod events;
 pub mod gpu;
+pub mod graph_roots;
 pub mod keyframe;
 pub mod machine;
+pub mod name_pattern;
 pub mod object_header;
 pub mod oom_exception;
 pub mod owners;
@@ -35,14 +37,16 @@ pub use events::{
     StackSource,
 };
 pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
+pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };
 pub use machine::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MigDevice};
+pub use name_pattern::{NamePart, name_parts, name_pattern};
 pub use object_header::PyObjectHeader;
 pub use oom_exception::{OomException, RaisedError};
 pub use owners::{
-    CountingKind, CountingObject, GraphNode, Incomplete, LookLimit, Model, ModelModule,
+    CountingKind, CountingObject, GraphNode, Incomplete, LookLimit, Model, ModelModule, Optimizer,
     OwnershipSnapshot, Referrer, SavedBy, SavedIn, Stops, TensorCategory, TensorReferrers,
     TensorRow,
 };

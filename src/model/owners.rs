@@ -134,6 +134,21 @@ pub struct Model {
     pub name: Arc<str>,
     /// It and all modules in it, each once, in the order of `modules()`.
     pub modules: Vec<ModelModule>,
+    /// `training` of the outermost module; `None` where it could not be read.
+    pub is_training: Option<bool>,
+}
+
+/// An optimizer and the tensors in its state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Optimizer {
+    /// The variable that leads to it; `None` where none was found.
+    pub variable: Option<Arc<str>>,
+    /// Its class.
+    pub class: Arc<str>,
+    /// `id()` of the parameters that it has state for.
+    pub parameters: Vec<u64>,
+    /// `id()` of the tensors of that state.
+    pub state: Vec<u64>,
 }
 
 /// All tensors of a process at one moment.
@@ -164,6 +179,8 @@ pub struct OwnershipSnapshot {
     pub referrers: Vec<TensorReferrers>,
     /// The outermost modules that have tensors.
     pub models: Vec<Model>,
+    /// The optimizers that have state.
+    pub optimizers: Vec<Optimizer>,
     /// Objects of the program that count the steps of training.
     pub counting: Vec<CountingObject>,
 }

@@ -10,6 +10,8 @@ use rustc_hash::FxHashMap;
 
 use super::blocks::{AllocatorSnapshot, Block, BlockState, PoolId};
 use super::gpu::CudaIndex;
+use super::graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
+use super::name_pattern::name_pattern;
 use super::owners::{OwnershipSnapshot, TensorCategory, TensorRow};
 use super::record::Nanos;
 use super::tensors::{Storage, TensorDevice};
@@ -174,13 +176,19 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
     let mut known: FxHashMap<(TensorDevice, TensorCategory, Arc<str>), usize> =
         FxHashMap::default();
     let mut unnamed_blocks = Vec::new();
+    let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
     for group in storages(snapshot) {
         let Some((on_device, blocks)) = devices.get_mut(&group.device) else { continue };
         let StorageLocation::Block(bytes @ 1..) = blocks.insert(group.storage.data, group.bytes())
         else {
             continue;
         };
-        let owner: Arc<str> = owner_label(snapshot, &snapshot.tensors[group.tensors[0]]).into();
+        let mut owner = owner_label(snapshot, &snapshot.tensors[group.tensors[0]]);
+        let keeper = kept_by(snapshot, &roots, &group).and_then(|row| row.names.first());
+        if let Some(keeper) = keeper.filter(|_| owner.starts_with(SAVED_BY)) {
+            owner = format!("{owner}{ALIVE_BY}{}", name_pattern(keeper));
+        }
+        let owner: Arc<str> = owner.into();
         let held = &mut on_device.held;
         let key = (group.device, group.category, owner.clone());
         let index = *known.entry(key).or_insert_with(|| {
@@ -233,7 +241,7 @@ pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
         return name.to_string();
     }
     if let Some(saved) = row.saved.first() {
-        return format!("[saved by {}]", snapshot.nodes[saved.node].class);
+        return format!("{SAVED_BY}{}]", snapshot.nodes[saved.node].class);
     }
     match (&row.made_by, &row.python_class) {
         (Some(node), _) => format!("[result of {node}]"),
@@ -273,6 +281,26 @@ pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
 fn worth(row: &TensorRow, index: usize) -> impl Ord + use<> {
     let whole = row.tensor.storage.and_then(|storage| storage.bytes) == row.tensor.logical_bytes();
     (row.names.is_empty(), row.category, row.object.is_none(), !whole, index)
+}
+
+/// The storages that hold memory, with the bytes that each has: of blocks in use where the allocator's map is known. Their sums are
+/// the categories of [`breakdown`].
+pub fn held_storages(snapshot: &OwnershipSnapshot) -> Vec<(StorageGroup, u64)> {
+    let mut blocks: BTreeMap<TensorDevice, ActiveBlocks> =
+        snapshot.blocks.iter().map(|map| (cuda(map.device), ActiveBlocks::new(map))).collect();
+    let held = storages(snapshot).into_iter().filter_map(|group| {
+        let bytes = group.bytes();
+        let bytes = match blocks.get_mut(&group.device) {
+            _ if bytes == 0 || group.device.is_meta() => return None,
+            None => bytes,
+            Some(blocks) => match blocks.insert(group.storage.data, bytes) {
+                StorageLocation::Block(held) => held,
+                StorageLocation::Pool | StorageLocation::Elsewhere => return None,
+            },
+        };
+        Some((group, bytes))
+    });
+    held.collect()
 }
 
 /// Sums by device; a device without tensors but with blocks is there too.

@@ -14,11 +14,14 @@ mod dump;
 mod dump_json;
 mod escape;
 mod exact;
+mod findings;
 mod flame;
 mod fragmentation;
+mod growth;
 mod header;
 mod interchange;
 mod iterations;
+mod job_summary;
 pub mod json;
 mod label;
 mod like;
@@ -27,6 +30,7 @@ mod lines_export;
 mod oom_conclusion;
 mod oom_report;
 mod oom_stacks;
+mod owner_groups;
 mod owners;
 mod owners_json;
 mod rank_lines;
@@ -44,16 +48,22 @@ pub use dump::{DumpOptions, OwnersOrReason, allocator_text, dump_text};
 pub use dump_json::dump_json;
 pub use escape::{EscapeGuard, visible};
 pub use exact::{kind as memory_name, way};
+pub use findings::{ToldFinding, told};
 pub use flame::{
     RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks, owners_collapsed, owners_flame,
 };
+pub use growth::{GrowthKeeper, growth_json, growth_text};
 pub use header::header;
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
+pub use job_summary::{
+    JobSummary, LineBytes, LinesSource, ObservedLines, job_summary_json, job_summary_text,
+};
 pub use label::{FrameLabels, one_line, short_file};
 pub use like::{like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text};
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use oom_report::oom_report_text;
+pub use owner_groups::{DEFAULT_ROWS, group_label, pattern_name};
 pub use owners::{
     TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,
 };

@@ -10,10 +10,11 @@ use super::header::{end_text, time_range};
 use super::label::{FrameLabels, one_line};
 use super::oom_conclusion::{conclusion, fit, free_fit_text, sees_refusals};
 use super::oom_stacks::{own_frame, path_text, stack_text};
+use super::owner_groups::{group_rows, outside_recorded, write_rows};
 use super::size::{bytes, count, optional_bytes, percent};
 use crate::analysis::{
     AllocatorCache, FoldedProfile, OomDevice, OomReport, Profile, RefusedAllocation,
-    requested_bytes,
+    recorded_owner_groups, requested_bytes,
 };
 use crate::model::{
     Frame, FunctionId, MemoryKind, Nanos, OwnedOnDevice, OwnershipBreakdown, ProcessUsage,
@@ -382,18 +383,10 @@ impl OomReportText<'_> {
             let when = self.before(*time);
             writeln!(out, "\nWho held the memory of GPU {} ({when})", held.device.0)?;
             categories(out, held)?;
-            let mut largest: Vec<_> = held.held.iter().collect();
-            largest.sort_by_key(|held| std::cmp::Reverse(held.bytes));
-            writeln!(out, "  the largest:")?;
-            for held in largest.iter().take(LISTED) {
-                writeln!(
-                    out,
-                    "    {:>12}  {} ({})",
-                    bytes(held.bytes),
-                    one_line(&held.owner),
-                    held.category.name()
-                )?;
-            }
+            let groups = recorded_owner_groups(held);
+            let groups: Vec<_> = groups.iter().collect();
+            writeln!(out)?;
+            write_rows(out, &group_rows(&groups, &outside_recorded(held), LISTED), held.allocated)?;
         }
         Ok(())
     }

@@ -6,8 +6,11 @@ use std::time::Duration;
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::label::{one_line, short_file};
+use super::owner_groups::{
+    DEFAULT_ROWS, group_label, group_rows, outside_tensors, write_changes, write_rows,
+};
 use super::size::{bytes, count};
-use crate::analysis::{StorageChange, changes, saved};
+use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved};
 use crate::model::ownership::{breakdown, owner_label, storages};
 use crate::model::{
     DeviceOwnership, Frame, Incomplete, LookLimit, OwnershipSnapshot, PythonTensors, StackTable,
@@ -24,8 +27,10 @@ pub struct TensorsOptions {
     pub gpu: Option<u32>,
     /// Those of the CPU too.
     pub all_devices: bool,
-    /// At most so many storages.
+    /// At most so many rows.
     pub most: usize,
+    /// Single storages, not groups of them.
+    pub each: bool,
 }
 
 impl TensorsOptions {
@@ -48,7 +53,7 @@ impl TensorsOptions {
     }
 }
 
-/// Writes a table of storages with their tensors, the largest first.
+/// Writes who holds the memory, the largest first: in groups, or each storage with its tensors.
 pub fn tensors_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -56,11 +61,45 @@ pub fn tensors_text(
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
     let wanted = wanted.settled(snapshot);
+    let groups = if wanted.each { Vec::new() } else { owner_groups(snapshot) };
     for (device, sums) in breakdown(snapshot) {
-        if wanted.takes(device) {
-            device_sums(out, device, &sums)?;
+        if !wanted.takes(device) {
+            continue;
         }
+        let all = match sums.allocated {
+            Some(allocated) => {
+                writeln!(out, "{device}: {} allocated", bytes(allocated))?;
+                allocated
+            }
+            None => {
+                writeln!(out, "{device}: {} in tensors", bytes(sums.in_tensors()))?;
+                sums.in_tensors()
+            }
+        };
+        if !wanted.each {
+            let groups: Vec<_> = groups.iter().filter(|group| group.device == device).collect();
+            let rows = group_rows(&groups, &outside_tensors(&sums), wanted.most);
+            writeln!(out)?;
+            write_rows(out, &rows, all)?;
+            if groups.len() > wanted.most {
+                writeln!(out, "--limit 0 lists all groups, --each single storages")?;
+            }
+            writeln!(out, "\nby category")?;
+        }
+        device_sums(out, &sums)?;
     }
+    if wanted.each {
+        write_storages(out, snapshot, wanted)?;
+    }
+    footer(out, snapshot)
+}
+
+/// Writes a table of storages with their tensors, the largest first.
+fn write_storages(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+    wanted: TensorsOptions,
+) -> Result<(), RenderError> {
     let listed: Vec<StorageGroup> =
         storages(snapshot).into_iter().filter(|group| wanted.takes(group.device)).collect();
     writeln!(
@@ -80,7 +119,7 @@ pub fn tensors_text(
             bytes(rest)
         )?;
     }
-    footer(out, snapshot)
+    Ok(())
 }
 
 fn write_group(
@@ -137,15 +176,7 @@ pub(super) fn name(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
 }
 
 /// One device: what is held adds up to what is allocated.
-fn device_sums(
-    out: &mut dyn Write,
-    device: TensorDevice,
-    sums: &DeviceOwnership,
-) -> Result<(), RenderError> {
-    match sums.allocated {
-        Some(allocated) => writeln!(out, "{device}: {} allocated", bytes(allocated))?,
-        None => writeln!(out, "{device}: {} in tensors", bytes(sums.in_tensors()))?,
-    }
+fn device_sums(out: &mut dyn Write, sums: &DeviceOwnership) -> Result<(), RenderError> {
     categories(out, sums)?;
     let PythonTensors { tensors, elements, bytes: size, unknown } = sums.in_python;
     write!(
@@ -214,6 +245,12 @@ pub fn changes_text(
             writeln!(out, "{device}: {size}, {} storages", count(sums.storages()))?;
         }
     }
+    if !wanted.each {
+        let (before, now) = (owner_groups(before), owner_groups(now));
+        let mut changes = owner_changes(&before, &now);
+        changes.retain(|change| wanted.takes(change.group.device));
+        return Ok(write_changes(out, &changes, wanted.most)?);
+    }
     let listed: Vec<StorageChange> =
         changes(before, now).into_iter().filter(|change| wanted.takes(change.device)).collect();
     for change in listed.iter().take(wanted.most) {
@@ -259,6 +296,13 @@ pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(
         ("buffers (held anyway)", summary.buffers),
     ] {
         writeln!(out, "    {what:<35} {}", bytes(size))?;
+    }
+    let groups = owner_groups(snapshot);
+    let kept = groups.iter().filter(|group| group.category == TensorCategory::Saved);
+    writeln!(out, "\n{:>11}  {:>8}  kept by", "bytes", "storages")?;
+    for group in kept.take(DEFAULT_ROWS) {
+        let (size, storages) = (bytes(group.size.bytes), count(group.size.storages));
+        writeln!(out, "{size:>11}  {storages:>8}  {}", group_label(group))?;
     }
     writeln!(out)?;
     writeln!(out, "{:>11}  {:>8}  {:>6}  node", "bytes", "storages", "nodes")?;

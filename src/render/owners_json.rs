@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::RenderError;
 use super::interchange::{json_line, pretty_json};
-use crate::analysis::saved;
+use super::owner_groups::GroupJson;
+use crate::analysis::{owner_groups, saved};
 use crate::model::ownership::breakdown;
 use crate::model::{
     DeviceOwnership, Incomplete, LookLimit, OwnershipSnapshot, SavedIn, Stops, TensorCategory,
@@ -66,9 +67,11 @@ fn value(snapshot: &OwnershipSnapshot) -> Value {
             })
         })
         .collect();
+    let groups = owner_groups(snapshot);
     let referrers: Vec<Value> = snapshot.referrers.iter().map(referrers).collect();
     json!({
         "referrers": referrers,
+        "groups": groups.iter().map(GroupJson::new).collect::<Vec<_>>(),
         "pause_seconds": snapshot.pause.map(|pause| pause.as_secs_f64()),
         "stops": stops(snapshot.stops),
         "incomplete": snapshot.incomplete.as_ref().map(incomplete),

@@ -25,6 +25,7 @@ const HELP: &[&str] = &[
     "1 2 ..  < >  sort by a column, r or the same digit again: reversed",
     "arrows, PgUp, PgDn, Home, End, j, k  move, in windows like this too",
     "space or p  freeze the picture; the recording goes on",
+    "m  set a mark: a column shows what changed since",
     "+ -  longer or shorter between two pictures",
     "q, Esc, Ctrl-C  quit: the job is left as it was",
     "",
@@ -289,6 +290,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &ViewState) {
         words.extend([("Tab", "next"), ("Esc", "ranks")]);
     }
     words.extend([("<>", "sort"), ("r", "reverse"), ("spc", "freeze"), ("+-", &*interval)]);
+    words.push(("m", "mark"));
     let chosen = |key: &str| {
         matches!(
             (key, state.view),

@@ -37,6 +37,12 @@ pub(super) fn list(
             return;
         }
     };
+    let view = state.view as usize;
+    if std::mem::take(&mut state.is_marking) {
+        state.marks[view] = Some(table.mark());
+    }
+    let marked = state.marks[view].as_ref().map(|mark| table.since(mark));
+    let table = marked.as_ref().unwrap_or(table);
     state.columns = table.columns.len();
     let sort = state.sort[state.view as usize];
     let rows = table.sorted(sort);

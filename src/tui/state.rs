@@ -6,6 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::table::SortOrder;
 use crate::model::CudaIndex;
+use rustc_hash::FxHashMap;
 
 /// What is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +68,10 @@ pub struct ViewState {
     /// The first line shown of the text in a window.
     pub(super) scroll: usize,
     pub(super) sort: [SortOrder; 3],
+    /// Of each view the bytes of its rows, by their keys, when the user set a mark.
+    pub(super) marks: [Option<FxHashMap<u64, u64>>; 3],
+    /// Whether the next picture is to set one.
+    pub(super) is_marking: bool,
     /// The row chosen in each view, and the first row shown.
     pub(super) chosen: [usize; 3],
     pub(super) first: [usize; 3],
@@ -93,6 +98,8 @@ impl ViewState {
             detail: DetailWindow::Closed,
             scroll: 0,
             sort: [SortOrder { column: 0, reversed: false }; 3],
+            marks: [None, None, None],
+            is_marking: false,
             chosen: [0; 3],
             first: [0; 3],
             rows: 0,
@@ -146,6 +153,7 @@ impl ViewState {
                 self.view = ListView::Owners;
                 return KeyAction::ReadOwners;
             }
+            KeyCode::Char('m') => self.is_marking = true,
             KeyCode::Char('a') => self.all_lines = !self.all_lines,
             KeyCode::Char('g') => self.next_gpu(),
             KeyCode::Char(' ' | 'p') => self.frozen = !self.frozen,

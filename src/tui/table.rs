@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use crate::analysis::BoundedValue;
 use crate::render;
+use rustc_hash::FxHashMap;
 
 /// A column of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(super) struct TableColumn {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TableCell {
     Bytes(u64),
+    /// Bytes more than at a mark, or fewer.
+    Change(i64),
     Count(u64),
     /// What names something: printed without separators.
     Number(u64),
@@ -31,6 +34,11 @@ impl TableCell {
     pub(super) fn text(&self) -> String {
         match self {
             TableCell::Bytes(bytes) => size(*bytes),
+            TableCell::Change(0) => "0 B".to_owned(),
+            TableCell::Change(bytes) => {
+                let sign = if *bytes < 0 { "-" } else { "+" };
+                format!("{sign}{}", size(bytes.unsigned_abs()))
+            }
             TableCell::Count(count) => render::count(*count),
             TableCell::Number(number) => number.to_string(),
             TableCell::Share(share) => format!("{share:.1} %"),
@@ -47,6 +55,7 @@ impl TableCell {
             TableCell::Bytes(value) | TableCell::Count(value) | TableCell::Number(value) => {
                 *value as f64
             }
+            TableCell::Change(change) => *change as f64,
             TableCell::Share(share) => *share,
             TableCell::Bounded(value) => value.value as f64,
             TableCell::Unknown => -1.0,
@@ -114,6 +123,37 @@ pub(super) struct ViewTable {
     /// Columns of numbers are left out before the name gets narrower than this.
     pub(super) min_name_width: u16,
     pub(super) rows: Vec<TableRow>,
+}
+
+/// The change since the mark, behind the bytes.
+const SINCE_MARK: TableColumn = TableColumn { name: "SINCE m", width: 12 };
+
+impl ViewTable {
+    /// The bytes of all rows, by their keys.
+    pub(super) fn mark(&self) -> FxHashMap<u64, u64> {
+        let bytes = self.rows.iter().filter_map(|row| match row.cells.first() {
+            Some(TableCell::Bytes(bytes)) => Some((row.key, *bytes)),
+            _ => None,
+        });
+        bytes.collect()
+    }
+
+    /// The same table with a column of what changed since a mark; what was not there then had nothing.
+    pub(super) fn since(&self, mark: &FxHashMap<u64, u64>) -> ViewTable {
+        let mut table = self.clone();
+        table.columns.insert(1.min(table.columns.len()), SINCE_MARK);
+        for row in &mut table.rows {
+            let change = match row.cells.first() {
+                Some(TableCell::Bytes(now)) => {
+                    let before = mark.get(&row.key).copied().unwrap_or(0);
+                    TableCell::Change(*now as i64 - before as i64)
+                }
+                _ => TableCell::Unknown,
+            };
+            row.cells.insert(1.min(row.cells.len()), change);
+        }
+        table
+    }
 }
 
 /// By which column a table is sorted; the one behind the last is the name.

@@ -9,7 +9,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::analysis::{
     DeviceSnapshot, FoldError, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, MemoryGroup,
-    OutsideTorch, PeakUsage, StackLabel, UsageHistory,
+    OutsideTorch, PeakUsage, StackLabel, UsageHistory, recorded_owner_groups,
 };
 use crate::model::{
     AllocatorBackend, CudaIndex, Frame, Nanos, OwnershipBreakdown, Stops, TargetRuntime,
@@ -411,29 +411,40 @@ fn owners_table(
     let age = if looking { "looking again ..".to_owned() } else { ago(*age) };
     let share = |bytes: u64| TableCell::Share(bytes as f64 * 100.0 / allocated.max(1) as f64);
     let mut rows = Vec::new();
+    let groups = recorded_owner_groups(device);
     for (group, category) in TensorCategory::ALL.into_iter().enumerate() {
-        let held: Vec<_> = device.held.iter().filter(|h| h.category == category).collect();
+        let held: Vec<_> = groups.iter().filter(|group| group.category == category).collect();
         if held.is_empty() {
             continue;
         }
-        let sum: u64 = held.iter().map(|h| h.bytes).sum();
-        let count: u64 = held.iter().map(|h| h.count).sum();
-        let mut push = |bytes: u64, count: u64, text: String, is_head: bool| {
+        let sum: u64 = held.iter().map(|group| group.size.bytes).sum();
+        let count: u64 = held.iter().map(|group| group.size.storages).sum();
+        let mut push = |bytes: u64, count: u64, text: String, more: String, is_head: bool| {
             let plural = if count == 1 { "" } else { "s" };
-            let detail = vec![
+            let mut detail = vec![
                 text.trim_start().to_owned(),
                 String::new(),
                 format!("{}, {}", category.name(), render::bytes(bytes)),
                 format!("{} storage{plural}", render::count(count)),
             ];
+            detail.extend((!more.is_empty()).then_some(more));
             let cells = vec![TableCell::Bytes(bytes), share(bytes), TableCell::Count(count)];
             let name = RowName { text, ..RowName::default() };
             let key = FxBuildHasher.hash_one((category, &name.text));
             rows.push(TableRow { cells, name, detail, key, group, is_head, is_dim: false });
         };
-        push(sum, count, category.name().to_owned(), true);
-        for held in held {
-            push(held.bytes, held.count, format!("  {}", render::one_line(&held.owner)), false);
+        push(sum, count, category.name().to_owned(), String::new(), true);
+        for owners in held {
+            for pattern in &owners.patterns {
+                let (text, size) = (render::pattern_name(owners, pattern), pattern.size);
+                let largest = match size.range {
+                    Some((least, most)) => {
+                        format!("{} to {} each", render::bytes(least), render::bytes(most))
+                    }
+                    None => String::new(),
+                };
+                push(size.bytes, size.storages, format!("  {text}"), largest, false);
+            }
         }
     }
     let rest = [

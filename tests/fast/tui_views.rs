@@ -203,6 +203,31 @@ fn holders_are_listed_by_category_with_the_pause_they_cost() {
 }
 
 #[test]
+fn m_sets_a_mark_and_a_column_shows_what_changed_since() {
+    let live = live(&job());
+    let mut state = state();
+    press(&mut state, KeyCode::Char('h'));
+    let now = picture(&live, &mut state);
+    let lines = drawn(&now, &owners(), &mut state, FULL, (100, 24));
+    assert!(!lines.iter().any(|line| line.contains("SINCE m")), "{}", lines.join("\n"));
+    press(&mut state, KeyCode::Char('m'));
+    drawn(&now, &owners(), &mut state, FULL, (100, 24));
+    let mut grown = owners();
+    if let Some(Ok(LastOwners { snapshot, .. })) = &mut grown.last {
+        snapshot.devices[0].held[2].bytes += 24 * MIB;
+        snapshot.devices[0].held.push(held(TensorCategory::Other, "main: new", 7 * MIB));
+    }
+    let lines = drawn(&now, &grown, &mut state, FULL, (100, 24)).join("\n");
+    for (owner, change) in
+        [("main: batch", "+24.00 MiB"), ("main: new", "+7.00 MiB"), ("a.weight", "0 B")]
+    {
+        let row = lines.lines().find(|line| line.contains(owner)).unwrap();
+        assert!(row.contains(change), "{owner} {change}: {lines}");
+    }
+    assert!(lines.contains("SINCE m"), "{lines}");
+}
+
+#[test]
 fn unknown_is_shown_as_unknown() {
     let mut script = job();
     let why = "the driver does not list this process";

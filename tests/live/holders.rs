@@ -73,7 +73,7 @@ fn every_tensor_has_its_names_and_the_categories_add_up() {
     let dump = memspy_at(target.pid(), &["dump", "--json"]).ok();
     let dump: Value = serde_json::from_str(&dump.out).unwrap();
     assert_eq!(dump["owners"]["devices"]["cuda:0"], look["devices"]["cuda:0"]);
-    let text = memspy_at(target.pid(), &["tensors", "--limit", "0"]).ok().out;
+    let text = memspy_at(target.pid(), &["tensors", "--each", "--limit", "0"]).ok().out;
     for said in
         ["embed.weight", "= head.weight", "main: in_list[1][1][0]", "the process stood still for"]
     {
@@ -232,7 +232,16 @@ fn what_gpu_mem_track_logs_is_seen_from_outside_line_by_line() {
 fn what_comes_and_goes_is_listed_with_the_line_the_job_is_at() {
     let (mut target, _) = start("holders_truth.py", &[]);
     let mut command = crate::support::memspy::command(Some(target.pid()));
-    command.args(["tensors", "--every", "0.3", "--limit", "5", "-p", &target.pid().to_string()]);
+    command.args([
+        "tensors",
+        "--each",
+        "--every",
+        "0.3",
+        "--limit",
+        "5",
+        "-p",
+        &target.pid().to_string(),
+    ]);
     let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(watch.stdout.take().unwrap());
     let mut until = |text: &str| loop {

@@ -31,11 +31,12 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
     let harm = HOSTILE.concat().replace('\0', "");
     let target = job(&harm);
     let pid = target.pid();
-    let looks: [&[&str]; 10] = [
+    let looks: [&[&str]; 11] = [
         &["doctor"],
         &["dump"],
         &["dump", "--json"],
         &["tensors", "--all-devices", "--limit", "0"],
+        &["tensors", "--all-devices", "--each", "--limit", "0"],
         &["tensors", "--json"],
         &["graph"],
         &["devices"],

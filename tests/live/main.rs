@@ -33,6 +33,7 @@ mod holders_versions;
 mod holders_watch;
 mod hostile_job;
 mod hostile_user;
+mod leaks;
 mod pause;
 mod python_busy;
 mod python_heap;

@@ -21,7 +21,10 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
         ("torch", room(&["model", "target"], &[])),
         ("gpu", room(&["model", "target"], &["nvml_wrapper"])),
         ("probe", room(&["model", "target"], &["aya", "aya_obj", "perf_event", "nix", "rustix"])),
-        ("render", room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv", "chrono"])),
+        (
+            "render",
+            room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv", "chrono"]),
+        ),
         ("holders", room(&["model", "target", "python", "torch"], &[])),
         (
             "sampler",

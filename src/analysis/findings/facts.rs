@@ -1,0 +1,80 @@
+//! The facts that findings are made of.
+
+use crate::analysis::fragmentation::Fragmentation;
+use crate::analysis::growth::OwnerGrowth;
+use crate::analysis::owner_groups::OwnerGroup;
+use crate::analysis::process_snapshot::{DeviceSnapshot, OutsideTorch};
+use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
+
+/// Where the memory of a device is. Bytes; `None` is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GpuFacts {
+    /// Its number in the process.
+    pub gpu: u32,
+    /// Memory of the device.
+    pub total: Option<u64>,
+    /// Allocated through PyTorch.
+    pub allocated: Option<u64>,
+    /// Reserved by PyTorch.
+    pub reserved: Option<u64>,
+    /// Of the process, outside PyTorch.
+    pub outside: Option<u64>,
+    /// Of other processes.
+    pub others: Option<u64>,
+    /// Free on the device.
+    pub free: Option<u64>,
+    /// Free blocks of the cache, the largest of them, and what `empty_cache()` would return.
+    pub cache: Option<(u64, u64, u64)>,
+}
+
+impl GpuFacts {
+    /// Those of a device that the process uses; `None` for others.
+    pub fn new(device: &DeviceSnapshot) -> Option<GpuFacts> {
+        let outside = match &device.outside {
+            OutsideTorch::Bytes(bytes) => Some(*bytes),
+            _ => None,
+        };
+        let cache = device.fragmentation.as_ref().map(
+            |Fragmentation { free_blocks, largest_free, releasable, .. }| {
+                (*free_blocks, *largest_free, *releasable)
+            },
+        );
+        Some(GpuFacts {
+            gpu: device.cuda_index?.0,
+            total: device.total,
+            allocated: device.allocated,
+            reserved: device.reserved,
+            outside,
+            others: device.others,
+            free: device.free,
+            cache,
+        })
+    }
+}
+
+impl GpuFacts {
+    /// The same with what PyTorch has by the blocks of a look: what is told together is of one moment.
+    pub fn with_blocks(self, blocks: &AllocatorSnapshot) -> GpuFacts {
+        let Fragmentation { free_blocks, largest_free, releasable, .. } =
+            Fragmentation::new(blocks);
+        GpuFacts {
+            allocated: Some(blocks.allocated()),
+            reserved: Some(blocks.reserved()),
+            cache: Some((free_blocks, largest_free, releasable)),
+            ..self
+        }
+    }
+}
+
+/// All that rules may look at.
+#[derive(Debug, Clone, Copy)]
+pub struct FindingFacts<'a> {
+    /// The devices that the process uses.
+    pub gpus: &'a [GpuFacts],
+    /// The last look at owners; `None` where there was none, or none that was complete.
+    pub look: Option<&'a OwnershipSnapshot>,
+    /// Its groups.
+    pub groups: &'a [OwnerGroup],
+    /// What grew over several looks.
+    pub growth: &'a [OwnerGrowth],
+}

@@ -1,0 +1,143 @@
+//! What follows from one look around a job: findings, each with its evidence in numbers.
+//!
+//! A finding is made by a rule of [`RULES`], and by nothing else. A rule that lacks a number finds nothing.
+
+mod facts;
+mod rules;
+
+use super::growth::{OwnerGrowth, Rise};
+use super::owner_groups::OwnerGroup;
+pub use facts::{FindingFacts, GpuFacts};
+
+/// Something that a person would want to know. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Finding {
+    /// An owner grows.
+    Grows {
+        /// It.
+        growth: OwnerGrowth,
+    },
+    /// Several results are kept with their autograd graphs.
+    GraphsKept {
+        /// The variable, with what its graphs keep.
+        group: OwnerGroup,
+    },
+    /// Only cycles of garbage hold tensors.
+    Garbage {
+        /// What `gc.collect()` would free.
+        bytes: u64,
+        /// Storages.
+        storages: u64,
+    },
+    /// Much of the cache is free, and in pieces.
+    Fragmented {
+        /// The device.
+        gpu: u32,
+        /// Reserved and not allocated.
+        cached: u64,
+        /// Free blocks.
+        blocks: u64,
+        /// The largest of them.
+        largest: u64,
+        /// What `torch.cuda.empty_cache()` would return.
+        releasable: u64,
+    },
+    /// The process holds much that PyTorch's allocator knows nothing of.
+    Outside {
+        /// The device.
+        gpu: u32,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Other processes hold much of a device.
+    OtherProcesses {
+        /// The device.
+        gpu: u32,
+        /// Bytes.
+        bytes: u64,
+        /// Of the whole device.
+        total: u64,
+    },
+    /// Several optimizers have state for the same parameters.
+    OptimizersTwice {
+        /// What they are called, the one with most state first.
+        names: Vec<String>,
+        /// State of all but the first.
+        bytes: u64,
+    },
+    /// Several models have the same modules.
+    ModelsTwice {
+        /// What they are called.
+        names: Vec<String>,
+        /// Parameters of all but the first.
+        bytes: u64,
+    },
+    /// Storages of which no tensor shows the most.
+    LargeStorages {
+        /// The one with most that is not shown.
+        name: String,
+        /// How many.
+        storages: u64,
+        /// Bytes that no tensor shows.
+        bytes: u64,
+    },
+    /// Gradients are kept of a model that is not in training.
+    GradientsInEval {
+        /// The model.
+        model: String,
+        /// Bytes of its gradients.
+        bytes: u64,
+    },
+}
+
+impl Finding {
+    /// Bytes that it is about; of what grows those in a minute.
+    pub fn weight(&self) -> u64 {
+        match self {
+            Finding::Grows { growth: OwnerGrowth { rise, .. } } => minute(rise),
+            Finding::GraphsKept { group } => group.size.bytes,
+            Finding::Fragmented { cached, .. } => *cached,
+            Finding::Garbage { bytes, .. }
+            | Finding::Outside { bytes, .. }
+            | Finding::OtherProcesses { bytes, .. }
+            | Finding::OptimizersTwice { bytes, .. }
+            | Finding::ModelsTwice { bytes, .. }
+            | Finding::LargeStorages { bytes, .. }
+            | Finding::GradientsInEval { bytes, .. } => *bytes,
+        }
+    }
+}
+
+fn minute(rise: &Rise) -> u64 {
+    (rise.rate() * 60.0) as u64
+}
+
+/// A rule: what it finds in the facts.
+pub(crate) type Rule = fn(&FindingFacts<'_>) -> Vec<Finding>;
+
+/// All rules, by what they find.
+pub(crate) const RULES: &[Rule] = &[
+    rules::grows,
+    rules::graphs_kept,
+    rules::garbage,
+    rules::optimizers_twice,
+    rules::models_twice,
+    rules::gradients_in_eval,
+    rules::large_storages,
+    rules::fragmented,
+    rules::other_processes,
+    rules::outside,
+];
+
+/// What follows from the facts: first what the program holds, in the order of the rules, the largest first of each.
+pub fn findings(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let sorted = |rule: &Rule| {
+        let mut found = rule(facts);
+        found.sort_by_key(|finding| std::cmp::Reverse(finding.weight()));
+        found
+    };
+    RULES.iter().flat_map(sorted).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! The rules: pure functions from facts to findings, each with the bounds below which it is silent.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
+
+use super::{Finding, FindingFacts};
+use crate::analysis::owner_groups::OwnerKind;
+use crate::model::ownership::{breakdown, held_storages, owner_label};
+use crate::model::{Model, Optimizer, OwnershipSnapshot, TensorCategory};
+
+const MIB: u64 = 1 << 20;
+/// What a finding about what is held has to be about.
+const MIN_BYTES: u64 = MIB;
+/// What an owner has to grow by in a minute.
+const MIN_GROWTH_A_MINUTE: f64 = MIB as f64;
+/// Free memory in the cache that is worth a word: so much, and such a part of what is reserved.
+const MIN_CACHED: u64 = 128 * MIB;
+const MIN_CACHED_PART: u64 = 5;
+/// It is in pieces if the largest is no more than such a part of it.
+const MAX_PIECE_PART: u64 = 4;
+/// A context with the libraries' kernels takes 0.4 to 1 GiB, NCCL some 0.5 GiB more.
+const USUAL_OUTSIDE: u64 = 2 << 30;
+/// Other processes count from a twentieth of the device on.
+const MIN_OTHERS_PART: u64 = 20;
+
+/// Owners whose floor rises.
+pub(super) fn grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let fast = facts.growth.iter().filter(|g| g.rise.rate() * 60.0 >= MIN_GROWTH_A_MINUTE);
+    fast.map(|growth| Finding::Grows { growth: growth.clone() }).collect()
+}
+
+/// Two or more results of one container that are kept with their graphs.
+pub(super) fn graphs_kept(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let kept = facts.groups.iter().filter(|group| {
+        group.kind == OwnerKind::Graph && group.members >= 2 && group.size.bytes >= MIN_BYTES
+    });
+    kept.map(|group| Finding::GraphsKept { group: group.clone() }).collect()
+}
+
+/// Tensors that only cycles of garbage hold.
+pub(super) fn garbage(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let Some(look) = facts.look else { return Vec::new() };
+    let (mut bytes, mut storages) = (0, 0);
+    for (device, sums) in breakdown(look) {
+        if device.is_cuda() {
+            bytes += sums.garbage.bytes;
+            storages += sums.garbage.storages;
+        }
+    }
+    (bytes >= MIN_BYTES).then_some(Finding::Garbage { bytes, storages }).into_iter().collect()
+}
+
+/// Bytes on GPUs of the storages of objects, each storage once.
+fn bytes_of(look: &OwnershipSnapshot) -> FxHashMap<u64, (u64, u64)> {
+    let mut bytes = FxHashMap::default();
+    for (number, (group, held)) in (0..).zip(held_storages(look)) {
+        if group.device.is_cuda() {
+            let objects = group.tensors.iter().filter_map(|&row| look.tensors[row].object);
+            bytes.extend(objects.map(|object| (object, (number, held))));
+        }
+    }
+    bytes
+}
+
+fn sum(objects: &[u64], bytes: &FxHashMap<u64, (u64, u64)>) -> u64 {
+    let storages: BTreeMap<u64, u64> =
+        objects.iter().filter_map(|object| bytes.get(object)).copied().collect();
+    storages.values().sum()
+}
+
+/// Optimizers with state for the same parameters: an old one is still alive.
+pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let Some(look) = facts.look else { return Vec::new() };
+    let bytes = bytes_of(look);
+    let mut by_parameter: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (index, optimizer) in look.optimizers.iter().enumerate() {
+        for parameter in &optimizer.parameters {
+            by_parameter.entry(*parameter).or_default().push(index);
+        }
+    }
+    let together: BTreeSet<Vec<usize>> =
+        by_parameter.into_values().filter(|optimizers| optimizers.len() > 1).collect();
+    let name = |optimizer: &Optimizer| {
+        optimizer.variable.as_deref().unwrap_or(&optimizer.class).to_owned()
+    };
+    let found = together.into_iter().filter_map(|optimizers| {
+        let mut sizes: Vec<(u64, String)> = optimizers
+            .into_iter()
+            .map(|index| &look.optimizers[index])
+            .map(|optimizer| (sum(&optimizer.state, &bytes), name(optimizer)))
+            .collect();
+        sizes.sort_by_key(|(size, _)| Reverse(*size));
+        let more = sizes.iter().skip(1).map(|(size, _)| size).sum();
+        let names = sizes.into_iter().map(|(_, name)| name).collect();
+        (more >= MIN_BYTES).then_some(Finding::OptimizersTwice { names, bytes: more })
+    });
+    found.collect()
+}
+
+/// Models with the same modules: copies.
+pub(super) fn models_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let Some(look) = facts.look else { return Vec::new() };
+    let bytes = bytes_of(look);
+    let mut alike: BTreeMap<Vec<(&str, &str)>, Vec<&Model>> = BTreeMap::new();
+    for model in look.models.iter().filter(|model| model.modules.len() > 1) {
+        let shape = model.modules.iter().map(|module| (module.path.as_str(), &*module.class));
+        alike.entry(shape.collect()).or_default().push(model);
+    }
+    let found = alike.into_values().filter(|models| models.len() > 1).filter_map(|models| {
+        let size = |model: &Model| {
+            let parameters: Vec<u64> =
+                model.modules.iter().flat_map(|module| &module.parameters).copied().collect();
+            sum(&parameters, &bytes)
+        };
+        let mut sizes: Vec<(u64, String)> =
+            models.iter().map(|model| (size(model), model.name.to_string())).collect();
+        sizes.retain(|(size, _)| *size > 0);
+        sizes.sort_by_key(|(size, _)| Reverse(*size));
+        let more = sizes.iter().skip(1).map(|(size, _)| size).sum();
+        let names = sizes.into_iter().map(|(_, name)| name).collect();
+        (more >= MIN_BYTES).then_some(Finding::ModelsTwice { names, bytes: more })
+    });
+    found.collect()
+}
+
+/// Gradients of a model that is in `eval()`.
+pub(super) fn gradients_in_eval(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let Some(look) = facts.look else { return Vec::new() };
+    let in_eval = |model: &str| {
+        look.models.iter().any(|known| &*known.name == model && known.is_training == Some(false))
+    };
+    let of = facts.groups.iter().filter(|group| {
+        group.category == TensorCategory::Gradient
+            && group.kind == OwnerKind::Model
+            && group.size.bytes >= MIN_BYTES
+            && in_eval(&group.owner)
+    });
+    of.map(|group| Finding::GradientsInEval { model: group.owner.clone(), bytes: group.size.bytes })
+        .collect()
+}
+
+/// Storages of which all tensors together show less than half.
+pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let Some(look) = facts.look else { return Vec::new() };
+    let (mut bytes, mut storages, mut most) = (0, 0, (0, String::new()));
+    for (group, held) in held_storages(look) {
+        if !group.device.is_cuda() || group.category != TensorCategory::Other {
+            continue;
+        }
+        let shown: Option<u64> =
+            group.tensors.iter().map(|&row| look.tensors[row].tensor.logical_bytes()).sum();
+        // What views show of it together is at most this.
+        let Some(hidden) = shown.and_then(|shown| held.checked_sub(shown)) else { continue };
+        let first = &look.tensors[group.tensors[0]];
+        if hidden > held / 2 && hidden >= MIN_BYTES && !first.names.is_empty() {
+            bytes += hidden;
+            storages += 1;
+            if hidden > most.0 {
+                most = (hidden, owner_label(look, first));
+            }
+        }
+    }
+    let found = Finding::LargeStorages { name: most.1, storages, bytes };
+    (storages > 0).then_some(found).into_iter().collect()
+}
+
+/// Much is cached and free, in blocks that are each a small part of it.
+pub(super) fn fragmented(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let found = facts.gpus.iter().filter_map(|gpu| {
+        let (reserved, allocated) = (gpu.reserved?, gpu.allocated?);
+        let (blocks, largest, releasable) = gpu.cache?;
+        let cached = reserved.saturating_sub(allocated);
+        let is_much = cached >= MIN_CACHED && cached >= reserved / MIN_CACHED_PART;
+        let finding = Finding::Fragmented { gpu: gpu.gpu, cached, blocks, largest, releasable };
+        (is_much && largest <= cached / MAX_PIECE_PART).then_some(finding)
+    });
+    found.collect()
+}
+
+/// Other processes hold a part of the device that counts.
+pub(super) fn other_processes(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let found = facts.gpus.iter().filter_map(|gpu| {
+        let (bytes, total) = (gpu.others?, gpu.total?);
+        let finding = Finding::OtherProcesses { gpu: gpu.gpu, bytes, total };
+        (bytes > 0 && bytes >= total / MIN_OTHERS_PART).then_some(finding)
+    });
+    found.collect()
+}
+
+/// More outside PyTorch than a context and communicators take.
+pub(super) fn outside(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let found = facts.gpus.iter().filter_map(|gpu| {
+        let bytes = gpu.outside.filter(|bytes| *bytes > USUAL_OUTSIDE)?;
+        Some(Finding::Outside { gpu: gpu.gpu, bytes })
+    });
+    found.collect()
+}

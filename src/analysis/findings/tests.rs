@@ -1,0 +1,217 @@
+//! Tests of the rules: each with its evidence, and silent without.
+
+use super::*;
+use crate::analysis::growth::GrowthWatch;
+use crate::analysis::owner_groups::owner_groups;
+use crate::analysis::owner_groups::tests::groups;
+use crate::model::{
+    DType, GraphNode, Model, ModelModule, Optimizer, OwnershipSnapshot, SavedBy, SavedIn, Storage,
+    TensorCategory, TensorDevice, TensorInfo, TensorRow,
+};
+
+const MIB: u64 = 1 << 20;
+const CUDA: TensorDevice = TensorDevice { kind: 1, index: Some(0) };
+
+/// A tensor of `mib` MiB in a storage of `of` MiB.
+fn tensor(at: u64, mib: u64, of: u64, category: TensorCategory, name: &str) -> TensorRow {
+    TensorRow {
+        tensor: TensorInfo {
+            at,
+            class: "TensorImpl".into(),
+            storage: Some(Storage { at: at + 1, data: at << 32, bytes: Some(of * MIB) }),
+            shape: Some(vec![(mib * MIB / 4) as i64]),
+            strides: Some(vec![1]),
+            nested: None,
+            numel: Some((mib * MIB / 4) as i64),
+            dtype: DType(6),
+            device: Some(CUDA),
+            offset: 0,
+            version: Some(0),
+            requires_grad: false,
+            grad_fn: None,
+            grad: None,
+            parts: Vec::new(),
+            part_names: &[],
+        },
+        object: Some(at),
+        python_class: Some("Tensor".into()),
+        category,
+        names: (!name.is_empty()).then(|| name.into()).into_iter().collect(),
+        saved: Vec::new(),
+        made_by: None,
+        garbage: false,
+    }
+}
+
+fn found(look: &OwnershipSnapshot) -> Vec<Finding> {
+    let groups = owner_groups(look);
+    findings(&FindingFacts { gpus: &[], look: Some(look), groups: &groups, growth: &[] })
+}
+
+fn look(tensors: Vec<TensorRow>) -> OwnershipSnapshot {
+    OwnershipSnapshot { tensors, ..OwnershipSnapshot::default() }
+}
+
+fn found_on(gpu: GpuFacts) -> Vec<Finding> {
+    findings(&FindingFacts { gpus: &[gpu], look: None, groups: &[], growth: &[] })
+}
+
+#[test]
+fn nothing_is_found_without_evidence() {
+    assert_eq!(found(&OwnershipSnapshot::default()), []);
+    assert_eq!(found_on(GpuFacts::default()), []);
+    let plain = look(vec![
+        tensor(16, 4, 4, TensorCategory::Parameter, "w"),
+        tensor(32, 4, 4, TensorCategory::Other, "f: x"),
+    ]);
+    assert_eq!(found(&plain), []);
+}
+
+#[test]
+fn an_owner_that_grows_is_found_if_it_grows_fast_enough() {
+    let of = |step: u64| {
+        let mut watch = GrowthWatch::default();
+        for time in 0..4 {
+            watch.add_owners(time as f64, groups(&[("f: cache".to_owned(), 1 + time * step)]));
+        }
+        let growth = watch.owners();
+        findings(&FindingFacts { gpus: &[], look: None, groups: &[], growth: &growth }).len()
+    };
+    assert_eq!((of(MIB), of(64), of(0)), (1, 0, 0));
+}
+
+#[test]
+fn two_results_with_their_graphs_are_found_and_one_is_not() {
+    let of = |losses: u64| {
+        let mut look = OwnershipSnapshot::default();
+        for loss in 0..losses {
+            let node = 1000 + loss;
+            let (class, outputs) = ("GeluBackward0".into(), Vec::new());
+            let next = Vec::new();
+            let node_of = GraphNode { at: node, class, next, outputs, packed: 0, variable: None };
+            look.nodes.push(node_of);
+            let mut root =
+                tensor(2000 + loss, 0, 0, TensorCategory::Other, &format!("f: l[{loss}]"));
+            root.tensor.grad_fn = Some(node);
+            look.tensors.push(root);
+            let mut saved = tensor(3000 + loss, 8, 8, TensorCategory::Saved, "");
+            let (by, is_output, version) = (SavedIn::Field, false, 0);
+            saved.saved = vec![SavedBy { node: loss as usize, by, is_output, version }];
+            look.tensors.push(saved);
+        }
+        found(&look)
+    };
+    assert_eq!(of(1), []);
+    let [Finding::GraphsKept { group }] = &of(3)[..] else { panic!("{:?}", of(3)) };
+    assert_eq!((group.owner.as_str(), group.members, group.size.bytes), ("f: l[*]", 3, 24 * MIB));
+}
+
+#[test]
+fn garbage_is_found_with_what_a_collection_frees() {
+    let garbage =
+        |mib| TensorRow { garbage: true, ..tensor(16, mib, mib, TensorCategory::Other, "") };
+    assert_eq!(found(&look(vec![garbage(3)])), [Finding::Garbage { bytes: 3 * MIB, storages: 1 }]);
+    assert_eq!(found(&look(vec![garbage(0)])), []);
+}
+
+#[test]
+fn optimizers_with_state_for_the_same_parameters_are_found() {
+    let state = |at| tensor(at, 4, 4, TensorCategory::OptimizerState, "AdamW.exp_avg[w]");
+    let optimizer = |variable: &str, parameter, state| Optimizer {
+        variable: Some(variable.into()),
+        class: "AdamW".into(),
+        parameters: vec![parameter],
+        state: vec![state],
+    };
+    let of = |second| OwnershipSnapshot {
+        optimizers: vec![optimizer("f: new", 7, 16), optimizer("f: old", second, 32)],
+        ..look(vec![state(16), state(32)])
+    };
+    let names = vec!["f: new".to_owned(), "f: old".to_owned()];
+    assert_eq!(found(&of(7)), [Finding::OptimizersTwice { names, bytes: 4 * MIB }]);
+    assert_eq!(found(&of(8)), []);
+}
+
+fn model(name: &str, parameter: u64, is_training: bool) -> Model {
+    let module = |path: &str, parameters| ModelModule {
+        path: path.into(),
+        class: "Linear".into(),
+        is_of_torch: true,
+        parameters,
+        has_children: false,
+        inplace: false,
+    };
+    Model {
+        name: name.into(),
+        modules: vec![module("", Vec::new()), module("fc", vec![parameter])],
+        is_training: Some(is_training),
+    }
+}
+
+#[test]
+fn a_copy_of_a_model_is_found_and_another_model_is_none() {
+    let weight = |at| tensor(at, 4, 4, TensorCategory::Parameter, "fc.weight");
+    let mut of = OwnershipSnapshot {
+        models: vec![model("main: model", 16, true), model("main: ema", 32, true)],
+        ..look(vec![weight(16), weight(32)])
+    };
+    let [Finding::ModelsTwice { bytes, names }] = &found(&of)[..] else { panic!() };
+    assert_eq!((*bytes, names.len()), (4 * MIB, 2));
+    of.models[1].modules[1].path = "other".into();
+    assert_eq!(found(&of), []);
+}
+
+#[test]
+fn gradients_of_a_model_in_eval_are_found_and_those_in_training_are_not() {
+    let of = |is_training| {
+        let mut weight = tensor(16, 4, 4, TensorCategory::Parameter, "fc.weight");
+        weight.tensor.grad = Some(32);
+        let gradient = tensor(32, 4, 4, TensorCategory::Gradient, "fc.weight.grad");
+        let models = vec![model("main: model", 16, is_training)];
+        OwnershipSnapshot { models, ..look(vec![weight, gradient]) }
+    };
+    let gradients = Finding::GradientsInEval { model: "main: model".into(), bytes: 4 * MIB };
+    assert_eq!(found(&of(false)), [gradients]);
+    assert_eq!(found(&of(true)), []);
+}
+
+#[test]
+fn a_storage_much_larger_than_its_tensor_is_found() {
+    let large = Finding::LargeStorages { name: "f: row".into(), storages: 1, bytes: 7 * MIB };
+    assert_eq!(found(&look(vec![tensor(16, 1, 8, TensorCategory::Other, "f: row")])), [large]);
+    assert_eq!(found(&look(vec![tensor(16, 6, 8, TensorCategory::Other, "f: most")])), []);
+}
+
+#[test]
+fn a_cache_in_pieces_is_found_and_one_large_block_is_not() {
+    let gpu = |largest| GpuFacts {
+        reserved: Some(1000 * MIB),
+        allocated: Some(400 * MIB),
+        cache: Some((90, largest, 20 * MIB)),
+        ..GpuFacts::default()
+    };
+    assert!(matches!(found_on(gpu(30 * MIB))[..], [Finding::Fragmented { blocks: 90, .. }]));
+    assert_eq!(found_on(gpu(500 * MIB)), []);
+    assert_eq!(found_on(GpuFacts { cache: None, ..gpu(30 * MIB) }), []);
+}
+
+#[test]
+fn others_and_what_is_outside_pytorch_are_found_when_they_count() {
+    let gpu = |outside, others| GpuFacts {
+        total: Some(80 << 30),
+        outside,
+        others,
+        ..GpuFacts::default()
+    };
+    assert_eq!(found_on(gpu(Some(600 * MIB), Some(MIB))), []);
+    assert_eq!(found_on(gpu(None, None)), []);
+    let bytes = 5 << 30;
+    let total = 80 << 30;
+    assert_eq!(
+        found_on(gpu(Some(3 << 30), Some(bytes))),
+        [
+            Finding::OtherProcesses { gpu: 0, bytes, total },
+            Finding::Outside { gpu: 0, bytes: 3 << 30 }
+        ]
+    );
+}

@@ -1,0 +1,209 @@
+//! What grows: owners and lines whose live bytes rise from floor to floor, whatever the sawtooth of a training step does between.
+
+use std::collections::BTreeMap;
+
+use super::owner_groups::{OwnerGroup, OwnerKind};
+use crate::model::{TensorCategory, TensorDevice};
+
+/// Windows that a time is divided into at most: their floors are what is compared.
+const MAX_WINDOWS: usize = 6;
+/// Observations of one window, where there are enough: one alone may be at the top of the sawtooth.
+const MIN_PER_WINDOW: usize = 2;
+/// Fewer observations tell nothing.
+const MIN_OBSERVATIONS: usize = 3;
+
+/// How something rose.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rise {
+    /// From the first floor to the last, in bytes.
+    pub bytes: u64,
+    /// Seconds between these.
+    pub seconds: f64,
+    /// How many floors were compared.
+    pub windows: usize,
+}
+
+impl Rise {
+    /// Bytes a second.
+    pub fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds.max(1e-9)
+    }
+
+    /// That of bytes at times in seconds; `None` unless no floor is below the one before and two at least are above it.
+    pub fn of(levels: &[(f64, u64)]) -> Option<Rise> {
+        if levels.len() < MIN_OBSERVATIONS {
+            return None;
+        }
+        let windows = (levels.len() / MIN_PER_WINDOW).clamp(MIN_OBSERVATIONS, MAX_WINDOWS);
+        let floors: Vec<(f64, u64)> = (0..windows)
+            .filter_map(|window| {
+                let bounds = |window: usize| window * levels.len() / windows;
+                let part = levels.get(bounds(window)..bounds(window + 1))?;
+                part.iter().copied().min_by_key(|(_, bytes)| *bytes)
+            })
+            .collect();
+        let steps = || floors.windows(2).map(|pair| (pair[0].1, pair[1].1));
+        let (first, last) = (floors.first()?, floors.last()?);
+        let is_rising = steps().all(|(a, b)| a <= b) && steps().filter(|(a, b)| a < b).count() >= 2;
+        is_rising.then(|| Rise {
+            bytes: last.1 - first.1,
+            seconds: last.0 - first.0,
+            windows: floors.len(),
+        })
+    }
+}
+
+/// An owner that grows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OwnerGrowth {
+    /// It, as it was last.
+    pub group: OwnerGroup,
+    /// How it rose.
+    pub rise: Rise,
+    /// Storages more than at first.
+    pub storages: i64,
+}
+
+/// A line that owns more and more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LineGrowth {
+    /// What it is called.
+    pub line: String,
+    /// How it rose.
+    pub rise: Rise,
+}
+
+type OwnerKey = (TensorDevice, TensorCategory, OwnerKind, String);
+
+/// Takes observations one after the other.
+#[derive(Debug, Default)]
+pub struct GrowthWatch {
+    times: Vec<f64>,
+    /// Bytes of each owner at each time, and its storages at first.
+    owners: BTreeMap<OwnerKey, (Vec<u64>, u64)>,
+    last: Vec<OwnerGroup>,
+    line_times: Vec<f64>,
+    lines: BTreeMap<String, Vec<u64>>,
+}
+
+impl GrowthWatch {
+    /// Adds a look at owners, at a time in seconds.
+    pub fn add_owners(&mut self, time: f64, groups: Vec<OwnerGroup>) {
+        let before = self.times.len();
+        for group in &groups {
+            let (device, category, kind, owner) = group.key();
+            let key = (device, category, kind, owner.to_owned());
+            // Nothing was there before it was seen first.
+            let new = || (vec![0; before], if before == 0 { group.size.storages } else { 0 });
+            self.owners.entry(key).or_insert_with(new).0.push(group.size.bytes);
+        }
+        self.times.push(time);
+        for (levels, _) in self.owners.values_mut() {
+            levels.resize(before + 1, 0);
+        }
+        self.last = groups;
+    }
+
+    /// Adds what lines own that is live, at a time in seconds.
+    pub fn add_lines(&mut self, time: f64, lines: Vec<(String, u64)>) {
+        let before = self.line_times.len();
+        for (line, bytes) in lines {
+            self.lines.entry(line).or_insert_with(|| vec![0; before]).push(bytes);
+        }
+        self.line_times.push(time);
+        for levels in self.lines.values_mut() {
+            levels.resize(before + 1, 0);
+        }
+    }
+
+    /// How many looks at owners there were.
+    pub fn looks(&self) -> usize {
+        self.times.len()
+    }
+
+    /// Seconds from the first look to the last.
+    pub fn seconds(&self) -> f64 {
+        self.times.last().zip(self.times.first()).map_or(0.0, |(last, first)| last - first)
+    }
+
+    /// The owners of the last look.
+    pub fn last(&self) -> &[OwnerGroup] {
+        &self.last
+    }
+
+    /// The owners that grow, the fastest first.
+    pub fn owners(&self) -> Vec<OwnerGrowth> {
+        let grown = self.last.iter().filter_map(|group| {
+            let (device, category, kind, owner) = group.key();
+            let (levels, first) = self.owners.get(&(device, category, kind, owner.to_owned()))?;
+            let levels: Vec<(f64, u64)> =
+                self.times.iter().copied().zip(levels.iter().copied()).collect();
+            let storages = group.size.storages as i64 - *first as i64;
+            Some(OwnerGrowth { group: group.clone(), rise: Rise::of(&levels)?, storages })
+        });
+        let mut grown: Vec<OwnerGrowth> = grown.collect();
+        grown.sort_by(|a, b| b.rise.rate().total_cmp(&a.rise.rate()));
+        grown
+    }
+
+    /// The lines that own more and more, the fastest first.
+    pub fn lines(&self) -> Vec<LineGrowth> {
+        let grown = self.lines.iter().filter_map(|(line, levels)| {
+            let levels: Vec<(f64, u64)> =
+                self.line_times.iter().copied().zip(levels.iter().copied()).collect();
+            Some(LineGrowth { line: line.clone(), rise: Rise::of(&levels)? })
+        });
+        let mut grown: Vec<LineGrowth> = grown.collect();
+        grown.sort_by(|a, b| b.rise.rate().total_cmp(&a.rise.rate()));
+        grown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::owner_groups::tests::groups;
+
+    fn levels(bytes: &[u64]) -> Vec<(f64, u64)> {
+        bytes.iter().enumerate().map(|(at, bytes)| (at as f64, *bytes)).collect()
+    }
+
+    #[test]
+    fn a_sawtooth_does_not_grow_and_its_rising_floor_does() {
+        let sawtooth = [5, 90, 40, 5, 90, 40, 5, 90, 40, 5, 90, 40];
+        assert_eq!(Rise::of(&levels(&sawtooth)), None);
+        let rising: Vec<u64> = sawtooth.iter().enumerate().map(|(i, b)| b + i as u64 * 2).collect();
+        let rise = Rise::of(&levels(&rising)).unwrap();
+        assert_eq!(rise.windows, 6);
+        assert!(rise.bytes > 0 && rise.seconds > 0.0, "{rise:?}");
+        // Once more memory than before, and then the same, is no growth.
+        assert_eq!(Rise::of(&levels(&[5, 9, 9, 9, 9, 9])), None);
+        assert_eq!(Rise::of(&levels(&[1, 2])), None);
+        assert_eq!(Rise::of(&levels(&[9, 8, 10, 11])), None);
+    }
+
+    #[test]
+    fn the_rate_is_that_between_the_floors() {
+        let rise = Rise::of(&levels(&[10, 20, 30, 40])).unwrap();
+        assert_eq!((rise.bytes, rise.seconds), (20, 2.0));
+        assert!((rise.rate() - 10.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_comes_up_later_grew_from_nothing_and_what_shrinks_is_left_out() {
+        let mut watch = GrowthWatch::default();
+        for step in 0..6_u64 {
+            let mut held =
+                vec![("f: losses[0]".to_owned(), 4 * (step + 1)), ("f: w".to_owned(), 99 - step)];
+            if step > 1 {
+                held.push(("f: late".to_owned(), step));
+            }
+            watch.add_owners(step as f64, groups(&held));
+            watch.add_lines(step as f64, vec![("train (a.py:3)".to_owned(), step * 7)]);
+        }
+        let grown: Vec<String> = watch.owners().into_iter().map(|g| g.group.owner).collect();
+        assert_eq!(grown, ["f: losses[0]", "f: late"]);
+        assert_eq!(watch.lines()[0].line, "train (a.py:3)");
+        assert_eq!((watch.looks(), watch.seconds()), (6, 5.0));
+    }
+}

@@ -1,0 +1,98 @@
+//! Owners in groups: storages whose names differ only in an index, a key or a number are one row.
+//!
+//! A group is what a person would name: a variable, a model, an optimizer, the variable that keeps a graph alive. Below it stand the patterns of
+//! the names in it.
+
+mod change;
+mod items;
+mod tree;
+
+use crate::model::{OwnedOnDevice, OwnershipSnapshot, TensorCategory, TensorDevice};
+
+pub use change::{OwnerChange, owner_changes};
+
+/// What a group is of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OwnerKind {
+    /// A variable of the program, and what it leads to; or, without a name, what is known instead.
+    Variable,
+    /// A module, by the variable that leads to it or by its class; empty where a recording does not tell.
+    Model,
+    /// An optimizer, by variable and class.
+    Optimizer,
+    /// A variable that keeps an autograd graph.
+    Graph,
+    /// A graph that no named tensor leads to: of a pass that runs, or of a tensor without a name.
+    UnknownGraph,
+    /// Only cycles of garbage.
+    Garbage,
+}
+
+/// Storages with one owner and one pattern of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerPattern {
+    /// Pattern of the whole names: `server: sessions[*].layers[*].keys`; of saved tensors module and class of the node.
+    pub pattern: String,
+    /// The same behind the owner's name: `[*].layers[*].keys`.
+    pub tail: String,
+    /// Sums and sizes.
+    pub size: GroupSize,
+    /// Of a recorded look: which of [`OwnedOnDevice::held`] these are.
+    pub held: Vec<usize>,
+}
+
+/// How much a group holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupSize {
+    /// Bytes.
+    pub bytes: u64,
+    /// Storages.
+    pub storages: u64,
+    /// Bytes of the smallest and of the largest storage; `None` where only sums are known.
+    pub range: Option<(u64, u64)>,
+}
+
+/// Storages of one owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerGroup {
+    /// Where they lie.
+    pub device: TensorDevice,
+    /// What they are for.
+    pub category: TensorCategory,
+    /// What the owner is.
+    pub kind: OwnerKind,
+    /// Its name.
+    pub owner: String,
+    /// Sums and sizes.
+    pub size: GroupSize,
+    /// How many graphs, models or optimizers this is, where their names differ only in an index or a key; else 0 or 1.
+    pub members: u64,
+    /// Name of the largest storage.
+    pub largest: String,
+    /// A tensor of it that `memspy referrers` can be asked about: the largest, or one that keeps a graph.
+    pub example: Option<String>,
+    /// Shape and type of the largest storage's tensor, where known.
+    pub largest_shape: Option<String>,
+    /// The patterns in it, the largest first.
+    pub patterns: Vec<OwnerPattern>,
+}
+
+impl OwnerGroup {
+    /// What tells the group from others, also in another look: device, category, owner.
+    pub fn key(&self) -> (TensorDevice, TensorCategory, OwnerKind, &str) {
+        (self.device, self.category, self.kind.clone(), &self.owner)
+    }
+}
+
+/// The owners of a look in groups, the largest first.
+pub fn owner_groups(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
+    tree::group(items::of_snapshot(snapshot))
+}
+
+/// The owners of a recorded look in groups, the largest first.
+pub fn recorded_owner_groups(device: &OwnedOnDevice) -> Vec<OwnerGroup> {
+    tree::group(items::of_recording(device))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

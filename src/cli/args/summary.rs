@@ -1,0 +1,58 @@
+//! The words of `memspy summary` and `memspy growth`.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::Limits;
+use super::values::{pid, time};
+
+/// `memspy summary`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy -p 12345                    the same as 'memspy summary -p 12345'
+  memspy summary -s -p 12345         a short block for every rank of torchrun or another launcher
+  memspy summary -p 12345 --json     all of it, with the evidence of each finding")]
+pub struct SummaryArgs {
+    /// Process id of the job (decimal or 0x…)
+    #[arg(short, long, value_parser = pid)]
+    pub pid: u32,
+    /// A short block for every process of the job that uses CUDA: it and its descendants
+    #[arg(short, long)]
+    pub subprocesses: bool,
+    /// Print JSON; with --subprocesses one document after the other
+    #[arg(short, long)]
+    pub json: bool,
+    /// Observe the job for so long
+    #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "2500ms")]
+    pub duration: Duration,
+    /// Never stop the job for a look (some milliseconds): what it changes meanwhile may be torn
+    #[arg(long, visible_alias = "nonblocking")]
+    pub no_pause: bool,
+    /// What a look may cost
+    #[command(flatten)]
+    pub limits: Limits,
+}
+
+/// `memspy growth`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy growth -p 12345               what grew in 20 s, and what keeps it
+  memspy growth -p 12345 --for 5min    of a job whose steps take long: several steps have to fit in")]
+pub struct GrowthArgs {
+    /// Process id of the job (decimal or 0x…)
+    #[arg(short, long, value_parser = pid)]
+    pub pid: u32,
+    /// Print JSON
+    #[arg(short, long)]
+    pub json: bool,
+    /// Watch the job for so long
+    #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "20s")]
+    pub duration: Duration,
+    /// Never stop the job for a look (some milliseconds): what it changes meanwhile may be torn
+    #[arg(long, visible_alias = "nonblocking")]
+    pub no_pause: bool,
+    /// What a look may cost
+    #[command(flatten)]
+    pub limits: Limits,
+}

@@ -1,0 +1,271 @@
+//! A job observed for some seconds: looks at owners again and again, and beside them a recording that tells lines.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::analysis::{
+    GpuFacts, GrowthWatch, LiveProfile, ProcessSnapshot, StackLabel, ThreadChoice, owner_groups,
+};
+use crate::model::{CudaIndex, OwnershipSnapshot, Record, RecordSink, Stops, is_library};
+use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
+use crate::sampler::{
+    CommonOptions, ExactOptions, ExactRecorder, LookOptions, RecordOptions, Recorder,
+    TargetReaders, attach, read_owners,
+};
+
+use super::{hints, output};
+
+/// Samples a second where exact events are not to be had.
+const SAMPLING_RATE: u32 = 200;
+/// How long the recording may take to attach.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Looks after the first.
+const MIN_ROUNDS: u32 = 3;
+/// How long a wait goes on before it looks whether it is to end.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How a job is to be observed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ObserveOptions {
+    /// For how long.
+    pub(super) duration: Duration,
+    /// From one look at owners to the next, at least.
+    pub(super) every: Duration,
+    /// What a look may cost.
+    pub(super) look: LookOptions,
+}
+
+/// What was observed.
+pub(super) struct Observation {
+    /// Process, threads and devices at the end.
+    pub(super) process: ProcessSnapshot,
+    /// The owners at all looks that were complete.
+    pub(super) growth: GrowthWatch,
+    /// The last look, or why there is none.
+    pub(super) last: Result<OwnershipSnapshot, String>,
+    /// All stops of the job.
+    pub(super) stops: Stops,
+    /// What lines own.
+    pub(super) lines: ObservedLines,
+}
+
+impl Observation {
+    /// The devices that the process uses; what PyTorch has of them at the moment of the last look.
+    pub(super) fn gpus(&self) -> Vec<GpuFacts> {
+        let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
+        let at_look = |facts: GpuFacts| {
+            let map = blocks.iter().find(|map| map.device.0 == facts.gpu);
+            map.map_or(facts, |map| facts.with_blocks(map))
+        };
+        self.process.devices().iter().filter_map(GpuFacts::new).map(at_look).collect()
+    }
+}
+
+/// Observes the process that `readers` read, or else process `pid`.
+pub(super) fn observe(
+    pid: u32,
+    readers: Option<TargetReaders>,
+    options: ObserveOptions,
+    stop: &Arc<AtomicBool>,
+) -> Result<Observation> {
+    let attached = |pid| attach(pid, stop).map_err(|error| hints::attach(error, pid));
+    let mut looking = match readers {
+        Some(readers) => readers,
+        None => attached(pid)?,
+    };
+    // The first look learns which memory matters: what it tells is as true, and it takes longest.
+    let mut growth = GrowthWatch::default();
+    let mut stops = Stops::default();
+    let mut last = Err("no look was taken".to_owned());
+    let mut look = |at: Instant, growth: &mut GrowthWatch| {
+        match read_owners(&mut looking, options.look) {
+            Ok(look) => {
+                let snapshot = look.snapshot;
+                stops.count += snapshot.stops.count;
+                stops.total += snapshot.stops.total;
+                stops.longest = stops.longest.max(snapshot.stops.longest);
+                if snapshot.incomplete.is_none() {
+                    // When it stood still, not when that had been understood.
+                    let time = at.elapsed().saturating_sub(snapshot.age);
+                    growth.add_owners(time.as_secs_f64(), owner_groups(&snapshot));
+                }
+                last = Ok(snapshot);
+            }
+            Err(error) if last.is_err() => last = Err(error.to_string()),
+            // The look before this one tells enough.
+            Err(_) => {}
+        }
+    };
+    let began = Instant::now();
+    look(began, &mut growth);
+    let mut recording = LineRecording::start(pid)?;
+    let until = Instant::now() + options.duration;
+    let mut lines = ObservedLines::default();
+    for round in 1.. {
+        let next = (Instant::now() + options.every).min(until);
+        while Instant::now() < next && !stop.load(Ordering::Relaxed) && !recording.is_over() {
+            std::thread::sleep(
+                STOP_CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())),
+            );
+        }
+        if recording.is_over() {
+            break;
+        }
+        recording.lines(began, &mut growth, &mut lines);
+        look(began, &mut growth);
+        // Fewer looks tell nothing of growth: where they take long, the time is made longer.
+        let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
+        if is_over || stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    lines.seconds = recording.end();
+    let mut process = ProcessSnapshot::new();
+    let once = RecordOptions { rate: 1, duration: None, common: CommonOptions::default() };
+    Recorder::new(attached(pid)?, once)
+        .record_once(output::host(), &mut process)
+        .context("cannot look at the process")?;
+    Ok(Observation { process, growth, last, stops, lines })
+}
+
+/// A recording on a thread of its own.
+struct LineRecording {
+    live: Arc<Mutex<LiveProfile>>,
+    stop: Arc<AtomicBool>,
+    source: LinesSource,
+    thread: Option<std::thread::JoinHandle<io::Result<()>>>,
+    began: Instant,
+}
+
+impl LineRecording {
+    /// Attaches, exactly where the kernel allows it.
+    fn start(pid: u32) -> Result<LineRecording> {
+        let live = Arc::new(Mutex::new(LiveProfile::with_filter(ThreadChoice::default())));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (attached, is_attached) = channel();
+        let (shared, stopped) = (Arc::clone(&live), Arc::clone(&stop));
+        // Attached on the thread that reads: probes and interpreters need not travel.
+        let thread =
+            std::thread::Builder::new().name("memspy-lines".to_owned()).spawn(move || {
+                let mut sink = SharedProfile(shared);
+                let observe = &mut |_: &_| {};
+                match exact(pid) {
+                    Ok(recorder) => {
+                        let _ = attached.send(Ok(LinesSource::Exact));
+                        recorder.run(output::host(), &mut sink, &stopped, observe)?;
+                    }
+                    Err(why) => match TargetReaders::attach(pid) {
+                        Ok(readers) => {
+                            let _ = attached.send(Ok(LinesSource::Sampled { why }));
+                            let common = CommonOptions::default();
+                            let wanted =
+                                RecordOptions { rate: SAMPLING_RATE, duration: None, common };
+                            let recorder = Recorder::new(readers, wanted);
+                            recorder.run(output::host(), &mut sink, &stopped, observe)?;
+                        }
+                        Err(error) => {
+                            let _ = attached.send(Err(hints::attach(error, pid)));
+                        }
+                    },
+                }
+                Ok(())
+            })?;
+        let source = is_attached
+            .recv_timeout(ATTACH_TIMEOUT)
+            .map_err(|_| anyhow!("cannot record process {pid}: the recording did not begin"))??;
+        let thread = Some(thread);
+        Ok(LineRecording { live, stop, source, thread, began: Instant::now() })
+    }
+
+    /// Whether it has ended by itself: the job did.
+    fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished)
+    }
+
+    /// What lines own now.
+    fn lines(&self, began: Instant, growth: &mut GrowthWatch, lines: &mut ObservedLines) {
+        let live = lock(&self.live);
+        let stacks = live.profile().stacks();
+        let labels = FrameLabels {
+            stacks,
+            directory: live.profile().start().and_then(|start| start.directory.as_deref()),
+            full_filenames: false,
+        };
+        let in_library =
+            |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
+        lines.source = self.source.clone();
+        lines.gpus.clear();
+        let mut all = Vec::new();
+        for gpu in live.gpus() {
+            let Ok(found) = live.lines(gpu, Some(&in_library)) else { continue };
+            let mut rows: Vec<LineBytes> = Vec::new();
+            for row in found.rows.iter().filter(|row| row.own > 0) {
+                if let StackLabel::Frame(frame) = row.place {
+                    let line = labels.frame(frame, true);
+                    rows.push(LineBytes { line, bytes: row.own });
+                }
+            }
+            rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.line.cmp(&b.line)));
+            let one = |row: &LineBytes| (on_gpu(gpu, &row.line), row.bytes);
+            all.extend(rows.iter().map(one));
+            lines.gpus.push((gpu, found.allocated, rows));
+        }
+        drop(live);
+        growth.add_lines(began.elapsed().as_secs_f64(), all);
+    }
+
+    /// Ends it; for how many seconds it recorded.
+    fn end(&mut self) -> f64 {
+        let seconds = self.began.elapsed().as_secs_f64();
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // What it recorded is in the profile by then, whatever came at its end.
+            let _ = thread.join();
+        }
+        seconds
+    }
+}
+
+impl Drop for LineRecording {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What a line of a device is called among those of several.
+fn on_gpu(gpu: CudaIndex, line: &str) -> String {
+    match gpu.0 {
+        0 => line.to_owned(),
+        gpu => format!("{line} on GPU {gpu}"),
+    }
+}
+
+/// A recorder of exact events, or why there is none.
+fn exact(pid: u32) -> Result<ExactRecorder, String> {
+    let readers = TargetReaders::attach_any(pid).map_err(|error| error.to_string())?;
+    let mut recorder = ExactRecorder::new(readers, ExactOptions::default());
+    recorder.attach_probes().map_err(|error| error.to_string())?;
+    match recorder.probe() {
+        Some(_) => Ok(recorder),
+        None => Err("there is nothing to probe yet".to_owned()),
+    }
+}
+
+/// The profile as a sink.
+struct SharedProfile(Arc<Mutex<LiveProfile>>);
+
+impl RecordSink for SharedProfile {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        lock(&self.0).record(record)
+    }
+}
+
+/// A lock that a panic left behind still guards whole values.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

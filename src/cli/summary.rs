@@ -1,0 +1,177 @@
+//! `memspy summary` and `memspy growth`: a job on one screen, and what grows in it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::analysis::{FindingFacts, findings};
+use crate::render::{self, GrowthKeeper, JobSummary, ToldFinding};
+use crate::sampler::{
+    LookOptions, ProcessTree, RankProcess, TargetReaders, attach, read_referrers,
+};
+
+use super::args::{GrowthArgs, SummaryArgs};
+use super::flame::into_io;
+use super::observe::{Observation, ObserveOptions, observe};
+use super::signals::Signals;
+use super::{hints, output};
+
+/// Looks in the time of a summary.
+const SUMMARY_LOOKS: u32 = 3;
+/// Looks in the time of `growth`, and the least time between two.
+const GROWTH_LOOKS: u32 = 12;
+const MIN_INTERVAL: Duration = Duration::from_millis(250);
+/// Owners of which it is asked what keeps them.
+const KEEPERS: usize = 2;
+
+/// Runs `memspy summary`.
+pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
+    let options = ObserveOptions {
+        duration: args.duration,
+        every: args.duration / SUMMARY_LOOKS,
+        look: args.limits.options(args.no_pause),
+    };
+    let stop = Signals::watch()?.stop;
+    if args.subprocesses {
+        return ranks(args, options, &stop);
+    }
+    let observation = observe(args.pid, None, options, &stop)?;
+    if observation.gpus().is_empty() {
+        hint_at_ranks(args.pid)?;
+    }
+    print(args.json, args.pid, &observation, None)
+}
+
+/// A process without GPU memory may be the launcher of those that have it.
+fn hint_at_ranks(pid: u32) -> Result<()> {
+    let Ok(mut family) = ProcessTree::new(pid, false) else { return Ok(()) };
+    let ranks: Vec<String> = family
+        .poll()
+        .into_iter()
+        .map(|rank| rank.readers.process.pid())
+        .filter(|rank| *rank != pid)
+        .map(|rank| rank.to_string())
+        .collect();
+    if !ranks.is_empty() {
+        bail!(
+            "process {pid} uses no GPU; its descendants {} do: add -s, or take one of them",
+            ranks.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// All ranks at the same time, each on a thread of its own.
+fn ranks(args: &SummaryArgs, options: ObserveOptions, stop: &Arc<AtomicBool>) -> Result<()> {
+    let pid = args.pid;
+    let mut family = ProcessTree::new(pid, false).map_err(|error| hints::attach(error, pid))?;
+    let members: Vec<(String, u32)> = family
+        .poll()
+        .into_iter()
+        .map(|member: RankProcess| (member.label(), member.readers.process.pid()))
+        .collect();
+    if members.is_empty() {
+        bail!("no process among {pid} and its descendants uses CUDA now");
+    }
+    let observed: Vec<(String, u32, Result<Observation>)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = members
+            .into_iter()
+            .map(|(label, pid)| {
+                (label, pid, scope.spawn(move || observe(pid, None, options, stop)))
+            })
+            .collect();
+        let joined = threads.into_iter().map(|(label, pid, thread)| {
+            let ended = || anyhow::anyhow!("the observation of process {pid} ended unexpectedly");
+            (label, pid, thread.join().unwrap_or_else(|_| Err(ended())))
+        });
+        joined.collect()
+    });
+    for (label, pid, observation) in observed {
+        print(args.json, pid, &observation?, Some(&label))?;
+    }
+    Ok(())
+}
+
+fn print(json: bool, pid: u32, observation: &Observation, rank: Option<&str>) -> Result<()> {
+    let gpus = observation.gpus();
+    let growth = observation.growth.owners();
+    let facts = FindingFacts {
+        gpus: &gpus,
+        look: observation.last.as_ref().ok(),
+        groups: observation.growth.last(),
+        growth: &growth,
+    };
+    let told: Vec<ToldFinding> =
+        findings(&facts).iter().map(|finding| render::told(finding, pid)).collect();
+    let summary = JobSummary {
+        pid,
+        process: &observation.process,
+        gpus: &gpus,
+        growth: &observation.growth,
+        look: observation.last.as_ref().map_err(String::as_str),
+        stops: observation.stops,
+        lines: &observation.lines,
+        findings: &told,
+    };
+    output::write(Path::new("-"), false, |out| {
+        if json {
+            return render::job_summary_json(out, &summary).map_err(into_io);
+        }
+        if let Some(rank) = rank {
+            writeln!(out, "== {} ==", render::visible(rank))?;
+        }
+        render::job_summary_text(out, &summary, rank.is_some()).map_err(into_io)?;
+        if rank.is_some() { writeln!(out) } else { Ok(()) }
+    })
+}
+
+/// Runs `memspy growth`.
+pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
+    let look = args.limits.options(args.no_pause);
+    let options = ObserveOptions {
+        duration: args.duration,
+        every: (args.duration / GROWTH_LOOKS).max(MIN_INTERVAL),
+        look,
+    };
+    let stop = Signals::watch()?.stop;
+    let observation = observe(args.pid, None, options, &stop)?;
+    if observation.growth.looks() == 0 {
+        let why = observation.last.err().unwrap_or_else(|| "no look was complete".to_owned());
+        bail!("cannot tell what grows in process {}: {why}", args.pid);
+    }
+    let keepers = keepers(args.pid, look, &observation, &stop);
+    output::write(Path::new("-"), false, |out| {
+        match args.json {
+            true => render::growth_json(out, &observation.growth, &keepers),
+            false => render::growth_text(
+                out,
+                args.pid,
+                &observation.growth,
+                &observation.lines,
+                &keepers,
+                observation.stops,
+            ),
+        }
+        .map_err(into_io)
+    })
+}
+
+/// What keeps one tensor of each of the owners that grow fastest; what is gone by then, or cannot be read, is left out.
+fn keepers(
+    pid: u32,
+    look: LookOptions,
+    observation: &Observation,
+    stop: &AtomicBool,
+) -> Vec<GrowthKeeper> {
+    let grown = observation.growth.owners();
+    let examples = grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS);
+    let Ok(mut readers) = attach(pid, stop) else { return Vec::new() };
+    let keeper = |readers: &mut TargetReaders, example: String| {
+        let referrers = read_referrers(readers, look, &example).ok()?.snapshot.referrers;
+        (!referrers.is_empty()).then_some(GrowthKeeper { example, referrers })
+    };
+    examples.filter_map(|example| keeper(&mut readers, example)).collect()
+}

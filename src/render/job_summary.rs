@@ -1,0 +1,497 @@
+//! A job on one screen: bars of the GPUs, owners, what grew, lines, findings.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use super::RenderError;
+use super::escape::EscapeGuard;
+use super::findings::{ToldFinding, rate};
+use super::interchange::pretty_json;
+use super::label::one_line;
+use super::owner_groups::{GroupJson, GroupRow, group_label, group_rows, outside_tensors};
+use super::owners::incomplete;
+use super::size::{bytes, count, optional_bytes, percent};
+use crate::analysis::{GpuFacts, GrowthWatch, ProcessSnapshot};
+use crate::model::ownership::breakdown;
+use crate::model::{CudaIndex, OwnershipSnapshot, Stops, TensorDevice};
+
+/// Lines of the screen, and columns.
+const MAX_LINES: usize = 40;
+const MAX_COLUMNS: usize = 100;
+/// Owners and lines listed.
+const OWNERS: usize = 10;
+const LINES: usize = 10;
+/// Rows of what grew, and findings.
+const GROWN: usize = 3;
+const FINDINGS: usize = 4;
+/// Bytes a second below which growth is none that anybody would look for.
+const MIN_RATE: f64 = 1024.0;
+/// Cells of a bar.
+const BAR: usize = 80;
+/// A part of all that is allocated, which has to be attributed for a table of lines to say something: a hundredth.
+const MIN_ATTRIBUTED: u64 = 100;
+
+/// What tells lines.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum LinesSource {
+    /// Nothing did.
+    #[default]
+    None,
+    /// Every allocation.
+    Exact,
+    /// Stacks seen now and then: a guess.
+    Sampled {
+        /// Why it was not exact.
+        why: String,
+    },
+}
+
+/// Bytes that a line allocated and that are live.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LineBytes {
+    /// Function, file and line.
+    pub line: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What lines own, by device.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ObservedLines {
+    /// What told it.
+    pub source: LinesSource,
+    /// For how long it was recorded.
+    pub seconds: f64,
+    /// Of each device: all that is allocated, and the lines, those that own most first.
+    pub gpus: Vec<(CudaIndex, u64, Vec<LineBytes>)>,
+}
+
+/// All that a summary shows.
+#[derive(Debug)]
+pub struct JobSummary<'a> {
+    /// The process.
+    pub pid: u32,
+    /// Its command line and versions.
+    pub process: &'a ProcessSnapshot,
+    /// Its devices.
+    pub gpus: &'a [GpuFacts],
+    /// The owners of all looks.
+    pub growth: &'a GrowthWatch,
+    /// The last look, or why there is none.
+    pub look: Result<&'a OwnershipSnapshot, &'a str>,
+    /// Stops of the job.
+    pub stops: Stops,
+    /// What lines own.
+    pub lines: &'a ObservedLines,
+    /// What follows.
+    pub findings: &'a [ToldFinding],
+}
+
+/// Writes a summary as text: at most 40 lines of 100 columns, or `most` lines for one rank of several.
+pub fn job_summary_text(
+    out: &mut dyn Write,
+    summary: &JobSummary<'_>,
+    is_rank: bool,
+) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    let (owners, max_lines) = if is_rank { (4, 16) } else { (OWNERS, MAX_LINES) };
+    let mut top = head(summary);
+    top.extend(bars(summary.gpus, is_rank));
+    top.extend(owner_lines(summary, owners));
+    top.extend(grown(summary));
+    let mut bottom = finding_lines(summary, if is_rank { 2 } else { FINDINGS });
+    bottom.extend(foot(summary));
+    let room = max_lines.saturating_sub(top.len() + bottom.len());
+    let lines = line_lines(summary, room.min(LINES + 1));
+    for line in top.iter().chain(&lines).chain(&bottom) {
+        writeln!(out, "{}", cut(line))?;
+    }
+    Ok(())
+}
+
+/// The beginning of a line that fits.
+fn cut(line: &str) -> String {
+    match line.chars().count() > MAX_COLUMNS {
+        true => line.chars().take(MAX_COLUMNS - 1).chain(['…']).collect(),
+        false => line.to_owned(),
+    }
+}
+
+fn head(summary: &JobSummary<'_>) -> Vec<String> {
+    let command = summary.process.start().map(|start| start.command.join(" ")).unwrap_or_default();
+    vec![format!("Process {}: {}", summary.pid, one_line(&command))]
+}
+
+/// Where the memory of each device is.
+fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    for gpu in gpus {
+        let cached = gpu.reserved.zip(gpu.allocated).map(|(r, a)| r.saturating_sub(a));
+        let parts = [
+            ('█', "allocated", gpu.allocated),
+            ('▓', "cached", cached),
+            ('▒', "outside", gpu.outside),
+            ('░', "others", gpu.others),
+            ('·', "free", gpu.free),
+        ];
+        let words = parts
+            .iter()
+            .map(|(mark, name, size)| format!("{mark} {name} {}", optional_bytes(*size)));
+        let words = words.collect::<Vec<_>>().join("  ");
+        let title = format!("GPU {}, {}", gpu.gpu, optional_bytes(gpu.total));
+        let has_bar = gpus.len() <= 3 && !is_short;
+        if !has_bar {
+            lines.push(format!("{title}: {words}"));
+        }
+        // Many GPUs leave no room for pictures.
+        if let Some(total) = gpu.total.filter(|total| *total > 0 && has_bar) {
+            let mut bar = String::new();
+            let mut filled = 0.0;
+            for (mark, _, size) in parts.iter().take(4) {
+                filled += size.unwrap_or(0) as f64 * BAR as f64 / total as f64;
+                // The smallest part is seen too.
+                let until = filled.round() as usize;
+                let until = until.max(bar.chars().count() + usize::from(size.unwrap_or(0) > 0));
+                let cells = until.min(BAR).saturating_sub(bar.chars().count());
+                bar.extend(std::iter::repeat_n(*mark, cells));
+            }
+            let free = BAR - bar.chars().count();
+            lines.push(format!("{title:<17} [{bar}{}]", "·".repeat(free)));
+        } else if has_bar {
+            lines.push(title);
+        }
+        if has_bar {
+            lines.push(words);
+        }
+    }
+    if gpus.is_empty() {
+        lines.push("it uses no GPU memory of PyTorch's".to_owned());
+    }
+    lines
+}
+
+/// The greatest owners of all devices of the last complete look.
+fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
+    let snapshot = match summary.look {
+        Ok(snapshot) => snapshot,
+        Err(why) => {
+            return vec![String::new(), format!("who holds it is unknown: {}", one_line(why))];
+        }
+    };
+    let sums = breakdown(snapshot);
+    let on_gpu = |device: &TensorDevice| device.is_cuda();
+    let all: u64 = sums
+        .iter()
+        .filter(|(device, _)| on_gpu(device))
+        .map(|(_, sums)| sums.allocated.unwrap_or_else(|| sums.in_tensors()))
+        .sum();
+    let groups = crate::analysis::owner_groups(snapshot);
+    let groups: Vec<_> = groups.iter().filter(|group| on_gpu(&group.device)).collect();
+    let mut outside: Vec<(String, u64)> = Vec::new();
+    for (_, sums) in sums.iter().filter(|(device, _)| on_gpu(device)) {
+        for (name, size) in outside_tensors(sums) {
+            match outside.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum += size,
+                None => outside.push((name, size)),
+            }
+        }
+    }
+    let rows = group_rows(&groups, &outside, most);
+    let mut lines = vec![
+        String::new(),
+        format!(
+            "{:>11}  {:>7}  {:>8}  held by (memspy tensors -p {})",
+            "bytes", "share", "storages", summary.pid
+        ),
+    ];
+    lines.extend(rows.iter().map(|row| owner_line(row, all)));
+    lines
+}
+
+fn owner_line(row: &GroupRow, all: u64) -> String {
+    let storages = row.size.map_or_else(String::new, |size| count(size.storages));
+    let indent = if row.is_part { "    " } else { "" };
+    let share = format!("{:.1} %", percent(row.bytes, all));
+    format!("{:>11}  {share:>7}  {storages:>8}  {indent}{}", bytes(row.bytes), row.text)
+}
+
+/// What grew between the looks.
+fn grown(summary: &JobSummary<'_>) -> Vec<String> {
+    let (looks, seconds) = (summary.growth.looks(), summary.growth.seconds());
+    if looks < 2 {
+        return vec![String::new(), "too few looks were complete to say what grows".to_owned()];
+    }
+    let mut grown = summary.growth.owners();
+    grown.retain(|growth| growth.rise.rate() >= MIN_RATE);
+    if grown.is_empty() {
+        return vec![String::new(), format!("nothing grew in {looks} looks over {seconds:.1} s")];
+    }
+    let mut lines = vec![
+        String::new(),
+        format!(
+            "grew in each of {looks} looks over {seconds:.1} s (memspy growth -p {} --for 60s)",
+            summary.pid
+        ),
+    ];
+    for growth in grown.iter().take(GROWN) {
+        lines.push(format!(
+            "{:>11}/s  {}",
+            bytes(growth.rise.rate() as u64),
+            group_label(&growth.group)
+        ));
+    }
+    if grown.len() > GROWN {
+        let rest: f64 = grown[GROWN..].iter().map(|growth| growth.rise.rate()).sum();
+        let more = grown.len() - GROWN;
+        lines.push(format!("{:>11}/s  [{more} others]", bytes(rest as u64)));
+    }
+    lines
+}
+
+/// The lines that allocated most of what is live, `room` lines of text.
+fn line_lines(summary: &JobSummary<'_>, room: usize) -> Vec<String> {
+    let how = match &summary.lines.source {
+        LinesSource::None => return Vec::new(),
+        LinesSource::Exact => "exact".to_owned(),
+        LinesSource::Sampled { .. } => "a guess by samples; exact as root".to_owned(),
+    };
+    let mut rows: Vec<(u64, String)> = Vec::new();
+    let (mut all, several) = (0, summary.lines.gpus.len() > 1);
+    for (gpu, allocated, lines) in &summary.lines.gpus {
+        all += allocated;
+        rows.extend(lines.iter().map(|row| match several {
+            true => (row.bytes, format!("{} on GPU {}", row.line, gpu.0)),
+            false => (row.bytes, row.line.clone()),
+        }));
+    }
+    rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    let told: u64 = rows.iter().map(|(size, _)| size).sum();
+    let seconds = summary.lines.seconds;
+    if room < 2 {
+        return Vec::new();
+    }
+    if told * MIN_ATTRIBUTED < all || rows.is_empty() {
+        return vec![
+            String::new(),
+            format!(
+                "lines: only {} of {} was allocated in the {seconds:.1} s of the recording ({how})",
+                bytes(told.min(all)),
+                bytes(all)
+            ),
+        ];
+    }
+    let mut lines = vec![
+        String::new(),
+        format!(
+            "allocated in the last {seconds:.1} s and live, {} of {}, by line ({how})",
+            bytes(told.min(all)),
+            bytes(all)
+        ),
+    ];
+    for (size, line) in rows.iter().take(room.saturating_sub(2)) {
+        lines.push(format!("{:>11}  {}", bytes(*size), one_line(line)));
+    }
+    lines
+}
+
+fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    if summary.findings.is_empty() {
+        lines.push("no findings".to_owned());
+    }
+    for finding in summary.findings.iter().take(most) {
+        lines.extend(wrapped(&format!("* {}", finding.text)));
+        lines.push(format!("    {}", finding.command));
+    }
+    if summary.findings.len() > most {
+        lines.push(format!("* {} more findings: --json", summary.findings.len() - most));
+    }
+    lines
+}
+
+/// A sentence in lines that fit, broken between words.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut();
+        match line {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= MAX_COLUMNS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("  {word}")),
+        }
+    }
+    lines
+}
+
+fn foot(summary: &JobSummary<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(incomplete) = summary.look.ok().and_then(incomplete) {
+        lines.push(incomplete);
+    }
+    if summary.stops.count > 0 {
+        lines.push(stops_text(summary.stops));
+    }
+    lines
+}
+
+/// How often and how long the process stood still.
+pub(super) fn stops_text(Stops { count: stops, total, longest }: Stops) -> String {
+    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    format!(
+        "the process stood still {stops} times, {:.1} ms in all, {:.1} ms at most",
+        ms(total),
+        ms(longest)
+    )
+}
+
+#[derive(Debug, Serialize)]
+struct SummaryJson<'a> {
+    pid: u32,
+    command: Vec<String>,
+    gpus: Vec<GpuJson>,
+    groups: Vec<GroupJson<'a>>,
+    growth: GrowthJson,
+    lines: LinesJson<'a>,
+    findings: &'a [ToldFinding],
+    look_error: Option<&'a str>,
+    incomplete: Option<String>,
+    stops: u32,
+    stopped_seconds: f64,
+    longest_stop_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct GpuJson {
+    gpu: u32,
+    total: Option<u64>,
+    allocated: Option<u64>,
+    reserved: Option<u64>,
+    outside_pytorch: Option<u64>,
+    other_processes: Option<u64>,
+    free: Option<u64>,
+}
+
+/// What grew, as JSON has it.
+#[derive(Debug, Serialize)]
+pub(super) struct GrowthJson {
+    looks: usize,
+    seconds: f64,
+    owners: Vec<OwnerGrowthJson>,
+    lines: Vec<LineGrowthJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct OwnerGrowthJson {
+    owner: String,
+    text: String,
+    category: &'static str,
+    bytes: u64,
+    seconds: f64,
+    bytes_per_second: f64,
+    storages: i64,
+    held: u64,
+    example: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct LineGrowthJson {
+    line: String,
+    bytes: u64,
+    seconds: f64,
+    bytes_per_second: f64,
+}
+
+impl GrowthJson {
+    pub(super) fn new(watch: &GrowthWatch) -> GrowthJson {
+        let owners = watch.owners().into_iter().map(|growth| OwnerGrowthJson {
+            owner: group_label(&growth.group),
+            text: rate(&growth),
+            category: growth.group.category.name(),
+            bytes: growth.rise.bytes,
+            seconds: growth.rise.seconds,
+            bytes_per_second: growth.rise.rate(),
+            storages: growth.storages,
+            held: growth.group.size.bytes,
+            example: growth.group.example.clone(),
+        });
+        let lines = watch.lines().into_iter().map(|growth| LineGrowthJson {
+            bytes: growth.rise.bytes,
+            seconds: growth.rise.seconds,
+            bytes_per_second: growth.rise.rate(),
+            line: growth.line,
+        });
+        GrowthJson {
+            looks: watch.looks(),
+            seconds: watch.seconds(),
+            owners: owners.collect(),
+            lines: lines.collect(),
+        }
+    }
+}
+
+/// What lines own, as JSON has it.
+#[derive(Debug, Serialize)]
+struct LinesJson<'a> {
+    /// `exact`, `sampled` or `none`.
+    source: &'static str,
+    why_not_exact: Option<&'a str>,
+    seconds: f64,
+    gpus: Vec<GpuLinesJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct GpuLinesJson<'a> {
+    gpu: u32,
+    allocated: u64,
+    lines: &'a [LineBytes],
+}
+
+impl<'a> LinesJson<'a> {
+    fn new(lines: &'a ObservedLines) -> LinesJson<'a> {
+        let (source, why_not_exact) = match &lines.source {
+            LinesSource::None => ("none", None),
+            LinesSource::Exact => ("exact", None),
+            LinesSource::Sampled { why } => ("sampled", Some(why.as_str())),
+        };
+        let of = |(gpu, allocated, lines): &'a (CudaIndex, u64, Vec<LineBytes>)| GpuLinesJson {
+            gpu: gpu.0,
+            allocated: *allocated,
+            lines,
+        };
+        let gpus = lines.gpus.iter().map(of).collect();
+        LinesJson { source, why_not_exact, seconds: lines.seconds, gpus }
+    }
+}
+
+/// Writes a summary as JSON; sizes in bytes, unknown is `null`.
+pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result<(), RenderError> {
+    let groups = summary.look.map(crate::analysis::owner_groups).unwrap_or_default();
+    let gpu = |gpu: &GpuFacts| GpuJson {
+        gpu: gpu.gpu,
+        total: gpu.total,
+        allocated: gpu.allocated,
+        reserved: gpu.reserved,
+        outside_pytorch: gpu.outside,
+        other_processes: gpu.others,
+        free: gpu.free,
+    };
+    let json = SummaryJson {
+        pid: summary.pid,
+        command: summary.process.start().map(|start| start.command.clone()).unwrap_or_default(),
+        gpus: summary.gpus.iter().map(gpu).collect(),
+        groups: groups.iter().map(GroupJson::new).collect(),
+        growth: GrowthJson::new(summary.growth),
+        lines: LinesJson::new(summary.lines),
+        findings: summary.findings,
+        look_error: summary.look.err(),
+        incomplete: summary.look.ok().and_then(incomplete),
+        stops: summary.stops.count,
+        stopped_seconds: summary.stops.total.as_secs_f64(),
+        longest_stop_seconds: summary.stops.longest.as_secs_f64(),
+    };
+    pretty_json(out, &serde_json::to_value(&json)?)
+}

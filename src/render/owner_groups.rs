@@ -1,0 +1,322 @@
+//! Groups of owners as rows of a table, and as JSON: the largest first, what is left out summed in one row.
+
+use std::cmp::Reverse;
+use std::io::Write;
+
+use serde::Serialize;
+
+use super::label::one_line;
+use super::size::{bytes, count, percent, signed_bytes};
+use crate::analysis::{GroupSize, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
+use crate::model::{DeviceOwnership, OwnedOnDevice, TensorCategory};
+
+/// Rows of a table that nobody limited.
+pub const DEFAULT_ROWS: usize = 25;
+/// Patterns listed of one group, where not all are asked for.
+const MAX_PATTERNS: usize = 4;
+/// A pattern gets a row if it holds so much of all: one of 50 parts.
+const MIN_PART: u64 = 50;
+
+/// A row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GroupRow {
+    pub(super) bytes: u64,
+    /// `None` for memory that is in no storage.
+    pub(super) size: Option<GroupSize>,
+    pub(super) text: String,
+    /// Whether it is a part of the row above.
+    pub(super) is_part: bool,
+}
+
+/// What a group is called: `parameters of main: model`, `server: sessions[*].keys`.
+pub fn group_label(group: &OwnerGroup) -> String {
+    let members = |what: &str| match group.members {
+        0 | 1 => String::new(),
+        members => format!(" ({} {what})", count(members)),
+    };
+    let of = |what: &str| match group.owner.is_empty() {
+        true => group.category.name().to_owned(),
+        false => format!("{} of {}{}", group.category.name(), group.owner, members(what)),
+    };
+    let category = group.category.name();
+    let label = match &group.kind {
+        OwnerKind::Model => of("models"),
+        OwnerKind::Optimizer => of("optimizers"),
+        OwnerKind::Graph => format!("{category}, alive by {}{}", group.owner, members("graphs")),
+        OwnerKind::UnknownGraph => format!("{category}, no variable leads to the graph"),
+        OwnerKind::Garbage => "garbage in reference cycles".to_owned(),
+        OwnerKind::Variable => {
+            let tail = match group.patterns.as_slice() {
+                [only] => only.tail.as_str(),
+                _ => "",
+            };
+            let prefix = match group.category {
+                TensorCategory::Other => String::new(),
+                _ => format!("{category}: "),
+            };
+            let shape = match &group.largest_shape {
+                Some(shape) if group.owner.starts_with('[') => format!(", largest {shape}"),
+                _ => String::new(),
+            };
+            format!("{prefix}{}{tail}{shape}", group.owner)
+        }
+    };
+    one_line(&with_attributes(&label))
+}
+
+/// Submodules as a program writes them: `model.layers[1].act` for `model._modules["layers"]._modules["1"]._modules["act"]`.
+fn with_attributes(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((before, after)) = rest.split_once("._modules[") {
+        text.push_str(before);
+        let Some((key, behind)) = after.split_once(']') else {
+            text.push_str("._modules[");
+            rest = after;
+            continue;
+        };
+        let child = key.trim_matches('"');
+        match child == "*" || child.bytes().all(|b| b.is_ascii_digit()) {
+            true => text.push_str(&format!("[{child}]")),
+            false => text.push_str(&format!(".{child}")),
+        }
+        rest = behind;
+    }
+    text + rest
+}
+
+/// What a pattern is called where its group has no row.
+pub fn pattern_name(group: &OwnerGroup, pattern: &OwnerPattern) -> String {
+    let text = match group.kind {
+        OwnerKind::Graph => format!("[saved by {}] alive by {}", pattern.pattern, group.owner),
+        OwnerKind::UnknownGraph => format!("[saved by {}]", pattern.pattern),
+        OwnerKind::Garbage => format!("[garbage] {}", pattern.pattern),
+        _ => pattern.pattern.clone(),
+    };
+    one_line(&with_attributes(&text))
+}
+
+/// What a pattern is called below its group.
+fn pattern_label(group: &OwnerGroup, index: usize) -> String {
+    let pattern = &group.patterns[index];
+    one_line(&with_attributes(match group.kind {
+        OwnerKind::Variable if pattern.tail.is_empty() => "itself",
+        OwnerKind::Variable => &pattern.tail,
+        _ => &pattern.pattern,
+    }))
+}
+
+/// The rows of groups and of what is in no tensor, `most` at most.
+pub(super) fn group_rows(
+    groups: &[&OwnerGroup],
+    others: &[(String, u64)],
+    most: usize,
+) -> Vec<GroupRow> {
+    enum Head<'a> {
+        Group(&'a OwnerGroup),
+        Other(&'a str),
+    }
+    let mut heads: Vec<(u64, Head<'_>)> =
+        groups.iter().map(|group| (group.size.bytes, Head::Group(group))).collect();
+    let others = others.iter().filter(|(_, size)| *size > 0);
+    heads.extend(others.map(|(text, size)| (*size, Head::Other(text))));
+    heads.sort_by_key(|(size, _)| Reverse(*size));
+    let all: u64 = heads.iter().map(|(size, _)| size).sum();
+    // Room for the parts of the largest is worth more than many small ones.
+    let max_heads = if most == usize::MAX { most } else { (most * 3 / 5).max(1) };
+    let left_out = heads.split_off(heads.len().min(max_heads));
+    let mut room = most.saturating_sub(heads.len() + usize::from(!left_out.is_empty()));
+    let mut parts: Vec<(u64, usize, usize)> = Vec::new();
+    for (row, (_, head)) in heads.iter().enumerate() {
+        if let Head::Group(group) = head
+            && group.patterns.len() > 1
+        {
+            let most = if most == usize::MAX { most } else { MAX_PATTERNS };
+            let worth = |size: u64| most == usize::MAX || size * MIN_PART >= all;
+            let sizes = group.patterns.iter().map(|pattern| pattern.size.bytes).enumerate();
+            let listed = sizes.take(most).filter(|(_, size)| worth(*size));
+            parts.extend(listed.map(|(index, size)| (size, row, index)));
+        }
+    }
+    parts.sort_by_key(|(size, row, index)| (Reverse(*size), *row, *index));
+    room = room.min(parts.len());
+    parts.truncate(room);
+    parts.sort_by_key(|(_, row, index)| (*row, *index));
+    let mut rows = Vec::new();
+    for (number, (size, head)) in heads.iter().enumerate() {
+        let (group, text) = match head {
+            Head::Group(group) => (Some(*group), group_label(group)),
+            Head::Other(text) => (None, (*text).to_owned()),
+        };
+        let sums = group.map(|group| group.size);
+        let shown = parts.iter().filter(|(_, row, _)| *row == number).count();
+        let hidden = group.map_or(0, |group| group.patterns.len()).saturating_sub(shown);
+        let more = match (shown, hidden) {
+            (1.., 1..) => format!("  (and {} more)", count(hidden as u64)),
+            _ => String::new(),
+        };
+        rows.push(GroupRow { bytes: *size, size: sums, text: text + &more, is_part: false });
+        for (size, _, index) in parts.iter().filter(|(_, row, _)| *row == number) {
+            let Some(group) = group else { continue };
+            let (sums, text) = (group.patterns[*index].size, pattern_label(group, *index));
+            rows.push(GroupRow { bytes: *size, size: Some(sums), text, is_part: true });
+        }
+    }
+    if !left_out.is_empty() {
+        let size = left_out.iter().map(|(size, _)| size).sum();
+        let number = count(left_out.len() as u64);
+        let plural = if left_out.len() == 1 { "" } else { "s" };
+        let text = format!("[{number} smaller group{plural}]");
+        rows.push(GroupRow { bytes: size, size: None, text, is_part: false });
+    }
+    rows
+}
+
+/// What of a device is in no tensor.
+pub(super) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
+    vec![
+        ("[in no tensor: work spaces, C++]".to_owned(), sums.without_tensor.bytes),
+        ("[rounding of the allocator]".to_owned(), sums.rounding),
+        ("[freed, used by other streams]".to_owned(), sums.pending_free.bytes),
+    ]
+}
+
+/// The same of a recorded look.
+pub(super) fn outside_recorded(device: &OwnedOnDevice) -> Vec<(String, u64)> {
+    vec![
+        ("[in no tensor: work spaces, C++]".to_owned(), device.without_tensor),
+        ("[rounding of the allocator]".to_owned(), device.rounding),
+    ]
+}
+
+/// Writes rows under their heads; `all`: what shares are of.
+pub(super) fn write_rows(out: &mut dyn Write, rows: &[GroupRow], all: u64) -> std::io::Result<()> {
+    writeln!(out, "{:>11}  {:>7}  {:>8}  {:>19}  owner", "bytes", "share", "storages", "each")?;
+    for row in rows {
+        let (storages, each) =
+            row.size.map_or_else(Default::default, |size| (count(size.storages), each(size)));
+        let indent = if row.is_part { "    " } else { "" };
+        let share = format!("{:.1} %", percent(row.bytes, all));
+        let line = format!(
+            "{:>11}  {share:>7}  {storages:>8}  {each:>19}  {indent}{}",
+            bytes(row.bytes),
+            row.text
+        );
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// The size of one storage, or of the smallest and the largest.
+fn each(size: GroupSize) -> String {
+    match size.range {
+        Some((least, most)) if least == most => bytes(least),
+        Some((least, most)) => {
+            let (least, most) = (bytes(least), bytes(most));
+            // One unit is enough where both have it.
+            match (least.split_once(' '), most.split_once(' ')) {
+                (Some((least, unit)), Some((_, same))) if unit == same => format!("{least}–{most}"),
+                _ => format!("{least}–{most}"),
+            }
+        }
+        None => String::new(),
+    }
+}
+
+/// Writes what changed between two looks, `most` rows of it.
+pub(super) fn write_changes(
+    out: &mut dyn Write,
+    changes: &[OwnerChange],
+    most: usize,
+) -> std::io::Result<()> {
+    for change in changes.iter().take(most) {
+        let sign = |number: i64| if number < 0 { "-" } else { "+" };
+        writeln!(
+            out,
+            "{:>12}  {:>10}  {}",
+            format!("{}{}", sign(change.bytes), bytes(change.bytes.unsigned_abs())),
+            format!("{}{}", sign(change.storages), count(change.storages.unsigned_abs())),
+            change_label(change)
+        )?;
+    }
+    if changes.len() > most {
+        let rest: i64 = changes[most..].iter().map(|change| change.bytes).sum();
+        let number = count((changes.len() - most) as u64);
+        writeln!(out, "{:>12}  {:>10}  [{number} smaller]", signed_bytes(rest), "")?;
+    }
+    Ok(())
+}
+
+/// What changed.
+fn change_label(change: &OwnerChange) -> String {
+    let group = &change.group;
+    match (&group.kind, group.patterns.first()) {
+        (OwnerKind::Variable, _) | (_, None) => group_label(group),
+        (_, Some(pattern)) => one_line(&format!("{}: {}", group_label(group), pattern.pattern)),
+    }
+}
+
+/// A group as JSON has it; sizes in bytes.
+#[derive(Debug, Serialize)]
+pub(super) struct GroupJson<'a> {
+    device: String,
+    category: &'static str,
+    /// `variable`, `model`, `optimizer`, `graph`, `unknown graph` or `garbage`.
+    kind: &'static str,
+    owner: &'a str,
+    label: String,
+    bytes: u64,
+    storages: u64,
+    smallest: Option<u64>,
+    largest: Option<u64>,
+    largest_name: &'a str,
+    members: u64,
+    patterns: Vec<PatternJson<'a>>,
+}
+
+/// A pattern as JSON has it.
+#[derive(Debug, Serialize)]
+struct PatternJson<'a> {
+    pattern: &'a str,
+    bytes: u64,
+    storages: u64,
+    smallest: Option<u64>,
+    largest: Option<u64>,
+}
+
+impl<'a> GroupJson<'a> {
+    pub(super) fn new(group: &'a OwnerGroup) -> GroupJson<'a> {
+        let patterns = group.patterns.iter().map(|pattern| PatternJson {
+            pattern: &pattern.pattern,
+            bytes: pattern.size.bytes,
+            storages: pattern.size.storages,
+            smallest: pattern.size.range.map(|range| range.0),
+            largest: pattern.size.range.map(|range| range.1),
+        });
+        GroupJson {
+            device: group.device.to_string(),
+            category: group.category.name(),
+            kind: kind(&group.kind),
+            owner: &group.owner,
+            label: group_label(group),
+            bytes: group.size.bytes,
+            storages: group.size.storages,
+            smallest: group.size.range.map(|range| range.0),
+            largest: group.size.range.map(|range| range.1),
+            largest_name: &group.largest,
+            members: group.members,
+            patterns: patterns.collect(),
+        }
+    }
+}
+
+fn kind(kind: &OwnerKind) -> &'static str {
+    match kind {
+        OwnerKind::Variable => "variable",
+        OwnerKind::Model => "model",
+        OwnerKind::Optimizer => "optimizer",
+        OwnerKind::Graph => "graph",
+        OwnerKind::UnknownGraph => "unknown graph",
+        OwnerKind::Garbage => "garbage",
+    }
+}

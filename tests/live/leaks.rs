@@ -1,0 +1,125 @@
+//! Leaks of the kinds that people have: each is named in the first three rows of `summary` or `growth`.
+
+use serde_json::Value;
+
+use crate::support::memspy::memspy_at;
+use crate::support::sim;
+use crate::support::target::Target;
+
+/// Leaks that go on at the same time, each with what its row says.
+type Leaks = &'static [(&'static str, &'static str)];
+
+const IN_SUMMARY: &[Leaks] = &[
+    &[
+        ("losses", "saved for backward, alive by main: trainer.val_losses[*]"),
+        ("outputs", "main: trainer.metrics.outputs[*]"),
+        ("cache", r#"__main__.FEATURE_CACHE[*]["features"]"#),
+    ],
+    &[
+        ("closure", "main: trainer.count.__closure__[0].cell_contents[*]"),
+        ("lru_cache", "__main__.positions.<cache>[*]"),
+        ("hook", "main: trainer.model.layers[1].act._forward_hooks[0].__closure__[0]"),
+    ],
+];
+
+const IN_GROWTH: &[Leaks] = &[
+    &[
+        ("traceback", "main: trainer.errors"),
+        ("notebook", "__main__.Out[*]"),
+        ("sessions", "main: trainer.sessions"),
+    ],
+    &[
+        ("cycles", "garbage in reference cycles"),
+        ("optimizer", "optimizer state of main: trainer.old_optimizers[*] (AdamW)"),
+    ],
+];
+
+/// Builds without optimization on a busy machine take longer than people would wait.
+const NO_LIMIT: [&str; 2] = ["--max-time", "120s"];
+
+fn leak(target: &mut Target, leaks: Leaks) {
+    let kinds: Vec<&str> = leaks.iter().map(|(kind, _)| *kind).collect();
+    target.say(&kinds.join(" "));
+    target.read_until_ready();
+}
+
+fn json(target: &Target, words: &[&str]) -> Value {
+    let done = memspy_at(target.pid(), &[words, &["--json"], &NO_LIMIT].concat()).ok();
+    serde_json::from_str(&done.out).unwrap()
+}
+
+/// Panics unless each leak is in one of the first three rows.
+#[track_caller]
+fn check(growth: &Value, leaks: Leaks) {
+    let rows: Vec<&str> = growth["owners"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .take(3)
+        .map(|row| row["owner"].as_str().unwrap())
+        .collect();
+    for (kind, owner) in leaks {
+        assert!(
+            rows.iter().any(|row| row.starts_with(owner)),
+            "{kind} is not in {rows:#?}: {growth:#}"
+        );
+    }
+}
+
+#[test]
+fn leaks_are_named_in_the_first_three_rows() {
+    let mut target = sim::start("leaks.py", &[]);
+    for leaks in IN_SUMMARY {
+        leak(&mut target, leaks);
+        let summary = json(&target, &["summary", "--for", "600ms"]);
+        check(&summary["growth"], leaks);
+        let found = summary["findings"].as_array().unwrap();
+        let grows = found.iter().filter(|finding| finding["kind"] == "grows").count();
+        assert!(grows >= leaks.len(), "{found:#?}");
+        // What is told together is of one moment: the groups are what is allocated in tensors.
+        let held: u64 = summary["groups"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|g| g["bytes"].as_u64().unwrap())
+            .sum();
+        let allocated = summary["gpus"][0]["allocated"].as_u64().unwrap();
+        assert!(held <= allocated && held > allocated / 2, "{held} of {allocated}");
+    }
+    for leaks in IN_GROWTH {
+        leak(&mut target, leaks);
+        let growth = json(&target, &["growth", "--for", "900ms"]);
+        check(&growth, leaks);
+    }
+    let screen = memspy_at(target.pid(), &[&["summary", "--for", "600ms"][..], &NO_LIMIT].concat());
+    let screen = screen.ok().out;
+    assert!(screen.lines().count() <= 40, "{screen}");
+    assert!(screen.lines().all(|line| line.chars().count() <= 100), "{screen}");
+    for said in [
+        "GPU 0, 80.00 GiB",
+        "garbage in reference cycles",
+        "gc.collect() would free it",
+        "optimizers have state for the same parameters",
+        "leaks.py:",
+        "the process stood still",
+    ] {
+        assert!(screen.contains(said), "no '{said}' in\n{screen}");
+    }
+}
+
+#[test]
+fn a_graph_that_a_list_of_losses_keeps_is_traced_to_the_list() {
+    let mut target = sim::start("leaks.py", &[]);
+    leak(&mut target, &[("losses", "")]);
+    let words = [&["graph"][..], &NO_LIMIT].concat();
+    let graph = memspy_at(target.pid(), &words).ok().out;
+    assert!(graph.contains("alive by main: trainer.val_losses[*] ("), "{graph}");
+    let words = [&["tensors"][..], &NO_LIMIT].concat();
+    let tensors = memspy_at(target.pid(), &words).ok().out;
+    let first = tensors.lines().find(|line| line.contains(" MiB  ")).unwrap();
+    assert!(
+        first.contains("saved for backward, alive by main: trainer.val_losses[*] ("),
+        "{tensors}"
+    );
+    assert!(tensors.contains("AddmmBackward0 of layers.*.down"), "{tensors}");
+}
