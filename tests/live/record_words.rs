@@ -16,6 +16,17 @@ fn record(target: &Target, folder: &std::path::Path, words: &[&str]) -> Done {
     run(&mut command)
 }
 
+/// The stacks of a recording that is long enough to see the job at work: how long that is is up to the machine.
+fn at_work(record: impl Fn(&str) -> String) -> Vec<(String, u64)> {
+    for duration in ["1", "4s", "15s"] {
+        let stacks = stacks_of(&record(duration));
+        if stacks.iter().any(|stack| stack.0.contains("work (") && stack.1 >= MIB) {
+            return stacks;
+        }
+    }
+    stacks_of(&record("1min"))
+}
+
 #[test]
 fn formats_threads_and_names() {
     let target = sim::start("idle_thread.py", &[]);
@@ -33,18 +44,22 @@ fn formats_threads_and_names() {
         .refused(&["exists already", "--force"]);
 
     // -f collapsed, %p and %h.
-    let words = ["-d", "1", "-f", "collapsed", "-o", "%h-%p.txt"];
-    record(&target, folder.path(), &words).ok();
-    let stacks = stacks_of(&read(&format!("{host}-{pid}.txt")));
+    let stacks = at_work(|duration| {
+        let words = ["-d", duration, "-f", "collapsed", "--force", "-o", "%h-%p.txt"];
+        record(&target, folder.path(), &words).ok();
+        read(&format!("{host}-{pid}.txt"))
+    });
     assert!(total(&stacks) > 64 * MIB && total(&stacks) <= 80 * MIB, "{stacks:?}");
     assert!(stacks.iter().any(|s| s.0.contains("work (") && s.1 >= MIB), "{stacks:?}");
     let before = stacks.iter().find(|s| s.0 == "[before recording]").unwrap().1;
     assert!((64 * MIB..total(&stacks)).contains(&before), "{stacks:?}");
 
     // -t, to standard output, with every other word of stacks.
-    let words = ["-d", "1", "-f", "collapsed", "-t", "-g", "-i", "--full-filenames", "-o", "-"];
-    let done = record(&target, folder.path(), &words).ok();
-    let threads = stacks_of(&done.out);
+    let threads = at_work(|duration| {
+        let format = ["-d", duration, "-f", "collapsed", "-o", "-"];
+        let words = [&format[..], &["-t", "-g", "-i", "--full-filenames"]].concat();
+        record(&target, folder.path(), &words).ok().out
+    });
     let of_work = threads.iter().filter(|s| s.0.contains("work (/"));
     assert!(of_work.clone().count() > 0, "whole file names: {threads:?}");
     assert!(of_work.clone().all(|s| s.0.contains("MainThread")), "{threads:?}");
