@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what the tests run: PyTorch on the simulated device, CPythons, pairs of both, a terminal, other mallocs.
 #
-#   scripts/setup-tests.sh
+#   scripts/setup-tests.sh [--all]    --all: what scripts/test.sh --all runs as well, some minutes more
 #
 # PyTorch runs through scripts/with-sim, CPythons through scripts/with-python; the pairs are those of scripts/torch-versions.txt.
 # Run it again at any time: what is up to date is left alone. What this machine cannot provide is said and skipped.
@@ -9,6 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
+all=
+[ "${1:-}" != --all ] || all=yes
 missing=()
 command -v tmux >/dev/null || missing+=(tmux) # the live view is tested in a terminal
 for package in libjemalloc2/libjemalloc.so.2 libtcmalloc-minimal4/libtcmalloc_minimal.so.4; do # PyTorch under another malloc
@@ -21,14 +23,10 @@ timed() {
   "$@" >/dev/null
   echo "setup-tests: ${*#scripts/}: $((SECONDS - start)) s"
 }
-# A compiler's work, beside what mostly waits for the network and the disk.
-timed scripts/setup-freethreaded.sh &
-freethreaded=$!
-trap 'kill $freethreaded 2>/dev/null || true' EXIT
 timed scripts/setup-env.sh
 timed scripts/setup-pythons.sh
-pairs() { # with a GIL or without one
-  awk -v without="$1" '$3 == "always" && ($2 ~ /t$/) == without { print $1, $2 }' scripts/torch-versions.txt | while read -r torch cpython; do
+pairs() { # of a kind, with a GIL or without one
+  awk -v kind="$1" -v without="$2" '$3 == kind && ($2 ~ /t$/) == without { print $1, $2 }' scripts/torch-versions.txt | while read -r torch cpython; do
     if scripts/with-python --where "$cpython" >/dev/null 2>&1; then
       timed scripts/setup-env.sh "$torch" "$cpython" </dev/null
     else
@@ -36,7 +34,9 @@ pairs() { # with a GIL or without one
     fi
   done
 }
-pairs 0
-wait $freethreaded
-trap - EXIT
-pairs 1
+pairs always 0
+if [ -n "$all" ]; then
+  timed scripts/setup-freethreaded.sh
+  pairs nightly 0
+  pairs nightly 1
+fi

@@ -2,18 +2,22 @@
 # Everything a change must pass: set-up, formatting, lints, documentation, tests, the simulated device's ladder.
 #
 #   scripts/test.sh [CARGO TEST ARGUMENT ...]      arguments go to cargo test, e.g. a test's name
-#   scripts/test.sh --all-versions                 every pair of scripts/torch-versions.txt as well (an hour)
+#   scripts/test.sh --all                          also what takes long to set up: a CPython without a GIL, more pairs of versions
+#   scripts/test.sh --all-versions                 that, and every pair of scripts/torch-versions.txt (an hour)
 #
-# What the tests run is set up by scripts/setup-tests.sh; what this machine cannot provide is said and skipped.
+# What the tests run is set up by scripts/setup-tests.sh; what this machine cannot provide is said. A test that needs what only
+# --all sets up is ignored without it; with it, what is missing is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
+all=
 all_versions=
-if [ "${1:-}" = --all-versions ]; then
-  all_versions=yes
-  shift
-fi
+case "${1:-}" in
+  --all) all=--all; shift ;;
+  --all-versions) all=--all; all_versions=yes; shift ;;
+esac
+[ -z "$all" ] || export MEMSPY_ALL=1
 section() { printf '\n== %s (%ds)\n' "$*" $SECONDS; }
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
@@ -23,21 +27,33 @@ cargo fmt --check
 # Beside the compiler; what it says comes when it is done.
 set_up=target/setup-tests.log
 mkdir -p target
-scripts/setup-tests.sh >$set_up 2>&1 </dev/null &
+scripts/setup-tests.sh $all >$set_up 2>&1 </dev/null &
 setting_up=$!
 trap 'kill $setting_up 2>/dev/null || true' EXIT
-section "Lints"
-cargo clippy --all-targets --quiet -- -D warnings
+
+section "Lints, and building the tests"
+# 'cargo clippy' checks all dependencies without building them, and 'cargo doc' wants that too; 'cargo test' builds them. Clippy as
+# the compiler of this crate lints what it builds, with the same -D warnings: dependencies are compiled once.
+RUSTC_WORKSPACE_WRAPPER=$(rustup which clippy-driver 2>/dev/null || command -v clippy-driver)
+export RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+cargo test --no-run --all-targets --quiet
+
 section "Documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
-section "Building the tests"
-cargo test --no-run --quiet
+# The rustdoc that tests the examples in the documentation knows where everything built lies; the same call makes the pages.
+rustdoc=$(cargo test --doc -vv 2>&1 | sed -n 's/^ *Running `\(.*rustdoc .* --test src\/lib.rs .*\)`$/\1/p' || true)
+pages=${rustdoc/ --test src\/lib.rs --test-run-directory $PWD/ src/lib.rs -o target/doc -D warnings}
+if [ "$pages" != "$rustdoc" ]; then
+  eval "$pages"
+else # another cargo calls it in another way
+  RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
+fi
 section "Set-up for the tests"
 trap - EXIT
 wait $setting_up || { cat $set_up; exit 1; }
 cat $set_up
 section "Tests"
 cargo test "$@"
+[ -z "$all" ] || cargo test --test live -- --ignored
 section "The simulated CUDA device"
 scripts/with-sim python cuda/sim/ladder.py
 if [ -n "$all_versions" ]; then

@@ -46,7 +46,9 @@ fn endless(mut take: impl FnMut(&Record) -> bool) {
 #[test]
 fn killed_at_random_moments_it_leaves_a_readable_trace() {
     let directory = tempfile::tempdir().unwrap();
-    let mut dice = Dice(u64::from(std::process::id()));
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut dice = Dice(seed);
     let mut expected: Vec<Record> = Vec::new();
     for round in 0..12 {
         let path = directory.path().join(format!("{round}.trace"));

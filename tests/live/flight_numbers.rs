@@ -2,7 +2,8 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::{pythons, sim};
@@ -14,12 +15,19 @@ use memspy::sampler::{
 };
 use memspy::trace::{Retention, TraceReader};
 
+/// A recording that does not come to an end by then has failed.
+const LONGEST: Duration = Duration::from_secs(110);
+
 /// Where the records go, and what is counted on the way.
 struct Counted {
     flight: FlightRecorder,
     anew: u32,
     threads: usize,
     sites: usize,
+    /// Numbers forgotten, threads and sites seen, at which the recording has enough and is stopped: how long that takes is
+    /// up to the machine.
+    enough: (u32, usize, usize),
+    stop: Arc<AtomicBool>,
 }
 
 fn threads(record: &Record) -> usize {
@@ -41,15 +49,20 @@ impl RecordSink for Counted {
         self.anew += u32::from(matches!(record, Record::Definition(Definition::Reset)));
         self.threads += threads(record);
         self.sites += sites(record);
+        let (anew, threads, sites) = self.enough;
+        if self.anew >= anew && self.threads >= threads && self.sites >= sites {
+            self.stop.store(true, Ordering::Relaxed);
+        }
         self.flight.record(record)
     }
 }
 
-fn counted(folder: &tempfile::TempDir) -> (Counted, PathBuf) {
+fn counted(folder: &tempfile::TempDir, enough: (u32, usize, usize)) -> (Counted, PathBuf) {
     let path = folder.path().join("kept.bin");
     let keep = Retention::Time(Duration::from_secs(3600));
     let flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
-    (Counted { flight, anew: 0, threads: 0, sites: 0 }, path)
+    let stop = Arc::default();
+    (Counted { flight, anew: 0, threads: 0, sites: 0, enough, stop }, path)
 }
 
 fn read(mut sink: Counted, path: &PathBuf) -> (Counted, Vec<Record>) {
@@ -65,10 +78,10 @@ fn samples_keep_their_stacks() {
     command.args(["--threads", "4"]);
     let target = crate::support::target::Target::start(command);
     let folder = tempfile::tempdir().unwrap();
-    let (mut sink, path) = counted(&folder);
-    let stop = AtomicBool::new(false);
+    let (mut sink, path) = counted(&folder, (2, 1001, 0));
+    let stop = Arc::clone(&sink.stop);
     let readers = attach(target.pid(), &stop).unwrap();
-    let duration = Some(Duration::from_millis(3500));
+    let duration = Some(LONGEST);
     let also = CommonOptions { forget_after: Some(5), ..CommonOptions::default() };
     let wanted = RecordOptions { rate: 500, duration, common: also };
     Recorder::new(readers, wanted).run("here".into(), &mut sink, &stop, &mut |_| {}).unwrap();
@@ -85,15 +98,15 @@ fn exact_events_keep_their_sites() {
     target.say("hold 1");
     target.read_until_ready();
     let folder = tempfile::tempdir().unwrap();
-    let (mut sink, path) = counted(&folder);
-    let stop = AtomicBool::new(false);
+    let (mut sink, path) = counted(&folder, (1, 0, 1001));
+    let stop = Arc::clone(&sink.stop);
     let readers = TargetReaders::attach_any(target.pid()).unwrap();
-    let duration = Some(Duration::from_millis(5500));
+    let duration = Some(LONGEST);
     let also = CommonOptions { forget_after: Some(5), ..CommonOptions::default() };
     let wanted = ExactOptions { duration, common: also, ..ExactOptions::default() };
     let mut recorder = ExactRecorder::new(readers, wanted);
     recorder.attach_probes().unwrap();
-    target.say("train 5");
+    target.say("train 120");
     target.read_until_ready();
     recorder.run("here".into(), &mut sink, &stop, &mut |_| {}).unwrap();
     let (sink, records) = read(sink, &path);
@@ -111,5 +124,5 @@ fn exact_events_keep_their_sites() {
     let Record::Events(batch) = made else { unreachable!() };
     let site = batch.events.iter().rev().find_map(|event| event.site).unwrap();
     assert!(table.get_site(site).unwrap().stack.is_some());
-    target.finish();
+    target.kill();
 }

@@ -38,8 +38,8 @@ impl Tally {
         self.reads += stats.reads;
     }
 
-    /// Shares of all stacks wanted.
-    fn check(&self, label: &str) {
+    /// Shares of all stacks wanted: whether they are within the bounds.
+    fn is_good(&self, label: &str) -> bool {
         let all = f64::from((self.stacks + self.torn).max(1));
         let (torn, wrong) = (f64::from(self.torn) / all, f64::from(self.wrong) / all);
         eprintln!(
@@ -51,9 +51,7 @@ impl Tally {
             wrong * 1e2,
         );
         assert!(self.stacks > 0, "{label}: no stack was read");
-        // The bounds leave room for a machine that is busy with other tests.
-        assert!(torn < 0.05, "{label}: {torn} of the stacks are torn");
-        assert!(wrong < 0.005, "{label}: {wrong} of the stacks never were");
+        torn < 0.05 && wrong < 0.005
     }
 }
 
@@ -84,6 +82,13 @@ fn watch(target: &Target, mut is_wrong: impl FnMut(&[(String, u32)]) -> bool) ->
     tally
 }
 
+/// Watches until the shares are within the bounds. A busy machine tears stacks and has quiet moments; a reader that is wrong is
+/// so in each of them.
+fn check(target: &Target, label: &str, mut is_wrong: impl FnMut(&[(String, u32)]) -> bool) {
+    let is_good = (0..6).any(|_| watch(target, &mut is_wrong).is_good(label));
+    assert!(is_good, "{label}: too many stacks are torn or never were, six times");
+}
+
 /// Watches functions that are called from a line of their own, in `threads` threads or the main one.
 fn watch_pairs(threads: Option<&str>) {
     for python in pythons::one_per_version() {
@@ -99,7 +104,7 @@ fn watch_pairs(threads: Option<&str>) {
             .iter()
             .map(|p| (p[0].as_u64().unwrap() as u32, p[1].as_str().unwrap().to_owned()))
             .collect();
-        let tally = watch(&target, |stack| {
+        check(&target, &format!("pairs, {}", python.label), |stack| {
             let Some(at) = stack.iter().position(|(name, _)| name == "spin") else {
                 return stack.iter().any(|(name, _)| pairs.iter().any(|p| p.1 == *name));
             };
@@ -115,7 +120,6 @@ fn watch_pairs(threads: Option<&str>) {
             };
             !(under_deep && paired && whole)
         });
-        tally.check(&format!("pairs, {}", python.label));
     }
 }
 
@@ -138,13 +142,12 @@ fn levels_follow_each_other_without_a_gap() {
             command.args(["--threads", "2", "--depth", "20"]);
             command
         });
-        let tally = watch(&target, |stack| {
+        check(&target, &format!("levels, {}", python.label), |stack| {
             let Some(worker) = stack.iter().position(|(name, _)| name == "worker") else {
                 return stack.iter().any(|(name, _)| name.starts_with("level_"));
             };
             let levels = stack[..worker].iter().rev().map(|f| f.0.as_str());
             !levels.enumerate().all(|(n, name)| name == format!("level_{n}"))
         });
-        tally.check(&format!("levels, {}", python.label));
     }
 }

@@ -161,11 +161,11 @@ fn a_full_disk_is_one_clear_line_and_what_was_written_is_readable() {
     assert!(error[0].contains("ended early: File too large"), "{}", error[0]);
     assert!(ended_abruptly(&recording));
     target.finish();
+}
 
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("a full disk is not tested: only root can mount one");
-        return;
-    }
+#[test]
+fn a_full_file_system_is_one_clear_line_and_what_was_written_is_readable() {
+    assert!(nix::unistd::geteuid().is_root(), "only root can mount a file system: run it as root");
     let target = start();
     // A file system of two pages in a mount space of memspy's own.
     let script = "mount -t tmpfs -o size=8k tmpfs /mnt && \"$0\" record -r 1000 -p $1 -o /mnt/t.bin; \

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::support::memspy::{self, Recording, collapsed, lines, row, total, wait_until};
 use crate::support::oom::{self, ask, says, verdict_of};
 use crate::support::sim;
 use crate::support::target::Target;
+use ::memspy::model::Record;
+use ::memspy::trace;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -238,9 +239,11 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
     // A name that is taken is passed over.
     std::fs::write(trace.with_file_name("trace-3.bin"), "mine").unwrap();
     let third = trace.with_file_name("trace-4.bin");
-    ask(&mut target, "caught 6000");
     // One so shortly after another is counted only.
-    ask(&mut target, "caught 6000");
+    target.say("caught 6000");
+    target.say("caught 6000");
+    target.read_until_ready();
+    target.read_until_ready();
     wait_until("the first recording", || beside(&trace, "oom-report.txt").exists());
     ask(&mut target, "settle 2.2");
     ask(&mut target, "grow 100 2");
@@ -329,13 +332,26 @@ fn churned(words: &[&str], at_least: &str) -> (Recording, u64, u64, String) {
     target.read_until_ready();
     target.say("truth");
     let truth: Value = serde_json::from_str(&target.read_until_ready()[0]).unwrap();
-    // A map is read at the latest a second after the last change.
-    std::thread::sleep(Duration::from_millis(1500));
+    let allocated = truth["devices"][0]["stats"]["allocated_bytes.all.current"].as_u64().unwrap();
+    wait_until("a map after the last change", || last_allocated(&ring) == Some(allocated));
     let done = recording.interrupt();
     assert!(!done.err.contains("lost") || done.err.contains(" 0 lost"), "{}", done.err);
     target.finish();
-    let allocated = truth["devices"][0]["stats"]["allocated_bytes.all.current"].as_u64();
-    (recording, most, allocated.unwrap(), done.err)
+    (recording, most, allocated, done.err)
+}
+
+/// The sum of the blocks in the last map that is kept.
+fn last_allocated(ring: &Path) -> Option<u64> {
+    let segments = trace::segments(ring).unwrap_or_default();
+    // Each is a trace by itself; one may be removed meanwhile.
+    segments.iter().rev().take(3).find_map(|segment| {
+        let mut records: Vec<Record> = Vec::new();
+        let _ = trace::TraceReader::open(segment).ok()?.replay(&mut records);
+        records.into_iter().rev().find_map(|record| match record {
+            Record::Snapshot(map) => Some(map.allocated()),
+            _ => None,
+        })
+    })
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use crate::support::memspy::{Done, Recording, command, lines, memspy, run, stacks_of, total};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::model::Record;
+use memspy::trace::TraceReader;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -12,6 +14,17 @@ fn record(target: &Target, folder: &std::path::Path, words: &[&str]) -> Done {
     let mut command = command(Some(target.pid()));
     command.args(["record", "-p", &target.pid().to_string()]).args(words).current_dir(folder);
     run(&mut command)
+}
+
+/// The stacks of a recording that is long enough to see the job at work: how long that is is up to the machine.
+fn at_work(record: impl Fn(&str) -> String) -> Vec<(String, u64)> {
+    for duration in ["1", "4s", "15s"] {
+        let stacks = stacks_of(&record(duration));
+        if stacks.iter().any(|stack| stack.0.contains("work (") && stack.1 >= MIB) {
+            return stacks;
+        }
+    }
+    stacks_of(&record("1min"))
 }
 
 #[test]
@@ -31,18 +44,22 @@ fn formats_threads_and_names() {
         .refused(&["exists already", "--force"]);
 
     // -f collapsed, %p and %h.
-    let words = ["-d", "1", "-f", "collapsed", "-o", "%h-%p.txt"];
-    record(&target, folder.path(), &words).ok();
-    let stacks = stacks_of(&read(&format!("{host}-{pid}.txt")));
+    let stacks = at_work(|duration| {
+        let words = ["-d", duration, "-f", "collapsed", "--force", "-o", "%h-%p.txt"];
+        record(&target, folder.path(), &words).ok();
+        read(&format!("{host}-{pid}.txt"))
+    });
     assert!(total(&stacks) > 64 * MIB && total(&stacks) <= 80 * MIB, "{stacks:?}");
     assert!(stacks.iter().any(|s| s.0.contains("work (") && s.1 >= MIB), "{stacks:?}");
     let before = stacks.iter().find(|s| s.0 == "[before recording]").unwrap().1;
     assert!((64 * MIB..total(&stacks)).contains(&before), "{stacks:?}");
 
     // -t, to standard output, with every other word of stacks.
-    let words = ["-d", "1", "-f", "collapsed", "-t", "-g", "-i", "--full-filenames", "-o", "-"];
-    let done = record(&target, folder.path(), &words).ok();
-    let threads = stacks_of(&done.out);
+    let threads = at_work(|duration| {
+        let format = ["-d", duration, "-f", "collapsed", "-o", "-"];
+        let words = [&format[..], &["-t", "-g", "-i", "--full-filenames"]].concat();
+        record(&target, folder.path(), &words).ok().out
+    });
     let of_work = threads.iter().filter(|s| s.0.contains("work (/"));
     assert!(of_work.clone().count() > 0, "whole file names: {threads:?}");
     assert!(of_work.clone().all(|s| s.0.contains("MainThread")), "{threads:?}");
@@ -78,7 +95,12 @@ fn formats_threads_and_names() {
     // -r 1, and no source.
     let words = ["-r", "1", "-d", "2.5", "--no-source", "-o", "slow.bin"];
     let done = record(&target, folder.path(), &words).ok();
-    assert!(done.err.contains(" 3 samples") && done.err.contains("of 1 wanted"), "{}", done.err);
+    assert!(done.err.contains("of 1 wanted"), "{}", done.err);
+    let mut records: Vec<Record> = Vec::new();
+    TraceReader::open(folder.path().join("slow.bin")).unwrap().replay(&mut records).unwrap();
+    let Some(Record::End(end)) = records.last() else { panic!("no end") };
+    // Also where memspy came too late for one of them.
+    assert_eq!(end.totals.ticks, 3, "{}", done.err);
     let report = lines(&folder.path().join("slow.bin"), &[]);
     let work = report["functions"].as_array().unwrap().iter().find(|f| f["function"] == "work");
     assert_eq!(work.unwrap()["lines"][0]["source"], Value::Null);

@@ -133,7 +133,12 @@ fn maps_of_a_job_that_allocates_without_pause_are_one_instants_truth() {
     // These have none, except when something else interrupts them.
     for blocks in [40, 300, 2000] {
         let request = format!("churn 3 {blocks}");
-        watch(&mut target, &mut reader, &request, |map| is_one_instant(map, blocks));
+        // On a busy machine there may be none in one round; without any, nothing would have been checked.
+        let checked = (0..10).any(|_| {
+            watch(&mut target, &mut reader, &request, |map| is_one_instant(map, blocks)).consistent
+                > 0
+        });
+        assert!(checked, "{request}: no consistent map in ten rounds");
     }
     target.finish();
 }

@@ -64,6 +64,10 @@ pub fn all() -> Vec<Python> {
         }
     }
     if !found.iter().any(|python| python.free_threaded) {
+        assert!(
+            !super::everything_is_there(),
+            "a CPython without a GIL was to be tested: none is there"
+        );
         eprintln!("no CPython without a GIL is tested: scripts/setup-freethreaded.sh builds one");
     }
     found

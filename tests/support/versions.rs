@@ -21,7 +21,7 @@ pub struct Environment {
     pub cuda: bool,
 }
 
-/// The environments to test, without the default one: those that every run tests, or those that `MEMSPY_VERSIONS` names
+/// The environments to test, without the default one: those that this run is to test, or those that `MEMSPY_VERSIONS` names
 /// (`2.6.0/3.13 2.2.2/3.10`). Panics when one of them is not set up, unless this machine has no such CPython and was not asked
 /// for it; that is said on stderr.
 pub fn environments() -> Vec<Environment> {
@@ -34,7 +34,7 @@ pub fn environments() -> Vec<Environment> {
         };
         let wanted = match &asked {
             Some(asked) => asked.split_whitespace().any(|one| one == format!("{torch}/{python}")),
-            None => when == "always",
+            None => when == "always" || when == "nightly" && super::everything_is_there(),
         };
         if !wanted {
             continue;
