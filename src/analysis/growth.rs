@@ -10,7 +10,9 @@ use crate::model::{TensorCategory, TensorDevice};
 /// Windows that a time is divided into at most: their floors are what is compared.
 const MAX_WINDOWS: usize = 6;
 /// Observations of one window, where there are enough: one alone may be at the top of the sawtooth.
-const MIN_PER_WINDOW: usize = 2;
+const MIN_PER_WINDOW: usize = 4;
+/// So many floors, each above the one before, are no accident, however high the sawtooth is above them.
+const MANY_STEPS: usize = 4;
 /// Fewer observations tell nothing.
 const MIN_OBSERVATIONS: usize = 3;
 
@@ -31,22 +33,29 @@ impl Rise {
         self.bytes as f64 / self.seconds.max(1e-9)
     }
 
-    /// That of bytes at times in seconds; `None` unless no floor is below the one before and two at least are above it.
+    /// That of bytes at times in seconds; `None` unless no floor is below the one before and two at least are above it. A few
+    /// floors have to rise by more than the sawtooth does: what was seen of it by chance is no growth.
     pub fn of(levels: &[(f64, u64)]) -> Option<Rise> {
         if levels.len() < MIN_OBSERVATIONS {
             return None;
         }
         let windows = (levels.len() / MIN_PER_WINDOW).clamp(MIN_OBSERVATIONS, MAX_WINDOWS);
+        let mut sawtooth = 0;
         let floors: Vec<(f64, u64)> = (0..windows)
             .filter_map(|window| {
                 let bounds = |window: usize| window * levels.len() / windows;
                 let part = levels.get(bounds(window)..bounds(window + 1))?;
-                part.iter().copied().min_by_key(|(_, bytes)| *bytes)
+                let floor = part.iter().copied().min_by_key(|(_, bytes)| *bytes)?;
+                let top = part.iter().map(|(_, bytes)| *bytes).max()?;
+                sawtooth = sawtooth.max(top - floor.1);
+                Some(floor)
             })
             .collect();
         let steps = || floors.windows(2).map(|pair| (pair[0].1, pair[1].1));
         let (first, last) = (floors.first()?, floors.last()?);
-        let is_rising = steps().all(|(a, b)| a <= b) && steps().filter(|(a, b)| a < b).count() >= 2;
+        let up = steps().filter(|(a, b)| a < b).count();
+        let is_rising = steps().all(|(a, b)| a <= b)
+            && (up >= MANY_STEPS || up >= 2 && last.1.saturating_sub(first.1) >= sawtooth);
         is_rising.then(|| Rise {
             bytes: last.1 - first.1,
             seconds: last.0 - first.0,
@@ -203,12 +212,14 @@ mod tests {
 
     #[test]
     fn a_sawtooth_does_not_grow_and_its_rising_floor_does() {
-        let sawtooth = [5, 90, 40, 5, 90, 40, 5, 90, 40, 5, 90, 40];
+        let sawtooth: Vec<u64> = [5, 90, 40].repeat(8);
         assert_eq!(Rise::of(&levels(&sawtooth)), None);
-        let rising: Vec<u64> = sawtooth.iter().enumerate().map(|(i, b)| b + i as u64 * 2).collect();
+        let rising: Vec<u64> = sawtooth.iter().zip(0..).map(|(bytes, i)| bytes + i * 2).collect();
         let rise = Rise::of(&levels(&rising)).unwrap();
         assert_eq!(rise.windows, 6);
         assert!(rise.bytes > 0 && rise.seconds > 0.0, "{rise:?}");
+        // The same seen so seldom that its floors may have been missed.
+        assert_eq!(Rise::of(&levels(&[5, 92, 44, 11, 98, 50, 17, 104, 56, 23, 110, 62])), None);
         // Once more memory than before, and then the same, is no growth.
         assert_eq!(Rise::of(&levels(&[5, 9, 9, 9, 9, 9])), None);
         assert_eq!(Rise::of(&levels(&[1, 2])), None);
