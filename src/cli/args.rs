@@ -31,7 +31,7 @@ use values::{marker, mode, pid, time};
 /// What is holding this GPU memory, and which line put it there?
 ///
 /// memspy attaches to a Python job that is already running, with no change to its code, no restart and
-/// nothing injected, and records where its GPU memory comes from. It only reads. To list tensors (tensors, graph,
+/// nothing injected, and records where its GPU memory comes from. It only reads. To list tensors (summary, growth, tensors, graph,
 /// referrers, dump, h in top) it stops the job for some milliseconds, says for how many, and lets it go on in any case.
 /// Only pause and resume change a job: they move its GPU memory to the host and back.
 #[derive(Debug, Parser)]

@@ -21,9 +21,10 @@ use super::{hints, output};
 
 /// Looks in the time of a summary.
 const SUMMARY_LOOKS: u32 = 3;
-/// Looks in the time of `growth`, and the least time between two.
-const GROWTH_LOOKS: u32 = 12;
-const MIN_INTERVAL: Duration = Duration::from_millis(250);
+/// Time between two looks of `growth`: so that there are many, and each stop is a small part of it.
+const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
+/// More looks of a long time would only cost more.
+const MAX_GROWTH_LOOKS: u32 = 60;
 /// Owners of which it is asked what keeps them.
 const KEEPERS: usize = 2;
 
@@ -133,7 +134,9 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
     let look = args.limits.options(args.no_pause);
     let options = ObserveOptions {
         duration: args.duration,
-        every: (args.duration / GROWTH_LOOKS).max(MIN_INTERVAL),
+        every: GROWTH_INTERVAL
+            .min(args.duration / SUMMARY_LOOKS)
+            .max(args.duration / MAX_GROWTH_LOOKS),
         look,
     };
     let stop = Signals::watch()?.stop;

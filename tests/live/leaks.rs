@@ -35,7 +35,7 @@ const IN_GROWTH: &[Leaks] = &[
 ];
 
 /// Builds without optimization on a busy machine take longer than people would wait.
-const NO_LIMIT: [&str; 2] = ["--max-time", "120s"];
+const NO_LIMIT: [&str; 4] = ["--max-time", "120s", "--max-pause", "60s"];
 
 fn leak(target: &mut Target, leaks: Leaks) {
     let kinds: Vec<&str> = leaks.iter().map(|(kind, _)| *kind).collect();

@@ -10,10 +10,17 @@ import gc
 import select
 import sys
 import time
+import types
 
 import handshake
 import torch
 from torch import nn
+
+# Optimizers import the compiler, which is half of the heap; nothing here needs it, and looks are as fast again without.
+compiler = types.ModuleType("torch._dynamo")
+compiler.graph_break = lambda *args, **kwargs: None
+compiler.disable = lambda function=None, *args, **kwargs: function
+sys.modules["torch._dynamo"] = torch._dynamo = compiler
 
 ROWS = 64
 Out = {}
@@ -171,10 +178,10 @@ def main():
         for kind in kinds:
             trainer.leak(kind)
         since += 1
-        if since == 12 and kinds:
+        if since == 8 and kinds:
             handshake.ready()
         # As a job that computes on a GPU; nothing else makes it slow on a simulated one.
-        time.sleep(0.02)
+        time.sleep(0.06)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ pub(super) struct Item {
     pub(super) bytes: u64,
     pub(super) storages: u64,
     pub(super) shape: Option<String>,
+    /// Address of the storage's bytes; 0 in recordings.
+    pub(super) data: u64,
     /// A tensor that `referrers` can be asked about: its name, else the address of its Python object.
     pub(super) example: Option<String>,
 }
@@ -185,6 +187,7 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<Item> {
         let example = example.or_else(|| first.object.map(|object| format!("{object:#x}")));
         items.push(Item {
             example,
+            data: group.storage.data,
             device: group.device,
             category: group.category,
             owner,
@@ -250,6 +253,7 @@ pub(super) fn of_recording(device: &OwnedOnDevice) -> Vec<Item> {
         }
         Item {
             example: None,
+            data: 0,
             device: TensorDevice { kind: 1, index: u8::try_from(device.device.0).ok() },
             category: held.category,
             owner,

@@ -69,19 +69,14 @@ pub struct OwnerGroup {
     pub members: u64,
     /// Name of the largest storage.
     pub largest: String,
+    /// Where its storages lie; empty in recordings, which do not tell.
+    pub addresses: Vec<u64>,
     /// A tensor of it that `memspy referrers` can be asked about: the largest, or one that keeps a graph.
     pub example: Option<String>,
     /// Shape and type of the largest storage's tensor, where known.
     pub largest_shape: Option<String>,
     /// The patterns in it, the largest first.
     pub patterns: Vec<OwnerPattern>,
-}
-
-impl OwnerGroup {
-    /// What tells the group from others, also in another look: device, category, owner.
-    pub fn key(&self) -> (TensorDevice, TensorCategory, OwnerKind, &str) {
-        (self.device, self.category, self.kind.clone(), &self.owner)
-    }
 }
 
 /// The owners of a look in groups, the largest first.

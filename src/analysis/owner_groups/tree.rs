@@ -124,6 +124,7 @@ fn owner_group(
         size: GroupSize::of(entries),
         members: members.len() as u64,
         largest: largest.map_or_else(String::new, |entry| entry.item.name.to_string()),
+        addresses: entries.iter().map(|entry| entry.item.data).filter(|data| *data != 0).collect(),
         example: largest.and_then(|entry| entry.item.example.clone()),
         largest_shape: largest.and_then(|entry| entry.item.shape.clone()),
         patterns,

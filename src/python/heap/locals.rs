@@ -27,7 +27,7 @@ pub struct LocalVariable {
     /// What it refers to.
     pub value: Addr,
     /// The `PyThreadState` of its frame; null for the frame of a generator that waits.
-    pub(in crate::python) thread: Addr,
+    pub thread: Addr,
     /// Its frame.
     pub(in crate::python) frame: Addr,
     /// Where the reference lies: in the frame, or in a cell of its own.
