@@ -37,7 +37,9 @@ pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };
-pub use machine::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MigDevice};
+pub use machine::{
+    DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MigDevice,
+};
 pub use object_header::PyObjectHeader;
 pub use oom_exception::{OomException, RaisedError};
 pub use owners::{

@@ -142,7 +142,24 @@ pub fn devices_json(
 ) -> Result<(), RenderError> {
     let devices: Vec<Value> = view.devices.iter().map(status).collect();
     let processes: Vec<Value> = view.targets.iter().map(|of| target(view, of)).collect();
-    let value = json!({"timestamp": view.timestamp, "devices": devices, "processes": processes});
+    let left_behind: Vec<Value> = view
+        .left_behind
+        .iter()
+        .map(|process| {
+            json!({
+                "pid": process.pid,
+                "command": process.command,
+                "listed": process.files.is_empty(),
+                "device_files": process.files,
+            })
+        })
+        .collect();
+    let value = json!({
+        "timestamp": view.timestamp,
+        "devices": devices,
+        "processes": processes,
+        "left_behind": left_behind,
+    });
     if pretty { pretty_json(out, &value) } else { json_line(out, &value) }
 }
 

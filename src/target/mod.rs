@@ -16,6 +16,7 @@ pub mod host_memory;
 pub mod host_pids;
 pub mod image;
 pub mod job_files;
+pub mod left_behind;
 pub mod mappings;
 pub mod memory;
 pub mod page_copy;
