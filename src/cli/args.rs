@@ -241,7 +241,7 @@ pub struct LinesArgs {
     #[arg(long, help_heading = "Rows and columns")]
     pub source: bool,
     /// Rank lines of libraries, too, each by itself [default: they count for the line of the program that called them]
-    #[arg(short, long, conflicts_with = "source", help_heading = "Rows and columns")]
+    #[arg(long, conflicts_with = "source", help_heading = "Rows and columns")]
     pub all: bool,
     /// Rows of the ranking, or functions of the listing; 0: all [default: 25 rows, all functions]
     #[arg(long, value_name = "N", help_heading = "Rows and columns")]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::ProcessSnapshot;
-use crate::model::{DeviceStatus, RecordSink};
+use crate::model::{DeviceStatus, LeftBehind, RecordSink};
 use crate::render::{self, DevicesTarget, DevicesView};
 use crate::sampler::{DevicePoll, TargetReaders, TorchState};
 
@@ -91,6 +91,7 @@ struct DevicesReading {
     timestamp: String,
     devices: Vec<DeviceStatus>,
     targets: Vec<DevicesTarget>,
+    left_behind: Vec<LeftBehind>,
 }
 
 impl DevicePoller {
@@ -108,7 +109,8 @@ impl DevicePoller {
             }
             targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look });
         }
-        Ok(DevicesReading { timestamp, devices: seen.devices, targets })
+        let (devices, left_behind) = (seen.devices, seen.left_behind);
+        Ok(DevicesReading { timestamp, devices, targets, left_behind })
     }
 
     fn print(&mut self, seen: &DevicesReading, out: &mut dyn Write) -> io::Result<()> {
@@ -117,6 +119,7 @@ impl DevicePoller {
             timestamp: &seen.timestamp,
             devices: &seen.devices,
             targets: &seen.targets,
+            left_behind: &seen.left_behind,
         };
         match self.format {
             DevicesFormat::Text => {

@@ -78,3 +78,14 @@ pub struct DeviceStatus {
     /// Its MIG devices; empty when MIG is off or not known.
     pub mig: Vec<MigDevice>,
 }
+
+/// A process that holds a GPU and that nobody may be waiting for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// Its pid.
+    pub pid: u32,
+    /// What it runs.
+    pub command: Option<String>,
+    /// The device files that it has open, though the driver does not list it; empty for a listed one whose starter is gone.
+    pub files: Vec<String>,
+}

@@ -41,7 +41,9 @@ pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };
-pub use machine::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MigDevice};
+pub use machine::{
+    DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MigDevice,
+};
 pub use name_pattern::{NamePart, name_parts, name_pattern};
 pub use object_header::PyObjectHeader;
 pub use oom_exception::{OomException, RaisedError};

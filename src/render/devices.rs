@@ -10,7 +10,9 @@ use super::fragmentation::fragmentation_text;
 use super::label::one_line;
 use super::size::optional_bytes;
 use crate::analysis::{DeviceBreakdown, DeviceSnapshot, OutsideTorch, ProcessSnapshot};
-use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MissReason};
+use crate::model::{
+    DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MissReason,
+};
 
 /// One look at the machine's GPUs.
 pub struct DevicesView<'a> {
@@ -20,6 +22,8 @@ pub struct DevicesView<'a> {
     pub devices: &'a [DeviceStatus],
     /// What was seen of each process asked for.
     pub targets: &'a [DevicesTarget],
+    /// Processes that hold a GPU and were left behind.
+    pub left_behind: &'a [LeftBehind],
 }
 
 /// A process asked for.
@@ -83,6 +87,22 @@ pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), R
     }
     write_mig(out, view.devices)?;
     write_processes(out, view.devices)?;
+    for process in view.left_behind {
+        let (pid, command) = (process.pid, process.command.as_deref().unwrap_or("unknown"));
+        match &process.files[..] {
+            [] => writeln!(
+                out,
+                "Orphan: {pid} ({}) holds a GPU, and what started it is gone.",
+                short(command)
+            )?,
+            files => writeln!(
+                out,
+                "Not listed by the driver: {pid} ({}) has {} open.",
+                short(command),
+                files.join(", ")
+            )?,
+        }
+    }
     for target in view.targets {
         write_target(out, view, target)?;
     }

@@ -7,7 +7,7 @@ use super::devices::{DevicesTarget, DevicesView};
 use super::interchange::CsvSheet;
 use super::json::{
     DeviceMemoryJson, DeviceProcessJson, DevicesJson, FragmentationJson, GpuJson, JobDeviceJson,
-    JobJson, JsonDocument, MigDeviceJson, MissedJson,
+    JobJson, JsonDocument, LeftBehindJson, MigDeviceJson, MissedJson,
 };
 use crate::analysis::{DeviceBreakdown, DeviceSnapshot, OutsideTorch};
 use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus};
@@ -145,6 +145,16 @@ pub fn devices_json(
         timestamp: view.timestamp.to_owned(),
         devices: view.devices.iter().map(gpu).collect(),
         processes: view.targets.iter().map(|target| job(view, target)).collect(),
+        left_behind: view
+            .left_behind
+            .iter()
+            .map(|process| LeftBehindJson {
+                pid: process.pid,
+                command: process.command.clone(),
+                listed: process.files.is_empty(),
+                device_files: process.files.clone(),
+            })
+            .collect(),
     };
     JsonDocument::new(content).write(out, pretty)
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use crate::gpu::{GpuError, MachineReader};
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, CudaIndex, DeviceStatus, MissReason, MissedObservation,
-    ReaderKind, Record, RecordSink, SnapshotConsistency,
+    AllocatorBackend, AllocatorCounters, CudaIndex, DeviceStatus, LeftBehind, MissReason,
+    MissedObservation, ReaderKind, Record, RecordSink, SnapshotConsistency,
 };
+use crate::target::left_behind::{device_file_holders, is_orphan};
 
 use super::readers::{TargetReaders, TorchState};
 use super::session::RecordingSession;
@@ -25,6 +26,8 @@ pub struct MachineReading {
     pub targets: Vec<TargetReading>,
     /// The pids of targets that have ended since the last look.
     pub ended: Vec<u32>,
+    /// Processes that hold a GPU and were left behind, or that the driver does not list.
+    pub left_behind: Vec<LeftBehind>,
 }
 
 /// A target's part of a look.
@@ -83,7 +86,8 @@ impl DevicePoll {
                 sessions.map(|target| read_target(target, machine, &devices, host)).collect();
             let before = std::mem::replace(&mut counters, self.counters());
             if looks == READS || before == counters {
-                return Ok(MachineReading { devices, targets, ended });
+                let left_behind = left_behind(&devices);
+                return Ok(MachineReading { devices, targets, ended, left_behind });
             }
         }
     }
@@ -102,6 +106,35 @@ impl DevicePoll {
         };
         self.targets.iter_mut().map(reserved).collect()
     }
+}
+
+/// Those that the driver lists and whose starter is gone; then those that have a GPU's file open, and that it does not list.
+fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
+    let mut found: Vec<LeftBehind> = Vec::new();
+    let listed = || devices.iter().flat_map(|status| status.processes.iter().flatten());
+    for process in listed() {
+        let Some(pid) = process.pid else { continue };
+        if !found.iter().any(|known| known.pid == pid) && is_orphan(pid) {
+            let command = process.command.clone();
+            found.push(LeftBehind { pid, command, files: Vec::new() });
+        }
+    }
+    // Where the list is not known whole, nobody is missing from it.
+    let is_whole = devices.iter().all(|status| {
+        status.processes.as_ref().is_ok_and(|all| all.iter().all(|p| p.pid.is_some()))
+    });
+    if is_whole {
+        let own = std::process::id();
+        let unlisted = device_file_holders()
+            .into_iter()
+            .filter(|holder| holder.pid != own && listed().all(|p| p.pid != Some(holder.pid)));
+        found.extend(unlisted.map(|holder| LeftBehind {
+            pid: holder.pid,
+            command: Some(holder.name),
+            files: holder.files,
+        }));
+    }
+    found
 }
 
 fn read_target(

@@ -15,6 +15,7 @@ pub mod field;
 pub mod host_pids;
 pub mod image;
 pub mod job_files;
+pub mod left_behind;
 pub mod mappings;
 pub mod memory;
 pub mod page_copy;

@@ -427,3 +427,44 @@ fn memory_unmapped_under_the_allocator_is_told_instead_of_nothing_outside_pytorc
         "{json}"
     );
 }
+
+#[test]
+fn a_process_whose_launcher_is_gone_is_named_an_orphan() {
+    use std::os::unix::process::CommandExt;
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("card");
+    // A launcher that ends and leaves its process behind, which goes on with its pipes.
+    let script =
+        "exec 3<&0; scripts/with-sim python tests/targets/allocator_truth.py two_devices <&3 &";
+    let mut launcher = std::process::Command::new("sh");
+    launcher.args(["-c", script]).env("SIM_CUDA_STATE", &state).process_group(0);
+    let target = Target::start(launcher);
+    let left: Value = serde_json::from_str(target.said.last().unwrap()).unwrap();
+    let devices = |words: &[&str]| {
+        let mut memspy = std::process::Command::new("scripts/with-sim");
+        memspy.env("SIM_CUDA_STATE", &state).arg(env!("CARGO_BIN_EXE_memspy")).arg("devices");
+        run(memspy.args(words)).ok().out
+    };
+    let orphan = left["pid"].as_u64().unwrap();
+    wait_until("the launcher's end", || {
+        let json: Value = serde_json::from_str(&devices(&["--json"])).unwrap();
+        json["left_behind"].as_array().unwrap().iter().any(|found| found["pid"] == orphan)
+    });
+    let text = devices(&[]);
+    assert!(text.contains(&format!("Orphan: {orphan} (")), "{text}");
+    // One whose starter lives is none.
+    let kept = sim::start("allocator_truth.py", &["two_devices"]);
+    let json: Value = serde_json::from_str(&self::devices(&kept, &["--json"]).out).unwrap();
+    assert_eq!(json["left_behind"], serde_json::json!([]));
+}
+
+#[test]
+fn dump_says_asleep_of_a_thread_in_time_sleep_and_not_that_its_activity_is_unknown() {
+    let (mut target, _) = crate::support::oom::start(&[]);
+    target.say("settle 60");
+    let pid = target.pid().to_string();
+    wait_until("a sleeping thread", || {
+        let done = run(command(Some(target.pid())).args(["dump", "--no-pause", "-p", &pid]));
+        done.out.contains("(asleep): \"MainThread\"")
+    });
+}

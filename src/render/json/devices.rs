@@ -14,6 +14,21 @@ pub struct DevicesJson {
     pub devices: Vec<GpuJson>,
     /// The jobs that were asked for.
     pub processes: Vec<JobJson>,
+    /// Processes that hold a GPU though nobody waits for them.
+    pub left_behind: Vec<LeftBehindJson>,
+}
+
+/// A process that holds a GPU though what started it is gone, or has a GPU's file open though the driver does not list it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftBehindJson {
+    /// Its pid.
+    pub pid: u32,
+    /// What it runs.
+    pub command: Option<String>,
+    /// Whether the driver lists it.
+    pub listed: bool,
+    /// The device files that it has open, where the driver does not list it.
+    pub device_files: Vec<String>,
 }
 
 impl JsonFormat for DevicesJson {

@@ -17,7 +17,7 @@ use super::interchange::{json_line, pretty_json};
 pub use checkpoint::{CheckpointJson, MovedDeviceJson};
 pub use devices::{
     DeviceMemoryJson, DeviceProcessJson, DevicesJson, GpuJson, JobDeviceJson, JobJson,
-    MigDeviceJson, MissedJson,
+    LeftBehindJson, MigDeviceJson, MissedJson,
 };
 pub use doctor::{DoctorJson, FindingJson, FindingStatus};
 pub use fragmentation::{FragmentationJson, PrivatePoolJson, SegmentSumJson, SizeClassJson};
