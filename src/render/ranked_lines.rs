@@ -162,7 +162,9 @@ pub fn ranked_rank_lines_text(
             writeln!(out, "  warning: {}", one_line(&warning))?;
         }
     }
-    writeln!(out, "{}", balance(&all))?;
+    for line in wrapped(&balance(&all), options.width) {
+        writeln!(out, "{line}")?;
+    }
     let mut lines: BTreeMap<(&str, u32, &str, u32), Vec<(usize, &RankedLine)>> = BTreeMap::new();
     for (index, (rank, ranking)) in ranks.iter().enumerate() {
         for row in &ranking.rows {
