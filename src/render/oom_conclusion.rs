@@ -168,10 +168,14 @@ fn reasons(
         }
         let retries = device.counters.as_ref().map_or(0, |counters| counters.num_alloc_retries);
         if retries > 0 {
+            // Only a look of that moment tells how much it was.
+            let rest = match free_at_refusal(report, device) {
+                Some(free) => format!("; {} stayed free between blocks in use", bytes(free)),
+                None => String::new(),
+            };
             reasons.push(format!(
                 "{on}: torch.cuda.empty_cache() before would have changed nothing: PyTorch returns what is wholly free \
-                 itself before it gives up; {} stayed free between blocks in use.",
-                bytes(free)
+                 itself before it gives up{rest}."
             ));
         }
     }

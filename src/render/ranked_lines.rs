@@ -141,6 +141,9 @@ fn notes(table: &LineTable, ranking: &LineRanking, hidden: usize, exact: bool) -
     notes
 }
 
+/// What tells a line from others in any rank: file, first line and name of its function, its number.
+type LineKey<'a> = (&'a str, u32, &'a str, u32);
+
 /// Writes the lines of all ranks as one ranking, by the sum of what is live at each rank's peak.
 pub fn ranked_rank_lines_text(
     out: &mut dyn Write,
@@ -162,8 +165,10 @@ pub fn ranked_rank_lines_text(
             writeln!(out, "  warning: {}", one_line(&warning))?;
         }
     }
-    writeln!(out, "{}", balance(&all))?;
-    let mut lines: BTreeMap<(&str, u32, &str, u32), Vec<(usize, &RankedLine)>> = BTreeMap::new();
+    for line in wrapped(&balance(&all), options.width) {
+        writeln!(out, "{line}")?;
+    }
+    let mut lines: BTreeMap<LineKey<'_>, Vec<(usize, &RankedLine)>> = BTreeMap::new();
     for (index, (rank, ranking)) in ranks.iter().enumerate() {
         for row in &ranking.rows {
             let function = rank.profile.stacks().get_function(row.frame.function);
@@ -284,7 +289,7 @@ fn place(profile: &Profile, row: &RankedLine, full: bool) -> (String, String) {
         line => line.to_string(),
     };
     let mark = if row.library { "L " } else { "" };
-    let text = profile.source_line(row.frame).map(|text| one_line(text));
+    let text = profile.source_line(row.frame).map(one_line);
     let source = text.unwrap_or_else(|| format!("(in {})", one_line(&function.name)));
     (format!("{mark}{}:{line}", one_line(labels.file(function))), source)
 }

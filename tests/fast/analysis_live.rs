@@ -49,3 +49,17 @@ fn functions_without_end_fill_it() {
     live.reset();
     assert!(!live.is_full());
 }
+
+#[test]
+fn the_peak_of_allocated_is_never_above_that_of_reserved() {
+    let mut script = job();
+    for record in &mut script.records {
+        // What was reserved is told more seldom than what was allocated.
+        if let Record::Counters { counters, .. } = record {
+            counters.stats[Metric::ReservedBytes as usize][0] = Stat::default();
+        }
+    }
+    let marks = live(&script).marks(GPU).unwrap();
+    assert_eq!(marks.allocated, (427 * MIB) as i64);
+    assert_eq!(marks.reserved, marks.allocated);
+}

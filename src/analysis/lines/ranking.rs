@@ -362,7 +362,8 @@ fn is_launcher(function: &Function) -> bool {
 
 fn is_started_by(callee: &Function, launcher: &Function) -> bool {
     match &*launcher.file {
-        "<string>" => callee.file.contains("/multiprocessing/"),
+        // The standard library's, and no package's that is called so.
+        "<string>" => callee.file.contains("/multiprocessing/") && package(&callee.file).is_none(),
         _ => package(&callee.file).is_some(),
     }
 }
