@@ -36,7 +36,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use crate::analysis::{Profile, ThreadChoice};
 use crate::render::visible;
