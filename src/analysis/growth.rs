@@ -129,7 +129,7 @@ impl GrowthWatch {
         for (index, group) in self.last.iter().enumerate() {
             owners.extend(group.addresses.iter().map(|at| ((group.device, *at), index)));
         }
-        let known: BTreeSet<_> = groups.iter().map(|group| owner_key(group)).collect();
+        let known: BTreeSet<_> = groups.iter().map(owner_key).collect();
         for group in groups.iter_mut() {
             if self.owners.contains_key(&owner_key(group)) {
                 continue;
