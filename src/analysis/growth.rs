@@ -25,6 +25,8 @@ pub struct Rise {
     pub seconds: f64,
     /// How many floors were compared.
     pub windows: usize,
+    /// Which observations the first floor and the last are.
+    pub between: (usize, usize),
 }
 
 impl Rise {
@@ -41,14 +43,14 @@ impl Rise {
         }
         let windows = (levels.len() / MIN_PER_WINDOW).clamp(MIN_OBSERVATIONS, MAX_WINDOWS);
         let mut sawtooth = 0;
-        let floors: Vec<(f64, u64)> = (0..windows)
+        let floors: Vec<(f64, u64, usize)> = (0..windows)
             .filter_map(|window| {
                 let bounds = |window: usize| window * levels.len() / windows;
                 let part = levels.get(bounds(window)..bounds(window + 1))?;
-                let floor = part.iter().copied().min_by_key(|(_, bytes)| *bytes)?;
+                let (at, floor) = part.iter().enumerate().min_by_key(|(_, (_, bytes))| *bytes)?;
                 let top = part.iter().map(|(_, bytes)| *bytes).max()?;
                 sawtooth = sawtooth.max(top - floor.1);
-                Some(floor)
+                Some((floor.0, floor.1, bounds(window) + at))
             })
             .collect();
         let steps = || floors.windows(2).map(|pair| (pair[0].1, pair[1].1));
@@ -60,6 +62,7 @@ impl Rise {
             bytes: last.1 - first.1,
             seconds: last.0 - first.0,
             windows: floors.len(),
+            between: (first.2, last.2),
         })
     }
 }
@@ -71,7 +74,7 @@ pub struct OwnerGrowth {
     pub group: OwnerGroup,
     /// How it rose.
     pub rise: Rise,
-    /// Storages more than at first.
+    /// Storages more, between the same floors.
     pub storages: i64,
 }
 
@@ -94,8 +97,8 @@ fn owner_key(group: &OwnerGroup) -> OwnerKey {
 #[derive(Debug, Default)]
 pub struct GrowthWatch {
     times: Vec<f64>,
-    /// Bytes of each owner at each time, and its storages at first.
-    owners: BTreeMap<OwnerKey, (Vec<u64>, u64)>,
+    /// Bytes and storages of each owner at each time.
+    owners: BTreeMap<OwnerKey, Vec<(u64, u64)>>,
     last: Vec<OwnerGroup>,
     line_times: Vec<f64>,
     lines: BTreeMap<String, Vec<u64>>,
@@ -109,12 +112,12 @@ impl GrowthWatch {
         for group in &groups {
             let key = owner_key(group);
             // Nothing was there before it was seen first.
-            let new = || (vec![0; before], if before == 0 { group.size.storages } else { 0 });
-            self.owners.entry(key).or_insert_with(new).0.push(group.size.bytes);
+            let levels = self.owners.entry(key).or_insert_with(|| vec![(0, 0); before]);
+            levels.push((group.size.bytes, group.size.storages));
         }
         self.times.push(time);
-        for (levels, _) in self.owners.values_mut() {
-            levels.resize(before + 1, 0);
+        for levels in self.owners.values_mut() {
+            levels.resize(before + 1, (0, 0));
         }
         self.last = groups;
     }
@@ -126,7 +129,7 @@ impl GrowthWatch {
         for (index, group) in self.last.iter().enumerate() {
             owners.extend(group.addresses.iter().map(|at| ((group.device, *at), index)));
         }
-        let known: BTreeSet<_> = groups.iter().map(|group| owner_key(group)).collect();
+        let known: BTreeSet<_> = groups.iter().map(owner_key).collect();
         for group in groups.iter_mut() {
             if self.owners.contains_key(&owner_key(group)) {
                 continue;
@@ -177,11 +180,12 @@ impl GrowthWatch {
     /// The owners that grow, the fastest first.
     pub fn owners(&self) -> Vec<OwnerGrowth> {
         let grown = self.last.iter().filter_map(|group| {
-            let (levels, first) = self.owners.get(&owner_key(group))?;
-            let levels: Vec<(f64, u64)> =
-                self.times.iter().copied().zip(levels.iter().copied()).collect();
-            let storages = group.size.storages as i64 - *first as i64;
-            Some(OwnerGrowth { group: group.clone(), rise: Rise::of(&levels)?, storages })
+            let levels = self.owners.get(&owner_key(group))?;
+            let bytes = levels.iter().map(|(bytes, _)| *bytes);
+            let rise = Rise::of(&self.times.iter().copied().zip(bytes).collect::<Vec<_>>())?;
+            let storages = |at: usize| levels.get(at).map_or(0, |(_, storages)| *storages as i64);
+            let storages = storages(rise.between.1) - storages(rise.between.0);
+            Some(OwnerGrowth { group: group.clone(), rise, storages })
         });
         let mut grown: Vec<OwnerGrowth> = grown.collect();
         grown.sort_by(|a, b| b.rise.rate().total_cmp(&a.rise.rate()));

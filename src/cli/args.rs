@@ -10,6 +10,7 @@ mod summary;
 mod top;
 mod values;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,6 +44,34 @@ pub struct CliArgs {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl CliArgs {
+    /// What the words of a command line mean, the name of the program first.
+    ///
+    /// # Errors
+    /// Words that make no sense, and the help or the version where these were asked for.
+    pub fn from_words(
+        words: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Result<CliArgs, clap::Error> {
+        CliArgs::try_parse_from(with_default_command(words.into_iter().map(Into::into)))
+    }
+}
+
+/// `memspy -p PID` is `memspy summary -p PID`.
+fn with_default_command(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = words.collect();
+    let is_pid = |word: &OsString| {
+        let word = word.to_string_lossy();
+        let number = word.strip_prefix("-p").is_some_and(|rest| {
+            rest.trim_start_matches('=').starts_with(|c: char| c.is_ascii_digit())
+        });
+        number || word == "-p" || word == "--pid" || word.starts_with("--pid=")
+    };
+    if words.get(1).is_some_and(is_pid) {
+        words.insert(1, "summary".into());
+    }
+    words
 }
 
 /// The commands.
@@ -574,6 +603,22 @@ mod tests {
                 .filter(|arg| !arg.is_positional() && arg.get_help_heading().is_none());
             assert!(without.count() <= 12, "{}", command.get_name());
         }
+    }
+
+    #[test]
+    fn a_pid_alone_asks_for_the_summary() {
+        for line in [
+            "memspy -p 12",
+            "memspy --pid 12",
+            "memspy --pid=12",
+            "memspy -p12",
+            "memspy -p 0xc -s",
+        ] {
+            let args = CliArgs::from_words(line.split(' ')).unwrap();
+            let Command::Summary(summary) = args.command else { panic!("{line}") };
+            assert_eq!(summary.pid, 12, "{line}");
+        }
+        assert!(CliArgs::from_words(["memspy"]).is_err());
     }
 
     #[test]

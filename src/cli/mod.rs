@@ -31,14 +31,13 @@ mod summary;
 mod top;
 
 use std::cell::RefCell;
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use crate::analysis::{Profile, ThreadChoice};
 use crate::render::visible;
@@ -50,7 +49,7 @@ use args::{CliArgs, Command};
 /// Exit code 0: done. 1: not done, and one line on standard error says why. 2: the words make no sense.
 /// `record -- PROGRAM` passes on the program's own code.
 pub fn run() -> ExitCode {
-    let args = match CliArgs::try_parse_from(with_default_command(std::env::args_os())) {
+    let args = match CliArgs::from_words(std::env::args_os()) {
         Ok(args) => args,
         Err(error) if error.use_stderr() => error.exit(),
         // The help or the version, which were asked for: not to get them is an error as any other.
@@ -97,22 +96,6 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// `memspy -p PID` is `memspy summary -p PID`.
-fn with_default_command(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut words: Vec<OsString> = words.collect();
-    let is_pid = |word: &OsString| {
-        let word = word.to_string_lossy();
-        let number = word.strip_prefix("-p").is_some_and(|rest| {
-            rest.trim_start_matches('=').starts_with(|c: char| c.is_ascii_digit())
-        });
-        number || word == "-p" || word == "--pid" || word.starts_with("--pid=")
-    };
-    if words.get(1).is_some_and(is_pid) {
-        words.insert(1, "summary".into());
-    }
-    words
 }
 
 /// Prints the completions of a shell. They are made in memory: the generator ends memspy where it cannot write.

@@ -170,11 +170,14 @@ fn keepers(
     stop: &AtomicBool,
 ) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
-    let examples = grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS);
+    let mut examples: Vec<String> =
+        grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS).collect();
+    // A loss keeps itself and its graph.
+    examples.dedup();
     let Ok(mut readers) = attach(pid, stop) else { return Vec::new() };
     let keeper = |readers: &mut TargetReaders, example: String| {
         let referrers = read_referrers(readers, look, &example).ok()?.snapshot.referrers;
         (!referrers.is_empty()).then_some(GrowthKeeper { example, referrers })
     };
-    examples.filter_map(|example| keeper(&mut readers, example)).collect()
+    examples.into_iter().filter_map(|example| keeper(&mut readers, example)).collect()
 }

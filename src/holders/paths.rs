@@ -91,11 +91,12 @@ impl PathSearch<'_, '_> {
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
             locals.iter().partition(|local| is_library(&local.file));
         // What several functions have is called as the outermost has it: that name stays while those that it calls come and go.
-        let in_one_frame = |a: &&LocalVariable, b: &&LocalVariable| {
-            a.thread == b.thread && a.function == b.function
-        };
-        let own: Vec<&LocalVariable> =
-            own.chunk_by(in_one_frame).rev().flatten().copied().collect();
+        let in_one_frame = |a: &&LocalVariable, b: &&LocalVariable| a.function == b.function;
+        let own: Vec<&LocalVariable> = own
+            .chunk_by(|a, b| a.thread == b.thread)
+            .flat_map(|thread| thread.chunk_by(in_one_frame).rev().flatten())
+            .copied()
+            .collect();
         let scoped = |locals: Vec<&LocalVariable>| -> Vec<(String, Addr)> {
             let text = |local: &&LocalVariable| {
                 let function = local.function.rsplit('.').next().unwrap_or_default();

@@ -1,6 +1,5 @@
 //! The examples of the README are words that memspy understands, and the files it names are there.
 
-use clap::Parser;
 use memspy::cli::args::CliArgs;
 
 fn readme() -> String {
@@ -21,7 +20,7 @@ fn every_command_of_the_readme_is_understood() {
     for line in commands {
         let words = line.split('#').next().unwrap().split_whitespace();
         let words = words.map(|word| word.trim_matches('\''));
-        if let Err(error) = CliArgs::try_parse_from(words) {
+        if let Err(error) = CliArgs::from_words(words) {
             panic!("README: {line}\n{error}");
         }
     }

@@ -26,7 +26,10 @@ pub(crate) fn groups(held: &[(String, u64)]) -> Vec<OwnerGroup> {
     recorded_owner_groups(&on_device(&held))
 }
 
-fn told(held: &[(TensorCategory, &str, u64)]) -> Vec<(String, u64, Vec<(String, u64)>)> {
+/// Owner, bytes, and patterns with their storages.
+type ToldGroup = (String, u64, Vec<(String, u64)>);
+
+fn told(held: &[(TensorCategory, &str, u64)]) -> Vec<ToldGroup> {
     let groups = recorded_owner_groups(&on_device(held));
     let patterns = |group: &OwnerGroup| {
         group.patterns.iter().map(|p| (p.tail.clone(), p.size.storages)).collect()
