@@ -4,7 +4,7 @@ use super::fold::{FoldedStack, PseudoFrame, StackLabel};
 use crate::model::{StackId, StackTable};
 
 /// Bytes of text where nothing else bounds what is read.
-const DEFAULT_MAX_TEXT: u64 = 128 << 20;
+const DEFAULT_MAX_TEXT: u64 = 64 << 20;
 /// What a frame takes besides its names: a line number, marks, and the label in memory.
 const FRAME: u64 = 32;
 
@@ -18,7 +18,7 @@ pub(crate) struct TextBudget {
 }
 
 impl TextBudget {
-    /// A budget of half of `memory`, the most memory that the recording may take.
+    /// A budget of a quarter of `memory`, the most memory that the recording may take.
     pub(crate) fn new(table: &StackTable, memory: Option<u64>) -> TextBudget {
         let mut lengths: Vec<u64> = Vec::new();
         while let Some(node) = table.get_stack(StackId(lengths.len() as u32)) {
@@ -28,7 +28,7 @@ impl TextBudget {
             let names = function.map_or(0, |f| (f.name.len() + f.file.len()) as u64);
             lengths.push(callers.unwrap_or(0).saturating_add(names + FRAME));
         }
-        let left = memory.map_or(DEFAULT_MAX_TEXT, |most| most / 2);
+        let left = memory.map_or(DEFAULT_MAX_TEXT, |most| most / 4);
         TextBudget { lengths, left, left_out: (0, 0) }
     }
 

@@ -2,32 +2,36 @@
 
 mod checkpoint;
 mod devices;
+mod flame;
 mod flight;
 mod limits;
+mod lines;
 mod record;
 mod retention;
 mod summary;
+mod tensors;
 mod top;
 mod values;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::analysis::MarkerLine;
-use crate::model::StatKey;
 
 pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
+pub use flame::{FlameArgs, FlameFormat, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
+pub use lines::{LinesArgs, LinesFormat, SortArg};
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
+pub use tensors::{GraphArgs, Like, ReferrersArgs, TensorReadArgs, TensorsArgs};
 pub use top::TopArgs;
-use values::{marker, mode, pid, time};
+use values::{marker, mode, pid};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
@@ -130,67 +134,6 @@ pub struct StackArgs {
     pub full_filenames: bool,
 }
 
-/// `memspy flame`.
-#[derive(Debug, Args)]
-pub struct FlameArgs {
-    /// Trace to read; several, of the ranks of one job, become one picture with each at its own peak
-    #[arg(required = true, value_name = "TRACE")]
-    pub traces: Vec<PathBuf>,
-    /// Of several traces, only the one with the highest peak
-    #[arg(long, help_heading = "Several traces")]
-    pub max_peak: bool,
-    /// Of several traces, one picture in which equal stacks of all ranks are added up, not side by side
-    #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
-    pub merge: bool,
-    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE.svg]
-    #[arg(short, long)]
-    pub output: Option<PathBuf>,
-    /// What to write
-    #[arg(short, long, value_enum, default_value_t = FlameFormat::Flamegraph)]
-    pub format: FlameFormat,
-    /// Only this device, as the job numbers it [default: the one with the highest peak]
-    #[arg(long, value_name = "N", help_heading = "What is drawn")]
-    pub gpu: Option<u32>,
-    /// The moment to draw
-    #[arg(long, value_enum, default_value_t = MomentArg::Peak, help_heading = "What is drawn")]
-    pub at: MomentArg,
-    /// Draw all that was allocated while recording, not what was live at a moment (exact traces)
-    #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
-    pub total_allocated: bool,
-    /// Leave out blocks that lived for less than this time (500ms, 2s; exact traces)
-    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "What is drawn")]
-    pub min_lifetime: Option<Duration>,
-    /// What memory is divided by
-    #[arg(long, value_enum, default_value_t = GroupByArg::Stack, help_heading = "What is drawn")]
-    pub by: GroupByArg,
-    /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
-    #[arg(long, value_enum, value_name = "KIND", help_heading = "What is drawn")]
-    pub memory: Option<MemoryArg>,
-    /// One frame for each function, not for each line
-    #[arg(short = 'F', long, help_heading = "Stacks")]
-    pub function: bool,
-    /// Show each thread apart
-    #[arg(short, long, help_heading = "Stacks")]
-    pub threads: bool,
-    /// How stacks are chosen and shown
-    #[command(flatten)]
-    pub stacks: StackArgs,
-    /// Overwrite the output file
-    #[arg(long)]
-    pub force: bool,
-}
-
-/// What `flame` writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FlameFormat {
-    /// SVG
-    #[value(alias = "svg")]
-    Flamegraph,
-    /// Text: `a;b;c BYTES`
-    #[value(alias = "raw")]
-    Collapsed,
-}
-
 /// A moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MomentArg {
@@ -198,15 +141,6 @@ pub enum MomentArg {
     Peak,
     /// The last recorded moment; of an exact trace what was allocated while recording and is still live
     End,
-}
-
-/// What a flamegraph divides memory by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GroupByArg {
-    /// Who made it: Python stacks
-    Stack,
-    /// Who holds it: category, modules, tensor (recordings with --owners)
-    Owner,
 }
 
 /// What kind of memory to draw.
@@ -246,80 +180,6 @@ impl TableArgs {
     pub fn format(&self) -> LinesFormat {
         if self.json { LinesFormat::Json } else { self.format }
     }
-}
-
-/// `memspy lines`.
-#[derive(Debug, Args)]
-pub struct LinesArgs {
-    /// Trace to read; of several, each gets its table
-    #[arg(required = true, value_name = "TRACE")]
-    pub traces: Vec<PathBuf>,
-    /// Of several traces, one table: for each line the greatest value and the least, of which ranks, and the sum
-    #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
-    pub merge: bool,
-    /// Of several traces, only the one with the highest peak
-    #[arg(long, help_heading = "Several traces")]
-    pub max_peak: bool,
-    /// What is printed, and where to
-    #[command(flatten)]
-    pub table: TableArgs,
-    /// Only functions whose name contains this (again for more)
-    #[arg(long = "only", value_name = "NAME", help_heading = "Rows and columns")]
-    pub functions: Vec<String>,
-    /// The listing function by function, with the source text around the lines
-    #[arg(long, help_heading = "Rows and columns")]
-    pub source: bool,
-    /// Rank lines of libraries, too, each by itself [default: they count for the line of the program that called them]
-    #[arg(long, conflicts_with = "source", help_heading = "Rows and columns")]
-    pub all: bool,
-    /// Rows of the ranking, or functions of the listing; 0: all [default: 25 rows, all functions]
-    #[arg(long, value_name = "N", help_heading = "Rows and columns")]
-    pub limit: Option<usize>,
-    /// What the ranking is sorted by
-    #[arg(long, value_enum, default_value_t = SortArg::Live, conflicts_with = "source", help_heading = "Rows and columns")]
-    pub sort: SortArg,
-    /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak; as text with the listing of --source
-    #[arg(
-        short,
-        long,
-        value_delimiter = ',',
-        value_name = "KEY,KEY",
-        help_heading = "Rows and columns"
-    )]
-    pub columns: Vec<StatKey>,
-    /// A row for every line of a function's source, also those of which nothing was seen; as text with the listing of --source
-    #[arg(long, conflicts_with = "merge", help_heading = "Rows and columns")]
-    pub all_lines: bool,
-    /// How stacks are shown
-    #[command(flatten)]
-    pub stacks: StackArgs,
-    /// Overwrite the output file
-    #[arg(long)]
-    pub force: bool,
-}
-
-/// What the ranking of lines is sorted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SortArg {
-    /// Live at the peak
-    Live,
-    /// The most that was allocated while the line ran
-    Peak,
-    /// Allocated while recording
-    Allocated,
-    /// Samples on the line; of exact recordings, its allocations
-    Samples,
-}
-
-/// What `lines` writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LinesFormat {
-    /// A table with the source text
-    Text,
-    /// Comma-separated values, in bytes
-    Csv,
-    /// JSON, in bytes
-    Json,
 }
 
 /// `memspy iterations`.
@@ -384,95 +244,6 @@ pub struct DumpArgs {
     /// What the look may cost
     #[command(flatten)]
     pub limits: Limits,
-}
-
-/// What all looks at tensors have in common.
-#[derive(Debug, Clone, Args)]
-pub struct TensorReadArgs {
-    /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
-    pub pid: u32,
-    /// Look at every process of the job that uses CUDA: it and its descendants, one after the other
-    #[arg(short, long)]
-    pub subprocesses: bool,
-    /// Print JSON: all tensors and nodes with their addresses; with --subprocesses one document after the other
-    #[arg(short, long)]
-    pub json: bool,
-    /// Do not stop the job for the look (some milliseconds): what it changes meanwhile may be torn
-    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
-    pub no_stop: bool,
-    /// What the look may cost
-    #[command(flatten)]
-    pub limits: Limits,
-}
-
-/// `memspy tensors`.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
-  memspy tensors -p 12345               who holds the memory of the GPUs, in groups: cache[*].layers[*].keys
-  memspy tensors -p 12345 --each        the largest storages, with all tensors that share them
-  memspy tensors -p 12345 --every 10s   what came and went, every 10 seconds
-  memspy tensors -p 12345 --json        every field, with addresses")]
-pub struct TensorsArgs {
-    /// What is looked at, and how
-    #[command(flatten)]
-    pub read_args: TensorReadArgs,
-    /// In the text: only this device, as the job numbers it
-    #[arg(long, value_name = "N", conflicts_with = "json")]
-    pub gpu: Option<u32>,
-    /// In the text: tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at the first look]
-    #[arg(short, long, conflicts_with = "gpu")]
-    pub all_devices: bool,
-    /// List single storages with their tensors, not groups of those whose names differ in an index, key or number only
-    #[arg(long)]
-    pub each: bool,
-    /// List so many rows; 0 lists all [default: 25, with --each 40]
-    #[arg(short, long, value_name = "N")]
-    pub limit: Option<usize>,
-    /// Look again every so often (500ms, 10s), and list what came (+) and went (-) since, until Ctrl-C
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub every: Option<Duration>,
-}
-
-/// `memspy referrers`.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
-  memspy referrers -p 12345 'train: losses[0]'     a name as 'memspy tensors' prints it
-  memspy referrers -p 12345 'losses[0]'            without its function, if no other is called so
-  memspy referrers -p 12345 0x7f30c4a01d30         or an address, also as 'memspy tensors --json' has it")]
-pub struct ReferrersArgs {
-    /// What is looked at, and how
-    #[command(flatten)]
-    pub read_args: TensorReadArgs,
-    /// Name of a tensor, or the address of its Python object, of itself or of its memory
-    pub tensor: String,
-}
-
-/// `memspy graph`.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
-  memspy graph -p 12345                                     what the autograd graph keeps, by class of node
-  memspy graph -p 12345 --like trumpy --loss 'main: loss'   memory_for_backward(net, loss) as trumpy counts it
-  memspy graph -p 12345 --like modelsize                    parameters and intermediate variables as modelsize counts them")]
-pub struct GraphArgs {
-    /// What is looked at, and how
-    #[command(flatten)]
-    pub read_args: TensorReadArgs,
-    /// What another tool would say of the same job, by its own rule
-    #[arg(long, value_name = "TOOL")]
-    pub like: Option<Like>,
-    /// With --like trumpy: this loss [default: each that is alive]; a name as 'memspy tensors' prints it, or an address
-    #[arg(long, value_name = "NAME", requires = "like")]
-    pub loss: Option<String>,
-}
-
-/// A tool whose figures can be had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Like {
-    /// `memory_for_backward` of youkaichao/TRUMPY, of one loss
-    Trumpy,
-    /// `modelsize` of Oldpan/Pytorch-Memory-Utils, of every model
-    Modelsize,
 }
 
 /// `memspy doctor`.

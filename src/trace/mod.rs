@@ -20,7 +20,7 @@
 //!   states more is damaged. A few bytes of a body may stand for very many of a payload, and these for yet more in
 //!   memory: so a reader also refuses a sample of more threads than were described (and 65,536 whose description may be
 //!   lost), and maps and inheritances of more blocks than the file has bytes and 1,048,576 more. Those who keep
-//!   what the records tell bound that themselves, as reports do.
+//!   what the records tell bound that, and the work that it makes, themselves, as reports do.
 //! * A `number` and all fields are encoded by bincode 2, `config::standard()`: below 251 one byte; else
 //!   251, 252 or 253 followed by a u16, u32 or u64. A string is its number of bytes and its UTF-8; an
 //!   option is 0, or 1 and the value; an enum the number of its variant and the variant's fields.

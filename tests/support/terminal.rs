@@ -80,7 +80,9 @@ impl Terminal {
     /// The screen as it is when the program has ended: the one before it, with what came after.
     #[track_caller]
     pub fn wait_for_end(&self, code: &str) {
-        let screen = self.wait_for("the end", |screen| screen.contains("code "));
+        // At the begin of a line: a program may show a function called `new_code`.
+        let is_over = |screen: &str| screen.lines().any(|line| line.starts_with("code "));
+        let screen = self.wait_for("the end", is_over);
         assert!(screen.starts_with("before"), "the other screen is still there:\n{screen}");
         assert!(screen.contains(code), "{screen}");
         assert_eq!(self.ask(&["display", "-p", "#{alternate_on} #{cursor_flag}"]), "0 1\n");

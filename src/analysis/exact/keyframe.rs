@@ -128,10 +128,10 @@ impl ExactProfile {
         if !torch.frees_from_snapshots {
             torch.record_peak(TorchPeak { time, bytes, levels: now });
         }
-        if let Some(now) = now {
-            if let Some(lines) = self.lines(device) {
-                lines.on_counters(span(now, None));
-            }
+        if let Some(now) = now
+            && let Some(lines) = self.lines(device)
+        {
+            lines.on_counters(span(now, None));
         }
     }
 }

@@ -146,7 +146,7 @@ impl LineLevels {
 
     /// Steps of some nanoseconds that it has taken.
     pub(crate) fn work(&self) -> u64 {
-        self.work.saturating_add(32 * self.executions.begun)
+        self.work.saturating_add(128 * self.executions.begun)
     }
 
     fn of_stack(&mut self, stack: StackId) -> &mut StackPeak {

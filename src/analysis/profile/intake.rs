@@ -392,8 +392,10 @@ impl RecordSink for Profile {
                 }
             }
             Record::Events(batch) => {
-                for event in &batch.events {
-                    self.on_event(event);
+                // One event may stand for very much work, and a record has many.
+                for events in batch.events.chunks(64) {
+                    self.check_work()?;
+                    events.iter().for_each(|event| self.on_event(event));
                 }
                 self.last_time = self.last_time.max(record.time().unwrap_or_default());
             }

@@ -94,6 +94,7 @@ pub const HANDED_ON: &[(&str, &str)] = &[
     ("probe", "ProbeAvailability"),
     ("probe", "ProbeError"),
     ("torch", "BackwardError"),
+    ("torch", "TorchError"),
     // What reads a target, and is still to be hidden behind the sampler's own words.
     ("gpu", "CudaVisibility"),
     ("gpu", "GpuReader"),

@@ -1,0 +1,79 @@
+//! The words of `memspy flame`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::values::time;
+use super::{MemoryArg, MomentArg, StackArgs};
+
+/// `memspy flame`.
+#[derive(Debug, Args)]
+pub struct FlameArgs {
+    /// Trace to read; several, of the ranks of one job, become one picture with each at its own peak
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Of several traces, only the one with the highest peak
+    #[arg(long, help_heading = "Several traces")]
+    pub max_peak: bool,
+    /// Of several traces, one picture in which equal stacks of all ranks are added up, not side by side
+    #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
+    pub merge: bool,
+    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE.svg]
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
+    /// What to write
+    #[arg(short, long, value_enum, default_value_t = FlameFormat::Flamegraph)]
+    pub format: FlameFormat,
+    /// Only this device, as the job numbers it [default: the one with the highest peak]
+    #[arg(long, value_name = "N", help_heading = "What is drawn")]
+    pub gpu: Option<u32>,
+    /// The moment to draw
+    #[arg(long, value_enum, default_value_t = MomentArg::Peak, help_heading = "What is drawn")]
+    pub at: MomentArg,
+    /// Draw all that was allocated while recording, not what was live at a moment (exact traces)
+    #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
+    pub total_allocated: bool,
+    /// Leave out blocks that lived for less than this time (500ms, 2s; exact traces)
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "What is drawn")]
+    pub min_lifetime: Option<Duration>,
+    /// What memory is divided by
+    #[arg(long, value_enum, default_value_t = GroupByArg::Stack, help_heading = "What is drawn")]
+    pub by: GroupByArg,
+    /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
+    #[arg(long, value_enum, value_name = "KIND", help_heading = "What is drawn")]
+    pub memory: Option<MemoryArg>,
+    /// One frame for each function, not for each line
+    #[arg(short = 'F', long, help_heading = "Stacks")]
+    pub function: bool,
+    /// Show each thread apart
+    #[arg(short, long, help_heading = "Stacks")]
+    pub threads: bool,
+    /// How stacks are chosen and shown
+    #[command(flatten)]
+    pub stacks: StackArgs,
+    /// Overwrite the output file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What `flame` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FlameFormat {
+    /// SVG
+    #[value(alias = "svg")]
+    Flamegraph,
+    /// Text: `a;b;c BYTES`
+    #[value(alias = "raw")]
+    Collapsed,
+}
+
+/// What a flamegraph divides memory by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GroupByArg {
+    /// Who made it: Python stacks
+    Stack,
+    /// Who holds it: category, modules, tensor (recordings with --owners)
+    Owner,
+}

@@ -1,0 +1,82 @@
+//! The words of `memspy lines`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{StackArgs, TableArgs};
+use crate::model::StatKey;
+
+/// `memspy lines`.
+#[derive(Debug, Args)]
+pub struct LinesArgs {
+    /// Trace to read; of several, each gets its table
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Of several traces, one table: for each line the greatest value and the least, of which ranks, and the sum
+    #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
+    pub merge: bool,
+    /// Of several traces, only the one with the highest peak
+    #[arg(long, help_heading = "Several traces")]
+    pub max_peak: bool,
+    /// What is printed, and where to
+    #[command(flatten)]
+    pub table: TableArgs,
+    /// Only functions whose name contains this (again for more)
+    #[arg(long = "only", value_name = "NAME", help_heading = "Rows and columns")]
+    pub functions: Vec<String>,
+    /// The listing function by function, with the source text around the lines
+    #[arg(long, help_heading = "Rows and columns")]
+    pub source: bool,
+    /// Rank lines of libraries, too, each by itself [default: they count for the line of the program that called them]
+    #[arg(long, conflicts_with = "source", help_heading = "Rows and columns")]
+    pub all: bool,
+    /// Rows of the ranking, or functions of the listing; 0: all [default: 25 rows, all functions]
+    #[arg(long, value_name = "N", help_heading = "Rows and columns")]
+    pub limit: Option<usize>,
+    /// What the ranking is sorted by
+    #[arg(long, value_enum, default_value_t = SortArg::Live, conflicts_with = "source", help_heading = "Rows and columns")]
+    pub sort: SortArg,
+    /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak; as text with the listing of --source
+    #[arg(
+        short,
+        long,
+        value_delimiter = ',',
+        value_name = "KEY,KEY",
+        help_heading = "Rows and columns"
+    )]
+    pub columns: Vec<StatKey>,
+    /// A row for every line of a function's source, also those of which nothing was seen; as text with the listing of --source
+    #[arg(long, conflicts_with = "merge", help_heading = "Rows and columns")]
+    pub all_lines: bool,
+    /// How stacks are shown
+    #[command(flatten)]
+    pub stacks: StackArgs,
+    /// Overwrite the output file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What the ranking of lines is sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SortArg {
+    /// Live at the peak
+    Live,
+    /// The most that was allocated while the line ran
+    Peak,
+    /// Allocated while recording
+    Allocated,
+    /// Samples on the line; of exact recordings, its allocations
+    Samples,
+}
+
+/// What `lines` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LinesFormat {
+    /// A table with the source text
+    Text,
+    /// Comma-separated values, in bytes
+    Csv,
+    /// JSON, in bytes
+    Json,
+}
