@@ -101,7 +101,7 @@ fn print(json: bool, pid: u32, observation: &Observation, rank: Option<&str>) ->
     let growth = observation.growth.owners();
     let facts = FindingFacts {
         gpus: &gpus,
-        look: observation.last.as_ref().ok(),
+        look: observation.last.as_ref().ok().filter(|look| look.incomplete.is_none()),
         groups: observation.growth.last(),
         growth: &growth,
     };
