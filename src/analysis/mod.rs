@@ -13,6 +13,7 @@ mod device_breakdown;
 mod exact;
 mod exact_lines;
 mod fold;
+mod followed;
 mod fragmentation;
 mod high_water;
 mod iterations;

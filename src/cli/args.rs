@@ -125,6 +125,9 @@ pub struct FlameArgs {
     /// Draw all that was allocated while recording, not what was live at a moment (exact traces)
     #[arg(long, conflicts_with_all = ["at", "min_lifetime"])]
     pub total_allocated: bool,
+    /// Draw only the bytes of which it is proven which stack allocated them (recordings that followed the allocator)
+    #[arg(long, conflicts_with_all = ["total_allocated", "min_lifetime", "memory"])]
+    pub certain: bool,
     /// Leave out blocks that lived for less than so many seconds (exact traces)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub min_lifetime: Option<f64>,

@@ -49,6 +49,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         function: args.function,
         churn: args.total_allocated,
         memory: args.memory,
+        certain: args.certain,
         stacks: args.stacks.clone(),
     };
     let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
@@ -95,6 +96,8 @@ pub(super) struct FlameOptions {
     pub churn: bool,
     /// The kind of memory; `None` for PyTorch's, or what there is.
     pub memory: Option<MemoryArg>,
+    /// Only what is proven.
+    pub certain: bool,
     /// How stacks are shown.
     pub stacks: StackArgs,
 }
@@ -127,6 +130,7 @@ impl FlameOptions {
             by_thread: self.stacks.threads,
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
+            certain: self.certain,
         };
         Ok(profile.fold(device, self.moment.into(), options)?)
     }

@@ -9,6 +9,7 @@ pub mod allocator;
 pub mod blocks;
 pub mod called;
 pub mod events;
+pub mod followed;
 pub mod gpu;
 pub mod keyframe;
 pub mod machine;
@@ -32,6 +33,9 @@ pub use events::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, DriverEvent, Event, EventBatch,
     EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, ProbeBackend, SiteId,
     StackSource,
+};
+pub use followed::{
+    CounterDelta, FollowTotals, FollowedChange, FollowedChanges, FollowedThread, StackReading,
 };
 pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
 pub use keyframe::{

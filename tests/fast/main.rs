@@ -23,6 +23,7 @@ mod support;
 mod trace_support;
 
 mod analysis_attribution;
+mod analysis_followed;
 mod analysis_lines;
 mod analysis_live;
 mod analysis_training;
@@ -45,6 +46,7 @@ mod torch_layouts;
 mod trace_damage;
 mod trace_exact;
 mod trace_files;
+mod trace_followed;
 mod trace_format;
 mod trace_gap;
 mod trace_inherited;
