@@ -14,14 +14,16 @@
 //!    polls more than 100 µs apart is none: a thread that waits now and then, and allocates in between, is seen where it
 //!    waits. Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
-//! 5. Blocks of one size, bytes asked for and pool are of one *kind*. If fewer of a kind were alive at any time since the
-//!    map before than seem to have lived on, the difference was freed and allocated again: the youngest of them.
-//! 6. The blocks of a kind that are new get the allocations of this kind that were not freed, if the last allocated is
-//!    freed first. They are certain only if each allocation is, and if nothing of this kind was both allocated and freed
-//!    since the map before, or all was allocated by one stack.
-//! 7. A block of which nothing is known, or several candidates, is charged to the stack that came into question for more
-//!    than half of the allocations of its kind in the recording so far, if no other came half as often (and, of several
-//!    candidates, if it is one of these). That is likely, never certain.
+//! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two maps are replayed
+//!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
+//!    several blocks (`freed_groups.rs`); of one kind the youngest is freed, except for the one that was allocated last and just now.
+//! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
+//!    that is certain.
+//! 7. A block of which nothing is known is charged to the stack that came into question for more than half of the allocations of
+//!    its kind so far, if no other came half as often. One with several candidates goes to the candidate that was seen both
+//!    before and after allocations of its kind, if no other was half as often: what comes ahead of an allocation is only seen
+//!    before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
+//!    others were always before. That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `births.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 
@@ -34,6 +36,7 @@ use super::autograd::EngineFrames;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
+use crate::analysis::follow_replay::{FollowReplay, GroupAddresses, PoolChange, ReplayResult};
 use crate::model::{
     CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable,
 };
@@ -46,6 +49,8 @@ const CANDIDATES_WITHIN: u64 = 100_000;
 const NEAR: usize = 64;
 /// Kinds of which the makers are remembered, and how many of each.
 const MAX_KINDS: usize = 1 << 16;
+/// Allocations of a kind after which one that always stands after them is likely to have made them.
+const MIN_AFTER: u32 = 3;
 const MAX_MAKERS: usize = 16;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
 const MAX_STEPS: usize = 1 << 17;
@@ -60,9 +65,8 @@ struct FollowedStep {
     live: [i64; 2],
     /// Whether the amounts are only lower limits.
     open: bool,
-    /// The block that it allocated, or freed, if it did just one of these.
+    /// The block that it allocated, if it did just that.
     allocated: Option<BlockGroup>,
-    freed: Option<BlockGroup>,
     charge: Arc<BlockAttribution>,
 }
 
@@ -83,11 +87,29 @@ struct KindMakers {
 struct Votes {
     /// Allocations with a candidate.
     all: u32,
-    of: Vec<(AllocationOrigin, u32)>,
+    of: Vec<Votum>,
+}
+
+/// In how many allocations of a kind a stack came into question.
+#[derive(Debug, Clone, Copy)]
+struct Votum {
+    origin: AllocationOrigin,
+    all: u32,
+    /// In how many it stood at the poll before, and at the poll after.
+    before: u32,
+    after: u32,
+}
+
+impl Votum {
+    /// In the allocations of one place, the stacks that stand before are at or ahead of it, those that stand after at or behind
+    /// it: one seen on both sides is the place.
+    fn on_both_sides(&self) -> u32 {
+        self.before.min(self.after)
+    }
 }
 
 impl KindMakers {
-    fn saw(&mut self, kind: BlockGroup, charge: &BlockAttribution) {
+    fn saw(&mut self, kind: BlockGroup, charge: &BlockAttribution, change: &FollowedChange) {
         let is_full = self.by_kind.len() >= MAX_KINDS && !self.by_kind.contains_key(&kind);
         if is_full || matches!(charge.shares[..], [(AllocationOrigin::NotSeen, _)]) {
             return;
@@ -95,10 +117,20 @@ impl KindMakers {
         let votes = self.by_kind.entry(kind).or_default();
         votes.all = votes.all.saturating_add(1);
         for &(origin, _) in &charge.shares {
-            if let Some(vote) = votes.of.iter_mut().find(|vote| vote.0 == origin) {
-                vote.1 = vote.1.saturating_add(1);
+            let stood = |side: fn(&FollowedThread) -> StackReading| {
+                let is_it = |thread: &FollowedThread| {
+                    let stack = side(thread).stack();
+                    stack.is_some_and(|s| AllocationOrigin::Stack(thread.thread, s) == origin)
+                };
+                u32::from(change.threads.iter().any(is_it))
+            };
+            let (before, after) = (stood(|thread| thread.before), stood(|thread| thread.after));
+            if let Some(votum) = votes.of.iter_mut().find(|votum| votum.origin == origin) {
+                votum.all = votum.all.saturating_add(1);
+                votum.before = votum.before.saturating_add(before);
+                votum.after = votum.after.saturating_add(after);
             } else if votes.of.len() < MAX_MAKERS {
-                votes.of.push((origin, 1));
+                votes.of.push(Votum { origin, all: 1, before, after });
             }
         }
     }
@@ -106,24 +138,32 @@ impl KindMakers {
     /// A better charge for a block of this kind, if there is one (rule 7).
     fn likely(&self, kind: BlockGroup, charge: &BlockAttribution) -> Option<Arc<BlockAttribution>> {
         let votes = self.by_kind.get(&kind).filter(|_| !charge.certain)?;
-        let not_seen = matches!(charge.shares[..], [(AllocationOrigin::NotSeen, _)]);
-        let comes_into_question = |origin: AllocationOrigin| {
-            not_seen || charge.shares.len() > 1 && charge.shares.iter().any(|s| s.0 == origin)
-        };
-        let (origin, count) = *votes.of.iter().max_by_key(|vote| vote.1)?;
-        let clear = count > votes.all / 2
-            && votes.of.iter().all(|vote| vote.0 == origin || vote.1 <= count / 2);
-        (clear && comes_into_question(origin)).then(|| {
-            Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*charge })
-        })
+        let origin = match charge.shares[..] {
+            [(AllocationOrigin::NotSeen, _)] => {
+                let most = votes.of.iter().max_by_key(|votum| votum.all)?;
+                let clear = most.all > votes.all / 2
+                    && votes.of.iter().all(|v| v.origin == most.origin || v.all <= most.all / 2);
+                clear.then_some(most.origin)
+            }
+            [_] => None,
+            _ => {
+                let is_candidate = |votum: &&Votum| {
+                    charge.shares.iter().any(|(origin, _)| *origin == votum.origin)
+                };
+                let candidates: Vec<&Votum> = votes.of.iter().filter(is_candidate).collect();
+                let best = candidates.iter().max_by_key(|v| (v.on_both_sides(), v.after))?;
+                let others = || candidates.iter().filter(|v| v.origin != best.origin);
+                let both = best.on_both_sides();
+                let clear = both > 0 && others().all(|v| v.on_both_sides() <= both / 2);
+                // Where the poll before never comes in time, what stands after is what allocated.
+                let after = both == 0
+                    && best.after >= MIN_AFTER
+                    && others().all(|v| v.after == 0 && v.before >= MIN_AFTER);
+                (clear || after).then_some(best.origin)
+            }
+        }?;
+        Some(Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*charge }))
     }
-}
-
-/// A block of a map, to be charged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NewBlock {
-    pub(crate) kind: BlockGroup,
-    pub(crate) address: u64,
 }
 
 /// Changes up to a map.
@@ -141,26 +181,20 @@ impl FollowedSteps {
         engine: &EngineFrames,
     ) {
         let (shares, certain) = allocation_sources(change, stacks, engine);
-        let of = |pool, delta: &CounterDelta, freed: bool| {
-            let (count, size, requested) = match freed {
-                false => (delta.allocations, delta.allocated_bytes, delta.requested_bytes),
-                true => (delta.frees, delta.freed_bytes, delta.freed_requested_bytes),
-            };
-            let kind =
-                BlockGroup { size: size.max(0) as u64, requested: requested.max(0) as u64, pool };
-            (count == 1 && change.is_single()).then_some(kind)
+        let one = |pool, delta: &CounterDelta| {
+            let size = delta.allocated_bytes.max(0) as u64;
+            let kind = BlockGroup { size, requested: delta.requested_bytes.max(0) as u64, pool };
+            (delta.allocations == 1 && change.is_single()).then_some(kind)
         };
-        let either =
-            |freed| of(Pool::Small, &change.small, freed).or(of(Pool::Large, &change.large, freed));
         let charge = Arc::new(BlockAttribution {
             shares,
             span: Some(change.after.0.saturating_sub(change.before.0)),
             allocated_at: change.after.0,
             certain,
         });
-        let allocated = either(false);
+        let allocated = one(Pool::Small, &change.small).or(one(Pool::Large, &change.large));
         if let Some(kind) = allocated {
-            self.allocation_sources.saw(kind, &charge);
+            self.allocation_sources.saw(kind, &charge, change);
         }
         if self.steps.len() == MAX_STEPS {
             self.steps.pop_front();
@@ -173,7 +207,6 @@ impl FollowedSteps {
             live: change.live,
             open: change.totals_reset || change.counters_torn,
             allocated,
-            freed: either(true),
             charge,
         });
     }
@@ -231,66 +264,36 @@ impl FollowedSteps {
 }
 
 impl UntilMap {
-    /// How many blocks of each kind that seem to have lived on were allocated anew (rule 5). `before` and `lived_on` have
-    /// their numbers at the map before and since.
-    pub(crate) fn reborn(
-        &self,
-        before: &FxHashMap<BlockGroup, u64>,
-        lived_on: &FxHashMap<BlockGroup, u64>,
-    ) -> FxHashMap<BlockGroup, u64> {
-        let mut levels: FxHashMap<BlockGroup, (i64, i64)> = FxHashMap::default();
-        for step in &self.steps {
-            let Some(kind) = step.freed.or(step.allocated) else { continue };
-            let first = || before.get(&kind).copied().unwrap_or(0) as i64;
-            let (level, least) = levels.entry(kind).or_insert_with(|| (first(), first()));
-            *level += if step.freed.is_some() { -1 } else { 1 };
-            *least = (*least).min(*level);
-        }
-        levels
-            .into_iter()
-            .filter_map(|(kind, (_, least))| {
-                let kept = lived_on.get(&kind).copied().unwrap_or(0);
-                let reborn = kept.saturating_sub(least.max(0) as u64);
-                (reborn > 0).then_some((kind, reborn))
-            })
-            .collect()
-    }
-
-    /// Charges new blocks (rules 6 and 8).
+    /// Charges the blocks of the map (rules 5, 6 and 8): `before` has those of the map before, `blocks` this one's by group.
+    /// `lived_on` are the bytes that have a maker already.
     pub(crate) fn charge(
         &self,
-        new: &[NewBlock],
+        before: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
+        blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
     ) -> FxHashMap<u64, Arc<BlockAttribution>> {
-        let mut by_kind: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
-        for block in new {
-            by_kind.entry(block.kind).or_default().push(block.address);
-        }
-        let mut kinds: FxHashMap<BlockGroup, Singles> = FxHashMap::default();
+        let from = self.steps.first().map_or(0, |step| step.from);
+        let to = self.steps.last().map_or(0, |step| step.to);
+        let mut replay = FollowReplay::new(from, to, before);
         for step in &self.steps {
-            if let Some(kind) = step.allocated.filter(|kind| by_kind.contains_key(kind)) {
-                kinds.entry(kind).or_default().allocate(&step.charge);
-            } else if let Some(singles) = step.freed.and_then(|kind| kinds.get_mut(&kind)) {
-                singles.free();
+            replay.change(&[(Pool::Small, &step.small), (Pool::Large, &step.large)].map(
+                |(pool, delta)| PoolChange {
+                    pool,
+                    delta,
+                    is_open: step.open,
+                    attribution: &step.charge,
+                },
+            ));
+        }
+        let ReplayResult { mut attributions, unexplained } = replay.finish(blocks);
+        if !unexplained.is_empty() {
+            let mut left: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
+            for (group, address) in unexplained {
+                left.entry(group).or_default().push(address);
             }
+            self.charge_left(left, lived_on, &mut attributions);
         }
-        let mut charges = FxHashMap::default();
-        let mut left: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
-        for (kind, mut addresses) in by_kind {
-            addresses.sort_unstable();
-            let mut given =
-                kinds.remove(&kind).map(|s| s.given(addresses.len())).unwrap_or_default();
-            for address in addresses {
-                match given.pop() {
-                    Some(charge) => drop(charges.insert(address, charge)),
-                    None => left.entry(kind).or_default().push(address),
-                }
-            }
-        }
-        if !left.is_empty() {
-            self.charge_left(left, lived_on, &mut charges);
-        }
-        charges
+        attributions
     }
 
     /// Rule 8.
@@ -360,53 +363,6 @@ impl UntilMap {
             });
         }
         ledger
-    }
-}
-
-/// The allocations of one kind since a map.
-#[derive(Debug, Default)]
-struct Singles {
-    /// Those not freed, if the last one is freed first.
-    alive: Vec<Arc<BlockAttribution>>,
-    /// Whether one was allocated and, it seems, freed.
-    some_freed: bool,
-    /// The stack that allocated all of them; `None` when there are several, or one is not certain.
-    only: Option<AllocationOrigin>,
-    any: bool,
-}
-
-impl Singles {
-    fn allocate(&mut self, charge: &Arc<BlockAttribution>) {
-        let origin = match charge.shares[..] {
-            [(origin, _)] if charge.certain => Some(origin),
-            _ => None,
-        };
-        self.only = if self.any { self.only.filter(|only| Some(*only) == origin) } else { origin };
-        self.any = true;
-        self.alive.push(charge.clone());
-    }
-
-    fn free(&mut self) {
-        // One that was there at the map before may be meant as well.
-        self.some_freed |= self.alive.pop().is_some();
-    }
-
-    /// The charges of at most `wanted` blocks.
-    fn given(mut self, wanted: usize) -> Vec<Arc<BlockAttribution>> {
-        let proven = self.only.is_some() || !self.some_freed && self.alive.len() == wanted;
-        if self.alive.len() > wanted {
-            self.alive.drain(..self.alive.len() - wanted);
-        }
-        if !proven {
-            for charge in &mut self.alive {
-                *charge = Arc::new(BlockAttribution {
-                    shares: charge.shares.clone(),
-                    certain: false,
-                    ..**charge
-                });
-            }
-        }
-        self.alive
     }
 }
 

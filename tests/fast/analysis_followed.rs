@@ -18,11 +18,19 @@ struct Script {
     now: u64,
     live: i64,
     blocks: Vec<(u64, u64)>,
+    /// How far apart changes are, in nanoseconds.
+    step: u64,
 }
 
 impl Script {
     fn new() -> Script {
-        let mut script = Script { profile: Profile::new(), now: 0, live: 0, blocks: Vec::new() };
+        let mut script = Script {
+            profile: Profile::new(),
+            now: 0,
+            live: 0,
+            blocks: Vec::new(),
+            step: 1_000_000,
+        };
         let names = ["a.py", "a.py", "torch/autograd/graph.py"];
         for (i, (name, file)) in
             ["f", "g", "_engine_run_backward"].into_iter().zip(names).enumerate()
@@ -50,7 +58,7 @@ impl Script {
 
     /// One change of the large pool, `apart` nanoseconds long.
     fn change(&mut self, amounts: CounterDelta, apart: u64, threads: Vec<FollowedThread>) {
-        self.now += 1_000_000;
+        self.now += self.step;
         self.live += amounts.allocated_bytes - amounts.freed_bytes;
         let change = FollowedChange {
             before: Nanos(self.now - apart),
@@ -200,7 +208,7 @@ fn what_was_not_seen_is_likely_of_the_stack_that_makes_such_blocks() {
     script.allocates(2, 50_000, went(0, 1));
     let (stacks, known) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2), (8, 2)]);
     assert_eq!(stacks, in_mib(&[("g", 10)]));
-    assert_eq!(known.certain, Some(6 * MIB));
+    assert_eq!(known.certain, Some(0));
 }
 
 #[test]
@@ -255,9 +263,105 @@ fn the_last_allocated_is_freed_first_but_then_nothing_is_certain() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 3_000, stood(1));
+    // One millisecond later, see `Script::change`.
     script.frees(2);
     let (stacks, known) = script.end(&[(0, 2)]);
     assert_eq!(stacks, in_mib(&[("f", 2)]));
+    assert_eq!(known.certain, Some(0));
+}
+
+/// Of `x = g(x)` in a chain of layers the old `x` was said to be alive, and the new one freed: of a conv net 67 MB were on the
+/// line of the batch norm instead of the one of the activation.
+#[test]
+fn what_was_allocated_just_now_is_not_freed_before_what_it_replaces() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.allocates(2, 3_000, stood(1));
+    script.step = 30_000;
+    script.frees(2);
+    let (stacks, known) = script.end(&[(2, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 2)]));
+    assert_eq!(known.certain, Some(0));
+}
+
+/// Frees of several blocks in one change were not seen: the blocks of before seemed to live on, certain of the wrong stack.
+#[test]
+fn blocks_freed_several_at_once_are_found_by_their_sums() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.allocates(4, 3_000, stood(0));
+    script.allocates(8, 3_000, stood(0));
+    script.blocks = vec![(0, 2), (2, 4), (6, 8)];
+    script.map();
+    let bytes = 6 * MIB as i64;
+    let both = CounterDelta {
+        frees: 2,
+        freed_bytes: bytes,
+        freed_requested_bytes: bytes,
+        ..CounterDelta::default()
+    };
+    script.change(both, 3_000, stood(1));
+    script.allocates(2, 3_000, stood(1));
+    script.allocates(4, 3_000, stood(1));
+    let (stacks, _) = script.end(&[(0, 2), (2, 4), (6, 8)]);
+    assert_eq!(stacks, in_mib(&[("f", 8), ("g", 6)]));
+}
+
+/// The bytes that were asked for are taken off later than the block is counted as freed; a poll between saw a free of a kind
+/// that does not exist, and the block seemed to live on.
+#[test]
+fn a_free_whose_bytes_asked_for_are_told_by_the_next_change_is_found() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.blocks = vec![(0, 2)];
+    script.map();
+    let bytes = 2 * MIB as i64;
+    let freed = CounterDelta { frees: 1, freed_bytes: bytes, ..CounterDelta::default() };
+    script.change(freed, 3_000, stood(1));
+    let told = CounterDelta { freed_requested_bytes: bytes, ..CounterDelta::default() };
+    script.change(told, 3_000, stood(1));
+    script.allocates(2, 3_000, stood(1));
+    let (stacks, _) = script.end(&[(0, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 2)]));
+}
+
+/// Where nothing was freed before it was allocated, the new block cannot have the old one's address.
+#[test]
+fn a_block_at_a_known_address_is_certain_while_no_address_can_have_been_used_again() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.blocks = vec![(0, 2)];
+    script.map();
+    script.allocates(2, 3_000, stood(1));
+    script.frees(2);
+    let (stacks, known) = script.end(&[(0, 2)]);
+    assert_eq!((stacks, known.certain), (in_mib(&[("f", 2)]), Some(2 * MIB)));
+}
+
+/// Of three blocks two addresses are left, and never fewer than two blocks were alive; still one of them is another block.
+#[test]
+fn as_many_blocks_alive_at_all_times_does_not_prove_that_they_are_the_same() {
+    let mut script = Script::new();
+    for _ in 0..3 {
+        script.allocates(2, 3_000, stood(0));
+    }
+    script.blocks = vec![(0, 2), (2, 2), (4, 2)];
+    script.map();
+    script.frees(2);
+    script.allocates(2, 3_000, stood(1));
+    script.frees(2);
+    let (_, known) = script.end(&[(0, 2), (2, 2)]);
+    assert_eq!(known.certain, Some(0));
+}
+
+#[test]
+fn the_stack_seen_on_both_sides_of_a_kinds_allocations_is_likely_to_make_them() {
+    let mut script = Script::new();
+    for i in 0..3 {
+        script.allocates(2, 3_000, if i == 2 { stood(1) } else { went(0, 1) });
+    }
+    let (stacks, known) = script.end(&[(0, 2), (2, 2), (4, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 6)]));
     assert_eq!(known.certain, Some(0));
 }
 

@@ -6,7 +6,7 @@ use super::{DeviceProfile, LiveBlock, SnapshotBlocks};
 use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::EngineFrames;
-use crate::analysis::followed::NewBlock;
+use crate::analysis::follow_replay::GroupAddresses;
 use crate::model::{FollowedChange, Pool, SnapshotConsistency, StackTable};
 
 impl DeviceProfile {
@@ -39,43 +39,26 @@ impl DeviceProfile {
     pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks) {
         let Some(followed) = &self.followed else { return };
         let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
-        let mut before: FxHashMap<BlockGroup, u64> = FxHashMap::default();
-        for block in self.living.values().chain(self.overlooked.values()) {
-            *before.entry(block.kind).or_default() += 1;
-        }
-        let mut lived_on: FxHashMap<BlockGroup, u64> = FxHashMap::default();
-        let known = snapshot.blocks.iter().filter(|(_, block)| block.attribution.is_some());
-        let mut youngest: Vec<(u64, u64)> = Vec::new();
-        for (&address, block) in known {
-            *lived_on.entry(block.kind).or_default() += 1;
-            youngest.push((
-                block.attribution.as_ref().map_or(0, |charge| charge.allocated_at),
-                address,
-            ));
-        }
-        let mut reborn = until.reborn(&before, &lived_on);
-        youngest.sort_unstable_by(|a, b| b.cmp(a));
-        for (_, address) in youngest {
-            let Some(block) = snapshot.blocks.get_mut(&address) else { continue };
-            if let Some(left) = reborn.get_mut(&block.kind).filter(|left| **left > 0) {
-                *left -= 1;
-                block.attribution = None;
-            }
-        }
+        let old = self.living.iter().chain(&self.overlooked);
+        let before = old.filter_map(|(&address, block)| {
+            Some((block.kind, address, block.attribution.clone()?))
+        });
+        let mut groups: FxHashMap<BlockGroup, GroupAddresses> = FxHashMap::default();
         let mut kept: PerPool = [0; 3];
-        let mut new = Vec::new();
         for (&address, block) in &snapshot.blocks {
-            if block.attribution.is_none() {
-                new.push(NewBlock { kind: block.kind, address });
-            } else {
-                kept[0] += block.kind.size as i64;
-                kept[block.kind.pool as usize] += block.kind.size as i64;
+            let group = groups.entry(block.kind).or_default();
+            match &block.attribution {
+                Some(attribution) => {
+                    group.known.push((address, attribution.clone()));
+                    kept[0] += block.kind.size as i64;
+                    kept[block.kind.pool as usize] += block.kind.size as i64;
+                }
+                None => group.new.push(address),
             }
         }
-        let charges = until.charge(&new, kept);
-        for (address, charge) in charges {
+        for (address, attribution) in until.charge(before, groups, kept) {
             if let Some(block) = snapshot.blocks.get_mut(&address) {
-                block.attribution = Some(charge);
+                block.attribution = Some(attribution);
             }
         }
         for block in snapshot.blocks.values_mut() {
