@@ -122,7 +122,9 @@ impl KindMakers {
                     let stack = side(thread).stack();
                     stack.is_some_and(|s| AllocationOrigin::Stack(thread.thread, s) == origin)
                 };
-                u32::from(change.threads.iter().any(is_it))
+                // In a longer time a thread can have come back to where it stood, as in a loop that sleeps.
+                let is_near = charge.span.is_some_and(|span| span <= CERTAIN_WITHIN);
+                u32::from(is_near && change.threads.iter().any(is_it))
             };
             let (before, after) = (stood(|thread| thread.before), stood(|thread| thread.after));
             if let Some(votum) = votes.of.iter_mut().find(|votum| votum.origin == origin) {
