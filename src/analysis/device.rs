@@ -1,9 +1,12 @@
 //! One device over a recording: counters, peak, timeline, living blocks and the moments kept.
 
+mod following;
+
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::followed::FollowedSteps;
 use super::high_water::HighWater;
 use super::timeline::{Timeline, TimelinePoint};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
@@ -46,6 +49,8 @@ pub struct AttributedSnapshot {
     pub consistency: SnapshotConsistency,
     /// Bytes of blocks that were there when the recording began.
     pub before_recording: u64,
+    /// Whether the allocator was followed.
+    pub(crate) followed: bool,
     pub(crate) blocks: Vec<(u64, Arc<BlockAttribution>)>,
 }
 
@@ -130,6 +135,8 @@ pub(crate) struct DeviceProfile {
     /// What the counters did around the last look at the stacks; `None` when they stood still.
     pub(crate) around: Option<Box<CounterBracket>>,
     ledger: CounterIntervals,
+    /// The changes since the last map, where the allocator is followed.
+    followed: Option<FollowedSteps>,
     living: FxHashMap<u64, LiveBlock>,
     /// Blocks that a degraded map did not show; they may only have been overlooked.
     overlooked: FxHashMap<u64, LiveBlock>,
@@ -216,6 +223,7 @@ impl DeviceProfile {
                 shares: vec![(AllocationOrigin::NoStack, 1)],
                 span: None,
                 allocated_at: 0,
+                certain: false,
             });
             self.find_living(&mut snapshot.blocks);
             for block in snapshot.blocks.values_mut() {
@@ -223,11 +231,16 @@ impl DeviceProfile {
             }
             self.keep_moment(&snapshot);
             self.ledger.clear();
+            if let Some(followed) = &mut self.followed {
+                followed.clear();
+            }
             self.living = snapshot.blocks;
             self.last_snapshot = Some(snapshot.time);
             return work;
         }
-        let first = self.last_snapshot.is_none();
+        // Where everything was followed from the first allocation on, nothing is older.
+        let began_empty = self.followed.as_ref().is_some_and(FollowedSteps::began_empty);
+        let first = self.last_snapshot.is_none() && !began_empty;
         let lived_on = self.find_living(&mut snapshot.blocks);
         if first {
             let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
@@ -238,6 +251,7 @@ impl DeviceProfile {
             work = self.attribute_allocated(&mut snapshot, lived_on, (tick, seen_last), max_work);
         }
         self.keep_moment(&snapshot);
+        self.forget_changes(&snapshot);
 
         if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
             for (address, block) in self.living.drain() {
@@ -266,7 +280,11 @@ impl DeviceProfile {
 
     /// Whether nothing was allocated since the last map.
     pub(crate) fn is_settled(&self) -> bool {
-        self.last_snapshot.is_none() || self.ledger.intervals.is_empty()
+        let settled = match &self.followed {
+            Some(followed) => followed.is_settled(),
+            None => self.ledger.intervals.is_empty(),
+        };
+        self.last_snapshot.is_none() || settled
     }
 
     /// When the last map was read.
@@ -299,6 +317,9 @@ impl DeviceProfile {
         self.last_snapshot = Some(mapped);
         // What the counters did before it has been charged already.
         self.ledger.clear();
+        if let Some(followed) = &mut self.followed {
+            followed.clear();
+        }
         self.map_interrupted = false;
         if !goes_on {
             (self.snapshots_consistent, self.snapshots_degraded, self.top) = (0, 0, 0);
@@ -340,6 +361,10 @@ impl DeviceProfile {
         (tick, seen_last): (Nanos, &[(AllocationOrigin, u64)]),
         max_work: u64,
     ) -> u64 {
+        if self.followed.is_some() {
+            self.charge_followed(snapshot);
+            return snapshot.blocks.len() as u64;
+        }
         self.find_reused(&mut snapshot.blocks, &mut lived_on);
         let mut born: FxHashMap<BlockGroup, u64> = FxHashMap::default();
         let mut in_blocks: PerPool = [0; 3];
@@ -461,6 +486,7 @@ impl DeviceProfile {
             largest_free: snapshot.largest_free,
             consistency: snapshot.consistency,
             before_recording,
+            followed: self.followed.is_some(),
             blocks,
         });
         // The first map explains nothing: every block was there before. So of all maps at most

@@ -20,6 +20,8 @@ pub enum PseudoFrame {
     Unmatched,
     /// Blocks allocated while no Python stack was seen.
     NoPythonStack,
+    /// Blocks allocated between two polls that tell nothing of who did.
+    NotSeen,
     /// Allocated by the autograd engine while Python waited for it.
     AutogradThread,
     /// What follows is the forward call that the backward work belongs to.
@@ -45,6 +47,7 @@ impl PseudoFrame {
             PseudoFrame::BeforeRecording => "[before recording]",
             PseudoFrame::Unmatched => "[unmatched]",
             PseudoFrame::NoPythonStack => "[no Python stack]",
+            PseudoFrame::NotSeen => "[not seen]",
             PseudoFrame::AutogradThread => "[autograd thread]",
             PseudoFrame::BackwardOf => "[backward of]",
             PseudoFrame::NoEvent => "[no event]",
@@ -88,6 +91,10 @@ pub struct TimeResolution {
     pub seen: u64,
     /// Of these, bytes of blocks that only one stack came into question for.
     pub one_stack: u64,
+    /// Bytes of blocks of which it is proven which stack allocated them; `None` where the allocator was not followed.
+    pub certain: Option<u64>,
+    /// Bytes of blocks of which nothing is known but that they were allocated during the recording.
+    pub not_seen: u64,
     /// Half of the bytes seen were born within a time not longer than this, in nanoseconds.
     pub median: u64,
     /// The same for 95 % of the bytes.
@@ -103,6 +110,8 @@ pub struct FoldOptions {
     pub churn: bool,
     /// The kind of memory, in exact recordings; `None` for PyTorch's, or what there is.
     pub memory: Option<MemoryGroup>,
+    /// Only bytes of which it is proven which stack allocated them; of recordings that followed the allocator only.
+    pub certain: bool,
 }
 
 /// The bytes of one moment.
@@ -159,6 +168,11 @@ pub enum FoldError {
         /// What was asked for.
         what: &'static str,
     },
+    /// Only recordings that followed the allocator know this.
+    #[error(
+        "what is certain is known only where the allocator was followed ('memspy record --follow')"
+    )]
+    NotFollowed,
     /// No memory of the kind asked for was seen.
     #[error("the recording has no allocation of this kind")]
     NoMemory,
@@ -181,12 +195,13 @@ impl Profile {
         FoldError::NoGpu { device, have }
     }
 
-    /// Bytes by origin at a moment.
+    /// Bytes by origin at a moment; only those of which it is `certain`, or all.
     pub(crate) fn bytes_by_origin(
         snapshot: &AttributedSnapshot,
+        certain: bool,
     ) -> FxHashMap<AllocationOrigin, u64> {
         let mut by_origin: FxHashMap<AllocationOrigin, u64> = FxHashMap::default();
-        for (size, charge) in &snapshot.blocks {
+        for (size, charge) in snapshot.blocks.iter().filter(|(_, c)| c.certain || !certain) {
             charge.split(*size, |origin, bytes| {
                 *by_origin.entry(origin).or_default() += bytes;
             });
@@ -202,6 +217,9 @@ impl Profile {
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError> {
         if let Some(exact) = self.exact() {
+            if options.certain {
+                return Err(FoldError::NotFollowed);
+            }
             return self.fold_exact(exact, device, moment, options);
         }
         if options.churn || options.memory.is_some() {
@@ -213,11 +231,15 @@ impl Profile {
         }
         let snapshot =
             self.snapshot(device, moment).ok_or(FoldError::NoSnapshot { device })?.clone();
+        if options.certain && !snapshot.followed {
+            return Err(FoldError::NotFollowed);
+        }
         let mut merged: FxHashMap<FoldKey, u64> = FxHashMap::default();
-        for (origin, bytes) in Profile::bytes_by_origin(&snapshot) {
+        for (origin, bytes) in Profile::bytes_by_origin(&snapshot, options.certain) {
             let key = match origin {
                 AllocationOrigin::Before => (None, None, Some(PseudoFrame::BeforeRecording)),
                 AllocationOrigin::NoStack => (None, None, Some(PseudoFrame::NoPythonStack)),
+                AllocationOrigin::NotSeen => (None, None, Some(PseudoFrame::NotSeen)),
                 AllocationOrigin::Stack(thread, stack) => {
                     let waits = self.engine().is_waiting(self.stacks(), stack);
                     let thread = options.by_thread.then_some(thread);
@@ -227,7 +249,7 @@ impl Profile {
             *merged.entry(key).or_default() += bytes;
         }
         let unmatched = snapshot.allocated - snapshot.in_blocks;
-        if unmatched > 0 {
+        if unmatched > 0 && !options.certain {
             merged.insert((None, None, Some(PseudoFrame::Unmatched)), unmatched);
         }
         let mut keys: Vec<_> = merged.into_iter().collect();
@@ -244,7 +266,10 @@ impl Profile {
         Ok(FoldedProfile {
             device,
             moment,
-            total: snapshot.allocated,
+            total: match options.certain {
+                true => stacks.iter().map(|stack| stack.bytes).sum(),
+                false => snapshot.allocated,
+            },
             resolution: resolution(&snapshot),
             stacks,
             true_peak,
@@ -309,7 +334,8 @@ impl Profile {
 
 fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
     let mut spans: Vec<(u64, u64)> = Vec::new();
-    let mut resolution = TimeResolution::default();
+    let mut resolution =
+        TimeResolution { certain: snapshot.followed.then_some(0), ..TimeResolution::default() };
     for (size, charge) in &snapshot.blocks {
         if let Some(span) = charge.span {
             spans.push((span, *size));
@@ -317,6 +343,12 @@ fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
             if charge.shares.len() == 1 {
                 resolution.one_stack += size;
             }
+        }
+        if charge.certain {
+            *resolution.certain.get_or_insert(0) += size;
+        }
+        if let [(AllocationOrigin::NotSeen, _)] = charge.shares[..] {
+            resolution.not_seen += size;
         }
     }
     spans.sort_unstable();

@@ -426,7 +426,7 @@ impl Profile {
             });
         }
         if let Some(snapshot) = self.snapshot(device, Moment::Peak) {
-            for (origin, bytes) in Profile::bytes_by_origin(snapshot) {
+            for (origin, bytes) in Profile::bytes_by_origin(snapshot, false) {
                 if let AllocationOrigin::Stack(_, stack) = origin
                     && let Some(node) = nodes.get_mut(stack.0 as usize)
                 {

@@ -301,6 +301,7 @@ impl RecordSink for ProcessSnapshot {
             Record::Source(_)
             | Record::ExactSettings(_)
             | Record::Events(_)
+            | Record::Followed(_)
             | Record::CounterCheck(_)
             | Record::Ownership(_)
             | Record::Step(_)

@@ -88,7 +88,7 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     let mut look = ProcessSnapshot::new();
     Recorder::new(
         readers,
-        RecordOptions { rate: 1, duration: None, common: CommonOptions::default() },
+        RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() },
     )
     .record_once(output::host(), &mut look)?;
     // Ids of another pid namespace are not those of /proc here.

@@ -52,6 +52,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         memory: args.memory,
         by_thread: args.threads,
         full_filenames: args.stacks.full_filenames,
+        certain: args.certain,
     };
     let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
     match &ranks[..] {
@@ -114,6 +115,8 @@ pub(super) struct FlameOptions {
     pub by_thread: bool,
     /// Whole file names.
     pub full_filenames: bool,
+    /// Only what is proven.
+    pub certain: bool,
 }
 
 impl From<MomentArg> for Moment {
@@ -144,6 +147,7 @@ impl FlameOptions {
             by_thread: self.by_thread,
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
+            certain: self.certain,
         };
         let folded = profile.fold(device, self.moment.into(), options)?;
         if folded.unlisted > 0 {

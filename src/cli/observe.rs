@@ -126,7 +126,8 @@ pub(super) fn observe(
     }
     lines.seconds = recording.end();
     let mut process = ProcessSnapshot::new();
-    let once = RecordOptions { rate: 1, duration: None, common: CommonOptions::default() };
+    let once =
+        RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() };
     Recorder::new(attached(pid)?, once)
         .record_once(output::host(), &mut process)
         .context("cannot look at the process")?;
@@ -163,8 +164,12 @@ impl LineRecording {
                         Ok(readers) => {
                             let _ = attached.send(Ok(LinesSource::Sampled { why }));
                             let common = CommonOptions::default();
-                            let wanted =
-                                RecordOptions { rate: SAMPLING_RATE, duration: None, common };
+                            let wanted = RecordOptions {
+                                rate: SAMPLING_RATE,
+                                duration: None,
+                                follow: None,
+                                common,
+                            };
                             let recorder = Recorder::new(readers, wanted);
                             recorder.run(output::host(), &mut sink, &stopped, observe)?;
                         }

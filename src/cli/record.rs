@@ -34,6 +34,19 @@ use super::{
 /// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
 const MAX_IDS: usize = 1 << 17;
 
+/// How much of one processor following may use where nothing is said: the job comes first.
+fn processor_share() -> f64 {
+    match std::thread::available_parallelism().map_or(1, |processors| processors.get()) {
+        1..=3 => 0.1,
+        _ => 0.25,
+    }
+}
+
+/// How much of one processor following may use; `None` where the allocator is not to be followed.
+fn follow(args: &RecordArgs) -> Option<f64> {
+    args.follow.then(|| args.cpu.map_or_else(processor_share, |percent| percent / 100.0))
+}
+
 /// Runs it.
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     if args.subprocesses {
@@ -149,7 +162,7 @@ pub(super) fn record(
         // What is kept has numbers of its own.
         forget_after: args.until.kept().map(|_| MAX_IDS),
     };
-    let wanted = RecordOptions { rate: args.rate, duration, common: also };
+    let wanted = RecordOptions { rate: args.rate, duration, follow: follow(args), common: also };
     let process = readers.process.clone();
     let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
     // Before the file is made: probes that are refused leave nothing behind.
@@ -191,6 +204,7 @@ pub(super) fn record(
                 function: false,
                 churn: false,
                 memory: None,
+                certain: false,
                 by_thread: args.threads,
                 full_filenames: args.stacks.full_filenames,
             };

@@ -99,8 +99,12 @@ fn attaching(
             Some(readers) => readers,
             None => attach(pid, &stop).map_err(advised)?,
         };
-        let wanted =
-            RecordOptions { rate: how.rate, duration: None, common: CommonOptions::default() };
+        let wanted = RecordOptions {
+            rate: how.rate,
+            duration: None,
+            follow: None,
+            common: CommonOptions::default(),
+        };
         let recorder = Recorder::new(readers, wanted).with_snapshot_interval(MIN_SNAPSHOT_INTERVAL);
         Ok(AttachedRecorder::Samples(Box::new(recorder)))
     })

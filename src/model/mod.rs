@@ -9,6 +9,7 @@ pub mod allocator;
 pub mod blocks;
 pub mod called;
 pub mod events;
+pub mod followed;
 pub mod gpu;
 pub mod graph_roots;
 pub mod keyframe;
@@ -35,6 +36,9 @@ pub use events::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, DriverEvent, Event, EventBatch,
     EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, ProbeBackend, SiteId,
     StackSource,
+};
+pub use followed::{
+    CounterDelta, FollowTotals, FollowedChange, FollowedChanges, FollowedThread, StackReading,
 };
 pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
 pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};

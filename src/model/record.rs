@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::allocator::{AllocatorBackend, AllocatorCounters};
 use super::blocks::AllocatorSnapshot;
 use super::events::{CounterCheck, EventBatch, EventTotals, ExactSettings};
+use super::followed::{FollowTotals, FollowedChanges};
 use super::gpu::{CudaIndex, DeviceUsage, GpuDevice};
 use super::keyframe::{Keyframe, TriggerFired};
 use super::oom_exception::OomException;
@@ -62,6 +63,8 @@ pub enum Record {
     ExactSettings(ExactSettings),
     /// Exact events. No other record's time lies between two of them.
     Events(EventBatch),
+    /// Steps of the allocation counters, as fast polls saw them. No other record's time lies between two of them.
+    Followed(FollowedChanges),
     /// How the events compare with the allocator's counters.
     CounterCheck(CounterCheck),
     /// Who held the memory at one moment.
@@ -102,6 +105,7 @@ impl Record {
             Record::Missed(m) => Some(m.time),
             Record::ExactSettings(e) => Some(e.time),
             Record::Events(e) => e.events.last().map(|e| e.time),
+            Record::Followed(f) => f.changes.last().map(|change| change.after),
             Record::CounterCheck(r) => Some(r.time),
             Record::End(e) => Some(e.time),
         }
@@ -297,6 +301,8 @@ pub struct RecordingTotals {
     pub snapshots_degraded: u64,
     /// Exact events; `None` when none were recorded.
     pub exact: Option<EventTotals>,
+    /// What the poller did; `None` when the allocator was not followed.
+    pub follow: Option<FollowTotals>,
 }
 
 /// The recording's end.

@@ -10,6 +10,7 @@ mod code;
 mod dicts;
 mod error;
 mod exceptions;
+mod follow;
 mod heap;
 mod layouts;
 mod objects;
@@ -21,6 +22,9 @@ pub use attribute::IntegerAttribute;
 pub use code::line_cache::LineCache;
 pub use error::PythonError;
 pub use exceptions::{ExceptionFinder, FoundException};
+pub use follow::{
+    ChainFrame, ChainNamer, NamedChain, PollTarget, PolledStack, StackPoller, ThreadKey,
+};
 pub use heap::{
     ClassKind, HeapError, HeapObject, Listing, LocalVariable, PyClass, PythonHeap, ReferenceKind,
 };

@@ -3,6 +3,7 @@
 use super::attribute::IntegerAttribute;
 use super::error::PythonError;
 use super::exceptions::ExceptionFinder;
+use super::follow::{ChainNamer, PollTarget, StackPoller};
 use super::heap::{HeapError, Listing, PythonHeap};
 use super::variables::IntegerVariable;
 use crate::model::{PyObjectHeader, StackTable, ThreadId, ThreadSample, UnwindInfo};
@@ -153,6 +154,26 @@ impl PythonReader {
                 Some(StackSymbolizer::new(Box::new(process.memory()), own.interpreter()))
             }
             ReaderBackend::PySpy(_) => None,
+        }
+    }
+
+    /// What polls the stacks of single threads of `process`, the one attached to, and what names the chains it finds;
+    /// `None` when py-spy reads the stacks.
+    pub fn stack_poller(&self, process: &Process) -> Option<(StackPoller, ChainNamer)> {
+        match &self.reader {
+            ReaderBackend::Own(own) => Some((
+                StackPoller::new(own.interpreter()),
+                ChainNamer::new(Box::new(process.memory()), own.interpreter()),
+            )),
+            ReaderBackend::PySpy(_) => None,
+        }
+    }
+
+    /// The threads of the last sample, for a [`StackPoller`]; empty when py-spy reads the stacks.
+    pub fn poll_targets(&self) -> Vec<PollTarget> {
+        match &self.reader {
+            ReaderBackend::Own(own) => own.poll_targets(),
+            ReaderBackend::PySpy(_) => Vec::new(),
         }
     }
 

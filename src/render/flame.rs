@@ -12,7 +12,9 @@ use super::escape::EscapeGuard;
 use super::exact;
 use super::label::one_line;
 use super::size::{bytes, count, percent};
-use crate::analysis::{FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile};
+use crate::analysis::{
+    FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile, TimeResolution,
+};
 use crate::model::{CudaIndex, SnapshotConsistency};
 
 /// Draws the bytes of a moment.
@@ -224,7 +226,9 @@ fn subtitle(folded: &FoldedProfile) -> String {
     };
     let mut text = format!("at {:.3} s, {below}", snapshot.time.seconds());
     let resolution = folded.resolution;
-    if resolution.seen > 0 {
+    if let (Some(certain), true) = (resolution.certain, resolution.seen > 0) {
+        text += &format!("; {}", certainty(resolution, certain));
+    } else if resolution.seen > 0 {
         text += &format!(
             "; allocation times known within {:.1} ms, {:.0} % of the bytes have one possible stack",
             resolution.p95 as f64 / 1e6,
@@ -234,6 +238,27 @@ fn subtitle(folded: &FoldedProfile) -> String {
     text += &format!("; {} more cached", bytes(snapshot.cached()));
     if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
         text += "; map torn";
+    }
+    text
+}
+
+/// How much is known of who allocated what, where the allocator was followed.
+fn certainty(resolution: TimeResolution, certain: u64) -> String {
+    let seen = resolution.seen;
+    let shared = seen - resolution.one_stack.min(seen);
+    let likely = resolution.one_stack.saturating_sub(certain).saturating_sub(resolution.not_seen);
+    let mut text = format!(
+        "{:.0} % of the bytes are on the stack that allocated them",
+        percent(certain, seen)
+    );
+    for (bytes, what) in [
+        (likely, "likely so"),
+        (shared, "shared between candidates"),
+        (resolution.not_seen, "not seen"),
+    ] {
+        if bytes > 0 {
+            text += &format!(", {:.0} % {what}", percent(bytes, seen));
+        }
     }
     text
 }

@@ -5,7 +5,7 @@ use super::exact;
 use super::label::one_line;
 use super::size::{count, percent, signed_bytes};
 use crate::analysis::{HighWater, PeakTime, Profile};
-use crate::model::{CudaIndex, EndReason, ReaderKind};
+use crate::model::{CudaIndex, EndReason, FollowTotals, ReaderKind};
 
 /// The head of a report on one device, line by line.
 pub fn header(profile: &Profile, device: CudaIndex) -> Vec<String> {
@@ -88,6 +88,33 @@ pub(super) fn sampling_line(profile: &Profile) -> String {
     };
     let (time, missed) = (time_range(profile), missed(profile));
     format!("{time}, {} samples{rate}{wanted}; {missed}", count(samples))
+}
+
+/// What following the allocator did and cost.
+pub(super) fn following_line(profile: &Profile, totals: &FollowTotals) -> String {
+    if totals.polls == 0 {
+        return "the allocator was not followed: there was nothing to poll".to_owned();
+    }
+    let micros = |nanos: f64| format!("{:.1} µs", nanos / 1e3);
+    let mut text = format!(
+        "followed: {} polls, {} apart while polling (1 in 100 took more than {}), {:.0} % of a processor",
+        count(totals.polls),
+        micros(totals.polling_nanos as f64 / totals.polls as f64),
+        micros(totals.slow_poll_nanos as f64),
+        100.0 * totals.cpu_nanos as f64 / (profile.duration().0.max(1)) as f64,
+    );
+    if totals.changes > 0 {
+        text += &format!(
+            "; {} changes of the counters, {:.1} % seen one by one, {:.1} % with the same stack before and after",
+            count(totals.changes),
+            percent(totals.single_changes, totals.changes),
+            percent(totals.steady_changes, totals.changes),
+        );
+    }
+    if totals.held_back > 0 {
+        text += &format!("; held back {} times by --cpu", count(totals.held_back));
+    }
+    text
 }
 
 /// Seconds of which the recording has everything.

@@ -352,7 +352,7 @@ pub(super) fn stops_text(Stops { count: stops, total, longest }: Stops) -> Strin
 struct SummaryJson<'a> {
     pid: u32,
     command: Vec<String>,
-    gpus: Vec<GpuJson>,
+    gpus: Vec<SummaryGpuJson>,
     groups: Vec<GroupJson<'a>>,
     growth: GrowthJson,
     lines: LinesJson<'a>,
@@ -365,7 +365,7 @@ struct SummaryJson<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct GpuJson {
+struct SummaryGpuJson {
     gpu: u32,
     total: Option<u64>,
     allocated: Option<u64>,
@@ -470,7 +470,7 @@ impl<'a> LinesJson<'a> {
 /// Writes a summary as JSON; sizes in bytes, unknown is `null`.
 pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result<(), RenderError> {
     let groups = summary.look.map(crate::analysis::owner_groups).unwrap_or_default();
-    let gpu = |gpu: &GpuFacts| GpuJson {
+    let gpu = |gpu: &GpuFacts| SummaryGpuJson {
         gpu: gpu.gpu,
         total: gpu.total,
         allocated: gpu.allocated,

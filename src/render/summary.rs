@@ -5,7 +5,7 @@ use std::io::Write;
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::exact::{events_line, notes};
-use super::header::{end_text, gpu_line, sampling_line};
+use super::header::{end_text, following_line, gpu_line, sampling_line};
 use super::label::one_line;
 use super::size::bytes;
 use crate::analysis::Profile;
@@ -28,7 +28,12 @@ pub fn summary(
                 writeln!(out, "  {note}")?;
             }
         }
-        None => writeln!(out, "  {}", sampling_line(profile))?,
+        None => {
+            writeln!(out, "  {}", sampling_line(profile))?;
+            if let Some(followed) = profile.end().and_then(|end| end.totals.follow) {
+                writeln!(out, "  {}", following_line(profile, &followed))?;
+            }
+        }
     }
     let mut any = false;
     for gpu in profile.gpus() {

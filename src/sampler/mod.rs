@@ -11,6 +11,7 @@ mod background;
 mod device_watch;
 mod error_thread;
 mod exact;
+mod follow;
 mod gpu_watch;
 mod loop_variables;
 mod losses;

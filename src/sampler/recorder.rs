@@ -14,6 +14,7 @@ use crate::model::{
 
 use crate::torch::TorchError;
 
+use super::follow::Following;
 use super::priority::raise_priority;
 use super::readers::{TargetReaders, TorchState};
 use super::reorder_buffer::ReorderBuffer;
@@ -45,6 +46,9 @@ pub struct RecordOptions {
     pub rate: u32,
     /// How long; `None` for until stopped.
     pub duration: Option<Duration>,
+    /// Whether the allocator is followed besides: polled all the time while it allocates, with at most this part of one
+    /// processor.
+    pub follow: Option<f64>,
     /// What else.
     pub common: CommonOptions,
 }
@@ -73,6 +77,7 @@ pub struct Recorder {
     devices: FxHashMap<CudaIndex, DeviceState>,
     snapshots: Option<SnapshotThread>,
     snapshot_interval: Duration,
+    following: Option<Following>,
 }
 
 /// What the recorder remembers of a device.
@@ -102,6 +107,7 @@ impl Recorder {
             devices: FxHashMap::default(),
             snapshots: None,
             snapshot_interval: Duration::ZERO,
+            following: None,
         }
     }
 
@@ -125,6 +131,9 @@ impl Recorder {
         let sink = &mut order;
         self.session.record_start(host, self.options.rate, sink)?;
         let reason = self.follow(sink, stop, observe)?;
+        if let Some(following) = self.following.take() {
+            self.session.totals.follow = Some(following.end(&mut self.session, sink)?);
+        }
         self.wait_for_snapshots(sink)?;
         self.session.wait_for_oom_exceptions(sink)?;
         self.session.record_losses(sink)?;
@@ -185,6 +194,7 @@ impl Recorder {
         self.session.watch_gpu();
         self.session.watch_also(&self.options.common);
         self.request_snapshots(SNAPSHOT_TIMEOUT);
+        self.start_following();
         // Last, because threads inherit it.
         raise_priority();
         let mut pace = Ticker::new(self.options.rate, self.session.start);
@@ -222,14 +232,18 @@ impl Recorder {
             }
             if now.saturating_sub(refreshed) >= REFRESH_INTERVAL {
                 refreshed = now;
-                self.session.refresh(sink)?;
+                if self.session.refresh(sink)? {
+                    self.following.as_mut().map(Following::plan_anew);
+                }
                 self.session.record_waiting(sink)?;
                 observe(&self.progress(now));
             }
             if now.saturating_sub(told) >= LOSSES_INTERVAL {
                 told = now;
                 self.session.record_losses(sink)?;
-                self.session.forget(sink)?;
+                if self.session.forget(sink)?.is_some() {
+                    self.following.as_mut().map(Following::forget_numbers);
+                }
             }
         }
     }
@@ -243,6 +257,7 @@ impl Recorder {
         if let NextAction::End(reason) = self.read_stacks() {
             return Ok(NextAction::End(reason));
         }
+        self.record_followed(sink)?;
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
         self.see_moment();
@@ -263,6 +278,25 @@ impl Recorder {
         let allocations = sum(&|counters| counters.stat(Metric::Allocation, Pool::All).allocated);
         let level = sum(&AllocatorCounters::allocated);
         self.session.see_moment(StepMoment { allocations, level, is_backward });
+    }
+
+    fn start_following(&mut self) {
+        let Some(share) = self.options.follow else { return };
+        match Following::start(&self.session, share) {
+            Ok(following) => self.following = following,
+            Err(e) => {
+                self.session.losses.add(ReaderKind::Stacks, MissReason::Failed(e.to_string()), 1)
+            }
+        }
+    }
+
+    /// What was followed until the sample just read, and what to follow from now on.
+    fn record_followed(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        let Some(following) = &mut self.following else { return Ok(()) };
+        following.record(&mut self.session, self.sample.time, sink)?;
+        following.see_counters(&self.before);
+        following.plan(&self.session, &self.sample);
+        Ok(())
     }
 
     fn read_stacks(&mut self) -> NextAction {

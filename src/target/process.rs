@@ -310,6 +310,13 @@ impl Process {
         Some(SLEEPING.contains(&text.split_whitespace().next()?))
     }
 
+    /// How long its thread `id`, counted in memspy's pid namespace, has run on a processor so far, in nanoseconds. Exact
+    /// while the thread sleeps. `None` when there is no such thread (any more), or the kernel does not tell.
+    pub fn thread_run_time(&self, id: u32) -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/schedstat", self.pid));
+        text.ok()?.split_ascii_whitespace().next()?.parse().ok()
+    }
+
     /// Opens the file behind a mapping: the very inode that is mapped. Where the kernel does not allow
     /// that (it needs CAP_CHECKPOINT_RESTORE), by name, as its own user could; a deleted file then cannot be opened.
     pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {

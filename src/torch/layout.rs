@@ -13,7 +13,7 @@ pub(super) const ARRAYS_BEFORE_GAP: usize = 6;
 /// (torch 2.1 to 2.15).
 pub(super) const STATS: usize = 0x28;
 /// Thread id of the owner, and kind, of the `pthread_mutex_t` (glibc sysdeps/x86/nptl/bits/struct_mutex.h).
-const MUTEX_OWNER: Field<u32> = Field::at(0x08);
+pub(super) const MUTEX_OWNER: Field<u32> = Field::at(0x08);
 const MUTEX_KIND: Field<u32> = Field::at(0x10);
 const MUTEX_RECURSIVE: u32 = 1;
 

@@ -20,6 +20,7 @@ mod discovery;
 mod error;
 mod layout;
 mod objects;
+mod polled;
 mod private_pools;
 mod reader;
 mod version;
@@ -32,4 +33,5 @@ pub use error::TorchError;
 pub use objects::{
     AutogradGraph, AutogradNode, SavedTensor, TensorDecoder, TensorReader, TensorTypes,
 };
+pub use polled::{CounterPoller, PolledCounters, PoolCounters};
 pub use reader::TorchReader;

@@ -7,6 +7,7 @@ use super::blocks::{BlocksLayout, SnapshotReader};
 use super::counters::CounterReader;
 use super::discovery::{self, DiscoveredDevices, SearchOutcome};
 use super::error::{TorchError, reading};
+use super::polled::CounterPoller;
 use super::version;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CounterAddresses, CudaIndex, Nanos,
@@ -143,6 +144,12 @@ impl TorchReader {
     pub fn levels(&self) -> impl Iterator<Item = (CudaIndex, CounterAddresses)> + '_ {
         let native = self.native.iter();
         native.flat_map(|native| native.devices.levels()).zip(0..).map(|(at, i)| (CudaIndex(i), at))
+    }
+
+    /// What a fast poller reads of the devices' counters; `None` while there is no native allocator.
+    pub fn counter_poller(&self) -> Option<CounterPoller> {
+        let native = self.native.as_ref()?;
+        Some(CounterPoller::new(&native.devices.counters, &native.devices.objects))
     }
 
     /// For how long [`Self::blocks`] tries to find the target at rest; 3 ms by default.

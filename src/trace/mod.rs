@@ -56,7 +56,7 @@
 //! | 13 | snapshot | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
 //! | 14 | usage | time, NVML index, total, used, free, opt reserved, process (enum: bytes, unknown + text) |
 //! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events, owners), why (enum: torn, late, failed + text), count |
-//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text, condition + text, condition of another process: texts of the condition and of the process), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python) |
+//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text, condition + text, condition of another process: texts of the condition and of the process), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python), opt follow totals (polls, polling ns, processor ns, slow poll ns, changes, single changes, steady changes, held back) |
 //! | 17 | site | site, thread, opt stack, source (one byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack |
 //! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered, whether allocations and frees tell the backward pass, whether no device had an allocator yet (both 0 or 1) |
 //! | 19 | events | number of events, lengths of columns, columns (below) |
@@ -67,6 +67,7 @@
 //! | 24 | triggered | time, condition, what was seen |
 //! | 25 | thrown | time, opt error: opt thread, opt stack, the error's words |
 //! | 26 | gap | time (its end), begin (ns since the recording began), what is missing |
+//! | 27 | followed | number of changes, lengths of columns, columns (below) |
 //!
 //! Functions, frames and stacks are numbered in the order of their records, from what the head of the
 //! block says; each uses numbers smaller than its own only. A thread's number is written: the next one
@@ -129,6 +130,25 @@
 //!   before, and active less active before, less what allocated grew by. What is not written differs by 0.
 //!   *Before* are the levels of this device before in this block, at first zeros; its number is below 1024.
 //!
+//! **Followed changes** are five columns, each with what the changes have of one thing, in their order: kinds, times,
+//! sizes, threads, stacks. First stands the number of changes, at most 32,768; then the bytes that each column but the
+//! first takes; then the columns. All but kinds are numbers:
+//!
+//! * Kinds: a byte for each change. Bits 0 to 2 say what changed: 0 one allocation in the small pool, 1 one in the large
+//!   pool, 2 one free in the small pool, 3 one in the large pool, 4 anything. Bit 3: its device is that of the change before
+//!   in this block (before the first, device 0). Bit 4: live bytes are written. Bit 5: the counters were torn. Bit 6: other
+//!   threads are possible. Bit 7: the totals were reset.
+//! * Times: `time` of the poll after; the time since the poll before.
+//! * Sizes: the device without bit 3; then in kinds 0 to 3 the bytes of the block (folded) and these less the bytes asked
+//!   for (zigzag); in kind 4, for the small and then the large pool, allocations, frees (both zigzag), bytes allocated, bytes
+//!   freed (both signed and folded), bytes asked for by the allocations and by what was freed (both zigzag); then, with bit
+//!   4, live bytes of the small and of the large pool less those expected (signed and folded), which are the ones of this
+//!   device before in this block, at first 0, plus bytes allocated, less bytes freed. A device's number is below 1024.
+//! * Threads: a byte with the number of threads, at most 8; for each its number and a byte of flags: bits 0 and 1 its stack
+//!   before the change (0 not read, 1 torn, 2 no frames, 3 whole), bits 2 and 3 the same after it, bit 4 it held the
+//!   allocator's lock, bit 5 both stacks are whole and the same, and the second is left out of the next column.
+//! * Stacks: of each whole stack its number, less the one before in this block, at first less 0 (zigzag).
+//!
 //! **Inherited**: a recorder that keeps only the last minutes writes its trace as segments, each a whole trace, and drops
 //! the oldest. A segment begins with how things stand at its first moment: start, runtime, devices, what was
 //! last seen of each; then this record, with the blocks alive and who made them; then what happens. Its makers
@@ -150,7 +170,8 @@
 //! are damage. The search ends where what looks like a block and is none has cost 64 MiB and four times the file. Block numbers and record counts in the heads tell how much was lost.
 //!
 //! What was defined in a lost block stays unknown: definitions and samples that use it are left out
-//! and counted; an event that uses a lost site stays, without a site, for it still allocated or freed.
+//! and counted; an event that uses a lost site stays, without a site, for it still allocated or freed; so does a followed
+//! change, without the threads and stacks that were lost.
 //! Later definitions then get smaller numbers from the reader, so that numbers stay without gaps. Wrong
 //! names are never shown.
 

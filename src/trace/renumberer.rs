@@ -3,8 +3,8 @@
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    AllocationSite, AllocationSource, Definition, Frame, FrameId, FunctionId, Keyframe, Record,
-    SiteId, SourceText, StackId, StackNode, StackTable, ThreadId,
+    AllocationSite, AllocationSource, Definition, FollowedChange, Frame, FrameId, FunctionId,
+    Keyframe, Record, SiteId, SourceText, StackId, StackNode, StackReading, StackTable, ThreadId,
 };
 
 /// What the numbers of a stream of records stand for.
@@ -134,6 +134,13 @@ impl Renumberer {
                 }
                 Record::Events(batch)
             }
+            Record::Followed(batch) => {
+                let mut batch = batch.clone();
+                for change in &mut batch.changes {
+                    self.followed(from, change);
+                }
+                Record::Followed(batch)
+            }
             Record::Keyframe(inherited) => Record::Keyframe(self.keyframe(from, inherited)),
             Record::OomException(oom_exception) => {
                 let mut oom_exception = oom_exception.clone();
@@ -155,6 +162,22 @@ impl Renumberer {
             out.extend(source.cloned().map(Record::Source));
         }
         out.push(rewritten);
+    }
+
+    fn followed(&mut self, from: &DefinitionTables, change: &mut FollowedChange) {
+        let listed = change.threads.len();
+        change.threads.retain_mut(|entry| {
+            let Some(thread) = self.thread(from, entry.thread) else { return false };
+            entry.thread = thread;
+            for reading in [&mut entry.before, &mut entry.after] {
+                if let StackReading::Whole(stack) = *reading {
+                    let known = self.stack(from, stack);
+                    *reading = known.map_or(StackReading::NotRead, StackReading::Whole);
+                }
+            }
+            true
+        });
+        change.others_possible |= change.threads.len() < listed;
     }
 
     fn keyframe(&mut self, from: &DefinitionTables, inherited: &Keyframe) -> Keyframe {

@@ -32,6 +32,10 @@ fn at_times(mut records: Vec<Record>, at: &dyn Fn(u64) -> u64) -> Vec<Record> {
             Record::Missed(m) => m.time = next(),
             Record::ExactSettings(e) => e.time = next(),
             Record::Events(e) => e.events.iter_mut().for_each(|event| event.time = next()),
+            Record::Followed(batch) => batch
+                .changes
+                .iter_mut()
+                .for_each(|change| (change.before, change.after) = (next(), next())),
             Record::CounterCheck(r) => r.time = next(),
             Record::End(e) => e.time = next(),
         }

@@ -23,6 +23,8 @@ mod support;
 mod trace_support;
 
 mod analysis_attribution;
+mod analysis_followed;
+mod analysis_followed_random;
 mod analysis_lines;
 mod analysis_live;
 mod analysis_training;
@@ -46,6 +48,7 @@ mod torch_layouts;
 mod trace_damage;
 mod trace_exact;
 mod trace_files;
+mod trace_followed;
 mod trace_format;
 mod trace_gap;
 mod trace_inherited;

@@ -97,6 +97,7 @@ fn end(time: u64) -> Record {
                 unknown: 17,
                 no_python: 18,
             }),
+            follow: None,
         },
     })
 }
@@ -146,10 +147,10 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             &[0, 7, 1, 8, 121, 0, 1, 1, 1],
             &[19, 10, 1, 1, 0, 0, 1, 0, 0, 2, 2, 2],
         ],
-        // The trailer, and a byte of the future.
+        // The trailer, without totals of following, and a byte of the future.
         &[
             &[0, 7, 2, 9, 122, 0, 1, 1, 1],
-            &[16, 18, 2, 0, 1, 2, 3, 4, 5, 6, 1, 11, 12, 13, 14, 15, 16, 17, 18, 77],
+            &[16, 19, 2, 0, 1, 2, 3, 4, 5, 6, 1, 11, 12, 13, 14, 15, 16, 17, 18, 0, 77],
         ],
     ]);
     let mut expected = below_a_site().to_vec();

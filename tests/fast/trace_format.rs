@@ -304,6 +304,7 @@ fn golden() -> Vec<Record> {
             snapshots_consistent: 5,
             snapshots_degraded: 6,
             exact: None,
+            follow: None,
         },
     }));
     records

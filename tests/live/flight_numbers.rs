@@ -83,7 +83,7 @@ fn samples_keep_their_stacks() {
     let readers = attach(target.pid(), &stop).unwrap();
     let duration = Some(LONGEST);
     let also = CommonOptions { forget_after: Some(5), ..CommonOptions::default() };
-    let wanted = RecordOptions { rate: 500, duration, common: also };
+    let wanted = RecordOptions { rate: 500, duration, follow: None, common: also };
     Recorder::new(readers, wanted).run("here".into(), &mut sink, &stop, &mut |_| {}).unwrap();
     let (sink, records) = read(sink, &path);
     assert!(sink.anew >= 2, "{}", sink.anew);

@@ -14,6 +14,7 @@ use memspy::model::{
 };
 
 use super::any_exact;
+use super::any_followed;
 use super::any_holders;
 use super::any_inherited;
 
@@ -202,8 +203,14 @@ fn end() -> impl Strategy<Value = Record> {
         (text(), text())
             .prop_map(|(condition, process)| EndReason::OtherProcess { condition, process })
     ];
-    (number(), reason, vec(number(), 6), option::of(any_exact::totals())).prop_map(
-        |(time, reason, n, exact)| {
+    (
+        number(),
+        reason,
+        vec(number(), 6),
+        option::of(any_exact::totals()),
+        option::of(any_followed::totals()),
+    )
+        .prop_map(|(time, reason, n, exact, follow)| {
             Record::End(RecordingEnd {
                 time: Nanos(time),
                 reason,
@@ -215,10 +222,10 @@ fn end() -> impl Strategy<Value = Record> {
                     snapshots_consistent: n[4],
                     snapshots_degraded: n[5],
                     exact,
+                    follow,
                 },
             })
-        },
-    )
+        })
 }
 
 /// Records whose numbers have to fit what was defined before.
@@ -283,6 +290,7 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
         1 => any_inherited::triggered(),
         1 => any_inherited::oom_exception(),
         6 => any_exact::events(),
+        4 => any_followed::followed(),
     ];
     (vec(any_record, 0..60), option::of(end())).prop_map(|(mut records, end)| {
         fit(&mut records);
@@ -332,6 +340,12 @@ fn fit(records: &mut Vec<Record>) {
         Record::Events(batch) => {
             for event in &mut batch.events {
                 event.site = event.site.filter(|_| sites > 0).map(|s| SiteId(s.0 % sites.max(1)));
+            }
+            true
+        }
+        Record::Followed(batch) => {
+            for change in &mut batch.changes {
+                any_followed::fit(change, threads, stacks);
             }
             true
         }

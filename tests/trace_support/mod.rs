@@ -14,6 +14,7 @@ use memspy::trace::{ReplaySummary, TraceReader, TraceWriter};
 
 pub mod allocations;
 pub mod any_exact;
+pub mod any_followed;
 pub mod any_holders;
 pub mod any_inherited;
 pub mod any_record;
@@ -265,6 +266,7 @@ impl Loop {
                 snapshots_consistent: 4,
                 snapshots_degraded: 0,
                 exact: None,
+                follow: None,
             },
         })
     }
@@ -385,6 +387,20 @@ pub fn spelled_out(records: &[Record]) -> Vec<String> {
                     format!("{:?} {:?} {site:?}", event.time, event.change)
                 };
                 format!("{:?}", batch.events.iter().map(event).collect::<Vec<_>>())
+            }
+            Record::Followed(batch) => {
+                let change = |change: &memspy::model::FollowedChange| {
+                    let mut rest = change.clone();
+                    let threads = rest.threads.drain(..).map(|t| {
+                        let thread = table.get_thread(t.thread).unwrap();
+                        let stacks = [t.before, t.after]
+                            .map(|reading| reading.stack().map(|id| stack(&table, id)));
+                        format!("{thread:?} {stacks:?} {}", t.held_lock)
+                    });
+                    let threads: Vec<String> = threads.collect();
+                    format!("{rest:?} {threads:?}")
+                };
+                format!("{:?}", batch.changes.iter().map(change).collect::<Vec<_>>())
             }
             other => format!("{other:?}"),
         }

@@ -11,6 +11,8 @@ pub(crate) enum AllocationOrigin {
     Before,
     /// Allocated while no Python stack was seen.
     NoStack,
+    /// Allocated between two polls that tell nothing of it.
+    NotSeen,
     /// A thread's stack.
     Stack(ThreadId, StackId),
 }
@@ -24,6 +26,8 @@ pub(crate) struct BlockAttribution {
     pub(crate) span: Option<u64>,
     /// End of that time: nanoseconds since the recording began; 0 when unknown.
     pub(crate) allocated_at: u64,
+    /// Whether it is proven that the one who is charged allocated.
+    pub(crate) certain: bool,
 }
 
 impl BlockAttribution {
@@ -33,6 +37,7 @@ impl BlockAttribution {
             shares: vec![(AllocationOrigin::Before, 1)],
             span: None,
             allocated_at: 0,
+            certain: false,
         })
     }
 
@@ -72,6 +77,7 @@ mod tests {
             shares: vec![(stack(0), 1), (stack(1), 2), (stack(2), 4)],
             span: None,
             allocated_at: 0,
+            certain: false,
         };
         let mut parts = Vec::new();
         charge.split(1000, |_, bytes| parts.push(bytes));

@@ -196,5 +196,10 @@ fn spread(
     if shares.is_empty() {
         shares.push((AllocationOrigin::NoStack, 1));
     }
-    BlockAttribution { shares, span: Some(to.saturating_sub(from)), allocated_at: to }
+    BlockAttribution {
+        shares,
+        span: Some(to.saturating_sub(from)),
+        allocated_at: to,
+        certain: false,
+    }
 }

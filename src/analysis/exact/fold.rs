@@ -129,6 +129,7 @@ impl ExactProfile {
         };
         let before = ledger.at_peak(self.last.0).get(BEFORE).map_or(0, |held| held.bytes);
         AttributedSnapshot {
+            followed: false,
             time,
             allocated: total,
             in_blocks: total,

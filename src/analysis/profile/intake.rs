@@ -295,7 +295,7 @@ fn by_thread(threads: &[ThreadSample]) -> FxHashMap<ThreadId, StackId> {
 fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {
     let stack = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
         AllocationOrigin::Stack(_, stack) => Some((stack.0, weight)),
-        AllocationOrigin::Before | AllocationOrigin::NoStack => None,
+        AllocationOrigin::Before | AllocationOrigin::NoStack | AllocationOrigin::NotSeen => None,
     };
     seen.iter().filter_map(stack).collect()
 }
@@ -396,6 +396,15 @@ impl RecordSink for Profile {
                 for events in batch.events.chunks(64) {
                     self.check_work()?;
                     events.iter().for_each(|event| self.on_event(event));
+                }
+                self.last_time = self.last_time.max(record.time().unwrap_or_default());
+            }
+            Record::Followed(batch) => {
+                // Polls do not see the GIL.
+                let changes = if self.choice.gil_only { &[] } else { &batch.changes[..] };
+                for change in changes {
+                    let profile = self.profiles.entry(change.device).or_default();
+                    profile.follow(change, &self.stacks, &self.engine);
                 }
                 self.last_time = self.last_time.max(record.time().unwrap_or_default());
             }

@@ -143,7 +143,7 @@ fn allocation_source(charge: &Arc<BlockAttribution>) -> AllocationSource {
         AllocationOrigin::Stack(thread, stack) => {
             AttributionShare { by: Some((thread, stack)), weight }
         }
-        AllocationOrigin::Before | AllocationOrigin::NoStack => {
+        AllocationOrigin::Before | AllocationOrigin::NoStack | AllocationOrigin::NotSeen => {
             AttributionShare { by: None, weight }
         }
     };
@@ -165,5 +165,10 @@ fn block_attribution(allocation_source: &AllocationSource, born: u64) -> Arc<Blo
     if shares.iter().all(|share| share.1 == 0) {
         shares = vec![(AllocationOrigin::NoStack, 1)];
     }
-    Arc::new(BlockAttribution { shares, span: span.map(|span| span.0), allocated_at: born })
+    Arc::new(BlockAttribution {
+        shares,
+        span: span.map(|span| span.0),
+        allocated_at: born,
+        certain: false,
+    })
 }

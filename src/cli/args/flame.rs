@@ -35,6 +35,9 @@ pub struct FlameArgs {
     /// Draw all that was allocated while recording, not what was live at a moment (exact traces)
     #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
     pub total_allocated: bool,
+    /// Draw only the bytes of which it is proven which stack allocated them (recordings made with --follow)
+    #[arg(long, conflicts_with_all = ["total_allocated", "min_lifetime", "memory"])]
+    pub certain: bool,
     /// Leave out blocks that lived for less than this time (500ms, 2s; exact traces)
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "What is drawn")]
     pub min_lifetime: Option<Duration>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::values::{percent, pid, size, time};
+use super::values::{percent, pid, processor_percent, size, time};
 use super::{Limits, StackArgs, TriggerArgs};
 
 /// `memspy record`.
@@ -35,6 +35,15 @@ pub struct RecordArgs {
     /// Samples a second
     #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
+    /// Also follow the allocator: poll its counters and the Python stacks every few microseconds while it allocates, so that
+    /// far more of the memory is on the line that allocated it. This costs: memspy uses up to --cpu of a processor, and slows a
+    /// job that allocates without a pause (the README has figures)
+    #[arg(long, conflicts_with = "exact", help_heading = "What is recorded")]
+    pub follow: bool,
+    /// The most of one processor that following may use (20, 50%), on average [default: 25, on machines with fewer than four
+    /// processors 10]
+    #[arg(long, value_name = "PERCENT", value_parser = processor_percent, requires = "follow", help_heading = "What is recorded")]
+    pub cpu: Option<f64>,
     /// Record the process's descendants too, also those that start later: each that uses CUDA into a file of its own (%r in
     /// its name becomes the rank). For torchrun and other launchers
     #[arg(short, long)]

@@ -35,6 +35,14 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A part of one processor, in per cent, with the sign or without.
+pub(super) fn processor_percent(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err("a number of per cent greater than 0, at most 100".to_owned()),
+    }
+}
+
 /// A mode of a file, in octal: who may read and write it.
 pub(super) fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text.trim_start_matches("0o"), 8) {

@@ -319,6 +319,33 @@ impl CodeCache {
         Ok(())
     }
 
+    /// Begins a check of code objects that frames copied earlier use: none is believed to be what it was until its marks
+    /// have been compared again.
+    pub(in crate::python) fn begin_check(&mut self) {
+        self.batch += 1;
+        self.begin_sample();
+        self.doubtful.clear();
+        self.generation = None;
+        self.still = false;
+    }
+
+    /// Whether the code object at `at` has been learned.
+    pub(in crate::python) fn knows(&self, at: Addr) -> bool {
+        self.by_addr.contains_key(&at)
+    }
+
+    /// Whether `copy`, made of the first bytes of the code object at `at` before it was learned, has what identifies it.
+    pub(in crate::python) fn is_as_copied(&self, at: Addr, copy: &[u8]) -> bool {
+        let mark = self.by_addr.get(&at).and_then(|code| code.marks.first());
+        mark.is_some_and(|mark| {
+            let from = mark.addr.0.wrapping_sub(at.0) as usize;
+            mark.parts.iter().all(|&(a, b)| {
+                let part = copy.get(from.saturating_add(a)..from.saturating_add(b));
+                part.is_some() && part == mark.expected.get(a..b)
+            })
+        })
+    }
+
     /// A thread appeared, which may take over the place of one that ended among the copies of the bytecode.
     pub(in crate::python) fn forget_copies(&mut self) {
         self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::model::{StackTable, ThreadId, ThreadSample, UnwindInfo};
 use crate::python::code::code_cache::CodeCache;
 use crate::python::error::PythonError;
+use crate::python::follow::PollTarget;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::objects::ObjectDecodeError;
 use crate::python::stacks::activity::{ThreadEvidence, classify};
@@ -94,6 +95,19 @@ impl StackSampler {
     /// The threads as last listed.
     pub(in crate::python) fn threads(&self) -> impl Iterator<Item = ThreadId> {
         self.threads.iter().map(|thread| thread.id)
+    }
+
+    /// The threads as last listed, for a poller.
+    pub(in crate::python) fn poll_targets(&self) -> Vec<PollTarget> {
+        self.threads
+            .iter()
+            .map(|thread| PollTarget {
+                place: thread.place,
+                thread: thread.id,
+                os_id: self.names.os_id(&*self.memory, &thread.place),
+                id_here: self.names.id_here(&*self.memory, &thread.place),
+            })
+            .collect()
     }
 
     /// Whether the structures of the target look as the layout says: reads until one stack is whole.

@@ -131,7 +131,8 @@ impl ThreadNames {
         }
     }
 
-    fn os_id(&self, memory: &dyn Memory, place: &ThreadEntry) -> Option<u64> {
+    /// Its id for the kernel, in the target's own pid namespace.
+    pub(in crate::python) fn os_id(&self, memory: &dyn Memory, place: &ThreadEntry) -> Option<u64> {
         if place.os_id.is_some() {
             return place.os_id;
         }

@@ -76,57 +76,11 @@ pub(in crate::python) fn walk(
     batch: &ScatterRead,
     out: &mut Vec<RawFrame>,
 ) -> WalkOutcome {
-    out.clear();
-    let mut at = head;
-    let mut called_from_c = false;
-    let mut leaf_runs = None;
-    let mut cut = false;
-    // Shims are no frames, but count as steps: no chain is followed for ever.
-    for step in 0.. {
-        if at == Addr(0) {
-            break;
-        }
-        if step == 2 * MAX_FRAMES || out.len() == MAX_FRAMES {
-            cut = true;
-            break;
-        }
-        if !at.is_plausible() || !at.0.is_multiple_of(8) {
-            return WalkOutcome::Torn;
-        }
-        let Some(frame) = windows.first(batch, at, layout.len) else {
-            return WalkOutcome::Missing(at);
-        };
-        let Some(read) = FrameFields::parse(layout, frame) else { return WalkOutcome::Torn };
-        if read.shim {
-            called_from_c = true;
-            at = read.previous;
-            continue;
-        }
-        if read.code == Addr(0) {
-            // It returned, and so did all that it had called.
-            out.clear();
-            (called_from_c, leaf_runs) = (false, None);
-            at = read.previous;
-            continue;
-        }
-        if !read.executing || !read.code.is_plausible() {
-            return WalkOutcome::Torn;
-        }
-        if !out.is_empty() && !called_from_c && read.runs == Some(true) {
-            out.clear();
-        }
-        if out.is_empty() {
-            leaf_runs = read.runs;
-        }
-        called_from_c = read.entry;
-        out.push(RawFrame {
-            at,
-            code: read.code,
-            previous: read.previous,
-            instruction: read.instruction,
-        });
-        at = read.previous;
-    }
+    let callers = follow_callers(layout, head, |at| windows.first(batch, at, layout.len), out);
+    let Callers { cut, called_from_c, leaf_runs } = match callers {
+        Ok(callers) => callers,
+        Err(walked) => return walked,
+    };
     if out.is_empty() {
         // The shim that a thread begins with (3.15), and nothing called yet.
         return if settled { WalkOutcome::Empty } else { WalkOutcome::Torn };
@@ -146,6 +100,76 @@ pub(in crate::python) fn walk(
         Some(false) => WalkOutcome::Torn,
         None => WalkOutcome::Once,
     }
+}
+
+/// What the frames of one copy say besides their callers.
+pub(in crate::python) struct Callers {
+    /// Whether there are more than [`MAX_FRAMES`].
+    pub(in crate::python) cut: bool,
+    /// Whether the outermost frame was called from C.
+    pub(in crate::python) called_from_c: bool,
+    /// Whether the innermost frame's own bytecode runs; `None` where the version does not tell.
+    leaf_runs: Option<bool>,
+}
+
+/// Follows callers from `head` on through copies of frames, which `fetch` gives by their address. An error is
+/// [`WalkOutcome::Torn`] or [`WalkOutcome::Missing`].
+pub(in crate::python) fn follow_callers<'b>(
+    layout: &FrameLayout,
+    head: Addr,
+    mut fetch: impl FnMut(Addr) -> Option<&'b [u8]>,
+    out: &mut Vec<RawFrame>,
+) -> Result<Callers, WalkOutcome> {
+    out.clear();
+    let mut at = head;
+    let mut called_from_c = false;
+    let mut leaf_runs = None;
+    let mut cut = false;
+    // Shims are no frames, but count as steps: no chain is followed for ever.
+    for step in 0.. {
+        if at == Addr(0) {
+            break;
+        }
+        if step == 2 * MAX_FRAMES || out.len() == MAX_FRAMES {
+            cut = true;
+            break;
+        }
+        if !at.is_plausible() || !at.0.is_multiple_of(8) {
+            return Err(WalkOutcome::Torn);
+        }
+        let Some(frame) = fetch(at) else { return Err(WalkOutcome::Missing(at)) };
+        let Some(read) = FrameFields::parse(layout, frame) else { return Err(WalkOutcome::Torn) };
+        if read.shim {
+            called_from_c = true;
+            at = read.previous;
+            continue;
+        }
+        if read.code == Addr(0) {
+            // It returned, and so did all that it had called.
+            out.clear();
+            (called_from_c, leaf_runs) = (false, None);
+            at = read.previous;
+            continue;
+        }
+        if !read.executing || !read.code.is_plausible() {
+            return Err(WalkOutcome::Torn);
+        }
+        if !out.is_empty() && !called_from_c && read.runs == Some(true) {
+            out.clear();
+        }
+        if out.is_empty() {
+            leaf_runs = read.runs;
+        }
+        called_from_c = read.entry;
+        out.push(RawFrame {
+            at,
+            code: read.code,
+            previous: read.previous,
+            instruction: read.instruction,
+        });
+        at = read.previous;
+    }
+    Ok(Callers { cut, called_from_c, leaf_runs })
 }
 
 /// Whether both copies of the innermost frames agree; `None` when there is only one.

@@ -6,6 +6,8 @@ use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
+use super::follow_totals::WireFollowTotals;
+use super::followed::WireFollowedState;
 use super::keyframe;
 use super::oom_exception;
 use super::owners;
@@ -14,9 +16,10 @@ use super::sample::SampleState;
 use super::varint::PayloadCursor;
 use super::{BlockClock, MalformedPayload, most_blocks, tag};
 use crate::model::{
-    AllocatorCounters, AllocatorSnapshot, CudaIndex, Definition, EventBatch, Frame, FrameId,
-    Function, FunctionId, Nanos, Record, RecordSink, RecordingEnd, SiteId, SnapshotConsistency,
-    SourceText, StackId, StackNode, StackSample, Thread, ThreadId, ThreadSample, TrainingStep,
+    AllocatorCounters, AllocatorSnapshot, CudaIndex, Definition, EventBatch, FollowedChanges,
+    Frame, FrameId, Function, FunctionId, Nanos, Record, RecordSink, RecordingEnd, SiteId,
+    SnapshotConsistency, SourceText, StackId, StackNode, StackSample, Thread, ThreadId,
+    ThreadSample, TrainingStep,
 };
 use crate::trace::block::MAX_PAYLOAD;
 use crate::trace::id_map::IdMap;
@@ -72,6 +75,7 @@ pub(crate) struct RecordDecoder {
     counters: CountersState,
     blocks: BlocksState,
     events: EventsState,
+    followed: WireFollowedState,
     // The records that come often are made once and filled anew: a sample then costs no allocation.
     threads_out: StackSample,
     threads_lost: bool,
@@ -99,6 +103,7 @@ impl RecordDecoder {
             counters: CountersState::default(),
             blocks: BlocksState::default(),
             events: EventsState::default(),
+            followed: WireFollowedState::default(),
             threads_out: StackSample::default(),
             threads_lost: false,
             counters_out: Box::default(),
@@ -135,6 +140,7 @@ impl RecordDecoder {
         self.counters.reset();
         self.blocks.reset();
         self.events.reset();
+        self.followed.reset();
         while !from.is_empty() {
             let (tag, body) = next_record(&mut from)?;
             self.record(tag, body, sink, tally)?;
@@ -157,6 +163,7 @@ impl RecordDecoder {
             tag::COUNTERS => return self.counters(from, sink, tally),
             tag::BLOCKS => return self.snapshot(from, sink, tally),
             tag::EVENTS => return self.events(from, sink, tally),
+            tag::FOLLOWED => return self.followed(from, sink, tally),
             _ => {}
         }
         let record = match tag {
@@ -240,6 +247,8 @@ impl RecordDecoder {
                 let mut end = structure::<records::WireEnd<'_>>(from)?.at(time);
                 let totals: Option<exact::WireEventTotals> = structure(from)?;
                 end.totals.exact = totals.map(Into::into);
+                let totals: Option<WireFollowTotals> = structure(from)?;
+                end.totals.follow = totals.map(Into::into);
                 tally.end = Some(end.clone());
                 Some(Record::End(end))
             }
@@ -362,6 +371,19 @@ impl RecordDecoder {
             self.events_out = batch;
         }
         delivered
+    }
+
+    fn followed(
+        &mut self,
+        from: &mut PayloadCursor<'_>,
+        sink: &mut dyn RecordSink,
+        tally: &mut DecodeCounts,
+    ) -> Result<(), DecodeStop> {
+        let mut changes = Vec::new();
+        // A change whose threads or stacks were lost still changed the counters.
+        let (thread, stack) = (|n| self.threads.get(n), |n| self.stacks.get(n));
+        self.followed.decode(from, &mut self.clock, &mut changes, thread, stack)?;
+        deliver(&Record::Followed(FollowedChanges { changes }), sink, tally)
     }
 
     /// `None` when it rests on a definition that was lost.

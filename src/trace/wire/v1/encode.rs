@@ -6,6 +6,8 @@ use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::events::EventsState;
 use super::exact;
+use super::follow_totals::WireFollowTotals;
+use super::followed::WireFollowedState;
 use super::keyframe;
 use super::oom_exception;
 use super::owners;
@@ -76,6 +78,7 @@ pub(crate) struct RecordEncoder {
     counters: CountersState,
     blocks: BlocksState,
     events: EventsState,
+    followed: WireFollowedState,
     ended: bool,
 }
 
@@ -103,6 +106,7 @@ impl RecordEncoder {
             counters: CountersState::default(),
             blocks: BlocksState::default(),
             events: EventsState::default(),
+            followed: WireFollowedState::default(),
             ended: false,
         };
         encoder.begin_block()?;
@@ -142,6 +146,7 @@ impl RecordEncoder {
         self.counters.reset();
         self.blocks.reset();
         self.events.reset();
+        self.followed.reset();
         self.payload.clear();
         self.body.clear();
         put_struct(self.head, &mut self.body)?;
@@ -177,7 +182,7 @@ impl RecordEncoder {
     fn encode(&mut self, record: &Record) -> Result<u8, RejectedRecord> {
         let out = &mut self.body;
         if let Some(time) = record.time()
-            && !matches!(record, Record::Sample(_) | Record::Events(_))
+            && !matches!(record, Record::Sample(_) | Record::Events(_) | Record::Followed(_))
         {
             put(out, self.clock.encode(time.0));
         }
@@ -239,6 +244,16 @@ impl RecordEncoder {
                 self.events.encode(&batch.events, &mut self.clock, out)?;
                 tag::EVENTS
             }
+            Record::Followed(batch) => {
+                for thread in batch.changes.iter().flat_map(|change| &change.threads) {
+                    used("thread", thread.thread.0, self.threads)?;
+                    for reading in [thread.before, thread.after] {
+                        reading.stack().map_or(Ok(()), |s| used("stack", s.0, self.head.stacks))?;
+                    }
+                }
+                self.followed.encode(&batch.changes, &mut self.clock, out)?;
+                tag::FOLLOWED
+            }
             Record::CounterCheck(counter_check) => {
                 put_struct(exact::WireCounterCheck::from(counter_check), out)?;
                 tag::RECONCILED
@@ -282,6 +297,7 @@ impl RecordEncoder {
             Record::End(end) => {
                 put_struct(records::WireEnd::from(end), out)?;
                 put_struct(end.totals.exact.as_ref().map(exact::WireEventTotals::from), out)?;
+                put_struct(end.totals.follow.as_ref().map(WireFollowTotals::from), out)?;
                 self.ended = true;
                 tag::END
             }

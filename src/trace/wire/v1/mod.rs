@@ -8,6 +8,8 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod events;
 pub(crate) mod exact;
+pub(crate) mod follow_totals;
+pub(crate) mod followed;
 pub(crate) mod keyframe;
 pub(crate) mod oom_exception;
 pub(crate) mod owners;
@@ -47,6 +49,7 @@ pub(crate) mod tag {
     pub(crate) const TRIGGERED: u8 = 24;
     pub(crate) const THROWN: u8 = 25;
     pub(crate) const GAP: u8 = 26;
+    pub(crate) const FOLLOWED: u8 = 27;
 }
 
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.

@@ -381,6 +381,7 @@ impl WireEnd<'_> {
                 snapshots_consistent: self.snapshots_consistent,
                 snapshots_degraded: self.snapshots_degraded,
                 exact: None,
+                follow: None,
             },
         }
     }

@@ -1,0 +1,379 @@
+"""Checks on a machine with a real GPU which stacks a followed recording gives the memory to, and what following costs.
+
+    python scripts/check-attribution-on-gpu.py MEMSPY [--jobs trainer,lora,...] [--steps N] [--words "--cpu 25"]
+
+For its speed, each job runs by itself, with MEMSPY following it, and by itself again, in one process. For the truth, it
+runs in a process of its own (what an earlier job left behind would be older than the recording) beside MEMSPY and
+PyTorch's own memory history with Python stacks. There it stands still in the middle of its last
+step, after the forward pass, and both are compared: sum over stacks of the smaller of the two. "proven" are the bytes that
+memspy says are on the stack that allocated them; "wrong among proven" has to be about 0. Bytes that the autograd engine's
+C++ threads allocated have no Python stack in the history; memspy has to give them to [autograd thread].
+Jobs whose libraries (transformers, peft, lightning, timm) are missing are left out, and named.
+"""
+import argparse
+import collections
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+from torch import nn
+
+FOLDER = tempfile.mkdtemp(prefix="memspy-check-")
+ENGINE = "[autograd thread]"
+
+
+class Done(Exception):
+    """The job has made its steps."""
+
+
+class Watched:
+    """Counts the steps of one run of a job, and stands still in the last."""
+
+    def __init__(self, steps, at_last=None):
+        self.steps, self.at_last, self.times = steps, at_last, []
+
+    def forward_done(self):
+        self.times.append(time.perf_counter())
+        if len(self.times) == self.steps:
+            torch.cuda.synchronize()
+            if self.at_last:
+                self.at_last()
+            raise Done
+
+    def seconds_a_step(self):
+        late = self.times[len(self.times) // 3:]
+        return statistics.median(b - a for a, b in zip(late, late[1:]))
+
+
+class Recording:
+    """memspy following this process: attached after construction."""
+
+    def __init__(self, memspy, words):
+        self.memspy, self.trace, self.said = memspy, os.path.join(FOLDER, f"{time.monotonic_ns()}.bin"), []
+        command = [memspy, "record", "-p", str(os.getpid()), "-o", self.trace, *words]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            self.said.append(line.rstrip())
+            if "attached to process" in line:
+                time.sleep(0.5)
+                return
+        raise SystemExit("memspy did not attach: " + " | ".join(self.said))
+
+    def stop(self):
+        self.process.send_signal(2)
+        self.said += self.process.stderr.read().splitlines()
+        self.process.wait()
+
+    def stacks(self, *words):
+        """Bytes by stack at the end: innermost frame first, as (file, line)."""
+        command = [self.memspy, "flame", self.trace, "-f", "collapsed", "-o", "-", "--at", "end", "--full-filenames", *words]
+        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        stacks = collections.Counter()
+        for line in out.splitlines():
+            path, count = line.rsplit(" ", 1)
+            frames = path.split(";")
+            places = [re.fullmatch(r".* \((.*):(\d+)\)", frame) for frame in frames]
+            if ENGINE in frames:
+                key = (ENGINE,)
+            elif all(places):
+                key = tuple((place[1], int(place[2])) for place in reversed(places))
+            else:
+                key = (frames[-1],)
+            stacks[key] += int(count)
+        return stacks
+
+    def followed(self):
+        said = " ".join(self.said)
+        found = re.search(r"followed: (.*?)(?:GPU|no GPU|warning|Next|$)", said)
+        return found[1].strip() if found else "it was not followed"
+
+
+def truth():
+    """Live bytes by stack, as PyTorch's own history has them."""
+    stacks = collections.Counter()
+    for segment in torch.cuda.memory._snapshot()["segments"]:
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                frames = tuple((frame["filename"], frame["line"]) for frame in block.get("frames", []))
+                stacks[frames or (ENGINE,)] += block["size"]
+    return stacks
+
+
+def overlap(ours, theirs):
+    return sum(min(ours[key], theirs[key]) for key in ours)
+
+
+def by(stacks, key):
+    merged = collections.Counter()
+    for stack, count in stacks.items():
+        merged[key(stack)] += count
+    return merged
+
+
+def own_line(stack):
+    """The innermost frame outside of installed libraries."""
+    own = [frame for frame in stack if isinstance(frame, tuple) and "site-packages" not in frame[0] and "/lib/python" not in frame[0]]
+    return own[0] if own else stack[0]
+
+
+def run(job, watched):
+    torch.cuda.empty_cache()
+    try:
+        job(watched)
+    except Done:
+        pass
+    return watched
+
+
+def words(args):
+    given = shlex.split(args.words)
+    return ["--follow"] + (given if "--cpu" in args.words else ["--cpu", "100", *given])
+
+
+def check_speed(name, job, args):
+    plain = run(job, Watched(args.steps)).seconds_a_step()
+    recording = Recording(args.memspy, words(args))
+    beside = run(job, Watched(args.steps)).seconds_a_step()
+    recording.stop()
+    again = run(job, Watched(args.steps)).seconds_a_step()
+    rates = [1 / seconds for seconds in (plain, beside, again)]
+    print(f"{name}: {rates[0]:.2f} steps a second, {rates[1]:.2f} followed, {rates[2]:.2f} not followed: "
+          f"{2 * rates[1] / (rates[0] + rates[2]):.2f} of its speed")
+    print(f"    {recording.followed()}", flush=True)
+
+
+def check_truth(name, job, args):
+    recording = Recording(args.memspy, words(args))
+    torch.cuda.memory._record_memory_history(enabled="state", stacks="python")
+    held = {}
+
+    def at_last():
+        held["truth"] = truth()
+        time.sleep(1.5)
+        recording.stop()
+
+    run(job, Watched(args.steps, at_last))
+    torch.cuda.memory._record_memory_history(enabled=None)
+    theirs, ours, proven = held["truth"], recording.stacks(), recording.stacks("--certain")
+    total = sum(theirs.values())
+    sure = sum(proven.values())
+    wrong = sum(max(0, count - theirs[key]) for key, count in proven.items())
+    share = lambda part, of: f"{100 * part / max(of, 1):6.2f} %"
+    print(f"{name}: {total:,} live bytes in {len(theirs)} stacks, memspy {sum(ours.values()):,}")
+    print(f"    right full stack {share(overlap(ours, theirs), total)}, innermost line "
+          f"{share(overlap(by(ours, lambda s: s[0]), by(theirs, lambda s: s[0])), total)}, line of the program "
+          f"{share(overlap(by(ours, own_line), by(theirs, own_line)), total)}")
+    print(f"    proven {share(sure, total)}, wrong among proven {share(wrong, sure)}")
+    missing = {key: count - ours[key] for key, count in theirs.items() if count > ours[key]}
+    extra = {key: count - theirs[key] for key, count in ours.items() if count > theirs[key]}
+    for what, stacks in (("missing on", missing), ("too much on", extra)):
+        for key, count in sorted(stacks.items(), key=lambda item: -item[1])[:args.show]:
+            inner = " < ".join(f"{os.path.basename(f[0])}:{f[1]}" if isinstance(f, tuple) else f for f in key[:4])
+            print(f"      {count:>15,} {what} {inner}")
+    if args.save:
+        file = os.path.join(args.save, re.sub(r"[, ]+", "-", name))
+        shutil.copy(recording.trace, file + ".bin")
+        with gzip.open(file + ".truth.json.gz", "wt") as out:
+            json.dump([[list(stack) if stack != (ENGINE,) else [], size] for stack, size in theirs.items()], out)
+    print(f"    {recording.followed()}", flush=True)
+
+
+def llama(transformers):
+    config = transformers.LlamaConfig(hidden_size=1024, intermediate_size=2752, num_hidden_layers=12, num_attention_heads=16,
+                                      vocab_size=32000, max_position_embeddings=1024)
+    return transformers.LlamaForCausalLM(config)
+
+
+def trainer(watched, lora=False, checkpointing=False):
+    import transformers
+    model = llama(transformers)
+    if lora:
+        import peft
+        model = peft.get_peft_model(model, peft.LoraConfig(r=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+        if checkpointing:
+            model.enable_input_require_grads()
+
+    class Texts(torch.utils.data.Dataset):
+        def __len__(self):
+            return 100_000
+
+        def __getitem__(self, index):
+            tokens = torch.randint(0, 32000, (512,))
+            return {"input_ids": tokens, "labels": tokens}
+
+    class Trainer(transformers.Trainer):
+        def compute_loss(self, *given, **named):
+            loss = super().compute_loss(*given, **named)
+            watched.forward_done()
+            return loss
+
+    arguments = transformers.TrainingArguments(output_dir=FOLDER, per_device_train_batch_size=8, bf16=True, logging_steps=10,
+                                               max_steps=10_000, report_to=[], save_strategy="no", disable_tqdm=True,
+                                               gradient_checkpointing=checkpointing)
+    Trainer(model=model, args=arguments, train_dataset=Texts()).train()
+
+
+def lightning(watched):
+    import timm
+    try:
+        import lightning
+    except ImportError:
+        import pytorch_lightning as lightning
+
+    class Vision(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = timm.create_model("vit_small_patch16_224", num_classes=100)
+
+        def training_step(self, batch, index):
+            images, labels = batch
+            loss = nn.functional.cross_entropy(self.model(images), labels)
+            watched.forward_done()
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters())
+
+    class Images(torch.utils.data.Dataset):
+        def __len__(self):
+            return 100_000
+
+        def __getitem__(self, index):
+            return torch.randn(3, 224, 224), index % 100
+
+    lightning.Trainer(accelerator="gpu", devices=1, max_steps=10_000, logger=False, enable_checkpointing=False,
+                      enable_progress_bar=False).fit(Vision(), torch.utils.data.DataLoader(Images(), batch_size=32))
+
+
+def generate(watched):
+    import transformers
+    model = llama(transformers).cuda().to(torch.bfloat16).eval()
+    with torch.no_grad():
+        while True:
+            tokens = torch.randint(0, 32000, (4, 64), device="cuda")
+            cache = None
+            for _ in range(8):
+                out = model(tokens, past_key_values=cache, use_cache=True)
+                cache = out.past_key_values
+                tokens = out.logits[:, -1:].argmax(-1)
+            watched.forward_done()
+
+
+def loop(watched, model, make_batch, optimizers, accumulate=1):
+    model.cuda()
+    made = [make(model.parameters()) for make in optimizers]
+    step = 0
+    while True:
+        step += 1
+        loss = model(make_batch()).float().square().mean()
+        watched.forward_done()
+        loss.backward()
+        if step % accumulate == 0:
+            for optimizer in made:
+                optimizer.step()
+            for optimizer in made:
+                optimizer.zero_grad(set_to_none=True)
+
+
+def encoder(width=512, layers=6):
+    layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.1, batch_first=True)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def transformer(watched):
+    loop(watched, encoder(), lambda: torch.randn(16, 128, 512, device="cuda"), [torch.optim.AdamW])
+
+
+def accumulation(watched):
+    loop(watched, encoder(), lambda: torch.randn(16, 128, 512, device="cuda"), [torch.optim.AdamW], accumulate=4)
+
+
+def two_optimizers(watched):
+    half = lambda kind: lambda parameters: kind(list(parameters)[::2] if kind is torch.optim.AdamW else list(parameters)[1::2], lr=1e-4)
+    loop(watched, encoder(), lambda: torch.randn(16, 128, 512, device="cuda"), [half(torch.optim.AdamW), half(torch.optim.SGD)])
+
+
+def conv_net(watched):
+    blocks = []
+    for i in range(6):
+        blocks += [nn.Conv2d(3 if i == 0 else 64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()]
+    loop(watched, nn.Sequential(*blocks), lambda: torch.randn(16, 3, 64, 64, device="cuda"), [torch.optim.Adam])
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(256, 512, 2, batch_first=True)
+        self.head = nn.Linear(512, 256)
+
+    def forward(self, batch):
+        return self.head(self.lstm(batch)[0])
+
+
+def lstm(watched):
+    loop(watched, Recurrent(), lambda: torch.randn(32, 64, 256, device="cuda"), [torch.optim.Adam])
+
+
+JOBS = {
+    "trainer": trainer,
+    "trainer, LoRA": lambda watched: trainer(watched, lora=True),
+    "trainer, checkpointing": lambda watched: trainer(watched, checkpointing=True),
+    "lightning and timm": lightning,
+    "generate": generate,
+    "transformer": transformer,
+    "conv net": conv_net,
+    "lstm": lstm,
+    "accumulation": accumulation,
+    "two optimizers": two_optimizers,
+}
+
+PARTS = {"speed": check_speed, "truth": check_truth}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("memspy")
+    parser.add_argument("--jobs", default=",".join(name for name in JOBS if "," not in name) + ",trainer+LoRA,trainer+checkpointing",
+                        help="of: " + "; ".join(JOBS) + " (write + for the comma in a name)")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--show", type=int, default=3, help="stacks shown that differ most")
+    parser.add_argument("--words", default="", help="more words for 'memspy record --follow' [default: --cpu 100]")
+    parser.add_argument("--save", help="a folder for the traces and the truth beside each")
+    parser.add_argument("--part", choices=PARTS, help="only this, in this process")
+    args = parser.parse_args()
+    torch.zeros(1, device="cuda")
+    if args.part:
+        return part(args)
+    print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], "gpu": torch.cuda.get_device_name(),
+                      "kernel": os.uname().release, "processors": os.cpu_count()}), flush=True)
+    if args.save:
+        os.makedirs(args.save, exist_ok=True)
+    failed = []
+    for name in args.jobs.split(","):
+        for which in PARTS:
+            command = [sys.executable, *sys.argv, "--jobs", name, "--part", which]
+            if subprocess.run(command).returncode:
+                failed.append(f"{name} ({which})")
+    if failed:
+        raise SystemExit("failed: " + ", ".join(failed))
+
+
+def part(args):
+    name = args.jobs.replace("+", ", ")
+    try:
+        PARTS[args.part](name, JOBS[name], args)
+    except ImportError as error:
+        print(f"{name}: left out, {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+//! Followed changes: each step of the allocator's counters that a fast poll saw, with the stacks on either side of it.
+
+use super::gpu::CudaIndex;
+use super::record::Nanos;
+use super::stack::{StackId, ThreadId};
+
+/// By how much the counters of one pool of one device grew in one step.
+///
+/// All six are differences of running totals of `torch.cuda.memory_stats` and so never negative, unless the program
+/// reset these totals in between ([`FollowedChange::totals_reset`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct CounterDelta {
+    /// Blocks allocated: `allocation.POOL.allocated`.
+    pub allocations: i64,
+    /// Blocks freed: `allocation.POOL.freed`.
+    pub frees: i64,
+    /// Bytes of the blocks allocated, after rounding: `allocated_bytes.POOL.allocated`.
+    pub allocated_bytes: i64,
+    /// Bytes of the blocks freed, after rounding: `allocated_bytes.POOL.freed`.
+    pub freed_bytes: i64,
+    /// Bytes asked for by the allocations: `requested_bytes.POOL.allocated`.
+    pub requested_bytes: i64,
+    /// Bytes that had been asked for by the blocks freed: `requested_bytes.POOL.freed`.
+    pub freed_requested_bytes: i64,
+}
+
+/// What a poll knows of the Python stack of one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum StackReading {
+    /// The thread's stack at one instant of the poll, proven as far as can be checked from outside.
+    Whole(StackId),
+    /// The thread moved while its frames were copied, or its frames were copied at more than one instant: what was copied
+    /// may be no stack at all, so it is not told.
+    Torn,
+    /// The thread executed no Python.
+    NoFrames,
+    /// The stack was not looked at in this poll.
+    #[default]
+    NotRead,
+}
+
+impl StackReading {
+    /// The stack, if one was read whole.
+    pub fn stack(self) -> Option<StackId> {
+        match self {
+            StackReading::Whole(stack) => Some(stack),
+            StackReading::Torn | StackReading::NoFrames | StackReading::NotRead => None,
+        }
+    }
+}
+
+/// A thread that may have made a [`FollowedChange`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FollowedThread {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its stack at the poll [`FollowedChange::before`].
+    pub before: StackReading,
+    /// Its stack at the poll [`FollowedChange::after`].
+    pub after: StackReading,
+    /// Whether this thread held the lock of the device's allocator at one of these two polls. Whoever changes the counters
+    /// holds this lock: a thread that was seen with it beside a change made this change or one right next to it.
+    pub held_lock: bool,
+}
+
+/// One step of the allocation counters of one device: they were the old ones at one poll and the new ones at a later poll.
+///
+/// A poll copies, in this order, in one system call: the counters of all devices, then the stacks of the followed threads.
+/// So the change happened after the counters of the poll `before` were copied and before those of the poll `after` were.
+/// The stack of `after` was copied after the change was complete; the stack of `before` was copied before the change,
+/// or in the first microsecond of the time in which it happened.
+///
+/// Between the polls `before` and `after` there may have been others that found the counters half changed (the target stood
+/// in the midst of a change); `before` is then the last of these, for its stack is the one nearest to the change.
+///
+/// The steps of one device join without a gap: the sum of all deltas since the first poll is what the counters have
+/// changed by since then. What happened while nothing was polled (the poller slept, or had no processor) is in the next
+/// step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowedChange {
+    /// When the poll began that last saw the counters before the change was complete.
+    pub before: Nanos,
+    /// When the poll ended that first saw the counters after it.
+    pub after: Nanos,
+    /// Which device, as the target numbers it.
+    pub device: CudaIndex,
+    /// By how much the counters of the small pool (blocks of up to 1 MiB) changed.
+    pub small: CounterDelta,
+    /// By how much the counters of the large pool changed.
+    pub large: CounterDelta,
+    /// Bytes allocated to the program after the change, in the small and in the large pool: `allocated_bytes.POOL.current`.
+    pub live: [i64; 2],
+    /// The threads that may have made it, at most [`FollowedChange::MAX_THREADS`], in the order of the reader. Threads known
+    /// to have waited from `before` to `after` in a place that allocates nothing are not listed.
+    pub threads: Vec<FollowedThread>,
+    /// Whether a thread that is not listed may have made it: one without Python, one that has just begun, one more than can
+    /// be listed.
+    pub others_possible: bool,
+    /// Whether the counters did not fit together when they were read (pools that do not add up) and stayed so over many
+    /// polls: what is missing in this step is in the next one.
+    pub counters_torn: bool,
+    /// Whether the program reset the running totals in this step: the deltas are then lower limits, taken from what is new
+    /// since the reset.
+    pub totals_reset: bool,
+}
+
+impl FollowedChange {
+    /// Most threads listed with one change.
+    pub const MAX_THREADS: usize = 8;
+
+    /// Blocks allocated in it.
+    pub fn allocations(&self) -> i64 {
+        self.small.allocations.saturating_add(self.large.allocations)
+    }
+
+    /// Blocks freed in it.
+    pub fn frees(&self) -> i64 {
+        self.small.frees.saturating_add(self.large.frees)
+    }
+
+    /// Whether it is exactly one allocation or one free: its bytes are then the exact size of one block.
+    pub fn is_single(&self) -> bool {
+        !self.counters_torn
+            && !self.totals_reset
+            && self.allocations().saturating_add(self.frees()) == 1
+    }
+}
+
+/// Followed changes in time order (of [`FollowedChange::after`]), some milliseconds of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FollowedChanges {
+    /// The changes.
+    pub changes: Vec<FollowedChange>,
+}
+
+/// Sums over what a poller did in a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FollowTotals {
+    /// Polls made.
+    pub polls: u64,
+    /// Time in which polls were made one after the other, without sleeping, in nanoseconds: divided by `polls` this is how
+    /// far apart the polls were.
+    pub polling_nanos: u64,
+    /// Time of a processor that the polling thread used, in nanoseconds.
+    pub cpu_nanos: u64,
+    /// One poll in a hundred took longer than so many nanoseconds; 0 when unknown.
+    pub slow_poll_nanos: u64,
+    /// Steps of the counters seen.
+    pub changes: u64,
+    /// Steps of exactly one allocation or one free.
+    pub single_changes: u64,
+    /// Steps in which every thread that may have made it had the same whole stack before and after.
+    pub steady_changes: u64,
+    /// How often the poller slept although the counters moved, because it had used up its share of the processor.
+    pub held_back: u64,
+}

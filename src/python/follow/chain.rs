@@ -1,0 +1,79 @@
+//! One thread's chain of frames, as a poll copied it.
+
+use super::pieces::Pieces;
+use crate::python::layouts::layout::{EntryFrame, FrameLayout};
+use crate::python::stacks::walk::{RawFrame, WalkOutcome, follow_callers};
+use crate::target::Addr;
+
+/// A frame as far as its name and line depend on it: addresses in the target, innermost frame first in a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ChainFrame {
+    pub(in crate::python) code: Addr,
+    pub(in crate::python) instruction: u64,
+}
+
+/// What one copy of a thread's frames shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum ChainKind {
+    /// A chain of frames from the innermost to one that C code called.
+    Frames,
+    /// No frames.
+    Empty,
+    /// No chain that a thread can have.
+    #[default]
+    Torn,
+}
+
+/// A thread's frames in one poll.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Chain {
+    pub(super) kind: ChainKind,
+    pub(super) frames: Vec<RawFrame>,
+}
+
+impl Chain {
+    /// Reads the chain that begins at `head` out of `bytes`. An error is the place of a frame that was not copied.
+    pub(super) fn read(
+        &mut self,
+        layout: &FrameLayout,
+        head: Addr,
+        pieces: &mut Pieces,
+        bytes: &[u8],
+    ) -> Result<(), Addr> {
+        let len = layout.len;
+        let followed =
+            follow_callers(layout, head, |at| pieces.find(bytes, at, len), &mut self.frames);
+        self.kind = match followed {
+            Err(WalkOutcome::Missing(at)) => {
+                self.kind = ChainKind::Torn;
+                return Err(at);
+            }
+            Err(_) => ChainKind::Torn,
+            Ok(_) if self.frames.is_empty() => ChainKind::Empty,
+            Ok(callers) if callers.cut => ChainKind::Torn,
+            Ok(callers) if !callers.called_from_c && layout.entry != EntryFrame::Unmarked => {
+                ChainKind::Torn
+            }
+            Ok(_) => ChainKind::Frames,
+        };
+        Ok(())
+    }
+
+    /// Whether `other` has the same frames, each at the same instruction but for the innermost one, which may have gone on.
+    ///
+    /// Two polls that agree so far have seen one stack: a copy that mixes two instants of a thread that calls and returns
+    /// would have to be mixed in the same way twice.
+    pub(super) fn agrees_with(&self, other: &Chain) -> bool {
+        if self.kind != other.kind || self.kind == ChainKind::Torn {
+            return false;
+        }
+        let (Some((first, callers)), Some((other_first, other_callers))) =
+            (self.frames.split_first(), other.frames.split_first())
+        else {
+            return self.frames.is_empty() && other.frames.is_empty();
+        };
+        (first.at, first.code, first.previous)
+            == (other_first.at, other_first.code, other_first.previous)
+            && callers == other_callers
+    }
+}

@@ -1,0 +1,188 @@
+//! Where one thread's frames lay in the last polls: the stretches of memory to copy in the next.
+
+use crate::target::{Addr, AddressRange};
+
+const PAGE: u64 = 4096;
+/// Stretches closer than this become one: copying the gap is cheaper than a further stretch.
+const BRIDGED: u64 = 1024;
+/// Bytes beyond a frame, for those that it will call.
+const HEADROOM: u64 = 1024;
+/// More stretches than this are not polled: the stack is too deep, or lies too scattered.
+const MAX_PIECES: usize = 256;
+/// The same for their bytes.
+const MAX_BYTES: u64 = 512 << 10;
+/// After so many chains read, a stretch that none of them used is dropped: frames of generators lie in the heap, each in a
+/// place of its own, and every stretch costs a fifth of a microsecond.
+const CHAINS_UNTIL_DROP: u32 = 32;
+/// After so many polls, stretches shrink to what was used of them meanwhile.
+const POLLS_UNTIL_TRIM: u32 = 1 << 15;
+
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    start: u64,
+    end: u64,
+    /// What was used of it since the last trim; empty when `low > high`.
+    low: u64,
+    high: u64,
+    /// Whether it was used since stretches were dropped last.
+    used: bool,
+    /// Where its copy begins among the thread's bytes.
+    offset: usize,
+}
+
+/// The stretches of one thread, by address and without overlap.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    list: Vec<Piece>,
+    /// The one found last.
+    last: usize,
+    polls: u32,
+    /// Chains read since stretches were dropped last.
+    chains: u32,
+}
+
+impl Pieces {
+    /// Appends the stretches to `spans`; their copies begin `offset` bytes into the thread's part.
+    pub(super) fn push(&mut self, mut offset: usize, spans: &mut Vec<AddressRange>) -> usize {
+        for piece in &mut self.list {
+            let len = (piece.end - piece.start) as usize;
+            piece.offset = offset;
+            spans.push(AddressRange { addr: Addr(piece.start), len });
+            offset += len;
+        }
+        offset
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The copy of `len` bytes at `at` in the thread's part `bytes`; `None` when no stretch contains them.
+    pub(super) fn find<'b>(&mut self, bytes: &'b [u8], at: Addr, len: usize) -> Option<&'b [u8]> {
+        let end = at.0.checked_add(len as u64)?;
+        let holds = |p: &Piece| p.start <= at.0 && end <= p.end;
+        if !self.list.get(self.last).is_some_and(holds) {
+            self.last = self.list.partition_point(|p| p.start <= at.0).checked_sub(1)?;
+        }
+        let piece = self.list.get_mut(self.last).filter(|p| holds(p))?;
+        piece.low = piece.low.min(at.0);
+        piece.high = piece.high.max(end);
+        piece.used = true;
+        let from = piece.offset + (at.0 - piece.start) as usize;
+        bytes.get(from..from + len)
+    }
+
+    /// Makes sure that the next poll has the `len` bytes at `at`, and what lies around them in their page; `false` when
+    /// that is not possible.
+    pub(super) fn want(&mut self, at: Addr, len: usize) -> bool {
+        if !at.is_plausible() {
+            return false;
+        }
+        let page_of = |address: u64| address & !(PAGE - 1);
+        let end = at.0 + len as u64;
+        // A page that no frame has touched may not be mapped.
+        let page_end = page_of(end + PAGE - 1);
+        let start = page_of(at.0).max(at.0.saturating_sub(HEADROOM));
+        let mut new = Piece {
+            start,
+            end: (end + HEADROOM).min(page_end),
+            low: at.0,
+            high: end,
+            used: true,
+            offset: 0,
+        };
+        let from = self.list.partition_point(|p| p.end + BRIDGED < new.start);
+        let mut to = from;
+        while let Some(p) = self.list.get(to).filter(|p| p.start <= new.end + BRIDGED) {
+            new.start = new.start.min(p.start);
+            new.end = new.end.max(p.end);
+            new.low = new.low.min(p.low);
+            new.high = new.high.max(p.high);
+            to += 1;
+        }
+        self.list.splice(from..to, [new]);
+        let bytes: u64 = self.list.iter().map(|p| p.end - p.start).sum();
+        if self.list.len() > MAX_PIECES || bytes > MAX_BYTES {
+            self.list.clear();
+            return false;
+        }
+        true
+    }
+
+    /// Forgets the stretch with this number in the order of [`Self::push`]: it cannot be read any more.
+    pub(super) fn forget(&mut self, number: usize) {
+        if number < self.list.len() {
+            self.list.remove(number);
+        }
+    }
+
+    /// To be called after each poll: now and then drops and shrinks stretches that were not used, and says whether it did.
+    /// `is_in_use` tells whether this poll looked for frames in them at all: one that copied what the poll before did, did not.
+    pub(super) fn trim(&mut self, is_in_use: bool) -> bool {
+        self.polls += 1;
+        if self.polls < POLLS_UNTIL_TRIM {
+            self.chains += u32::from(is_in_use);
+            if self.chains < CHAINS_UNTIL_DROP {
+                return false;
+            }
+            self.chains = 0;
+            let before = self.list.len();
+            self.list.retain_mut(|piece| std::mem::take(&mut piece.used));
+            return self.list.len() < before;
+        }
+        self.polls = 0;
+        self.list.retain_mut(|piece| {
+            if piece.low > piece.high {
+                return false;
+            }
+            let page_end = (piece.high + PAGE - 1) & !(PAGE - 1);
+            piece.start = piece.low;
+            piece.end = piece.end.min((piece.high + HEADROOM).min(page_end));
+            (piece.low, piece.high) = (u64::MAX, 0);
+            true
+        });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wanted_frames_are_found_and_neighbours_are_one_stretch() {
+        let mut pieces = Pieces::default();
+        for at in [0x5100, 0x5180, 0x9000] {
+            assert!(pieces.want(Addr(at), 80));
+        }
+        let mut spans = Vec::new();
+        let end = pieces.push(16, &mut spans);
+        assert_eq!(spans.len(), 2);
+        assert_eq!(spans[0].addr, Addr(0x5000), "the frame's page, not the one before");
+        let bytes: Vec<u8> = (0..end).map(|n| n as u8).collect();
+        let at = 16 + 0x180;
+        assert_eq!(pieces.find(&bytes, Addr(0x5180), 80), Some(&bytes[at..at + 80]));
+        assert!(pieces.find(&bytes, Addr(0x9000), 80).is_some());
+        assert_eq!(pieces.find(&bytes, Addr(0xa000), 80), None);
+        assert_eq!(pieces.find(&bytes[..40], Addr(0x9000), 80), None, "what was not read");
+    }
+
+    #[test]
+    fn what_is_not_used_goes_and_wild_places_are_refused() {
+        let mut pieces = Pieces::default();
+        assert!(pieces.want(Addr(0x5100), 80) && pieces.want(Addr(0xf000), 80));
+        let mut spans = Vec::new();
+        for _ in 0..2 * POLLS_UNTIL_TRIM {
+            spans.clear();
+            let end = pieces.push(0, &mut spans);
+            assert!(pieces.find(&vec![0; end], Addr(0x5100), 80).is_some());
+            pieces.trim(true);
+        }
+        assert_eq!((pieces.len(), pieces.list[0].start), (1, 0x5100));
+        assert!(!pieces.want(Addr(0), 80) && !pieces.want(Addr(u64::MAX - 8), 80));
+        let scattered = |page: u64| Addr(0x10_0000 + page * 3 * PAGE);
+        let refused = (0..1000).find(|&page| !pieces.want(scattered(page), 80));
+        assert_eq!((refused, pieces.len()), (Some(MAX_PIECES as u64 - 1), 0));
+    }
+}

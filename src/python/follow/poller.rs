@@ -1,0 +1,334 @@
+//! The threads of a poll: where to look for their frames, and what the copies say.
+
+use super::chain::{Chain, ChainFrame, ChainKind};
+use super::pieces::Pieces;
+use crate::model::ThreadId;
+use crate::python::layouts::interpreter::Interpreter;
+use crate::python::layouts::layout::PythonLayout;
+use crate::python::stacks::thread_list::ThreadEntry;
+use crate::target::{Addr, AddressRange, Memory, Scalar};
+
+/// More places than this are not asked for one after the other in one poll.
+const MAX_MISSES: u32 = 32;
+
+/// A `_PyCFrame` so near behind the part of a thread state that is copied is copied with it.
+const NEAR_STATE: usize = 1024;
+
+/// Tells one thread from all others that the target has or had: its thread state, and a number that differs between two
+/// threads that use this memory one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ThreadKey(u64, u64);
+
+/// A thread that can be polled.
+#[derive(Debug, Clone, Copy)]
+pub struct PollTarget {
+    pub(in crate::python) place: ThreadEntry,
+    /// Its number at the last sample.
+    pub thread: ThreadId,
+    /// Its id for the kernel in the target's own pid namespace; `None` where it is not known.
+    pub os_id: Option<u64>,
+    /// The same in memspy's pid namespace.
+    pub id_here: Option<u32>,
+}
+
+impl PollTarget {
+    /// Which thread it is.
+    pub fn key(&self) -> ThreadKey {
+        ThreadKey(self.place.at.0, self.place.identity)
+    }
+}
+
+/// What is known of a thread's stack at one poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolledStack<'a> {
+    /// Its frames, innermost first; two polls in a row agree on them.
+    Frames(&'a [ChainFrame]),
+    /// The frames of one poll alone: the next may confirm them.
+    Unconfirmed(&'a [ChainFrame]),
+    /// It executes no Python.
+    NoFrames,
+    /// It moved while it was copied.
+    Torn,
+}
+
+/// One thread.
+#[derive(Debug)]
+struct Polled {
+    target: PollTarget,
+    pieces: Pieces,
+    /// The `_PyCFrame` that its state pointed to last, in the versions that have it.
+    cframe: Option<Addr>,
+    /// Where the copy of its pointer to the innermost frame begins in the thread's part.
+    cframe_at: Option<usize>,
+    /// How many spans come before those of frames.
+    head_spans: usize,
+    /// The number of its first span, and where its copies begin among all bytes, and end.
+    first_span: usize,
+    from: usize,
+    to: usize,
+    /// What this poll read, unless it found what the poll before did.
+    next: Chain,
+    rested: bool,
+    now: Chain,
+    before: Chain,
+    /// Whether the poll before the one that `now` (`before`) is from, or the one after, agrees.
+    now_confirmed: bool,
+    before_confirmed: bool,
+    /// Whether its state is not what it was: the thread has ended.
+    gone: bool,
+    misses: u32,
+    /// Polls since its chain changed.
+    still: u32,
+}
+
+/// Polls the stacks of threads. All spans that it pushes have to be read in this order, by one system call.
+pub struct StackPoller {
+    layout: PythonLayout,
+    threads: Vec<Polled>,
+    frames: Vec<ChainFrame>,
+}
+
+impl StackPoller {
+    pub(in crate::python) fn new(interpreter: &Interpreter) -> StackPoller {
+        StackPoller { layout: interpreter.layout, threads: Vec::new(), frames: Vec::new() }
+    }
+
+    /// Sets the threads to be polled. What is known of those polled already stays known.
+    pub fn set_targets(&mut self, targets: &[PollTarget]) {
+        let mut old = std::mem::take(&mut self.threads);
+        self.threads = targets
+            .iter()
+            .map(|target| match old.iter().position(|polled| polled.target.key() == target.key()) {
+                Some(at) => Polled { target: *target, ..old.swap_remove(at) },
+                None => Polled::new(*target),
+            })
+            .collect();
+    }
+
+    /// The threads polled, in the order of their numbers below.
+    pub fn targets(&self) -> impl Iterator<Item = &PollTarget> {
+        self.threads.iter().map(|polled| &polled.target)
+    }
+
+    /// Appends what is to be read of all threads to `spans`, whose copies hold `bytes` bytes up to here; returns how many
+    /// they hold then.
+    pub fn push(&mut self, spans: &mut Vec<AddressRange>, mut bytes: usize) -> usize {
+        let (state_from, state_len) = state_part(&self.layout);
+        for polled in &mut self.threads {
+            polled.first_span = spans.len();
+            polled.from = bytes;
+            let state = polled.target.place.at + state_from as u64;
+            let mut offset = state_len;
+            polled.head_spans = 1;
+            polled.cframe_at = None;
+            if let (Some(field), Some(cframe)) = (self.layout.thread.head_through, polled.cframe) {
+                let head = field.in_target(cframe);
+                // The first one of a thread is part of its state: one stretch is cheaper than two.
+                match head.0.checked_sub(state.0).map(|from| from as usize) {
+                    Some(from) if from < NEAR_STATE => {
+                        polled.cframe_at = Some(from);
+                        offset = offset.max(from + 8);
+                        spans.push(AddressRange { addr: state, len: offset });
+                    }
+                    _ => {
+                        polled.cframe_at = Some(offset);
+                        spans.push(AddressRange { addr: state, len: offset });
+                        spans.push(AddressRange { addr: head, len: 8 });
+                        offset += 8;
+                        polled.head_spans = 2;
+                    }
+                }
+            } else {
+                spans.push(AddressRange { addr: state, len: offset });
+            }
+            bytes += polled.pieces.push(offset, spans);
+            polled.to = bytes;
+        }
+        bytes
+    }
+
+    /// Takes what a poll copied, and what the poll before did if it had the same spans. `true` when places turned up that
+    /// have to be read, too: then spans are to be pushed anew and read at once, and what was copied counts for nothing.
+    pub fn examine(&mut self, now: &[u8], before: Option<&[u8]>) -> bool {
+        let mut again = false;
+        for polled in &mut self.threads {
+            let part = now.get(polled.from..polled.to);
+            let same = part.is_some() && before.and_then(|b| b.get(polled.from..polled.to)) == part;
+            polled.rested = same && polled.now.kind != ChainKind::Torn;
+            if polled.rested {
+                continue;
+            }
+            let missing = polled.read(&self.layout, part.unwrap_or_default());
+            polled.misses += u32::from(missing);
+            again |= missing && polled.misses < MAX_MISSES;
+        }
+        if !again {
+            for polled in &mut self.threads {
+                polled.misses = 0;
+                if polled.rested { polled.rests() } else { polled.arrives() }
+            }
+        }
+        again
+    }
+
+    /// To be called after each poll; `true` when spans have to be pushed anew.
+    pub fn trim(&mut self) -> bool {
+        self.threads.iter_mut().fold(false, |any, polled| polled.pieces.trim(!polled.rested) | any)
+    }
+
+    /// The span with this number could not be read; spans have to be pushed anew. `false` when it is none of these.
+    pub fn fault(&mut self, span: usize) -> bool {
+        for polled in &mut self.threads {
+            let spans = polled.head_spans + polled.pieces.len();
+            let Some(number) = span.checked_sub(polled.first_span).filter(|n| *n < spans) else {
+                continue;
+            };
+            match number.checked_sub(polled.head_spans) {
+                Some(piece) => polled.pieces.forget(piece),
+                None if number == 0 => polled.gone = true,
+                None => polled.cframe = None,
+            }
+            if polled.gone {
+                self.threads.retain(|polled| !polled.gone);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// How many threads are polled.
+    pub fn len(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    /// Whether thread `number` moved between the last two polls.
+    pub fn moved(&self, number: usize) -> bool {
+        self.threads.get(number).is_some_and(|polled| polled.still == 0)
+    }
+
+    /// The stack of thread `number` at the last poll.
+    pub fn now(&mut self, number: usize) -> PolledStack<'_> {
+        let Some(polled) = self.threads.get(number) else { return PolledStack::Torn };
+        stack(&polled.now, polled.now_confirmed, &mut self.frames)
+    }
+
+    /// The stack of thread `number` at the poll before the last.
+    pub fn before(&mut self, number: usize) -> PolledStack<'_> {
+        let Some(polled) = self.threads.get(number) else { return PolledStack::Torn };
+        stack(&polled.before, polled.before_confirmed, &mut self.frames)
+    }
+
+    /// The first bytes of the code object at `frame`, to compare it later with what is there then; `None` when it cannot be
+    /// read.
+    pub fn code_copy(&self, memory: &dyn Memory, frame: &ChainFrame) -> Option<Vec<u8>> {
+        memory.vec(frame.code, self.layout.code.len).ok()
+    }
+}
+
+fn stack<'f>(chain: &Chain, confirmed: bool, frames: &'f mut Vec<ChainFrame>) -> PolledStack<'f> {
+    match chain.kind {
+        ChainKind::Torn => PolledStack::Torn,
+        ChainKind::Empty if confirmed => PolledStack::NoFrames,
+        ChainKind::Empty => PolledStack::Torn,
+        ChainKind::Frames => {
+            frames.clear();
+            let raw = chain.frames.iter();
+            frames.extend(raw.map(|f| ChainFrame { code: f.code, instruction: f.instruction }));
+            match confirmed {
+                true => PolledStack::Frames(frames),
+                false => PolledStack::Unconfirmed(frames),
+            }
+        }
+    }
+}
+
+impl Polled {
+    fn new(target: PollTarget) -> Polled {
+        Polled {
+            target,
+            pieces: Pieces::default(),
+            cframe: None,
+            cframe_at: None,
+            head_spans: 1,
+            first_span: 0,
+            from: 0,
+            to: 0,
+            next: Chain::default(),
+            rested: false,
+            now: Chain::default(),
+            before: Chain::default(),
+            now_confirmed: false,
+            before_confirmed: false,
+            gone: false,
+            misses: 0,
+            still: 0,
+        }
+    }
+
+    /// The poll copied what the one before did.
+    fn rests(&mut self) {
+        self.now_confirmed = true;
+        if self.still < 2 {
+            // From here on, the poll before the last is the same as the last.
+            self.before.clone_from(&self.now);
+        }
+        self.before_confirmed = true;
+        self.still = self.still.saturating_add(1);
+    }
+
+    /// The poll read another chain, or the same out of other bytes.
+    fn arrives(&mut self) {
+        let agrees = self.next.agrees_with(&self.now);
+        let same = agrees && self.next.frames == self.now.frames;
+        std::mem::swap(&mut self.before, &mut self.now);
+        self.before_confirmed = self.now_confirmed || agrees;
+        std::mem::swap(&mut self.now, &mut self.next);
+        self.now_confirmed = agrees;
+        self.still = if same { self.still.saturating_add(1) } else { 0 };
+    }
+
+    /// Reads the next chain out of the thread's copies; `true` when a frame lies where nothing was copied.
+    fn read(&mut self, layout: &PythonLayout, part: &[u8]) -> bool {
+        let (state_from, _) = state_part(layout);
+        let word = |at: usize| u64::decode(part.get(at..at + 8)?);
+        let in_state = |offset: usize| word(offset - state_from);
+        self.next.kind = ChainKind::Torn;
+        if in_state(layout.thread.identity.offset) != Some(self.target.place.identity) {
+            return false;
+        }
+        let head = Addr(in_state(layout.thread.head.offset).unwrap_or(0));
+        let head = match layout.thread.head_through {
+            None => head,
+            // A thread is without a `_PyCFrame` only while it is made or unmade.
+            Some(_) if !head.is_plausible() => Addr(0),
+            Some(_) if self.cframe == Some(head) && self.cframe_at.is_some() => {
+                Addr(self.cframe_at.and_then(word).unwrap_or(0))
+            }
+            Some(_) => {
+                self.cframe = Some(head);
+                return true;
+            }
+        };
+        if head == Addr(0) {
+            self.next.kind = ChainKind::Empty;
+            self.next.frames.clear();
+            return false;
+        }
+        match self.next.read(&layout.frame, head, &mut self.pieces, part) {
+            Ok(()) => false,
+            Err(missing) => self.pieces.want(missing, layout.frame.len),
+        }
+    }
+}
+
+/// The part of a thread state that is copied: first byte and length.
+fn state_part(layout: &PythonLayout) -> (usize, usize) {
+    let thread = &layout.thread;
+    let from = thread.head.offset.min(thread.identity.offset);
+    (from, thread.head.end().max(thread.identity.end()) - from)
+}

@@ -1,0 +1,127 @@
+//! A recording that follows the allocator: what the recorder calls at each of its samples.
+
+use std::io;
+
+use super::Follower;
+use super::assembler::Assembler;
+use crate::model::{
+    AllocatorCounters, CudaIndex, FollowTotals, FollowedChange, FollowedChanges, Metric,
+    MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, StackSample,
+};
+use crate::sampler::readers::TorchState;
+use crate::sampler::session::RecordingSession;
+
+/// Changes of one record.
+const MAX_CHANGES: usize = 1 << 14;
+
+/// The poller of a recording, and what names what it gathers.
+pub(in crate::sampler) struct Following {
+    follower: Follower,
+    assembler: Assembler,
+    /// Seen after the last sample.
+    later: Vec<FollowedChange>,
+}
+
+impl Following {
+    /// Starts polling with at most `share` of one processor. `None` where the stacks of the target cannot be polled.
+    pub(in crate::sampler) fn start(
+        session: &RecordingSession,
+        share: f64,
+    ) -> io::Result<Option<Self>> {
+        let process = &session.readers.process;
+        let python = session.readers.python.as_ref();
+        let Some((stacks, namer)) = python.and_then(|python| python.stack_poller(process)) else {
+            return Ok(None);
+        };
+        let follower = Follower::start(process, stacks, share, session.start)?;
+        let assembler = Assembler::new(namer);
+        Ok(Some(Following { follower, assembler, later: Vec::new() }))
+    }
+
+    /// Takes a sample of all threads and decides by it what is polled from now on.
+    pub(in crate::sampler) fn plan(&mut self, session: &RecordingSession, sample: &StackSample) {
+        let (Some(python), TorchState::Attached(torch)) =
+            (&session.readers.python, &session.readers.torch)
+        else {
+            return;
+        };
+        if let Some(mut plan) = self.assembler.plan(python.poll_targets(), &sample.threads) {
+            plan.counters = torch.counter_poller().map(|mut poller| {
+                poller.retain(|device| self.assembler.has(device));
+                poller
+            });
+            self.follower.set(plan);
+        }
+    }
+
+    /// Takes counters just read: a device that has allocated is polled.
+    pub(in crate::sampler) fn see_counters(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
+        for (device, counters) in counters {
+            if counters.stat(Metric::Allocation, Pool::All).allocated > 0 {
+                self.assembler.uses(*device);
+            }
+        }
+    }
+
+    /// The allocator is not where it was.
+    pub(in crate::sampler) fn plan_anew(&mut self) {
+        self.assembler.plan_anew();
+    }
+
+    /// All numbers begin anew.
+    pub(in crate::sampler) fn forget_numbers(&mut self) {
+        self.assembler.forget_numbers();
+        self.assembler.plan_anew();
+    }
+
+    /// Records the changes seen up to `until`.
+    pub(in crate::sampler) fn record(
+        &mut self,
+        session: &mut RecordingSession,
+        until: Nanos,
+        sink: &mut dyn RecordSink,
+    ) -> io::Result<()> {
+        let batches = self.follower.take();
+        let process = session.readers.process.clone();
+        match self.assembler.changes(batches, &process, &mut session.table) {
+            Ok(changes) => self.later.extend(changes),
+            // A target that has ended is noticed by the recorder.
+            Err(error) => {
+                session.losses.add(ReaderKind::Stacks, MissReason::Failed(error.to_string()), 1)
+            }
+        }
+        let split = self.later.partition_point(|change| change.after <= until);
+        if split == 0 {
+            return Ok(());
+        }
+        session.record_definitions(sink)?;
+        let rest = self.later.split_off(split);
+        let mut changes = std::mem::replace(&mut self.later, rest);
+        while !changes.is_empty() {
+            let next = changes.split_off(changes.len().min(MAX_CHANGES));
+            sink.record(&Record::Followed(FollowedChanges { changes }))?;
+            changes = next;
+        }
+        Ok(())
+    }
+
+    /// Ends polling and records what is left.
+    pub(in crate::sampler) fn end(
+        mut self,
+        session: &mut RecordingSession,
+        sink: &mut dyn RecordSink,
+    ) -> io::Result<FollowTotals> {
+        if let Some(error) = self.follower.end()
+            && session.is_over().is_none()
+        {
+            session.losses.add(ReaderKind::Stacks, MissReason::Failed(error.to_string()), 1);
+        }
+        self.record(session, Nanos(u64::MAX), sink)?;
+        Ok(self.totals())
+    }
+
+    /// What was done so far.
+    pub(in crate::sampler) fn totals(&self) -> FollowTotals {
+        self.assembler.complete(self.follower.totals())
+    }
+}

@@ -1,0 +1,254 @@
+//! Following the allocator: a thread that polls its counters and the Python stacks, and what came of each change.
+//!
+//! [`Follower`] is the handle of the thread; [`poll`] is one poll, [`pace`] says when the next one comes, [`assembler`] gives
+//! what was gathered its names, on the thread of the recorder.
+
+mod assembler;
+mod chains;
+mod following;
+mod pace;
+mod poll;
+mod sleepers;
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::model::FollowTotals;
+use crate::python::StackPoller;
+use crate::sampler::priority::raise_priority;
+use crate::target::{MemoryError, Process};
+
+pub(super) use following::Following;
+use pace::{FollowPace, Next};
+use poll::{Plan, PollState, RawBatch};
+
+/// How long the recorder waits for the poller to hand over what it has.
+const HAND_OVER_WITHIN: Duration = Duration::from_micros(300);
+const ASK_AGAIN_AFTER: Duration = Duration::from_micros(20);
+/// Buckets of the durations of polls, of 100 ns each.
+const BUCKETS: usize = 1024;
+const BUCKET_NANOS: u64 = 100;
+/// With so many processors there is one to spare as a rule.
+const MANY_PROCESSORS: usize = 4;
+/// Between two looks at whether the allocator is there while it is not.
+const WAIT_FOR_ALLOCATOR: Duration = Duration::from_millis(5);
+
+/// What the poller and the recorder share.
+struct CountingSink {
+    stop: AtomicBool,
+    /// Grows with every new plan.
+    plans: AtomicU64,
+    plan: Mutex<Plan>,
+    /// The recorder wants what was gathered.
+    wanted: AtomicBool,
+    /// The poller sleeps, and has handed over everything.
+    asleep: AtomicBool,
+    gathered: Mutex<Vec<RawBatch>>,
+    totals: Mutex<(FollowTotals, Option<MemoryError>)>,
+}
+
+/// A thread that polls one target.
+struct Follower {
+    shared: Arc<CountingSink>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Follower {
+    /// Starts it; it may use `share` of one processor, and its times count from `start`.
+    fn start(
+        process: &Process,
+        stacks: StackPoller,
+        share: f64,
+        start: Instant,
+    ) -> std::io::Result<Follower> {
+        let shared = Arc::new(CountingSink {
+            stop: AtomicBool::new(false),
+            plans: AtomicU64::new(0),
+            plan: Mutex::default(),
+            wanted: AtomicBool::new(false),
+            asleep: AtomicBool::new(true),
+            gathered: Mutex::default(),
+            totals: Mutex::default(),
+        });
+        let state = PollState::new(Box::new(process.memory()), stacks);
+        let for_thread = Arc::clone(&shared);
+        let thread =
+            std::thread::Builder::new().name("memspy-poll".to_owned()).spawn(move || {
+                // It comes for microseconds, but where processors are few the job comes first.
+                if std::thread::available_parallelism().is_ok_and(|n| n.get() >= MANY_PROCESSORS) {
+                    raise_priority();
+                }
+                // Sleeps of microseconds are wanted; usually the kernel lengthens them by fifty.
+                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+                let mut polling = Polling {
+                    shared: &for_thread,
+                    state,
+                    start,
+                    totals: FollowTotals::default(),
+                    durations: vec![0; BUCKETS],
+                };
+                let ended = polling.run(share).err();
+                polling.tell(ended);
+                for_thread.asleep.store(true, Ordering::Release);
+            })?;
+        Ok(Follower { shared, thread: Some(thread) })
+    }
+
+    /// Sets what is polled from now on.
+    fn set(&self, plan: Plan) {
+        *lock(&self.shared.plan) = plan;
+        self.shared.plans.fetch_add(1, Ordering::Release);
+    }
+
+    /// Everything gathered until now.
+    fn take(&self) -> Vec<RawBatch> {
+        let began = Instant::now();
+        self.shared.wanted.store(true, Ordering::Release);
+        while self.shared.wanted.load(Ordering::Acquire)
+            && !self.shared.asleep.load(Ordering::Acquire)
+            && began.elapsed() < HAND_OVER_WITHIN
+        {
+            // The poller may need the processor to answer.
+            std::thread::sleep(ASK_AGAIN_AFTER);
+        }
+        std::mem::take(&mut lock(&self.shared.gathered))
+    }
+
+    /// What it has done so far, as of some milliseconds ago.
+    fn totals(&self) -> FollowTotals {
+        lock(&self.shared.totals).0
+    }
+
+    /// Ends it; what it gathered last can still be taken. The error is the one that ended it before.
+    fn end(&mut self) -> Option<MemoryError> {
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // Its only failure is a panic, which has been printed by then.
+            let _ = thread.join();
+        }
+        lock(&self.shared.totals).1
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A lock whose owner panicked is as good as any: what it protects is replaced whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's own.
+struct Polling<'a> {
+    shared: &'a CountingSink,
+    state: PollState,
+    start: Instant,
+    totals: FollowTotals,
+    durations: Vec<u64>,
+}
+
+impl Polling<'_> {
+    fn run(&mut self, share: f64) -> Result<(), MemoryError> {
+        let start = self.start;
+        let clock = || start.elapsed().as_nanos() as u64;
+        let mut plans = 0;
+        let mut pace = FollowPace::new(share, start.elapsed(), processor_time());
+        let mut last: Option<u64> = None;
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            let newest = self.shared.plans.load(Ordering::Acquire);
+            if newest != plans {
+                plans = newest;
+                let plan = lock(&self.shared.plan).clone();
+                self.state.set(plan);
+            }
+            if self.state.is_idle() {
+                self.sleep(WAIT_FOR_ALLOCATOR);
+                last = None;
+                continue;
+            }
+            let began = clock();
+            let outcome = self.state.poll(&clock)?;
+            let ended = clock();
+            self.totals.polls += 1;
+            self.totals.polling_nanos += ended - last.unwrap_or(began);
+            let bucket = ((ended - began) / BUCKET_NANOS) as usize;
+            self.durations[bucket.min(BUCKETS - 1)] += 1;
+            last = Some(ended);
+            if self.shared.wanted.load(Ordering::Relaxed) && self.hand_over() {
+                self.shared.wanted.store(false, Ordering::Release);
+            }
+            let now = Duration::from_nanos(ended);
+            pace.saw(now, outcome.changed, outcome.moved);
+            if pace.wants_use(now) {
+                pace.take_use(now, processor_time());
+            }
+            match pace.next(now) {
+                Next::Poll => {}
+                // The next poll confirms what this one saw.
+                Next::Sleep(_) | Next::HoldBack(_) if self.state.is_pending() => {}
+                Next::Sleep(time) => {
+                    self.sleep(time);
+                    last = None;
+                }
+                Next::HoldBack(time) => {
+                    self.totals.held_back += 1;
+                    self.sleep(time);
+                    last = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn hand_over(&mut self) -> bool {
+        let Some(batch) = self.state.take() else { return false };
+        if !batch.changes.is_empty() {
+            lock(&self.shared.gathered).push(batch);
+        }
+        self.tell(None);
+        true
+    }
+
+    fn sleep(&mut self, time: Duration) {
+        self.hand_over();
+        self.shared.asleep.store(true, Ordering::Release);
+        std::thread::sleep(time);
+        self.shared.asleep.store(false, Ordering::Release);
+    }
+
+    fn tell(&mut self, ended: Option<MemoryError>) {
+        if ended.is_some() {
+            self.hand_over();
+        }
+        self.totals.cpu_nanos = processor_time().as_nanos() as u64;
+        self.totals.slow_poll_nanos = self.slow_poll();
+        let mut told = lock(&self.shared.totals);
+        told.0 = self.totals;
+        told.1 = told.1.or(ended);
+    }
+
+    /// What one poll in a hundred takes longer than.
+    fn slow_poll(&self) -> u64 {
+        let slow = self.totals.polls / 100;
+        let mut slower = 0;
+        for (bucket, count) in self.durations.iter().enumerate().rev() {
+            slower += count;
+            if slower > slow {
+                return (bucket as u64 + 1) * BUCKET_NANOS;
+            }
+        }
+        0
+    }
+}
+
+/// How long the calling thread has run on a processor.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,362 @@
+//! One poll: the counters and the stacks in one system call, and what changed since the poll before.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{CounterDelta, CudaIndex, FollowedChange};
+use crate::python::{PollTarget, PolledStack, StackPoller, ThreadKey};
+use crate::target::{AddressRange, Memory, MemoryError};
+use crate::torch::{CounterPoller, PolledCounters, PoolCounters};
+
+use super::chains::{Chains, CodeCopies};
+
+/// Counters that do not fit together in so many polls one after the other are taken as they are.
+const MAX_UNFIT: u32 = 2000;
+/// Places that cannot be read in one poll, each forgotten before it is read again.
+const MAX_FAULTS: u32 = 300;
+/// Changes kept until they are taken; what happens beyond becomes one change.
+const MAX_CHANGES: usize = 1 << 15;
+
+/// What is polled.
+#[derive(Default, Clone)]
+pub(super) struct Plan {
+    /// The devices' counters.
+    pub(super) counters: Option<CounterPoller>,
+    /// The threads.
+    pub(super) targets: Vec<PollTarget>,
+}
+
+/// A thread's stack at a poll, not yet named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RawReading {
+    Chain(u32),
+    Torn,
+    NoFrames,
+}
+
+/// A thread at a change.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RawThread {
+    pub(super) key: ThreadKey,
+    pub(super) before: RawReading,
+    pub(super) after: RawReading,
+    /// Whether the next poll has still to confirm `after`.
+    unconfirmed: bool,
+}
+
+/// A change, not yet named.
+#[derive(Debug, Clone)]
+pub(super) struct RawChange {
+    pub(super) before: u64,
+    pub(super) after: u64,
+    pub(super) device: CudaIndex,
+    pub(super) small: CounterDelta,
+    pub(super) large: CounterDelta,
+    pub(super) live: [i64; 2],
+    pub(super) threads: Vec<RawThread>,
+    /// Who held the allocator's lock at the two polls.
+    pub(super) owners: [Option<u32>; 2],
+    pub(super) counters_torn: bool,
+    pub(super) totals_reset: bool,
+}
+
+/// What a poller gathered since it was last asked.
+#[derive(Default)]
+pub(super) struct RawBatch {
+    pub(super) changes: Vec<RawChange>,
+    pub(super) chains: Chains,
+    /// Code objects met for the first time, as they were then.
+    pub(super) copies: FxHashMap<u64, Vec<u8>>,
+}
+
+/// What the counters of one device were.
+struct PolledDevice {
+    device: CudaIndex,
+    /// The last counters that fitted, and the bytes that tell of changes.
+    counters: Option<PolledCounters>,
+    changing_part: Vec<u8>,
+    owner: Option<u32>,
+    unfit: u32,
+}
+
+/// What one poll saw.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PollOutcome {
+    /// Counters changed, or are just being changed.
+    pub(super) changed: bool,
+    /// A thread moved.
+    pub(super) moved: bool,
+}
+
+/// The state of a poller.
+pub(super) struct PollState {
+    memory: Box<dyn Memory>,
+    stacks: StackPoller,
+    counters: Option<CounterPoller>,
+    devices: Vec<PolledDevice>,
+    spans: Vec<AddressRange>,
+    now: Vec<u8>,
+    before: Vec<u8>,
+    /// Whether `before` was read with the spans of now.
+    comparable: bool,
+    /// When the poll before the last one began.
+    began_before: u64,
+    batch: RawBatch,
+    copies: CodeCopies,
+    /// Changes at the end of the batch whose stacks the next poll may confirm.
+    pending: usize,
+}
+
+impl PollState {
+    pub(super) fn new(memory: Box<dyn Memory>, stacks: StackPoller) -> PollState {
+        PollState {
+            memory,
+            stacks,
+            counters: None,
+            devices: Vec::new(),
+            spans: Vec::new(),
+            now: Vec::new(),
+            before: Vec::new(),
+            comparable: false,
+            began_before: 0,
+            batch: RawBatch::default(),
+            copies: CodeCopies::default(),
+            pending: 0,
+        }
+    }
+
+    /// Sets what is polled from now on.
+    pub(super) fn set(&mut self, plan: Plan) {
+        self.confirm(false);
+        self.stacks.set_targets(&plan.targets);
+        let mut old = std::mem::take(&mut self.devices);
+        self.counters = plan.counters;
+        self.devices = self
+            .counters
+            .iter()
+            .flat_map(CounterPoller::devices)
+            .map(|device| match old.iter().position(|state| state.device == device) {
+                Some(at) => old.swap_remove(at),
+                None => PolledDevice {
+                    device,
+                    counters: None,
+                    changing_part: Vec::new(),
+                    owner: None,
+                    unfit: 0,
+                },
+            })
+            .collect();
+        self.lay_out();
+    }
+
+    /// Whether there is anything to poll.
+    pub(super) fn is_idle(&self) -> bool {
+        self.devices.is_empty()
+    }
+
+    /// What was gathered since the last time; `None` while the stacks of the last change are not confirmed yet.
+    pub(super) fn take(&mut self) -> Option<RawBatch> {
+        if self.pending > 0 {
+            return None;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.copies = std::mem::take(&mut self.copies.new);
+        Some(batch)
+    }
+
+    /// Whether the next poll is needed for what was seen by the last one.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending > 0
+    }
+
+    fn lay_out(&mut self) {
+        self.spans.clear();
+        self.spans.extend(self.counters.iter().flat_map(CounterPoller::spans));
+        let bytes = self.spans.iter().map(|span| span.len).sum();
+        let bytes = self.stacks.push(&mut self.spans, bytes);
+        self.now.resize(bytes, 0);
+        self.before.resize(bytes, 0);
+        self.comparable = false;
+    }
+
+    /// Polls once; `clock` tells the time in nanoseconds.
+    pub(super) fn poll(&mut self, clock: &impl Fn() -> u64) -> Result<PollOutcome, MemoryError> {
+        let mut began = clock();
+        let mut faults = 0;
+        loop {
+            std::mem::swap(&mut self.now, &mut self.before);
+            match self.memory.read_spans(&self.spans, &mut self.now) {
+                Ok(()) => {
+                    let before = self.comparable.then_some(&self.before[..]);
+                    if !self.stacks.examine(&self.now, before) {
+                        break;
+                    }
+                }
+                Err(MemoryError::Fault { index, .. }) if faults < MAX_FAULTS => {
+                    faults += 1;
+                    match index.checked_sub(self.devices.len()) {
+                        Some(_) => drop(self.stacks.fault(index)),
+                        // The allocator is gone; another plan follows soon.
+                        None => {
+                            self.counters = None;
+                            self.devices.clear();
+                        }
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            self.lay_out();
+            began = clock();
+        }
+        let ended = clock();
+        self.comparable = true;
+        let outcome = self.compare(ended);
+        self.began_before = began;
+        if self.stacks.trim() {
+            self.lay_out();
+        }
+        Ok(outcome)
+    }
+
+    /// Finds what changed since the poll before.
+    fn compare(&mut self, ended: u64) -> PollOutcome {
+        self.confirm(true);
+        let moved = (0..self.stacks.len()).any(|number| self.stacks.moved(number));
+        let mut outcome = PollOutcome { changed: false, moved };
+        let Some(counters) = self.counters.take() else { return outcome };
+        let mut devices = std::mem::take(&mut self.devices);
+        let mut from = 0;
+        for (state, span) in devices.iter_mut().zip(counters.spans()) {
+            let copy = self.now.get(from..from + span.len).unwrap_or_default();
+            from += span.len;
+            let owner = counters.lock_owner(copy);
+            let owners = [std::mem::replace(&mut state.owner, owner), owner];
+            // Somebody is inside the allocator: a change is near.
+            outcome.changed |= owner.is_some();
+            let part = counters.changing_part(copy).unwrap_or_default();
+            if state.counters.is_some() && part == state.changing_part {
+                continue;
+            }
+            outcome.changed = true;
+            let Some(new) = counters.decode(copy) else { continue };
+            state.unfit += 1;
+            if !new.fit && state.unfit < MAX_UNFIT {
+                continue;
+            }
+            state.unfit = 0;
+            state.changing_part.clear();
+            state.changing_part.extend_from_slice(part);
+            let Some(old) = state.counters.replace(new) else { continue };
+            let device = state.device;
+            self.change(RawChange {
+                before: self.began_before,
+                after: ended,
+                totals_reset: was_reset(&old.small, &new.small)
+                    || was_reset(&old.large, &new.large),
+                small: delta(&old.small, &new.small),
+                large: delta(&old.large, &new.large),
+                device,
+                live: [new.small.live, new.large.live],
+                threads: Vec::new(),
+                owners,
+                counters_torn: !new.fit,
+            });
+        }
+        self.counters = Some(counters);
+        self.devices = devices;
+        outcome
+    }
+
+    /// Keeps a change with the stacks of the last two polls.
+    fn change(&mut self, mut change: RawChange) {
+        if self.batch.changes.len() >= MAX_CHANGES || self.batch.chains.is_full() {
+            return self.join(change);
+        }
+        let keys: Vec<ThreadKey> =
+            self.stacks.targets().take(FollowedChange::MAX_THREADS).map(PollTarget::key).collect();
+        for (number, key) in keys.into_iter().enumerate() {
+            let (before, _) = self.reading(number, false);
+            let (after, unconfirmed) = self.reading(number, true);
+            change.threads.push(RawThread { key, before, after, unconfirmed });
+        }
+        self.pending += 1;
+        self.batch.changes.push(change);
+    }
+
+    /// Adds a change to the last one, because there is no room for more.
+    fn join(&mut self, change: RawChange) {
+        let last = self.batch.changes.iter_mut().rev().find(|kept| kept.device == change.device);
+        let Some(last) = last else { return };
+        last.after = change.after;
+        last.live = change.live;
+        add(&mut last.small, &change.small);
+        add(&mut last.large, &change.large);
+        last.totals_reset |= change.totals_reset;
+        last.counters_torn |= change.counters_torn;
+        for thread in &mut last.threads {
+            (thread.after, thread.unconfirmed) = (RawReading::Torn, false);
+        }
+    }
+
+    /// The stack of a thread at the last poll, or at the one before, and whether the next poll has to confirm it.
+    fn reading(&mut self, number: usize, last: bool) -> (RawReading, bool) {
+        let PollState { stacks, batch, copies, memory, .. } = self;
+        let chain = match if last { stacks.now(number) } else { stacks.before(number) } {
+            PolledStack::NoFrames => return (RawReading::NoFrames, false),
+            PolledStack::Torn => return (RawReading::Torn, false),
+            PolledStack::Unconfirmed(_) if !last => return (RawReading::Torn, false),
+            PolledStack::Unconfirmed(frames) => (batch.chains.number(frames), true),
+            PolledStack::Frames(frames) => (batch.chains.number(frames), false),
+        };
+        let frames = &batch.chains.list[chain.0 as usize];
+        copies.meet(frames, stacks, &**memory);
+        (RawReading::Chain(chain.0), chain.1)
+    }
+
+    /// The stacks of changes seen by the poll before: this one confirms those that it found again.
+    fn confirm(&mut self, polled: bool) {
+        if self.pending == 0 {
+            return;
+        }
+        let from = self.batch.changes.len() - self.pending;
+        self.pending = 0;
+        let stacks = &mut self.stacks;
+        for change in &mut self.batch.changes[from..] {
+            for (number, thread) in change.threads.iter_mut().enumerate() {
+                if std::mem::take(&mut thread.unconfirmed)
+                    && !(polled && matches!(stacks.before(number), PolledStack::Frames(_)))
+                {
+                    thread.after = RawReading::Torn;
+                }
+            }
+        }
+    }
+}
+
+fn delta(old: &PoolCounters, new: &PoolCounters) -> CounterDelta {
+    // After a reset the totals count from 0 again.
+    let since = |old: i64, new: i64| if new < old { new } else { new - old };
+    CounterDelta {
+        allocations: since(old.allocations, new.allocations),
+        frees: since(old.frees, new.frees),
+        allocated_bytes: since(old.allocated_bytes, new.allocated_bytes),
+        freed_bytes: since(old.freed_bytes, new.freed_bytes),
+        requested_bytes: since(old.requested_bytes, new.requested_bytes),
+        freed_requested_bytes: since(old.freed_requested_bytes, new.freed_requested_bytes),
+    }
+}
+
+fn was_reset(old: &PoolCounters, new: &PoolCounters) -> bool {
+    new.allocations < old.allocations
+        || new.frees < old.frees
+        || new.allocated_bytes < old.allocated_bytes
+        || new.freed_bytes < old.freed_bytes
+}
+
+fn add(sum: &mut CounterDelta, more: &CounterDelta) {
+    sum.allocations += more.allocations;
+    sum.frees += more.frees;
+    sum.allocated_bytes += more.allocated_bytes;
+    sum.freed_bytes += more.freed_bytes;
+    sum.requested_bytes += more.requested_bytes;
+    sum.freed_requested_bytes += more.freed_requested_bytes;
+}

@@ -1,0 +1,177 @@
+//! The few counters that tell every allocation and every free, for a fast poller: read with other memory in one system call.
+
+use super::layout::{CounterLayout, MUTEX_OWNER, STAT_ARRAY, stat_at};
+use crate::model::{CudaIndex, Metric, Pool};
+use crate::target::{Addr, AddressRange, Field};
+
+/// Where the counters of each device lie, and what a copy of them says.
+#[derive(Debug, Clone)]
+pub struct CounterPoller {
+    layout: CounterLayout,
+    devices: Vec<(CudaIndex, Addr)>,
+}
+
+/// The counters of one pool that allocations and frees move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolCounters {
+    /// `allocation.POOL.allocated`.
+    pub allocations: i64,
+    /// `allocation.POOL.freed`.
+    pub frees: i64,
+    /// `allocated_bytes.POOL.allocated`.
+    pub allocated_bytes: i64,
+    /// `allocated_bytes.POOL.freed`.
+    pub freed_bytes: i64,
+    /// `requested_bytes.POOL.allocated`.
+    pub requested_bytes: i64,
+    /// `requested_bytes.POOL.freed`.
+    pub freed_requested_bytes: i64,
+    /// `allocated_bytes.POOL.current`.
+    pub live: i64,
+}
+
+/// The counters of one device at one poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PolledCounters {
+    /// The small pool.
+    pub small: PoolCounters,
+    /// The large pool.
+    pub large: PoolCounters,
+    /// Whether the counters of all pools are the sums of those of each. They are not while a thread is changing them: it
+    /// changes those of all pools first.
+    pub fit: bool,
+}
+
+impl CounterPoller {
+    pub(super) fn new(layout: &CounterLayout, devices: &[Addr]) -> CounterPoller {
+        let numbered = (0..).map(CudaIndex).zip(devices.iter().copied());
+        CounterPoller { layout: *layout, devices: numbered.collect() }
+    }
+
+    /// Leaves out the devices of which `wanted` says so.
+    pub fn retain(&mut self, wanted: impl Fn(CudaIndex) -> bool) {
+        self.devices.retain(|(device, _)| wanted(*device));
+    }
+
+    /// The devices polled.
+    pub fn devices(&self) -> impl Iterator<Item = CudaIndex> + '_ {
+        self.devices.iter().map(|(device, _)| *device)
+    }
+
+    /// What to read, one span for each device.
+    pub fn spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        let (from, to) = self.part();
+        self.devices
+            .iter()
+            .map(move |(_, at)| AddressRange { addr: *at + from as u64, len: to - from })
+    }
+
+    /// The part of a copy that every allocation and every free changes.
+    pub fn changing_part<'c>(&self, copy: &'c [u8]) -> Option<&'c [u8]> {
+        let (from, _) = self.part();
+        let at = self.layout.array(Metric::Allocation as usize) - from;
+        copy.get(at..at + STAT_ARRAY)
+    }
+
+    /// The thread that holds the allocator's lock, as the target's kernel numbers it; `None` when none does or that cannot
+    /// be told.
+    pub fn lock_owner(&self, copy: &[u8]) -> Option<u32> {
+        let (from, _) = self.part();
+        let at = MUTEX_OWNER.offset.checked_sub(from)?;
+        Field::<u32>::at(at).get(copy).filter(|&owner| owner != 0 && self.layout.mutex)
+    }
+
+    /// The counters in a copy; `None` when it is too short.
+    pub fn decode(&self, copy: &[u8]) -> Option<PolledCounters> {
+        let (from, _) = self.part();
+        let array = |metric: Metric| {
+            let at = self.layout.array(metric as usize) - from;
+            let [all, small, large] =
+                Pool::ALL.map(|pool| stat_at(copy, at + pool as usize * STAT_ARRAY / 3));
+            Some([all?, small?, large?])
+        };
+        let counts = array(Metric::Allocation)?;
+        let bytes = array(Metric::AllocatedBytes)?;
+        let requested = array(Metric::RequestedBytes)?;
+        let fit = [&counts, &bytes, &requested].into_iter().all(|[all, small, large]| {
+            all.current == small.current.wrapping_add(large.current)
+                && all.allocated == small.allocated.wrapping_add(large.allocated)
+                && all.freed == small.freed.wrapping_add(large.freed)
+        });
+        let pool = |pool: Pool| {
+            let p = pool as usize;
+            PoolCounters {
+                allocations: counts[p].allocated,
+                frees: counts[p].freed,
+                allocated_bytes: bytes[p].allocated,
+                freed_bytes: bytes[p].freed,
+                requested_bytes: requested[p].allocated,
+                freed_requested_bytes: requested[p].freed,
+                live: bytes[p].current,
+            }
+        };
+        Some(PolledCounters { small: pool(Pool::Small), large: pool(Pool::Large), fit })
+    }
+
+    /// From the lock's owner to the end of the counters needed, in bytes from the begin of a device's allocator.
+    fn part(&self) -> (usize, usize) {
+        let to = self.layout.array(Metric::RequestedBytes as usize) + STAT_ARRAY;
+        (MUTEX_OWNER.offset, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::torch::layout::STAT;
+
+    /// A copy in which `allocated` of one metric and pool was raised.
+    fn copy(poller: &CounterPoller, raised: &[(Metric, Pool, i64)]) -> Vec<u8> {
+        let (from, to) = poller.part();
+        let mut copy = vec![0; to - from];
+        for &(metric, pool, value) in raised {
+            let at = poller.layout.array(metric as usize) - from + pool as usize * STAT;
+            for field in [0, 0x10] {
+                copy[at + field..at + field + 8].copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        copy
+    }
+
+    #[test]
+    fn a_change_of_all_pools_that_has_not_reached_its_own_pool_does_not_fit() {
+        let layout = CounterLayout::with_gap(
+            0x20,
+            &[0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
+        );
+        let poller = CounterPoller::new(&layout, &[Addr(0x1000)]);
+        let before = copy(&poller, &[]);
+        let half = [(Metric::Allocation, Pool::All, 1), (Metric::AllocatedBytes, Pool::All, 512)];
+        let whole = [
+            half[0],
+            half[1],
+            (Metric::Allocation, Pool::Small, 1),
+            (Metric::AllocatedBytes, Pool::Small, 512),
+            (Metric::RequestedBytes, Pool::All, 500),
+            (Metric::RequestedBytes, Pool::Small, 500),
+        ];
+        assert!(!poller.decode(&copy(&poller, &half)).unwrap().fit);
+        let after = copy(&poller, &whole);
+        let counters = poller.decode(&after).unwrap();
+        assert!(counters.fit);
+        let small = PoolCounters {
+            allocations: 1,
+            allocated_bytes: 512,
+            requested_bytes: 500,
+            live: 512,
+            ..PoolCounters::default()
+        };
+        assert_eq!((counters.small, counters.large), (small, PoolCounters::default()));
+        assert_ne!(poller.changing_part(&before), poller.changing_part(&after));
+        assert_eq!(poller.decode(&after[1..]), None);
+        assert_eq!(poller.lock_owner(&after), None);
+        let mut locked = after;
+        locked[0] = 9;
+        assert_eq!(poller.lock_owner(&locked), Some(9));
+    }
+}

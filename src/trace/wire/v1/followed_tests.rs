@@ -1,0 +1,185 @@
+//! Followed changes, written and read back.
+
+use super::*;
+use proptest::prelude::*;
+
+/// A change of every shape, with threads of every kind.
+fn changes() -> Vec<FollowedChange> {
+    let single =
+        |n, a, f| CounterDelta { allocations: n, allocated_bytes: a, requested_bytes: a - 12, ..f };
+    let none = CounterDelta::default();
+    let freed = CounterDelta {
+        frees: 1,
+        freed_bytes: 2 << 20,
+        freed_requested_bytes: (2 << 20) - 1,
+        ..none
+    };
+    let odd = CounterDelta {
+        allocations: i64::MIN,
+        frees: i64::MAX,
+        allocated_bytes: -1,
+        freed_bytes: 513,
+        requested_bytes: i64::MAX,
+        freed_requested_bytes: i64::MIN,
+    };
+    let amounts = [
+        (single(1, 1024, none), none),
+        (none, single(1, 20 << 20, none)),
+        (freed, none),
+        (none, freed),
+        (none, none),
+        (single(2, 1024, freed), single(1, 4 << 20, none)),
+        (odd, odd),
+    ];
+    let readings = [
+        StackReading::Whole(StackId(7)),
+        StackReading::Whole(StackId(u32::MAX)),
+        StackReading::Torn,
+        StackReading::NoFrames,
+        StackReading::NotRead,
+    ];
+    let mut live = [0; 2];
+    (0u32..)
+        .zip(amounts.into_iter().cycle().take(21))
+        .map(|(i, (small, large))| {
+            let n = i as usize;
+            let mut change = FollowedChange {
+                before: Nanos(u64::from(i) * 1000),
+                after: Nanos(u64::from(i) * 1000 + 700),
+                device: CudaIndex(i % 5 / 4),
+                small,
+                large,
+                live,
+                threads: (0..i % 4)
+                    .map(|t| FollowedThread {
+                        thread: ThreadId(t),
+                        before: readings[n % 5],
+                        after: readings[(n / 3) % 5],
+                        held_lock: t == 1,
+                    })
+                    .collect(),
+                others_possible: i % 3 == 0,
+                counters_torn: i % 7 == 1,
+                totals_reset: i % 11 == 1,
+            };
+            change.live = expected_live(&live, &change);
+            change.live[0] += i64::from(i / 12);
+            live = change.live;
+            change
+        })
+        .collect()
+}
+
+fn encoded(
+    state: &mut WireFollowedState,
+    clock: &mut BlockClock,
+    changes: &[FollowedChange],
+) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    state.encode(changes, clock, &mut bytes).unwrap();
+    bytes
+}
+
+fn decoded(
+    state: &mut WireFollowedState,
+    clock: &mut BlockClock,
+    bytes: &[u8],
+) -> Result<Vec<FollowedChange>, MalformedPayload> {
+    let mut changes = Vec::new();
+    state.decode(&mut PayloadCursor(bytes), clock, &mut changes, Some, Some).map(|()| changes)
+}
+
+#[test]
+fn every_change_reads_back_a_second_time_too() {
+    let (mut write, mut read) = (WireFollowedState::default(), WireFollowedState::default());
+    let mut clocks = [BlockClock::default(); 2];
+    for _ in 0..2 {
+        let bytes = encoded(&mut write, &mut clocks[0], &changes());
+        assert_eq!(decoded(&mut read, &mut clocks[1], &bytes), Ok(changes()));
+    }
+}
+
+#[test]
+fn what_breaks_off_is_refused() {
+    let bytes = encoded(&mut WireFollowedState::default(), &mut BlockClock::default(), &changes());
+    for length in 0..bytes.len() {
+        let read = decoded(
+            &mut WireFollowedState::default(),
+            &mut BlockClock::default(),
+            &bytes[..length],
+        );
+        assert!(read.is_err(), "{length}");
+    }
+}
+
+#[test]
+fn lost_threads_and_stacks_leave_the_change_and_what_is_unknown_of_it() {
+    let bytes = encoded(&mut WireFollowedState::default(), &mut BlockClock::default(), &changes());
+    let mut read = Vec::new();
+    let odd = |n: u32| (n % 2 == 1).then_some(n);
+    WireFollowedState::default()
+        .decode(&mut PayloadCursor(&bytes), &mut BlockClock::default(), &mut read, odd, |_| None)
+        .unwrap();
+    assert_eq!(read.len(), changes().len());
+    for (read, written) in read.iter().zip(changes()) {
+        assert_eq!(
+            (read.small, read.large, read.live),
+            (written.small, written.large, written.live)
+        );
+        assert_eq!(read.threads.len(), written.threads.len() / 2);
+        assert!(read.threads.iter().all(|t| t.before.stack().is_none()));
+        assert!(read.others_possible || written.threads.is_empty());
+    }
+}
+
+/// What a training step costs: one change takes some ten bytes before compression.
+#[test]
+fn a_single_allocation_takes_few_bytes() {
+    let change = |i: u64| FollowedChange {
+        before: Nanos(i * 20_000),
+        after: Nanos(i * 20_000 + 1_500),
+        device: CudaIndex(0),
+        small: single_delta(0, 4096, 4000),
+        large: CounterDelta::default(),
+        live: [4096 * (i as i64 + 1), 0],
+        threads: vec![FollowedThread {
+            thread: ThreadId(0),
+            before: StackReading::Whole(StackId(3000)),
+            after: StackReading::Whole(StackId(3000)),
+            held_lock: false,
+        }],
+        others_possible: false,
+        counters_torn: false,
+        totals_reset: false,
+    };
+    let many: Vec<_> = (0..1000).map(change).collect();
+    let bytes = encoded(&mut WireFollowedState::default(), &mut BlockClock::default(), &many);
+    assert!(bytes.len() < 16 * many.len(), "{} bytes", bytes.len());
+    assert_eq!(
+        decoded(&mut WireFollowedState::default(), &mut BlockClock::default(), &bytes),
+        Ok(many)
+    );
+}
+
+proptest! {
+    /// Whatever bytes say, it is refused, or changes that can be written again.
+    #[test]
+    fn altered_bytes_are_refused_or_read_as_changes(
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut bytes =
+            encoded(&mut WireFollowedState::default(), &mut BlockClock::default(), &changes());
+        for (at, byte) in edits {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let read = |bytes: &[u8]| {
+            decoded(&mut WireFollowedState::default(), &mut BlockClock::default(), bytes)
+        };
+        if let Ok(changes) = read(&bytes) {
+            let again =
+                encoded(&mut WireFollowedState::default(), &mut BlockClock::default(), &changes);
+            prop_assert_eq!(read(&again), Ok(changes));
+        }
+    }
+}

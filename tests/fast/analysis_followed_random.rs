@@ -1,0 +1,249 @@
+//! What is called certain in a followed recording is so, whatever the job does: random jobs of several threads, whose changes are
+//! seen late, several at once, and with the bytes asked for told one change later.
+
+use std::collections::HashMap;
+
+use crate::trace_support::Dice;
+use memspy::analysis::{FoldOptions, Moment, Profile, StackLabel};
+use memspy::model::{
+    AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition, FollowedChange,
+    FollowedChanges, FollowedThread, Frame, FrameId, Function, FunctionId, Nanos, PoolId, Record,
+    RecordSink, Segment, SnapshotConsistency, StackId, StackNode, StackReading, Thread, ThreadId,
+};
+
+const GPU: CudaIndex = CudaIndex(0);
+const MIB: u64 = 1 << 20;
+const STACKS: u64 = 4;
+const THREADS: u64 = 2;
+
+/// An allocation, or a free of the block at an address.
+#[derive(Clone, Copy)]
+enum Act {
+    Allocate { mib: u64 },
+    Free { at: u64 },
+}
+
+/// A block of the made-up allocator.
+struct Living {
+    mib: u64,
+    stack: u32,
+}
+
+struct Job {
+    dice: Dice,
+    profile: Profile,
+    now: u64,
+    live: HashMap<u64, Living>,
+    /// Addresses given up, by size: they are used again first.
+    free: HashMap<u64, Vec<u64>>,
+    next: u64,
+    /// Bytes asked for that the next change tells.
+    untold: i64,
+}
+
+impl Job {
+    fn new(seed: u64) -> Job {
+        let mut job = Job {
+            dice: Dice(seed),
+            profile: Profile::new(),
+            now: 0,
+            live: HashMap::new(),
+            free: HashMap::new(),
+            next: 0,
+            untold: 0,
+        };
+        for id in 0..STACKS as u32 {
+            let function = Function {
+                name: format!("f{id}").into(),
+                file: "a.py".into(),
+                first_line: 1,
+                last_line: 9,
+            };
+            job.take(Definition::Function(FunctionId(id), function));
+            job.take(Definition::Frame(FrameId(id), Frame { function: FunctionId(id), line: 2 }));
+            job.take(Definition::Stack(
+                StackId(id),
+                StackNode { parent: None, frame: FrameId(id) },
+            ));
+        }
+        for id in 0..THREADS as u32 {
+            let thread = Thread { os_id: None, python_id: id.into(), name: None, main: id == 0 };
+            job.take(Definition::Thread(ThreadId(id), thread));
+        }
+        job.map();
+        job
+    }
+
+    fn take(&mut self, definition: Definition) {
+        self.profile.record(&Record::Definition(definition)).unwrap();
+    }
+
+    fn map(&mut self) {
+        self.now += 1_000_000;
+        let mut blocks: Vec<Block> = self
+            .live
+            .iter()
+            .map(|(&at, block)| Block {
+                address: (1 << 40) + at * MIB,
+                size: block.mib * MIB,
+                requested: block.mib * MIB,
+                state: BlockState::Allocated,
+            })
+            .collect();
+        blocks.sort_by_key(|block| block.address);
+        let segment = Segment {
+            address: 1 << 40,
+            size: 1 << 38,
+            stream: 0,
+            small: false,
+            expandable: false,
+            granule: 0,
+            retired: false,
+            pool: PoolId(0, 0),
+            blocks,
+        };
+        let snapshot = AllocatorSnapshot {
+            time: Nanos(self.now),
+            device: GPU,
+            retries: 0,
+            consistency: SnapshotConsistency::Consistent,
+            segments: vec![segment],
+        };
+        self.profile.record(&Record::Snapshot(snapshot)).unwrap();
+    }
+
+    fn act(&mut self, stack: u32, delta: &mut CounterDelta) {
+        let addresses: Vec<u64> = {
+            let mut addresses: Vec<u64> = self.live.keys().copied().collect();
+            addresses.sort_unstable();
+            addresses
+        };
+        let many = addresses.len() as u64;
+        let act = if many > 0 && self.dice.roll(12) < many.min(8) {
+            Act::Free { at: addresses[self.dice.roll(many) as usize] }
+        } else {
+            Act::Allocate { mib: 2 << self.dice.roll(3) }
+        };
+        match act {
+            Act::Allocate { mib } => {
+                let at = self.free.get_mut(&mib).and_then(Vec::pop).unwrap_or_else(|| {
+                    self.next += mib;
+                    self.next - mib
+                });
+                self.live.insert(at, Living { mib, stack });
+                delta.allocations += 1;
+                delta.allocated_bytes += (mib * MIB) as i64;
+                delta.requested_bytes += (mib * MIB) as i64;
+            }
+            Act::Free { at } => {
+                let block = self.live.remove(&at).unwrap();
+                self.free.entry(block.mib).or_default().push(at);
+                delta.frees += 1;
+                delta.freed_bytes += (block.mib * MIB) as i64;
+                delta.freed_requested_bytes += (block.mib * MIB) as i64;
+            }
+        }
+    }
+
+    /// One change, as two polls see it.
+    fn change(&mut self, together: u64) {
+        let mut delta = CounterDelta::default();
+        let stacks: Vec<u32> = (0..together).map(|_| self.dice.roll(STACKS) as u32).collect();
+        for &stack in &stacks {
+            self.act(stack, &mut delta);
+        }
+        delta.freed_requested_bytes += std::mem::take(&mut self.untold);
+        if delta.frees > 0 && self.dice.roll(4) == 0 {
+            self.untold = delta.freed_requested_bytes;
+            delta.freed_requested_bytes = 0;
+        }
+        // A poll shows where the thread stands, or still stood, or stands already.
+        let (first, last) = (stacks[0], stacks[stacks.len() - 1]);
+        let is_late = |job: &mut Job| job.dice.roll(3) == 0;
+        let before = if is_late(self) { self.dice.roll(STACKS) as u32 } else { first };
+        let after = if is_late(self) { self.dice.roll(STACKS) as u32 } else { last };
+        // Going somewhere else, allocating there and coming back takes longer than 20 µs.
+        let went = stacks.iter().any(|&stack| stack != before || stack != after);
+        let apart = if went { 20_001 + self.dice.roll(100_000) } else { self.dice.roll(20_000) };
+        let whole = |stack| StackReading::Whole(StackId(stack));
+        let thread = |id, before, after| FollowedThread {
+            thread: ThreadId(id),
+            before,
+            after,
+            held_lock: false,
+        };
+        let mut threads = vec![thread(0, whole(before), whole(after))];
+        if self.dice.roll(3) == 0 {
+            let other = self.dice.roll(STACKS) as u32;
+            threads.push(thread(1, whole(other), whole(other)));
+        }
+        self.now += apart + self.dice.roll(200_000);
+        let bytes: u64 = self.live.values().map(|block| block.mib * MIB).sum();
+        let change = FollowedChange {
+            before: Nanos(self.now - apart),
+            after: Nanos(self.now),
+            device: GPU,
+            small: CounterDelta::default(),
+            large: delta,
+            live: [0, bytes as i64],
+            threads,
+            others_possible: self.dice.roll(10) == 0,
+            counters_torn: false,
+            totals_reset: false,
+        };
+        let batch = FollowedChanges { changes: vec![change] };
+        self.profile.record(&Record::Followed(batch)).unwrap();
+    }
+
+    /// MiB by function, as the profile has them.
+    fn folded(&mut self, certain: bool) -> HashMap<String, u64> {
+        self.profile.finish();
+        let options = FoldOptions { certain, ..FoldOptions::default() };
+        let folded = self.profile.fold(GPU, Moment::End, options).unwrap();
+        let mut mib: HashMap<String, u64> = HashMap::new();
+        for stack in &folded.stacks {
+            let name = match stack.path.last().unwrap() {
+                StackLabel::Frame(frame) => {
+                    let stacks = self.profile.stacks();
+                    stacks.get_function(frame.function).unwrap().name.to_string()
+                }
+                other => format!("{other:?}"),
+            };
+            *mib.entry(name).or_default() += stack.bytes / MIB;
+        }
+        mib
+    }
+}
+
+#[test]
+fn what_is_certain_is_so_whatever_the_job_does() {
+    let (mut proven, mut all) = (0, 0);
+    for seed in 0..400 {
+        let mut job = Job::new(seed);
+        let lost = job.dice.roll(4);
+        for _ in 0..6 {
+            for _ in 0..1 + job.dice.roll(8) {
+                let together = if job.dice.roll(4) < lost { 1 + job.dice.roll(3) } else { 1 };
+                job.change(together);
+            }
+            job.map();
+            let mut truth: HashMap<String, u64> = HashMap::new();
+            for block in job.live.values() {
+                *truth.entry(format!("f{}", block.stack)).or_default() += block.mib;
+            }
+            let certain = job.folded(true);
+            for (name, mib) in &certain {
+                let true_mib = truth.get(name).copied().unwrap_or(0);
+                assert!(
+                    *mib <= true_mib,
+                    "seed {seed}: {mib} MiB of {name} are called certain, of {true_mib}: {truth:?}, {certain:?}"
+                );
+            }
+            proven += certain.values().sum::<u64>();
+            all += truth.values().sum::<u64>();
+            assert!(job.folded(false).values().sum::<u64>() <= truth.values().sum::<u64>());
+        }
+    }
+    // A test that proves nothing would find nothing.
+    assert!(proven * 50 > all, "{proven} of {all} MiB are certain");
+}
