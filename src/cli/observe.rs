@@ -153,7 +153,7 @@ impl LineRecording {
         // Attached on the thread that reads: probes and interpreters need not travel.
         let thread =
             std::thread::Builder::new().name("memspy-lines".to_owned()).spawn(move || {
-                let mut sink = SharedProfile(shared);
+                let mut sink = SummaryProfile(shared);
                 let observe = &mut |_: &_| {};
                 match exact(pid) {
                     Ok(recorder) => {
@@ -262,9 +262,9 @@ fn exact(pid: u32) -> Result<ExactRecorder, String> {
 }
 
 /// The profile as a sink.
-struct SharedProfile(Arc<Mutex<LiveProfile>>);
+struct SummaryProfile(Arc<Mutex<LiveProfile>>);
 
-impl RecordSink for SharedProfile {
+impl RecordSink for SummaryProfile {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         lock(&self.0).record(record)
     }

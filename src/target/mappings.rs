@@ -89,18 +89,58 @@ impl Mappings {
     /// The mapping that holds the beginning of the first file whose name satisfies `wanted`:
     /// where the ELF header of a loaded library or program is.
     pub fn object(&self, mut wanted: impl FnMut(&str) -> bool) -> Option<&Mapping> {
-        self.list.iter().find(|m| m.offset == 0 && m.file_name().is_some_and(&mut wanted))
+        self.loaded(|m| m.file_name().is_some_and(&mut wanted))
     }
 
     /// The mapping that holds the beginning of the file `path`.
     pub fn object_at(&self, path: &Path) -> Option<&Mapping> {
-        self.list.iter().find(|m| m.offset == 0 && m.path.as_deref() == Some(path))
+        self.loaded(|m| m.path.as_deref() == Some(path))
+    }
+
+    /// The beginning of a file that is loaded, else one of a file that is merely read through a mapping: a program may do both
+    /// with the same library, and only one of them holds its variables.
+    fn loaded(&self, mut wanted: impl FnMut(&Mapping) -> bool) -> Option<&Mapping> {
+        let mut begins = Vec::new();
+        for (at, mapping) in self.list.iter().enumerate() {
+            if mapping.offset == 0 && wanted(mapping) {
+                begins.push(at);
+            }
+        }
+        let is_loaded = |at: &&usize| {
+            let first = &self.list[**at];
+            let parts = self.list[**at + 1..].iter().filter(|m| m.path.is_some());
+            let mut own = parts.take_while(|m| m.path == first.path && m.offset > 0);
+            first.executable || own.any(|m| m.executable)
+        };
+        let at = begins.iter().find(is_loaded).or(begins.first())?;
+        self.list.get(*at)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_that_is_also_read_as_a_file_is_found_where_it_is_loaded() {
+        let mapping = |start, offset, executable| Mapping {
+            start: Addr(start),
+            end: Addr(start + 0x1000),
+            offset,
+            readable: true,
+            writable: false,
+            executable,
+            path: Some(PathBuf::from("/lib/libx.so")),
+            deleted: false,
+        };
+        let read = mapping(0x1000, 0, false);
+        let loaded = [mapping(0x8000, 0, false), mapping(0x9000, 0x1000, true)];
+        let maps = Mappings { list: [&[read.clone()][..], &loaded].concat() };
+        assert_eq!(maps.object(|name| name == "libx.so").unwrap().start, Addr(0x8000));
+        assert_eq!(maps.object_at(Path::new("/lib/libx.so")).unwrap().start, Addr(0x8000));
+        let maps = Mappings { list: vec![read] };
+        assert_eq!(maps.object(|name| name == "libx.so").unwrap().start, Addr(0x1000));
+    }
 
     #[test]
     fn an_address_is_found_in_its_mapping_only() {
