@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod devices;
+mod export;
 mod flight;
 mod limits;
 mod record;
@@ -20,6 +21,7 @@ use crate::model::StatKey;
 
 pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
+pub use export::{ExportArgs, ExportFormat};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
@@ -59,6 +61,8 @@ pub enum Command {
     Flame(FlameArgs),
     /// Print a trace as a table of the peak memory of every line
     Lines(LinesArgs),
+    /// Write a moment of a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
+    Export(ExportArgs),
     /// Print a recording as a table of training iterations: peaks, gradients, feature maps, who held it
     Iterations(IterationsArgs),
     /// Watch a job: where its GPU memory is now, live in the terminal

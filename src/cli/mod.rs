@@ -10,6 +10,7 @@ mod checkpoint;
 mod devices;
 mod doctor;
 mod dump;
+mod export;
 mod flame;
 pub mod flight;
 mod hints;
@@ -75,6 +76,7 @@ pub fn run() -> ExitCode {
         Command::Growth(args) => summary::growth(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args),
         Command::Flame(args) => flame::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => lines::run(args).map(|()| ExitCode::SUCCESS),
         Command::Iterations(args) => iterations::run(args).map(|()| ExitCode::SUCCESS),
         Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),

@@ -1,7 +1,7 @@
 //! Answers in the forms people and programs read: flamegraphs, tables, listings.
 //!
 //! Turns `analysis` answers into bytes on a `Write`.
-//! May import `model`, `analysis`, inferno, csv, serde and serde_json.
+//! May import `model`, `analysis`, inferno, csv, flate2, serde and serde_json.
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
@@ -14,6 +14,7 @@ mod dump;
 mod dump_json;
 mod escape;
 mod exact;
+mod export;
 mod findings;
 mod flame;
 mod fragmentation;
@@ -48,6 +49,7 @@ pub use dump::{DumpOptions, OwnersOrReason, allocator_text, dump_text};
 pub use dump_json::dump_json;
 pub use escape::{EscapeGuard, visible};
 pub use exact::{kind as memory_name, way};
+pub use export::{ExportedDevice, export_csv, export_json, memory_viz, pprof, speedscope};
 pub use findings::{ToldFinding, told};
 pub use flame::{
     RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks, owners_collapsed, owners_flame,

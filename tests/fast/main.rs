@@ -34,6 +34,7 @@ mod exact_beginning;
 mod exact_lines;
 mod exact_maps;
 mod exact_reports;
+mod export;
 mod flight_ring;
 mod flight_size;
 mod flight_triggers;
