@@ -20,6 +20,7 @@ mod free_fit;
 mod growth;
 mod high_water;
 mod iterations;
+mod line_diff;
 mod lines;
 mod live_profile;
 mod modelsize;
@@ -60,6 +61,7 @@ pub use iterations::clock::{IterationClock, MarkerLine};
 pub use iterations::iteration::{
     Iteration, IterationEnd, IterationLevels, OwnedInIteration, ParameterBytes,
 };
+pub use line_diff::{ChangedPlace, ComparedMoment, LineChange, line_changes};
 pub use lines::ranking::{LineOrder, LineRanking, RankedLine};
 pub use lines::ranks::{RankFunction, RankRow, RankTable, RankValues};
 pub use lines::{BoundedValue, LineCell, LineError, LineFunction, LineRow, LineTable};

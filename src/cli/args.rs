@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod devices;
+mod diff;
 mod export;
 mod flight;
 mod limits;
@@ -21,6 +22,7 @@ use crate::model::StatKey;
 
 pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
+pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
@@ -61,6 +63,8 @@ pub enum Command {
     Flame(FlameArgs),
     /// Print a trace as a table of the peak memory of every line
     Lines(LinesArgs),
+    /// Compare two traces: which lines hold more at the peak, and which less
+    Diff(DiffArgs),
     /// Write a moment of a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
     Export(ExportArgs),
     /// Print a recording as a table of training iterations: peaks, gradients, feature maps, who held it

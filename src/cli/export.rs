@@ -82,7 +82,11 @@ fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDe
 }
 
 /// All that was live: also what is older than an exact recording, which the leak view leaves out.
-fn moment(profile: &Profile, device: CudaIndex, moment: Moment) -> Result<FoldedProfile> {
+pub(super) fn moment(
+    profile: &Profile,
+    device: CudaIndex,
+    moment: Moment,
+) -> Result<FoldedProfile> {
     let mut folded = profile.fold(device, moment, FoldOptions::default())?;
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {

@@ -8,6 +8,7 @@
 pub mod args;
 mod checkpoint;
 mod devices;
+mod diff;
 mod doctor;
 mod dump;
 mod export;
@@ -76,6 +77,7 @@ pub fn run() -> ExitCode {
         Command::Growth(args) => summary::growth(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args),
         Command::Flame(args) => flame::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Diff(args) => diff::run(args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => lines::run(args).map(|()| ExitCode::SUCCESS),
         Command::Iterations(args) => iterations::run(args).map(|()| ExitCode::SUCCESS),

@@ -41,6 +41,7 @@ mod flight_triggers;
 mod hostile_text;
 mod hostile_times;
 mod json_docs;
+mod line_diff;
 mod readme;
 mod render_reports;
 mod torch_layouts;
