@@ -6,6 +6,7 @@ mod diff;
 mod export;
 mod flight;
 mod limits;
+mod picture;
 mod record;
 mod retention;
 mod summary;
@@ -26,6 +27,7 @@ pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
+pub use picture::PictureArgs;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
@@ -145,6 +147,9 @@ pub struct FlameArgs {
     /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
     #[arg(long, value_enum, value_name = "KIND", help_heading = "What is drawn")]
     pub memory: Option<MemoryArg>,
+    /// How it is drawn
+    #[command(flatten)]
+    pub picture: PictureArgs,
     /// One frame for each function, not for each line
     #[arg(short = 'F', long, help_heading = "Stacks")]
     pub function: bool,
@@ -535,6 +540,8 @@ mod tests {
             "devices --every 250ms",
             "pause -p 1 --for 10m --keep-free 1.5G",
             "flame t --min-lifetime 250ms",
+            "flame t --text --inverted --min-width 5",
+            "flame t --diff u --title x",
         ] {
             parse(&format!("memspy {line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
@@ -546,6 +553,10 @@ mod tests {
     fn options_that_would_do_nothing_are_refused() {
         for line in [
             "lines t --threads",
+            "flame t --text --title x",
+            "flame t --text --diff u",
+            "flame t --diff u --merge",
+            "flame t --min-width 101",
             "oom-report t --threads",
             "record -p 1 --nonblocking --owners",
             "record -p 1 --max-stop 1s",

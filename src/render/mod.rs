@@ -17,6 +17,8 @@ mod exact;
 mod export;
 mod findings;
 mod flame;
+mod flame_diff;
+mod flame_text;
 mod fragmentation;
 mod growth;
 mod header;
@@ -53,8 +55,10 @@ pub use exact::{kind as memory_name, way};
 pub use export::{ExportedDevice, export_csv, export_json, memory_viz, pprof, speedscope};
 pub use findings::{ToldFinding, told};
 pub use flame::{
-    RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks, owners_collapsed, owners_flame,
+    FlamePicture, RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks,
+    owners_collapsed, owners_flame,
 };
+pub use flame_diff::{collapsed_diff, flame_diff};
 pub use growth::{GrowthKeeper, growth_json, growth_text};
 pub use header::header;
 pub use iterations::{iterations_csv, iterations_json, iterations_text};

@@ -35,6 +35,7 @@ mod exact_lines;
 mod exact_maps;
 mod exact_reports;
 mod export;
+mod flame_pictures;
 mod flight_ring;
 mod flight_size;
 mod flight_triggers;
