@@ -68,6 +68,9 @@ struct HoldingLine {
     bytes: u64,
 }
 
+/// Whether two lines are the same.
+type SameLine<'a> = &'a dyn Fn(&HoldingLine, &HoldingLine) -> bool;
+/// Lines by file and function.
 type FunctionLines = BTreeMap<(String, String), Vec<HoldingLine>>;
 
 /// What two moments hold by line of the program, the greatest change first. Library code counts for the line that called it.
@@ -126,7 +129,7 @@ fn pair(
         });
     };
     let knows_both = |a: &HoldingLine, b: &HoldingLine| a.source.is_some() && b.source.is_some();
-    let rules: [&dyn Fn(&HoldingLine, &HoldingLine) -> bool; 3] = [
+    let rules: [SameLine<'_>; 3] = [
         &|a, b| knows_both(a, b) && a.source == b.source && a.distance == b.distance,
         &|a, b| knows_both(a, b) && a.source == b.source,
         &|a, b| !knows_both(a, b) && a.distance == b.distance,

@@ -225,9 +225,8 @@ impl MomentBlocksBuilder {
             if containing(&frames, block).is_some() {
                 continue;
             }
-            let later = self.after.get(&device).into_iter().flat_map(|after| &after.segments);
-            let later =
-                later.filter(|s| s.address <= block.address && end(s) > block.address).last();
+            let mut later = self.after.get(&device).into_iter().flat_map(|after| &after.segments);
+            let later = later.rfind(|s| s.address <= block.address && end(s) > block.address);
             let given = self.driver.range(..=block.address).next_back();
             let given = given.filter(|(address, size)| block.address - **address < **size);
             let segment = match (later, given) {
@@ -268,8 +267,15 @@ impl RecordSink for MomentBlocksBuilder {
                 return Ok(());
             }
             Record::Events(batch) => batch.events.iter().for_each(|event| self.on_event(event)),
+            // Events come in batches: some that are older than this may still follow.
+            Record::Snapshot(snapshot)
+                if self.is_past(snapshot.time) && self.profile.exact().is_some() =>
+            {
+                self.after.entry(snapshot.device).or_insert_with(|| snapshot.clone());
+                return Ok(());
+            }
             Record::Snapshot(snapshot) if self.is_past(snapshot.time) => {
-                // A snapshot of another device of the same look is still one of the moment.
+                // One of another device, of the same look, is still of the moment.
                 let is_of_moment =
                     snapshot.device != self.device && !self.before.contains_key(&snapshot.device);
                 if !is_of_moment {

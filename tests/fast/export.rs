@@ -201,3 +201,16 @@ fn a_snapshot_is_of_one_process_and_a_device_has_to_be_there() {
     let (code, _, err) = exact.memspy(&["export", trace, "-f", "csv", "--gpu", "7"]);
     assert_eq!(code, 1, "{err}");
 }
+
+#[test]
+fn several_traces_keep_their_own_moments() {
+    let exact = exact();
+    let trace = exact.trace.to_str().unwrap();
+    let (code, out, err) = exact.memspy(&["export", trace, trace, "-f", "speedscope", "-o", "-"]);
+    assert_eq!(code, 0, "{err}");
+    let file: Value = serde_json::from_slice(&out).unwrap();
+    let profiles = file["profiles"].as_array().unwrap();
+    assert_eq!(profiles.len(), 2);
+    assert_eq!(profiles[0]["weights"], profiles[1]["weights"]);
+    assert_ne!(profiles[0]["samples"], json!([]));
+}

@@ -13,7 +13,7 @@ pub struct PictureArgs {
     /// Begin with the lines that allocate, each with its callers on top of it
     #[arg(long, help_heading = "Picture")]
     pub inverted: bool,
-    /// Leave out frames with less than so many percent of all [default: 0.01, as text 1]
+    /// Leave out frames with less than so many percent of all [default: as text 1, else what is too narrow to see]
     #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = "Picture")]
     pub min_width: Option<f64>,
     /// The title

@@ -9,6 +9,9 @@ use crate::analysis::{BlockEvent, DeviceBlocks, MomentBlocks, Profile};
 use crate::model::{Block, BlockState, CudaIndex, Segment};
 use crate::render::RenderError;
 
+/// Devices that have a trace: those of a machine are fewer, and a damaged recording may name any number.
+const MAX_DEVICES: u32 = 1024;
+
 /// Writes the segments, the blocks and the events of a moment.
 pub fn memory_viz(
     out: &mut dyn Write,
@@ -72,7 +75,8 @@ impl MemoryVizWriter<'_> {
         }
         self.text("device_traces")?;
         self.pickle.empty_list()?;
-        let devices = moment.devices.keys().next_back().map_or(0, |last| last.0 + 1);
+        let devices = moment.devices.keys().map(|device| device.0).filter(|d| *d < MAX_DEVICES);
+        let devices = devices.max().map_or(0, |last| last + 1);
         for device in 0..devices {
             self.trace(moment.devices.get(&CudaIndex(device)))?;
             self.pickle.append()?;

@@ -10,9 +10,12 @@ use crate::render::json::{
     ExportFrameJson, ExportJson, ExportMomentJson, ExportStackJson, JsonDocument,
 };
 
-/// Live bytes, and where they are known bytes allocated and allocations, by stack.
-fn rows(device: &ExportedDevice<'_>) -> Vec<(Vec<ExportedFrame>, (u64, u64, Option<u64>))> {
-    let mut rows: BTreeMap<Vec<ExportedFrame>, (u64, u64, Option<u64>)> = BTreeMap::new();
+/// Live bytes, and where they are known bytes allocated and allocations.
+type StackValues = (u64, u64, Option<u64>);
+
+/// The values of each stack.
+fn rows(device: &ExportedDevice<'_>) -> Vec<(Vec<ExportedFrame>, StackValues)> {
+    let mut rows: BTreeMap<Vec<ExportedFrame>, StackValues> = BTreeMap::new();
     for stack in &device.folded.stacks {
         rows.entry(device.frames(&stack.path)).or_default().0 += stack.bytes;
     }
