@@ -12,7 +12,7 @@ use crate::analysis::{
 use crate::model::CudaIndex;
 use crate::render::{self, ExportedDevice, RenderError};
 
-use super::args::{ExportArgs, ExportFormat};
+use super::args::{ExportArgs, ExportFormat, MomentArg};
 use super::flame::{device, into_io};
 use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
@@ -32,6 +32,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     let start = ranks.first().and_then(|rank| rank.profile.start());
     let path = output::of_report(args.output.as_deref(), start, default)?;
     output::check(&path, args.force)?;
+    if args.format == ExportFormat::Perfetto {
+        return perfetto(args, &ranks, &path);
+    }
     if let (ExportFormat::MemoryViz, [rank]) = (args.format, &ranks[..]) {
         return memory_viz(args, rank, &path);
     }
@@ -45,13 +48,38 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
             ExportFormat::Pprof => render::pprof(out, &devices),
             ExportFormat::Csv => render::export_csv(out, &devices),
             ExportFormat::Json => render::export_json(out, &devices),
-            // One trace and several of it were answered above.
-            ExportFormat::MemoryViz => Err(RenderError::Empty),
+            // These were answered above.
+            ExportFormat::MemoryViz | ExportFormat::Perfetto => Err(RenderError::Empty),
         }
         .map_err(into_io)
     };
     let limits = ranks.iter().map(|rank| rank.profile.memory_limit());
     output::report(&path, args.force, output::bounded(limits, write))
+}
+
+fn wanted(args: &ExportArgs) -> Moment {
+    args.at.unwrap_or(MomentArg::Peak).into()
+}
+
+/// The counters over the whole of the recordings.
+fn perfetto(args: &ExportArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
+    if args.at.is_some() {
+        bail!("--at is of formats that show one moment: perfetto has the whole recording");
+    }
+    for rank in ranks {
+        device(&rank.profile, args.gpu).with_context(|| rank.label.clone())?;
+        let seen = |gpu: CudaIndex| rank.profile.timeline(gpu).is_some();
+        if let Some(gpu) = args.gpu.map(CudaIndex).filter(|gpu| !seen(*gpu)) {
+            bail!("{}: GPU {} has no counters in the recording", rank.label, gpu.0);
+        }
+    }
+    let recordings: Vec<(&str, &Profile)> =
+        ranks.iter().map(|rank| (&*rank.label, &rank.profile)).collect();
+    let write = |out: &mut dyn Write| {
+        render::perfetto(out, &recordings, args.gpu.map(CudaIndex)).map_err(into_io)
+    };
+    let limits = ranks.iter().map(|rank| rank.profile.memory_limit());
+    output::report(path, args.force, output::bounded(limits, write))
 }
 
 /// What each device of a process held.
@@ -67,7 +95,7 @@ fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDe
     }
     let mut exported = Vec::new();
     for device in devices {
-        match moment(profile, device, args.at.into()) {
+        match moment(profile, device, wanted(args)) {
             Ok(folded) => {
                 let is_of_torch = folded.memory == Some(MemoryGroup::Torch);
                 let allocated = is_of_torch.then(|| profile.allocated_by_stack(device)).flatten();
@@ -100,7 +128,7 @@ pub(super) fn moment(
 fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {
     let profile = &rank.profile;
     let device = device(profile, args.gpu)?;
-    let wanted = args.at.into();
+    let wanted = wanted(args);
     let folded = moment(profile, device, wanted)?;
     if folded.memory.is_some_and(|memory| memory != MemoryGroup::Torch) {
         bail!(

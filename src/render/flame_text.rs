@@ -13,7 +13,7 @@ const MIN_PERCENT: f64 = 1.0;
 
 /// A frame below others.
 #[derive(Debug, Default)]
-struct TreeNode {
+struct TextNode {
     bytes: u64,
     children: BTreeMap<String, usize>,
 }
@@ -30,7 +30,7 @@ pub(super) fn tree_text(
         return Err(RenderError::Empty);
     }
     let out = &mut EscapeGuard::text(out);
-    let mut nodes = vec![TreeNode::default()];
+    let mut nodes = vec![TextNode::default()];
     for line in lines {
         let Some((stack, bytes)) = line.rsplit_once(' ') else { continue };
         let bytes: u64 = bytes.parse().unwrap_or(0);
@@ -44,7 +44,7 @@ pub(super) fn tree_text(
             let next = nodes.len();
             at = *nodes[at].children.entry(name.to_owned()).or_insert(next);
             if at == next {
-                nodes.push(TreeNode::default());
+                nodes.push(TextNode::default());
             }
             nodes[at].bytes += bytes;
         }

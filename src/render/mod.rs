@@ -52,7 +52,9 @@ pub use dump::{DumpOptions, OwnersOrReason, allocator_text, dump_text};
 pub use dump_json::dump_json;
 pub use escape::{EscapeGuard, visible};
 pub use exact::{kind as memory_name, way};
-pub use export::{ExportedDevice, export_csv, export_json, memory_viz, pprof, speedscope};
+pub use export::{
+    ExportedDevice, export_csv, export_json, memory_viz, perfetto, pprof, speedscope,
+};
 pub use findings::{ToldFinding, told};
 pub use flame::{
     FlamePicture, RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks,

@@ -174,7 +174,7 @@ fn a_format_that_is_not_known_lists_those_that_are() {
     let trace = exact.trace.to_str().unwrap();
     let (code, _, err) = exact.memspy(&["export", trace, "-f", "parket"]);
     assert_eq!(code, 2);
-    for format in ["memory-viz", "speedscope", "pprof", "csv", "json"] {
+    for format in ["memory-viz", "speedscope", "pprof", "perfetto", "csv", "json"] {
         assert!(err.contains(format), "{err}");
     }
 }
@@ -213,4 +213,25 @@ fn several_traces_keep_their_own_moments() {
     assert_eq!(profiles.len(), 2);
     assert_eq!(profiles[0]["weights"], profiles[1]["weights"]);
     assert_ne!(profiles[0]["samples"], json!([]));
+}
+
+#[test]
+fn perfetto_has_the_counters_over_time() {
+    let sampled = sampled();
+    let file = sampled.json(&["perfetto"]);
+    let events = file["traceEvents"].as_array().unwrap();
+    assert!(events.iter().all(|event| event["name"].is_string() && event["pid"].is_u64()));
+    let allocated: Vec<(f64, u64)> = events
+        .iter()
+        .filter(|event| event["ph"] == "C" && event["name"] == "GPU 0 allocated")
+        .map(|event| (event["ts"].as_f64().unwrap(), event["args"]["bytes"].as_u64().unwrap()))
+        .collect();
+    assert!(allocated.is_sorted_by(|a, b| a.0 <= b.0));
+    assert_eq!((allocated[0].1, allocated.last().unwrap().1), (0, 40 * MIB));
+    assert_eq!(events.iter().filter(|event| event["ph"] == "M").count(), 1);
+    let trace = sampled.trace.to_str().unwrap();
+    let (code, _, err) = sampled.memspy(&["export", trace, "-f", "perfetto", "--at", "end"]);
+    assert!(code == 1 && err.contains("whole recording"), "{err}");
+    let (code, _, err) = sampled.memspy(&["export", trace, "-f", "perfetto", "--gpu", "7"]);
+    assert!(code == 1 && err.contains("GPU 7"), "{err}");
 }

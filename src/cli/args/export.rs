@@ -12,6 +12,7 @@ use super::MomentArg;
   memspy export exact.bin -f memory-viz -o snapshot.pickle   drop it on pytorch.org/memory_viz, or use torch's _memory_viz.py
   memspy export trace.bin -f speedscope -o peak.json         open it in speedscope.app
   memspy export rank-*.bin -f pprof --at end -o end.pb.gz    go tool pprof -http=: end.pb.gz
+  memspy export trace.bin -f perfetto -o counters.json       open it in ui.perfetto.dev
   memspy export trace.bin -f csv -o -                        a row for every stack
 
 The end of a recording is all that was live then, also what is older than the recording ('flame --at end' of an exact trace
@@ -26,9 +27,9 @@ pub struct ExportArgs {
     /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE with the format's extension]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
-    /// The moment to export
-    #[arg(long, value_enum, default_value_t = MomentArg::Peak)]
-    pub at: MomentArg,
+    /// The moment to export [default: peak; perfetto has the whole recording]
+    #[arg(long, value_enum)]
+    pub at: Option<MomentArg>,
     /// Only this device, as the job numbers it [default: all, each at its own moment]
     #[arg(long, value_name = "N")]
     pub gpu: Option<u32>,
@@ -46,6 +47,8 @@ pub enum ExportFormat {
     Speedscope,
     /// pprof's profile: inuse_space, and of exact traces alloc_space and alloc_objects
     Pprof,
+    /// Trace events over time: the allocator's counters, and iterations as slices
+    Perfetto,
     /// A row for every stack
     Csv,
     /// The same as JSON
@@ -59,6 +62,7 @@ impl ExportFormat {
             ExportFormat::MemoryViz => "pickle",
             ExportFormat::Speedscope => "speedscope.json",
             ExportFormat::Pprof => "pb.gz",
+            ExportFormat::Perfetto => "perfetto.json",
             ExportFormat::Csv => "csv",
             ExportFormat::Json => "json",
         }

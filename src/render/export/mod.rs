@@ -1,6 +1,7 @@
 //! The memory of a moment in the formats that other tools open.
 
 mod memory_viz;
+mod perfetto;
 mod pickle;
 mod pprof;
 mod speedscope;
@@ -12,6 +13,7 @@ use crate::model::CudaIndex;
 use super::label::{FrameLabels, one_line};
 
 pub use memory_viz::memory_viz;
+pub use perfetto::perfetto;
 pub use pprof::pprof;
 pub use speedscope::speedscope;
 pub use table::{export_csv, export_json};
