@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
 use crate::trace_support;
-use memspy::model::Record;
+use memspy::model::{Nanos, Record, TrainingStep};
 
 struct Exported {
     folder: tempfile::TempDir,
@@ -234,4 +234,31 @@ fn perfetto_has_the_counters_over_time() {
     assert!(code == 1 && err.contains("whole recording"), "{err}");
     let (code, _, err) = sampled.memspy(&["export", trace, "-f", "perfetto", "--gpu", "7"]);
     assert!(code == 1 && err.contains("GPU 7"), "{err}");
+}
+
+#[test]
+fn perfetto_has_a_slice_for_every_iteration() {
+    let mut s = Script::new(100);
+    s.thread("MainThread", true);
+    s.gpus.entry(0).or_default();
+    s.enter(0, "train", 10);
+    s.start();
+    for step in 0..4 {
+        s.tick();
+        let time = Nanos(s.now);
+        s.records.push(Record::Step(TrainingStep { time, step, ..TrainingStep::default() }));
+        let block = s.alloc(0, 0, (10 + step) * MIB);
+        s.tick();
+        s.free(0, block);
+    }
+    s.tick();
+    s.end();
+    let file = Exported::of(&s.records).json(&["perfetto"]);
+    let events = file["traceEvents"].as_array().unwrap();
+    let slices: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+    assert!(slices.len() >= 2, "{file}");
+    for slice in slices {
+        assert!(slice["dur"].as_f64().unwrap() > 0.0, "{slice}");
+        assert!(slice["args"]["GPU 0 peak_allocated"].as_u64().unwrap() >= 10 * MIB, "{slice}");
+    }
 }

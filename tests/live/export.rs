@@ -164,9 +164,12 @@ fn sums(trace: &Path, moment: &str) -> Vec<(&'static str, u64)> {
 
 /// The sum of inuse_space as a decoder of protocol buffers that is not memspy's reads it.
 fn pprof_sum(file: &Path) -> u64 {
+    read_pprof(file)["sums"]["inuse_space"].as_u64().unwrap()
+}
+
+fn read_pprof(file: &Path) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets/read_pprof.py");
-    let read: Value = serde_json::from_str(&run(python().arg(script).arg(file)).ok().out).unwrap();
-    read["sums"]["inuse_space"].as_u64().unwrap()
+    serde_json::from_str(&run(python().arg(script).arg(file)).ok().out).unwrap()
 }
 
 #[test]
@@ -185,6 +188,18 @@ fn every_format_has_the_same_sum() {
     for (format, sum) in sums(recording.trace(), "end") {
         assert_eq!(sum, live, "{format} at the end");
     }
+    // pprof has also all that was allocated, and how often.
+    let pprof = read_pprof(&export(recording.trace(), "pprof", &[]));
+    let churn = total(&collapsed(recording.trace(), &["--total-allocated"]));
+    assert_eq!(pprof["sums"]["alloc_space"], churn);
+    assert_eq!(pprof["default"], "inuse_space");
+    assert_eq!(pprof["units"], json!(["count", "bytes", "bytes"]));
+    let kept = |sample: &&Value| sample["values"]["inuse_space"] == 5_000_192;
+    let sample = pprof["samples"].as_array().unwrap().iter().find(kept).unwrap();
+    let stack = sample["leaf_first"].as_array().unwrap();
+    assert_eq!((&stack[0][0], &stack.last().unwrap()[0]), (&json!("main"), &json!("<module>")));
+    assert_eq!(sample["labels"]["device"], "0");
+    assert_eq!(sample["values"]["alloc_objects"], 1);
 }
 
 #[test]
