@@ -180,7 +180,7 @@ pub enum FlameFormat {
 pub enum MomentArg {
     /// The recorded moment nearest below the allocator's own peak
     Peak,
-    /// The last recorded moment; of an exact trace what was allocated while recording and is still live
+    /// The last recorded moment; of an exact trace 'flame' shows only what was allocated while recording and is still live
     End,
 }
 

@@ -68,7 +68,13 @@ fn perfetto(args: &ExportArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     }
     for rank in ranks {
         device(&rank.profile, args.gpu).with_context(|| rank.label.clone())?;
-        let seen = |gpu: CudaIndex| rank.profile.timeline(gpu).is_some();
+        let seen = |gpu: CudaIndex| {
+            rank.profile.timeline(gpu).is_some_and(|timeline| !timeline.points().is_empty())
+        };
+        let has_counters = rank.profile.gpus().any(seen);
+        if !has_counters && rank.profile.iterations().0.is_empty() {
+            bail!("{}: the recording has neither counters nor iterations", rank.label);
+        }
         if let Some(gpu) = args.gpu.map(CudaIndex).filter(|gpu| !seen(*gpu)) {
             bail!("{}: GPU {} has no counters in the recording", rank.label, gpu.0);
         }

@@ -237,6 +237,22 @@ fn perfetto_has_the_counters_over_time() {
 }
 
 #[test]
+fn a_recording_without_counters_gives_no_empty_picture() {
+    let mut s = Script::new(100);
+    s.thread("MainThread", true);
+    s.start();
+    s.tick();
+    s.end();
+    let empty = Exported::of(&s.records);
+    let trace = empty.trace.to_str().unwrap();
+    for format in ["perfetto", "csv", "memory-viz"] {
+        let (code, out, err) = empty.memspy(&["export", trace, "-f", format, "-o", "-"]);
+        assert_eq!((code, out.len(), err.lines().count()), (1, 0, 1), "{format}: {err}");
+        assert!(err.contains("no GPU memory of PyTorch"), "{format}: {err}");
+    }
+}
+
+#[test]
 fn perfetto_has_a_slice_for_every_iteration() {
     let mut s = Script::new(100);
     s.thread("MainThread", true);

@@ -9,14 +9,13 @@ use super::MomentArg;
 /// `memspy export`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  memspy export exact.bin -f memory-viz -o snapshot.pickle   drop it on pytorch.org/memory_viz, or use torch's _memory_viz.py
+  memspy export exact.bin -f memory-viz -o snapshot.pickle   drop it on pytorch.org/memory_viz
   memspy export trace.bin -f speedscope -o peak.json         open it in speedscope.app
   memspy export rank-*.bin -f pprof --at end -o end.pb.gz    go tool pprof -http=: end.pb.gz
   memspy export trace.bin -f perfetto -o counters.json       open it in ui.perfetto.dev
   memspy export trace.bin -f csv -o -                        a row for every stack
 
-The end of a recording is all that was live then, also what is older than the recording ('flame --at end' of an exact trace
-leaves that out).")]
+The end of a recording is all that was live then, also what is older than the recording.")]
 pub struct ExportArgs {
     /// Trace to read; of several, of the ranks of one job, each keeps its own moment
     #[arg(required = true, value_name = "TRACE")]
