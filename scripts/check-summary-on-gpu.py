@@ -141,7 +141,7 @@ def two():
 
 # Each with what has to be found in the first three rows or in the findings, as a regular expression.
 JOBS = {
-    "server": (server, r"sessions\["),
+    "server": (server, r"sessions"),
     "lora": (lora, r"saved for backward|parameters of"),
     "lightning": (lightning_timm, r"saved for backward|optimizer state"),
     "metrics": (metrics, r"history\b.*loss"),

@@ -84,6 +84,17 @@ pub struct FoldedStack {
     pub bytes: u64,
 }
 
+/// One stack and all that it allocated while recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocatedStack {
+    /// From the outermost frame to the innermost.
+    pub path: Vec<StackLabel>,
+    /// Bytes allocated.
+    pub bytes: u64,
+    /// Allocations; `None` where only a sample of them has stacks.
+    pub count: Option<u64>,
+}
+
 /// How sharply the births behind a moment's blocks are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeResolution {
@@ -282,6 +293,12 @@ impl Profile {
         })
     }
 
+    /// All that was allocated on a device while recording, by stack; `None` in a sampled recording.
+    pub fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>> {
+        let budget = TextBudget::new(self.stacks(), self.memory_limit());
+        self.exact()?.allocated_by_stack(device, self.stacks(), budget)
+    }
+
     fn fold_exact(
         &self,
         exact: &ExactProfile,
@@ -316,7 +333,7 @@ impl Profile {
         })
     }
 
-    fn path(
+    pub(super) fn path(
         &self,
         thread: Option<ThreadId>,
         stack: Option<StackId>,

@@ -23,9 +23,11 @@ mod freed_groups;
 mod growth;
 mod high_water;
 mod iterations;
+mod line_diff;
 mod lines;
 mod live_profile;
 mod modelsize;
+mod moment_blocks;
 mod oom_message;
 mod oom_report;
 mod owner_groups;
@@ -50,7 +52,8 @@ pub use exact::{
 };
 pub use findings::{Finding, FindingFacts, GpuFacts, findings};
 pub use fold::{
-    FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel, TimeResolution,
+    AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel,
+    TimeResolution,
 };
 pub use fragmentation::{Fragmentation, SegmentSum, SizeClass};
 pub use free_fit::{FreeFit, UnusableBlocks, UnusableReason};
@@ -61,11 +64,13 @@ pub use iterations::clock::{IterationClock, MarkerLine};
 pub use iterations::iteration::{
     Iteration, IterationEnd, IterationLevels, OwnedInIteration, ParameterBytes,
 };
+pub use line_diff::{ChangedPlace, ComparedMoment, LineChange, line_changes};
 pub use lines::ranking::{LineOrder, LineRanking, RankedLine};
 pub use lines::ranks::{RankFunction, RankRow, RankTable, RankValues};
 pub use lines::{BoundedValue, LineCell, LineError, LineFunction, LineRow, LineTable};
 pub use live_profile::{IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack};
 pub use modelsize::{ModelSize, model_sizes};
+pub use moment_blocks::{BlockEvent, DeviceBlocks, MomentBlocks, MomentBlocksBuilder};
 pub use oom_message::requested_bytes;
 pub use oom_report::{
     AllocatorCache, FreeClass, OomDevice, OomReport, OomReportBuilder, RefusedAllocation,

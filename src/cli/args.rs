@@ -2,10 +2,13 @@
 
 mod checkpoint;
 mod devices;
+mod diff;
+mod export;
 mod flame;
 mod flight;
 mod limits;
 mod lines;
+mod picture;
 mod record;
 mod retention;
 mod summary;
@@ -22,10 +25,13 @@ use crate::analysis::MarkerLine;
 
 pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
+pub use diff::DiffArgs;
+pub use export::{ExportArgs, ExportFormat};
 pub use flame::{FlameArgs, FlameFormat, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
 pub use lines::{LinesArgs, LinesFormat, SortArg};
+pub use picture::PictureArgs;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
@@ -92,6 +98,10 @@ pub enum Command {
     Flame(FlameArgs),
     /// Print a trace as a table of the peak memory of every line
     Lines(LinesArgs),
+    /// Compare two traces: which lines hold more at the peak, and which less
+    Diff(DiffArgs),
+    /// Write a moment of a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
+    Export(ExportArgs),
     /// Print a recording as a table of training iterations: peaks, gradients, feature maps, who held it
     Iterations(IterationsArgs),
     /// Watch a job: where its GPU memory is now, live in the terminal
@@ -139,7 +149,7 @@ pub struct StackArgs {
 pub enum MomentArg {
     /// The recorded moment nearest below the allocator's own peak
     Peak,
-    /// The last recorded moment; of an exact trace what was allocated while recording and is still live
+    /// The last recorded moment; of an exact trace 'flame' shows only what was allocated while recording and is still live
     End,
 }
 
@@ -327,6 +337,8 @@ mod tests {
             "devices --every 250ms",
             "pause -p 1 --for 10m --keep-free 1.5G",
             "flame t --min-lifetime 250ms",
+            "flame t --text --inverted --min-width 5",
+            "flame t --diff u --title x",
         ] {
             parse(&format!("memspy {line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
@@ -338,6 +350,10 @@ mod tests {
     fn options_that_would_do_nothing_are_refused() {
         for line in [
             "lines t --threads",
+            "flame t --text --title x",
+            "flame t --text --diff u",
+            "flame t --diff u --merge",
+            "flame t --min-width 101",
             "oom-report t --threads",
             "record -p 1 --nonblocking --owners",
             "record -p 1 --max-stop 1s",

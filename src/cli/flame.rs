@@ -5,16 +5,28 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::analysis::{FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile, PseudoFrame};
+use crate::analysis::{
+    ComparedMoment, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile, PseudoFrame,
+};
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
-use crate::render::{self, NameStyle, RankMemory, RankMode, RenderError};
+use crate::render::{self, FlamePicture, NameStyle, RankMemory, RankMode, RenderError};
 
 use super::args::{FlameArgs, FlameFormat, GroupByArg, MemoryArg, MomentArg};
 use super::ranks::{self, RankTrace};
+use super::replay::StoredRecording;
 use super::{eprint_line, filtered_profile, output};
 
 /// Runs it.
 pub(super) fn run(args: &FlameArgs) -> Result<()> {
+    let draws = args.format == FlameFormat::Flamegraph;
+    let of_pictures = [
+        (args.picture.inverted, "--inverted"),
+        (args.picture.min_width.is_some(), "--min-width"),
+        (args.picture.title.is_some(), "--title"),
+    ];
+    if let Some((_, option)) = of_pictures.iter().find(|(given, _)| *given && !draws) {
+        bail!("{option} is of pictures and of --text: folded stacks are written as they are");
+    }
     let extension = match args.format {
         FlameFormat::Flamegraph => "svg",
         FlameFormat::Collapsed => "txt",
@@ -31,6 +43,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         ranks = vec![highest];
     }
     let default = match &ranks[..] {
+        _ if args.picture.text => "-".into(),
         [one] => one.trace.with_extension(extension),
         _ => ranks::default_output(&args.traces, extension),
     };
@@ -39,6 +52,9 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     let is_exact = |rank: &RankTrace| rank.profile.exact().is_some();
     if args.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
         bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
+    }
+    if let Some(other) = &args.picture.diff {
+        return flame_of_difference(args, &ranks, other, &path);
     }
     if args.by == GroupByArg::Owner {
         return flame_by_owner(args, &ranks, &path);
@@ -53,6 +69,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         by_thread: args.threads,
         full_filenames: args.stacks.full_filenames,
         certain: args.certain,
+        picture: picture(args),
     };
     let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
     match &ranks[..] {
@@ -88,13 +105,61 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
     let write = |out: &mut dyn Write| {
         match args.format {
             FlameFormat::Flamegraph => {
-                render::owners_flame(out, profile, &stacks, (device, moment), style)
+                let picture = picture(args);
+                render::owners_flame(out, profile, &stacks, (device, moment), style, &picture)
             }
             FlameFormat::Collapsed => render::owners_collapsed(out, profile, &stacks, style),
         }
         .map_err(into_io)
     };
     output::report(path, args.force, output::bounded([profile.memory_limit()], write))
+}
+
+/// Draws a trace beside another one.
+fn flame_of_difference(
+    args: &FlameArgs,
+    ranks: &[RankTrace],
+    other: &Path,
+    path: &Path,
+) -> Result<()> {
+    let [RankTrace { profile, .. }] = ranks else {
+        bail!("--diff compares one trace with one other: name one trace before --diff");
+    };
+    if args.by == GroupByArg::Owner {
+        bail!("--diff compares Python stacks: leave out --by owner");
+    }
+    let before = StoredRecording::trace(other)?
+        .profile(filtered_profile(&args.stacks).without_line_statistics())?;
+    let options =
+        FoldOptions { memory: args.memory.map(MemoryGroup::from), ..FoldOptions::default() };
+    let fold = |profile: &Profile| -> Result<FoldedProfile> {
+        Ok(profile.fold(device(profile, args.gpu)?, args.at.into(), options)?)
+    };
+    let folded = fold(profile)?;
+    let folded_before = fold(&before).with_context(|| other.display().to_string())?;
+    let after = ComparedMoment { profile, folded: &folded };
+    let before_of = ComparedMoment { profile: &before, folded: &folded_before };
+    let style = NameStyle { full_filenames: args.stacks.full_filenames, functions_only: true };
+    let write = |out: &mut dyn Write| {
+        match args.format {
+            FlameFormat::Flamegraph => {
+                render::flame_diff(out, before_of, after, style, &picture(args))
+            }
+            FlameFormat::Collapsed => render::collapsed_diff(out, before_of, after, style),
+        }
+        .map_err(into_io)
+    };
+    let limits = [profile.memory_limit(), before.memory_limit()];
+    output::report(path, args.force, output::bounded(limits, write))
+}
+
+fn picture(args: &FlameArgs) -> FlamePicture {
+    FlamePicture {
+        text: args.picture.text,
+        inverted: args.picture.inverted,
+        min_width: args.picture.min_width,
+        title: args.picture.title.clone(),
+    }
 }
 
 /// What to draw of a profile.
@@ -117,6 +182,8 @@ pub(super) struct FlameOptions {
     pub full_filenames: bool,
     /// Only what is proven.
     pub certain: bool,
+    /// How.
+    pub picture: FlamePicture,
 }
 
 impl From<MomentArg> for Moment {
@@ -176,7 +243,9 @@ impl FlameOptions {
             .collect();
         let write = |out: &mut dyn Write| {
             match self.format {
-                FlameFormat::Flamegraph => render::flame_of_ranks(out, &parts, how, self.style()),
+                FlameFormat::Flamegraph => {
+                    render::flame_of_ranks(out, &parts, how, self.style(), &self.picture)
+                }
                 FlameFormat::Collapsed => {
                     render::collapsed_of_ranks(out, &parts, how, self.style())
                 }
@@ -193,7 +262,9 @@ impl FlameOptions {
         let style = self.style();
         let write = |out: &mut dyn Write| {
             match self.format {
-                FlameFormat::Flamegraph => render::flame(out, profile, &folded, style),
+                FlameFormat::Flamegraph => {
+                    render::flame(out, profile, &folded, style, &self.picture)
+                }
                 FlameFormat::Collapsed => render::collapsed(out, profile, &folded, style),
             }
             .map_err(into_io)

@@ -8,8 +8,10 @@
 pub mod args;
 mod checkpoint;
 mod devices;
+mod diff;
 mod doctor;
 mod dump;
+mod export;
 mod flame;
 pub mod flight;
 mod hints;
@@ -74,6 +76,8 @@ pub fn run() -> ExitCode {
         Command::Growth(args) => summary::growth(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args),
         Command::Flame(args) => flame::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Diff(args) => diff::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => lines::run(args).map(|()| ExitCode::SUCCESS),
         Command::Iterations(args) => iterations::run(args).map(|()| ExitCode::SUCCESS),
         Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),

@@ -34,6 +34,8 @@ pub(super) fn give_up(command: &Command) {
     let kept = match command {
         Command::Flame(_)
         | Command::Lines(_)
+        | Command::Export(_)
+        | Command::Diff(_)
         | Command::Iterations(_)
         | Command::OomReport(_)
         | Command::Join(_)

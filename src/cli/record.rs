@@ -207,6 +207,7 @@ pub(super) fn record(
                 certain: false,
                 by_thread: args.threads,
                 full_filenames: args.stacks.full_filenames,
+                picture: render::FlamePicture::default(),
             };
             if let Some(profile) = reading.profile() {
                 drawing.draw(profile, &path, args.force)?;

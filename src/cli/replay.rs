@@ -77,6 +77,11 @@ impl StoredRecording<'_> {
         Ok(())
     }
 
+    /// Passes its records once more to something else; what is wrong with them has been told.
+    pub(super) fn reread(&self, sink: &mut dyn RecordSink) -> Result<()> {
+        self.pass_to(sink).map(|_| ())
+    }
+
     /// Lets `profile`, into which it was read, and standard error tell what is wrong with it.
     fn finish(&self, profile: &mut Profile, damage: Vec<String>) -> Result<()> {
         profile.finish();

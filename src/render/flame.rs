@@ -10,6 +10,7 @@ use super::RenderError;
 use super::collapsed::{NameStyle, label_text, labels, stacks, step, without_separator};
 use super::escape::EscapeGuard;
 use super::exact;
+use super::flame_text::tree_text;
 use super::label::one_line;
 use super::size::{bytes, count, percent};
 use crate::analysis::{
@@ -17,19 +18,33 @@ use crate::analysis::{
 };
 use crate::model::{CudaIndex, SnapshotConsistency};
 
+/// How a flamegraph is drawn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FlamePicture {
+    /// As a tree of text, and not as SVG.
+    pub text: bool,
+    /// Whether it begins with the lines that allocate, and their callers follow.
+    pub inverted: bool,
+    /// The least share of the whole that a frame is drawn for, in percent.
+    pub min_width: Option<f64>,
+    /// The title; `None` for one that says what is drawn.
+    pub title: Option<String>,
+}
+
 /// Draws the bytes of a moment.
 pub fn flame(
     out: &mut dyn Write,
     profile: &Profile,
     folded: &FoldedProfile,
     style: NameStyle,
+    picture: &FlamePicture,
 ) -> Result<(), RenderError> {
     let lines: Vec<String> = stacks(profile, folded, style)
         .into_iter()
         .filter(|(_, bytes)| *bytes > 0)
         .map(|(stack, bytes)| format!("{stack} {bytes}"))
         .collect();
-    draw(out, &lines, title(folded), subtitle(folded), "Line:")
+    draw(out, &lines, title(folded), subtitle(folded), "Line:", picture)
 }
 
 /// The memory of one of several ranks.
@@ -58,6 +73,7 @@ pub fn flame_of_ranks(
     ranks: &[RankMemory<'_>],
     how: RankMode,
     style: NameStyle,
+    picture: &FlamePicture,
 ) -> Result<(), RenderError> {
     let Some(first) = ranks.first() else { return Err(RenderError::Empty) };
     let total: u64 = ranks.iter().map(|rank| rank.folded.total).sum();
@@ -72,7 +88,7 @@ pub fn flame_of_ranks(
     let sizes =
         ranks.iter().map(|rank| format!("{} {}", one_line(rank.label), bytes(rank.folded.total)));
     let lines = rank_lines(ranks, how, style);
-    draw(out, &lines, title, sizes.collect::<Vec<_>>().join(", "), "Line:")
+    draw(out, &lines, title, sizes.collect::<Vec<_>>().join(", "), "Line:", picture)
 }
 
 /// Writes the bytes of several ranks in the folded format.
@@ -112,6 +128,7 @@ pub fn owners_flame(
     stacks: &OwnerStacks,
     (device, moment): (CudaIndex, Moment),
     style: NameStyle,
+    picture: &FlamePicture,
 ) -> Result<(), RenderError> {
     let lines = owner_lines(profile, stacks, style);
     let which = match moment {
@@ -126,7 +143,7 @@ pub fn owners_flame(
     );
     let looks = count(stacks.looks);
     let subtitle = format!("at {:.3} s, {pause}; looks recorded: {looks}", stacks.time.seconds());
-    draw(out, &lines, title, subtitle, "Owner:")
+    draw(out, &lines, title, subtitle, "Owner:", picture)
 }
 
 /// Writes who holds the bytes of a moment in the folded format.
@@ -157,18 +174,26 @@ fn owner_lines(profile: &Profile, stacks: &OwnerStacks, style: NameStyle) -> Vec
     lines.into_iter().map(|(path, bytes)| format!("{path} {bytes}")).collect()
 }
 
-fn draw(
+pub(super) fn draw(
     out: &mut dyn Write,
     lines: &[String],
     title: String,
     subtitle: String,
     name_type: &str,
+    picture: &FlamePicture,
 ) -> Result<(), RenderError> {
     if lines.is_empty() {
         return Err(RenderError::Empty);
     }
+    if picture.text {
+        return tree_text(out, lines, &[title, subtitle], picture.inverted, picture.min_width);
+    }
     let mut options = Options::default();
-    options.title = title;
+    options.title = picture.title.as_deref().map_or(title, one_line);
+    options.reverse_stack_order = picture.inverted;
+    if let Some(percent) = picture.min_width {
+        options.min_width = percent;
+    }
     options.subtitle = Some(subtitle);
     options.count_name = "bytes".to_owned();
     options.name_type = name_type.to_owned();

@@ -1,7 +1,7 @@
 //! Answers in the forms people and programs read: flamegraphs, tables, listings.
 //!
 //! Turns `analysis` answers into bytes on a `Write`.
-//! May import `model`, `analysis`, inferno, csv, serde and serde_json.
+//! May import `model`, `analysis`, inferno, csv, flate2, serde and serde_json.
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
@@ -14,8 +14,11 @@ mod dump;
 mod dump_json;
 mod escape;
 mod exact;
+mod export;
 mod findings;
 mod flame;
+mod flame_diff;
+mod flame_text;
 mod fragmentation;
 mod growth;
 mod header;
@@ -25,6 +28,7 @@ mod job_summary;
 pub mod json;
 mod label;
 mod like;
+mod line_diff;
 mod lines;
 mod lines_export;
 mod oom_conclusion;
@@ -48,10 +52,15 @@ pub use dump::{DumpOptions, OwnersOrReason, allocator_text, dump_text};
 pub use dump_json::dump_json;
 pub use escape::{EscapeGuard, visible};
 pub use exact::{kind as memory_name, way};
+pub use export::{
+    ExportedDevice, export_csv, export_json, memory_viz, perfetto, pprof, speedscope,
+};
 pub use findings::{ToldFinding, told};
 pub use flame::{
-    RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks, owners_collapsed, owners_flame,
+    FlamePicture, RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks,
+    owners_collapsed, owners_flame,
 };
+pub use flame_diff::{collapsed_diff, flame_diff};
 pub use growth::{GrowthKeeper, growth_json, growth_text};
 pub use header::header;
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
@@ -60,6 +69,7 @@ pub use job_summary::{
 };
 pub use label::{FrameLabels, one_line, short_file};
 pub use like::{like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text};
+pub use line_diff::line_diff_text;
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use oom_report::oom_report_text;

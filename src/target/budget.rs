@@ -67,8 +67,8 @@ mod tests {
         assert!(Budget::new(hour, 0).but_at_most(hour / 2).left() <= hour / 2);
         let budget = Budget::new(hour, 16 << 20);
         assert_eq!(budget.exceeded(0), None);
-        // Written to, so that it is really there.
-        let taken = vec![1u8; 64 << 20];
+        // Written to, so that it is really there; more than tests beside this one give back meanwhile.
+        let taken = vec![1u8; 256 << 20];
         assert_eq!(budget.exceeded(0), Some(MemoryError::OutOfRoom));
         assert_eq!(budget.exceeded(1 << 40), None);
         drop(taken);

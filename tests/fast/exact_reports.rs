@@ -78,7 +78,7 @@ fn end(mut s: Probed, missing: i64) -> Profile {
 fn svg(profile: &Profile, moment: Moment, options: FoldOptions) -> String {
     let folded = profile.fold(CudaIndex(0), moment, options).unwrap();
     let mut out = Vec::new();
-    render::flame(&mut out, profile, &folded, NameStyle::default()).unwrap();
+    render::flame(&mut out, profile, &folded, NameStyle::default(), &Default::default()).unwrap();
     String::from_utf8(out).unwrap()
 }
 

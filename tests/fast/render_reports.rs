@@ -69,7 +69,7 @@ fn svg(profile: &Profile, moment: Moment, by_thread: bool, style: NameStyle) -> 
         .fold(CudaIndex(0), moment, FoldOptions { by_thread, ..FoldOptions::default() })
         .unwrap();
     let mut out = Vec::new();
-    render::flame(&mut out, profile, &folded, style).unwrap();
+    render::flame(&mut out, profile, &folded, style, &Default::default()).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -403,8 +403,14 @@ fn nothing_allocated_is_an_error_not_an_empty_picture() {
     s.end();
     let profile = s.profile();
     let folded = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
-    let error =
-        render::flame(&mut Vec::new(), &profile, &folded, NameStyle::default()).unwrap_err();
+    let error = render::flame(
+        &mut Vec::new(),
+        &profile,
+        &folded,
+        NameStyle::default(),
+        &Default::default(),
+    )
+    .unwrap_err();
     assert!(matches!(error, render::RenderError::Empty));
 }
 

@@ -23,6 +23,7 @@ mod exact_memlab;
 mod exact_samples;
 mod exact_stacks;
 mod exact_torch;
+mod export;
 mod flight_numbers;
 mod follow_stacks;
 mod holders;

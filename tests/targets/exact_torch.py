@@ -8,6 +8,7 @@ After READY the test writes requests; each is answered with one line of JSON:
     keep [BYTES]    allocates a tensor of so many bytes and keeps it
     drop            lets all of these go
     threads [N]     so many threads allocate and free at once
+    snapshot        tells also the segments of torch.cuda.memory._snapshot()
 """
 import argparse
 import json
@@ -97,8 +98,10 @@ def main():
             kept.clear()
         elif request == "threads":
             allocate_in_threads(number)
-        print(json.dumps({"before": before, "after": counters(), "peak": torch.cuda.max_memory_allocated(),
-                          "live": live_blocks()}), flush=True)
+        truth = {"before": before, "after": counters(), "peak": torch.cuda.max_memory_allocated(), "live": live_blocks()}
+        if request == "snapshot":
+            truth["segments"] = torch.cuda.memory._snapshot()["segments"]
+        print(json.dumps(truth), flush=True)
 
 
 if __name__ == "__main__":

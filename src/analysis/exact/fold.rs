@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL, ScaledBytes};
 use super::{ExactProfile, MemoryGroup};
 use crate::analysis::device::{AttributedSnapshot, Moment};
-use crate::analysis::fold::{FoldOptions, FoldedStack, PseudoFrame, StackLabel};
+use crate::analysis::fold::{AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel};
 use crate::analysis::fold_limit::TextBudget;
 use crate::model::{
     AllocationSite, CudaIndex, Nanos, SiteId, SnapshotConsistency, StackId, StackSource, StackTable,
@@ -87,6 +87,41 @@ impl ExactProfile {
         let stacks = self.stacks(held, options, table, &mut budget);
         let unlisted = budget.left_out.0;
         Some(ExactFold { stacks, total, snapshot, left_out, allocations, unlisted })
+    }
+
+    /// All that was allocated on a device, by stack; `None` when it has no blocks of PyTorch.
+    pub(crate) fn allocated_by_stack(
+        &self,
+        device: CudaIndex,
+        table: &StackTable,
+        mut budget: TextBudget,
+    ) -> Option<Vec<AllocatedStack>> {
+        let ledger = &self.torch.get(&device)?.ledger;
+        let bytes = self.bytes(&ledger.allocated());
+        let mut nodes = FxHashMap::default();
+        let mut stacks = Vec::new();
+        let mut counts_left_out = 0;
+        for (account, (bytes, sums)) in bytes.into_iter().zip(ledger.accounts()).enumerate() {
+            if bytes == 0 && sums.count == 0 {
+                continue;
+            }
+            let site = account.checked_sub(SITES).map(|site| SiteId(site as u32));
+            let site = site.and_then(|site| table.get_site(site));
+            let of_site = site.into_iter().flat_map(|site| [site.stack, site.forward]);
+            if !budget.takes(of_site.flatten(), bytes) {
+                counts_left_out += sums.count;
+                continue;
+            }
+            let path = self.path_of(account, FoldOptions::default(), table, &mut nodes);
+            let count = (!self.is_estimated()).then_some(sums.count);
+            stacks.push(AllocatedStack { path, bytes, count });
+        }
+        stacks.extend(budget.rest().map(|rest| AllocatedStack {
+            path: rest.path,
+            bytes: rest.bytes,
+            count: (!self.is_estimated()).then_some(counts_left_out),
+        }));
+        Some(stacks)
     }
 
     /// The bytes of each account. Where stacks were drawn as samples, what all allocations of drawn and

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::values::time;
-use super::{MemoryArg, MomentArg, StackArgs};
+use super::{MemoryArg, MomentArg, PictureArgs, StackArgs};
 
 /// `memspy flame`.
 #[derive(Debug, Args)]
@@ -47,6 +47,9 @@ pub struct FlameArgs {
     /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
     #[arg(long, value_enum, value_name = "KIND", help_heading = "What is drawn")]
     pub memory: Option<MemoryArg>,
+    /// How it is drawn
+    #[command(flatten)]
+    pub picture: PictureArgs,
     /// One frame for each function, not for each line
     #[arg(short = 'F', long, help_heading = "Stacks")]
     pub function: bool,

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod devices;
 mod doctor;
+mod export;
 mod fragmentation;
 mod graph;
 mod iterations;
@@ -20,6 +21,7 @@ pub use devices::{
     LeftBehindJson, MigDeviceJson, MissedJson,
 };
 pub use doctor::{DoctorJson, FindingJson, FindingStatus};
+pub use export::{ExportFrameJson, ExportJson, ExportMomentJson, ExportStackJson};
 pub use fragmentation::{FragmentationJson, PrivatePoolJson, SegmentSumJson, SizeClassJson};
 pub use graph::{BackwardMemoryJson, LossMemoryJson, ModelSizeJson, ModelsizeJson, TrumpyJson};
 pub use iterations::{IterationJson, IterationsJson, ParameterJson};

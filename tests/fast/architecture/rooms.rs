@@ -23,7 +23,10 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
         ("probe", room(&["model", "target"], &["aya", "aya_obj", "perf_event", "nix", "rustix"])),
         (
             "render",
-            room(&["model", "analysis"], &["inferno", "serde", "serde_json", "csv", "chrono"]),
+            room(
+                &["model", "analysis"],
+                &["inferno", "serde", "serde_json", "csv", "chrono", "flate2"],
+            ),
         ),
         ("holders", room(&["model", "target", "python", "torch"], &[])),
         (

@@ -1,0 +1,69 @@
+//! The words of `memspy export`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::MomentArg;
+
+/// `memspy export`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memspy export exact.bin -f memory-viz -o snapshot.pickle   drop it on pytorch.org/memory_viz
+  memspy export trace.bin -f speedscope -o peak.json         open it in speedscope.app
+  memspy export rank-*.bin -f pprof --at end -o end.pb.gz    go tool pprof -http=: end.pb.gz
+  memspy export trace.bin -f perfetto -o counters.json       open it in ui.perfetto.dev
+  memspy export trace.bin -f csv -o -                        a row for every stack
+
+The end of a recording is all that was live then, also what is older than the recording.")]
+pub struct ExportArgs {
+    /// Trace to read; of several, of the ranks of one job, each keeps its own moment
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// What to write
+    #[arg(short, long, value_enum)]
+    pub format: ExportFormat,
+    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE with the format's extension]
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
+    /// The moment to export [default: peak; perfetto has the whole recording]
+    #[arg(long, value_enum)]
+    pub at: Option<MomentArg>,
+    /// Only this device, as the job numbers it [default: all, each at its own moment]
+    #[arg(long, value_name = "N")]
+    pub gpu: Option<u32>,
+    /// Overwrite the output file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What `export` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// PyTorch's snapshot: segments, blocks with stacks, and of exact traces the events
+    MemoryViz,
+    /// speedscope's JSON, a profile for each device
+    Speedscope,
+    /// pprof's profile: inuse_space, and of exact traces alloc_space and alloc_objects
+    Pprof,
+    /// Trace events over time: the allocator's counters, and iterations as slices
+    Perfetto,
+    /// A row for every stack
+    Csv,
+    /// The same as JSON
+    Json,
+}
+
+impl ExportFormat {
+    /// The extension of its files.
+    pub fn extension(self) -> &'static str {
+        match self {
+            ExportFormat::MemoryViz => "pickle",
+            ExportFormat::Speedscope => "speedscope.json",
+            ExportFormat::Pprof => "pb.gz",
+            ExportFormat::Perfetto => "perfetto.json",
+            ExportFormat::Csv => "csv",
+            ExportFormat::Json => "json",
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! How a flamegraph is drawn.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// How a flamegraph is drawn, and what with.
+#[derive(Debug, Clone, Args)]
+pub struct PictureArgs {
+    /// Print a tree with sizes instead of a picture [default output: standard output]
+    #[arg(long, conflicts_with_all = ["format", "title"], help_heading = "Picture")]
+    pub text: bool,
+    /// Begin with the lines that allocate, each with its callers on top of it
+    #[arg(long, help_heading = "Picture")]
+    pub inverted: bool,
+    /// Leave out frames with less than so many percent of all [default: as text 1, else what is too narrow to see]
+    #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = "Picture")]
+    pub min_width: Option<f64>,
+    /// The title
+    #[arg(long, value_name = "TEXT", help_heading = "Picture")]
+    pub title: Option<String>,
+    /// Compare with this trace, function by function: red holds more now, blue less
+    #[arg(
+        long,
+        value_name = "OTHER",
+        conflicts_with_all = ["text", "threads", "merge", "max_peak", "total_allocated", "min_lifetime"],
+        help_heading = "Picture"
+    )]
+    pub diff: Option<PathBuf>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let value: f64 = text.trim_end_matches('%').parse().map_err(|_| "not a number".to_owned())?;
+    match (0.0..=100.0).contains(&value) {
+        true => Ok(value),
+        false => Err("a percentage is from 0 to 100".to_owned()),
+    }
+}

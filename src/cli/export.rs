@@ -1,0 +1,176 @@
+//! `memspy export`: a moment of a trace in the formats that other tools open.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::analysis::{
+    FoldOptions, FoldedProfile, FoldedStack, MemoryGroup, Moment, MomentBlocksBuilder, Profile,
+    PseudoFrame, StackLabel,
+};
+use crate::model::CudaIndex;
+use crate::render::{self, ExportedDevice, RenderError};
+
+use super::args::{ExportArgs, ExportFormat, MomentArg};
+use super::flame::{device, into_io};
+use super::ranks::{self, RankTrace};
+use super::replay::{self, StoredRecording};
+use super::{eprint_line, output};
+
+/// Runs it.
+pub(super) fn run(args: &ExportArgs) -> Result<()> {
+    if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {
+        bail!("a snapshot for memory_viz is of one process: name one trace");
+    }
+    let ranks = ranks::read(&args.traces, &|| Profile::new().without_line_statistics())?;
+    let extension = args.format.extension();
+    let default = match &ranks[..] {
+        [one] => one.trace.with_extension(extension),
+        _ => ranks::default_output(&args.traces, extension),
+    };
+    let start = ranks.first().and_then(|rank| rank.profile.start());
+    let path = output::of_report(args.output.as_deref(), start, default)?;
+    output::check(&path, args.force)?;
+    if args.format == ExportFormat::Perfetto {
+        return perfetto(args, &ranks, &path);
+    }
+    if let (ExportFormat::MemoryViz, [rank]) = (args.format, &ranks[..]) {
+        return memory_viz(args, rank, &path);
+    }
+    let mut devices = Vec::new();
+    for rank in &ranks {
+        devices.extend(exported(args, rank).with_context(|| rank.label.clone())?);
+    }
+    let write = |out: &mut dyn Write| {
+        match args.format {
+            ExportFormat::Speedscope => render::speedscope(out, &devices),
+            ExportFormat::Pprof => render::pprof(out, &devices),
+            ExportFormat::Csv => render::export_csv(out, &devices),
+            ExportFormat::Json => render::export_json(out, &devices),
+            // These were answered above.
+            ExportFormat::MemoryViz | ExportFormat::Perfetto => Err(RenderError::Empty),
+        }
+        .map_err(into_io)
+    };
+    let limits = ranks.iter().map(|rank| rank.profile.memory_limit());
+    output::report(&path, args.force, output::bounded(limits, write))
+}
+
+fn wanted(args: &ExportArgs) -> Moment {
+    args.at.unwrap_or(MomentArg::Peak).into()
+}
+
+/// The counters over the whole of the recordings.
+fn perfetto(args: &ExportArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
+    if args.at.is_some() {
+        bail!("--at is of formats that show one moment: perfetto has the whole recording");
+    }
+    for rank in ranks {
+        device(&rank.profile, args.gpu).with_context(|| rank.label.clone())?;
+        let seen = |gpu: CudaIndex| {
+            rank.profile.timeline(gpu).is_some_and(|timeline| !timeline.points().is_empty())
+        };
+        let has_counters = rank.profile.gpus().any(seen);
+        if !has_counters && rank.profile.iterations().0.is_empty() {
+            bail!("{}: the recording has neither counters nor iterations", rank.label);
+        }
+        if let Some(gpu) = args.gpu.map(CudaIndex).filter(|gpu| !seen(*gpu)) {
+            bail!("{}: GPU {} has no counters in the recording", rank.label, gpu.0);
+        }
+    }
+    let recordings: Vec<(&str, &Profile)> =
+        ranks.iter().map(|rank| (&*rank.label, &rank.profile)).collect();
+    let write = |out: &mut dyn Write| {
+        render::perfetto(out, &recordings, args.gpu.map(CudaIndex)).map_err(into_io)
+    };
+    let limits = ranks.iter().map(|rank| rank.profile.memory_limit());
+    output::report(path, args.force, output::bounded(limits, write))
+}
+
+/// What each device of a process held.
+fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDevice<'a>>> {
+    let RankTrace { label, profile, .. } = rank;
+    let main = device(profile, args.gpu)?;
+    let mut devices: Vec<CudaIndex> = match args.gpu {
+        Some(_) => vec![main],
+        None => profile.gpus().collect(),
+    };
+    if devices.is_empty() {
+        devices.push(main);
+    }
+    let mut exported = Vec::new();
+    for device in devices {
+        match moment(profile, device, wanted(args)) {
+            Ok(folded) => {
+                let is_of_torch = folded.memory == Some(MemoryGroup::Torch);
+                let allocated = is_of_torch.then(|| profile.allocated_by_stack(device)).flatten();
+                exported.push(ExportedDevice { label, profile, folded, allocated });
+            }
+            // The one that was asked for has to be there.
+            Err(error) if device == main => return Err(error),
+            Err(error) => eprint_line(&format!("warning: {label}, GPU {}: {error}", device.0)),
+        }
+    }
+    Ok(exported)
+}
+
+/// All that was live: also what is older than an exact recording, which the leak view leaves out.
+pub(super) fn moment(
+    profile: &Profile,
+    device: CudaIndex,
+    moment: Moment,
+) -> Result<FoldedProfile> {
+    let mut folded = profile.fold(device, moment, FoldOptions::default())?;
+    let older = std::mem::take(&mut folded.left_out);
+    if older > 0 {
+        let path = vec![StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
+        folded.stacks.push(FoldedStack { path, bytes: older });
+        folded.total += older;
+    }
+    Ok(folded)
+}
+
+fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {
+    let profile = &rank.profile;
+    let device = device(profile, args.gpu)?;
+    let wanted = wanted(args);
+    let folded = moment(profile, device, wanted)?;
+    if folded.memory.is_some_and(|memory| memory != MemoryGroup::Torch) {
+        bail!(
+            "the recording has no blocks of PyTorch, which is what a snapshot for memory_viz is of"
+        );
+    }
+    let until = match wanted {
+        Moment::Peak => Some(folded.snapshot.time),
+        Moment::End => None,
+    };
+    let mut empty = Profile::new().without_line_statistics();
+    let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
+    replay::limit(&mut empty, bytes);
+    let mut builder = MomentBlocksBuilder::new(empty, device, until);
+    StoredRecording::trace(&rank.trace)?.reread(&mut builder)?;
+    let blocks = builder.build();
+    if profile.exact().is_none() {
+        eprint_line(
+            "a sampled recording has no events: the file has the segments and blocks of the moment, each block with its \
+             likeliest stack, and an empty trace ('memspy record --exact' records the events)",
+        );
+    }
+    let of_device = blocks.devices.get(&device);
+    let in_blocks = of_device.map_or(0, |device| device.allocated());
+    if in_blocks != folded.total {
+        eprint_line(&format!(
+            "warning: the blocks in the file come to {}, and the allocator had {}: the others were not seen",
+            render::bytes(in_blocks),
+            render::bytes(folded.total)
+        ));
+    }
+    if let Some(unplaced) = of_device.map(|device| device.unplaced).filter(|count| *count > 0) {
+        eprint_line(&format!(
+            "warning: {unplaced} blocks lie in segments that no snapshot shows: each is a segment of its own in the file"
+        ));
+    }
+    let write = |out: &mut dyn Write| render::memory_viz(out, profile, &blocks).map_err(into_io);
+    output::report(path, args.force, output::bounded([profile.memory_limit()], write))
+}

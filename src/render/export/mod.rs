@@ -1,0 +1,90 @@
+//! The memory of a moment in the formats that other tools open.
+
+mod memory_viz;
+mod perfetto;
+mod pickle;
+mod pprof;
+mod speedscope;
+mod table;
+
+use crate::analysis::{AllocatedStack, FoldedProfile, Moment, Profile, StackLabel};
+use crate::model::CudaIndex;
+
+use super::label::{FrameLabels, one_line};
+
+pub use memory_viz::memory_viz;
+pub use perfetto::perfetto;
+pub use pprof::pprof;
+pub use speedscope::speedscope;
+pub use table::{export_csv, export_json};
+
+/// What one device of one process held at a moment, to be exported.
+#[derive(Debug)]
+pub struct ExportedDevice<'a> {
+    /// What to call the process: `rank 3`, or `process 1234`.
+    pub label: &'a str,
+    /// Its recording.
+    pub profile: &'a Profile,
+    /// The live bytes of the moment by stack.
+    pub folded: FoldedProfile,
+    /// All that was allocated while recording, by stack; only of exact recordings.
+    pub allocated: Option<Vec<AllocatedStack>>,
+}
+
+impl ExportedDevice<'_> {
+    fn device(&self) -> CudaIndex {
+        self.folded.device
+    }
+
+    fn rank(&self) -> Option<u32> {
+        self.profile.start()?.rank
+    }
+
+    fn pid(&self) -> u32 {
+        self.profile.start().map_or(0, |start| start.pid)
+    }
+
+    fn moment(&self) -> &'static str {
+        match self.folded.moment {
+            Moment::Peak => "peak",
+            Moment::End => "end",
+        }
+    }
+
+    /// The frames of a stack, from the outermost to the innermost.
+    fn frames(&self, path: &[StackLabel]) -> Vec<ExportedFrame> {
+        frames(self.profile, path)
+    }
+}
+
+/// A frame as other tools know it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct ExportedFrame {
+    /// The function; or a text in brackets that says why there is none.
+    name: String,
+    /// The whole path of its file; empty where there is none.
+    file: String,
+    /// The line; 0 where there is none.
+    line: u32,
+    /// The first line of the function; 0 where that is unknown.
+    first_line: u32,
+}
+
+fn frames(profile: &Profile, path: &[StackLabel]) -> Vec<ExportedFrame> {
+    let labels = FrameLabels { stacks: profile.stacks(), directory: None, full_filenames: true };
+    let frame = |label: &StackLabel| {
+        if let StackLabel::Frame(frame) = label
+            && let Some(function) = profile.stacks().get_function(frame.function)
+        {
+            return ExportedFrame {
+                name: one_line(&function.name),
+                file: one_line(&function.file),
+                line: frame.line,
+                first_line: function.first_line,
+            };
+        }
+        let name = one_line(&labels.label(*label, true));
+        ExportedFrame { name, file: String::new(), line: 0, first_line: 0 }
+    };
+    path.iter().map(frame).collect()
+}

@@ -1,0 +1,210 @@
+//! pprof's profile: protocol buffers in gzip, as `go tool pprof`, Pyroscope and Parca read them.
+//!
+//! <https://github.com/google/pprof/blob/main/proto/profile.proto>; the numbers of fields below are from there. The encoding
+//! is a screenful, for which a generator of code and its compiler are not worth having.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::{ExportedDevice, ExportedFrame};
+use crate::render::RenderError;
+
+/// A message of protocol buffers that is being written.
+#[derive(Debug, Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    /// A number; 0 is what is not there.
+    fn number(&mut self, field: u32, value: u64) {
+        if value != 0 {
+            self.varint(u64::from(field) << 3);
+            self.varint(value);
+        }
+    }
+
+    fn bytes(&mut self, field: u32, bytes: &[u8]) {
+        self.varint(u64::from(field) << 3 | 2);
+        self.varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) {
+        let mut list = Message::default();
+        values.into_iter().for_each(|value| list.varint(value));
+        self.bytes(field, &list.0);
+    }
+
+    fn message(&mut self, field: u32, message: &Message) {
+        self.bytes(field, &message.0);
+    }
+}
+
+/// Strings, functions and locations, each written once.
+#[derive(Debug, Default)]
+struct Tables {
+    strings: Vec<String>,
+    string_numbers: BTreeMap<String, u64>,
+    /// Name, file and first line.
+    functions: BTreeMap<(String, String, u32), u64>,
+    locations: BTreeMap<ExportedFrame, u64>,
+    /// The messages of functions and locations.
+    body: Message,
+}
+
+impl Tables {
+    fn new() -> Tables {
+        let mut tables = Tables::default();
+        // The first one has to be empty.
+        tables.string("");
+        tables
+    }
+
+    fn string(&mut self, text: &str) -> u64 {
+        if let Some(&number) = self.string_numbers.get(text) {
+            return number;
+        }
+        let number = self.strings.len() as u64;
+        self.strings.push(text.to_owned());
+        self.string_numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    fn function(&mut self, frame: &ExportedFrame) -> u64 {
+        let key = (frame.name.clone(), frame.file.clone(), frame.first_line);
+        if let Some(&id) = self.functions.get(&key) {
+            return id;
+        }
+        let id = self.functions.len() as u64 + 1;
+        let (name, file) = (self.string(&frame.name), self.string(&frame.file));
+        let mut function = Message::default();
+        function.number(1, id);
+        function.number(2, name);
+        function.number(3, name);
+        function.number(4, file);
+        function.number(5, u64::from(frame.first_line));
+        self.body.message(5, &function);
+        self.functions.insert(key, id);
+        id
+    }
+
+    fn location(&mut self, frame: &ExportedFrame) -> u64 {
+        if let Some(&id) = self.locations.get(frame) {
+            return id;
+        }
+        let id = self.locations.len() as u64 + 1;
+        let mut line = Message::default();
+        line.number(1, self.function(frame));
+        line.number(2, u64::from(frame.line));
+        let mut location = Message::default();
+        location.number(1, id);
+        location.message(4, &line);
+        self.body.message(4, &location);
+        self.locations.insert(frame.clone(), id);
+        id
+    }
+
+    fn value_type(&mut self, kind: &str, unit: &str) -> Message {
+        let mut message = Message::default();
+        message.number(1, self.string(kind));
+        message.number(2, self.string(unit));
+        message
+    }
+}
+
+/// Bytes live, bytes allocated, allocations.
+type SampleValues = [u64; 3];
+
+/// Writes what each device held as a profile of pprof. Values besides the live bytes are there where all recordings have them.
+pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
+    let has_allocated = devices.iter().all(|device| device.allocated.is_some());
+    let has_counts = has_allocated
+        && devices
+            .iter()
+            .flat_map(|device| device.allocated.iter().flatten())
+            .all(|stack| stack.count.is_some());
+    let mut tables = Tables::new();
+    let mut profile = Message::default();
+    let mut kinds: Vec<(&str, &str, usize)> = Vec::new();
+    if has_counts {
+        kinds.push(("alloc_objects", "count", 2));
+    }
+    if has_allocated {
+        kinds.push(("alloc_space", "bytes", 1));
+    }
+    kinds.push(("inuse_space", "bytes", 0));
+    for (kind, unit, _) in &kinds {
+        let kind = tables.value_type(kind, unit);
+        profile.message(1, &kind);
+    }
+    for device in devices {
+        let labels = labels(device, &mut tables);
+        for (locations, values) in samples(device, &mut tables) {
+            let mut sample = Message::default();
+            // The leaf comes first.
+            sample.packed(1, locations.into_iter().rev());
+            sample.packed(2, kinds.iter().map(|(_, _, which)| values[*which]));
+            labels.iter().for_each(|label| sample.message(3, label));
+            profile.message(2, &sample);
+        }
+    }
+    let default = tables.string("inuse_space");
+    let comment = tables.string(concat!("memspy ", env!("CARGO_PKG_VERSION")));
+    profile.0.append(&mut tables.body.0);
+    for text in &tables.strings {
+        profile.bytes(6, text.as_bytes());
+    }
+    if let Some(start) = devices.first().and_then(|device| device.profile.start()) {
+        profile.number(9, start.unix_nanos);
+    }
+    let duration = devices.iter().map(|device| device.profile.duration().0).max();
+    profile.number(10, duration.unwrap_or(0));
+    profile.packed(13, [comment]);
+    profile.number(14, default);
+    let mut gzip = GzEncoder::new(out, Compression::default());
+    gzip.write_all(&profile.0)?;
+    gzip.finish()?;
+    Ok(())
+}
+
+/// The values of each stack, from the outermost location to the innermost.
+fn samples(device: &ExportedDevice<'_>, tables: &mut Tables) -> BTreeMap<Vec<u64>, SampleValues> {
+    let mut samples: BTreeMap<Vec<u64>, SampleValues> = BTreeMap::new();
+    let live = device.folded.stacks.iter().map(|stack| (&stack.path, [stack.bytes, 0, 0]));
+    let allocated = device.allocated.iter().flatten();
+    let allocated =
+        allocated.map(|stack| (&stack.path, [0, stack.bytes, stack.count.unwrap_or(0)]));
+    for (path, values) in live.chain(allocated).filter(|(_, values)| *values != [0; 3]) {
+        let frames = device.frames(path);
+        let path = frames.iter().map(|frame| tables.location(frame)).collect();
+        let sums = samples.entry(path).or_default();
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += value;
+        }
+    }
+    samples
+}
+
+fn labels(device: &ExportedDevice<'_>, tables: &mut Tables) -> Vec<Message> {
+    let mut label = |key: &str, value: &str| {
+        // As text: a number of 0 would be one that is not there.
+        let mut message = Message::default();
+        message.number(1, tables.string(key));
+        message.number(2, tables.string(value));
+        message
+    };
+    let mut labels = vec![label("device", &device.device().0.to_string())];
+    labels.extend(device.rank().map(|rank| label("rank", &rank.to_string())));
+    labels.push(label("pid", &device.pid().to_string()));
+    labels
+}

@@ -1,0 +1,112 @@
+//! Stacks with their bytes as rows: CSV and JSON.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use super::{ExportedDevice, ExportedFrame};
+use crate::render::RenderError;
+use crate::render::interchange::CsvSheet;
+use crate::render::json::{
+    ExportFrameJson, ExportJson, ExportMomentJson, ExportStackJson, JsonDocument,
+};
+
+/// Live bytes, and where they are known bytes allocated and allocations.
+type StackValues = (u64, u64, Option<u64>);
+
+/// The values of each stack.
+fn rows(device: &ExportedDevice<'_>) -> Vec<(Vec<ExportedFrame>, StackValues)> {
+    let mut rows: BTreeMap<Vec<ExportedFrame>, StackValues> = BTreeMap::new();
+    for stack in &device.folded.stacks {
+        rows.entry(device.frames(&stack.path)).or_default().0 += stack.bytes;
+    }
+    for stack in device.allocated.iter().flatten() {
+        let row = rows.entry(device.frames(&stack.path)).or_default();
+        row.1 += stack.bytes;
+        row.2 = stack.count.map(|count| row.2.unwrap_or(0) + count);
+    }
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    // The largest first.
+    rows.sort_by(|(a, of_a), (b, of_b)| (of_b.0, of_b.1, a).cmp(&(of_a.0, of_a.1, b)));
+    rows
+}
+
+/// Writes a row for every stack; the innermost line of Python in columns of its own.
+pub fn export_csv(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
+    let mut csv = CsvSheet::new(out);
+    csv.write_record([
+        "rank",
+        "pid",
+        "device",
+        "moment",
+        "seconds",
+        "live_bytes",
+        "allocated_bytes",
+        "allocations",
+        "function",
+        "file",
+        "line",
+        "stack",
+    ])?;
+    for device in devices {
+        let of_device = [
+            device.rank().map_or_else(String::new, |rank| rank.to_string()),
+            device.pid().to_string(),
+            device.device().0.to_string(),
+            device.moment().to_owned(),
+            device.folded.snapshot.time.seconds().to_string(),
+        ];
+        for (frames, (live, allocated, count)) in rows(device) {
+            let innermost = frames.iter().rev().find(|frame| !frame.file.is_empty());
+            let known = |value: Option<u64>| value.map_or_else(String::new, |v| v.to_string());
+            let step = |frame: &ExportedFrame| match frame.file.as_str() {
+                "" => frame.name.replace(';', ":"),
+                file => format!("{} ({file}:{})", frame.name, frame.line).replace(';', ":"),
+            };
+            let mut row = of_device.to_vec();
+            row.extend([
+                live.to_string(),
+                known(device.allocated.as_ref().map(|_| allocated)),
+                known(count),
+                innermost.map_or_else(String::new, |frame| frame.name.clone()),
+                innermost.map_or_else(String::new, |frame| frame.file.clone()),
+                innermost.map_or_else(String::new, |frame| frame.line.to_string()),
+                frames.iter().map(step).collect::<Vec<_>>().join(";"),
+            ]);
+            csv.write_record(&row)?;
+        }
+    }
+    Ok(csv.flush()?)
+}
+
+/// Writes the moments as one JSON document.
+pub fn export_json(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
+    let moments = devices.iter().map(moment).collect();
+    JsonDocument::new(ExportJson { moments }).write(out, true)
+}
+
+fn moment(device: &ExportedDevice<'_>) -> ExportMomentJson {
+    let frame = |frame: ExportedFrame| ExportFrameJson {
+        name: frame.name,
+        line: (frame.line > 0).then_some(frame.line),
+        file: Some(frame.file).filter(|file| !file.is_empty()),
+    };
+    let stack = |(frames, (live, allocated, count)): (Vec<ExportedFrame>, _)| ExportStackJson {
+        live_bytes: live,
+        allocated_bytes: device.allocated.as_ref().map(|_| allocated),
+        allocations: count,
+        frames: frames.into_iter().map(frame).collect(),
+    };
+    ExportMomentJson {
+        rank: device.rank(),
+        pid: device.pid(),
+        device: device.device().0,
+        moment: device.moment().to_owned(),
+        seconds: device.folded.snapshot.time.seconds(),
+        exact: device.profile.exact().is_some(),
+        estimated: device.folded.estimated_from.is_some(),
+        live_bytes: device.folded.total,
+        peak_bytes: device.folded.true_peak,
+        stacks: rows(device).into_iter().map(stack).collect(),
+        warnings: device.profile.warnings(),
+    }
+}

@@ -1,0 +1,66 @@
+//! A differential flamegraph: one moment beside another, red where it holds more, blue where it holds less.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use super::RenderError;
+use super::collapsed::{NameStyle, stacks};
+use super::escape::EscapeGuard;
+use super::flame::{FlamePicture, draw};
+use super::size::{bytes, signed_bytes};
+use crate::analysis::ComparedMoment;
+
+/// Bytes of both moments by stack. Frames are functions without their lines, which may have moved between the two.
+fn both(
+    before: ComparedMoment<'_>,
+    after: ComparedMoment<'_>,
+    style: NameStyle,
+) -> BTreeMap<String, (u64, u64)> {
+    let style = NameStyle { functions_only: true, ..style };
+    let mut both: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (stack, bytes) in stacks(before.profile, before.folded, style) {
+        both.entry(stack).or_default().0 += bytes;
+    }
+    for (stack, bytes) in stacks(after.profile, after.folded, style) {
+        both.entry(stack).or_default().1 += bytes;
+    }
+    both.retain(|_, (before, after)| *before > 0 || *after > 0);
+    both
+}
+
+/// Draws `after`, coloured by what each function holds more or less than in `before`.
+pub fn flame_diff(
+    out: &mut dyn Write,
+    before: ComparedMoment<'_>,
+    after: ComparedMoment<'_>,
+    style: NameStyle,
+    picture: &FlamePicture,
+) -> Result<(), RenderError> {
+    let both = both(before, after, style);
+    let gone: u64 = both.values().filter(|(_, after)| *after == 0).map(|(before, _)| before).sum();
+    let lines: Vec<String> =
+        both.iter().map(|(stack, (before, after))| format!("{stack} {before} {after}")).collect();
+    let (old, new) = (before.folded.total, after.folded.total);
+    let difference = signed_bytes(new as i64 - old as i64);
+    let title =
+        format!("GPU memory: {} now, {} in the other, {difference}", bytes(new), bytes(old));
+    let mut subtitle = "red: more than in the other; blue: less; width: now".to_owned();
+    if gone > 0 {
+        subtitle += &format!("; {} of the other are in stacks that hold nothing now", bytes(gone));
+    }
+    draw(out, &lines, title, subtitle, "Function:", picture)
+}
+
+/// Writes both moments in the folded format with two counts, as `difffolded.pl` and inferno do.
+pub fn collapsed_diff(
+    out: &mut dyn Write,
+    before: ComparedMoment<'_>,
+    after: ComparedMoment<'_>,
+    style: NameStyle,
+) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    for (stack, (before, after)) in both(before, after, style) {
+        writeln!(out, "{stack} {before} {after}")?;
+    }
+    Ok(())
+}
