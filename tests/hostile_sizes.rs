@@ -130,8 +130,8 @@ fn run(words: &[&str], trace: &Path) -> (u64, String) {
 
 /// The record that says that events follow.
 fn exact_settings(out: &mut Vec<u8>) {
-    // Way, frees, stacks from, stacks every, backward lines, no probes, nothing uncovered, backward.
-    record(out, 18, &numbers(&[0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    // Way, frees, stacks from, stacks every, backward lines, no probes, nothing uncovered, backward, empty at its start.
+    record(out, 18, &numbers(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
 }
 
 /// Allocations of 512 bytes each from the driver, one for each site.

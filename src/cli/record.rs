@@ -38,7 +38,8 @@ const MAX_IDS: usize = 1 << 17;
 fn processor_share() -> f64 {
     match std::thread::available_parallelism().map_or(1, |processors| processors.get()) {
         1..=3 => 0.1,
-        _ => 0.25,
+        4..=7 => 0.5,
+        _ => 1.0,
     }
 }
 

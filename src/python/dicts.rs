@@ -285,7 +285,8 @@ fn places(
                 let count = (memory.u64(layout.object.shift(VAR_SIZE).in_target(at))? as i64)
                     .unsigned_abs();
                 let items = count.min(MAX_ENTRIES).saturating_mul(class.item_size);
-                let size = class.basic_size.saturating_add(items).next_multiple_of(8);
+                let size = class.basic_size.saturating_add(items);
+                let size = size.checked_next_multiple_of(8).unwrap_or(size);
                 AttributeStorage {
                     dict: some(before((size as i64).saturating_add(offset))?),
                     values: None,

@@ -287,6 +287,16 @@ fn golden() -> Vec<Record> {
     records
 }
 
+/// Its sizes are as large as numbers get: rounding one up to the allocator's unit overflowed.
+#[test]
+fn sizes_at_the_end_of_numbers_are_analysed() {
+    let mut profile = memspy::analysis::Profile::default();
+    for record in golden() {
+        profile.record(&record).unwrap();
+    }
+    assert!(profile.exact().is_some());
+}
+
 #[test]
 fn the_golden_file_of_exact_records_still_reads() {
     reads_as_ever("trace-v1-exact.memspy", &golden());

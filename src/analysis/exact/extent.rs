@@ -32,9 +32,9 @@ impl From<u64> for BlockSizes {
     }
 }
 
-/// The least that a block for a request of `requested` bytes takes.
+/// The least that a block for a request of `requested` bytes takes. A damaged trace may tell of any size.
 pub(crate) fn rounded(requested: u64) -> u64 {
-    requested.max(1).next_multiple_of(UNIT)
+    requested.max(1).checked_next_multiple_of(UNIT).unwrap_or(u64::MAX)
 }
 
 /// How many statistics there are of a block: numbers, bytes, bytes asked for, each of all pools, the small, the large one.

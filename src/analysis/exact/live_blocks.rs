@@ -26,8 +26,8 @@ pub(crate) struct ScaledBytes {
 
 impl ScaledBytes {
     fn add(&mut self, other: ScaledBytes) {
-        self.bytes += other.bytes;
-        self.stands_for += other.stands_for;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.stands_for = self.stands_for.saturating_add(other.stands_for);
     }
 
     fn subtract(&mut self, other: ScaledBytes) {
@@ -183,7 +183,7 @@ impl LiveBlocks {
     }
 
     fn insert(&mut self, address: u64, block: TrackedBlock) {
-        self.total += block.size;
+        self.total = self.total.saturating_add(block.size);
         self.live.insert(address, block);
     }
 

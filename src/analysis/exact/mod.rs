@@ -38,6 +38,8 @@ pub use report::UnknownReason;
 
 /// The most frees of unknown blocks remembered before the first map.
 const MAX_EARLY_EVENTS: usize = 1 << 16;
+/// No memory has room for more at once: 256 TiB.
+const MAX_ALLOCATION: u64 = 1 << 48;
 
 /// What kind of memory a report is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -206,6 +208,13 @@ impl ExactProfile {
         self.last = self.last.max(event.time);
         self.interrupted = false;
         self.events += 1;
+        if let EventKind::Allocated { size, .. } = event.change
+            && size > MAX_ALLOCATION
+        {
+            // Only a damaged trace says so, and sums with it would run over: as good as a lost event.
+            self.interrupted = true;
+            return None;
+        }
         let is_known = |index| self.torch.contains_key(&index);
         if self.starts_empty && self.early.holds(event, is_known) {
             if self.early.add(*event) {

@@ -40,8 +40,8 @@ pub struct RecordArgs {
     /// job that allocates without a pause (the README has figures)
     #[arg(long, conflicts_with = "exact", help_heading = "What is recorded")]
     pub follow: bool,
-    /// The most of one processor that following may use (20, 50%), on average [default: 25, on machines with fewer than four
-    /// processors 10]
+    /// The most of one processor that following may use (20, 50%), on average. The less, the less of the memory is on its line
+    /// [default: 100; on machines with fewer than eight processors 50, with fewer than four 10]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, requires = "follow", help_heading = "What is recorded")]
     pub cpu: Option<f64>,
     /// Record the process's descendants too, also those that start later: each that uses CUDA into a file of its own (%r in

@@ -364,7 +364,8 @@ impl MimallocWalk<'_> {
         let Some(Ok(mappings)) = self.process.map(Process::mappings) else { return Vec::new() };
         let private = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());
         let begins = private.flat_map(|mapping| {
-            (mapping.start.0.next_multiple_of(SEGMENT)..mapping.end.0).step_by(SEGMENT as usize)
+            (mapping.start.0.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX)..mapping.end.0)
+                .step_by(SEGMENT as usize)
         });
         begins.map(Addr).take(MAX_SEGMENTS).collect()
     }

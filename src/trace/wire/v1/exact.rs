@@ -112,7 +112,7 @@ impl<'a> From<&'a model::ExactSettings> for WireExactSettings<'a> {
 }
 
 impl WireExactSettings<'_> {
-    /// The record this stands for; the last two fields follow it, in files that have them.
+    /// The record this stands for, with the last two fields, which follow it.
     pub(crate) fn at(
         self,
         time: model::Nanos,
