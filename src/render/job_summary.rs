@@ -297,7 +297,12 @@ fn line_lines(summary: &JobSummary<'_>, room: usize) -> Vec<String> {
 
 fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    if summary.findings.is_empty() {
+    if summary.gpus.iter().all(|gpu| gpu.allocated.is_none()) {
+        lines.extend(wrapped(
+            "* what PyTorch has allocated is not known: the job has not used CUDA yet, or its allocator cannot be read",
+        ));
+        lines.push(format!("    memspy doctor -p {}", summary.pid));
+    } else if summary.findings.is_empty() {
         lines.push("no findings".to_owned());
     }
     for finding in summary.findings.iter().take(most) {
