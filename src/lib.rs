@@ -15,7 +15,7 @@
 //! | 2 | [`gpu`] | driver → device and per-process totals |
 //! | 2 | [`probe`] | uprobes, USDT → allocation events with stacks, losses counted |
 //! | 2 | [`render`] | answers → bytes on a `Write` |
-//! | 3 | [`holders`] | python + torch → which tensor, name and graph node holds each block |
+//! | 3 | [`owners`] | python + torch → which tensor, name and graph node holds each block |
 //! | 3 | [`suspend`] | a job's GPU memory → the host, and back: pause and resume |
 //! | 3 | [`sampler`] | readers → records in time order |
 //! | 4 | [`tui`] | live profile → terminal |
@@ -38,8 +38,8 @@ pub mod analysis;
 pub mod cli;
 pub mod files;
 pub mod gpu;
-pub mod holders;
 pub mod model;
+pub mod owners;
 pub mod probe;
 pub mod python;
 pub mod render;

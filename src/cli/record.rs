@@ -157,7 +157,7 @@ pub(super) fn record(
     let also = CommonOptions {
         owners: args.owners.map(|percent| percent / 100.0),
         // --nonblocking and --owners exclude each other.
-        holder_options: args.limits.options(args.nonblocking),
+        owner_options: args.limits.options(args.nonblocking),
         step_variable: args.iter_var.clone(),
         epoch_variable: args.epoch_var.clone(),
         // What is kept has numbers of its own.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::readers::{TargetReaders, TorchState};
-use crate::holders::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy};
 use crate::model::{OwnershipSnapshot, StackTable, Stops, ThreadSample};
+use crate::owners::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy};
 use crate::python::HeapError;
 use crate::torch::TorchError;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::gpu::{CudaVisibility, GpuError, GpuReader};
-use crate::holders::OwnerReader;
 use crate::model::{AllocatorBackend, GpuDevice};
+use crate::owners::OwnerReader;
 use crate::python::{PythonError, PythonReader};
 use crate::target::{Process, ProcessError};
 use crate::torch::{TorchError, TorchReader};

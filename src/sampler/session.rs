@@ -3,13 +3,13 @@
 use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::holders::LookOptions;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, EndReason, Frame, Function,
     MissReason, Nanos, OomException, OwnershipBreakdown, RaisedError, ReaderKind, Record,
     RecordSink, RecordingStart, RecordingTotals, StackId, StackTable, TargetRuntime, ThreadSample,
     TrainingStep,
 };
+use crate::owners::LookOptions;
 use rustc_hash::FxHashMap;
 
 use super::error_thread::{ErrorThread, FoundErrors};
@@ -42,7 +42,7 @@ pub struct CommonOptions {
     /// Part of the time that the target may stand still for looks at owners; `None` for no looks.
     pub owners: Option<f64>,
     /// What each of these looks may cost.
-    pub holder_options: LookOptions,
+    pub owner_options: LookOptions,
     /// An integer variable of the program that counts the steps of training: `i`, or `function:i`.
     pub step_variable: Option<String>,
     /// One that counts epochs.
@@ -162,7 +162,7 @@ impl RecordingSession {
         }
         let Some(budget) = wanted.owners else { return };
         let process = TargetIdentity::from(process);
-        match OwnerThread::start(process, budget, wanted.holder_options, self.start) {
+        match OwnerThread::start(process, budget, wanted.owner_options, self.start) {
             Ok(thread) => self.owners = Some(thread),
             Err(e) => self.losses.add(ReaderKind::Owners, MissReason::Failed(e.to_string()), 1),
         }

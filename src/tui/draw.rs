@@ -18,7 +18,7 @@ use crate::render;
 
 const HELP: &[&str] = &[
     "l  by line of code        s  by Python stack",
-    "h  by holder: looks at the tensors, and looks again; the job",
+    "h  by owner: looks at the tensors, and looks again; the job",
     "   stands still for that, for as long as the title says",
     "a  all lines, or the program's own, with library code they call",
     "g  next GPU               Enter  the chosen row in full",

@@ -28,12 +28,12 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
                 &["inferno", "serde", "serde_json", "csv", "chrono", "flate2"],
             ),
         ),
-        ("holders", room(&["model", "target", "python", "torch"], &[])),
+        ("owners", room(&["model", "target", "python", "torch"], &[])),
         (
             "sampler",
             room(
                 &[
-                    "model", "files", "target", "python", "torch", "gpu", "probe", "holders",
+                    "model", "files", "target", "python", "torch", "gpu", "probe", "owners",
                     "suspend",
                 ],
                 &["rustix"],
@@ -91,9 +91,9 @@ pub const THREADS: &[&str] = &[
 /// second may not import the first. Each is a value or an error, nothing that reads a target.
 pub const HANDED_ON: &[(&str, &str)] = &[
     ("gpu", "GpuError"),
-    ("holders", "LookOptions"),
-    ("holders", "OwnerError"),
-    ("holders", "StopPolicy"),
+    ("owners", "LookOptions"),
+    ("owners", "OwnerError"),
+    ("owners", "StopPolicy"),
     ("probe", "ProbeAvailability"),
     ("probe", "ProbeError"),
     ("torch", "BackwardError"),

@@ -1,4 +1,4 @@
-//! One look at all holders: a short stop for a copy of what is needed, and the walk over the copy.
+//! One look at all owners: a short stop for a copy of what is needed, and the walk over the copy.
 //!
 //! What is needed is learned by a first walk while the process runs: the pages that it touches are copied while it stands
 //! still, in some milliseconds, and it goes on before anything is computed. A page that the walk over the copy misses, as the
