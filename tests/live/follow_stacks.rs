@@ -117,8 +117,8 @@ fn check(
         eprintln!("{label}: {count} times, never was: {stack:?}");
     }
     // A thread that comes through the same state twice between two polls, and was elsewhere at the instants of copying,
-    // cannot be told from one that stood still.
-    assert!(count * 20_000 <= all, "{label}: {count} of {all} stacks believed never were");
+    // cannot be told from one that stood still: that is so more often where others are at work, too.
+    assert!(count * 4_000 <= all, "{label}: {count} of {all} stacks believed never were");
 }
 
 fn polls() -> usize {
