@@ -81,7 +81,8 @@ fn poll(target: &Target, polls: usize) -> (HashMap<Stack, u64>, String) {
         *stacks.entry(frames.collect()).or_default() += count;
     }
     assert!(believed > 0, "no stack was believed");
-    assert_eq!(unnamed, 0, "code objects that live all the time can be named");
+    // A chain read while the interpreter wrote it may name what is no code object: it is not believed then, either.
+    assert!(unnamed * 4_000 <= believed, "{unnamed} of {believed} code objects could not be named");
     let told = format!(
         "{apart:.1} us a poll, {believed} believed ({} different), {doubted} not",
         stacks.len()

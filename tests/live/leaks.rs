@@ -48,9 +48,8 @@ fn json(target: &Target, words: &[&str]) -> Value {
     serde_json::from_str(&done.out).unwrap()
 }
 
-/// Panics unless each leak is in one of the first three rows.
-#[track_caller]
-fn check(growth: &Value, leaks: Leaks) {
+/// Which leaks are in none of the first three rows.
+fn missing(growth: &Value, leaks: Leaks) -> Vec<String> {
     let rows: Vec<&str> = growth["owners"]
         .as_array()
         .unwrap()
@@ -58,12 +57,24 @@ fn check(growth: &Value, leaks: Leaks) {
         .take(3)
         .map(|row| row["owner"].as_str().unwrap())
         .collect();
-    for (kind, owner) in leaks {
-        assert!(
-            rows.iter().any(|row| row.starts_with(owner)),
-            "{kind} is not in {rows:#?}: {growth:#}"
-        );
+    let is_named = |owner: &str| rows.iter().any(|row| row.starts_with(owner));
+    let missing = leaks.iter().filter(|(_, owner)| !is_named(owner));
+    missing.map(|(kind, _)| format!("{kind} is not in {rows:#?}")).collect()
+}
+
+/// Asks until each leak is named: on a machine that does much else, a look may come while nothing has leaked since the last one.
+#[track_caller]
+fn named(target: &Target, words: &[&str], part: &str, leaks: Leaks) -> Value {
+    let mut last = Vec::new();
+    for _ in 0..4 {
+        let told = json(target, words);
+        let growth = if part.is_empty() { &told } else { &told[part] };
+        last = missing(growth, leaks);
+        if last.is_empty() {
+            return told;
+        }
     }
+    panic!("{}", last.join("\n"))
 }
 
 #[test]
@@ -71,8 +82,7 @@ fn leaks_are_named_in_the_first_three_rows() {
     let mut target = sim::start("leaks.py", &[]);
     for leaks in IN_SUMMARY {
         leak(&mut target, leaks);
-        let summary = json(&target, &["summary", "--for", "600ms"]);
-        check(&summary["growth"], leaks);
+        let summary = named(&target, &["summary", "--for", "600ms"], "growth", leaks);
         let found = summary["findings"].as_array().unwrap();
         let grows = found.iter().filter(|finding| finding["kind"] == "grows").count();
         assert!(grows >= leaks.len(), "{found:#?}");
@@ -88,8 +98,7 @@ fn leaks_are_named_in_the_first_three_rows() {
     }
     for leaks in IN_GROWTH {
         leak(&mut target, leaks);
-        let growth = json(&target, &["growth", "--for", "900ms"]);
-        check(&growth, leaks);
+        named(&target, &["growth", "--for", "900ms"], "", leaks);
     }
     let screen = memspy_at(target.pid(), &[&["summary", "--for", "600ms"][..], &NO_LIMIT].concat());
     let screen = screen.ok().out;

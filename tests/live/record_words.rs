@@ -88,7 +88,7 @@ fn formats_threads_and_names() {
     // Every format of lines tells the same.
     let trace = recording.trace().to_str().unwrap();
     let csv = memspy(&["lines", trace, "--format", "csv", "--only", "work"]).ok().out;
-    let text = memspy(&["lines", trace, "--only", "work"]).ok().out;
+    let text = memspy(&["lines", trace, "--source", "--only", "work"]).ok().out;
     assert!(csv.lines().count() > 1 && csv.contains("spin()"), "{csv}");
     assert!(text.contains("def work():") && text.contains("spin()"), "{text}");
 
