@@ -114,7 +114,7 @@ fn the_source_of_a_notebooks_cell_comes_from_memory() {
     target.say("go");
     assert_eq!(target.line(), "DONE");
     recording.interrupt();
-    let text = memspy(&["lines", recording.trace().to_str().unwrap()]).ok().out;
+    let text = memspy(&["lines", "--source", recording.trace().to_str().unwrap()]).ok().out;
     assert!(text.contains("kept.append(torch.zeros"), "{text}");
     assert!(text.contains("2718281828.py"), "{text}");
 }
