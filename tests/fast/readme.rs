@@ -1,9 +1,16 @@
-//! The examples of the README are words that memspy understands, and the files it names are there.
+//! The examples of the README and of the guides are words that memspy understands, and the files they name are there.
 
 use memspy::cli::args::CliArgs;
 
 fn readme() -> String {
     std::fs::read_to_string("README.md").unwrap()
+}
+
+/// The README and the guides.
+fn pages() -> Vec<String> {
+    let guides = std::fs::read_dir("docs").unwrap().map(|entry| entry.unwrap().path());
+    let guides = guides.map(|path| std::fs::read_to_string(path).unwrap());
+    guides.chain([readme()]).collect()
 }
 
 /// The lines inside code fences.
@@ -12,36 +19,50 @@ fn code(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_command_of_the_readme_is_understood() {
-    let text = readme();
-    let commands: Vec<&str> =
-        code(&text).into_iter().filter(|l| l.starts_with("memspy ")).collect();
-    assert!(commands.len() > 10, "the README shows how to use memspy: {commands:?}");
-    for line in commands {
-        let words = line.split('#').next().unwrap().split_whitespace();
-        let words = words.map(|word| word.trim_matches('\''));
-        if let Err(error) = CliArgs::from_words(words) {
-            panic!("README: {line}\n{error}");
+fn every_command_of_the_readme_and_the_guides_is_understood() {
+    let mut seen = 0;
+    for text in pages() {
+        let commands = code(&text).into_iter().map(|line| line.trim_start_matches("$ "));
+        for line in commands.filter(|line| line.starts_with("memspy ")) {
+            let words = line.split('#').next().unwrap().split_whitespace();
+            let words = words.map(|word| word.trim_matches('\''));
+            if let Err(error) = CliArgs::from_words(words) {
+                panic!("{line}\n{error}");
+            }
+            seen += 1;
         }
     }
+    assert!(seen > 60, "the pages show how to use memspy: {seen} commands");
 }
 
 #[test]
-fn every_file_the_readme_names_is_there() {
-    let text = readme();
-    let in_code = code(&text).into_iter().filter_map(|l| l.split_whitespace().next());
-    let in_text = text
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .chain(text.split("](").skip(1).map(|l| l.split(')').next().unwrap()));
-    let names = in_code.chain(in_text).filter(|n| {
-        ["src/", "cuda/", "scripts/", "tests/", "benches/"].iter().any(|p| n.starts_with(p))
-    });
+fn every_file_that_they_name_is_there() {
     let mut seen = 0;
-    for name in names {
-        assert!(std::path::Path::new(name).exists(), "README names {name}");
-        seen += 1;
+    for text in pages() {
+        let in_code = code(&text).into_iter().filter_map(|l| l.split_whitespace().next());
+        let in_text = text.split('`').skip(1).step_by(2);
+        let folders = ["src/", "cuda/", "scripts/", "tests/", "benches/"];
+        for name in in_code.chain(in_text).filter(|n| folders.iter().any(|p| n.starts_with(p))) {
+            assert!(std::path::Path::new(name).exists(), "{name} is named, and is not there");
+            seen += 1;
+        }
     }
     assert!(seen > 6);
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let links = |text: &str| -> Vec<String> {
+        let ends = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap().to_owned());
+        ends.filter(|link| !link.starts_with("http") && !link.starts_with('#')).collect()
+    };
+    for link in links(&readme()) {
+        assert!(std::path::Path::new(&link).exists(), "README.md: {link}");
+    }
+    for entry in std::fs::read_dir("docs").unwrap() {
+        let path = entry.unwrap().path();
+        for link in links(&std::fs::read_to_string(&path).unwrap()) {
+            assert!(path.parent().unwrap().join(&link).exists(), "{}: {link}", path.display());
+        }
+    }
 }

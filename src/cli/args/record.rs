@@ -37,7 +37,7 @@ pub struct RecordArgs {
     pub rate: u32,
     /// Also follow the allocator: poll its counters and the Python stacks every few microseconds while it allocates, so that
     /// far more of the memory is on the line that allocated it. This costs: memspy uses up to --cpu of a processor, and slows a
-    /// job that allocates without a pause (the README has figures)
+    /// job that allocates without a pause (figures: docs/accuracy.md, benches/README.md)
     #[arg(long, conflicts_with = "exact", help_heading = "What is recorded")]
     pub follow: bool,
     /// The most of one processor that following may use (20, 50%), on average. The less, the less of the memory is on its line
