@@ -99,7 +99,8 @@ fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
     assert!(lines.contains("== rank 0 ==") && lines.contains("== rank 1 =="), "{lines}");
     let highest = memspy(&[&["lines", "--max-peak"], &words(&traces)[..]].concat()).ok().out;
     assert!(!highest.contains("== rank"), "{highest}");
-    memspy(&[&["lines", "--json"], &words(&traces)[..]].concat()).refused(&["--max-peak"]);
+    // A busy machine may have a warning before it.
+    memspy(&[&["lines", "--json"], &words(&traces)[..]].concat()).refused_last(&["--max-peak"]);
 }
 
 #[test]
