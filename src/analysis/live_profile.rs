@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
@@ -87,6 +88,28 @@ pub struct LiveRows<R> {
 
 /// Which functions belong to libraries, not to the program itself.
 pub type IsLibrary<'a> = &'a dyn Fn(FunctionId) -> bool;
+
+/// A live profile that one thread fills and others look at.
+#[derive(Debug, Clone)]
+pub struct SharedProfile(Arc<Mutex<LiveProfile>>);
+
+impl SharedProfile {
+    /// An empty one that charges memory to the threads of `choice`.
+    pub fn with_filter(choice: ThreadChoice) -> SharedProfile {
+        SharedProfile(Arc::new(Mutex::new(LiveProfile::with_filter(choice))))
+    }
+
+    /// The profile as it is now. A lock that a panic left behind still guards whole values.
+    pub fn lock(&self) -> MutexGuard<'_, LiveProfile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RecordSink for SharedProfile {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.lock().record(record)
+    }
+}
 
 /// Takes the records of a recording that has no planned end.
 #[derive(Debug, Default)]

@@ -68,7 +68,9 @@ pub use line_diff::{ChangedPlace, ComparedMoment, LineChange, line_changes};
 pub use lines::ranking::{LineOrder, LineRanking, RankedLine};
 pub use lines::ranks::{RankFunction, RankRow, RankTable, RankValues};
 pub use lines::{BoundedValue, LineCell, LineError, LineFunction, LineRow, LineTable};
-pub use live_profile::{IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack};
+pub use live_profile::{
+    IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, SharedProfile,
+};
 pub use modelsize::{ModelSize, model_sizes};
 pub use moment_blocks::{BlockEvent, DeviceBlocks, MomentBlocks, MomentBlocksBuilder};
 pub use oom_message::requested_bytes;

@@ -3,19 +3,18 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{
-    GpuFacts, GrowthWatch, LiveProfile, ProcessSnapshot, StackLabel, ThreadChoice, owner_groups,
+    GpuFacts, GrowthWatch, ProcessSnapshot, SharedProfile, StackLabel, ThreadChoice, owner_groups,
 };
-use crate::model::{CudaIndex, OwnershipSnapshot, Record, RecordSink, Stops, is_library};
+use crate::model::{CudaIndex, OwnershipSnapshot, Stops, is_library};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
-    CommonOptions, ExactOptions, ExactRecorder, LookOptions, RecordOptions, Recorder,
-    TargetReaders, attach, read_owners,
+    AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
+    RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners,
 };
 
 use super::{hints, output};
@@ -52,6 +51,8 @@ pub(super) struct Observation {
     pub(super) stops: Stops,
     /// What lines own.
     pub(super) lines: ObservedLines,
+    /// What took the looks: its next one need not learn which memory matters.
+    pub(super) readers: TargetReaders,
 }
 
 impl Observation {
@@ -66,29 +67,22 @@ impl Observation {
     }
 }
 
-/// Observes the process that `readers` read, or else process `pid`.
+/// Observes the process that `readers` read.
 pub(super) fn observe(
-    pid: u32,
-    readers: Option<TargetReaders>,
+    mut readers: TargetReaders,
     options: ObserveOptions,
-    stop: &Arc<AtomicBool>,
+    stop: &AtomicBool,
 ) -> Result<Observation> {
-    let attached = |pid| attach(pid, stop).map_err(|error| hints::attach(error, pid));
-    let mut looking = match readers {
-        Some(readers) => readers,
-        None => attached(pid)?,
-    };
+    let (process, pid) = (readers.identity(), readers.process.pid());
     // The first look learns which memory matters: what it tells is as true, and it takes longest.
     let mut growth = GrowthWatch::default();
     let mut stops = Stops::default();
     let mut last = Err("no look was taken".to_owned());
     let mut look = |at: Instant, growth: &mut GrowthWatch| {
-        match read_owners(&mut looking, options.look) {
+        match read_owners(&mut readers, options.look) {
             Ok(look) => {
                 let snapshot = look.snapshot;
-                stops.count += snapshot.stops.count;
-                stops.total += snapshot.stops.total;
-                stops.longest = stops.longest.max(snapshot.stops.longest);
+                stops.merge(snapshot.stops);
                 if snapshot.incomplete.is_none() {
                     // When it stood still, not when that had been understood.
                     let time = at.elapsed().saturating_sub(snapshot.age);
@@ -103,7 +97,7 @@ pub(super) fn observe(
     };
     let began = Instant::now();
     look(began, &mut growth);
-    let mut recording = LineRecording::start(pid)?;
+    let mut recording = LineRecording::start(process.clone(), pid)?;
     let until = Instant::now() + options.duration;
     let mut lines = ObservedLines::default();
     for round in 1.. {
@@ -125,76 +119,57 @@ pub(super) fn observe(
         }
     }
     lines.seconds = recording.end();
-    let mut process = ProcessSnapshot::new();
+    let mut at_end = ProcessSnapshot::new();
     let once =
         RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() };
-    Recorder::new(attached(pid)?, once)
-        .record_once(output::host(), &mut process)
+    Recorder::new(process.attach().map_err(|error| hints::attach(error, pid))?, once)
+        .record_once(output::host(), &mut at_end)
         .context("cannot look at the process")?;
-    Ok(Observation { process, growth, last, stops, lines })
+    Ok(Observation { process: at_end, growth, last, stops, lines, readers })
 }
 
 /// A recording on a thread of its own.
 struct LineRecording {
-    live: Arc<Mutex<LiveProfile>>,
-    stop: Arc<AtomicBool>,
+    live: SharedProfile,
     source: LinesSource,
-    thread: Option<std::thread::JoinHandle<io::Result<()>>>,
+    thread: Option<Worker<io::Result<()>>>,
     began: Instant,
 }
 
 impl LineRecording {
     /// Attaches, exactly where the kernel allows it.
-    fn start(pid: u32) -> Result<LineRecording> {
-        let live = Arc::new(Mutex::new(LiveProfile::with_filter(ThreadChoice::default())));
-        let stop = Arc::new(AtomicBool::new(false));
+    fn start(process: TargetIdentity, pid: u32) -> Result<LineRecording> {
+        let live = SharedProfile::with_filter(ThreadChoice::default());
         let (attached, is_attached) = channel();
-        let (shared, stopped) = (Arc::clone(&live), Arc::clone(&stop));
+        let mut sink = live.clone();
         // Attached on the thread that reads: probes and interpreters need not travel.
-        let thread =
-            std::thread::Builder::new().name("memspy-lines".to_owned()).spawn(move || {
-                let mut sink = SummaryProfile(shared);
-                let observe = &mut |_: &_| {};
-                match exact(pid) {
-                    Ok(recorder) => {
-                        let _ = attached.send(Ok(LinesSource::Exact));
-                        recorder.run(output::host(), &mut sink, &stopped, observe)?;
-                    }
-                    Err(why) => match TargetReaders::attach(pid) {
-                        Ok(readers) => {
-                            let _ = attached.send(Ok(LinesSource::Sampled { why }));
-                            let common = CommonOptions::default();
-                            let wanted = RecordOptions {
-                                rate: SAMPLING_RATE,
-                                duration: None,
-                                follow: None,
-                                common,
-                            };
-                            let recorder = Recorder::new(readers, wanted);
-                            recorder.run(output::host(), &mut sink, &stopped, observe)?;
-                        }
-                        Err(error) => {
-                            let _ = attached.send(Err(hints::attach(error, pid)));
-                        }
-                    },
+        let thread = Worker::spawn("lines", move |stop| {
+            let recorder = match recorder(&process) {
+                Ok((recorder, source)) => {
+                    let _ = attached.send(Ok(source));
+                    recorder
                 }
-                Ok(())
-            })?;
+                Err(error) => {
+                    let _ = attached.send(Err(hints::attach(error, pid)));
+                    return Ok(());
+                }
+            };
+            recorder.run(output::host(), &mut sink, stop.flag(), &mut |_| {}).map(drop)
+        })?;
         let source = is_attached
             .recv_timeout(ATTACH_TIMEOUT)
             .map_err(|_| anyhow!("cannot record process {pid}: the recording did not begin"))??;
-        let thread = Some(thread);
-        Ok(LineRecording { live, stop, source, thread, began: Instant::now() })
+        Ok(LineRecording { live, source, thread: Some(thread), began: Instant::now() })
     }
 
     /// Whether it has ended by itself: the job did.
     fn is_over(&self) -> bool {
-        self.thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished)
+        self.thread.as_ref().is_none_or(Worker::is_finished)
     }
 
     /// What lines own now.
     fn lines(&self, began: Instant, growth: &mut GrowthWatch, lines: &mut ObservedLines) {
-        let live = lock(&self.live);
+        let live = self.live.lock();
         let stacks = live.profile().stacks();
         let labels = FrameLabels {
             stacks,
@@ -224,21 +199,11 @@ impl LineRecording {
         growth.add_lines(began.elapsed().as_secs_f64(), all);
     }
 
-    /// Ends it; for how many seconds it recorded.
+    /// Ends it; for how many seconds it recorded. What it recorded is in the profile by then, whatever came at its end.
     fn end(&mut self) -> f64 {
         let seconds = self.began.elapsed().as_secs_f64();
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // What it recorded is in the profile by then, whatever came at its end.
-            let _ = thread.join();
-        }
+        self.thread = None;
         seconds
-    }
-}
-
-impl Drop for LineRecording {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -250,27 +215,27 @@ fn on_gpu(gpu: CudaIndex, line: &str) -> String {
     }
 }
 
+/// A recorder of exact events, else of samples.
+fn recorder(process: &TargetIdentity) -> Result<(AttachedRecorder, LinesSource), AttachError> {
+    let why = match exact(process) {
+        Ok(recorder) => {
+            return Ok((AttachedRecorder::Exact(Box::new(recorder)), LinesSource::Exact));
+        }
+        Err(why) => why,
+    };
+    let common = CommonOptions::default();
+    let wanted = RecordOptions { rate: SAMPLING_RATE, duration: None, follow: None, common };
+    let recorder = Recorder::new(process.attach()?, wanted);
+    Ok((AttachedRecorder::Samples(Box::new(recorder)), LinesSource::Sampled { why }))
+}
+
 /// A recorder of exact events, or why there is none.
-fn exact(pid: u32) -> Result<ExactRecorder, String> {
-    let readers = TargetReaders::attach_any(pid).map_err(|error| error.to_string())?;
+fn exact(process: &TargetIdentity) -> Result<ExactRecorder, String> {
+    let readers = process.attach_any().map_err(|error| error.to_string())?;
     let mut recorder = ExactRecorder::new(readers, ExactOptions::default());
     recorder.attach_probes().map_err(|error| error.to_string())?;
     match recorder.probe() {
         Some(_) => Ok(recorder),
         None => Err("there is nothing to probe yet".to_owned()),
     }
-}
-
-/// The profile as a sink.
-struct SummaryProfile(Arc<Mutex<LiveProfile>>);
-
-impl RecordSink for SummaryProfile {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
-        lock(&self.0).record(record)
-    }
-}
-
-/// A lock that a panic left behind still guards whole values.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

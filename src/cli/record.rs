@@ -14,9 +14,9 @@ use crate::analysis::{OomReportBuilder, TriggerWatch};
 use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink};
 use crate::render;
 use crate::sampler::{
-    BackgroundSink, CommonOptions, ExactOptions, ExactRecorder, RecordOptions, Recorder,
-    RecordingProgress, SourceEmbedder, TargetReaders, TorchState, attach, attach_when_python,
-    rank_of,
+    AttachedRecorder, BackgroundSink, CommonOptions, ExactOptions, ExactRecorder, RecordOptions,
+    Recorder, RecordingProgress, SourceEmbedder, TargetReaders, TorchState, attach,
+    attach_when_python, rank_of,
 };
 use crate::trace::{self, Retention, RetentionLimit};
 
@@ -330,21 +330,15 @@ fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: io::Result<
     flight.finish()
 }
 
-/// What records, by samples or exactly.
-enum AnyRecorder {
-    Samples(Box<Recorder>),
-    Exact(Box<ExactRecorder>),
-}
-
 /// The recorder asked for; an exact one has placed its probes, and adds to `said` which these are.
 fn recorder(
     args: &RecordArgs,
     wanted: RecordOptions,
     readers: TargetReaders,
     said: &mut Vec<String>,
-) -> Result<AnyRecorder> {
+) -> Result<AttachedRecorder> {
     if !args.exact {
-        return Ok(AnyRecorder::Samples(Box::new(Recorder::new(readers, wanted))));
+        return Ok(AttachedRecorder::Samples(Box::new(Recorder::new(readers, wanted))));
     }
     let pid = readers.process.pid();
     let wanted = ExactOptions {
@@ -382,12 +376,12 @@ fn recorder(
                 .to_owned(),
         ),
     }
-    Ok(AnyRecorder::Exact(Box::new(recorder)))
+    Ok(AttachedRecorder::Exact(Box::new(recorder)))
 }
 
 /// Runs the recorder with `sink` on a thread of its own, and takes the sinks out of it again.
 fn drive<S: RecordSink + Send + 'static>(
-    recorder: AnyRecorder,
+    recorder: AttachedRecorder,
     sink: S,
     host: String,
     stop: &AtomicBool,
@@ -396,10 +390,7 @@ fn drive<S: RecordSink + Send + 'static>(
 ) -> Result<(Option<SinkChain>, io::Result<()>)> {
     let mut background = BackgroundSink::new(sink).context("cannot start the writing thread")?;
     let sink = &mut background;
-    let recorded = match recorder {
-        AnyRecorder::Samples(recorder) => recorder.run(host, sink, stop, observe),
-        AnyRecorder::Exact(recorder) => recorder.run(host, sink, stop, observe),
-    };
+    let recorded = recorder.run(host, sink, stop, observe);
     let recorded = recorded.map(|_| ());
     let (sink, written) = background.finish();
     // The writing thread's own error says why; the recorder only notices that it is gone.

@@ -1,7 +1,6 @@
 //! `memspy summary` and `memspy growth`: a job on one screen, and what grows in it.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -9,12 +8,11 @@ use anyhow::{Result, bail};
 
 use crate::analysis::{FindingFacts, findings};
 use crate::render::{self, GrowthKeeper, JobSummary, ToldFinding};
-use crate::sampler::{
-    LookOptions, ProcessTree, RankProcess, TargetReaders, attach, read_referrers,
-};
+use crate::sampler::{LookOptions, TargetReaders, attach, read_referrers};
 
 use super::args::{GrowthArgs, SummaryArgs};
 use super::flame::into_io;
+use super::members::{members, refuse_launcher};
 use super::observe::{Observation, ObserveOptions, observe};
 use super::signals::Signals;
 use super::{hints, output};
@@ -39,49 +37,26 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     if args.subprocesses {
         return ranks(args, options, &stop);
     }
-    let observation = observe(args.pid, None, options, &stop)?;
+    let observation = observe(attached(args.pid, &stop)?, options, &stop)?;
     if observation.gpus().is_empty() {
-        hint_at_ranks(args.pid)?;
+        refuse_launcher(&observation.readers)?;
     }
     print(args.json, args.pid, &observation, None)
 }
 
-/// A process without GPU memory may be the launcher of those that have it.
-fn hint_at_ranks(pid: u32) -> Result<()> {
-    let Ok(mut family) = ProcessTree::new(pid, false) else { return Ok(()) };
-    let ranks: Vec<String> = family
-        .poll()
-        .into_iter()
-        .map(|rank| rank.readers.process.pid())
-        .filter(|rank| *rank != pid)
-        .map(|rank| rank.to_string())
-        .collect();
-    if !ranks.is_empty() {
-        bail!(
-            "process {pid} uses no GPU; its descendants {} do: add -s, or take one of them",
-            ranks.join(", ")
-        );
-    }
-    Ok(())
+fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
+    attach(pid, stop).map_err(|error| hints::attach(error, pid))
 }
 
 /// All ranks at the same time, each on a thread of its own.
-fn ranks(args: &SummaryArgs, options: ObserveOptions, stop: &Arc<AtomicBool>) -> Result<()> {
-    let pid = args.pid;
-    let mut family = ProcessTree::new(pid, false).map_err(|error| hints::attach(error, pid))?;
-    let members: Vec<(String, u32)> = family
-        .poll()
-        .into_iter()
-        .map(|member: RankProcess| (member.label(), member.readers.process.pid()))
-        .collect();
-    if members.is_empty() {
-        bail!("no process among {pid} and its descendants uses CUDA now");
-    }
+fn ranks(args: &SummaryArgs, options: ObserveOptions, stop: &AtomicBool) -> Result<()> {
+    let members = members(args.pid)?;
     let observed: Vec<(String, u32, Result<Observation>)> = std::thread::scope(|scope| {
         let threads: Vec<_> = members
             .into_iter()
-            .map(|(label, pid)| {
-                (label, pid, scope.spawn(move || observe(pid, None, options, stop)))
+            .map(|member| {
+                let (label, pid) = (member.label(), member.readers.process.pid());
+                (label, pid, scope.spawn(move || observe(member.readers, options, stop)))
             })
             .collect();
         let joined = threads.into_iter().map(|(label, pid, thread)| {
@@ -140,12 +115,12 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
         look,
     };
     let stop = Signals::watch()?.stop;
-    let observation = observe(args.pid, None, options, &stop)?;
+    let mut observation = observe(attached(args.pid, &stop)?, options, &stop)?;
     if observation.growth.looks() == 0 {
         let why = observation.last.err().unwrap_or_else(|| "no look was complete".to_owned());
         bail!("cannot tell what grows in process {}: {why}", args.pid);
     }
-    let keepers = keepers(args.pid, look, &observation, &stop);
+    let keepers = keepers(look, &mut observation);
     output::write(Path::new("-"), false, |out| {
         match args.json {
             true => render::growth_json(out, &observation.growth, &keepers),
@@ -163,21 +138,16 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
 }
 
 /// What keeps one tensor of each of the owners that grow fastest; what is gone by then, or cannot be read, is left out.
-fn keepers(
-    pid: u32,
-    look: LookOptions,
-    observation: &Observation,
-    stop: &AtomicBool,
-) -> Vec<GrowthKeeper> {
+fn keepers(look: LookOptions, observation: &mut Observation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =
         grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS).collect();
     // A loss keeps itself and its graph.
     examples.dedup();
-    let Ok(mut readers) = attach(pid, stop) else { return Vec::new() };
-    let keeper = |readers: &mut TargetReaders, example: String| {
+    let readers = &mut observation.readers;
+    let mut keeper = |example: String| {
         let referrers = read_referrers(readers, look, &example).ok()?.snapshot.referrers;
         (!referrers.is_empty()).then_some(GrowthKeeper { example, referrers })
     };
-    examples.into_iter().filter_map(|example| keeper(&mut readers, example)).collect()
+    examples.into_iter().filter_map(&mut keeper).collect()
 }

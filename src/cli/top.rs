@@ -11,12 +11,10 @@ use anyhow::{Error, Result, anyhow, bail};
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
 use crate::sampler::{
-    CommonOptions, ExactOptions, ExactRecorder, ProcessTree, RankProcess, RecordOptions, Recorder,
-    TargetReaders, attach,
+    AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, ProcessTree, RankProcess,
+    RecordOptions, Recorder, TargetReaders, attach,
 };
-use crate::tui::{
-    self, AttachFn, AttachedRecorder, BoxError, FindRanks, NewRank, Palette, TopError, TopOptions,
-};
+use crate::tui::{self, AttachFn, BoxError, FindRanks, NewRank, Palette, TopError, TopOptions};
 
 use super::args::TopArgs;
 use super::signals::Signals;

@@ -221,6 +221,13 @@ impl Stops {
         self.total += stopped_for;
         self.longest = self.longest.max(stopped_for);
     }
+
+    /// Adds those of another look.
+    pub fn merge(&mut self, other: Stops) {
+        self.count += other.count;
+        self.total += other.total;
+        self.longest = self.longest.max(other.longest);
+    }
 }
 
 /// Why a look ended before its end.

@@ -7,6 +7,7 @@
 //! Start reading at [`Recorder`].
 
 mod attach;
+mod attached_recorder;
 mod background;
 mod device_watch;
 mod error_thread;
@@ -36,6 +37,7 @@ pub use crate::owners::{LookOptions, OwnerError, StopPolicy};
 pub use crate::probe::{AttachedProbes, ProbeError};
 pub use crate::torch::TorchError;
 pub use attach::{attach, attach_when_python};
+pub use attached_recorder::AttachedRecorder;
 pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use exact::{ExactAvailability, ExactOptions, ExactRecorder};

@@ -111,7 +111,7 @@ impl TargetIdentity {
     }
 
     /// As [`TargetReaders::attach_any`].
-    pub(super) fn attach_any(&self) -> Result<TargetReaders, AttachError> {
+    pub fn attach_any(&self) -> Result<TargetReaders, AttachError> {
         let (start, process, pid) = (Instant::now(), self.same()?, self.0.pid());
         let python = match PythonReader::attach(&process) {
             Ok(python) => Some(python),
@@ -134,6 +134,11 @@ impl From<&Arc<Process>> for TargetIdentity {
 }
 
 impl TargetReaders {
+    /// The process, for whoever attaches to it once more.
+    pub fn identity(&self) -> TargetIdentity {
+        TargetIdentity::from(&self.process)
+    }
+
     /// Attaches to process `pid`. Fails when it is not Python or may not be read; PyTorch and the
     /// driver may be missing.
     pub fn attach(pid: u32) -> Result<Self, AttachError> {

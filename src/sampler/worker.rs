@@ -19,6 +19,11 @@ impl StopSignal {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// The same for who watches a flag.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
     fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -5,27 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::analysis::{LiveProfile, ThreadChoice};
-use crate::model::{EndReason, Record, RecordSink, RecordingEnd};
+use crate::analysis::{LiveProfile, SharedProfile, ThreadChoice};
+use crate::model::{EndReason, RecordingEnd};
 use crate::render;
-use crate::sampler::{BackgroundSink, ExactRecorder, Recorder, RecordingProgress, Worker};
+use crate::sampler::{AttachedRecorder, BackgroundSink, RecordingProgress, Worker};
 
 use super::app::BoxError;
-
-/// A recorder that is attached.
-pub enum AttachedRecorder {
-    /// Of samples.
-    Samples(Box<Recorder>),
-    /// Of exact events.
-    Exact(Box<ExactRecorder>),
-}
 
 /// Attaches; called again when a recording has to begin anew.
 pub type AttachFn = Box<dyn FnMut() -> Result<AttachedRecorder, BoxError> + Send>;
 
 /// A live profile that a thread fills.
 pub(super) struct LiveRecording {
-    live: Arc<Mutex<LiveProfile>>,
+    live: SharedProfile,
     ended: Arc<Mutex<Option<String>>>,
     quit: Arc<AtomicBool>,
     /// What the recorder looks at: set to end it, or to begin anew.
@@ -40,10 +32,10 @@ impl LiveRecording {
         choice: ThreadChoice,
         host: String,
     ) -> Result<LiveRecording, BoxError> {
-        let live = Arc::new(Mutex::new(LiveProfile::with_filter(choice)));
+        let live = SharedProfile::with_filter(choice);
         let (ended, quit, stop) = (Arc::default(), Arc::default(), Arc::default());
         let mut keeper = RecordingThread {
-            live: Arc::clone(&live),
+            live: live.clone(),
             quit: Arc::clone(&quit),
             stop: Arc::clone(&stop),
             host,
@@ -76,7 +68,7 @@ impl LiveRecording {
 
     /// The profile, as it is now.
     pub(super) fn live(&self) -> MutexGuard<'_, LiveProfile> {
-        lock(&self.live)
+        self.live.lock()
     }
 
     /// How the recording ended; `None` while it goes on.
@@ -95,7 +87,7 @@ impl Drop for LiveRecording {
 }
 
 struct RecordingThread {
-    live: Arc<Mutex<LiveProfile>>,
+    live: SharedProfile,
     quit: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     host: String,
@@ -137,39 +129,23 @@ impl RecordingThread {
                 Ok(recorder) => recorder,
                 Err(error) => return Some(describe("the recording could not go on", &error)),
             };
-            lock(&self.live).reset();
+            self.live.lock().reset();
         }
     }
 
     fn record(&self, recorder: AttachedRecorder, renew: &AtomicBool) -> io::Result<RecordingEnd> {
         // What the picture is made of is computed under the lock; sampling must not wait for that.
-        let mut background = BackgroundSink::new(SharedProfile(Arc::clone(&self.live)))?;
+        let mut background = BackgroundSink::new(self.live.clone())?;
         let mut observe = |_: &RecordingProgress| {
-            if lock(&self.live).is_full() {
+            if self.live.lock().is_full() {
                 renew.store(true, Ordering::Relaxed);
                 self.stop.store(true, Ordering::Relaxed);
             }
         };
         let (host, stop) = (self.host.clone(), &*self.stop);
-        let end = match recorder {
-            AttachedRecorder::Samples(recorder) => {
-                recorder.run(host, &mut background, stop, &mut observe)
-            }
-            AttachedRecorder::Exact(recorder) => {
-                recorder.run(host, &mut background, stop, &mut observe)
-            }
-        };
+        let end = recorder.run(host, &mut background, stop, &mut observe);
         let (_, written) = background.finish();
         written.and(end)
-    }
-}
-
-/// The profile as a sink.
-struct SharedProfile(Arc<Mutex<LiveProfile>>);
-
-impl RecordSink for SharedProfile {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
-        lock(&self.0).record(record)
     }
 }
 

@@ -13,12 +13,12 @@ mod sleepers;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::model::FollowTotals;
 use crate::python::StackPoller;
 use crate::sampler::priority::raise_priority;
+use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{MemoryError, Process};
 
 pub(super) use following::Following;
@@ -37,8 +37,7 @@ const MANY_PROCESSORS: usize = 4;
 const WAIT_FOR_ALLOCATOR: Duration = Duration::from_millis(5);
 
 /// What the poller and the recorder share.
-struct CountingSink {
-    stop: AtomicBool,
+struct Handover {
     /// Grows with every new plan.
     plans: AtomicU64,
     plan: Mutex<Plan>,
@@ -52,8 +51,8 @@ struct CountingSink {
 
 /// A thread that polls one target.
 struct Follower {
-    shared: Arc<CountingSink>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<Handover>,
+    thread: Option<Worker>,
 }
 
 impl Follower {
@@ -64,8 +63,7 @@ impl Follower {
         share: f64,
         start: Instant,
     ) -> std::io::Result<Follower> {
-        let shared = Arc::new(CountingSink {
-            stop: AtomicBool::new(false),
+        let shared = Arc::new(Handover {
             plans: AtomicU64::new(0),
             plan: Mutex::default(),
             wanted: AtomicBool::new(false),
@@ -75,25 +73,25 @@ impl Follower {
         });
         let state = PollState::new(Box::new(process.memory()), stacks);
         let for_thread = Arc::clone(&shared);
-        let thread =
-            std::thread::Builder::new().name("memspy-poll".to_owned()).spawn(move || {
-                // It comes for microseconds, but where processors are few the job comes first.
-                if std::thread::available_parallelism().is_ok_and(|n| n.get() >= MANY_PROCESSORS) {
-                    raise_priority();
-                }
-                // Sleeps of microseconds are wanted; usually the kernel lengthens them by fifty.
-                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-                let mut polling = Polling {
-                    shared: &for_thread,
-                    state,
-                    start,
-                    totals: FollowTotals::default(),
-                    durations: vec![0; BUCKETS],
-                };
-                let ended = polling.run(share).err();
-                polling.tell(ended);
-                for_thread.asleep.store(true, Ordering::Release);
-            })?;
+        let thread = Worker::spawn("poll", move |stop| {
+            // It comes for microseconds, but where processors are few the job comes first.
+            if std::thread::available_parallelism().is_ok_and(|n| n.get() >= MANY_PROCESSORS) {
+                raise_priority();
+            }
+            // Sleeps of microseconds are wanted; usually the kernel lengthens them by fifty.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            let mut polling = Polling {
+                shared: &for_thread,
+                stop,
+                state,
+                start,
+                totals: FollowTotals::default(),
+                durations: vec![0; BUCKETS],
+            };
+            let ended = polling.run(share).err();
+            polling.tell(ended);
+            for_thread.asleep.store(true, Ordering::Release);
+        })?;
         Ok(Follower { shared, thread: Some(thread) })
     }
 
@@ -124,18 +122,9 @@ impl Follower {
 
     /// Ends it; what it gathered last can still be taken. The error is the one that ended it before.
     fn end(&mut self) -> Option<MemoryError> {
-        self.shared.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            // Its only failure is a panic, which has been printed by then.
-            let _ = thread.join();
-        }
+        // Tells it to stop, and waits until it has.
+        self.thread = None;
         lock(&self.shared.totals).1
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -146,7 +135,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The thread's own.
 struct Polling<'a> {
-    shared: &'a CountingSink,
+    shared: &'a Handover,
+    stop: &'a StopSignal,
     state: PollState,
     start: Instant,
     totals: FollowTotals,
@@ -160,7 +150,7 @@ impl Polling<'_> {
         let mut plans = 0;
         let mut pace = FollowPace::new(share, start.elapsed(), processor_time());
         let mut last: Option<u64> = None;
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !self.stop.is_set() {
             let newest = self.shared.plans.load(Ordering::Acquire);
             if newest != plans {
                 plans = newest;
