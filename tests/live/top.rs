@@ -91,10 +91,10 @@ fn a_training_job_in_80_columns_and_its_end() {
         !screen.contains("by Python stack") && !screen.contains("By stack:")
     });
     terminal.ask(&["resize-window", "-x", "40", "-y", "10"]);
-    let small = terminal.wait_for("a small picture", |screen| {
-        screen.contains("OWN") && screen.lines().all(|line| line.chars().count() <= 40)
+    terminal.wait_for("a small picture, whole", |screen| {
+        ["OWN", "alloc "].iter().all(|word| screen.contains(word))
+            && screen.lines().all(|line| line.chars().count() <= 40)
     });
-    assert!(small.contains("alloc "), "{small}");
     terminal.ask(&["resize-window", "-x", "80", "-y", "24"]);
 
     assert!(target.wait().success());

@@ -122,13 +122,13 @@ def thirds(model, optimizer, batch):
     made = 0
     for made in handshake.until_asked():
         loss = model(batch.inputs.repeat(100, 1)).square().mean()
-        time.sleep(0.06)
+        time.sleep(0.15)
         loss.backward()
-        time.sleep(0.06)
+        time.sleep(0.15)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         del loss
-        time.sleep(0.06)
+        time.sleep(0.15)
     return made
 
 
