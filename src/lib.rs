@@ -1,7 +1,7 @@
 //! memspy: what is holding this GPU memory, and which line put it there?
 //!
 //! The map of the program. The live column (needs the machine) and the recorded column (needs only a
-//! trace) meet in [`model::Record`]; only a face joins them. A room imports from lower floors only.
+//! trace) meet in [`model::Record`]; only a face and the flight recorder join them. A room imports from lower floors only.
 //!
 //! | floor | room | turns what into what |
 //! |---|---|---|
@@ -17,6 +17,7 @@
 //! | 2 | [`render`] | answers → bytes on a `Write` |
 //! | 3 | [`owners`] | python + torch → which tensor, name and graph node holds each block |
 //! | 3 | [`suspend`] | a job's GPU memory → the host, and back: pause and resume |
+//! | 3 | [`flight`] | records → a trace, or the last part of one; conditions → recordings |
 //! | 3 | [`sampler`] | readers → records in time order |
 //! | 4 | [`tui`] | live profile → terminal |
 //! | 5 | [`cli`] | words typed → rooms called |
@@ -37,6 +38,7 @@
 pub mod analysis;
 pub mod cli;
 pub mod files;
+pub mod flight;
 pub mod gpu;
 pub mod model;
 pub mod owners;

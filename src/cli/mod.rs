@@ -13,7 +13,7 @@ mod doctor;
 mod dump;
 mod export;
 mod flame;
-pub mod flight;
+mod flight;
 mod hints;
 mod iterations;
 mod launch;
@@ -28,7 +28,6 @@ mod record;
 mod record_ranks;
 mod replay;
 mod signals;
-mod sinks;
 mod summary;
 mod top;
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::flight::RankContext;
 use crate::sampler::{ProcessTree, RankProcess};
 
 use super::args::{RecordArgs, RecordFormat};
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
-use super::sinks::RankContext;
 use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
 /// Between two looks for further members.

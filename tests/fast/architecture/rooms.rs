@@ -29,6 +29,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
             ),
         ),
         ("owners", room(&["model", "target", "python", "torch"], &[])),
+        ("flight", room(&["model", "files", "trace", "analysis", "render"], &[])),
         (
             "sampler",
             room(
@@ -48,7 +49,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
             "cli",
             room(
                 &[
-                    "model", "files", "target", "trace", "analysis", "render", "sampler",
+                    "model", "files", "target", "trace", "analysis", "render", "flight", "sampler",
                     "suspend", "tui",
                 ],
                 &[

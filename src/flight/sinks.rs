@@ -1,7 +1,8 @@
-//! Where the records of `memspy record` go: a trace, what is kept of one, a profile, tables; and what they may set off.
+//! Where the records of a recording go: a trace, what is kept of one, a profile, tables; and what they may set off.
 
 use std::fs::File;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -9,17 +10,59 @@ use crate::analysis::{OomReportBuilder, Profile, TriggerWatch};
 use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd, TriggerFired};
 use crate::trace::TraceWriter;
 
-use super::args::OnTriggerArg;
-use super::flight::{FlightRecorder, OomReportPrinter};
-use super::{eprint_line, set_line_prefix};
+use super::print::OomReportPrinter;
+use super::recorder::FlightRecorder;
+use super::report::oom_report_path;
 
 /// While a recording goes on, a condition that comes true so shortly after another one is only counted.
 const MIN_TRIGGER_INTERVAL: u64 = 2_000_000_000;
 /// What an out-of-memory error said is waited for no longer than this.
 const ERROR_TEXT_TIMEOUT: u64 = 1_000_000_000;
 
+/// What is done when a condition has come true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTrigger {
+    /// The recording ends.
+    End,
+    /// What is kept is written, and the recording goes on.
+    Continue,
+}
+
+/// What happens while a recording goes on, for whoever runs it to tell.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FlightEvent {
+    /// Something is wrong with the segments that are kept.
+    Warning(String),
+    /// A condition came true.
+    Triggered(TriggerFired),
+    /// A condition came true, what was kept is written, and the recording goes on.
+    RecordingWritten {
+        /// The condition.
+        triggered: TriggerFired,
+        /// The trace.
+        recording: PathBuf,
+        /// The report on it.
+        report: PathBuf,
+    },
+    /// So many times a condition came true too shortly after another one for a recording of its own.
+    TriggersIgnored(u64),
+}
+
+/// Whoever runs a recording.
+pub trait RecordingHost: Send {
+    /// Tells the user.
+    fn tell(&mut self, event: FlightEvent);
+
+    /// Writes the report on a recording to `path`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> io::Result<()>;
+}
+
 /// What becomes of the records themselves.
-pub(super) enum RecordOutput {
+pub enum RecordOutput {
     /// Nothing: only what they tell is wanted.
     Nothing,
     /// All are written.
@@ -29,7 +72,7 @@ pub(super) enum RecordOutput {
 }
 
 /// What is known from the records.
-pub(super) enum Aggregation {
+pub enum Aggregation {
     /// Nothing, for it is read from what was kept.
     Later,
     /// What reports are made of.
@@ -40,7 +83,7 @@ pub(super) enum Aggregation {
 
 impl Aggregation {
     /// The profile of the recording so far.
-    pub(super) fn profile(&self) -> Option<&Profile> {
+    pub fn profile(&self) -> Option<&Profile> {
         match self {
             Aggregation::Later => None,
             Aggregation::Profile(profile) => Some(profile),
@@ -51,16 +94,16 @@ impl Aggregation {
 
 /// One of several recordings of a job, which a condition of any of them ends.
 #[derive(Clone, Default)]
-pub(super) struct RankContext {
+pub struct RankContext {
     /// What messages of this recording begin with: `rank 1 (process 1234)`. `None` where it is the only one.
-    pub(super) label: Option<String>,
+    pub label: Option<String>,
     /// The condition that came true first, and the label of its recording.
-    pub(super) ended_by: Arc<OnceLock<(String, String)>>,
+    pub ended_by: Arc<OnceLock<(String, String)>>,
 }
 
 impl RankContext {
     /// Another recording of the same job.
-    pub(super) fn with_label(&self, label: String) -> RankContext {
+    pub fn with_label(&self, label: String) -> RankContext {
         RankContext { label: Some(label), ended_by: Arc::clone(&self.ended_by) }
     }
 
@@ -76,14 +119,13 @@ impl RankContext {
 }
 
 /// What is waited for, and what is done then.
-pub(super) struct TriggerState {
-    pub(super) watch: TriggerWatch,
-    pub(super) then: OnTriggerArg,
+pub struct TriggerState {
+    watch: TriggerWatch,
+    then: OnTrigger,
     /// Recordings after which it ends in any case.
-    pub(super) max_reports: u32,
+    max_reports: u32,
     /// Ends the recording when set.
-    pub(super) stop: Arc<AtomicBool>,
-    pub(super) force: bool,
+    stop: Arc<AtomicBool>,
     fired: Option<String>,
     last: Option<Nanos>,
     uncounted: u64,
@@ -95,19 +137,17 @@ pub(super) struct TriggerState {
 
 impl TriggerState {
     /// Waits for what `watch` does.
-    pub(super) fn new(
+    pub fn new(
         watch: TriggerWatch,
-        then: OnTriggerArg,
+        then: OnTrigger,
         most: u32,
         stop: Arc<AtomicBool>,
-        force: bool,
     ) -> TriggerState {
         TriggerState {
             watch,
             then,
             max_reports: most,
             stop,
-            force,
             fired: None,
             last: None,
             uncounted: 0,
@@ -118,24 +158,29 @@ impl TriggerState {
 }
 
 /// All of it.
-pub(super) struct SinkChain {
-    pub(super) output: RecordOutput,
-    pub(super) reading: Aggregation,
-    pub(super) waiting: TriggerState,
-    pub(super) printer: Option<OomReportPrinter>,
-    pub(super) rank: RankContext,
-    /// Whether this chain has told its thread, which is not the recorder's, what messages begin with.
-    pub(super) has_prefix: bool,
+pub struct SinkChain {
+    /// What becomes of the records.
+    pub output: RecordOutput,
+    /// What is known from them.
+    pub reading: Aggregation,
+    /// What is waited for.
+    pub waiting: TriggerState,
+    /// Tables while the recording goes on.
+    pub printer: Option<OomReportPrinter>,
+    /// Which recording of a job this is.
+    pub rank: RankContext,
+    /// Who runs the recording.
+    pub host: Box<dyn RecordingHost>,
 }
 
 impl SinkChain {
     /// The last table, and what was left to say.
-    pub(super) fn finish(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The table cannot be printed.
+    pub fn finish(&mut self) -> io::Result<()> {
         if self.waiting.uncounted > 0 {
-            eprint_line(&format!(
-                "conditions came true {} more times within 2 s of a recording that was written",
-                self.waiting.uncounted
-            ));
+            self.host.tell(FlightEvent::TriggersIgnored(self.waiting.uncounted));
         }
         match &mut self.printer {
             Some(printer) => printer.finish(self.reading.profile()),
@@ -203,23 +248,22 @@ impl SinkChain {
 
     /// Writes what is kept, or ends the recording.
     fn act(&mut self, triggered: TriggerFired) -> io::Result<()> {
-        let going_on = self.waiting.then == OnTriggerArg::Continue;
-        let what = format!("'{}' came true: {}", triggered.condition, triggered.seen);
+        let going_on = self.waiting.then == OnTrigger::Continue;
         if let (true, RecordOutput::Flight(flight)) = (going_on, &mut self.output) {
             let last = flight.written() + 1 >= self.waiting.max_reports;
             if !last {
-                let other = |error: anyhow::Error| io::Error::other(format!("{error:#}"));
-                let mut reported = flight.write(Some(&triggered)).map_err(other)?;
-                let report = reported.write_oom_report(self.waiting.force).map_err(other)?;
-                eprint_line(&format!(
-                    "{what}; wrote {} and {}",
-                    reported.path.display(),
-                    report.display()
-                ));
+                let host = &mut self.host;
+                let mut warn = |warning| host.tell(FlightEvent::Warning(warning));
+                let mut reported = flight
+                    .write(Some(&triggered), &mut warn)
+                    .map_err(|error| io::Error::other(error.with_causes()))?;
+                let (recording, report) = (reported.path.clone(), oom_report_path(&reported.path));
+                host.write_oom_report(&mut reported.reports, &report)?;
+                host.tell(FlightEvent::RecordingWritten { triggered, recording, report });
                 return Ok(());
             }
         }
-        eprint_line(&what);
+        self.host.tell(FlightEvent::Triggered(triggered.clone()));
         if let Some(label) = &self.rank.label {
             // Before the others are told to end, so that they find out why.
             let _ = self.rank.ended_by.set((triggered.condition.clone(), label.clone()));
@@ -232,10 +276,6 @@ impl SinkChain {
 
 impl RecordSink for SinkChain {
     fn record(&mut self, record: &Record) -> io::Result<()> {
-        if let (false, Some(label)) = (self.has_prefix, &self.rank.label) {
-            set_line_prefix(label);
-            self.has_prefix = true;
-        }
         self.print(record)?;
         let Record::End(end) = record else {
             self.pass(record)?;
@@ -244,14 +284,14 @@ impl RecordSink for SinkChain {
             return fired.map_or(Ok(()), |triggered| self.fire(triggered));
         };
         if let Some(held) = self.waiting.held.take() {
-            eprint_line(&format!("'{}' came true: {}", held.condition, held.seen));
-            self.waiting.fired = Some(held.condition);
+            self.waiting.fired = Some(held.condition.clone());
+            self.host.tell(FlightEvent::Triggered(held));
         }
         // What the end itself makes true stands before it.
         if let Some(triggered) = self.waiting.watch.on_record(record)
             && self.waiting.fired.is_none()
         {
-            eprint_line(&format!("'{}' came true: {}", triggered.condition, triggered.seen));
+            self.host.tell(FlightEvent::Triggered(triggered.clone()));
             self.pass(&Record::TriggerFired(triggered))?;
         }
         let reason = match (&self.waiting.fired, &end.reason) {

@@ -8,7 +8,7 @@ use crate::trace::{DefinitionTables, Renumberer};
 
 /// What has to be remembered of a stream of records to begin a stretch anywhere.
 #[derive(Default)]
-pub(in crate::cli) struct StreamState {
+pub(super) struct StreamState {
     names: DefinitionTables,
     /// The last sample and the counters that belong to it.
     tick: Vec<Record>,
@@ -19,7 +19,7 @@ pub(in crate::cli) struct StreamState {
 
 impl StreamState {
     /// Takes a record. `false` for one that only gives a number its meaning, and is taken along by those that use it.
-    pub(in crate::cli) fn on_record(&mut self, record: &Record) -> bool {
+    pub(super) fn on_record(&mut self, record: &Record) -> bool {
         if self.names.on_definition(record) {
             if matches!(record, Record::Definition(Definition::Reset)) {
                 // Its numbers mean something else now.
@@ -45,7 +45,7 @@ impl StreamState {
     }
 
     /// When a stretch may begin just before `record`; a sample and what belongs to it are not torn apart.
-    pub(in crate::cli) fn border(&self, record: &Record) -> Option<Nanos> {
+    pub(super) fn border(&self, record: &Record) -> Option<Nanos> {
         match record {
             Record::Sample(sample) if self.is_sampled => Some(sample.time),
             Record::Events(batch) => batch.events.first().map(|event| event.time),
@@ -57,7 +57,7 @@ impl StreamState {
 }
 
 /// A stretch, read in numbers of its own: what only earlier stretches used is forgotten.
-pub(in crate::cli) struct StreamWindow {
+pub(super) struct StreamWindow {
     profile: Profile,
     rewriter: Renumberer,
     out: Vec<Record>,
@@ -70,12 +70,12 @@ const MAX_NAMES: usize = 1 << 16;
 
 impl StreamWindow {
     /// The first stretch.
-    pub(in crate::cli) fn new(profile: Profile) -> StreamWindow {
+    pub(super) fn new(profile: Profile) -> StreamWindow {
         StreamWindow { profile, rewriter: Renumberer::new(), out: Vec::new(), began_with: 0 }
     }
 
     /// Whether so many different stacks were seen in it that the next one is to begin, for the sake of memory.
-    pub(in crate::cli) fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.names() > MAX_NAMES.max(2 * self.began_with)
     }
 
@@ -84,12 +84,12 @@ impl StreamWindow {
     }
 
     /// What is known of it.
-    pub(in crate::cli) fn profile(&self) -> &Profile {
+    pub(super) fn profile(&self) -> &Profile {
         &self.profile
     }
 
     /// Takes a record of the stream; gives it on with the stretch's own numbers.
-    pub(in crate::cli) fn on_record(
+    pub(super) fn on_record(
         &mut self,
         stream: &StreamState,
         record: &Record,
@@ -100,18 +100,18 @@ impl StreamWindow {
     }
 
     /// Takes note of a record that may give a number another meaning.
-    pub(in crate::cli) fn redefined(&mut self, record: &Record) {
+    pub(super) fn redefined(&mut self, record: &Record) {
         self.rewriter.redefined(record);
     }
 
     /// Whether nothing is lost when the next stretch begins now.
-    pub(in crate::cli) fn is_settled(&mut self) -> bool {
+    pub(super) fn is_settled(&mut self) -> bool {
         self.profile.finish();
         self.profile.is_settled()
     }
 
     /// Begins the next stretch at `time` into the empty `profile`, and gives `sink` what it begins with.
-    pub(in crate::cli) fn next(
+    pub(super) fn next(
         &mut self,
         time: Nanos,
         stream: &StreamState,

@@ -7,51 +7,61 @@ use crate::analysis::{LineOrder, Profile, ThreadChoice};
 use crate::model::{Nanos, Record};
 use crate::render::{self, LinesOptions, RenderError};
 
-use super::super::output;
 use super::window::{StreamState, StreamWindow};
 
+/// Where tables are printed to.
+pub struct TableOutput {
+    /// What they are written to, each at once.
+    pub out: Box<dyn Write + Send>,
+    /// Characters per line; `None` for as many as there are.
+    pub width: Option<usize>,
+}
+
 /// Prints it.
-pub(in crate::cli) struct OomReportPrinter {
+pub struct OomReportPrinter {
     every: Duration,
     last: Option<Nanos>,
     now: Nanos,
     options: LinesOptions,
     /// The stretch since the last table; `None` where tables are of the whole recording, whose profile others have.
     since: Option<(StreamState, StreamWindow, ThreadChoice)>,
+    out: Box<dyn Write + Send>,
 }
 
 impl OomReportPrinter {
     /// Prints one `every` so often, of the recording so far.
-    pub(in crate::cli) fn whole_recording(
+    pub fn whole_recording(
         every: Duration,
         full_filenames: bool,
+        out: TableOutput,
     ) -> OomReportPrinter {
+        let TableOutput { out, width } = out;
         let options = LinesOptions {
             full_filenames,
-            width: output::width(),
+            width,
             limit: Some(render::RANKED_ROWS),
             ..LinesOptions::default()
         };
-        OomReportPrinter { every, last: None, now: Nanos(0), options, since: None }
+        OomReportPrinter { every, last: None, now: Nanos(0), options, since: None, out }
     }
 
     /// Prints one `every` so often, of the time since the last one.
-    pub(in crate::cli) fn since_last(
+    pub fn since_last(
         every: Duration,
         full_filenames: bool,
         choice: ThreadChoice,
+        out: TableOutput,
     ) -> OomReportPrinter {
         let window = StreamWindow::new(Profile::with_filter(choice));
         let since = Some((StreamState::default(), window, choice));
-        OomReportPrinter { since, ..OomReportPrinter::whole_recording(every, full_filenames) }
+        OomReportPrinter { since, ..OomReportPrinter::whole_recording(every, full_filenames, out) }
     }
 
     /// Takes a record before `whole`, the profile of the recording so far, does.
-    pub(in crate::cli) fn on_record(
-        &mut self,
-        record: &Record,
-        whole: Option<&Profile>,
-    ) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// A table cannot be made or written.
+    pub fn on_record(&mut self, record: &Record, whole: Option<&Profile>) -> io::Result<()> {
         if let Some(time) = record.time() {
             self.now = self.now.max(time);
             let last = *self.last.get_or_insert(Nanos(0));
@@ -84,7 +94,10 @@ impl OomReportPrinter {
     }
 
     /// Prints the last table.
-    pub(in crate::cli) fn finish(&mut self, whole: Option<&Profile>) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// It cannot be made or written.
+    pub fn finish(&mut self, whole: Option<&Profile>) -> io::Result<()> {
         if let Some((_, window, _)) = &mut self.since {
             let _ = window.is_settled();
         }
@@ -102,7 +115,8 @@ impl OomReportPrinter {
             (None, Some(profile)) => (profile, "the recording so far".to_owned()),
             (None, None) => return Ok(()),
         };
-        let mut out = io::stdout().lock();
+        // Written at once: tables of other recordings of the job go to the same place.
+        let mut out = Vec::new();
         let wall = profile.start().map_or_else(String::new, |start| {
             format!("{}, ", render::utc(start.unix_nanos.saturating_add(self.now.0)))
         });
@@ -129,6 +143,7 @@ impl OomReportPrinter {
             }
         }
         writeln!(out)?;
-        out.flush()
+        self.out.write_all(&out)?;
+        self.out.flush()
     }
 }

@@ -1,22 +1,16 @@
-//! A recording that goes on for days: what is kept of it, and what is written when something happens.
-
-mod print;
-mod report;
-mod window;
+//! The last part of a recording that goes on for days: kept in a ring of segments, written when something happens.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-
 use crate::analysis::{Profile, ThreadChoice};
+use crate::files::FileCreation;
 use crate::model::{EndReason, Nanos, Record, RecordSink, TriggerFired};
 use crate::trace::{Retention, RetentionLimit, TraceRing};
 
-pub(super) use print::OomReportPrinter;
-pub use report::RingRecording;
-pub(super) use report::{join, oom_report, oom_report_path, write_oom_report};
-use window::{StreamState, StreamWindow};
+use super::error::FlightError;
+use super::report::{self, RingRecording};
+use super::window::{StreamState, StreamWindow};
 
 /// Keeps the last part of a recording.
 pub struct FlightRecorder {
@@ -25,7 +19,7 @@ pub struct FlightRecorder {
     stream: StreamState,
     choice: ThreadChoice,
     path: PathBuf,
-    force: bool,
+    creation: FileCreation,
     /// Recordings written, and the number of the last one's name.
     written: u32,
     number: u32,
@@ -40,29 +34,24 @@ impl FlightRecorder {
     pub fn new(
         path: &Path,
         keep: Retention,
-        force: bool,
+        creation: FileCreation,
         choice: ThreadChoice,
-    ) -> Result<FlightRecorder> {
+    ) -> Result<FlightRecorder, FlightError> {
         let folder = path.with_extension("ring");
-        let ring = TraceRing::create(&folder, keep, force).map_err(|error| {
-            let left = folder.is_dir();
-            let error = anyhow::Error::new(error);
-            match left {
-                true => error.context(format!(
-                    "a recording that did not end in order left its segments; 'memspy join {0} -o FILE' makes a trace of them, \
-                     --force overwrites them",
-                    folder.display()
-                )),
-                false => error.context("nothing was recorded"),
-            }
-        })?;
+        let ring =
+            TraceRing::create(&folder, keep, creation.replace).map_err(|source| {
+                match folder.is_dir() {
+                    true => FlightError::SegmentsLeft { folder: folder.clone(), source },
+                    false => FlightError::NothingRecorded { source },
+                }
+            })?;
         Ok(FlightRecorder {
             ring,
             window: StreamWindow::new(profile(choice)),
             stream: StreamState::default(),
             choice,
             path: path.to_owned(),
-            force,
+            creation,
             written: 0,
             number: 0,
             now: Nanos(0),
@@ -75,20 +64,25 @@ impl FlightRecorder {
     }
 
     /// Writes what is kept as a recording of its own, and the report on it. `ended` by `triggered` where the recording
-    /// itself goes on.
+    /// itself goes on. `warn` is told what is wrong with the segments.
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn write(&mut self, ended: Option<&TriggerFired>) -> Result<RingRecording> {
-        self.ring.flush().context("what was recorded last could not be written")?;
+    pub fn write(
+        &mut self,
+        ended: Option<&TriggerFired>,
+        warn: &mut dyn FnMut(String),
+    ) -> Result<RingRecording, FlightError> {
+        self.ring.flush().map_err(|source| FlightError::Flush { source })?;
         let path = self.next_path();
         let reason = ended.map(|triggered| EndReason::Condition(triggered.condition.clone()));
-        let reported = report::write(
+        let reported = report::join_segments(
             &self.ring.segments(),
             &path,
-            self.force,
+            self.creation,
             profile(self.choice),
             reason.map(|reason| (self.now, reason)),
+            warn,
         )?;
         self.written += 1;
         Ok(reported)
@@ -102,7 +96,7 @@ impl FlightRecorder {
             let is_there = |path: &Path| path.symlink_metadata().is_ok();
             let taken = is_there(&path) || is_there(&report::oom_report_path(&path));
             // The first one was looked at before anything was recorded.
-            if self.number == 1 || self.force || !taken {
+            if self.number == 1 || self.creation.replace || !taken {
                 return path;
             }
         }
@@ -112,11 +106,9 @@ impl FlightRecorder {
     ///
     /// # Errors
     /// One cannot be removed.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<(), FlightError> {
         let folder = self.ring.folder().to_owned();
-        self.ring
-            .remove()
-            .with_context(|| format!("the segments in {} cannot be removed", folder.display()))
+        self.ring.remove().map_err(|source| FlightError::Remove { folder, source })
     }
 
     /// Where the segments are.
