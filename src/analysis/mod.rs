@@ -1,7 +1,7 @@
 //! Answers from records: attribution, peak, timeline, per-line bounds, flamegraph folds.
 //!
 //! Turns `model::Record`s, in the order in which they were recorded, into answers.
-//! May import `model`, `std`, the hasher and `thiserror`.
+//! May import `model`, `ownership`, `std`, the hasher and `thiserror`.
 //! Never knows a clock, a file or a process, and never holds memory per sample.
 //! Start reading at [`Profile`]; the rule that charges bytes to stacks is told at the top of `attribution/rules.rs`.
 

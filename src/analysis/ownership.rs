@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::device::Moment;
 use super::fold::StackLabel;
 use super::owner_groups::{OwnerKind, recorded_owner_groups};
-use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, SAVED_BY, TensorCategory};
+use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
+use crate::ownership::SAVED_BY;
 
 /// A device's memory by owner, as paths for a flamegraph: category, then modules down to the tensor, or its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]

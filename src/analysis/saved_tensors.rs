@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::ownership::storages;
 use crate::model::{OwnershipSnapshot, SavedIn, TensorCategory};
+use crate::ownership::storages;
 
 /// The nodes of one class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -2,8 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::ownership::{StorageGroup, storages};
+use crate::model::StorageGroup;
 use crate::model::{DType, OwnershipSnapshot, TensorCategory, TensorDevice};
+use crate::ownership::storages;
 
 /// Storages that came, or went, and are alike.
 #[derive(Debug, Clone, PartialEq, Eq)]

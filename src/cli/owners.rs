@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::analysis;
-use crate::model::{NamedTensors, OwnershipSnapshot, StackTable, called};
+use crate::model::{OwnershipSnapshot, StackTable};
+use crate::ownership::{NamedTensors, called};
 use crate::render::{self, RenderError, TensorsOptions};
 use crate::sampler::{
     LookOptions, OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers,

@@ -13,8 +13,8 @@ use super::owner_groups::{GroupJson, GroupRow, group_label, group_rows, outside_
 use super::owners::incomplete;
 use super::size::{bytes, count, optional_bytes, percent};
 use crate::analysis::{GpuFacts, GrowthWatch, ProcessSnapshot};
-use crate::model::ownership::breakdown;
 use crate::model::{CudaIndex, OwnershipSnapshot, Stops, TensorDevice};
+use crate::ownership::breakdown;
 
 /// Lines of the screen, and columns.
 const MAX_LINES: usize = 40;

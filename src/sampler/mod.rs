@@ -1,7 +1,7 @@
 //! The sampler: readers looked at again and again become records in time order.
 //!
 //! Turns an attached target into [`Record`](crate::model::Record)s on a [`RecordSink`](crate::model::RecordSink).
-//! May import `model`, `files`, `target`, `python`, `torch`, `gpu`, `probe`, `owners`, `suspend`; alone owns threads and sleeping.
+//! May import `model`, `abi`, `ownership`, `files`, `target`, `python`, `torch`, `gpu`, `probe`, `owners`, `suspend`; alone owns threads and sleeping.
 //! Never interprets what it sees (that is `analysis`), stops the target only to look at owners, never changes it,
 //! never prints.
 //! Start reading at [`Recorder`].

@@ -9,9 +9,9 @@ use super::optimizer_counter::OptimizerCounter;
 use super::owners::{OwnerReading, learn, look_prepared, prepare};
 use super::readers::{TargetIdentity, TargetReaders};
 use super::worker::{StopSignal, Worker};
-use crate::model::ownership::summarize;
 use crate::model::{CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, Stops};
 use crate::owners::{LookOptions, LookRequest, OwnerError};
+use crate::ownership::summarize;
 
 /// Looks that may wait to be recorded.
 const MAX_QUEUED: usize = 16;

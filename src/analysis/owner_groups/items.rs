@@ -6,11 +6,12 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::{OwnerKind, tree};
-use crate::model::ownership::{StorageGroup, held_storages, owner_label};
+use crate::model::StorageGroup;
 use crate::model::{
-    ALIVE_BY, Model, OwnedOnDevice, OwnershipSnapshot, SAVED_BY, TensorCategory, TensorDevice,
-    TensorRow, graph_roots, kept_by, name_parts, name_pattern,
+    Model, OwnedOnDevice, OwnershipSnapshot, TensorCategory, TensorDevice, TensorRow,
 };
+use crate::ownership::{ALIVE_BY, SAVED_BY, graph_roots, kept_by, name_parts, name_pattern};
+use crate::ownership::{held_storages, owner_label};
 
 /// A storage, or several of one name.
 #[derive(Debug, Clone)]

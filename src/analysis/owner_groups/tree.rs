@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::items::Item;
 use super::{GroupSize, OwnerGroup, OwnerKind, OwnerPattern};
-use crate::model::{NamePart, TensorCategory, TensorDevice, name_parts};
+use crate::model::{TensorCategory, TensorDevice};
+use crate::ownership::{NamePart, name_parts};
 
 impl GroupSize {
     fn of(items: &[&Entry<'_>]) -> GroupSize {

@@ -2,8 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::owners::{GraphNode, OwnershipSnapshot, TensorRow};
-use super::ownership::StorageGroup;
+use crate::model::{GraphNode, OwnershipSnapshot, StorageGroup, TensorRow};
 
 /// How the label of what only a graph keeps begins.
 pub const SAVED_BY: &str = "[saved by ";
@@ -76,7 +75,8 @@ pub fn kept_by<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DType, TensorCategory, TensorInfo};
+    use crate::model::TensorInfo;
+    use crate::ownership::fixture;
 
     fn node(at: u64, next: &[u64]) -> GraphNode {
         let (class, outputs) = ("AddBackward0".into(), Vec::new());
@@ -84,32 +84,11 @@ mod tests {
     }
 
     fn row(grad_fn: u64, name: Option<&str>) -> TensorRow {
+        let plain = fixture::row(grad_fn);
         TensorRow {
-            tensor: TensorInfo {
-                at: grad_fn,
-                class: "TensorImpl".into(),
-                storage: None,
-                shape: None,
-                strides: None,
-                nested: None,
-                numel: None,
-                dtype: DType(6),
-                device: None,
-                offset: 0,
-                version: None,
-                requires_grad: true,
-                grad_fn: Some(grad_fn),
-                grad: None,
-                parts: Vec::new(),
-                part_names: &[],
-            },
-            object: Some(grad_fn),
-            python_class: None,
-            category: TensorCategory::Other,
+            tensor: TensorInfo { grad_fn: Some(grad_fn), requires_grad: true, ..plain.tensor },
             names: name.map(Into::into).into_iter().collect(),
-            saved: Vec::new(),
-            made_by: None,
-            garbage: false,
+            ..plain
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::owners::TensorRow;
+use crate::model::TensorRow;
 
 /// The tensors that a word means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,36 +60,11 @@ fn without_scope(name: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DType, TensorCategory, TensorInfo};
+    use crate::ownership::fixture;
 
     fn row(at: u64, names: &[&str]) -> TensorRow {
-        TensorRow {
-            tensor: TensorInfo {
-                at,
-                class: "TensorImpl".into(),
-                storage: None,
-                shape: None,
-                strides: None,
-                nested: None,
-                numel: None,
-                dtype: DType(6),
-                device: None,
-                offset: 0,
-                version: None,
-                requires_grad: false,
-                grad_fn: None,
-                grad: None,
-                parts: Vec::new(),
-                part_names: &[],
-            },
-            object: Some(at + 1),
-            python_class: None,
-            category: TensorCategory::Other,
-            names: names.iter().map(|&name| name.into()).collect(),
-            saved: Vec::new(),
-            made_by: None,
-            garbage: false,
-        }
+        let names = names.iter().map(|&name| name.into()).collect();
+        TensorRow { names, ..fixture::row(at) }
     }
 
     #[test]
