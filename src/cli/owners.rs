@@ -103,9 +103,7 @@ fn watch(
     let watched = watch_owners(readers, args.read_args.options(), every, &stop, &mut take);
     match (watched, refusal) {
         // The job's end is what a watch ends with.
-        (Ok(()), Some(error)) if before.is_none() || readers.process.is_alive() => {
-            Err(refused(error, pid))
-        }
+        (Ok(()), Some(error)) if before.is_none() || readers.is_alive() => Err(refused(error, pid)),
         (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
         }

@@ -19,8 +19,8 @@ use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink, Tri
 use crate::render;
 use crate::sampler::{
     AttachedRecorder, BackgroundSink, CommonOptions, ExactOptions, ExactRecorder, RecordOptions,
-    Recorder, RecordingProgress, SourceEmbedder, TargetReaders, TorchState, attach,
-    attach_when_python, rank_of,
+    Recorder, RecordingProgress, SourceEmbedder, TargetReaders, attach, attach_when_python,
+    rank_of,
 };
 use crate::trace::{self, Retention, RetentionLimit};
 
@@ -148,12 +148,13 @@ pub(super) fn record(
         output::check(&oom_report_path(&path), args.force)?;
     }
     let mut attached = attached(&readers);
-    if let (false, Err(error)) = (args.no_source, readers.process.check_files()) {
+    if let (false, Some(error)) = (args.no_source, readers.source_refusal()) {
         eprint_line(&format!("no source text is read from files: {error}"));
     }
-    if let (Err(error), Some(condition)) =
-        (&readers.gpu, args.until.until.iter().find(|condition| condition.needs_driver()))
-    {
+    if let (Some(error), Some(condition)) = (
+        readers.driver_refusal(),
+        args.until.until.iter().find(|condition| condition.needs_driver()),
+    ) {
         bail!(
             "cannot wait for '{condition}': {error}; wait for an amount of allocated> or reserved>"
         );
@@ -169,8 +170,7 @@ pub(super) fn record(
         forget_after: args.until.kept().map(|_| MAX_IDS),
     };
     let wanted = RecordOptions { rate: args.rate, duration, follow: follow(args), common: also };
-    let process = readers.process.clone();
-    let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
+    let sources = readers.sources();
     // Before the file is made: probes that are refused leave nothing behind.
     let recorder = recorder(args, wanted, readers, &mut attached)?;
     let sink = sinks(args, &path, stop, rank)?;
@@ -183,7 +183,7 @@ pub(super) fn record(
     let (sinks, result) = if args.no_source {
         drive(recorder, sink, host, stop, &mut observe, |s| s)?
     } else {
-        let sink = SourceEmbedder::new(sink, Arc::clone(&process), line_cache);
+        let sink = SourceEmbedder::new(sink, sources);
         drive(recorder, sink, host, stop, &mut observe, SourceEmbedder::into_inner)?
     };
     bar.finish_and_clear();
@@ -395,7 +395,7 @@ fn recorder(
     if !args.exact {
         return Ok(AttachedRecorder::Samples(Box::new(Recorder::new(readers, wanted))));
     }
-    let pid = readers.process.pid();
+    let pid = readers.pid();
     let wanted = ExactOptions {
         duration: wanted.duration,
         backend: args.probes.map(|word| match word {
@@ -416,15 +416,15 @@ fn recorder(
     let mut recorder = ExactRecorder::new(readers, wanted);
     let began = Instant::now();
     recorder.attach_probes().map_err(|error| hints::probe(error, pid))?;
-    match recorder.probe() {
-        Some(probe) => {
+    match recorder.probes() {
+        Some(coverage) => {
             said.push(format!(
                 "probes are in place after {:.0} ms ({}): {}",
                 began.elapsed().as_secs_f64() * 1e3,
-                render::way(probe.way()),
-                probe.probes().join(", ")
+                render::way(coverage.backend),
+                coverage.probes.join(", ")
             ));
-            said.extend(probe.uncovered().iter().map(|what| what.to_string()));
+            said.extend(coverage.uncovered.iter().map(|what| what.to_string()));
         }
         None => said.push(
             "nothing to probe is loaded in it yet; waiting for PyTorch's CUDA part or the CUDA driver"
@@ -454,13 +454,13 @@ fn drive<S: RecordSink + Send + 'static>(
 
 /// What was attached to, and what cannot be seen of it yet.
 fn attached(readers: &TargetReaders) -> Vec<String> {
-    let python = readers.python.as_ref();
-    let python = python.map_or("no Python".to_owned(), |p| format!("Python {}", p.version()));
+    let python = readers.python_version();
+    let python = python.map_or("no Python".to_owned(), |version| format!("Python {version}"));
     let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
     let mut lines = vec![format!(
         "attached to process {} ({python}{torch}) in {:.0} ms; Ctrl-C ends the recording",
-        readers.process.pid(),
-        readers.took.as_secs_f64() * 1e3,
+        readers.pid(),
+        readers.attach_time().as_secs_f64() * 1e3,
     )];
     let limit = match readers.allocator() {
         AllocatorBackend::Native => None,
@@ -483,7 +483,7 @@ fn attached(readers: &TargetReaders) -> Vec<String> {
     if let Some(limit) = limit {
         lines.push(format!("{limit}; recording stacks and the driver's totals"));
     }
-    if let (Err(error), TorchState::Attached(_)) = (&readers.gpu, &readers.torch) {
+    if let (Some(error), true) = (readers.driver_refusal(), readers.has_torch()) {
         lines.push(format!("{error}; memory outside PyTorch will be unknown"));
     }
     lines

@@ -108,7 +108,7 @@ fn start(
     host: &str,
     stop: &Arc<AtomicBool>,
 ) -> Result<RankRecording> {
-    let naming = FileNameFields { pid: member.readers.process.pid(), host, rank: member.rank };
+    let naming = FileNameFields { pid: member.readers.pid(), host, rank: member.rank };
     let default = match (args.format, member.rank) {
         (RecordFormat::Trace, Some(_)) => "memspy-rank-%r.bin",
         (format, _) => format.default_name(),

@@ -25,6 +25,7 @@ use crate::model::{
     RecordingEnd, SnapshotConsistency, StackSource, ThreadSample,
 };
 use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RawEvent, RingRecord};
+use crate::sampler::diagnosis::ProbeCoverage;
 use crate::sampler::priority::raise_priority;
 use crate::sampler::readers::{TargetReaders, TorchState};
 use crate::sampler::recorder::RecordingProgress;
@@ -140,8 +141,8 @@ impl ExactRecorder {
     }
 
     /// What is probed, for showing; `None` while nothing is.
-    pub fn probe(&self) -> Option<&AttachedProbes> {
-        self.probe.as_ref()
+    pub fn probes(&self) -> Option<ProbeCoverage> {
+        self.probe.as_ref().map(ProbeCoverage::from)
     }
 
     /// Records until the duration is over, `stop` is set or the target ends; the last record is the
