@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::flight::RankContext;
-use crate::sampler::{ProcessTree, RankProcess};
+use crate::sampler::{ProcessTree, RankProcess, Worker};
 
 use super::args::{RecordArgs, RecordFormat};
 use super::launch::LaunchedProgram;
@@ -22,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A recording under way.
 struct RankRecording {
     label: String,
-    thread: JoinHandle<Result<()>>,
+    thread: Worker<Result<()>>,
 }
 
 /// Refuses words that cannot work for several processes, before any work is done.
@@ -74,7 +73,7 @@ pub(super) fn record(
             running.into_iter().partition(|recording| recording.thread.is_finished());
         running = on;
         for RankRecording { label, thread } in ended {
-            let result = thread.join().unwrap_or_else(|_| Err(anyhow!("its recording broke off")));
+            let result = thread.join().unwrap_or_else(|| Err(anyhow!("its recording broke off")));
             if let Err(error) = result {
                 let error = in_one_line(&error);
                 eprint_line(&format!("{label}: error: {error}"));
@@ -127,12 +126,10 @@ fn start(
     args.duration = left;
     let label = rank.label.clone().unwrap_or_default();
     let (host, stop, name) = (host.to_owned(), Arc::clone(stop), label.clone());
-    let thread = std::thread::Builder::new()
-        .name(format!("memspy-{}", naming.pid))
-        .spawn(move || {
-            set_line_prefix(&name);
-            super::record::record(&args, member.readers, path, host, &stop, rank)
-        })
-        .context("cannot start a thread for it")?;
+    let thread = Worker::spawn(&naming.pid.to_string(), move |_| {
+        set_line_prefix(&name);
+        super::record::record(&args, member.readers, path, host, &stop, rank)
+    })
+    .context("cannot start a thread for it")?;
     Ok(RankRecording { label, thread })
 }

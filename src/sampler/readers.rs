@@ -74,6 +74,16 @@ pub(super) enum TorchState {
     Refused(TorchError),
 }
 
+impl TorchState {
+    /// What reads it.
+    pub(super) fn reader_mut(&mut self) -> Option<&mut TorchReader> {
+        match self {
+            TorchState::Attached(torch) => Some(torch),
+            TorchState::NotLoaded | TorchState::Refused(_) => None,
+        }
+    }
+}
+
 /// Everything that reads one target.
 pub struct TargetReaders {
     /// The process.
