@@ -3,6 +3,7 @@
 mod books;
 mod callers;
 mod early;
+pub(super) mod exact_lines;
 mod executions;
 mod extent;
 mod fold;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 
 use super::{Finding, FindingFacts};
-use crate::analysis::owner_groups::OwnerKind;
+use crate::analysis::owners::owner_groups::OwnerKind;
 use crate::model::{Model, Optimizer, OwnershipSnapshot, TensorCategory};
 use crate::ownership::{breakdown, held_storages, owner_label};
 

@@ -2,7 +2,7 @@
 
 use crate::model::DeviceProcesses;
 
-use super::process_snapshot::{DeviceSnapshot, OutsideTorch};
+use crate::analysis::live::process_snapshot::{DeviceSnapshot, OutsideTorch};
 
 /// The parts of a device's memory in use. Bytes; `None` is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,19 +1,20 @@
 //! The table of lines: what the counters reached while each line was on a stack.
 
-pub(super) mod bounds;
-pub(super) mod ranking;
-pub(super) mod ranks;
-pub(super) mod statements;
+pub(in crate::analysis) mod bounds;
+pub(super) mod line_diff;
+pub(in crate::analysis) mod ranking;
+pub(in crate::analysis) mod ranks;
+pub(in crate::analysis) mod statements;
 
 use rustc_hash::FxHashMap;
 
-use super::device::Moment;
-use super::exact::{ANYTHING, ExactProfile, NOTHING, UnknownReason};
-use super::fold::FoldError;
-use super::high_water::HighWater;
-use super::profile::Profile;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::exact::{ANYTHING, ExactProfile, NOTHING, UnknownReason};
+use crate::analysis::flame::fold::FoldError;
 use crate::analysis::lines::bounds::stat_index;
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::device::Moment;
+use crate::analysis::profile::high_water::HighWater;
 use crate::model::{
     CudaIndex, FrameId, FunctionId, Metric, Pool, ReaderKind, StackId, StackTable, StatField,
     StatKey,
@@ -160,23 +161,23 @@ pub enum LineError {
 
 /// One statistic below a node of the stack tree.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct NodeStat {
-    pub(super) current: i64,
-    pub(super) lower: i64,
-    pub(super) upper: i64,
-    pub(super) allocated: i64,
-    pub(super) freed: i64,
+pub(in crate::analysis) struct NodeStat {
+    pub(in crate::analysis) current: i64,
+    pub(in crate::analysis) lower: i64,
+    pub(in crate::analysis) upper: i64,
+    pub(in crate::analysis) allocated: i64,
+    pub(in crate::analysis) freed: i64,
     /// Of exact events, the greatest level at an end of the node itself, between limits.
-    pub(super) ended: (i64, i64),
+    pub(in crate::analysis) ended: (i64, i64),
     /// The greatest at which it may have ended.
-    pub(super) again: i64,
+    pub(in crate::analysis) again: i64,
     /// The greatest of one execution at least, and at most, of the node itself: allocated, freed.
-    pub(super) least: [i64; 2],
-    pub(super) most: [i64; 2],
+    pub(in crate::analysis) least: [i64; 2],
+    pub(in crate::analysis) most: [i64; 2],
 }
 
 impl NodeStat {
-    pub(super) const NONE: NodeStat = NodeStat {
+    pub(in crate::analysis) const NONE: NodeStat = NodeStat {
         current: NOTHING,
         lower: NOTHING,
         upper: NOTHING,
@@ -246,11 +247,11 @@ impl NodeStat {
 
 /// What a node of the stack tree, or a line, has.
 #[derive(Debug, Clone)]
-pub(super) struct LineStats {
-    pub(super) stats: Vec<NodeStat>,
-    pub(super) live: u64,
-    pub(super) live_self: u64,
-    pub(super) samples: u64,
+pub(in crate::analysis) struct LineStats {
+    pub(in crate::analysis) stats: Vec<NodeStat>,
+    pub(in crate::analysis) live: u64,
+    pub(in crate::analysis) live_self: u64,
+    pub(in crate::analysis) samples: u64,
 }
 
 impl LineStats {
@@ -395,7 +396,11 @@ impl Profile {
     }
 
     /// What every stack has by itself. The first statistic is that of allocated bytes.
-    pub(super) fn nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats> {
+    pub(in crate::analysis) fn nodes(
+        &self,
+        device: CudaIndex,
+        columns: &[StatKey],
+    ) -> Vec<LineStats> {
         let mut wanted = vec![stat_index(Metric::AllocatedBytes, Pool::All)];
         wanted.extend(columns.iter().map(|k| stat_index(k.metric, k.pool)));
         if let Some(exact) = self.exact() {

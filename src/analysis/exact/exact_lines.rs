@@ -1,13 +1,13 @@
 //! The figures of lines from exact events: levels by the events of each thread, sums by the sites that allocated.
 
-use super::exact::{BlockStatistics, ExactProfile, level_index};
-use super::lines::{LineStats, NodeStat};
-use super::profile::Profile;
+use crate::analysis::exact::{BlockStatistics, ExactProfile, level_index};
+use crate::analysis::lines::{LineStats, NodeStat};
+use crate::analysis::profile::Profile;
 use crate::model::{CudaIndex, Metric, Pool, StackId, StatField, StatKey};
 
 impl Profile {
     /// What every stack has by itself: allocated bytes first, then the columns.
-    pub(super) fn exact_nodes(
+    pub(in crate::analysis) fn exact_nodes(
         &self,
         exact: &ExactProfile,
         device: CudaIndex,

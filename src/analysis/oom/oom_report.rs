@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use super::device::Moment;
-use super::fold::{FoldOptions, FoldedProfile};
-use super::fragmentation::Fragmentation;
-use super::profile::Profile;
-use super::trigger::{OUT_OF_MEMORY, TriggerWatch};
+use crate::analysis::blocks::fragmentation::Fragmentation;
+use crate::analysis::flame::fold::{FoldOptions, FoldedProfile};
+use crate::analysis::oom::trigger::{OUT_OF_MEMORY, TriggerWatch};
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::device::Moment;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, BlockState, CudaIndex, DeviceUsage, Event, EventBatch,
     EventKind, MemoryKind, Nanos, OomException, OwnershipBreakdown, Record, RecordSink, SiteId,

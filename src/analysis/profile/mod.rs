@@ -1,26 +1,30 @@
 //! `Profile`: takes records one by one and keeps what the answers need.
 
+pub(super) mod device;
+pub(super) mod high_water;
 mod intake;
 pub(crate) mod keyframe;
 mod memory;
+pub(super) mod timeline;
+pub(super) mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::autograd::EngineFrames;
-use super::device::{AttributedSnapshot, DeviceProfile, Moment, SnapshotBlocks};
-use super::exact::ExactProfile;
-use super::high_water::{HighWater, PeakTime};
-use super::iterations::IterationBuilder;
-use super::ownership::{OwnerStacks, OwnershipHistory};
-use super::timeline::Timeline;
 use crate::analysis::attribution::losses::LossCounts;
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
+use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::exact::ExactProfile;
+use crate::analysis::iterations::IterationBuilder;
 use crate::analysis::iterations::clock::{IterationClock, RunningClock};
 use crate::analysis::iterations::iteration::Iteration;
 use crate::analysis::lines::bounds::BoundsByStack;
+use crate::analysis::owners::ownership::{OwnerStacks, OwnershipHistory};
+use crate::analysis::profile::device::{AttributedSnapshot, DeviceProfile, Moment, SnapshotBlocks};
+use crate::analysis::profile::high_water::{HighWater, PeakTime};
+use crate::analysis::profile::timeline::Timeline;
 use crate::model::{
     AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, Nanos, ProcessUsage,
     ReaderKind, RecordingEnd, RecordingGap, RecordingStart, SourceText, StackTable, StepSource,

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::device::{AttributedSnapshot, Moment};
-use super::exact::{ExactProfile, MemoryGroup};
-use super::fold_limit::TextBudget;
-use super::profile::Profile;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::exact::{ExactProfile, MemoryGroup};
+use crate::analysis::flame::fold_limit::TextBudget;
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::device::{AttributedSnapshot, Moment};
 use crate::model::{CudaIndex, Frame, SiteId, StackId, ThreadId};
 
 /// A frame that stands for something other than a line of Python.
@@ -333,7 +333,7 @@ impl Profile {
         })
     }
 
-    pub(super) fn path(
+    pub(in crate::analysis) fn path(
         &self,
         thread: Option<ThreadId>,
         stack: Option<StackId>,

@@ -27,16 +27,20 @@
 //! 8. Blocks of which no single allocation is known are charged as in `births.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 
+pub(super) mod follow_replay;
+pub(super) mod freed_groups;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::autograd::EngineFrames;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
-use crate::analysis::follow_replay::{FollowReplay, GroupAddresses, PoolChange, ReplayResult};
+use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::follow_replay::{
+    FollowReplay, GroupAddresses, PoolChange, ReplayResult,
+};
 use crate::model::{
     CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable,
 };

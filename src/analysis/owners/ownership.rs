@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::device::Moment;
-use super::fold::StackLabel;
-use super::owner_groups::{OwnerKind, recorded_owner_groups};
+use crate::analysis::flame::fold::StackLabel;
+use crate::analysis::owners::owner_groups::{OwnerKind, recorded_owner_groups};
+use crate::analysis::profile::device::Moment;
 use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
 use crate::ownership::SAVED_BY;
 

@@ -5,8 +5,8 @@ use rustc_hash::FxHashMap;
 use super::{DeviceProfile, LiveBlock, SnapshotBlocks};
 use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::autograd::EngineFrames;
-use crate::analysis::follow_replay::GroupAddresses;
+use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::follow_replay::GroupAddresses;
 use crate::model::{FollowedChange, Pool, SnapshotConsistency, StackTable};
 
 impl DeviceProfile {

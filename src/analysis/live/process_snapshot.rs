@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use super::fragmentation::Fragmentation;
+use crate::analysis::blocks::fragmentation::Fragmentation;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, GpuDevice,
     MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink, RecordingStart,

@@ -7,8 +7,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::fold::{FoldedProfile, PseudoFrame, StackLabel};
-use super::profile::Profile;
+use crate::analysis::flame::fold::{FoldedProfile, PseudoFrame, StackLabel};
+use crate::analysis::profile::Profile;
 use crate::model::{Frame, is_library};
 
 /// A moment of a recording.

@@ -4,12 +4,12 @@
 //! allocator's own high-water mark where that rose in it bound its peak from below; where the mark rose, that is its peak
 //! ([`OpenLevels`] tells when). Where every event was seen and the step was made exactly between two of them, all is known.
 
-pub(super) mod allocation_period;
-pub(super) mod backward;
-pub(super) mod clock;
-pub(super) mod iteration;
-pub(super) mod level;
-pub(super) mod peak;
+pub(in crate::analysis) mod allocation_period;
+pub(in crate::analysis) mod backward;
+pub(in crate::analysis) mod clock;
+pub(in crate::analysis) mod iteration;
+pub(in crate::analysis) mod level;
+pub(in crate::analysis) mod peak;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -67,7 +67,7 @@ fn memory_of(held: &OwnedInIteration) -> u64 {
 }
 
 /// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
-pub(super) const TAKEN_TOGETHER: u64 = 20_000_000;
+pub(in crate::analysis) const TAKEN_TOGETHER: u64 = 20_000_000;
 /// A level seen so long ago in an exact recording is of the iteration under way: a step is known to have been made later, but
 /// for those whose counter could not be found for as long.
 const SETTLED_AFTER: u64 = 1_000_000_000;

@@ -9,9 +9,9 @@ use std::io;
 
 use rustc_hash::FxHashMap;
 
-use super::exact::SITES;
-use super::fold::{PseudoFrame, StackLabel};
-use super::profile::Profile;
+use crate::analysis::exact::SITES;
+use crate::analysis::flame::fold::{PseudoFrame, StackLabel};
+use crate::analysis::profile::Profile;
 use crate::model::{
     AddressSpace, AllocationSource, AllocatorSnapshot, Block, BlockState, CudaIndex, Event,
     EventBatch, EventKind, Keyframe, KeyframeBlock, MemoryKind, Nanos, PoolId, Record, RecordSink,

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::followed::FollowedSteps;
-use super::high_water::HighWater;
-use super::timeline::{Timeline, TimelinePoint};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::{
     BlockGroup, SnapshotInterval, attribute_allocations, hidden_frees,
 };
+use crate::analysis::followed::FollowedSteps;
 use crate::analysis::lines::bounds::CounterBracket;
+use crate::analysis::profile::high_water::HighWater;
+use crate::analysis::profile::timeline::{Timeline, TimelinePoint};
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, BlockState, KeyframeBlock, Nanos, Pool,
     SnapshotConsistency,

@@ -6,15 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-use super::device::Moment;
-use super::exact::{ExactProfile, MemoryGroup};
-use super::fold::{FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel};
-use super::lines::BoundedValue;
-use super::process_snapshot::{DeviceSnapshot, KnownDevice};
-use super::profile::Profile;
-use super::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::attribution::sample_window::ThreadChoice;
+use crate::analysis::exact::{ExactProfile, MemoryGroup};
+use crate::analysis::flame::fold::{
+    FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel,
+};
+use crate::analysis::lines::BoundedValue;
 use crate::analysis::lines::bounds::BoundsByStack;
+use crate::analysis::live::process_snapshot::{DeviceSnapshot, KnownDevice};
+use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::device::Moment;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
     Record, RecordSink, SnapshotConsistency,

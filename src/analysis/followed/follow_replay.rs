@@ -16,11 +16,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::freed_groups::{FreedGroups, PoolFrees};
+use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::model::{CounterDelta, Pool};
 
 /// The smallest block there is, in bytes.
-pub(super) const MIN_BLOCK: u64 = 512;
+pub(in crate::analysis) const MIN_BLOCK: u64 = 512;
 /// For so many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
 const IN_USE_FOR: u64 = 100_000;
 /// Blocks of one change that are followed one by one.
@@ -28,12 +28,12 @@ const MAX_AT_ONCE: i64 = 1 << 12;
 
 /// What one followed change did to one pool.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PoolChange<'a> {
-    pub(super) pool: Pool,
-    pub(super) delta: &'a CounterDelta,
+pub(in crate::analysis) struct PoolChange<'a> {
+    pub(in crate::analysis) pool: Pool,
+    pub(in crate::analysis) delta: &'a CounterDelta,
     /// Whether the amounts are only lower limits.
-    pub(super) is_open: bool,
-    pub(super) attribution: &'a Arc<BlockAttribution>,
+    pub(in crate::analysis) is_open: bool,
+    pub(in crate::analysis) attribution: &'a Arc<BlockAttribution>,
 }
 
 /// A block that is alive in the replay.
@@ -101,25 +101,25 @@ impl GroupReplay {
 
 /// The blocks of one group in the map that ends the replay.
 #[derive(Debug, Default)]
-pub(super) struct GroupAddresses {
+pub(in crate::analysis) struct GroupAddresses {
     /// Those that the map before had as well.
-    pub(super) known: Vec<(u64, Arc<BlockAttribution>)>,
+    pub(in crate::analysis) known: Vec<(u64, Arc<BlockAttribution>)>,
     /// The others.
-    pub(super) new: Vec<u64>,
+    pub(in crate::analysis) new: Vec<u64>,
 }
 
 /// What a replay found out.
 #[derive(Debug, Default)]
-pub(super) struct ReplayResult {
+pub(in crate::analysis) struct ReplayResult {
     /// Blocks whose attribution is another than before.
-    pub(super) attributions: FxHashMap<u64, Arc<BlockAttribution>>,
+    pub(in crate::analysis) attributions: FxHashMap<u64, Arc<BlockAttribution>>,
     /// New blocks of which no single allocation is known.
-    pub(super) unexplained: Vec<(BlockGroup, u64)>,
+    pub(in crate::analysis) unexplained: Vec<(BlockGroup, u64)>,
 }
 
 /// A replay under way.
 #[derive(Debug, Default)]
-pub(super) struct FollowReplay {
+pub(in crate::analysis) struct FollowReplay {
     groups: FxHashMap<BlockGroup, GroupReplay>,
     changes: usize,
     last: Option<usize>,
@@ -135,7 +135,7 @@ pub(super) struct FollowReplay {
 
 impl FollowReplay {
     /// Begins with the blocks of a map: group, address, and who is charged. It lasts from `from` to `to`.
-    pub(super) fn new(
+    pub(in crate::analysis) fn new(
         from: u64,
         to: u64,
         blocks: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
@@ -153,7 +153,7 @@ impl FollowReplay {
     }
 
     /// Takes the next change.
-    pub(super) fn change(&mut self, change: &[PoolChange<'_>]) {
+    pub(in crate::analysis) fn change(&mut self, change: &[PoolChange<'_>]) {
         self.changes += 1;
         for pool in change {
             self.is_open |= pool.is_open;
@@ -247,7 +247,10 @@ impl FollowReplay {
     }
 
     /// Ends it with the blocks of a map.
-    pub(super) fn finish(mut self, blocks: FxHashMap<BlockGroup, GroupAddresses>) -> ReplayResult {
+    pub(in crate::analysis) fn finish(
+        mut self,
+        blocks: FxHashMap<BlockGroup, GroupAddresses>,
+    ) -> ReplayResult {
         let mut result = ReplayResult::default();
         for (group, mut addresses) in blocks {
             let replayed = self.groups.remove(&group).unwrap_or_default();
@@ -305,7 +308,7 @@ impl FollowReplay {
 }
 
 /// The same, not certain.
-pub(super) fn uncertain(attribution: &BlockAttribution) -> Arc<BlockAttribution> {
+pub(in crate::analysis) fn uncertain(attribution: &BlockAttribution) -> Arc<BlockAttribution> {
     Arc::new(BlockAttribution {
         shares: attribution.shares.clone(),
         certain: false,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-use super::owner_groups::{OwnerGroup, OwnerKind};
+use crate::analysis::owners::owner_groups::{OwnerGroup, OwnerKind};
 use crate::model::{TensorCategory, TensorDevice};
 
 /// Windows that a time is divided into at most: their floors are what is compared.
@@ -208,7 +208,7 @@ impl GrowthWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::owner_groups::tests::groups;
+    use crate::analysis::owners::owner_groups::tests::groups;
 
     fn levels(bytes: &[u64]) -> Vec<(f64, u64)> {
         bytes.iter().enumerate().map(|(at, bytes)| (at as f64, *bytes)).collect()

@@ -1,6 +1,6 @@
 //! How much text the stacks of a moment may come to: a small recording can have very many, each of very many frames.
 
-use super::fold::{FoldedStack, PseudoFrame, StackLabel};
+use crate::analysis::flame::fold::{FoldedStack, PseudoFrame, StackLabel};
 use crate::model::{StackId, StackTable};
 
 /// Bytes of text where nothing else bounds what is read.

@@ -19,7 +19,7 @@ const MAX_REMEMBERED: usize = 1 << 14;
 
 /// What one change freed in one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct PoolFrees {
+pub(in crate::analysis) struct PoolFrees {
     pool: Pool,
     count: u64,
     bytes: u64,
@@ -27,7 +27,7 @@ pub(super) struct PoolFrees {
 }
 
 impl PoolFrees {
-    pub(super) fn new(pool: Pool, delta: &CounterDelta) -> PoolFrees {
+    pub(in crate::analysis) fn new(pool: Pool, delta: &CounterDelta) -> PoolFrees {
         PoolFrees {
             pool,
             count: delta.frees.max(0) as u64,
@@ -39,16 +39,16 @@ impl PoolFrees {
 
 /// The blocks that a change freed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct FoundFrees {
+pub(in crate::analysis) struct FoundFrees {
     /// The group of each; empty where nothing fits.
-    pub(super) groups: Vec<BlockGroup>,
+    pub(in crate::analysis) groups: Vec<BlockGroup>,
     /// Whether nothing else fits.
-    pub(super) is_clear: bool,
+    pub(in crate::analysis) is_clear: bool,
 }
 
 /// Finds them, change by change.
 #[derive(Debug, Default)]
-pub(super) struct FreedGroups {
+pub(in crate::analysis) struct FreedGroups {
     /// Bytes asked for of blocks found that no change has told yet, in the small and in the large pool.
     untold: [i64; 2],
     /// Whether something was freed of which nothing is known, or which was guessed: what is alive is not known any more.
@@ -59,7 +59,7 @@ pub(super) struct FreedGroups {
 impl FreedGroups {
     /// The blocks that a change freed; `None` if it freed none. `live` has how many blocks of a group are alive, `groups` the
     /// groups of which some are, the one allocated last first.
-    pub(super) fn find(
+    pub(in crate::analysis) fn find(
         &mut self,
         frees: &PoolFrees,
         live: impl Fn(&BlockGroup) -> usize,
