@@ -64,7 +64,7 @@ pub use owners::owner_groups::{
 };
 pub use owners::ownership::{OwnerPart, OwnerStacks};
 pub use owners::storage_changes::{StorageChange, changes};
-pub use profile::device::{AttributedSnapshot, Moment};
+pub use profile::attributed_snapshot::{AttributedSnapshot, Moment};
 pub use profile::high_water::{HighWater, PeakTime};
 pub use profile::timeline::{Timeline, TimelinePoint};
 pub use profile::totals::TotalsCounter;

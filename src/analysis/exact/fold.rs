@@ -10,7 +10,7 @@ use crate::analysis::flame::fold::{
     AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel,
 };
 use crate::analysis::flame::fold_limit::TextBudget;
-use crate::analysis::profile::device::{AttributedSnapshot, Moment};
+use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::model::{
     AllocationSite, CudaIndex, Nanos, SiteId, SnapshotConsistency, StackId, StackSource, StackTable,
 };

@@ -8,7 +8,7 @@ use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::exact::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold_limit::TextBudget;
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::device::{AttributedSnapshot, Moment};
+use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::model::{CudaIndex, Frame, SiteId, StackId, ThreadId};
 
 /// A frame that stands for something other than a line of Python.

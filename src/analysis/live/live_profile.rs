@@ -16,7 +16,7 @@ use crate::analysis::lines::bounds::BoundsByStack;
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, KnownDevice};
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::device::Moment;
+use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
     Record, RecordSink, SnapshotConsistency,

@@ -8,7 +8,7 @@ use crate::analysis::blocks::fragmentation::Fragmentation;
 use crate::analysis::flame::fold::{FoldOptions, FoldedProfile};
 use crate::analysis::oom::trigger::{OUT_OF_MEMORY, TriggerWatch};
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::device::Moment;
+use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, BlockState, CudaIndex, DeviceUsage, Event, EventBatch,
     EventKind, MemoryKind, Nanos, OomException, OwnershipBreakdown, Record, RecordSink, SiteId,

@@ -1,5 +1,6 @@
 //! `Profile`: takes records one by one and keeps what the answers need.
 
+pub(super) mod attributed_snapshot;
 pub(super) mod device;
 pub(super) mod high_water;
 mod intake;
@@ -22,7 +23,8 @@ use crate::analysis::iterations::clock::{IterationClock, RunningClock};
 use crate::analysis::iterations::iteration::Iteration;
 use crate::analysis::lines::bounds::BoundsByStack;
 use crate::analysis::owners::ownership::{OwnerStacks, OwnershipHistory};
-use crate::analysis::profile::device::{AttributedSnapshot, DeviceProfile, Moment, SnapshotBlocks};
+use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
+use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::high_water::{HighWater, PeakTime};
 use crate::analysis::profile::timeline::Timeline;
 use crate::model::{
