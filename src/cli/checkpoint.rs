@@ -56,7 +56,7 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
             }
         }
     }
-    if !mover.process().is_alive() {
+    if !mover.is_alive() {
         return Err(anyhow!("process {pid} ended while it was paused"));
     }
     match mover.resume() {
@@ -95,7 +95,7 @@ fn watch() -> Result<Arc<AtomicBool>> {
 }
 
 fn command(mover: &Checkpointer) -> String {
-    mover.process().command().unwrap_or_default().join(" ")
+    mover.command().join(" ")
 }
 
 fn print(pid: u32, what: &str, state: &str, moved: &CheckpointReport, json: bool) -> Result<()> {

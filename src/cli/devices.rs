@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::analysis::ProcessSnapshot;
 use crate::model::{DeviceStatus, LeftBehind, RecordSink};
 use crate::render::{self, DevicesTarget, DevicesView};
-use crate::sampler::{DevicePoll, TargetReaders, TorchState};
+use crate::sampler::{DevicePoll, TargetReaders};
 
 use super::args::{DevicesArgs, DevicesFormat};
 use super::flame::into_io;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     if args.subprocesses {
         pids.clear();
         for &pid in &args.pids {
-            pids.extend(members(pid)?.iter().map(|member| member.readers.process.pid()));
+            pids.extend(members(pid)?.iter().map(|member| member.readers.pid()));
         }
         pids.dedup();
     }
@@ -37,7 +37,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
             TargetReaders::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
         refuse_launcher(&attached)?;
         // The driver's figures need no rights.
-        if let TorchState::Refused(error) = &attached.torch
+        if let Some(error) = attached.torch_refusal()
             && error.is_denied()
         {
             eprint_line(&format!("{error}; {}", hints::denied(pid)));

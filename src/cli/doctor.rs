@@ -5,11 +5,12 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 
-use crate::model::{AllocatorBackend, CudaIndex, Nanos, ProcessUsage, SnapshotConsistency};
+use crate::model::{AllocatorBackend, CudaIndex, ProcessUsage, SnapshotConsistency};
 use crate::render;
 use crate::render::json::{DoctorJson, FindingJson, FindingStatus, JsonDocument};
-use crate::sampler::{ExactAvailability, TargetReaders, TorchError, TorchState, attach};
-use crate::target::{AccessFacts, Process};
+use crate::sampler::{
+    ExactAvailability, TargetIdentity, TargetReaders, TimedSnapshot, TorchError, attach,
+};
 
 use super::args::DoctorArgs;
 use super::flame::into_io;
@@ -55,7 +56,7 @@ impl<W: Write> DoctorReport<W> {
 pub(super) fn run(args: &DoctorArgs) -> Result<()> {
     let mut report =
         DoctorReport { out: io::stdout().lock(), findings: Vec::new(), json: args.json };
-    let process = Process::open(args.pid).map_err(|e| hints::attach(e.into(), args.pid))?;
+    let process = TargetIdentity::open(args.pid).map_err(|e| hints::attach(e, args.pid))?;
     about_process(&mut report, &process).context("cannot write to standard output")?;
     let attached = attach(args.pid, &AtomicBool::new(false));
     let recordable = attached.is_ok();
@@ -74,10 +75,13 @@ pub(super) fn run(args: &DoctorArgs) -> Result<()> {
     Ok(())
 }
 
-fn about_process<W: Write>(report: &mut DoctorReport<W>, process: &Process) -> io::Result<()> {
-    let command = process.command().unwrap_or_default().join(" ");
+fn about_process<W: Write>(
+    report: &mut DoctorReport<W>,
+    process: &TargetIdentity,
+) -> io::Result<()> {
+    let command = process.command().join(" ");
     report.line("process", FindingStatus::Fact, &format!("{} {command}", process.pid()))?;
-    let access = AccessFacts::to(process);
+    let access = process.access();
     if access.target_in_container {
         let pids: Vec<String> = process.pids().iter().map(u32::to_string).collect();
         report.line(
@@ -101,7 +105,7 @@ fn about_readers<W: Write>(
     readers: &mut TargetReaders,
 ) -> io::Result<()> {
     report.line("memory", FindingStatus::Works, "can be read, without stopping the process")?;
-    if let Some(coverage) = readers.python.as_ref().map(|python| python.coverage()) {
+    if let Some(coverage) = readers.stack_coverage() {
         report.line(
             "stacks",
             FindingStatus::Works,
@@ -111,18 +115,18 @@ fn about_readers<W: Write>(
             report.line("stacks", FindingStatus::Fails, uncovered)?;
         }
     }
-    match readers.process.check_files() {
-        Ok(()) => report.line(
+    match readers.source_refusal() {
+        None => report.line(
             "source text",
             FindingStatus::Works,
             "of files that the job's own user may read",
         )?,
-        Err(error) => report.line("source text", FindingStatus::Fails, &error.to_string())?,
+        Some(error) => report.line("source text", FindingStatus::Fails, &error)?,
     }
     about_torch(report, readers)?;
     about_gpu(report, readers)?;
-    about_exact(report, &ExactAvailability::detect(&readers.process))?;
-    let took = format!("attaching took {:.0} ms", readers.took.as_secs_f64() * 1e3);
+    about_exact(report, &readers.exact_availability())?;
+    let took = format!("attaching took {:.0} ms", readers.attach_time().as_secs_f64() * 1e3);
     report.line("recording", FindingStatus::Works, &took)
 }
 
@@ -204,14 +208,13 @@ fn about_torch<W: Write>(
         AllocatorBackend::Unknown(what) => (FindingStatus::Fails, what),
     };
     report.line("allocator", is, &text)?;
-    let TorchState::Attached(torch) = &mut readers.torch else { return Ok(()) };
-    if *torch.backend() != AllocatorBackend::Native {
-        return Ok(());
-    }
-    let mut counters = Vec::new();
-    if let Err(error) = torch.counters(&mut counters) {
-        return report.line("counters", FindingStatus::Fails, &error.to_string());
-    }
+    let counters = match readers.counters() {
+        None => return Ok(()),
+        Some(Ok(counters)) => counters,
+        Some(Err(error)) => {
+            return report.line("counters", FindingStatus::Fails, &error.to_string());
+        }
+    };
     let devices: Vec<CudaIndex> = counters.iter().map(|(device, _)| *device).collect();
     for (device, counters) in &counters {
         let text = format!(
@@ -224,8 +227,8 @@ fn about_torch<W: Write>(
         report.line("counters", FindingStatus::Works, &text)?;
     }
     for device in devices {
-        let start = std::time::Instant::now();
-        let (is, text) = match torch.blocks(device, Nanos(0)) {
+        let Some(TimedSnapshot { snapshot, took }) = readers.snapshot(device) else { continue };
+        let (is, text) = match snapshot {
             Ok(snapshot) => {
                 let check = match snapshot.consistency {
                     SnapshotConsistency::Consistent => {
@@ -247,7 +250,7 @@ fn about_torch<W: Write>(
                         "GPU {}: {count} blocks in {} segments, read in {:.1} ms; {}",
                         device.0,
                         snapshot.segments.len(),
-                        start.elapsed().as_secs_f64() * 1e3,
+                        took.as_secs_f64() * 1e3,
                         check.1
                     ),
                 )
@@ -263,14 +266,12 @@ fn about_torch<W: Write>(
 }
 
 fn about_gpu<W: Write>(report: &mut DoctorReport<W>, readers: &TargetReaders) -> io::Result<()> {
-    let gpu = match &readers.gpu {
-        Ok(gpu) => gpu,
-        Err(error) => {
-            let text = format!("{error}: memory outside PyTorch stays unknown");
-            return report.line("driver", FindingStatus::Fails, &text);
-        }
-    };
-    let version = gpu.driver_version().unwrap_or_else(|e| e.to_string());
+    if let Some(error) = readers.driver_refusal() {
+        let text = format!("{error}: memory outside PyTorch stays unknown");
+        return report.line("driver", FindingStatus::Fails, &text);
+    }
+    let version = readers.driver_version().map(|it| it.unwrap_or_else(|e| e.to_string()));
+    let version = version.unwrap_or_default();
     report.line("driver", FindingStatus::Works, &format!("NVML answers, driver {version}"))?;
     for device in readers.devices() {
         let Some(nvml_index) = device.nvml_index else { continue };
@@ -279,7 +280,8 @@ fn about_gpu<W: Write>(report: &mut DoctorReport<W>, readers: &TargetReaders) ->
             None => "not visible to the process (or its number is unknown)".to_owned(),
         };
         let name = device.name.as_deref().unwrap_or("unnamed");
-        let (is, usage) = match gpu.usage(nvml_index, Nanos(0)) {
+        let Some(usage) = readers.device_usage(nvml_index) else { continue };
+        let (is, usage) = match usage {
             Ok(usage) => match usage.process {
                 ProcessUsage::Bytes(bytes) => {
                     (FindingStatus::Works, format!("the process uses {}", render::bytes(bytes)))

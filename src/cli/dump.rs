@@ -1,7 +1,6 @@
 //! `memspy dump`: one look at a process, or at all of a job that use CUDA.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -84,7 +83,7 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
         Err(error) => Err(error.to_string()),
     };
     let read_at = owners.as_ref().ok().and_then(|owners| Instant::now().checked_sub(owners.age));
-    let process = Arc::clone(&readers.process);
+    let process = readers.identity();
     let mut look = ProcessSnapshot::new();
     Recorder::new(
         readers,

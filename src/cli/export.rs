@@ -18,10 +18,15 @@ use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, output};
 
+const ONE_TRACE: &str = "a snapshot for memory_viz is of one process: name one trace";
+
+/// Writes what devices held.
+type FormatWriter = fn(&mut dyn Write, &[ExportedDevice<'_>]) -> Result<(), RenderError>;
+
 /// Runs it.
 pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {
-        bail!("a snapshot for memory_viz is of one process: name one trace");
+        bail!(ONE_TRACE);
     }
     let ranks = ranks::read(&args.traces, &|| Profile::new().without_line_statistics())?;
     let extension = args.format.extension();
@@ -32,27 +37,22 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     let start = ranks.first().and_then(|rank| rank.profile.start());
     let path = output::of_report(args.output.as_deref(), start, default)?;
     output::check(&path, args.force)?;
-    if args.format == ExportFormat::Perfetto {
-        return perfetto(args, &ranks, &path);
-    }
-    if let (ExportFormat::MemoryViz, [rank]) = (args.format, &ranks[..]) {
-        return memory_viz(args, rank, &path);
-    }
+    let format: FormatWriter = match args.format {
+        ExportFormat::Perfetto => return perfetto(args, &ranks, &path),
+        ExportFormat::MemoryViz => match &ranks[..] {
+            [rank] => return memory_viz(args, rank, &path),
+            _ => bail!(ONE_TRACE),
+        },
+        ExportFormat::Speedscope => render::speedscope,
+        ExportFormat::Pprof => render::pprof,
+        ExportFormat::Csv => render::export_csv,
+        ExportFormat::Json => render::export_json,
+    };
     let mut devices = Vec::new();
     for rank in &ranks {
         devices.extend(exported(args, rank).with_context(|| rank.label.clone())?);
     }
-    let write = |out: &mut dyn Write| {
-        match args.format {
-            ExportFormat::Speedscope => render::speedscope(out, &devices),
-            ExportFormat::Pprof => render::pprof(out, &devices),
-            ExportFormat::Csv => render::export_csv(out, &devices),
-            ExportFormat::Json => render::export_json(out, &devices),
-            // These were answered above.
-            ExportFormat::MemoryViz | ExportFormat::Perfetto => Err(RenderError::Empty),
-        }
-        .map_err(into_io)
-    };
+    let write = |out: &mut dyn Write| format(out, &devices).map_err(into_io);
     let limits = ranks.iter().map(|rank| rank.profile.memory_limit());
     output::report(&path, args.force, output::bounded(limits, write))
 }

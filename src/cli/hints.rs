@@ -3,8 +3,8 @@
 use anyhow::{Error, anyhow};
 
 use crate::model::LookLimit;
-use crate::sampler::{AttachError, ProbeError};
-use crate::target::{AccessFacts, Process, ProcessError, StopError};
+use crate::sampler::{AttachError, ProbeError, TargetIdentity};
+use crate::target::{AccessFacts, ProcessError, StopError};
 
 /// The error of an attempt to attach to process `pid`, with what to do next.
 pub(super) fn attach(error: AttachError, pid: u32) -> Error {
@@ -79,7 +79,7 @@ pub(super) fn limit(limit: LookLimit) -> String {
 
 /// Launchers (shells, torchrun, version managers) have the Python that is meant as a child.
 fn python_nearby(pid: u32) -> String {
-    let children = Process::open(pid).map(|p| p.children()).unwrap_or_default();
+    let children = TargetIdentity::open(pid).map(|p| p.children()).unwrap_or_default();
     let python = children.iter().find(|(_, command)| {
         let program = command.first().and_then(|c| c.rsplit('/').next());
         program.is_some_and(|name| name.starts_with("python"))
@@ -94,9 +94,9 @@ fn python_nearby(pid: u32) -> String {
 
 /// One sentence of advice for a target whose memory may not be read, from the facts found.
 pub(super) fn denied(pid: u32) -> String {
-    match Process::open(pid) {
-        Ok(process) => advice(&AccessFacts::to(&process)),
-        Err(ProcessError::Denied { .. }) => {
+    match TargetIdentity::open(pid) {
+        Ok(process) => advice(&process.access()),
+        Err(error) if error.is_denied() => {
             "run memspy as the user that owns the process, or as root".to_owned()
         }
         Err(error) => error.to_string(),

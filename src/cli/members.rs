@@ -31,7 +31,7 @@ pub(super) fn for_each_member(
     look: &dyn Fn(u32) -> Result<()>,
 ) -> Result<()> {
     let members: Vec<(u32, String)> =
-        members(pid)?.iter().map(|member| (member.readers.process.pid(), member.label())).collect();
+        members(pid)?.iter().map(|member| (member.readers.pid(), member.label())).collect();
     let mut failed = Vec::new();
     for (member, label) in &members {
         if !json {
@@ -56,7 +56,7 @@ pub(super) fn for_each_member(
 
 /// Refuses a process that uses no CUDA itself while descendants of it do: a launcher.
 pub(super) fn refuse_launcher(readers: &TargetReaders) -> Result<()> {
-    let pid = readers.process.pid();
+    let pid = readers.pid();
     if let Some(ranks) = ranks_below(readers) {
         bail!(
             "process {pid} uses no CUDA itself, but starts processes that do: {ranks}; add -s (--subprocesses) to look at \
@@ -72,10 +72,10 @@ pub(super) fn ranks_below(readers: &TargetReaders) -> Option<String> {
     if !without.contains(&readers.allocator()) {
         return None;
     }
-    let pid = readers.process.pid();
+    let pid = readers.pid();
     let members = ProcessTree::new(pid, false).ok()?.poll();
     let below: Vec<&RankProcess> =
-        members.iter().filter(|member| member.readers.process.pid() != pid).collect();
+        members.iter().filter(|member| member.readers.pid() != pid).collect();
     if below.is_empty() || below.len() < members.len() {
         return None;
     }

@@ -1,7 +1,7 @@
 //! The command line: words typed become rooms called, errors become one clear line and an exit code.
 //!
 //! Turns arguments into calls and results into text on the terminal.
-//! May import every room but the readers; alone knows clap, anyhow, printing and exiting.
+//! May import every room but the readers, and of `target` only facts and errors; alone knows clap, anyhow, printing and exiting.
 //! Never reads a target or a trace by itself.
 //! Start reading at [`args`] and [`run`].
 
@@ -13,7 +13,7 @@ mod doctor;
 mod dump;
 mod export;
 mod flame;
-pub mod flight;
+mod flight;
 mod hints;
 mod iterations;
 mod launch;
@@ -28,7 +28,6 @@ mod record;
 mod record_ranks;
 mod replay;
 mod signals;
-mod sinks;
 mod summary;
 mod top;
 

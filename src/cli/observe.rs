@@ -73,7 +73,7 @@ pub(super) fn observe(
     options: ObserveOptions,
     stop: &AtomicBool,
 ) -> Result<Observation> {
-    let (process, pid) = (readers.identity(), readers.process.pid());
+    let (process, pid) = (readers.identity(), readers.pid());
     // The first look learns which memory matters: what it tells is as true, and it takes longest.
     let mut growth = GrowthWatch::default();
     let mut stops = Stops::default();
@@ -234,7 +234,7 @@ fn exact(process: &TargetIdentity) -> Result<ExactRecorder, String> {
     let readers = process.attach_any().map_err(|error| error.to_string())?;
     let mut recorder = ExactRecorder::new(readers, ExactOptions::default());
     recorder.attach_probes().map_err(|error| error.to_string())?;
-    match recorder.probe() {
+    match recorder.probes() {
         Some(_) => Ok(recorder),
         None => Err("there is nothing to probe yet".to_owned()),
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::analysis;
-use crate::model::{NamedTensors, OwnershipSnapshot, StackTable, called};
+use crate::model::{OwnershipSnapshot, StackTable};
+use crate::ownership::{NamedTensors, called};
 use crate::render::{self, RenderError, TensorsOptions};
 use crate::sampler::{
     LookOptions, OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers,
@@ -102,9 +103,7 @@ fn watch(
     let watched = watch_owners(readers, args.read_args.options(), every, &stop, &mut take);
     match (watched, refusal) {
         // The job's end is what a watch ends with.
-        (Ok(()), Some(error)) if before.is_none() || readers.process.is_alive() => {
-            Err(refused(error, pid))
-        }
+        (Ok(()), Some(error)) if before.is_none() || readers.is_alive() => Err(refused(error, pid)),
         (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
         }

@@ -11,24 +11,29 @@ use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
 use crate::analysis::{OomReportBuilder, TriggerWatch};
-use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink};
+use crate::flight::{
+    Aggregation, FlightEvent, FlightRecorder, OnTrigger, OomReportPrinter, RankContext,
+    RecordOutput, RecordingHost, SinkChain, TableOutput, TriggerState, oom_report_path,
+};
+use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink, TriggerFired};
 use crate::render;
 use crate::sampler::{
     AttachedRecorder, BackgroundSink, CommonOptions, ExactOptions, ExactRecorder, RecordOptions,
-    Recorder, RecordingProgress, SourceEmbedder, TargetReaders, TorchState, attach,
-    attach_when_python, rank_of,
+    Recorder, RecordingProgress, SourceEmbedder, TargetReaders, attach, attach_when_python,
+    rank_of,
 };
 use crate::trace::{self, Retention, RetentionLimit};
 
-use super::args::{FlameFormat, FreesArg, MomentArg, ProbesArg, RecordArgs, RecordFormat};
-use super::flight::{FlightRecorder, OomReportPrinter, oom_report_path, write_oom_report};
+use super::args::{
+    FlameFormat, FreesArg, MomentArg, OnTriggerArg, ProbesArg, RecordArgs, RecordFormat,
+};
+use super::flight::{warn, write_oom_report};
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
 use super::signals::Signals;
-use super::sinks::{Aggregation, RankContext, RecordOutput, SinkChain, TriggerState};
 use super::{
     choice, eprint_line, filtered_profile, flame, hints, in_one_line, output, privileges,
-    record_ranks,
+    record_ranks, set_line_prefix,
 };
 
 /// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
@@ -143,12 +148,13 @@ pub(super) fn record(
         output::check(&oom_report_path(&path), args.force)?;
     }
     let mut attached = attached(&readers);
-    if let (false, Err(error)) = (args.no_source, readers.process.check_files()) {
+    if let (false, Some(error)) = (args.no_source, readers.source_refusal()) {
         eprint_line(&format!("no source text is read from files: {error}"));
     }
-    if let (Err(error), Some(condition)) =
-        (&readers.gpu, args.until.until.iter().find(|condition| condition.needs_driver()))
-    {
+    if let (Some(error), Some(condition)) = (
+        readers.driver_refusal(),
+        args.until.until.iter().find(|condition| condition.needs_driver()),
+    ) {
         bail!(
             "cannot wait for '{condition}': {error}; wait for an amount of allocated> or reserved>"
         );
@@ -164,8 +170,7 @@ pub(super) fn record(
         forget_after: args.until.kept().map(|_| MAX_IDS),
     };
     let wanted = RecordOptions { rate: args.rate, duration, follow: follow(args), common: also };
-    let process = readers.process.clone();
-    let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
+    let sources = readers.sources();
     // Before the file is made: probes that are refused leave nothing behind.
     let recorder = recorder(args, wanted, readers, &mut attached)?;
     let sink = sinks(args, &path, stop, rank)?;
@@ -178,7 +183,7 @@ pub(super) fn record(
     let (sinks, result) = if args.no_source {
         drive(recorder, sink, host, stop, &mut observe, |s| s)?
     } else {
-        let sink = SourceEmbedder::new(sink, Arc::clone(&process), line_cache);
+        let sink = SourceEmbedder::new(sink, sources);
         drive(recorder, sink, host, stop, &mut observe, SourceEmbedder::into_inner)?
     };
     bar.finish_and_clear();
@@ -233,7 +238,8 @@ fn sinks(
     let (until, choice) = (&args.until, choice(&args.stacks));
     let to = match (until.kept(), args.format) {
         (Some(keep), _) => {
-            RecordOutput::Flight(Box::new(FlightRecorder::new(path, keep, args.force, choice)?))
+            let creation = output::creation(args.force);
+            RecordOutput::Flight(Box::new(FlightRecorder::new(path, keep, creation, choice)?))
         }
         (None, RecordFormat::Trace) => {
             let writer = trace::TraceWriter::create_as(path, output::creation(args.force));
@@ -253,14 +259,60 @@ fn sinks(
         (None, false) => Aggregation::Profile(Box::new(profile)),
     };
     let full_filenames = args.stacks.full_filenames;
-    let printer = args.print_every.map(|every| match until.kept() {
-        Some(_) => OomReportPrinter::since_last(every, full_filenames, choice),
-        None => OomReportPrinter::whole_recording(every, full_filenames),
+    let printer = args.print_every.map(|every| {
+        let out = TableOutput { out: Box::new(io::stdout()), width: output::width() };
+        match until.kept() {
+            Some(_) => OomReportPrinter::since_last(every, full_filenames, choice, out),
+            None => OomReportPrinter::whole_recording(every, full_filenames, out),
+        }
     });
     let watch = TriggerWatch::new(until.until.clone());
     let stop = Arc::clone(stop);
-    let waiting = TriggerState::new(watch, until.on_trigger, until.max_reports, stop, args.force);
-    Ok(SinkChain { output: to, reading, waiting, printer, rank, has_prefix: false })
+    let then = match until.on_trigger {
+        OnTriggerArg::End => OnTrigger::End,
+        OnTriggerArg::Continue => OnTrigger::Continue,
+    };
+    let waiting = TriggerState::new(watch, then, until.max_reports, stop);
+    let host = Box::new(TerminalHost { label: rank.label.clone(), force: args.force });
+    Ok(SinkChain { output: to, reading, waiting, printer, rank, host })
+}
+
+/// Tells on standard error what happens while the recording goes on.
+struct TerminalHost {
+    /// What its messages begin with.
+    label: Option<String>,
+    force: bool,
+}
+
+impl RecordingHost for TerminalHost {
+    fn tell(&mut self, event: FlightEvent) {
+        // Records are taken on a thread of their own, which does not know the label yet.
+        if let Some(label) = &self.label {
+            set_line_prefix(label);
+        }
+        let came_true =
+            |fired: &TriggerFired| format!("'{}' came true: {}", fired.condition, fired.seen);
+        match event {
+            FlightEvent::Warning(warning) => warn(warning),
+            FlightEvent::Triggered(fired) => eprint_line(&came_true(&fired)),
+            FlightEvent::RecordingWritten { triggered, recording, report } => {
+                eprint_line(&format!(
+                    "{}; wrote {} and {}",
+                    came_true(&triggered),
+                    recording.display(),
+                    report.display()
+                ));
+            }
+            FlightEvent::TriggersIgnored(count) => eprint_line(&format!(
+                "conditions came true {count} more times within 2 s of a recording that was written"
+            )),
+        }
+    }
+
+    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> io::Result<()> {
+        let written = write_oom_report(reports, path, self.force);
+        written.map_err(|error| io::Error::other(format!("{error:#}")))
+    }
 }
 
 /// The end of a recording that was written as it went.
@@ -300,7 +352,9 @@ fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<(
 fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: io::Result<()>) -> Result<()> {
     let folder = flight.folder().to_owned();
     let (most, segments) = flight.size();
-    let reported = result.map_err(anyhow::Error::new).and_then(|()| flight.write(None));
+    let reported = result
+        .map_err(anyhow::Error::new)
+        .and_then(|()| flight.write(None, &mut warn).map_err(anyhow::Error::new));
     let mut reported = reported.map_err(|error| {
         anyhow!(
             "the recording ended early: {error:#}; what was kept is in {0}, try 'memspy join {0} -o FILE'",
@@ -313,7 +367,8 @@ fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: io::Result<
         render::summary(&mut err, reported.reports.profile(), &path, reported.bytes)?;
     }
     if has_triggers(args) {
-        let report = reported.write_oom_report(args.force)?;
+        let report = oom_report_path(&reported.path);
+        write_oom_report(&mut reported.reports, &report, args.force)?;
         eprint_line(&format!("wrote the report to {}", report.display()));
     }
     let first = match (args.until.kept(), flight.bound()) {
@@ -327,7 +382,7 @@ fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: io::Result<
         "{segments} segments were begun; at most {} were kept{first}",
         render::bytes(most)
     ));
-    flight.finish()
+    Ok(flight.finish()?)
 }
 
 /// The recorder asked for; an exact one has placed its probes, and adds to `said` which these are.
@@ -340,7 +395,7 @@ fn recorder(
     if !args.exact {
         return Ok(AttachedRecorder::Samples(Box::new(Recorder::new(readers, wanted))));
     }
-    let pid = readers.process.pid();
+    let pid = readers.pid();
     let wanted = ExactOptions {
         duration: wanted.duration,
         backend: args.probes.map(|word| match word {
@@ -361,15 +416,15 @@ fn recorder(
     let mut recorder = ExactRecorder::new(readers, wanted);
     let began = Instant::now();
     recorder.attach_probes().map_err(|error| hints::probe(error, pid))?;
-    match recorder.probe() {
-        Some(probe) => {
+    match recorder.probes() {
+        Some(coverage) => {
             said.push(format!(
                 "probes are in place after {:.0} ms ({}): {}",
                 began.elapsed().as_secs_f64() * 1e3,
-                render::way(probe.way()),
-                probe.probes().join(", ")
+                render::way(coverage.backend),
+                coverage.probes.join(", ")
             ));
-            said.extend(probe.uncovered().iter().map(|what| what.to_string()));
+            said.extend(coverage.uncovered.iter().map(|what| what.to_string()));
         }
         None => said.push(
             "nothing to probe is loaded in it yet; waiting for PyTorch's CUDA part or the CUDA driver"
@@ -399,13 +454,13 @@ fn drive<S: RecordSink + Send + 'static>(
 
 /// What was attached to, and what cannot be seen of it yet.
 fn attached(readers: &TargetReaders) -> Vec<String> {
-    let python = readers.python.as_ref();
-    let python = python.map_or("no Python".to_owned(), |p| format!("Python {}", p.version()));
+    let python = readers.python_version();
+    let python = python.map_or("no Python".to_owned(), |version| format!("Python {version}"));
     let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
     let mut lines = vec![format!(
         "attached to process {} ({python}{torch}) in {:.0} ms; Ctrl-C ends the recording",
-        readers.process.pid(),
-        readers.took.as_secs_f64() * 1e3,
+        readers.pid(),
+        readers.attach_time().as_secs_f64() * 1e3,
     )];
     let limit = match readers.allocator() {
         AllocatorBackend::Native => None,
@@ -428,7 +483,7 @@ fn attached(readers: &TargetReaders) -> Vec<String> {
     if let Some(limit) = limit {
         lines.push(format!("{limit}; recording stacks and the driver's totals"));
     }
-    if let (Err(error), TorchState::Attached(_)) = (&readers.gpu, &readers.torch) {
+    if let (Some(error), true) = (readers.driver_refusal(), readers.has_torch()) {
         lines.push(format!("{error}; memory outside PyTorch will be unknown"));
     }
     lines

@@ -3,17 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::sampler::{ProcessTree, RankProcess};
+use crate::flight::RankContext;
+use crate::sampler::{ProcessTree, RankProcess, Worker};
 
 use super::args::{RecordArgs, RecordFormat};
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
-use super::sinks::RankContext;
 use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
 /// Between two looks for further members.
@@ -22,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A recording under way.
 struct RankRecording {
     label: String,
-    thread: JoinHandle<Result<()>>,
+    thread: Worker<Result<()>>,
 }
 
 /// Refuses words that cannot work for several processes, before any work is done.
@@ -74,7 +73,7 @@ pub(super) fn record(
             running.into_iter().partition(|recording| recording.thread.is_finished());
         running = on;
         for RankRecording { label, thread } in ended {
-            let result = thread.join().unwrap_or_else(|_| Err(anyhow!("its recording broke off")));
+            let result = thread.join().unwrap_or_else(|| Err(anyhow!("its recording broke off")));
             if let Err(error) = result {
                 let error = in_one_line(&error);
                 eprint_line(&format!("{label}: error: {error}"));
@@ -108,7 +107,7 @@ fn start(
     host: &str,
     stop: &Arc<AtomicBool>,
 ) -> Result<RankRecording> {
-    let naming = FileNameFields { pid: member.readers.process.pid(), host, rank: member.rank };
+    let naming = FileNameFields { pid: member.readers.pid(), host, rank: member.rank };
     let default = match (args.format, member.rank) {
         (RecordFormat::Trace, Some(_)) => "memspy-rank-%r.bin",
         (format, _) => format.default_name(),
@@ -127,12 +126,10 @@ fn start(
     args.duration = left;
     let label = rank.label.clone().unwrap_or_default();
     let (host, stop, name) = (host.to_owned(), Arc::clone(stop), label.clone());
-    let thread = std::thread::Builder::new()
-        .name(format!("memspy-{}", naming.pid))
-        .spawn(move || {
-            set_line_prefix(&name);
-            super::record::record(&args, member.readers, path, host, &stop, rank)
-        })
-        .context("cannot start a thread for it")?;
+    let thread = Worker::spawn(&naming.pid.to_string(), move |_| {
+        set_line_prefix(&name);
+        super::record::record(&args, member.readers, path, host, &stop, rank)
+    })
+    .context("cannot start a thread for it")?;
     Ok(RankRecording { label, thread })
 }

@@ -55,7 +55,7 @@ fn ranks(args: &SummaryArgs, options: ObserveOptions, stop: &AtomicBool) -> Resu
         let threads: Vec<_> = members
             .into_iter()
             .map(|member| {
-                let (label, pid) = (member.label(), member.readers.process.pid());
+                let (label, pid) = (member.label(), member.readers.pid());
                 (label, pid, scope.spawn(move || observe(member.readers, options, stop)))
             })
             .collect();

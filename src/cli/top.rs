@@ -120,7 +120,7 @@ fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
             .poll()
             .into_iter()
             .map(|RankProcess { readers, rank }| {
-                let pid = readers.process.pid();
+                let pid = readers.pid();
                 let attach = attaching(how, pid, Some(readers), Arc::clone(&stop));
                 NewRank { rank, pid, attach }
             })

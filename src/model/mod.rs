@@ -7,15 +7,11 @@
 
 pub mod allocator;
 pub mod blocks;
-pub mod called;
 pub mod events;
 pub mod followed;
 pub mod gpu;
-pub mod graph_roots;
 pub mod keyframe;
 pub mod machine;
-pub mod name_pattern;
-pub mod object_header;
 pub mod oom_exception;
 pub mod owners;
 pub mod ownership;
@@ -23,15 +19,12 @@ pub mod quantity;
 pub mod record;
 pub mod source_file;
 pub mod stack;
-pub mod step_counter;
 pub mod tensors;
-pub mod unwind;
 
 pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
 };
 pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
-pub use called::{NamedTensors, called};
 pub use events::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, DriverEvent, Event, EventBatch,
     EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, ProbeBackend, SiteId,
@@ -41,15 +34,12 @@ pub use followed::{
     CounterDelta, FollowTotals, FollowedChange, FollowedChanges, FollowedThread, StackReading,
 };
 pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
-pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };
 pub use machine::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MigDevice,
 };
-pub use name_pattern::{NamePart, name_parts, name_pattern};
-pub use object_header::PyObjectHeader;
 pub use oom_exception::{OomException, RaisedError};
 pub use owners::{
     CountingKind, CountingObject, GraphNode, Incomplete, LookLimit, Model, ModelModule, Optimizer,
@@ -71,6 +61,4 @@ pub use stack::{
     Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable, Thread,
     ThreadActivity, ThreadId,
 };
-pub use step_counter::{StepCounterLocation, WatchedFrame, WatchedInteger, WatchedSteps};
 pub use tensors::{DType, Storage, TensorDevice, TensorInfo};
-pub use unwind::{AutogradInfo, BpfFrame, CounterAddresses, UnwindInfo};

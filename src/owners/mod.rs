@@ -1,7 +1,7 @@
 //! Who holds the memory: every tensor of a process by name, category and autograd node.
 //!
 //! Turns the heap of `python` and the objects of `torch` into a [`HolderMap`](crate::model::OwnershipSnapshot).
-//! May import `model`, `target`, `python` and `torch`.
+//! May import `model`, `abi`, `ownership`, `target`, `python` and `torch`.
 //! Never sleeps, never retries: what has to be tried again says so, and its caller waits.
 //! Start reading at [`OwnerReader`]; where names come from is told in `names` and `paths`.
 

@@ -7,7 +7,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::cpp_ways::CppWays;
 use super::paths;
 use super::walk::RelevantObjects;
-use crate::model::{NamedTensors, Referrer, TensorReferrers, TensorRow, called};
+use crate::model::{Referrer, TensorReferrers, TensorRow};
+use crate::ownership::{NamedTensors, called};
 use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 

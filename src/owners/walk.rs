@@ -7,11 +7,11 @@ use super::names::{self, ObjectNames};
 use super::paths;
 use super::referrers;
 use super::rows::TensorRows;
-use crate::model::ownership::InUse;
 use crate::model::{
     AllocatorSnapshot, CountingKind, CountingObject, GraphNode, Model, Optimizer, TensorReferrers,
     TensorRow,
 };
+use crate::ownership::InUse;
 use crate::python::{HeapObject, Listing, PyClass, PythonHeap, PythonReader};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorReader, TensorTypes};

@@ -8,7 +8,8 @@ use super::perf_probes::PerfProbes;
 use super::plan::ProbePlan;
 use super::ring_events::{ProbeCounts, RingRecord};
 use super::targets::{DRIVER, ProbeTargets, TORCH, library};
-use crate::model::{CounterAddresses, CudaIndex, ProbeBackend, WatchedSteps};
+use crate::abi::{CounterAddresses, WatchedSteps};
+use crate::model::{CudaIndex, ProbeBackend};
 use crate::target::Process;
 
 /// Probes in a process. They go when this is dropped, and when memspy ends in whatever way.

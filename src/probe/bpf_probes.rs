@@ -19,7 +19,8 @@ use super::step_counter;
 use super::syscall::{self, ProbePoint};
 use super::targets::{ProbeTargets, open};
 use super::uprobe::{OPEN_UPROBE, uprobe};
-use crate::model::{CounterAddresses, CudaIndex, FreeTracking, ProbeBackend, WatchedSteps};
+use crate::abi::{CounterAddresses, WatchedSteps};
+use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
 use crate::target::usdt::UsdtProbe;
 use crate::target::{Addr, LoadedObject, Mapping, Process};
 

@@ -5,7 +5,7 @@
 
 use super::driver;
 use super::plan::ProbePlan;
-use crate::model::{AutogradInfo, UnwindInfo};
+use crate::abi::{AutogradInfo, UnwindInfo};
 use crate::target::usdt::{Operand, UsdtArgument, UsdtProbe};
 
 /// An offset that a structure does not have.

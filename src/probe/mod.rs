@@ -1,7 +1,7 @@
 //! Probes: uprobes and USDT in a target become allocation events with the stacks that made them.
 //!
 //! Turns a [`ProbePlan`] (what to probe and where things are) into [`RingRecord`] events, losses counted.
-//! May import `model` and `target`; alone knows BPF and perf events.
+//! May import `model`, `abi` and `target`; alone knows BPF and perf events.
 //! Never names a frame (that is `python`), never changes the target's memory, never blocks.
 //! Start reading at [`AttachedProbes`]; the programs in the kernel are cuda/probe.bpf.c.
 

@@ -1,8 +1,7 @@
 //! What is to be probed, and what the probes have to know for it.
 
-use crate::model::{
-    AutogradInfo, CounterAddresses, CudaIndex, FreeTracking, ProbeBackend, UnwindInfo,
-};
+use crate::abi::{AutogradInfo, CounterAddresses, UnwindInfo};
+use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
 
 /// Bytes of the ring between kernel and reader: 0.15 s of 600,000 events a second, thirty times what
 /// comes between two looks. A larger one falls out of the processor's caches, which costs the target.

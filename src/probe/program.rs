@@ -14,7 +14,8 @@ use super::plan::ProbePlan;
 use super::ring_events::ProbeCounts;
 use super::step_counter;
 use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
-use crate::model::{CounterAddresses, ProbeBackend};
+use crate::abi::CounterAddresses;
+use crate::model::ProbeBackend;
 
 /// The object that build.rs made of cuda/probe.bpf.c; empty when it could not.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));

@@ -1,9 +1,9 @@
 //! Records of the ring, decoded: the structures of cuda/probe.h.
 
 use super::ring_events::{RawEvent, RawNode, RawStep, RingRecord};
+use crate::abi::BpfFrame;
 use crate::model::{
-    AddressSpace, BpfFrame, CounterSnapshot, CudaIndex, DriverEvent, EventKind, MemoryKind,
-    StackSource,
+    AddressSpace, CounterSnapshot, CudaIndex, DriverEvent, EventKind, MemoryKind, StackSource,
 };
 
 /// `enum record_kind`.

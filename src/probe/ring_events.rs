@@ -1,6 +1,7 @@
 //! What probes deliver: addresses and numbers of the target, not yet named.
 
-use crate::model::{BpfFrame, EventKind, StackSource};
+use crate::abi::BpfFrame;
+use crate::model::{EventKind, StackSource};
 
 /// Number by which the kernel's program knows a stack; 0 for none.
 pub type StackKey = u64;

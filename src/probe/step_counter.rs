@@ -1,6 +1,6 @@
 //! Where the kernel's program finds the words that count steps, as bytes: `struct watching` of cuda/steps.bpf.h.
 
-use crate::model::{StepCounterLocation, WatchedSteps};
+use crate::abi::{StepCounterLocation, WatchedSteps};
 
 /// Bytes of one `struct watched`, and of all.
 const WATCHED: usize = 56;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::dicts;
 use super::heap::{LocalVariable, PythonHeap, TAG};
 use super::objects::small_int;
-use crate::model::{StepCounterLocation, WatchedFrame, WatchedInteger};
+use crate::abi::{StepCounterLocation, WatchedFrame, WatchedInteger};
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
 

@@ -10,10 +10,10 @@ use super::label::{FrameLabels, one_line};
 use super::owners::{categories, incomplete, pause};
 use super::size::{bytes, optional_bytes};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
-use crate::model::ownership::breakdown;
 use crate::model::{
     AllocatorBackend, CudaIndex, MissReason, OwnershipSnapshot, TargetRuntime, ThreadActivity,
 };
+use crate::ownership::breakdown;
 
 /// Who holds the memory, or why that is not known.
 pub type OwnersOrReason = Result<OwnershipSnapshot, String>;

@@ -10,11 +10,11 @@ use super::interchange::pretty_json;
 use super::json::FragmentationJson;
 use super::owners_json::{device_sums, incomplete};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
-use crate::model::ownership::breakdown;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, Block, BlockState, OwnershipSnapshot, Segment,
     SnapshotConsistency, StatKey,
 };
+use crate::ownership::breakdown;
 
 /// Writes the look as one JSON object.
 pub fn dump_json(

@@ -1,7 +1,7 @@
 //! Answers in the forms people and programs read: flamegraphs, tables, listings.
 //!
 //! Turns `analysis` answers into bytes on a `Write`.
-//! May import `model`, `analysis`, inferno, csv, flate2, serde and serde_json.
+//! May import `model`, `ownership`, `analysis`, inferno, csv, flate2, serde and serde_json.
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 

@@ -11,11 +11,11 @@ use super::owner_groups::{
 };
 use super::size::{bytes, count};
 use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved};
-use crate::model::ownership::{breakdown, owner_label, storages};
 use crate::model::{
     DeviceOwnership, Frame, Incomplete, LookLimit, OwnershipSnapshot, PythonTensors, StackTable,
     Stops, StorageGroup, TensorCategory, TensorDevice, TensorRow, ThreadSample, is_library,
 };
+use crate::ownership::{breakdown, owner_label, storages};
 
 /// Characters that most shapes need; longer ones push the rest of their row aside.
 const SHAPE: usize = 24;

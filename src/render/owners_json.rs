@@ -8,11 +8,11 @@ use super::RenderError;
 use super::interchange::{json_line, pretty_json};
 use super::owner_groups::GroupJson;
 use crate::analysis::{owner_groups, saved};
-use crate::model::ownership::breakdown;
 use crate::model::{
     DeviceOwnership, Incomplete, LookLimit, OwnershipSnapshot, SavedIn, Stops, TensorCategory,
     TensorReferrers, TensorRow,
 };
+use crate::ownership::breakdown;
 
 /// Writes every tensor and every node of a look, and what they add up to.
 pub fn ownership_json(

@@ -8,8 +8,8 @@ use super::label::one_line;
 use super::owners::{footer, name};
 use super::size::bytes;
 use crate::analysis::results;
-use crate::model::ownership::storages;
 use crate::model::{OwnershipSnapshot, Referrer, SavedIn, TensorReferrers, TensorRow};
+use crate::ownership::storages;
 
 /// Writes what refers to the tensors that were asked about, which are these rows.
 pub fn referrers_text(

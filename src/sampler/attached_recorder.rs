@@ -4,7 +4,8 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 
 use super::exact::ExactRecorder;
-use super::recorder::{Recorder, RecordingProgress};
+use super::recorder::Recorder;
+use super::recording_loop::RecordingProgress;
 use crate::model::{RecordSink, RecordingEnd};
 
 /// A recorder that is attached.

@@ -1,6 +1,7 @@
 //! Variables of the program that count steps and epochs.
 
-use crate::model::{Nanos, StepSource, TrainingStep, WatchedSteps};
+use crate::abi::WatchedSteps;
+use crate::model::{Nanos, StepSource, TrainingStep};
 use crate::python::{IntegerVariable, PythonReader};
 use crate::target::Process;
 

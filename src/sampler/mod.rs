@@ -1,7 +1,7 @@
 //! The sampler: readers looked at again and again become records in time order.
 //!
 //! Turns an attached target into [`Record`](crate::model::Record)s on a [`RecordSink`](crate::model::RecordSink).
-//! May import `model`, `files`, `target`, `python`, `torch`, `gpu`, `probe`, `owners`, `suspend`; alone owns threads and sleeping.
+//! May import `model`, `abi`, `ownership`, `files`, `target`, `python`, `torch`, `gpu`, `probe`, `owners`, `suspend`; alone owns threads and sleeping.
 //! Never interprets what it sees (that is `analysis`), stops the target only to look at owners, never changes it,
 //! never prints.
 //! Start reading at [`Recorder`].
@@ -10,6 +10,7 @@ mod attach;
 mod attached_recorder;
 mod background;
 mod device_watch;
+mod diagnosis;
 mod error_thread;
 mod exact;
 mod follow;
@@ -23,6 +24,7 @@ mod priority;
 mod process_tree;
 mod readers;
 mod recorder;
+mod recording_loop;
 mod reorder_buffer;
 mod session;
 mod snapshot_policy;
@@ -34,17 +36,19 @@ mod ticker;
 mod worker;
 
 pub use crate::owners::{LookOptions, OwnerError, StopPolicy};
-pub use crate::probe::{AttachedProbes, ProbeError};
+pub use crate::probe::ProbeError;
 pub use crate::torch::TorchError;
 pub use attach::{attach, attach_when_python};
 pub use attached_recorder::AttachedRecorder;
 pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
+pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
 pub use exact::{ExactAvailability, ExactOptions, ExactRecorder};
 pub use owners::{OwnerReading, ReadOwners, read_owners, read_referrers, watch_owners};
 pub use process_tree::{ProcessTree, RankProcess, rank_of};
-pub use readers::{AttachError, TargetIdentity, TargetReaders, TorchState};
-pub use recorder::{RecordOptions, Recorder, RecordingProgress};
+pub use readers::{AttachError, TargetIdentity, TargetReaders};
+pub use recorder::{RecordOptions, Recorder};
+pub use recording_loop::RecordingProgress;
 pub use session::CommonOptions;
-pub use source_embedder::SourceEmbedder;
+pub use source_embedder::{SourceEmbedder, SourceReader};
 pub use worker::{StopSignal, Worker};

@@ -1,6 +1,7 @@
 //! The counter that optimizers keep of the steps they have made, for each parameter a tensor.
 
-use crate::model::{DType, OwnershipSnapshot, StepCounterLocation, TensorCategory};
+use crate::abi::StepCounterLocation;
+use crate::model::{DType, OwnershipSnapshot, TensorCategory};
 use crate::target::{Addr, Memory, Process};
 
 /// `torch.float32`, `float64`, `int64`, `int32`: what step counters are kept as.

@@ -9,9 +9,9 @@ use super::optimizer_counter::OptimizerCounter;
 use super::owners::{OwnerReading, learn, look_prepared, prepare};
 use super::readers::{TargetIdentity, TargetReaders};
 use super::worker::{StopSignal, Worker};
-use crate::model::ownership::summarize;
 use crate::model::{CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, Stops};
 use crate::owners::{LookOptions, LookRequest, OwnerError};
+use crate::ownership::summarize;
 
 /// Looks that may wait to be recorded.
 const MAX_QUEUED: usize = 16;
@@ -133,29 +133,30 @@ fn aimed_look(
     timeout: Option<Duration>,
 ) -> (OwnerThreadReading, Duration, Duration) {
     let (mut stops, mut took) = (Stops::default(), Duration::ZERO);
-    for misses in 0.. {
+    let mut misses = 0;
+    loop {
         let began = Instant::now();
         let prepared = if misses == 0 { learn(readers, options) } else { prepare(readers) };
         took += began.elapsed();
-        let mut request = LookRequest::new(options, None);
         if let Some(timeout) = timeout {
             shared.wait_for_moment(timeout, stop);
-            request = request.begun_anew();
-            if misses < MAX_MISSES && !stop.is_set() {
-                request = request.with_one_stop();
-            }
         }
+        // The whole look, which is last, does not fail for having been at another moment.
+        let is_whole = timeout.is_none() || misses >= MAX_MISSES || stop.is_set();
+        let request = match LookRequest::new(options, None) {
+            request if is_whole => request,
+            request => request.with_one_stop(),
+        };
         let began = Instant::now();
         let looked = prepared.and_then(|()| look_prepared(readers, request, &mut stops));
         if matches!(looked, Err(OwnerError::Moved)) {
             took += began.elapsed();
+            misses += 1;
             continue;
         }
         let reading = reading(readers, looked, start);
         return (reading, stops.total, took + began.elapsed());
     }
-    // Whole looks do not fail that way.
-    (Err(OwnerError::Moved.to_string()), stops.total, took)
 }
 
 /// What is recorded of a look.

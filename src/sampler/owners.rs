@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::readers::{TargetReaders, TorchState};
+use super::readers::TargetReaders;
 use crate::model::{OwnershipSnapshot, StackTable, Stops, ThreadSample};
 use crate::owners::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy};
 use crate::python::HeapError;
@@ -66,11 +66,7 @@ pub(super) fn learn(readers: &mut TargetReaders, options: LookOptions) -> Result
     else {
         return Ok(());
     };
-    let torch = match torch {
-        TorchState::Attached(torch) => Some(&mut **torch),
-        _ => None,
-    };
-    reader.learn(process, python, torch, &LookRequest::new(options, None));
+    reader.learn(process, python, torch.reader_mut(), &LookRequest::new(options, None));
     Ok(())
 }
 
@@ -101,10 +97,7 @@ pub(super) fn look_prepared(
     let timeout = Instant::now() + MAX_WAIT_FOR_TRACER;
     loop {
         attempts += 1;
-        let torch = match &mut readers.torch {
-            TorchState::Attached(torch) => Some(&mut **torch),
-            _ => None,
-        };
+        let torch = readers.torch.reader_mut();
         match reader.read(&readers.process, python, torch, &request, stops) {
             Ok(snapshot) => return Ok(OwnerReading { snapshot, attempts }),
             Err(error) if error.is_traced() && Instant::now() < timeout => {

@@ -65,7 +65,7 @@ impl AttachError {
 }
 
 /// PyTorch in the target, as far as it could be attached to.
-pub enum TorchState {
+pub(super) enum TorchState {
     /// Its CUDA part is not loaded.
     NotLoaded,
     /// It is loaded and can be read.
@@ -74,20 +74,30 @@ pub enum TorchState {
     Refused(TorchError),
 }
 
+impl TorchState {
+    /// What reads it.
+    pub(super) fn reader_mut(&mut self) -> Option<&mut TorchReader> {
+        match self {
+            TorchState::Attached(torch) => Some(torch),
+            TorchState::NotLoaded | TorchState::Refused(_) => None,
+        }
+    }
+}
+
 /// Everything that reads one target.
 pub struct TargetReaders {
     /// The process.
-    pub process: Arc<Process>,
+    pub(super) process: Arc<Process>,
     /// Its Python; `None` in a process that has none, or when it is of no interest.
-    pub python: Option<PythonReader>,
+    pub(super) python: Option<PythonReader>,
     /// Its PyTorch.
-    pub torch: TorchState,
+    pub(super) torch: TorchState,
     /// The driver.
-    pub gpu: Result<Arc<GpuReader>, GpuError>,
+    pub(super) gpu: Result<Arc<GpuReader>, GpuError>,
     /// What its environment says about devices.
-    pub visibility: CudaVisibility,
+    pub(super) visibility: CudaVisibility,
     /// How long attaching took.
-    pub took: Duration,
+    pub(super) took: Duration,
     /// What reads its owners, once that was asked for.
     pub(super) owners: Option<OwnerReader>,
 }
@@ -98,8 +108,13 @@ pub struct TargetIdentity(Arc<Process>);
 
 impl TargetIdentity {
     /// The process that has this pid now.
-    pub fn open(pid: u32) -> Result<TargetIdentity, ProcessError> {
+    pub fn open(pid: u32) -> Result<TargetIdentity, AttachError> {
         Ok(TargetIdentity(Arc::new(Process::open(pid)?)))
+    }
+
+    /// The process as it was opened.
+    pub(super) fn process(&self) -> &Process {
+        &self.0
     }
 
     /// As [`TargetReaders::attach`].

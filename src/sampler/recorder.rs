@@ -17,6 +17,7 @@ use crate::torch::TorchError;
 use super::follow::Following;
 use super::priority::raise_priority;
 use super::readers::{TargetReaders, TorchState};
+use super::recording_loop::{self, RecordingProgress, RecordingSource};
 use super::reorder_buffer::ReorderBuffer;
 use super::session::{CommonOptions, RecordingSession};
 use super::snapshot_policy::SnapshotPolicy;
@@ -24,12 +25,6 @@ use super::snapshot_thread::{SnapshotRead, SnapshotThread};
 use super::step_shape::StepMoment;
 use super::ticker::Ticker;
 
-/// Between two checks that the target is still the process and the program it was.
-const ALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Between two looks for PyTorch and CUDA in a target that did not have them yet.
-const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
-/// Between two records of what was missed.
-const LOSSES_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a snapshot is tried for until the target keeps still: while recording, for a single look.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 const ONE_SHOT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -53,19 +48,6 @@ pub struct RecordOptions {
     pub common: CommonOptions,
 }
 
-/// How far a recording is, for showing.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RecordingProgress {
-    /// Time since it began.
-    pub elapsed: Duration,
-    /// Sums so far.
-    pub totals: RecordingTotals,
-    /// Bytes allocated on all devices; `None` while that is unknown.
-    pub allocated: Option<i64>,
-    /// Bytes reserved on all devices; `None` while that is unknown.
-    pub reserved: Option<i64>,
-}
-
 /// Records one target.
 pub struct Recorder {
     session: RecordingSession,
@@ -78,6 +60,7 @@ pub struct Recorder {
     snapshots: Option<SnapshotThread>,
     snapshot_interval: Duration,
     following: Option<Following>,
+    pace: Ticker,
 }
 
 /// What the recorder remembers of a device.
@@ -89,17 +72,13 @@ struct DeviceState {
     snapshot_wanted: bool,
 }
 
-/// Whether to go on.
-enum NextAction {
-    Continue,
-    End(EndReason),
-}
-
 impl Recorder {
     /// A recorder over `readers`; its clock starts now.
     pub fn new(readers: TargetReaders, wanted: RecordOptions) -> Self {
+        let session = RecordingSession::new(readers, wanted.common.forget_after);
         Recorder {
-            session: RecordingSession::new(readers, wanted.common.forget_after),
+            pace: Ticker::new(wanted.rate, session.start),
+            session,
             options: wanted,
             sample: StackSample::default(),
             counters: Vec::new(),
@@ -127,20 +106,7 @@ impl Recorder {
         stop: &AtomicBool,
         observe: &mut dyn FnMut(&RecordingProgress),
     ) -> io::Result<RecordingEnd> {
-        let mut order = ReorderBuffer::new(sink);
-        let sink = &mut order;
-        self.session.record_start(host, self.options.rate, sink)?;
-        let reason = self.follow(sink, stop, observe)?;
-        if let Some(following) = self.following.take() {
-            self.session.totals.follow = Some(following.end(&mut self.session, sink)?);
-        }
-        self.wait_for_snapshots(sink)?;
-        self.session.wait_for_oom_exceptions(sink)?;
-        self.session.record_losses(sink)?;
-        let time = self.session.now();
-        let end = RecordingEnd { time, reason, totals: self.session.totals };
-        sink.record(&Record::End(end.clone()))?;
-        Ok(end)
+        recording_loop::record(&mut self, host, sink, stop, observe)
     }
 
     /// Looks once, at everything, and ends: what `dump` shows.
@@ -156,14 +122,13 @@ impl Recorder {
             }
         }
         // The names of threads are looked up some time after the first look has found them.
-        if matches!(self.read_stacks(), NextAction::Continue) {
+        if self.read_stacks().is_none() {
             std::thread::sleep(NAMES_TIMEOUT);
             self.read_stacks();
         }
         for _ in 0..MAX_READS {
             let torn = self.session.totals.torn;
-            if matches!(self.read_stacks(), NextAction::End(_)) || self.session.totals.torn == torn
-            {
+            if self.read_stacks().is_some() || self.session.totals.torn == torn {
                 break;
             }
         }
@@ -183,90 +148,6 @@ impl Recorder {
             }
         }
         self.session.record_losses(sink)
-    }
-
-    fn follow(
-        &mut self,
-        sink: &mut ReorderBuffer<'_>,
-        stop: &AtomicBool,
-        observe: &mut dyn FnMut(&RecordingProgress),
-    ) -> io::Result<EndReason> {
-        self.session.watch_gpu();
-        self.session.watch_also(&self.options.common);
-        self.request_snapshots(SNAPSHOT_TIMEOUT);
-        self.start_following();
-        // Last, because threads inherit it.
-        raise_priority();
-        let mut pace = Ticker::new(self.options.rate, self.session.start);
-        let mut checked = Duration::ZERO;
-        let mut refreshed = Duration::ZERO;
-        let mut told = Duration::ZERO;
-        let mut is_begun = false;
-        loop {
-            let tick = pace.tick(Instant::now());
-            self.session.totals.ticks += tick.missed;
-            self.session.totals.late += tick.missed;
-            self.session.losses.add(ReaderKind::Stacks, MissReason::Late, tick.missed);
-            if !sleep(tick.wait, stop) {
-                return Ok(EndReason::Interrupted);
-            }
-            let now = self.session.start.elapsed();
-            if self.options.duration.is_some_and(|duration| now >= duration) {
-                return Ok(EndReason::Duration);
-            }
-            self.session.totals.ticks += 1;
-            if let NextAction::End(reason) = self.observe_target(sink)? {
-                return Ok(reason);
-            }
-            if !std::mem::replace(&mut is_begun, true) {
-                // Whoever is told that the recording has begun may kill memspy at once, and has this sample.
-                sink.sync()?;
-                observe(&self.progress(now));
-            }
-            if now.saturating_sub(checked) >= ALIVE_CHECK_INTERVAL {
-                checked = now;
-                if let Some(reason) = self.session.is_over() {
-                    return Ok(reason);
-                }
-                self.session.record_watched(sink)?;
-            }
-            if now.saturating_sub(refreshed) >= REFRESH_INTERVAL {
-                refreshed = now;
-                if self.session.refresh(sink)? {
-                    self.following.as_mut().map(Following::plan_anew);
-                }
-                self.session.record_waiting(sink)?;
-                observe(&self.progress(now));
-            }
-            if now.saturating_sub(told) >= LOSSES_INTERVAL {
-                told = now;
-                self.session.record_losses(sink)?;
-                if self.session.forget(sink)?.is_some() {
-                    self.following.as_mut().map(Following::forget_numbers);
-                }
-            }
-        }
-    }
-
-    /// One instant: stacks, counters, and snapshots where they are worth it.
-    fn observe_target(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<NextAction> {
-        if self.session.waits_for_devices() {
-            self.session.refresh(sink)?;
-        }
-        self.read_counters_before();
-        if let NextAction::End(reason) = self.read_stacks() {
-            return Ok(NextAction::End(reason));
-        }
-        self.record_followed(sink)?;
-        self.pass_sample(sink)?;
-        self.observe_allocator(sink)?;
-        self.see_moment();
-        self.session.record_oom_exceptions(sink)?;
-        if self.session.record_step(sink)? {
-            // The next look is recorded in any case: it tells whether the last one before the step's end was of its end.
-            self.devices.values_mut().for_each(|device| device.recorded = None);
-        }
-        Ok(NextAction::Continue)
     }
 
     /// Lets a look at owners that is due be made, if this is its moment.
@@ -299,11 +180,12 @@ impl Recorder {
         Ok(())
     }
 
-    fn read_stacks(&mut self) -> NextAction {
+    /// Reads the stacks; gives why the recording has to end.
+    fn read_stacks(&mut self) -> Option<EndReason> {
         self.sample.time = self.session.now();
         let Some(python) = &mut self.session.readers.python else {
             self.sample.threads.clear();
-            return NextAction::Continue;
+            return None;
         };
         match python.sample(&mut self.session.table, &mut self.sample.threads) {
             Ok(stats) => {
@@ -315,7 +197,7 @@ impl Recorder {
             Err(error) => {
                 self.sample.threads.clear();
                 if let Some(reason) = self.session.is_over() {
-                    return NextAction::End(reason);
+                    return Some(reason);
                 }
                 self.session.losses.add(
                     ReaderKind::Stacks,
@@ -324,7 +206,7 @@ impl Recorder {
                 );
             }
         }
-        NextAction::Continue
+        None
     }
 
     fn pass_sample(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
@@ -426,14 +308,7 @@ impl Recorder {
         state.policy.has_read(read.cost, allocated);
         match read.snapshot {
             Ok(snapshot) => {
-                match snapshot.consistency {
-                    SnapshotConsistency::Consistent => {
-                        self.session.totals.snapshots_consistent += 1
-                    }
-                    SnapshotConsistency::Degraded { .. } => {
-                        self.session.totals.snapshots_degraded += 1
-                    }
-                }
+                self.session.count_snapshot(&snapshot);
                 sink.late(Some(Record::Snapshot(snapshot)))
             }
             Err(why) => {
@@ -455,17 +330,101 @@ impl Recorder {
             }
         }
     }
+}
 
-    fn progress(&self, elapsed: Duration) -> RecordingProgress {
-        let sum = |of: fn(&AllocatorCounters) -> i64| {
-            (!self.counters.is_empty()).then(|| self.counters.iter().map(|(_, c)| of(c)).sum())
-        };
-        RecordingProgress {
-            elapsed,
-            totals: self.session.totals,
-            allocated: sum(AllocatorCounters::allocated),
-            reserved: sum(AllocatorCounters::reserved),
+impl RecordingSource for Recorder {
+    const IS_PREPARED: bool = false;
+
+    fn session(&self) -> &RecordingSession {
+        &self.session
+    }
+
+    fn session_mut(&mut self) -> &mut RecordingSession {
+        &mut self.session
+    }
+
+    fn rate(&self) -> u32 {
+        self.options.rate
+    }
+
+    fn duration(&self) -> Option<Duration> {
+        self.options.duration
+    }
+
+    fn begin(&mut self, _sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        self.session.watch_gpu();
+        self.session.watch_also(&self.options.common);
+        self.request_snapshots(SNAPSHOT_TIMEOUT);
+        self.start_following();
+        // Last, because threads inherit it.
+        raise_priority();
+        Ok(())
+    }
+
+    fn wait(&mut self, stop: &AtomicBool) -> bool {
+        let tick = self.pace.tick(Instant::now());
+        self.session.totals.ticks += tick.missed;
+        self.session.totals.late += tick.missed;
+        self.session.losses.add(ReaderKind::Stacks, MissReason::Late, tick.missed);
+        sleep(tick.wait, stop)
+    }
+
+    /// One instant: stacks, counters, and snapshots where they are worth it.
+    fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<Option<EndReason>> {
+        self.session.totals.ticks += 1;
+        if self.session.waits_for_devices() {
+            self.session.refresh(sink)?;
         }
+        self.read_counters_before();
+        if let Some(reason) = self.read_stacks() {
+            return Ok(Some(reason));
+        }
+        self.record_followed(sink)?;
+        self.pass_sample(sink)?;
+        self.observe_allocator(sink)?;
+        self.see_moment();
+        self.session.record_oom_exceptions(sink)?;
+        if self.session.record_step(sink)? {
+            // The next look is recorded in any case: it tells whether the last one before the step's end was of its end.
+            self.devices.values_mut().for_each(|device| device.recorded = None);
+        }
+        Ok(None)
+    }
+
+    fn on_alive(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        self.session.record_watched(sink)
+    }
+
+    fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        if self.session.refresh(sink)? {
+            self.following.as_mut().map(Following::plan_anew);
+        }
+        self.session.record_waiting(sink)
+    }
+
+    fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        self.session.record_losses(sink)?;
+        if self.session.forget(sink)?.is_some() {
+            self.following.as_mut().map(Following::forget_numbers);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        if let Some(following) = self.following.take() {
+            self.session.totals.follow = Some(following.end(&mut self.session, sink)?);
+        }
+        self.wait_for_snapshots(sink)?;
+        self.session.wait_for_oom_exceptions(sink)?;
+        self.session.record_losses(sink)
+    }
+
+    fn totals(&self) -> RecordingTotals {
+        self.session.totals
+    }
+
+    fn counters(&self) -> &[(CudaIndex, AllocatorCounters)] {
+        &self.counters
     }
 }
 

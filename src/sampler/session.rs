@@ -4,10 +4,10 @@ use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, CudaIndex, Definition, EndReason, Frame, Function,
-    MissReason, Nanos, OomException, OwnershipBreakdown, RaisedError, ReaderKind, Record,
-    RecordSink, RecordingStart, RecordingTotals, StackId, StackTable, TargetRuntime, ThreadSample,
-    TrainingStep,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Definition, EndReason,
+    Frame, Function, MissReason, Nanos, OomException, OwnershipBreakdown, RaisedError, ReaderKind,
+    Record, RecordSink, RecordingStart, RecordingTotals, SnapshotConsistency, StackId, StackTable,
+    TargetRuntime, ThreadSample, TrainingStep,
 };
 use crate::owners::LookOptions;
 use rustc_hash::FxHashMap;
@@ -112,6 +112,14 @@ impl RecordingSession {
             python.forget_numbers();
         }
         Ok(std::mem::take(&mut self.table))
+    }
+
+    /// Counts a map of blocks by how well it was read.
+    pub(super) fn count_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
+        match snapshot.consistency {
+            SnapshotConsistency::Consistent => self.totals.snapshots_consistent += 1,
+            SnapshotConsistency::Degraded { .. } => self.totals.snapshots_degraded += 1,
+        }
     }
 
     pub(super) fn now(&self) -> Nanos {

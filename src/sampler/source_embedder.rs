@@ -9,6 +9,8 @@ use crate::model::{Definition, Function, FunctionId, Record, RecordSink, SourceT
 use crate::python::LineCache;
 use crate::target::Process;
 
+use super::readers::TargetReaders;
+
 /// Larger files are not read: no source file is that large, and a recording must not be either.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 /// At most this many lines of a function (or module body) are kept.
@@ -16,19 +18,33 @@ const MAX_LINES: u32 = 2_000;
 /// Files kept in memory: the functions of a stack come from a few files, again and again.
 const FILES_KEPT: usize = 16;
 
-/// A sink that adds, to every function defined, its source text as found in the target's file system.
-pub struct SourceEmbedder<S> {
-    inner: S,
+/// What the source text of a target's functions is read from.
+pub struct SourceReader {
     process: Arc<Process>,
     /// What has the source of code that is in no file.
     line_cache: Option<LineCache>,
+}
+
+impl TargetReaders {
+    /// What has the source text of its functions.
+    pub fn sources(&self) -> SourceReader {
+        let process = Arc::clone(&self.process);
+        let line_cache = self.python.as_ref().and_then(|python| python.line_cache(&process));
+        SourceReader { process, line_cache }
+    }
+}
+
+/// A sink that adds, to every function defined, its source text as found in the target's file system.
+pub struct SourceEmbedder<S> {
+    inner: S,
+    sources: SourceReader,
     files: VecDeque<(Arc<str>, Option<Arc<str>>)>,
 }
 
 impl<S: RecordSink> SourceEmbedder<S> {
     /// Adds sources to what goes to `inner`.
-    pub fn new(inner: S, process: Arc<Process>, line_cache: Option<LineCache>) -> Self {
-        SourceEmbedder { inner, process, line_cache, files: VecDeque::new() }
+    pub fn new(inner: S, sources: SourceReader) -> Self {
+        SourceEmbedder { inner, sources, files: VecDeque::new() }
     }
 
     /// The sink within.
@@ -62,10 +78,10 @@ impl<S: RecordSink> SourceEmbedder<S> {
         }
         let in_file = match name.starts_with('<') {
             true => None,
-            false => self.process.read_file(Path::new(&**name), MAX_FILE_BYTES).ok(),
+            false => self.sources.process.read_file(Path::new(&**name), MAX_FILE_BYTES).ok(),
         };
         let in_file = in_file.map(|bytes| Arc::from(String::from_utf8_lossy(&bytes)));
-        let text = in_file.or_else(|| self.line_cache.as_ref()?.text(name).map(Arc::from));
+        let text = in_file.or_else(|| self.sources.line_cache.as_ref()?.text(name).map(Arc::from));
         if self.files.len() == FILES_KEPT {
             self.files.pop_front();
         }
@@ -96,7 +112,8 @@ mod tests {
 
     fn sources_of(function: Function) -> Vec<Record> {
         let own = Arc::new(Process::open(std::process::id()).unwrap());
-        let mut sink = SourceEmbedder::new(Vec::new(), own, None);
+        let mut sink =
+            SourceEmbedder::new(Vec::new(), SourceReader { process: own, line_cache: None });
         sink.record(&Record::Definition(Definition::Function(FunctionId(0), function))).unwrap();
         sink.into_inner().into_iter().skip(1).collect()
     }

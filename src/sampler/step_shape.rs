@@ -138,10 +138,10 @@ mod tests {
     }
 
     /// Where in the step the first `count` looks are made, one of which is due whenever three steps have passed.
-    fn looks(every: usize, optimizer: i64, count: usize) -> Vec<usize> {
+    fn looks(steps: impl Iterator<Item = (usize, StepMoment)>, count: usize) -> Vec<usize> {
         let mut shape = StepShape::default();
         let (mut due, mut made) = (0, Vec::new());
-        for (at, now) in train(every, optimizer) {
+        for (at, now) in steps {
             shape.see(now);
             // A step takes a tenth of the patience.
             let waited = u32::try_from((now.allocations - due).max(0)).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn looks_fall_to_the_end_of_the_forward_pass() {
         for every in [1, 3, 7] {
-            let made = looks(every, 1, 40);
+            let made = looks(train(every, 1), 40);
             let late = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
             assert!(late >= 35, "every {every}: {made:?}");
         }
@@ -170,28 +170,18 @@ mod tests {
     /// the forward pass.
     #[test]
     fn looks_fall_there_also_where_most_backward_passes_are_missed() {
-        let mut shape = StepShape::default();
-        let (mut due, mut made) = (0, Vec::new());
-        for (at, mut now) in train(3, 1) {
+        let steps = train(3, 1).map(|(at, mut now)| {
             now.is_backward &= now.allocations / 100 % 7 == 0;
-            shape.see(now);
-            let waited = u32::try_from((now.allocations - due).max(0)).unwrap();
-            if now.allocations >= due && shape.is_time(MAX_WAIT / 1000 * waited, MAX_WAIT) {
-                shape.looked();
-                due = now.allocations + 317;
-                made.push(at);
-                if made.len() == 40 {
-                    break;
-                }
-            }
-        }
+            (at, now)
+        });
+        let made = looks(steps, 40);
         let late = made[3..].iter().filter(|at| (50..64).contains(*at)).count();
         assert!(late >= 33, "{made:?}");
     }
 
     #[test]
     fn a_peak_elsewhere_gets_every_third_look() {
-        let made = looks(1, 20, 40);
+        let made = looks(train(1, 20), 40);
         let forward = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
         let peak = made[3..].iter().filter(|at| **at >= 97).count();
         assert!(forward >= 20 && peak >= 10 && forward + peak >= 36, "{made:?}");

@@ -3,7 +3,8 @@
 
 use super::loop_variables::LoopVariables;
 use super::optimizer_counter::OptimizerCounter;
-use crate::model::{CountingKind, CountingObject, Nanos, StepSource, TrainingStep, WatchedSteps};
+use crate::abi::WatchedSteps;
+use crate::model::{CountingKind, CountingObject, Nanos, StepSource, TrainingStep};
 use crate::probe::RawStep;
 use crate::python::{IntegerAttribute, PythonReader};
 use crate::target::Process;

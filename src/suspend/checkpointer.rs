@@ -200,9 +200,14 @@ impl Checkpointer {
         Ok(Checkpointer { process, gpu, calls })
     }
 
-    /// The job.
-    pub fn process(&self) -> &Process {
-        &self.process
+    /// Whether the job still runs.
+    pub fn is_alive(&self) -> bool {
+        self.process.is_alive()
+    }
+
+    /// The job's command line; empty where that cannot be read.
+    pub fn command(&self) -> Vec<String> {
+        self.process.command().unwrap_or_default()
     }
 
     /// Whether the job is still paused: `false` when it has ended or another program has resumed it.

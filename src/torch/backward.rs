@@ -5,7 +5,7 @@
 //! displacement. The two words at GOT are the module's number and an offset, as the loader left them. No table
 //! of versions is needed; code that looks otherwise is refused.
 
-use crate::model::AutogradInfo;
+use crate::abi::AutogradInfo;
 use crate::target::{
     Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::PyObjectHeader;
+use crate::abi::PyObjectHeader;
 use crate::target::{Addr, Memory};
 
 /// Longest name taken, in bytes.

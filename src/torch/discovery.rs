@@ -13,7 +13,8 @@ use super::layout::{
     ARRAYS_BEFORE_GAP, BlockLayout, CounterLayout, PoolLayout, PoolsLayout, STAT_ARRAY, STATS,
     stat_at,
 };
-use crate::model::{CounterAddresses, Metric, Pool};
+use crate::abi::CounterAddresses;
+use crate::model::{Metric, Pool};
 use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// How much of a `NativeCachingAllocator` is searched for the vector (0x50 to 0x5838 seen).

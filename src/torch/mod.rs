@@ -1,7 +1,7 @@
 //! libtorch in the target: its CUDA caching allocator becomes counters, segments and blocks; its objects tensors and nodes.
 //!
 //! Turns the memory of a process with `libc10_cuda` into [`AllocatorCounters`] and [`BlockMap`].
-//! May import `model` and `target`.
+//! May import `model`, `abi` and `target`.
 //! Never runs code in the target, never stops it, and never returns what failed its self-check as the truth.
 //! Start reading at [`TorchReader`]; the recipe for finding things is in `discovery`. Tensors and
 //! the autograd graph start at [`TensorReader`].

@@ -9,9 +9,8 @@ use super::discovery::{self, DiscoveredDevices, SearchOutcome};
 use super::error::{TorchError, reading};
 use super::polled::CounterPoller;
 use super::version;
-use crate::model::{
-    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CounterAddresses, CudaIndex, Nanos,
-};
+use crate::abi::CounterAddresses;
+use crate::model::{AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Nanos};
 use crate::target::{Addr, LoadedObject, Memory, Process};
 
 /// How often the search for the layout is repeated: the target may change what is looked at.

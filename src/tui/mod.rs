@@ -1,7 +1,7 @@
 //! The live view: where the memory of a job is now, in a terminal.
 //!
 //! Turns a live profile, and the keys pressed, into pictures on a terminal.
-//! May import `model`, `analysis`, `render` and `sampler`; alone knows ratatui.
+//! May import `model`, `ownership`, `analysis`, `render` and `sampler`; alone knows ratatui.
 //! Never reads a target by itself, and never leaves the terminal in another state than it found it in.
 //! Start reading at [`run`]; what a picture is made of is in `view_model.rs`, how it is drawn in `draw.rs`.
 

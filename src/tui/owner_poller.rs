@@ -4,8 +4,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
 
 use super::view_model::{LastOwners, OwnersView};
-use crate::model::ownership::summarize;
 use crate::model::{Incomplete, Nanos, OwnershipBreakdown, Stops};
+use crate::ownership::summarize;
 use crate::sampler::{LookOptions, TargetIdentity, TargetReaders, Worker, read_owners};
 
 /// A look, and how often it stopped the process.

@@ -231,6 +231,16 @@ fn a_public_field_or_result_gives_a_room_away() {
 }
 
 #[test]
+fn of_what_is_handed_on_only_values_may_be_used() {
+    let found = of(&[(
+        "src/cli/hints.rs",
+        "use crate::target::{AccessFacts, ProcessError};
+         fn f() { let it = ProcessError::NotFound { pid: 1 }; AccessFacts::to(&it); }",
+    )]);
+    assert_eq!(found, ["src/cli/hints.rs: cli may not import target::AccessFacts::to"]);
+}
+
+#[test]
 fn threads_are_seen_by_whatever_starts_them() {
     for text in [
         "fn f() { std::thread::Builder::new().spawn(g); }",

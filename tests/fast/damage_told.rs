@@ -10,7 +10,8 @@ use crate::hostile_support::{sampled, save};
 use crate::support::memspy::{Done, command, run};
 use crate::trace_support::{Loop, borders};
 use memspy::analysis::{Moment, Profile, ThreadChoice};
-use memspy::cli::flight::FlightRecorder;
+use memspy::files::FileCreation;
+use memspy::flight::FlightRecorder;
 use memspy::model::*;
 use memspy::trace::{Retention, TraceReader, TraceWriter, join, segments};
 use serde_json::Value;
@@ -98,10 +99,11 @@ fn a_damaged_trace_is_warned_of_by_every_command_and_in_every_format() {
 fn ring(folder: &Path, name: &str, records: &[Record]) -> PathBuf {
     let path = folder.join(name);
     let keep = Retention::Time(Duration::from_secs(4));
-    let mut flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    let mut flight =
+        FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     records.iter().for_each(|record| flight.record(record).unwrap());
     // Writes what is buffered, too.
-    flight.write(None).unwrap();
+    flight.write(None, &mut |_| {}).unwrap();
     flight.folder().to_owned()
 }
 

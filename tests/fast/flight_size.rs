@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::analysis_script::{MIB, folded};
 use crate::flight_support::{FAST, SLOW, kept, probed, profile, read, spelled};
 use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
-use memspy::cli::flight::FlightRecorder;
+use memspy::files::FileCreation;
+use memspy::flight::FlightRecorder;
 use memspy::model::*;
 use memspy::trace::{Retention, RetentionLimit};
 
@@ -71,13 +72,14 @@ fn a_ring_stays_within_its_size() {
 fn bounded(records: &[Record], keep: Retention) -> (Duration, u64, Option<RetentionLimit>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.bin");
-    let mut flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    let mut flight =
+        FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     for record in records {
         flight.record(record).unwrap();
     }
     let (most, _) = flight.size();
     let bound = flight.bound();
-    flight.write(None).unwrap();
+    flight.write(None, &mut |_| {}).unwrap();
     flight.finish().unwrap();
     let kept = profile(&read(&path));
     let length = kept.duration().0 - kept.begins().unwrap_or_default().0;

@@ -5,7 +5,8 @@
 use std::path::Path;
 
 use memspy::analysis::{Profile, ThreadChoice};
-use memspy::cli::flight::FlightRecorder;
+use memspy::files::FileCreation;
+use memspy::flight::FlightRecorder;
 use memspy::model::{Nanos, Record, RecordSink};
 use memspy::trace::{Retention, TraceReader};
 
@@ -17,11 +18,12 @@ use crate::trace_support::{Dice, spelled_out};
 pub fn kept(records: &[Record], keep: Retention) -> (Vec<Record>, (u64, u64)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.bin");
-    let mut flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    let mut flight =
+        FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     for record in records {
         flight.record(record).unwrap();
     }
-    let written = flight.write(None).unwrap();
+    let written = flight.write(None, &mut |_| {}).unwrap();
     let (most, begun) = flight.size();
     flight.finish().unwrap();
     assert_eq!(written.path, path);

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::support::{pythons, sim};
 use memspy::analysis::ThreadChoice;
-use memspy::cli::flight::FlightRecorder;
+use memspy::files::FileCreation;
+use memspy::flight::FlightRecorder;
 use memspy::model::{Definition, EventKind, Record, RecordSink};
 use memspy::sampler::{
     CommonOptions, ExactOptions, ExactRecorder, RecordOptions, Recorder, TargetReaders, attach,
@@ -60,13 +61,14 @@ impl RecordSink for Counted {
 fn counted(folder: &tempfile::TempDir, enough: (u32, usize, usize)) -> (Counted, PathBuf) {
     let path = folder.path().join("kept.bin");
     let keep = Retention::Time(Duration::from_secs(3600));
-    let flight = FlightRecorder::new(&path, keep, false, ThreadChoice::default()).unwrap();
+    let flight =
+        FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     let stop = Arc::default();
     (Counted { flight, anew: 0, threads: 0, sites: 0, enough, stop }, path)
 }
 
 fn read(mut sink: Counted, path: &PathBuf) -> (Counted, Vec<Record>) {
-    sink.flight.write(None).unwrap();
+    sink.flight.write(None, &mut |_| {}).unwrap();
     let mut records = Vec::new();
     TraceReader::open(path).unwrap().replay(&mut records).unwrap();
     (sink, records)

@@ -1,7 +1,7 @@
 //! One instant of the recording: the threads seen, and which of them may have been allocating.
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::autograd::EngineFrames;
+use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::model::{Nanos, StackTable, ThreadActivity, ThreadSample};
 
 /// Weight that one end of an interval spreads over the threads charged; divisible by 1 to 8.

@@ -6,9 +6,11 @@ use rustc_hash::FxHashMap;
 
 use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL, ScaledBytes};
 use super::{ExactProfile, MemoryGroup};
-use crate::analysis::device::{AttributedSnapshot, Moment};
-use crate::analysis::fold::{AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel};
-use crate::analysis::fold_limit::TextBudget;
+use crate::analysis::flame::fold::{
+    AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel,
+};
+use crate::analysis::flame::fold_limit::TextBudget;
+use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::model::{
     AllocationSite, CudaIndex, Nanos, SiteId, SnapshotConsistency, StackId, StackSource, StackTable,
 };

@@ -1,16 +1,15 @@
 //! One device of PyTorch over an exact recording: true block sizes, the peak, and what no event explains.
 
+mod snapshot;
+
 use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::books::{BalanceCheck, ByteBalance, RunningTotals};
 use super::extent::{BlockSizes, BlockStatistics, SMALL_POOL, UNIT, rounded};
-use super::live_blocks::{BEFORE, BlockOwner, LiveBlocks, NO_EVENT, NO_SITE, TrackedBlock};
-use crate::model::{
-    AllocatorCounters, AllocatorSnapshot, BlockState, CounterSnapshot, Metric, Nanos, Pool,
-    Segment, SnapshotConsistency, StackId,
-};
+use super::live_blocks::{BEFORE, BlockOwner, LiveBlocks, NO_SITE, TrackedBlock};
+use crate::model::{AllocatorCounters, CounterSnapshot, Metric, Nanos, Pool, StackId};
 
 /// The greatest remainder that is not split off a larger block (`should_split`: kSmallSize).
 const REMAINDER: u64 = 1 << 20;
@@ -400,96 +399,6 @@ impl TorchDevice {
         }
     }
 
-    /// Compares with what the allocator has.
-    ///
-    /// `freed_early` has the frees of unknown blocks before the first map, with their times.
-    pub(crate) fn on_snapshot(
-        &mut self,
-        snapshot: &AllocatorSnapshot,
-        freed_early: &FxHashMap<u64, u64>,
-    ) {
-        let free = snapshot.blocks().filter(|(_, b)| b.state == BlockState::Inactive);
-        self.largest_free = free.map(|(_, b)| b.size).max().unwrap_or(0);
-        if snapshot.consistency != SnapshotConsistency::Consistent {
-            self.snapshots_degraded += 1;
-            return;
-        }
-        self.snapshots += 1;
-        let first = self.last_snapshot.is_none();
-        self.last_snapshot = Some(snapshot.time);
-        let settled = snapshot.time.0.saturating_sub(UNSETTLED);
-        let allocated = || snapshot.blocks().filter(|(_, b)| b.state == BlockState::Allocated);
-        let mut suspects = FxHashSet::default();
-        let mut present: FxHashSet<u64> = FxHashSet::default();
-        for (segment, block) in allocated() {
-            let extent = extent(segment, block);
-            present.insert(block.address);
-            match self.ledger.live.get(&block.address) {
-                Some(known) if known.size != block.size => {
-                    let known = known.extent();
-                    self.held.subtract(&BlockStatistics::new(known));
-                    self.held.add(&BlockStatistics::new(BlockSizes { size: block.size, ..known }));
-                    self.has_corrected = true;
-                    self.ledger.resize(block.address, block.size);
-                }
-                Some(_) => {}
-                None if first && freed_early.get(&block.address) >= Some(&settled) => {}
-                None if first => {
-                    self.ledger.find(block.address, extent, BEFORE);
-                }
-                None if self.suspects.contains(&block.address) => {
-                    self.found += 1;
-                    self.knows_held = false;
-                    self.ledger.find(block.address, extent, NO_EVENT);
-                }
-                // Its event may only be late.
-                None => {
-                    suspects.insert(block.address);
-                }
-            }
-        }
-        self.suspects = suspects;
-        let absent: Vec<(u64, bool)> = self
-            .ledger
-            .live
-            .iter()
-            .filter(|(address, _)| !present.contains(address))
-            .map(|(&address, block)| (address, block.allocated_at < settled))
-            .collect();
-        let mut too_early_to_say = Vec::new();
-        for (address, is_gone) in absent {
-            if is_gone {
-                self.gone += u64::from(!self.frees_from_snapshots);
-                self.knows_held = false;
-                self.ledger.free(address, snapshot.time.0);
-            } else if self.frees_from_snapshots {
-                // Not part of what this map shows, whether it is dead or its map is a moment older.
-                let block = self.ledger.free(address, snapshot.time.0);
-                too_early_to_say.extend(block.map(|block| (address, block)));
-            }
-        }
-        if first
-            && let Some(peak) = &mut self.peak
-            && peak.levels.is_none()
-        {
-            // What the first moments lacked was there before.
-            peak.bytes = peak.bytes.max(self.ledger.held);
-        }
-        if first || self.frees_from_snapshots {
-            self.record_peak(TorchPeak {
-                time: snapshot.time,
-                bytes: snapshot.allocated(),
-                levels: self.levels,
-            });
-        }
-        for (address, block) in too_early_to_say {
-            self.ledger.restore(address, block);
-        }
-        self.excess = self
-            .excess
-            .max(self.ledger.total.saturating_sub(snapshot.allocated() + self.unsettled(settled)));
-    }
-
     /// By how many bytes the blocks known exceeded the counter at the height.
     pub(crate) fn excess_at_peak(&self) -> u64 {
         self.peak.map_or(0, |peak| self.ledger.held.saturating_sub(peak.bytes))
@@ -499,9 +408,4 @@ impl TorchDevice {
     fn unsettled(&self, settled: u64) -> u64 {
         self.ledger.live.values().filter(|b| b.allocated_at >= settled).map(|b| b.size).sum()
     }
-}
-
-/// What a block in a map takes.
-fn extent(segment: &Segment, block: &crate::model::Block) -> BlockSizes {
-    BlockSizes { size: block.size, requested: block.requested, small: segment.small }
 }

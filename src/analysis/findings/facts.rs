@@ -1,9 +1,9 @@
 //! The facts that findings are made of.
 
-use crate::analysis::fragmentation::Fragmentation;
-use crate::analysis::growth::OwnerGrowth;
-use crate::analysis::owner_groups::OwnerGroup;
-use crate::analysis::process_snapshot::{DeviceSnapshot, OutsideTorch};
+use crate::analysis::blocks::fragmentation::Fragmentation;
+use crate::analysis::live::process_snapshot::{DeviceSnapshot, OutsideTorch};
+use crate::analysis::owners::growth::OwnerGrowth;
+use crate::analysis::owners::owner_groups::OwnerGroup;
 use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
 
 /// Where the memory of a device is. Bytes; `None` is unknown.

@@ -5,8 +5,8 @@
 mod facts;
 mod rules;
 
-use super::growth::{OwnerGrowth, Rise};
-use super::owner_groups::OwnerGroup;
+use crate::analysis::owners::growth::{OwnerGrowth, Rise};
+use crate::analysis::owners::owner_groups::OwnerGroup;
 pub use facts::{FindingFacts, GpuFacts};
 
 /// Something that a person would want to know. Sizes in bytes.

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 
 use super::{Finding, FindingFacts};
-use crate::analysis::owner_groups::OwnerKind;
-use crate::model::ownership::{breakdown, held_storages, owner_label};
+use crate::analysis::owners::owner_groups::OwnerKind;
 use crate::model::{Model, Optimizer, OwnershipSnapshot, TensorCategory};
+use crate::ownership::{breakdown, held_storages, owner_label};
 
 const MIB: u64 = 1 << 20;
 /// What a finding about what is held has to be about.

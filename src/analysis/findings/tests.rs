@@ -1,9 +1,9 @@
 //! Tests of the rules: each with its evidence, and silent without.
 
 use super::*;
-use crate::analysis::growth::GrowthWatch;
-use crate::analysis::owner_groups::owner_groups;
-use crate::analysis::owner_groups::tests::groups;
+use crate::analysis::owners::growth::GrowthWatch;
+use crate::analysis::owners::owner_groups::owner_groups;
+use crate::analysis::owners::owner_groups::tests::groups;
 use crate::model::{
     DType, GraphNode, Model, ModelModule, Optimizer, OwnershipSnapshot, SavedBy, SavedIn, Storage,
     TensorCategory, TensorDevice, TensorInfo, TensorRow,

@@ -4,11 +4,11 @@ use std::io;
 
 use rustc_hash::FxHashMap;
 
-use super::super::device::{DeviceProfile, SnapshotBlocks};
-use super::super::exact::ExactProfile;
 use super::{CounterReading, Profile, UsagePeak};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::exact::ExactProfile;
 use crate::analysis::lines::bounds::{CounterBracket, IntervalBounds};
+use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
     MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,

@@ -8,9 +8,13 @@
 //! differ by one; that block is no object yet, or none any more, and not tracked, on whatever list it is found. Everything
 //! else that does not fit together has to be read again.
 
+mod block_area;
+mod segments;
+
+use block_area::BlockArea;
 use rustc_hash::FxHashSet;
 
-use super::blocks::{AbandonedSegments, GENERATIONS, MimallocLayout, PageBlocks};
+use super::blocks::{AbandonedSegments, GENERATIONS, MimallocLayout};
 use super::lists::{MAX_OBJECTS, TrackedObject, allow};
 use super::{HeapError, Listing};
 use crate::python::layouts::interpreter::Interpreter;
@@ -312,92 +316,6 @@ impl MimallocWalk<'_> {
         Ok(copy)
     }
 
-    /// Reads the segments that threads left behind, which are kept at `at`.
-    fn abandoned(&mut self, mimalloc: &MimallocLayout, at: Addr) -> Result<(), HeapError> {
-        const WHAT: &str = "the segments of threads that have ended";
-        match mimalloc.abandoned {
-            AbandonedSegments::Listed { lists, next } => {
-                let mut segments = 0;
-                for list in lists {
-                    let first = self.look.u64(list.in_target(at)).map_err(changing(WHAT, at))?;
-                    let mut segment = Addr(first & !(SEGMENT - 1));
-                    while segment != Addr(0) {
-                        segments += 1;
-                        if segments > MAX_SEGMENTS || !segment.is_plausible() {
-                            return Err(HeapError::Changing);
-                        }
-                        let read = self.segment(mimalloc, segment);
-                        self.part(read)?;
-                        let next = next.in_target(segment);
-                        let next = self.look.u64(next).map_err(changing(WHAT, segment))?;
-                        segment = Addr(next & !(SEGMENT - 1));
-                    }
-                }
-            }
-            AbandonedSegments::Counted { count, owner, thread } => {
-                let count = self.look.u64(count.in_target(at)).map_err(changing(WHAT, at))?;
-                if count == 0 {
-                    return Ok(());
-                }
-                // They are listed in bitmaps of arenas that no symbol leads to, but tell themselves what they are.
-                let found: Vec<Addr> = self
-                    .places_of_segments()
-                    .into_iter()
-                    .filter(|segment| {
-                        self.look.pointer(owner.in_target(*segment)) == Ok(at)
-                            && self.look.u64(thread.in_target(*segment)) == Ok(0)
-                    })
-                    .collect();
-                if found.len() as u64 != count {
-                    return Err(HeapError::Changing);
-                }
-                for segment in found {
-                    self.segment(mimalloc, segment)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Wherever a segment may begin.
-    fn places_of_segments(&self) -> Vec<Addr> {
-        let Some(Ok(mappings)) = self.process.map(Process::mappings) else { return Vec::new() };
-        let private = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());
-        let begins = private.flat_map(|mapping| {
-            (mapping.start.0.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX)..mapping.end.0)
-                .step_by(SEGMENT as usize)
-        });
-        begins.map(Addr).take(MAX_SEGMENTS).collect()
-    }
-
-    /// Reads the pages of objects in a segment.
-    fn segment(&mut self, mimalloc: &MimallocLayout, segment: Addr) -> Result<(), HeapError> {
-        let entries = mimalloc.segment_entries.in_target(segment);
-        let entries = self.look.u64(entries).map_err(changing("a segment", segment))?;
-        let mut entry = 0;
-        while entry < entries.min(SEGMENT / SLICE) {
-            let page = segment + mimalloc.segment_slices + entry * mimalloc.page_len as u64;
-            let copy = self.copy_of_page(mimalloc, page)?;
-            let slices = mimalloc.page_slices.get(&copy).unwrap_or_default();
-            let tag =
-                mimalloc.page_tag.get(&copy).unwrap_or_default() >> mimalloc.page_tag_bit & 0xf;
-            let objects = OBJECTS.into_iter().find(|(objects, _)| *objects == tag);
-            // The first stands for what describes the segment itself.
-            if let Some((_, before)) = objects
-                && mimalloc.blocks.size(&copy) > 0
-                && entry > 0
-            {
-                let read = self.page(mimalloc, page, &copy, before);
-                self.part(read)?;
-            }
-            if slices == 0 {
-                return Err(HeapError::Changing);
-            }
-            entry += u64::from(slices);
-        }
-        Ok(())
-    }
-
     /// Adds the objects of the page at `page`, of which `copy` is one.
     fn page(
         &mut self,
@@ -485,42 +403,5 @@ impl MimallocWalk<'_> {
         allow(&mut self.look, self.objects.len());
         self.objects.push(TrackedObject { at, class, references });
         Ok(())
-    }
-}
-
-/// Where the blocks of a page lie.
-struct BlockArea {
-    start: Addr,
-    block: u64,
-    capacity: u64,
-}
-
-impl BlockArea {
-    fn new(mimalloc: &MimallocLayout, page: Addr, copy: &[u8], capacity: u64) -> Option<BlockArea> {
-        let segment = Addr(page.0 & !(SEGMENT - 1));
-        let into = page.0.checked_sub(segment.0 + mimalloc.segment_slices)?;
-        let slice = into / mimalloc.page_len as u64;
-        let block = mimalloc.blocks.size(copy);
-        let fits = into.is_multiple_of(mimalloc.page_len as u64)
-            && (1..SEGMENT / SLICE).contains(&slice)
-            && block >= MIN_BLOCK_BYTES
-            && capacity > 0;
-        let slice = segment + slice * SLICE;
-        let start = match mimalloc.blocks {
-            PageBlocks::Computed { .. } if block <= SMALL_BLOCK => slice + 3 * block,
-            PageBlocks::Computed { .. } if block <= MIDDLE_BLOCK => slice + block,
-            PageBlocks::Computed { .. } => slice,
-            PageBlocks::Recorded { start, .. } => start.get(copy)?,
-        };
-        // Not far behind the begin of its first slice.
-        let near = (slice.0..slice.0 + SLICE).contains(&start.0);
-        (fits && near).then_some(BlockArea { start, block, capacity })
-    }
-
-    /// The number of the block at `at`.
-    fn number(&self, at: u64) -> Option<u64> {
-        let into = at.checked_sub(self.start.0)?;
-        let number = into / self.block;
-        (into.is_multiple_of(self.block) && number < self.capacity).then_some(number)
     }
 }

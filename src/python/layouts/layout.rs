@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::model::PyObjectHeader;
+use crate::abi::PyObjectHeader;
 use crate::target::{Addr, Field, Scalar};
 
 /// Where the offsets of the interpreter's structures came from.

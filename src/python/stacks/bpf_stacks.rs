@@ -6,9 +6,8 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{
-    BpfFrame, Frame, FrameId, Function, FunctionId, StackId, StackTable, UnwindInfo,
-};
+use crate::abi::{BpfFrame, UnwindInfo};
+use crate::model::{Frame, FrameId, Function, FunctionId, StackId, StackTable};
 use crate::python::code::code_object::{BytecodeLocation, CodeObject};
 use crate::python::code::line_table::CodeLines;
 use crate::python::error::PythonError;

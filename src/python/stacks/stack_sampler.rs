@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::model::{StackTable, ThreadId, ThreadSample, UnwindInfo};
+use crate::abi::UnwindInfo;
+use crate::model::{StackTable, ThreadId, ThreadSample};
 use crate::python::code::code_cache::CodeCache;
 use crate::python::error::PythonError;
 use crate::python::follow::PollTarget;

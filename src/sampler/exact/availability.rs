@@ -17,7 +17,7 @@ pub struct ExactAvailability {
 
 impl ExactAvailability {
     /// Looks at `process` and tries the ways on memspy itself.
-    pub fn detect(process: &Process) -> ExactAvailability {
+    pub(in crate::sampler) fn detect(process: &Process) -> ExactAvailability {
         let ways =
             [ProbeBackend::UprobeMulti, ProbeBackend::PerfUprobes, ProbeBackend::PerfSamples];
         ExactAvailability {

@@ -1,5 +1,6 @@
 //! The recorder of exact events: empties the ring, names what it finds, and checks it against the counters.
 
+mod allocator_check;
 mod attach;
 mod beginning;
 mod failure_capture;
@@ -20,16 +21,18 @@ use super::pending_events::{PendingEvent, PendingEvents};
 use super::reconcile::CounterReconciler;
 use super::sites::SiteTable;
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, CudaIndex, EndReason, Event, EventBatch, EventKind,
-    EventTotals, FreeTracking, MissReason, Nanos, ProbeBackend, ReaderKind, Record, RecordSink,
-    RecordingEnd, SnapshotConsistency, StackSource, ThreadSample,
+    AllocatorCounters, CudaIndex, EndReason, Event, EventBatch, EventKind, EventTotals,
+    FreeTracking, Nanos, ProbeBackend, Record, RecordSink, RecordingEnd, RecordingTotals,
+    StackSource, ThreadSample,
 };
 use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RawEvent, RingRecord};
+use crate::sampler::diagnosis::ProbeCoverage;
 use crate::sampler::priority::raise_priority;
 use crate::sampler::readers::{TargetReaders, TorchState};
-use crate::sampler::recorder::RecordingProgress;
+use crate::sampler::recording_loop::{self, RecordingProgress, RecordingSource};
+use crate::sampler::reorder_buffer::ReorderBuffer;
 use crate::sampler::session::{CommonOptions, RecordingSession};
-use crate::torch::{ClassNames, TorchError};
+use crate::torch::ClassNames;
 
 /// Between two looks into the ring: a fraction of what it holds at 600,000 events a second.
 const RING_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -37,11 +40,6 @@ const RING_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const SAMPLED_RING_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// An event waits so long for the description of its stack, which another thread may be writing.
 const STACK_TIMEOUT: Duration = Duration::from_millis(100);
-const ALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
-const COUNTER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a snapshot is tried for until the target keeps still.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(20);
 /// Nanoseconds without an event that make a look at the counters count: an event comes a few microseconds
 /// before or after its count.
 const MIN_QUIET_NANOS: u64 = 20_000;
@@ -140,8 +138,8 @@ impl ExactRecorder {
     }
 
     /// What is probed, for showing; `None` while nothing is.
-    pub fn probe(&self) -> Option<&AttachedProbes> {
-        self.probe.as_ref()
+    pub fn probes(&self) -> Option<ProbeCoverage> {
+        self.probe.as_ref().map(ProbeCoverage::from)
     }
 
     /// Records until the duration is over, `stop` is set or the target ends; the last record is the
@@ -154,123 +152,7 @@ impl ExactRecorder {
         stop: &AtomicBool,
         observe: &mut dyn FnMut(&RecordingProgress),
     ) -> io::Result<RecordingEnd> {
-        self.session.record_start(host, 0, sink)?;
-        self.session.watch_gpu();
-        self.session.exact = true;
-        self.session.watch_also(&self.options.common);
-        raise_priority();
-        if self.probe.is_some() {
-            self.record_placed(sink)?;
-        }
-        // Whoever is told that the recording has begun may kill memspy at once, and has this.
-        sink.sync()?;
-        observe(&self.progress(self.session.start.elapsed()));
-        let reason = self.follow(sink, stop, observe)?;
-        self.finish(sink)?;
-        self.session.totals.exact = Some(self.totals);
-        let end = RecordingEnd { time: self.now(), reason, totals: self.session.totals };
-        sink.record(&Record::End(end.clone()))?;
-        Ok(end)
-    }
-
-    fn follow(
-        &mut self,
-        sink: &mut dyn RecordSink,
-        stop: &AtomicBool,
-        observe: &mut dyn FnMut(&RecordingProgress),
-    ) -> io::Result<EndReason> {
-        // Placing probes takes its time, which is not the recording's.
-        let began = self.session.start.elapsed();
-        let (mut alive, mut refreshed, mut checked) =
-            (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        loop {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(EndReason::Interrupted);
-            }
-            let now = self.session.start.elapsed();
-            if self.options.duration.is_some_and(|duration| now - began >= duration) {
-                return Ok(EndReason::Duration);
-            }
-            self.find_devices(sink)?;
-            self.empty_ring();
-            self.record_events(sink)?;
-            self.compare_counters(sink)?;
-            self.follow_steps(sink)?;
-            self.session.see_moment(self.moments.take());
-            self.session.record_watched(sink)?;
-            self.session.record_oom_exceptions(sink)?;
-            if now.saturating_sub(alive) >= ALIVE_CHECK_INTERVAL {
-                alive = now;
-                if let Some(reason) = self.session.is_over() {
-                    return Ok(reason);
-                }
-            }
-            if now.saturating_sub(refreshed) >= REFRESH_INTERVAL {
-                refreshed = now;
-                self.refresh(sink)?;
-                observe(&self.progress(now));
-            }
-            if now.saturating_sub(checked) >= COUNTER_CHECK_INTERVAL {
-                checked = now;
-                self.check(sink)?;
-                self.begin_anew(false, sink)?;
-            }
-            // What fills very fast does not wait for the second to be over.
-            self.begin_anew(true, sink)?;
-            if self.is_emptied {
-                std::thread::sleep(if self.samples_stacks() {
-                    SAMPLED_RING_POLL_INTERVAL
-                } else {
-                    RING_POLL_INTERVAL
-                });
-            }
-        }
-    }
-
-    /// The last look: everything in the ring, and the allocator as it is then.
-    fn finish(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        // Nothing comes after: all that is left fits.
-        self.options.common.forget_after = None;
-        self.empty_ring();
-        self.record_events(sink)?;
-        self.settled = None;
-        self.compare_counters(sink)?;
-        self.check(sink)?;
-        if let Some(probe) = &mut self.probe {
-            detach(probe);
-        }
-        self.empty_ring();
-        self.record_all_events(sink)?;
-        self.record_failing(sink)?;
-        self.session.wait_for_oom_exceptions(sink)?;
-        self.count_losses();
-        self.session.record_losses(sink)
-    }
-
-    /// Looks for what was not there before: PyTorch being imported, CUDA being initialised, threads.
-    fn refresh(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        self.update_threads();
-        if let Some(ended) =
-            self.probe.as_mut().map(AttachedProbes::take_ended).filter(|e| !e.is_empty())
-        {
-            // The kernel waits a while at each: not while events come in.
-            std::thread::spawn(move || drop(ended));
-        }
-        let changed = self.session.refresh(sink)?;
-        self.session.record_waiting(sink)?;
-        if self
-            .probe
-            .as_ref()
-            .is_none_or(|probe| probe.misses_something(&self.session.readers.process))
-        {
-            self.reattach_probes(sink)?;
-        }
-        if let TorchState::Attached(torch) = &self.session.readers.torch
-            && (changed || torch.levels().count() != self.plan.levels.len())
-        {
-            self.tell_levels();
-        }
-        Ok(())
+        recording_loop::record(&mut self, host, sink, stop, observe)
     }
 
     /// Lets Python's reader number the threads, so that they are known with their names.
@@ -390,151 +272,127 @@ impl ExactRecorder {
         Event { time: self.last, change: raw.change, site: site.map(|(site, _)| site) }
     }
 
-    /// One more look at the counters for the reconciliation: it counts if the target allocated nothing
-    /// around it, so that no event is ahead of its count or behind.
-    fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
-        if *torch.backend() != AllocatorBackend::Native || self.probe.is_none() {
-            return Ok(());
-        }
-        let before = monotonic();
-        if torch.counters(&mut self.counters).is_err() {
-            return Ok(()); // The next look is 5 ms away.
-        }
-        self.observe_failures();
-        let after = monotonic() + MIN_QUIET_NANOS;
-        while monotonic() < after {
-            std::hint::spin_loop();
-        }
-        self.empty_ring();
-        let seen = self.waiting.until(before - 1);
-        self.record_described(seen, sink)?;
-        self.record_failing(sink)?;
-        let quiet = self.is_emptied
-            && before.saturating_sub(self.last.0 + self.epoch) > MIN_QUIET_NANOS
-            && self.waiting.first_time().is_none_or(|time| time > after);
-        if quiet {
-            for (device, counters) in &self.counters {
-                self.reconciler.on_counters(*device, counters);
-            }
-            self.record_settled(before, sink)?;
+    fn now(&self) -> Nanos {
+        self.session.now()
+    }
+}
+
+impl RecordingSource for ExactRecorder {
+    const IS_PREPARED: bool = true;
+
+    fn session(&self) -> &RecordingSession {
+        &self.session
+    }
+
+    fn session_mut(&mut self) -> &mut RecordingSession {
+        &mut self.session
+    }
+
+    fn rate(&self) -> u32 {
+        0
+    }
+
+    fn duration(&self) -> Option<Duration> {
+        self.options.duration
+    }
+
+    fn begin(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        self.session.watch_gpu();
+        self.session.exact = true;
+        self.session.watch_also(&self.options.common);
+        raise_priority();
+        if self.probe.is_some() {
+            self.record_placed(sink)?;
         }
         Ok(())
     }
 
-    /// Records of the first `count` waiting events those before the first that waits for a description.
-    fn record_described(&mut self, count: usize, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let sites = &self.sites;
-        let ready = self.waiting.ready(count, |event| sites.is_described(event));
-        self.record_first(ready, sink)
+    fn wait(&mut self, stop: &AtomicBool) -> bool {
+        !stop.load(Ordering::Relaxed)
     }
 
-    /// Once a second: the counters, the snapshots, what they say of the events, and what was lost.
-    fn check(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        self.count_losses();
-        self.record_blocks(sink)?;
-        for counter_check in self.reconciler.take_checks(self.now()) {
-            sink.record(&Record::CounterCheck(counter_check))?;
-        }
-        if let Some(vtable) = self.sites.py_node()
-            && let Some(probe) = &mut self.probe
-            && let Err(error) = probe.set_py_node(vtable)
+    fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<Option<EndReason>> {
+        self.find_devices(sink)?;
+        self.empty_ring();
+        self.record_events(sink)?;
+        self.compare_counters(sink)?;
+        self.follow_steps(sink)?;
+        self.session.see_moment(self.moments.take());
+        self.session.record_watched(sink)?;
+        self.session.record_oom_exceptions(sink)?;
+        Ok(None)
+    }
+
+    /// Looks for what was not there before: PyTorch being imported, CUDA being initialised, threads.
+    fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        self.update_threads();
+        if let Some(ended) =
+            self.probe.as_mut().map(AttachedProbes::take_ended).filter(|e| !e.is_empty())
         {
-            self.session.losses.add(ReaderKind::Events, MissReason::Failed(error.to_string()), 1);
+            // The kernel waits a while at each: not while events come in.
+            std::thread::spawn(move || drop(ended));
         }
+        let changed = self.session.refresh(sink)?;
+        self.session.record_waiting(sink)?;
+        if self
+            .probe
+            .as_ref()
+            .is_none_or(|probe| probe.misses_something(&self.session.readers.process))
+        {
+            self.reattach_probes(sink)?;
+        }
+        if let TorchState::Attached(torch) = &self.session.readers.torch
+            && (changed || torch.levels().count() != self.plan.levels.len())
+        {
+            self.tell_levels();
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        self.check_events(sink)?;
+        self.begin_anew(false, sink)
+    }
+
+    fn on_observed(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        // What fills very fast does not wait for the second to be over.
+        self.begin_anew(true, sink)?;
+        if self.is_emptied {
+            std::thread::sleep(if self.samples_stacks() {
+                SAMPLED_RING_POLL_INTERVAL
+            } else {
+                RING_POLL_INTERVAL
+            });
+        }
+        Ok(())
+    }
+
+    /// The last look: everything in the ring, and the allocator as it is then.
+    fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+        // Nothing comes after: all that is left fits.
+        self.options.common.forget_after = None;
+        self.empty_ring();
+        self.record_events(sink)?;
+        self.settled = None;
+        self.compare_counters(sink)?;
+        self.check_events(sink)?;
+        if let Some(probe) = &mut self.probe {
+            detach(probe);
+        }
+        self.empty_ring();
+        self.record_all_events(sink)?;
+        self.record_failing(sink)?;
+        self.session.wait_for_oom_exceptions(sink)?;
+        self.count_losses();
         self.session.record_losses(sink)
     }
 
-    fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
-        let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
-        if *torch.backend() != AllocatorBackend::Native {
-            return Ok(());
-        }
-        torch.set_timeout(SNAPSHOT_TIMEOUT);
-        let start = self.session.start;
-        let mut snapshots = Vec::new();
-        for device in torch.devices() {
-            let read = torch.blocks(device, Nanos(0)).map(|mut snapshot| {
-                // What counts is the attempt that succeeded, the last one.
-                snapshot.time = Nanos(start.elapsed().as_nanos() as u64);
-                snapshot
-            });
-            snapshots.push(read);
-        }
-        let counters = torch.counters(&mut self.counters).is_ok();
-        let time = self.now();
-        self.empty_ring();
-        if !self.is_emptied {
-            // Events of before are still in the ring: the maps would seem to know of what they tell.
-            self.session.losses.add(
-                ReaderKind::Snapshots,
-                MissReason::Late,
-                snapshots.len() as u64,
-            );
-            return Ok(());
-        }
-        for snapshot in snapshots {
-            match snapshot {
-                Ok(snapshot) => {
-                    let until = snapshot.time.0 + self.epoch;
-                    let until = self.waiting.until(until);
-                    self.record_first(until, sink)?;
-                    match snapshot.consistency {
-                        SnapshotConsistency::Consistent => {
-                            self.session.totals.snapshots_consistent += 1
-                        }
-                        SnapshotConsistency::Degraded { .. } => {
-                            self.session.totals.snapshots_degraded += 1
-                        }
-                    }
-                    sink.record(&Record::Snapshot(snapshot))?;
-                }
-                Err(TorchError::Torn { .. }) => {
-                    self.session.losses.add(ReaderKind::Snapshots, MissReason::Torn, 1);
-                }
-                Err(error) => {
-                    let why = MissReason::Failed(error.to_string());
-                    self.session.losses.add(ReaderKind::Snapshots, why, 1);
-                }
-            }
-        }
-        if counters {
-            let until = time.0 + self.epoch;
-            let until = self.waiting.until(until);
-            self.record_first(until, sink)?;
-            for (device, counters) in &self.counters {
-                let counters = Box::new(*counters);
-                sink.record(&Record::Counters { time, device: *device, counters })?;
-            }
-        }
-        Ok(())
+    fn totals(&self) -> RecordingTotals {
+        RecordingTotals { exact: Some(self.totals), ..self.session.totals }
     }
 
-    fn count_losses(&mut self) {
-        let Some(probe) = &self.probe else { return };
-        let counts = probe.counts();
-        let lost = counts.lost - self.counted.lost;
-        self.totals.lost += lost;
-        self.session.losses.add(ReaderKind::Events, MissReason::Late, lost);
-        self.counted = counts;
-    }
-
-    fn progress(&self, elapsed: Duration) -> RecordingProgress {
-        let sum = |of: fn(&AllocatorCounters) -> i64| {
-            (!self.counters.is_empty()).then(|| self.counters.iter().map(|(_, c)| of(c)).sum())
-        };
-        let mut totals = self.session.totals;
-        totals.exact = Some(self.totals);
-        RecordingProgress {
-            elapsed,
-            totals,
-            allocated: sum(AllocatorCounters::allocated),
-            reserved: sum(AllocatorCounters::reserved),
-        }
-    }
-
-    fn now(&self) -> Nanos {
-        self.session.now()
+    fn counters(&self) -> &[(CudaIndex, AllocatorCounters)] {
+        &self.counters
     }
 }
 

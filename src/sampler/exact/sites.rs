@@ -5,9 +5,9 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::sampled::SampledStacks;
+use crate::abi::BpfFrame;
 use crate::model::{
-    AllocationSite, BpfFrame, Frame, SiteId, StackId, StackSource, StackTable, Thread, ThreadId,
-    ThreadSample,
+    AllocationSite, Frame, SiteId, StackId, StackSource, StackTable, Thread, ThreadId, ThreadSample,
 };
 use crate::probe::{RawEvent, RawNode, RingRecord, StackKey};
 use crate::python::StackSymbolizer;

@@ -1,6 +1,6 @@
 //! The way to tensors: which Python types are theirs, and which layout this libtorch has.
 
-use crate::model::PyObjectHeader;
+use crate::abi::PyObjectHeader;
 use crate::target::{Addr, LoadedObject, Memory, Process};
 use crate::torch::error::{TorchError, reading};
 use crate::torch::version;

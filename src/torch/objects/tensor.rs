@@ -5,7 +5,8 @@ use super::layout::{
     AUTOGRAD_LEN, AUTOGRAD_NAME, AutogradLayout, INLINE_DIMENSIONS, NAME_BUFFER, ObjectsLayout,
     autograd,
 };
-use crate::model::{DType, PyObjectHeader, Storage, TensorDevice, TensorInfo};
+use crate::abi::PyObjectHeader;
+use crate::model::{DType, Storage, TensorDevice, TensorInfo};
 use crate::target::{Addr, Field, Memory};
 
 /// More dimensions than PyTorch allows.

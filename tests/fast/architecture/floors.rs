@@ -88,10 +88,19 @@ fn may_not_import(rooms: &BTreeMap<&str, Room>, from: &str, to: &[String]) -> bo
     to != from && rooms.contains_key(to) && !rooms[from].imports.contains(&to)
 }
 
-/// Whether it is one of the values that are handed on.
+/// Whether it is one of the values that are handed on, or a variant of one.
 fn is_handed_on(path: &[String]) -> bool {
-    let [room, .., name] = path else { return false };
-    HANDED_ON.iter().any(|(from, what)| room == from && name == what)
+    let is_one = |room: &String, name: &String| {
+        HANDED_ON.iter().any(|(from, what)| room == from && name == what)
+    };
+    match path {
+        // Functions of it are not handed on: they may read a target.
+        [room, .., name, variant] if variant.starts_with(char::is_uppercase) => {
+            is_one(room, name) || is_one(room, variant)
+        }
+        [room, .., name] => is_one(room, name),
+        _ => false,
+    }
 }
 
 /// Rooms to which a public field or result gives what they may not import.

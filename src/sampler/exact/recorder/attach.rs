@@ -129,7 +129,7 @@ impl ExactRecorder {
         };
         self.update_threads();
         sink.record(&Record::ExactSettings(exact))?;
-        self.check(sink)
+        self.check_events(sink)
     }
 }
 

@@ -38,6 +38,7 @@ const SAME_DEVICE: u8 = 128;
 /// Of frees of PyTorch.
 const IN_BACKWARD: u8 = 16;
 
+const TOO_MANY: MalformedPayload = MalformedPayload("more events than fit into one record");
 const UNKNOWN_KIND: MalformedPayload = MalformedPayload("an event of an unknown kind");
 
 /// What the next event is told relative to.
@@ -65,7 +66,7 @@ impl EventsState {
         out: &mut Vec<u8>,
     ) -> Result<(), MalformedPayload> {
         if events.len() > MAX_EVENTS {
-            return Err(MalformedPayload("more events than fit into one record"));
+            return Err(TOO_MANY);
         }
         for column in &mut self.columns {
             column.clear();
@@ -199,18 +200,7 @@ impl EventsState {
         site: impl Fn(u32) -> Option<u32>,
     ) -> Result<(), MalformedPayload> {
         events.clear();
-        let count = usize::try_from(from.number()?).unwrap_or(usize::MAX);
-        if count > MAX_EVENTS {
-            return Err(MalformedPayload("more events than fit into one record"));
-        }
-        let mut lengths = [count; COLUMNS];
-        for length in &mut lengths[1..] {
-            *length = usize::try_from(from.number()?).unwrap_or(usize::MAX);
-        }
-        let mut columns = [PayloadCursor(&[]); COLUMNS];
-        for (column, length) in columns.iter_mut().zip(lengths) {
-            *column = PayloadCursor(from.bytes(length)?);
-        }
+        let mut columns: [_; COLUMNS] = from.columns(MAX_EVENTS, TOO_MANY)?;
         let kinds = columns[0].0;
         for &kind in kinds {
             let time = Nanos(clock.decode(columns[TIMES].number()?));

@@ -34,6 +34,8 @@ const TOTALS_RESET: u8 = 128;
 const HELD_LOCK: u8 = 16;
 const SAME_STACK: u8 = 32;
 
+const TOO_MANY: MalformedPayload =
+    MalformedPayload("more followed changes than fit into one record");
 const UNKNOWN_SHAPE: MalformedPayload = MalformedPayload("a followed change of an unknown shape");
 
 /// What the next change is told relative to.
@@ -61,7 +63,7 @@ impl WireFollowedState {
         out: &mut Vec<u8>,
     ) -> Result<(), MalformedPayload> {
         if changes.len() > MAX_CHANGES {
-            return Err(MalformedPayload("more followed changes than fit into one record"));
+            return Err(TOO_MANY);
         }
         for column in &mut self.columns {
             column.clear();
@@ -165,18 +167,7 @@ impl WireFollowedState {
         stack: impl Fn(u32) -> Option<u32>,
     ) -> Result<(), MalformedPayload> {
         changes.clear();
-        let count = usize::try_from(from.number()?).unwrap_or(usize::MAX);
-        if count > MAX_CHANGES {
-            return Err(MalformedPayload("more followed changes than fit into one record"));
-        }
-        let mut lengths = [count; COLUMNS];
-        for length in &mut lengths[1..] {
-            *length = usize::try_from(from.number()?).unwrap_or(usize::MAX);
-        }
-        let mut columns = [PayloadCursor(&[]); COLUMNS];
-        for (column, length) in columns.iter_mut().zip(lengths) {
-            *column = PayloadCursor(from.bytes(length)?);
-        }
+        let mut columns: [_; COLUMNS] = from.columns(MAX_CHANGES, TOO_MANY)?;
         let kinds = columns[0].0;
         for &kind in kinds {
             let after = clock.decode(columns[TIMES].number()?);

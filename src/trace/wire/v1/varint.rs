@@ -96,6 +96,28 @@ impl<'a> PayloadCursor<'a> {
         }
     }
 
+    /// The columns of a batch: how many things are in it (`too_many` where that is above `max`), the length of each column but the
+    /// first, which has a byte for each thing, and the columns.
+    pub(crate) fn columns<const N: usize>(
+        &mut self,
+        max: usize,
+        too_many: MalformedPayload,
+    ) -> Result<[PayloadCursor<'a>; N], MalformedPayload> {
+        let count = usize::try_from(self.number()?).unwrap_or(usize::MAX);
+        if count > max {
+            return Err(too_many);
+        }
+        let mut lengths = [count; N];
+        for length in lengths.iter_mut().skip(1) {
+            *length = usize::try_from(self.number()?).unwrap_or(usize::MAX);
+        }
+        let mut columns = [PayloadCursor(&[]); N];
+        for (column, length) in columns.iter_mut().zip(lengths) {
+            *column = PayloadCursor(self.bytes(length)?);
+        }
+        Ok(columns)
+    }
+
     /// The next number, which has to fit 32 bits.
     pub(crate) fn number32(&mut self) -> Result<u32, MalformedPayload> {
         u32::try_from(self.number()?)

@@ -1,0 +1,5 @@
+//! The blocks and segments of a moment: which there were, and what is free between them.
+
+pub(super) mod fragmentation;
+pub(super) mod free_fit;
+pub(super) mod moment_blocks;

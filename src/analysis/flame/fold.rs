@@ -1,0 +1,384 @@
+//! Folding: the bytes of one moment, stack by stack.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::exact::{ExactProfile, MemoryGroup};
+use crate::analysis::flame::fold_limit::TextBudget;
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
+use crate::model::{CudaIndex, Frame, SiteId, StackId, ThreadId};
+
+/// A frame that stands for something other than a line of Python.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PseudoFrame {
+    /// Blocks that were there when the recording began.
+    BeforeRecording,
+    /// Bytes that the counter has and no block shows.
+    Unmatched,
+    /// Blocks allocated while no Python stack was seen.
+    NoPythonStack,
+    /// Blocks allocated between two polls that tell nothing of who did.
+    NotSeen,
+    /// Allocated by the autograd engine while Python waited for it.
+    AutogradThread,
+    /// What follows is the forward call that the backward work belongs to.
+    BackwardOf,
+    /// Bytes that the allocator has and no event told of.
+    NoEvent,
+    /// Allocated by a thread that runs no Python.
+    NoPython,
+    /// Allocated where the options of the recording say that no stack is taken.
+    StackNotTaken,
+    /// The stack could not be read or named.
+    UnknownStack,
+    /// The stack is deeper than what was read of it.
+    DeeperFrames,
+    /// Stacks that are too many, and too deep, to be spelled out.
+    LeftOut,
+}
+
+impl PseudoFrame {
+    /// The text of the frame, such as `[before recording]`.
+    pub fn text(self) -> &'static str {
+        match self {
+            PseudoFrame::BeforeRecording => "[before recording]",
+            PseudoFrame::Unmatched => "[unmatched]",
+            PseudoFrame::NoPythonStack => "[no Python stack]",
+            PseudoFrame::NotSeen => "[not seen]",
+            PseudoFrame::AutogradThread => "[autograd thread]",
+            PseudoFrame::BackwardOf => "[backward of]",
+            PseudoFrame::NoEvent => "[no event]",
+            PseudoFrame::NoPython => "[no Python]",
+            PseudoFrame::StackNotTaken => "[stack not taken]",
+            PseudoFrame::UnknownStack => "[unknown stack]",
+            PseudoFrame::DeeperFrames => "[deeper frames not read]",
+            PseudoFrame::LeftOut => "[stacks left out]",
+        }
+    }
+}
+
+/// One step of a folded stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StackLabel {
+    /// The thread that allocated: first with [`FoldOptions::by_thread`], and after [`PseudoFrame::NoPython`].
+    Thread(ThreadId),
+    /// A line of Python.
+    Frame(Frame),
+    /// Something else.
+    Pseudo(PseudoFrame),
+    /// The class of the autograd node that a site allocates for.
+    Node(SiteId),
+    /// The same, where the line of the forward call is not known.
+    NodeOfUnknownLine(SiteId),
+}
+
+/// One stack and its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoldedStack {
+    /// From the outermost frame to the innermost.
+    pub path: Vec<StackLabel>,
+    /// Bytes charged to just this stack.
+    pub bytes: u64,
+}
+
+/// One stack and all that it allocated while recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocatedStack {
+    /// From the outermost frame to the innermost.
+    pub path: Vec<StackLabel>,
+    /// Bytes allocated.
+    pub bytes: u64,
+    /// Allocations; `None` where only a sample of them has stacks.
+    pub count: Option<u64>,
+}
+
+/// How sharply the births behind a moment's blocks are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TimeResolution {
+    /// Bytes of blocks whose birth the recording saw.
+    pub seen: u64,
+    /// Of these, bytes of blocks that only one stack came into question for.
+    pub one_stack: u64,
+    /// Bytes of blocks of which it is proven which stack allocated them; `None` where the allocator was not followed.
+    pub certain: Option<u64>,
+    /// Bytes of blocks of which nothing is known but that they were allocated during the recording.
+    pub not_seen: u64,
+    /// Half of the bytes seen were born within a time not longer than this, in nanoseconds.
+    pub median: u64,
+    /// The same for 95 % of the bytes.
+    pub p95: u64,
+}
+
+/// How to fold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FoldOptions {
+    /// Whether each thread is a root of its own.
+    pub by_thread: bool,
+    /// All bytes allocated, instead of those of a moment; of exact recordings only.
+    pub churn: bool,
+    /// The kind of memory, in exact recordings; `None` for PyTorch's, or what there is.
+    pub memory: Option<MemoryGroup>,
+    /// Only bytes of which it is proven which stack allocated them; of recordings that followed the allocator only.
+    pub certain: bool,
+}
+
+/// The bytes of one moment.
+#[derive(Debug, Clone)]
+pub struct FoldedProfile {
+    /// The device.
+    pub device: CudaIndex,
+    /// Which moment was asked for.
+    pub moment: Moment,
+    /// The snapshot it is.
+    pub snapshot: Arc<AttributedSnapshot>,
+    /// Stacks, the largest first; their bytes add up to [`FoldedProfile::total`].
+    pub stacks: Vec<FoldedStack>,
+    /// Bytes allocated at the moment.
+    pub total: u64,
+    /// The device's true peak of allocated bytes; `None` when no counters were recorded.
+    pub true_peak: Option<u64>,
+    /// How sharply it is known who allocated what.
+    pub resolution: TimeResolution,
+    /// Stacks that were not spelled out, as all of them would be too much text: [`PseudoFrame::LeftOut`] has their bytes.
+    pub unlisted: u64,
+    /// Bytes left out because they are older than the recording: in the leak view, the end of an exact one.
+    pub left_out: u64,
+    /// The kind of memory in an exact recording; `None` in a sampled one.
+    pub memory: Option<MemoryGroup>,
+    /// How many sampled stacks the bytes are shared among in proportion to what each stands for; `None`
+    /// where every allocation has its stack (or was to have none).
+    pub estimated_from: Option<u64>,
+    /// With [`FoldOptions::churn`], how many allocations the bytes are of.
+    pub allocations: Option<u64>,
+}
+
+impl FoldedProfile {
+    /// How many bytes the moment lies below the device's true peak.
+    pub fn below_peak(&self) -> Option<u64> {
+        Some(self.true_peak?.saturating_sub(self.total))
+    }
+}
+
+/// Why nothing can be folded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FoldError {
+    /// The recording has nothing of this device.
+    #[error("GPU {} is not in the recording; it has {have}", .device.0)]
+    NoGpu {
+        /// Asked for.
+        device: CudaIndex,
+        /// The devices there are, as text.
+        have: String,
+    },
+    /// Only exact recordings know this.
+    #[error("{what} is known only of exact recordings ('memspy record --exact')")]
+    NotExact {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// Only recordings that followed the allocator know this.
+    #[error(
+        "what is certain is known only where the allocator was followed ('memspy record --follow')"
+    )]
+    NotFollowed,
+    /// No memory of the kind asked for was seen.
+    #[error("the recording has no allocation of this kind")]
+    NoMemory,
+    /// The device has no snapshot.
+    #[error("no snapshot of GPU {} was recorded, so it is not known which blocks made up its memory", .device.0)]
+    NoSnapshot {
+        /// Asked for.
+        device: CudaIndex,
+    },
+}
+
+/// What a folded stack is made of.
+type FoldKey = (Option<ThreadId>, Option<StackId>, Option<PseudoFrame>);
+
+impl Profile {
+    /// The error for a device that the recording does not have.
+    pub(crate) fn no_gpu(&self, device: CudaIndex) -> FoldError {
+        let have: Vec<String> = self.gpus().map(|d| format!("GPU {}", d.0)).collect();
+        let have = if have.is_empty() { "no GPU at all".to_owned() } else { have.join(", ") };
+        FoldError::NoGpu { device, have }
+    }
+
+    /// Bytes by origin at a moment; only those of which it is `certain`, or all.
+    pub(crate) fn bytes_by_origin(
+        snapshot: &AttributedSnapshot,
+        certain: bool,
+    ) -> FxHashMap<AllocationOrigin, u64> {
+        let mut by_origin: FxHashMap<AllocationOrigin, u64> = FxHashMap::default();
+        for (size, charge) in snapshot.blocks.iter().filter(|(_, c)| c.certain || !certain) {
+            charge.split(*size, |origin, bytes| {
+                *by_origin.entry(origin).or_default() += bytes;
+            });
+        }
+        by_origin
+    }
+
+    /// Folds a device's memory at a moment. The bytes of the stacks add up to the allocator's counter.
+    pub fn fold(
+        &self,
+        device: CudaIndex,
+        moment: Moment,
+        options: FoldOptions,
+    ) -> Result<FoldedProfile, FoldError> {
+        if let Some(exact) = self.exact() {
+            if options.certain {
+                return Err(FoldError::NotFollowed);
+            }
+            return self.fold_exact(exact, device, moment, options);
+        }
+        if options.churn || options.memory.is_some() {
+            let what = if options.churn { "all that was allocated" } else { "memory by its kind" };
+            return Err(FoldError::NotExact { what });
+        }
+        if !self.has_gpu(device) {
+            return Err(self.no_gpu(device));
+        }
+        let snapshot =
+            self.snapshot(device, moment).ok_or(FoldError::NoSnapshot { device })?.clone();
+        if options.certain && !snapshot.followed {
+            return Err(FoldError::NotFollowed);
+        }
+        let mut merged: FxHashMap<FoldKey, u64> = FxHashMap::default();
+        for (origin, bytes) in Profile::bytes_by_origin(&snapshot, options.certain) {
+            let key = match origin {
+                AllocationOrigin::Before => (None, None, Some(PseudoFrame::BeforeRecording)),
+                AllocationOrigin::NoStack => (None, None, Some(PseudoFrame::NoPythonStack)),
+                AllocationOrigin::NotSeen => (None, None, Some(PseudoFrame::NotSeen)),
+                AllocationOrigin::Stack(thread, stack) => {
+                    let waits = self.engine().is_waiting(self.stacks(), stack);
+                    let thread = options.by_thread.then_some(thread);
+                    (thread, Some(stack), waits.then_some(PseudoFrame::AutogradThread))
+                }
+            };
+            *merged.entry(key).or_default() += bytes;
+        }
+        let unmatched = snapshot.allocated - snapshot.in_blocks;
+        if unmatched > 0 && !options.certain {
+            merged.insert((None, None, Some(PseudoFrame::Unmatched)), unmatched);
+        }
+        let mut keys: Vec<_> = merged.into_iter().collect();
+        keys.sort_unstable_by_key(|&(key, bytes)| (std::cmp::Reverse(bytes), key));
+        let mut budget = TextBudget::new(self.stacks(), self.memory_limit());
+        let mut stacks = Vec::new();
+        for ((thread, stack, mark), bytes) in keys {
+            if budget.takes(stack, bytes) {
+                stacks.push(FoldedStack { path: self.path(thread, stack, mark), bytes });
+            }
+        }
+        stacks.extend(budget.rest());
+        let true_peak = self.peak_allocated(device).map(|h| h.bytes.max(0) as u64);
+        Ok(FoldedProfile {
+            device,
+            moment,
+            total: match options.certain {
+                true => stacks.iter().map(|stack| stack.bytes).sum(),
+                false => snapshot.allocated,
+            },
+            resolution: resolution(&snapshot),
+            stacks,
+            true_peak,
+            snapshot,
+            unlisted: budget.left_out.0,
+            left_out: 0,
+            memory: None,
+            estimated_from: None,
+            allocations: None,
+        })
+    }
+
+    /// All that was allocated on a device while recording, by stack; `None` in a sampled recording.
+    pub fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>> {
+        let budget = TextBudget::new(self.stacks(), self.memory_limit());
+        self.exact()?.allocated_by_stack(device, self.stacks(), budget)
+    }
+
+    fn fold_exact(
+        &self,
+        exact: &ExactProfile,
+        device: CudaIndex,
+        moment: Moment,
+        options: FoldOptions,
+    ) -> Result<FoldedProfile, FoldError> {
+        let budget = TextBudget::new(self.stacks(), self.memory_limit());
+        let folded = exact
+            .fold(device, moment, options, self.stacks(), budget)
+            .ok_or(FoldError::NoMemory)?;
+        let mut stacks = folded.stacks;
+        stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
+        let memory = options.memory.unwrap_or_else(|| exact.default_memory());
+        let true_peak = (memory == MemoryGroup::Torch && !options.churn).then(|| {
+            let counted = exact.counted_peak(device).unwrap_or(0);
+            counted.max(exact.peak(device).map_or(0, |h| h.1))
+        });
+        Ok(FoldedProfile {
+            device,
+            moment,
+            snapshot: Arc::new(folded.snapshot),
+            stacks,
+            total: folded.total,
+            true_peak,
+            resolution: TimeResolution::default(),
+            unlisted: folded.unlisted,
+            left_out: folded.left_out,
+            memory: Some(memory),
+            estimated_from: exact.is_estimated().then(|| exact.with_stack()),
+            allocations: options.churn.then_some(folded.allocations),
+        })
+    }
+
+    pub(in crate::analysis) fn path(
+        &self,
+        thread: Option<ThreadId>,
+        stack: Option<StackId>,
+        mark: Option<PseudoFrame>,
+    ) -> Vec<StackLabel> {
+        let mut path: Vec<StackLabel> = mark.map(StackLabel::Pseudo).into_iter().collect();
+        if let Some(stack) = stack {
+            path.extend(self.stacks().frames(stack).map(StackLabel::Frame));
+        }
+        path.extend(thread.map(StackLabel::Thread));
+        path.reverse();
+        path
+    }
+}
+
+fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
+    let mut spans: Vec<(u64, u64)> = Vec::new();
+    let mut resolution =
+        TimeResolution { certain: snapshot.followed.then_some(0), ..TimeResolution::default() };
+    for (size, charge) in &snapshot.blocks {
+        if let Some(span) = charge.span {
+            spans.push((span, *size));
+            resolution.seen += size;
+            if charge.shares.len() == 1 {
+                resolution.one_stack += size;
+            }
+        }
+        if charge.certain {
+            *resolution.certain.get_or_insert(0) += size;
+        }
+        if let [(AllocationOrigin::NotSeen, _)] = charge.shares[..] {
+            resolution.not_seen += size;
+        }
+    }
+    spans.sort_unstable();
+    let at = |share: f64| {
+        let wanted = (resolution.seen as f64 * share).ceil() as u64;
+        let mut sum = 0;
+        spans
+            .iter()
+            .find(|(_, size)| {
+                sum += size;
+                sum >= wanted
+            })
+            .map_or(0, |s| s.0)
+    };
+    TimeResolution { median: at(0.5), p95: at(0.95), ..resolution }
+}

@@ -1,0 +1,199 @@
+//! Which blocks a followed change freed: their number and their sums are known, and which groups have blocks alive.
+//!
+//! The allocator counts a block as freed, and takes the bytes that had been asked for it off only some hundred instructions later. So
+//! a poll may see a free whose bytes asked for come with a later change; what is still to come is kept for each pool.
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::model::{CounterDelta, Pool};
+
+/// Blocks freed in one change that are told apart.
+const MAX_FREES: u64 = 12;
+/// Groups tried, the youngest first.
+const MAX_GROUPS: usize = 64;
+/// Steps of one search.
+const MAX_SEARCH: u32 = 4000;
+/// Answers remembered.
+const MAX_REMEMBERED: usize = 1 << 14;
+
+/// What one change freed in one pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::analysis) struct PoolFrees {
+    pool: Pool,
+    count: u64,
+    bytes: u64,
+    requested: i64,
+}
+
+impl PoolFrees {
+    pub(in crate::analysis) fn new(pool: Pool, delta: &CounterDelta) -> PoolFrees {
+        PoolFrees {
+            pool,
+            count: delta.frees.max(0) as u64,
+            bytes: delta.freed_bytes.max(0) as u64,
+            requested: delta.freed_requested_bytes,
+        }
+    }
+}
+
+/// The blocks that a change freed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::analysis) struct FoundFrees {
+    /// The group of each; empty where nothing fits.
+    pub(in crate::analysis) groups: Vec<BlockGroup>,
+    /// Whether nothing else fits.
+    pub(in crate::analysis) is_clear: bool,
+}
+
+/// Finds them, change by change.
+#[derive(Debug, Default)]
+pub(in crate::analysis) struct FreedGroups {
+    /// Bytes asked for of blocks found that no change has told yet, in the small and in the large pool.
+    untold: [i64; 2],
+    /// Whether something was freed of which nothing is known, or which was guessed: what is alive is not known any more.
+    is_lost: [bool; 2],
+    remembered: FxHashMap<PoolFrees, Vec<BlockGroup>>,
+}
+
+impl FreedGroups {
+    /// The blocks that a change freed; `None` if it freed none. `live` has how many blocks of a group are alive, `groups` the
+    /// groups of which some are, the one allocated last first.
+    pub(in crate::analysis) fn find(
+        &mut self,
+        frees: &PoolFrees,
+        live: impl Fn(&BlockGroup) -> usize,
+        groups: impl FnOnce() -> Vec<BlockGroup>,
+    ) -> Option<FoundFrees> {
+        let pool = usize::from(frees.pool == Pool::Large);
+        let untold = &mut self.untold[pool];
+        if frees.count == 0 {
+            // What the map before has told is no debt of this one.
+            *untold = (*untold - frees.requested).max(0);
+            return None;
+        }
+        let all_told = *untold == 0;
+        let wanted = PoolFrees { requested: frees.requested - *untold, ..*frees };
+        let mut search =
+            Search { live: &live, groups: Vec::new(), left: MAX_SEARCH, found: Vec::new(), all: 0 };
+        let found = match self.remembered.get(&wanted).filter(|groups| has_all(groups, &live)) {
+            Some(groups) => FoundFrees { groups: groups.clone(), is_clear: false },
+            None => {
+                search.groups = groups();
+                search.groups.retain(|group| group.size <= frees.bytes);
+                search.groups.truncate(MAX_GROUPS);
+                search.run(&wanted)
+            }
+        };
+        let is_clear = found.is_clear && all_told && !self.is_lost[pool];
+        let found = FoundFrees { is_clear, ..found };
+        self.is_lost[pool] |= !is_clear;
+        if found.groups.is_empty() {
+            *untold = 0;
+            return Some(found);
+        }
+        if !found.is_clear && frees.count > 1 && self.remembered.len() < MAX_REMEMBERED {
+            self.remembered.insert(wanted, found.groups.clone());
+        }
+        let asked: i64 = found.groups.iter().map(|group| group.requested as i64).sum();
+        *untold = asked - wanted.requested;
+        Some(found)
+    }
+}
+
+fn has_all(groups: &[BlockGroup], live: &impl Fn(&BlockGroup) -> usize) -> bool {
+    groups.iter().all(|group| groups.iter().filter(|g| *g == group).count() <= live(group))
+}
+
+struct Search<'a, L> {
+    live: &'a L,
+    groups: Vec<BlockGroup>,
+    left: u32,
+    found: Vec<BlockGroup>,
+    /// How many answers there are, up to two.
+    all: u32,
+}
+
+impl<L: Fn(&BlockGroup) -> usize> Search<'_, L> {
+    fn run(&mut self, frees: &PoolFrees) -> FoundFrees {
+        if frees.count > MAX_FREES {
+            return FoundFrees::default();
+        }
+        if let Ok(requested) = u64::try_from(frees.requested) {
+            let all_groups = self.groups.len() < MAX_GROUPS;
+            self.search(0, frees.count, frees.bytes, requested, frees.pool, &mut Vec::new());
+            if self.all > 0 {
+                let is_clear = self.all == 1 && self.left > 0 && all_groups;
+                return FoundFrees { groups: std::mem::take(&mut self.found), is_clear };
+            }
+            // The bytes asked for the last one are still to be told.
+            for last in self.groups.clone() {
+                let Some(bytes) = frees.bytes.checked_sub(last.size) else { continue };
+                let mut taken = vec![last];
+                self.left = self.left.max(64);
+                self.search(0, frees.count - 1, bytes, requested, frees.pool, &mut taken);
+                if self.all > 0 {
+                    return FoundFrees { groups: std::mem::take(&mut self.found), is_clear: false };
+                }
+            }
+        }
+        // What was to be told is in disorder: one block of this size.
+        let same_size = self.groups.iter().find(|group| group.size == frees.bytes);
+        let groups = same_size.filter(|_| frees.count == 1).copied().into_iter().collect();
+        FoundFrees { groups, is_clear: false }
+    }
+
+    fn search(
+        &mut self,
+        from: usize,
+        count: u64,
+        bytes: u64,
+        requested: u64,
+        pool: Pool,
+        taken: &mut Vec<BlockGroup>,
+    ) {
+        if self.left == 0 || self.all > 1 {
+            return;
+        }
+        self.left -= 1;
+        if count == 0 {
+            if bytes == 0 && requested == 0 {
+                self.answer(taken);
+            }
+            return;
+        }
+        if count == 1 {
+            let last = BlockGroup { size: bytes, requested, pool };
+            // In order, so that no answer is found twice.
+            let at = self.groups.iter().position(|group| *group == last);
+            let used = taken.iter().filter(|group| **group == last).count();
+            if at.is_some_and(|at| at >= from) && (self.live)(&last) > used {
+                taken.push(last);
+                self.answer(taken);
+                taken.pop();
+            }
+            return;
+        }
+        for at in from..self.groups.len() {
+            let group = self.groups[at];
+            let (Some(bytes), Some(requested)) =
+                (bytes.checked_sub(group.size), requested.checked_sub(group.requested))
+            else {
+                continue;
+            };
+            let used = taken.iter().filter(|taken| **taken == group).count();
+            if (self.live)(&group) > used {
+                taken.push(group);
+                self.search(at, count - 1, bytes, requested, pool, taken);
+                taken.pop();
+            }
+        }
+    }
+
+    fn answer(&mut self, taken: &[BlockGroup]) {
+        self.all += 1;
+        if self.all == 1 {
+            self.found = taken.to_vec();
+        }
+    }
+}

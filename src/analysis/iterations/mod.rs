@@ -1,0 +1,418 @@
+//! Training iterations: what the memory reached in each, and what held it.
+//!
+//! An iteration ends when its [clock](super::IterationClock) says so. The level at its begin, all levels seen in it, and the
+//! allocator's own high-water mark where that rose in it bound its peak from below; where the mark rose, that is its peak
+//! ([`OpenLevels`] tells when). Where every event was seen and the step was made exactly between two of them, all is known.
+
+pub(in crate::analysis) mod allocation_period;
+pub(in crate::analysis) mod backward;
+pub(in crate::analysis) mod clock;
+pub(in crate::analysis) mod iteration;
+pub(in crate::analysis) mod level;
+pub(in crate::analysis) mod peak;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
+
+use crate::analysis::iterations::backward::BackwardBlocks;
+use crate::analysis::iterations::iteration::{
+    Iteration, IterationEnd, IterationLevels, OwnedInIteration,
+};
+use crate::analysis::iterations::peak::OpenLevels;
+use crate::model::{
+    AllocatorCounters, CounterSnapshot, CudaIndex, Event, ExactSettings, Metric, Nanos,
+    OwnershipBreakdown, Pool, StackTable, StepSource, TensorCategory, TrainingStep,
+};
+
+/// Iterations kept; those after are left out, and counted.
+const MAX_ITERATIONS: usize = 1 << 17;
+
+/// Iterations being gathered.
+#[derive(Debug, Default)]
+pub(crate) struct IterationBuilder {
+    done: Vec<Iteration>,
+    left_out: u64,
+    /// The last step.
+    last: Option<TrainingStep>,
+    open: BTreeMap<CudaIndex, OpenLevels>,
+    held: BTreeMap<CudaIndex, OwnedInIteration>,
+    /// Whether the last step came with another epoch only.
+    keeps_step: bool,
+    /// Whether nothing counts any more: the last step is over, and the next one has not begun.
+    is_over: bool,
+    /// Whether the iteration under way was seen to begin.
+    begin_is_known: bool,
+    /// The iteration that ended last, of which the next look at each device tells what that had then; and a moment before its
+    /// begin.
+    ended: Option<(usize, Nanos)>,
+    /// A moment before the begin of the iteration under way.
+    begun_after: Nanos,
+    /// When the counters of each device were looked at last, in an exact recording.
+    looked: BTreeMap<CudaIndex, Nanos>,
+    /// What the backward pass holds; only where iterations are asked for.
+    in_backward: Option<BackwardBlocks>,
+    /// Whether parameters are kept one by one.
+    by_parameter: bool,
+    /// Of `done`, those that lost events have made uncertain already: marked once, they are not walked again.
+    uncertain: Range<usize>,
+    /// About how many bytes `done` takes.
+    kept: u64,
+}
+
+/// About how many bytes a look's sums take.
+fn memory_of(held: &OwnedInIteration) -> u64 {
+    let names: usize = held.parameters.keys().map(|name| name.len() + 96).sum();
+    (size_of::<OwnedInIteration>() + held.categories.len() * 32 + names) as u64
+}
+
+/// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
+pub(in crate::analysis) const TAKEN_TOGETHER: u64 = 20_000_000;
+/// A level seen so long ago in an exact recording is of the iteration under way: a step is known to have been made later, but
+/// for those whose counter could not be found for as long.
+const SETTLED_AFTER: u64 = 1_000_000_000;
+
+/// More steps than these in a second are none: what counts them is another counter now, or what lies there is no counter.
+const MAX_STEPS: u64 = 1_000_000;
+
+/// Losses of events are told once a second, or a little later.
+const CHECKED_EVERY: u64 = 3_000_000_000;
+
+impl IterationBuilder {
+    /// Those that are asked for, with the bytes of each parameter if `by_parameter`.
+    pub(crate) fn asked_for(by_parameter: bool) -> IterationBuilder {
+        let in_backward = Some(BackwardBlocks::default());
+        IterationBuilder { in_backward, by_parameter, ..IterationBuilder::default() }
+    }
+
+    /// Takes the step that a clock told of, if it did, and the time after which it was made.
+    pub(crate) fn on_step(&mut self, told: Option<(TrainingStep, Nanos)>) {
+        let Some((step, from)) = told else { return };
+        if step.is_over {
+            return self.take_over(step, from);
+        }
+        let is_last = |last: TrainingStep| {
+            (last.clock, last.step, last.epoch) == (step.clock, step.step, step.epoch)
+        };
+        if !self.is_over && self.last.is_some_and(is_last) {
+            return;
+        }
+        // A loop's variable keeps its last value until the loop begins anew, also when the epoch's has changed already: what
+        // was between the two is no iteration. Nor is what was between two loops.
+        let is_between = std::mem::take(&mut self.is_over)
+            || self.keeps_step
+                && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
+        self.keeps_step = step.clock == StepSource::Variable
+            && self.last.is_some_and(|last| last.step == step.step && last.epoch != step.epoch);
+        let last = self.last.filter(|last| !is_between && last.clock == step.clock);
+        let ended = last.and_then(|last| ended_by(&last, &step));
+        if let Some((last, named, steps)) = ended {
+            let levels = self.end_levels(&step, from);
+            let iteration = Iteration {
+                step: named.step,
+                epoch: named.epoch,
+                steps,
+                from: last.time,
+                begin_is_known: self.begin_is_known,
+                to: step.time,
+                end: IterationEnd::Counted,
+                ends_between_events: step.is_between_events(),
+                levels,
+                owned: std::mem::take(&mut self.held),
+            };
+            self.push(iteration);
+        }
+        let is_first = self.last.replace(step).is_none();
+        if is_first || ended.is_none() {
+            self.end_levels(&step, from);
+            self.ended = None;
+            if !is_between && (is_first || !step.is_between_events()) {
+                self.open.values_mut().for_each(OpenLevels::began_unseen);
+            }
+        }
+        self.begin_is_known = !is_first && (ended.is_some() || is_between);
+        self.begun_after = from;
+        self.begin_anew();
+    }
+
+    /// The variable is there no more since some moment after `from`.
+    fn take_over(&mut self, step: TrainingStep, from: Nanos) {
+        let Some(last) = self.last.filter(|_| !self.is_over) else { return };
+        let iteration = Iteration {
+            step: last.step,
+            epoch: last.epoch,
+            steps: 1,
+            from: last.time,
+            begin_is_known: self.begin_is_known,
+            to: from.max(last.time),
+            end: IterationEnd::VariableGone,
+            ends_between_events: false,
+            levels: self.end_levels(&step, from),
+            owned: std::mem::take(&mut self.held),
+        };
+        self.push(iteration);
+        self.last = Some(TrainingStep { time: step.time, ..last });
+        (self.is_over, self.keeps_step) = (true, false);
+        self.begin_anew();
+    }
+
+    /// What the levels were in the iteration that `step` ends.
+    fn end_levels(
+        &mut self,
+        step: &TrainingStep,
+        from: Nanos,
+    ) -> BTreeMap<CudaIndex, IterationLevels> {
+        let is_vague = step.uncertainty.is_some_and(|within| within.0 > SETTLED_AFTER);
+        let in_backward = &self.in_backward;
+        let end = |(device, open): (&CudaIndex, &mut OpenLevels)| {
+            let mut ended = match step.is_between_events() {
+                true => open.end_between_events(),
+                false => open.end(from, step.time),
+            };
+            if is_vague {
+                open.began_unseen();
+                ended = ended.uncertain();
+            }
+            ended.intermediate = in_backward.as_ref().and_then(|it| it.peak(*device));
+            (*device, ended)
+        };
+        self.open.iter_mut().map(end).collect()
+    }
+
+    fn push(&mut self, iteration: Iteration) {
+        self.ended = None;
+        if self.done.len() < MAX_ITERATIONS {
+            let levels = iteration.levels.len() * 2 * size_of::<(CudaIndex, IterationLevels)>();
+            self.kept += (size_of::<Iteration>() + levels) as u64;
+            self.kept += iteration.owned.values().map(memory_of).sum::<u64>();
+            self.ended = Some((self.done.len(), self.begun_after));
+            self.done.push(iteration);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        self.held.clear();
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.forget();
+        }
+    }
+
+    /// The iteration under way at `now`, where a variable tells that it is: nothing says when it ends, or whether it has.
+    pub(crate) fn under_way(&self, now: Nanos) -> Option<Iteration> {
+        let is_counted = |last: &TrainingStep| last.clock == StepSource::Variable && !self.is_over;
+        let last = self.last.filter(is_counted).filter(|_| self.left_out == 0)?;
+        let levels = |(device, open): (&CudaIndex, &OpenLevels)| {
+            let until = Nanos(u64::MAX);
+            let mut levels = open.clone().end(until, until).uncertain();
+            levels.intermediate = self.in_backward.as_ref().and_then(|it| it.peak(*device));
+            (*device, levels)
+        };
+        Some(Iteration {
+            step: last.step,
+            epoch: last.epoch,
+            steps: 1,
+            from: last.time,
+            begin_is_known: self.begin_is_known,
+            to: now.max(last.time),
+            end: IterationEnd::NotSeen,
+            ends_between_events: false,
+            levels: self.open.iter().map(levels).collect(),
+            owned: self.held.clone(),
+        })
+    }
+
+    /// About how many bytes they take.
+    pub(crate) fn memory(&self) -> u64 {
+        let open: u64 = self.open.values().map(OpenLevels::memory).sum();
+        let passing = self.in_backward.as_ref().map_or(0, BackwardBlocks::memory);
+        self.kept + self.held.values().map(memory_of).sum::<u64>() + open + passing
+    }
+
+    /// From now on events come as `exact` says.
+    pub(crate) fn on_exact_settings(&mut self, exact: &ExactSettings) {
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.begin(exact);
+        }
+    }
+
+    /// Takes an event for what the backward pass holds.
+    pub(crate) fn on_backward_event(&mut self, event: &Event, stacks: &StackTable) {
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.on_event(event, stacks);
+        }
+    }
+
+    /// Events were lost since the last check of the probes: nothing of that time is certain.
+    pub(crate) fn on_lost_events(&mut self, time: Nanos) {
+        self.lose_since(Nanos(time.0.saturating_sub(CHECKED_EVERY)));
+    }
+
+    /// Of nothing that happened since then anything is certain.
+    pub(crate) fn lose_since(&mut self, since: Nanos) {
+        // Losses are told in the order of their times, and iterations stand in it: each is marked once at most.
+        let from = self.done.partition_point(|iteration| iteration.to < since);
+        let from = from.max(self.uncertain.start);
+        let unmarked = from.max(self.uncertain.end).min(self.done.len());
+        for iteration in &mut self.done[unmarked..] {
+            for levels in iteration.levels.values_mut() {
+                *levels = levels.uncertain();
+                levels.intermediate = None;
+            }
+        }
+        self.uncertain = from..self.done.len();
+        self.open.values_mut().for_each(OpenLevels::began_unseen);
+        if let Some(blocks) = &mut self.in_backward {
+            blocks.lose();
+        }
+    }
+
+    /// The level once memory has been given up.
+    pub(crate) fn on_freed(&mut self, device: CudaIndex, level: i64) {
+        self.open.entry(device).or_default().freed(level);
+    }
+
+    /// A look at the target begins: what was seen long before it is of the iteration under way.
+    pub(crate) fn on_sample_window(&mut self, time: Nanos) {
+        for open in self.open.values_mut() {
+            open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
+        }
+    }
+
+    pub(crate) fn on_counters(
+        &mut self,
+        time: Nanos,
+        device: CudaIndex,
+        counters: &AllocatorCounters,
+    ) {
+        let stat = |metric: Metric| counters.stat(metric, Pool::All);
+        let open = self.open.entry(device).or_default();
+        let confirmed = open.look(time, stat(Metric::AllocatedBytes), stat(Metric::ReservedBytes));
+        if let Some((ended, begun_after)) = self.ended
+            && let Some(ended) = self.done.get_mut(ended)
+            && let Some(levels) = ended.levels.get_mut(&device)
+        {
+            levels.allocated_is_exact |= confirmed.allocated == Some(true);
+            levels.reserved_is_exact |= confirmed.reserved == Some(true);
+            // If nothing was given back, it was never more than at its end.
+            levels.peak_reserved_is_exact |= confirmed.reserved == Some(true)
+                && ended.begin_is_known
+                && open.nothing_given_back_since().is_some_and(|since| since <= begun_after);
+        }
+        // Events tell what was reserved more, looks that nothing was given back.
+        let Some(known_since) = open.reserved_is_known_since() else { return };
+        let before = self.looked.insert(device, time).unwrap_or_default();
+        for ended in self.done.iter_mut().rev().take_while(|it| it.to > before) {
+            if let Some(levels) = ended.levels.get_mut(&device)
+                && ended.ends_between_events
+                && ended.from >= known_since
+            {
+                (levels.reserved_is_exact, levels.peak_reserved_is_exact) = (true, true);
+            }
+        }
+    }
+
+    /// The levels after an allocation: nothing higher comes unseen.
+    pub(crate) fn on_counter_snapshot(
+        &mut self,
+        time: Nanos,
+        device: CudaIndex,
+        now: CounterSnapshot,
+    ) {
+        let open = self.open.entry(device).or_default();
+        open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
+        open.allocated(time, now);
+    }
+
+    pub(crate) fn on_ownership(&mut self, snapshot: &OwnershipBreakdown) {
+        let time = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
+        for device in &snapshot.devices {
+            let mut held = OwnedInIteration {
+                allocated: device.allocated,
+                results: device.results,
+                in_no_tensor: device.without_tensor,
+                ..Default::default()
+            };
+            for storages in &device.held {
+                *held.categories.entry(storages.category).or_default() += storages.bytes;
+                if !self.by_parameter {
+                    continue;
+                }
+                let parameters = &mut held.parameters;
+                match (storages.category, storages.owner.strip_suffix(".grad")) {
+                    (TensorCategory::Parameter, _) => {
+                        let name = std::sync::Arc::clone(&storages.owner);
+                        parameters.entry(name).or_default().weight += storages.bytes;
+                    }
+                    (TensorCategory::Gradient, Some(name)) => {
+                        parameters.entry(name.into()).or_default().gradient += storages.bytes;
+                    }
+                    _ => {}
+                }
+            }
+            held.feature_maps = held.feature_maps_now();
+            if let Some(seen) = self.held_at(time) {
+                match seen.entry(device.device) {
+                    Entry::Occupied(mut before) => {
+                        let most = before.get().feature_maps.max(held.feature_maps);
+                        if before.get().allocated <= held.allocated {
+                            before.insert(held);
+                        }
+                        before.get_mut().feature_maps = most;
+                    }
+                    Entry::Vacant(none) => drop(none.insert(held)),
+                }
+            }
+        }
+    }
+
+    /// What was held in the iteration of that time: a look is told some time after it, when others may have ended.
+    fn held_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
+        if self.last.is_none_or(|last| last.time <= time) {
+            return Some(&mut self.held);
+        }
+        // They follow each other in time.
+        let after = self.done.partition_point(|iteration| iteration.from <= time);
+        let of = self.done.get_mut(after.checked_sub(1)?)?;
+        (time < of.to).then_some(&mut of.owned)
+    }
+
+    /// What counted the steps last; `None` without any.
+    pub(crate) fn step_clock(&self) -> Option<StepSource> {
+        self.last.map(|last| last.clock)
+    }
+
+    pub(crate) fn at_events(&self) -> bool {
+        self.last.is_some_and(|last| last.is_between_events())
+    }
+
+    pub(crate) fn done(&self) -> &[Iteration] {
+        &self.done
+    }
+
+    pub(crate) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+/// The iteration that `step` ends: its begin, what names it, and how many steps it stands for; `None` where `step` has nothing to
+/// do with `last`.
+fn ended_by(last: &TrainingStep, step: &TrainingStep) -> Option<(TrainingStep, TrainingStep, u64)> {
+    // A variable has the number of the step under way, and may begin anew with the next epoch.
+    if step.clock == StepSource::Variable {
+        let steps = match step.epoch == last.epoch && step.step > last.step {
+            true => step.step - last.step,
+            false => 1,
+        };
+        return Some((*last, *last, steps));
+    }
+    let steps = step.step.checked_sub(last.step).filter(|steps| *steps > 0)?;
+    let nanos = u128::from(step.time.0.saturating_sub(last.time.0));
+    let most = 1 + nanos * u128::from(MAX_STEPS) / 1_000_000_000;
+    (u128::from(steps) <= most).then_some((*last, *step, steps))
+}
+
+#[cfg(test)]
+#[path = "iterations_tests.rs"]
+mod tests;

@@ -1,0 +1,203 @@
+//! Two moments line by line: what grew and what shrank, also where lines have moved between the two.
+//!
+//! A line is the same in both where it is in a function of the same name in the same file and has the same text. Of several
+//! lines with one text in a function, those at the same distance from the function's begin belong together, then those of the
+//! same order. Where a text is not known, the distance alone decides.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::analysis::flame::fold::{FoldedProfile, PseudoFrame, StackLabel};
+use crate::analysis::profile::Profile;
+use crate::model::{Frame, is_library};
+
+/// A moment of a recording.
+#[derive(Debug, Clone, Copy)]
+pub struct ComparedMoment<'a> {
+    /// The recording.
+    pub profile: &'a Profile,
+    /// Its memory at the moment.
+    pub folded: &'a FoldedProfile,
+}
+
+/// Where the bytes of a row are from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangedPlace {
+    /// A line of a function.
+    Line {
+        /// The file, as both recordings name it.
+        file: String,
+        /// The function.
+        function: String,
+        /// Its number in the first recording; `None` where it holds nothing there.
+        before: Option<u32>,
+        /// Its number in the second one.
+        after: Option<u32>,
+        /// Its text, where it is known.
+        source: Option<String>,
+    },
+    /// No line is known.
+    Without(String),
+}
+
+/// A line, and what it holds in two moments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineChange {
+    /// The line.
+    pub place: ChangedPlace,
+    /// Its live bytes in the first moment.
+    pub before: u64,
+    /// Its live bytes in the second one.
+    pub after: u64,
+}
+
+impl LineChange {
+    /// By how many bytes it holds more in the second moment.
+    pub fn difference(&self) -> i64 {
+        self.after as i64 - self.before as i64
+    }
+}
+
+/// A line of one recording that holds memory.
+#[derive(Debug, Clone)]
+struct HoldingLine {
+    line: u32,
+    /// Lines from the begin of its function.
+    distance: i64,
+    source: Option<String>,
+    bytes: u64,
+}
+
+/// Whether two lines are the same.
+type SameLine<'a> = &'a dyn Fn(&HoldingLine, &HoldingLine) -> bool;
+/// Lines by file and function.
+type FunctionLines = BTreeMap<(String, String), Vec<HoldingLine>>;
+
+/// What two moments hold by line of the program, the greatest change first. Library code counts for the line that called it.
+/// `file` gives the name of a file that both recordings have in common.
+pub fn line_changes(
+    before: ComparedMoment<'_>,
+    after: ComparedMoment<'_>,
+    file: &dyn Fn(&Profile, &str) -> String,
+) -> Vec<LineChange> {
+    let (mut of_before, none_before) = by_function(before, file);
+    let (mut of_after, none_after) = by_function(after, file);
+    let mut changes = Vec::new();
+    let names: Vec<_> = of_before.keys().chain(of_after.keys()).cloned().collect();
+    for name in names {
+        let before = of_before.remove(&name).unwrap_or_default();
+        let after = of_after.remove(&name).unwrap_or_default();
+        pair(&name, before, after, &mut changes);
+    }
+    let mut none: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    none_before.into_iter().for_each(|(mark, bytes)| none.entry(mark).or_default().0 += bytes);
+    none_after.into_iter().for_each(|(mark, bytes)| none.entry(mark).or_default().1 += bytes);
+    changes.extend(none.into_iter().map(|(mark, (before, after))| LineChange {
+        place: ChangedPlace::Without(mark),
+        before,
+        after,
+    }));
+    changes.retain(|change| change.before > 0 || change.after > 0);
+    changes.sort_by(|a, b| {
+        let rank = |c: &LineChange| Reverse((c.difference().unsigned_abs(), c.after.max(c.before)));
+        (rank(a), &a.place).cmp(&(rank(b), &b.place))
+    });
+    changes
+}
+
+/// Pairs the lines of a function.
+fn pair(
+    name: &(String, String),
+    mut before: Vec<HoldingLine>,
+    mut after: Vec<HoldingLine>,
+    changes: &mut Vec<LineChange>,
+) {
+    before.sort_by_key(|line| line.line);
+    after.sort_by_key(|line| line.line);
+    let mut change = |before: Option<&HoldingLine>, after: Option<&HoldingLine>| {
+        let source = after.or(before).and_then(|line| line.source.clone());
+        changes.push(LineChange {
+            place: ChangedPlace::Line {
+                file: name.0.clone(),
+                function: name.1.clone(),
+                before: before.map(|line| line.line),
+                after: after.map(|line| line.line),
+                source,
+            },
+            before: before.map_or(0, |line| line.bytes),
+            after: after.map_or(0, |line| line.bytes),
+        });
+    };
+    let knows_both = |a: &HoldingLine, b: &HoldingLine| a.source.is_some() && b.source.is_some();
+    let rules: [SameLine<'_>; 3] = [
+        &|a, b| knows_both(a, b) && a.source == b.source && a.distance == b.distance,
+        &|a, b| knows_both(a, b) && a.source == b.source,
+        &|a, b| !knows_both(a, b) && a.distance == b.distance,
+    ];
+    for is_same in rules {
+        before.retain(|old| {
+            let Some(at) = after.iter().position(|new| is_same(old, new)) else { return true };
+            change(Some(old), Some(&after.remove(at)));
+            false
+        });
+    }
+    before.iter().for_each(|old| change(Some(old), None));
+    after.iter().for_each(|new| change(None, Some(new)));
+}
+
+/// The lines of a moment by file and function, and the bytes of which no line is known.
+fn by_function(
+    moment: ComparedMoment<'_>,
+    file: &dyn Fn(&Profile, &str) -> String,
+) -> (FunctionLines, BTreeMap<String, u64>) {
+    let ComparedMoment { profile, folded } = moment;
+    let mut lines: BTreeMap<Frame, u64> = BTreeMap::new();
+    let mut none: BTreeMap<String, u64> = BTreeMap::new();
+    for stack in &folded.stacks {
+        match charged(profile, &stack.path) {
+            Some(frame) => *lines.entry(frame).or_default() += stack.bytes,
+            None => {
+                let mark = stack.path.iter().find_map(|label| match label {
+                    StackLabel::Pseudo(mark) => Some(*mark),
+                    _ => None,
+                });
+                let mark = mark.unwrap_or(PseudoFrame::NoPython).text().to_owned();
+                *none.entry(mark).or_default() += stack.bytes;
+            }
+        }
+    }
+    let mut functions = FunctionLines::new();
+    for (frame, bytes) in lines {
+        let Some(function) = profile.stacks().get_function(frame.function) else { continue };
+        let name = (file(profile, &function.file), function.name.to_string());
+        let distance = i64::from(frame.line) - i64::from(function.first_line);
+        let source = profile.source_line(frame).map(str::to_owned);
+        let all = functions.entry(name).or_default();
+        // A function that was defined twice has two code objects.
+        match all.iter_mut().find(|known| known.line == frame.line && known.source == source) {
+            Some(known) => known.bytes += bytes,
+            None => all.push(HoldingLine { line: frame.line, distance, source, bytes }),
+        }
+    }
+    (functions, none)
+}
+
+/// The innermost line of the program; without one the innermost line.
+fn charged(profile: &Profile, path: &[StackLabel]) -> Option<Frame> {
+    let frame = |label: &StackLabel| match label {
+        StackLabel::Frame(frame) => Some(*frame),
+        _ => None,
+    };
+    let mark = path.iter().position(|l| *l == StackLabel::Pseudo(PseudoFrame::BackwardOf));
+    // Of backward work, the line that called backward(); where only the forward call is known, that.
+    let (own, forward) = path.split_at(mark.unwrap_or(path.len()));
+    let frames: Vec<Frame> = match own.iter().any(|label| frame(label).is_some()) {
+        true => own.iter().filter_map(frame).collect(),
+        false => forward.iter().filter_map(frame).collect(),
+    };
+    let is_own = |frame: &&Frame| {
+        let function = profile.stacks().get_function(frame.function);
+        function.is_some_and(|function| !is_library(&function.file))
+    };
+    frames.iter().rev().find(is_own).or(frames.last()).copied()
+}

@@ -1,0 +1,375 @@
+//! The table of lines: what the counters reached while each line was on a stack.
+
+pub(in crate::analysis) mod bounds;
+pub(super) mod line_diff;
+mod node_stats;
+pub(in crate::analysis) mod ranking;
+pub(in crate::analysis) mod ranks;
+pub(in crate::analysis) mod statements;
+
+pub(in crate::analysis) use node_stats::{LineStats, NodeStat};
+use node_stats::{SumAccuracy, UNKNOWN, row};
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::exact::{ExactProfile, UnknownReason};
+use crate::analysis::flame::fold::FoldError;
+use crate::analysis::lines::bounds::stat_index;
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::attributed_snapshot::Moment;
+use crate::analysis::profile::high_water::HighWater;
+use crate::model::{
+    CudaIndex, FrameId, FunctionId, Metric, Pool, ReaderKind, StackId, StackTable, StatField,
+    StatKey,
+};
+
+/// A value that may be known only to lie between two limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BoundedValue {
+    /// The value; when not `exact`, the true one is at least this.
+    pub value: i64,
+    /// Whether the value is the true one.
+    pub exact: bool,
+    /// The true value is at most this; `None` when nothing limits it.
+    pub upper: Option<i64>,
+}
+
+/// One value of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LineCell {
+    /// Which statistic.
+    pub key: StatKey,
+    /// Its value: for `peak` the greatest reached while the line was on a stack; for `current` the greatest at an end of
+    /// the line, but of samples the greatest seen at one; for `allocated` and `freed` the sum while it was on a
+    /// stack, of samples estimated as the attribution rule does.
+    pub value: BoundedValue,
+    /// Why there is no value; then `value` says nothing.
+    pub untold: Option<UnknownReason>,
+    /// For `allocated` and `freed`, the greatest of one execution of the line; `None` where that is not known.
+    pub one_run: Option<BoundedValue>,
+}
+
+/// One line of a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineRow {
+    /// Line number in the function's file; 0 when unknown.
+    pub line: u32,
+    /// One cell per column asked for, in their order.
+    pub cells: Vec<LineCell>,
+    /// Bytes allocated while the line was on a stack (estimated, but exact in an exact recording).
+    pub allocated: i64,
+    /// Bytes freed while the line was on a stack (estimated); `None` in an exact recording that has not
+    /// the stacks of frees.
+    pub freed: Option<i64>,
+    /// Bytes alive at the peak's moment that were allocated while the line was on the stack (as sure as `allocated`).
+    pub live: u64,
+    /// Of these, bytes allocated while the line was innermost.
+    pub live_self: u64,
+    /// Samples of threads at work that had the line on their stack; in an exact recording, allocations.
+    pub samples: u64,
+}
+
+/// A function's lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineFunction {
+    /// The function.
+    pub function: FunctionId,
+    /// Greatest value of the first column.
+    pub peak: i64,
+    /// The lines seen, in order.
+    pub rows: Vec<LineRow>,
+}
+
+/// The table of one device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineTable {
+    /// The device.
+    pub device: CudaIndex,
+    /// The columns.
+    pub columns: Vec<StatKey>,
+    /// Functions, the greatest peak first; among equals the one whose own lines hold the most.
+    pub functions: Vec<LineFunction>,
+    /// Whether the rows' bytes allocated and live are estimates: of all recordings but exact ones with the stack of each event.
+    pub estimated: bool,
+    /// The device's high-water mark of allocated bytes.
+    pub allocated: HighWater,
+    /// The device's high-water mark of reserved bytes; `None` where that is not known.
+    pub reserved: Option<HighWater>,
+    /// Why nothing of an exact recording's lines is marked exact.
+    pub doubt: Option<String>,
+}
+
+impl LineTable {
+    /// The same with a row for each line of the functions' sources that has code.
+    pub fn with_all_lines(mut self, profile: &Profile) -> LineTable {
+        let exact = profile.exact();
+        let frees_known = exact.is_some_and(ExactProfile::knows_freed);
+        for function in &mut self.functions {
+            let Some(source) = profile.source(function.function) else { continue };
+            for (text, line) in source.text.lines().zip(source.first_line..) {
+                let text = text.trim_start();
+                let is_code = !text.is_empty() && !text.starts_with('#');
+                if !is_code || function.rows.iter().any(|row| row.line == line) {
+                    continue;
+                }
+                let cell = |key: &StatKey| {
+                    // In no execution of it was anything allocated or freed.
+                    let nothing = match key.field {
+                        StatField::Allocated => exact.is_some(),
+                        StatField::Freed => frees_known,
+                        StatField::Peak | StatField::Current => false,
+                    };
+                    let untold = exact.and_then(|exact| exact.untold(self.device, *key));
+                    let is_exact = !self.estimated;
+                    let zero =
+                        BoundedValue { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
+                    let (value, untold) = match nothing && untold.is_none() {
+                        true => (zero, None),
+                        false => (UNKNOWN, untold.or(Some(UnknownReason::NotSeen))),
+                    };
+                    LineCell { key: *key, value, untold, one_run: None }
+                };
+                function.rows.push(LineRow {
+                    line,
+                    cells: self.columns.iter().map(cell).collect(),
+                    allocated: 0,
+                    freed: frees_known.then_some(0),
+                    live: 0,
+                    live_self: 0,
+                    samples: 0,
+                });
+            }
+            function.rows.sort_unstable_by_key(|row| row.line);
+        }
+        self
+    }
+}
+
+/// Why there is no table.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// The recording has nothing of this device.
+    #[error(transparent)]
+    NoGpu(FoldError),
+    /// The profile was made without what the table needs ([`Profile::without_line_statistics`]).
+    #[error("the statistics of lines were left out as the recording was read")]
+    NotGathered,
+    /// The device's counters were not recorded.
+    #[error("no counters of GPU {} were recorded", .device.0)]
+    NoCounters {
+        /// Asked for.
+        device: CudaIndex,
+    },
+}
+
+impl Profile {
+    /// The columns shown when none are asked for.
+    pub fn default_columns() -> Vec<StatKey> {
+        [Metric::AllocatedBytes, Metric::ReservedBytes]
+            .map(|metric| StatKey { metric, pool: Pool::All, field: StatField::Peak })
+            .to_vec()
+    }
+
+    /// The table of lines of a device.
+    pub fn lines(&self, device: CudaIndex, columns: &[StatKey]) -> Result<LineTable, LineError> {
+        if !self.gathers_lines() {
+            return Err(LineError::NotGathered);
+        }
+        if !self.has_gpu(device) {
+            return Err(LineError::NoGpu(self.no_gpu(device)));
+        }
+        let Some(allocated) = self.peak_allocated(device) else {
+            return Err(LineError::NoCounters { device });
+        };
+        let reserved = self.peak_reserved(device);
+        let exact = self.exact();
+        let doubt = exact.and_then(|exact| {
+            let lost = self.losses().late(ReaderKind::Events);
+            match lost {
+                0 => exact.doubt(device),
+                _ => Some(format!("{lost} events were lost")),
+            }
+        });
+        let estimated = exact.is_none_or(ExactProfile::is_estimated);
+        let untold: Vec<Option<UnknownReason>> =
+            columns.iter().map(|key| exact.and_then(|exact| exact.untold(device, *key))).collect();
+        let sure = SumAccuracy {
+            exact: !estimated && doubt.is_none(),
+            frees: exact.is_none_or(ExactProfile::knows_freed),
+            events: exact.is_some(),
+            levels: doubt.is_none(),
+            runs: exact.is_some_and(|exact| !exact.has_corrected(device))
+                && !estimated
+                && doubt.is_none(),
+            active: exact.is_none_or(|exact| !exact.had_pending(device)),
+        };
+        let by_frame = self.by_frame(device, columns);
+        let mut functions: FxHashMap<FunctionId, Vec<LineRow>> = FxHashMap::default();
+        for (frame, node) in by_frame {
+            let Some(frame) = self.stacks().get_frame(frame) else {
+                continue;
+            };
+            // A line that was never on the stack of a thread at work was not charged with anything.
+            if node.stats[0].current == i64::MIN && node.live == 0 {
+                continue;
+            }
+            functions
+                .entry(frame.function)
+                .or_default()
+                .push(row(frame.line, &node, columns, &untold, sure));
+        }
+        if exact.is_some() {
+            for (function, rows) in &mut functions {
+                statements::widen(rows, self.source(*function));
+            }
+        }
+        let mut functions: Vec<LineFunction> = functions
+            .into_iter()
+            .map(|(function, mut rows)| {
+                rows.sort_unstable_by_key(|r| r.line);
+                let peak = rows
+                    .iter()
+                    .map(|r| r.cells.first().map_or(r.allocated, |c| c.value.value))
+                    .max()
+                    .unwrap_or(0);
+                LineFunction { function, peak, rows }
+            })
+            .collect();
+        functions.sort_by_cached_key(|f| {
+            let own: u64 = f.rows.iter().map(|r| r.live_self).sum();
+            (std::cmp::Reverse((f.peak, own)), f.function)
+        });
+        let columns = columns.to_vec();
+        let estimated = !sure.exact;
+        Ok(LineTable { device, columns, functions, estimated, allocated, reserved, doubt })
+    }
+
+    /// What every frame has: of all stacks that it stands on.
+    fn by_frame(&self, device: CudaIndex, columns: &[StatKey]) -> FxHashMap<FrameId, LineStats> {
+        let mut nodes = self.nodes(device, columns);
+        let table = self.stacks();
+        // A caller's number is smaller than its callees': one pass from the end sums up whole subtrees.
+        let own: Vec<u64> = nodes.iter().map(|n| n.live).collect();
+        for i in (0..nodes.len()).rev() {
+            let parent = table.get_stack(StackId(i as u32)).and_then(|n| n.parent);
+            if let Some(parent) = parent {
+                let (callers, rest) = nodes.split_at_mut(i);
+                callers[parent.0 as usize].raise_to(&rest[0]);
+                callers[parent.0 as usize].add(&rest[0]);
+            }
+        }
+        let recursive = recursive(table, nodes.len());
+        let mut by_frame: FxHashMap<FrameId, LineStats> = FxHashMap::default();
+        for (i, node) in nodes.iter().enumerate() {
+            let Some(stack) = table.get_stack(StackId(i as u32)) else {
+                continue;
+            };
+            let line = by_frame.entry(stack.frame).or_insert_with(|| LineStats {
+                stats: vec![NodeStat::NONE; node.stats.len()],
+                live: 0,
+                live_self: 0,
+                samples: 0,
+            });
+            line.raise_to(node);
+            line.end(node);
+            line.live_self += own[i];
+            // In a recursion the outer occurrence has counted the inner one already.
+            if !recursive[i] {
+                line.add(node);
+            }
+        }
+        by_frame
+    }
+
+    /// What every stack has by itself. The first statistic is that of allocated bytes.
+    pub(in crate::analysis) fn nodes(
+        &self,
+        device: CudaIndex,
+        columns: &[StatKey],
+    ) -> Vec<LineStats> {
+        let mut wanted = vec![stat_index(Metric::AllocatedBytes, Pool::All)];
+        wanted.extend(columns.iter().map(|k| stat_index(k.metric, k.pool)));
+        if let Some(exact) = self.exact() {
+            return self.exact_nodes(exact, device, columns);
+        }
+        let bounds = self.bounds(device);
+        let mut nodes: Vec<LineStats> = Vec::new();
+        for i in 0..self.known_stacks() {
+            let of_stack = bounds.and_then(|b| b.get(i));
+            let stats = wanted
+                .iter()
+                .map(|&w| {
+                    of_stack.map_or(NodeStat::NONE, |b| NodeStat {
+                        current: b.current[w],
+                        lower: b.lower[w],
+                        upper: b.upper[w],
+                        allocated: b.allocated[w],
+                        freed: b.freed[w],
+                        ..NodeStat::NONE
+                    })
+                })
+                .collect();
+            nodes.push(LineStats {
+                stats,
+                live: 0,
+                live_self: 0,
+                samples: self.samples_of_stack(i),
+            });
+        }
+        if let Some(snapshot) = self.snapshot(device, Moment::Peak) {
+            for (origin, bytes) in Profile::bytes_by_origin(snapshot, false) {
+                if let AllocationOrigin::Stack(_, stack) = origin
+                    && let Some(node) = nodes.get_mut(stack.0 as usize)
+                {
+                    node.live += bytes;
+                }
+            }
+        }
+        nodes
+    }
+}
+
+/// Of the first `count` stacks, which have their innermost frame also further out. One walk over the tree of stacks, so that
+/// the time grows with their number and not with their depth.
+fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
+    let stack = |i: u32| table.get_stack(StackId(i));
+    let (mut first_callee, mut next_callee) = (vec![None; count], vec![None; count]);
+    let mut outermost = Vec::new();
+    for i in (0..count as u32).rev() {
+        match stack(i).and_then(|node| node.parent) {
+            Some(parent) => {
+                next_callee[i as usize] = first_callee[parent.0 as usize].replace(i);
+            }
+            None => outermost.push(i),
+        }
+    }
+    let mut recursive = vec![false; count];
+    // How often each frame stands on the stack that is being walked.
+    let mut standing: FxHashMap<FrameId, u32> = FxHashMap::default();
+    for root in outermost {
+        let mut path: Vec<(u32, Option<u32>)> = Vec::new();
+        let mut enter = Some(root);
+        loop {
+            if let Some(i) = enter {
+                if let Some(node) = stack(i) {
+                    let times = standing.entry(node.frame).or_default();
+                    recursive[i as usize] = *times > 0;
+                    *times += 1;
+                }
+                path.push((i, first_callee[i as usize]));
+            }
+            let Some((i, callee)) = path.last_mut() else { break };
+            enter = *callee;
+            match enter {
+                Some(next) => *callee = next_callee[next as usize],
+                None => {
+                    if let Some(times) = stack(*i).and_then(|node| standing.get_mut(&node.frame)) {
+                        *times -= 1;
+                    }
+                    path.pop();
+                }
+            }
+        }
+    }
+    recursive
+}

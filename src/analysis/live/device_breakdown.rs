@@ -1,0 +1,156 @@
+//! Who has the memory that is in use on a device, from the side of one process.
+
+use crate::model::DeviceProcesses;
+
+use crate::analysis::live::process_snapshot::{DeviceSnapshot, OutsideTorch};
+
+/// The parts of a device's memory in use. Bytes; `None` is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceBreakdown {
+    /// All of the process, as the driver tells.
+    pub process: Option<u64>,
+    /// Of that, reserved by PyTorch.
+    pub torch: Option<u64>,
+    /// Of that, the rest: context, kernels, NCCL; without PyTorch all of it.
+    pub outside: Option<u64>,
+    /// Of the other processes that the driver lists.
+    pub others: Option<u64>,
+    /// How many these are.
+    pub other_processes: Option<usize>,
+    /// In use, and of no process that the driver lists: its own, or of processes it does not show.
+    pub unlisted: Option<u64>,
+}
+
+impl DeviceBreakdown {
+    /// Those of process `pid`, which `device` was looked at for; `listed` are the processes on it. `paused`:
+    /// memspy has moved its memory to the host.
+    pub fn new(
+        device: &DeviceSnapshot,
+        listed: &DeviceProcesses,
+        pid: u32,
+        paused: bool,
+    ) -> DeviceBreakdown {
+        let outside = match device.outside {
+            OutsideTorch::Bytes(bytes) => Some(bytes),
+            OutsideTorch::Unknown(_) => None,
+        };
+        // What is outside is known without counters only where there is no PyTorch.
+        let is_mapped = device.unmapped.is_none_or(|unmapped| unmapped == 0);
+        let torch = device.reserved.or(outside.map(|_| 0)).filter(|_| is_mapped);
+        let unknown = DeviceBreakdown {
+            process: None,
+            torch,
+            outside,
+            others: None,
+            other_processes: None,
+            unlisted: None,
+        };
+        let Ok(listed) = listed else { return unknown };
+        let own = listed.iter().find(|p| p.pid == Some(pid));
+        let (process, torch, outside) = match own {
+            Some(own) => (own.bytes, torch, outside),
+            // What the driver does not list any more is on the host.
+            None if paused => (Some(0), Some(0), Some(0)),
+            // A process that is not among those listed may be any of the others.
+            None => return unknown,
+        };
+        let others: Vec<_> = listed.iter().filter(|p| p.pid != Some(pid)).collect();
+        let bytes = others.iter().map(|p| p.bytes).sum::<Option<u64>>();
+        let known = process.zip(bytes).map(|(process, others)| process + others);
+        DeviceBreakdown {
+            process,
+            torch,
+            outside,
+            others: bytes,
+            other_processes: Some(others.len()),
+            unlisted: device.used.zip(known).map(|(used, known)| used.saturating_sub(known)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::DeviceProcess;
+
+    fn process(pid: Option<u32>, bytes: Option<u64>) -> DeviceProcess {
+        DeviceProcess {
+            listed: 1,
+            pid,
+            pid_inside: None,
+            command: None,
+            compute: true,
+            graphics: false,
+            bytes,
+        }
+    }
+
+    fn device(outside: OutsideTorch) -> DeviceSnapshot {
+        DeviceSnapshot {
+            cuda_index: None,
+            nvml_index: Some(0),
+            name: None,
+            total: Some(1000),
+            used: Some(900),
+            free: Some(90),
+            driver_reserved: Some(10),
+            allocated: Some(200),
+            reserved: Some(300),
+            cached: Some(100),
+            fragmentation: None,
+            outside,
+            unmapped: Some(0),
+            others: None,
+            snapshot: None,
+            counters: None,
+        }
+    }
+
+    #[test]
+    fn the_parts_are_together_what_is_in_use() {
+        let listed = Ok(vec![
+            process(Some(7), Some(500)),
+            process(Some(8), Some(100)),
+            process(None, Some(250)),
+        ]);
+        let shares = DeviceBreakdown::new(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
+        assert_eq!((shares.torch, shares.outside), (Some(300), Some(200)));
+        assert_eq!(shares.process, Some(500));
+        assert_eq!((shares.others, shares.other_processes), (Some(350), Some(2)));
+        assert_eq!(shares.unlisted, Some(50));
+    }
+
+    #[test]
+    fn a_paused_process_has_nothing_on_the_device() {
+        let listed = Ok(vec![process(Some(8), Some(850))]);
+        let unknown = device(OutsideTorch::Unknown("not listed".into()));
+        let shares = DeviceBreakdown::new(&unknown, &listed, 7, true);
+        assert_eq!((shares.torch, shares.outside), (Some(0), Some(0)));
+        assert_eq!((shares.others, shares.unlisted), (Some(850), Some(50)));
+    }
+
+    #[test]
+    fn what_is_not_told_stays_unknown() {
+        let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), None)]);
+        let shares = DeviceBreakdown::new(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
+        assert_eq!((shares.others, shares.unlisted, shares.other_processes), (None, None, Some(1)));
+
+        // PyTorch could not be read: the process as a whole is known all the same.
+        let unreadable =
+            DeviceSnapshot { reserved: None, ..device(OutsideTorch::Unknown("rights".into())) };
+        let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), Some(100))]);
+        let shares = DeviceBreakdown::new(&unreadable, &listed, 7, false);
+        assert_eq!((shares.process, shares.torch, shares.outside), (Some(500), None, None));
+        assert_eq!((shares.others, shares.unlisted), (Some(100), Some(300)));
+
+        let hidden = Ok(vec![process(None, Some(500))]);
+        let unknown = device(OutsideTorch::Unknown("hidden".into()));
+        let shares = DeviceBreakdown::new(&unknown, &hidden, 7, false);
+        let nothing = (shares.outside, shares.others, shares.other_processes, shares.unlisted);
+        assert_eq!(nothing, (None, None, None, None));
+        assert_eq!(shares.torch, Some(300));
+        let shares =
+            DeviceBreakdown::new(&device(OutsideTorch::Bytes(1)), &Err("no".into()), 7, false);
+        assert_eq!((shares.others, shares.unlisted), (None, None));
+    }
+}

@@ -1,0 +1,6 @@
+//! What is held now and lately: profiles and single looks of a running job.
+
+pub(super) mod device_breakdown;
+pub(super) mod live_profile;
+pub(super) mod process_snapshot;
+pub(super) mod usage_history;

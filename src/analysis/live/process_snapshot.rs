@@ -1,0 +1,316 @@
+//! One look at a process: its threads' stacks and where the memory of its GPUs is.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use crate::analysis::blocks::fragmentation::Fragmentation;
+use crate::model::{
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, GpuDevice,
+    MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink, RecordingStart,
+    SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity, ThreadId,
+};
+
+/// A thread at the moment of the look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadSnapshot {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its stack.
+    pub stack: StackId,
+    /// Whether it held the GIL.
+    pub gil: bool,
+    /// Whether it was doing anything.
+    pub activity: ThreadActivity,
+    /// Whether it sleeps for a time that it chose itself (`time.sleep`).
+    pub asleep: bool,
+}
+
+/// Bytes of the target on a device that PyTorch's allocator knows nothing of: context, kernels, NCCL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutsideTorch {
+    /// Bytes.
+    Bytes(u64),
+    /// Not known, and why.
+    Unknown(String),
+}
+
+/// Where the memory of one device is. Sizes in bytes; `None` is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSnapshot {
+    /// Its number in the target.
+    pub cuda_index: Option<CudaIndex>,
+    /// Its number in NVML.
+    pub nvml_index: Option<u32>,
+    /// Product name.
+    pub name: Option<String>,
+    /// Memory of the device.
+    pub total: Option<u64>,
+    /// In use by all processes.
+    pub used: Option<u64>,
+    /// Free on the device.
+    pub free: Option<u64>,
+    /// Kept by driver and firmware.
+    pub driver_reserved: Option<u64>,
+    /// Allocated by the program through PyTorch.
+    pub allocated: Option<u64>,
+    /// Obtained from the driver by PyTorch's allocator.
+    pub reserved: Option<u64>,
+    /// In the allocator's cache: reserved and not allocated.
+    pub cached: Option<u64>,
+    /// How the cache is cut up; `None` without a snapshot.
+    pub fragmentation: Option<Fragmentation>,
+    /// Used by the target beside PyTorch's allocator.
+    pub outside: OutsideTorch,
+    /// Reserved, and not there: at least so much was unmapped under the allocator, as the sleep modes of vLLM and
+    /// torch_memory_saver do. 0 where the process holds no less than what is reserved; `None` is unknown.
+    pub unmapped: Option<u64>,
+    /// Used by other processes.
+    pub others: Option<u64>,
+    /// The allocator's segments and blocks.
+    pub snapshot: Option<Arc<AllocatorSnapshot>>,
+    /// The allocator's counters.
+    pub counters: Option<Box<AllocatorCounters>>,
+}
+
+/// Collects the records of one look.
+#[derive(Debug, Default)]
+pub struct ProcessSnapshot {
+    stacks: StackTable,
+    start: Option<RecordingStart>,
+    runtime: Option<TargetRuntime>,
+    threads: Vec<ThreadSnapshot>,
+    devices: Vec<GpuDevice>,
+    usage: BTreeMap<u32, DeviceUsage>,
+    counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
+    snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
+    missed: Vec<MissedObservation>,
+    /// What was reserved when the driver was asked, where the map is of another moment.
+    reserved_with_usage: BTreeMap<CudaIndex, u64>,
+}
+
+impl ProcessSnapshot {
+    /// A look without records.
+    pub fn new() -> ProcessSnapshot {
+        ProcessSnapshot::default()
+    }
+
+    /// What was looked at.
+    pub fn start(&self) -> Option<&RecordingStart> {
+        self.start.as_ref()
+    }
+
+    /// What runs in the target.
+    pub fn runtime(&self) -> Option<&TargetRuntime> {
+        self.runtime.as_ref()
+    }
+
+    /// Functions, frames, stacks and threads.
+    pub fn stacks(&self) -> &StackTable {
+        &self.stacks
+    }
+
+    /// The threads, in the order in which they were read.
+    pub fn threads(&self) -> &[ThreadSnapshot] {
+        &self.threads
+    }
+
+    /// Marks the threads of unknown activity that `is_asleep` says to sleep, by their ids in the target.
+    pub fn mark_asleep(&mut self, is_asleep: &dyn Fn(u32) -> bool) {
+        for thread in &mut self.threads {
+            let id = self.stacks.get_thread(thread.thread).and_then(|known| known.os_id);
+            let id = id.and_then(|id| u32::try_from(id).ok());
+            thread.asleep = thread.activity == ThreadActivity::Unknown && id.is_some_and(is_asleep);
+        }
+    }
+
+    /// What could not be read.
+    pub fn missed(&self) -> &[MissedObservation] {
+        &self.missed
+    }
+
+    /// Takes the blocks that were read in the same moment as the tensors' owners, so that both can be shown together. Maps
+    /// that are not one moment's truth are left out.
+    pub fn use_blocks_of_owners(&mut self, snapshots: &[AllocatorSnapshot]) {
+        for snapshot in snapshots {
+            let is_whole = snapshot.consistency == SnapshotConsistency::Consistent;
+            if let (true, Some(counters)) = (is_whole, self.counters.get(&snapshot.device)) {
+                let reserved = counters.reserved().max(0) as u64;
+                self.reserved_with_usage.insert(snapshot.device, reserved);
+                self.snapshots.insert(snapshot.device, Arc::new(snapshot.clone()));
+            }
+        }
+    }
+
+    /// The devices: first those the target uses, then those only NVML tells of.
+    pub fn devices(&self) -> Vec<DeviceSnapshot> {
+        let mut all: Vec<DeviceSnapshot> = Vec::new();
+        for (&cuda, counters) in &self.counters {
+            let device = self.devices.iter().find(|d| d.cuda_index == Some(cuda));
+            all.push(self.device(Some(cuda), device, Some(counters)));
+        }
+        for device in &self.devices {
+            let has_counters = device.cuda_index.is_some_and(|c| self.counters.contains_key(&c));
+            if !has_counters {
+                all.push(self.device(device.cuda_index, Some(device), None));
+            }
+        }
+        all
+    }
+
+    /// The devices, or only the one the target numbers `gpu`.
+    pub fn devices_of(&self, gpu: Option<CudaIndex>) -> Vec<DeviceSnapshot> {
+        let mut devices = self.devices();
+        devices.retain(|d| gpu.is_none() || d.cuda_index == gpu);
+        devices
+    }
+
+    fn device(
+        &self,
+        cuda_index: Option<CudaIndex>,
+        device: Option<&GpuDevice>,
+        counters: Option<&AllocatorCounters>,
+    ) -> DeviceSnapshot {
+        let failed = self.missed.iter().find_map(|m| match (&m.why, m.reader) {
+            (MissReason::Failed(why), ReaderKind::Gpu) => Some(why.clone()),
+            _ => None,
+        });
+        KnownDevice {
+            cuda_index,
+            device,
+            counters,
+            usage: device.and_then(|d| d.nvml_index).and_then(|n| self.usage.get(&n)),
+            snapshot: cuda_index.and_then(|c| self.snapshots.get(&c)),
+            reserved_then: cuda_index.and_then(|c| self.reserved_with_usage.get(&c)).copied(),
+            allocator: self.runtime.as_ref().map(|r| &r.allocator),
+            failed,
+        }
+        .snapshot()
+    }
+}
+
+/// What is known of one device.
+pub(crate) struct KnownDevice<'a> {
+    pub(crate) cuda_index: Option<CudaIndex>,
+    pub(crate) device: Option<&'a GpuDevice>,
+    pub(crate) counters: Option<&'a AllocatorCounters>,
+    pub(crate) usage: Option<&'a DeviceUsage>,
+    pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
+    /// Bytes reserved when the driver was asked; `None` where that was just now.
+    pub(crate) reserved_then: Option<u64>,
+    pub(crate) allocator: Option<&'a AllocatorBackend>,
+    /// Why the driver did not answer.
+    pub(crate) failed: Option<String>,
+}
+
+impl KnownDevice<'_> {
+    /// Where the memory of the device is.
+    pub(crate) fn snapshot(&self) -> DeviceSnapshot {
+        let bytes = |value: i64| value.max(0) as u64;
+        // A job at work has moved on between counters and map: what is shown together is the map's.
+        let whole = self.snapshot.filter(|m| m.consistency == SnapshotConsistency::Consistent);
+        let (counters, usage) = (self.counters, self.usage);
+        let allocated =
+            whole.map(|m| m.allocated()).or_else(|| counters.map(|c| bytes(c.allocated())));
+        let reserved =
+            whole.map(|m| m.reserved()).or_else(|| counters.map(|c| bytes(c.reserved())));
+        let process = usage.and_then(|u| match u.process {
+            ProcessUsage::Bytes(bytes) => Some(bytes),
+            ProcessUsage::Unknown(_) => None,
+        });
+        DeviceSnapshot {
+            cuda_index: self.cuda_index,
+            nvml_index: self.device.and_then(|d| d.nvml_index),
+            name: self.device.and_then(|d| d.name.clone()),
+            total: usage.map(|u| u.total).or(self.device.and_then(|d| d.total)),
+            used: usage.map(|u| u.used),
+            free: usage.map(|u| u.free),
+            driver_reserved: usage.and_then(|u| u.reserved),
+            allocated,
+            reserved,
+            cached: reserved.zip(allocated).map(|(r, a)| r.saturating_sub(a)),
+            fragmentation: self.snapshot.map(|snapshot| Fragmentation::new(snapshot)),
+            outside: self.outside(self.reserved_then.or(reserved)),
+            unmapped: process
+                .zip(self.reserved_then.or(reserved))
+                .map(|(process, reserved)| reserved.saturating_sub(process)),
+            others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
+            snapshot: self.snapshot.cloned(),
+            counters: counters.map(|c| Box::new(*c)),
+        }
+    }
+
+    fn outside(&self, reserved: Option<u64>) -> OutsideTorch {
+        let Some(usage) = self.usage else {
+            let unknown = || "NVML told nothing of this device".to_owned();
+            return OutsideTorch::Unknown(self.failed.clone().unwrap_or_else(unknown));
+        };
+        match &usage.process {
+            ProcessUsage::Unknown(why) => OutsideTorch::Unknown(why.clone()),
+            ProcessUsage::Bytes(process) => match (reserved, self.allocates_elsewhere()) {
+                (None, true) => OutsideTorch::Unknown("PyTorch's allocator cannot be read".into()),
+                (Some(reserved), _) if *process < reserved => OutsideTorch::Unknown(
+                    "the process holds less than PyTorch has reserved: memory was unmapped under its allocator"
+                        .into(),
+                ),
+                _ => OutsideTorch::Bytes(process.saturating_sub(reserved.unwrap_or(0))),
+            },
+        }
+    }
+
+    /// Whether PyTorch may hold memory that no counters tell of.
+    fn allocates_elsewhere(&self) -> bool {
+        use AllocatorBackend::{CudaMallocAsync, Native, Pluggable, Unknown};
+        matches!(self.allocator, Some(CudaMallocAsync | Native | Pluggable(_) | Unknown(_)))
+    }
+}
+
+impl RecordSink for ProcessSnapshot {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            Record::Start(start) => self.start = Some(start.clone()),
+            Record::Runtime(runtime) => self.runtime = Some(runtime.clone()),
+            Record::Definition(definition) => {
+                // A definition out of order leaves its stack unknown, which the listing shows.
+                let _ = self.stacks.define(definition.clone());
+            }
+            Record::Device(device) => device.keep_in(&mut self.devices),
+            Record::Sample(sample) => {
+                self.threads = sample
+                    .threads
+                    .iter()
+                    .map(|t| ThreadSnapshot {
+                        thread: t.thread,
+                        stack: t.stack,
+                        gil: t.gil,
+                        activity: t.activity,
+                        asleep: false,
+                    })
+                    .collect();
+            }
+            Record::Counters { device, counters, .. } => {
+                self.counters.insert(*device, counters.clone());
+            }
+            Record::Snapshot(snapshot) => {
+                self.snapshots.insert(snapshot.device, Arc::new(snapshot.clone()));
+            }
+            Record::Usage(usage) => {
+                self.usage.insert(usage.nvml_index, usage.clone());
+            }
+            Record::Missed(missed) => self.missed.push(missed.clone()),
+            Record::Source(_)
+            | Record::ExactSettings(_)
+            | Record::Events(_)
+            | Record::Followed(_)
+            | Record::CounterCheck(_)
+            | Record::Ownership(_)
+            | Record::Step(_)
+            | Record::Keyframe(_)
+            | Record::TriggerFired(_)
+            | Record::OomException(_)
+            | Record::Gap(_)
+            | Record::End(_) => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,387 @@
+//! The verdict: what there is to say of the moment at which a condition came true, or a recording ended.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use crate::analysis::blocks::fragmentation::Fragmentation;
+use crate::analysis::flame::fold::{FoldOptions, FoldedProfile};
+use crate::analysis::oom::trigger::{OUT_OF_MEMORY, TriggerWatch};
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::attributed_snapshot::Moment;
+use crate::model::{
+    AllocatorCounters, AllocatorSnapshot, BlockState, CudaIndex, DeviceUsage, Event, EventBatch,
+    EventKind, MemoryKind, Nanos, OomException, OwnershipBreakdown, Record, RecordSink, SiteId,
+    SnapshotConsistency, StackId, StackSample, ThreadActivity, ThreadId, TriggerFired,
+};
+
+/// Upper ends of the classes of free blocks, in bytes.
+const CLASSES: [u64; 5] = [1 << 20, 10 << 20, 100 << 20, 1 << 30, u64::MAX];
+/// What was refused so long before the moment belongs to it, in nanoseconds.
+const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
+/// PyTorch asks the driver up to three times before it gives up: what lived is noted once.
+const RETRY_WINDOW: u64 = 200_000_000;
+/// Refusals kept.
+const MAX_REFUSED: usize = 64;
+
+/// Everything about one moment; its stacks are in the numbers of [`OomReportBuilder::profile`].
+#[derive(Debug, Clone)]
+pub struct OomReport {
+    /// The condition that came true; `None` when the recording only ended.
+    pub trigger: Option<TriggerFired>,
+    /// The moment.
+    pub time: Nanos,
+    /// The devices with PyTorch's memory.
+    pub devices: Vec<OomDevice>,
+    /// What the driver refused at that time, the latest first; of exact recordings only.
+    pub refused: Vec<RefusedAllocation>,
+    /// The out-of-memory errors that were looked for at that time, in their order.
+    pub oom_exception: Vec<OomException>,
+    /// Where threads stood at the looks around the moment, the earlier first; of sampled stacks.
+    pub stood: Vec<ThreadAtOom>,
+    /// The last look at owners before.
+    pub owners: Option<OwnershipBreakdown>,
+    /// Whether the job ran out of memory.
+    pub out_of_memory: bool,
+}
+
+/// An allocation that the driver refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusedAllocation {
+    /// When.
+    pub time: Nanos,
+    /// Bytes asked for.
+    pub size: u64,
+    /// Of what.
+    pub memory_kind: MemoryKind,
+    /// Who asked.
+    pub site: Option<SiteId>,
+}
+
+/// A thread at a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadAtOom {
+    /// When.
+    pub time: Nanos,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its stack.
+    pub stack: StackId,
+}
+
+/// One device at the moment. Sizes in bytes; `None` is unknown.
+#[derive(Debug, Clone)]
+pub struct OomDevice {
+    /// The device, as the job numbers it.
+    pub device: CudaIndex,
+    /// Product name.
+    pub name: Option<String>,
+    /// Memory of the device.
+    pub total: Option<u64>,
+    /// The allocator's counters.
+    pub counters: Option<Box<AllocatorCounters>>,
+    /// What the driver said of it last.
+    pub usage: Option<DeviceUsage>,
+    /// The last snapshot.
+    pub cache: Option<AllocatorCache>,
+    /// The map of that snapshot.
+    pub snapshot: Option<Arc<AllocatorSnapshot>>,
+    /// When the counters were read.
+    pub counters_time: Option<Nanos>,
+    /// What lived, by stack; `None` without snapshot or events.
+    pub live: Option<FoldedProfile>,
+}
+
+/// The allocator's cache by a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocatorCache {
+    /// When the map was read.
+    pub time: Nanos,
+    /// Whether it is one instant's truth.
+    pub consistent: bool,
+    /// How it is cut up.
+    pub cut: Fragmentation,
+    /// Free blocks by size.
+    pub classes: Vec<FreeClass>,
+}
+
+/// Free blocks of similar size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FreeClass {
+    /// Their size is at least this.
+    pub from: u64,
+    /// And less than this; `u64::MAX`: without limit.
+    pub below: u64,
+    /// How many.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Reads a recording and gives the report on the last moment at which a condition came true, else on its end.
+#[derive(Debug, Default)]
+pub struct OomReportBuilder {
+    profile: Profile,
+    watch: TriggerWatch,
+    only: bool,
+    snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
+    counters_times: BTreeMap<CudaIndex, Nanos>,
+    samples: VecDeque<StackSample>,
+    refused: VecDeque<RefusedAllocation>,
+    oom_exception: VecDeque<OomException>,
+    owners: Option<OwnershipBreakdown>,
+    ooms: BTreeMap<CudaIndex, i64>,
+    /// What lived when the driver last refused memory: freed again when its time is looked at.
+    at_refusal: Option<(Nanos, Vec<OomDevice>)>,
+    /// Whether the job got memory after that refusal: then the next one is none of its retries.
+    was_satisfied: bool,
+    /// When an out-of-memory error was last seen.
+    last_oom: Option<Nanos>,
+    now: Nanos,
+    /// When the recorder last saw a condition come true.
+    recorded: Option<Nanos>,
+    given: Option<OomReport>,
+}
+
+impl OomReportBuilder {
+    /// Reads into `profile`, which is empty, and judges the conditions that the recording waited for.
+    pub fn new(profile: Profile) -> OomReportBuilder {
+        OomReportBuilder { profile, ..OomReportBuilder::default() }
+    }
+
+    /// Judges those of `watch` as well.
+    pub fn with_trigger(self, watch: TriggerWatch) -> OomReportBuilder {
+        OomReportBuilder { watch, ..self }
+    }
+
+    /// Judges those of `watch` and no others.
+    pub fn only(self, watch: TriggerWatch) -> OomReportBuilder {
+        OomReportBuilder { watch, only: true, ..self }
+    }
+
+    /// The profile of the whole recording.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The same, to be added to.
+    pub fn profile_mut(&mut self) -> &mut Profile {
+        &mut self.profile
+    }
+
+    /// The report.
+    pub fn report(&mut self) -> OomReport {
+        match &self.given {
+            Some(given) => given.clone(),
+            None => self.at(None),
+        }
+    }
+
+    fn at(&mut self, trigger: Option<TriggerFired>) -> OomReport {
+        self.profile.finish();
+        let time = trigger.as_ref().map_or(self.now, |trigger| trigger.time);
+        let near = |then: Nanos| time.0.saturating_sub(then.0) <= MAX_REFUSAL_AGE;
+        let refused: Vec<RefusedAllocation> =
+            self.refused.iter().rev().filter(|asked| near(asked.time)).copied().collect();
+        let mut devices: Vec<OomDevice> =
+            self.profile.gpus().map(|device| self.device(device)).collect();
+        // What failed has been unwound since.
+        for then in self.at_refusal.iter().filter(|(at, _)| near(*at)).flat_map(|(_, all)| all) {
+            if let Some(device) = devices.iter_mut().find(|now| now.device == then.device) {
+                device.live.clone_from(&then.live);
+            }
+        }
+        let out_of_memory = self.last_oom.is_some_and(near)
+            || trigger.as_ref().is_some_and(|trigger| trigger.condition == "oom");
+        OomReport {
+            devices,
+            oom_exception: self
+                .oom_exception
+                .iter()
+                .filter(|oom_exception| near(oom_exception.time))
+                .cloned()
+                .collect(),
+            stood: self.threads(time),
+            owners: self.owners.clone(),
+            refused,
+            trigger,
+            time,
+            out_of_memory,
+        }
+    }
+
+    fn device(&self, device: CudaIndex) -> OomDevice {
+        let known = self.profile.devices().iter().find(|known| known.cuda_index == Some(device));
+        let usage = known
+            .and_then(|known| known.nvml_index)
+            .and_then(|index| self.profile.usage().get(&index))
+            .map(|usage| usage.last.clone());
+        OomDevice {
+            device,
+            name: known.and_then(|known| known.name.clone()),
+            total: usage.as_ref().map(|u| u.total).or(known.and_then(|known| known.total)),
+            counters: self.profile.counters(device).map(|counters| Box::new(*counters)),
+            usage,
+            cache: self.snapshots.get(&device).map(|snapshot| cache(snapshot)),
+            snapshot: self.snapshots.get(&device).cloned(),
+            counters_time: self.counters_times.get(&device).copied(),
+            live: self.profile.fold(device, Moment::End, FoldOptions::default()).ok(),
+        }
+    }
+
+    /// Where the threads at work stood at the last look before the moment and at the first one of it.
+    fn threads(&self, time: Nanos) -> Vec<ThreadAtOom> {
+        let mut stood: Vec<ThreadAtOom> = Vec::new();
+        for sample in self.samples.iter().filter(|sample| near(sample.time, time)) {
+            for entry in &sample.threads {
+                let is_idle = entry.activity == ThreadActivity::Idle;
+                let is_main = self
+                    .profile
+                    .stacks()
+                    .get_thread(entry.thread)
+                    .is_some_and(|thread| thread.main);
+                if is_idle && !is_main {
+                    continue;
+                }
+                let same =
+                    |s: &&mut ThreadAtOom| s.thread == entry.thread && s.stack == entry.stack;
+                if stood.iter_mut().find(same).is_none() {
+                    let (thread, stack) = (entry.thread, entry.stack);
+                    stood.push(ThreadAtOom { time: sample.time, thread, stack });
+                }
+            }
+        }
+        stood
+    }
+
+    /// Takes events one refusal at a time, so that what lived at each is known.
+    fn on_events(&mut self, events: &[Event]) -> io::Result<()> {
+        let is_refused =
+            |e: &Event| matches!(e.change, EventKind::Failed { code: OUT_OF_MEMORY, .. });
+        for part in events.split_inclusive(is_refused) {
+            self.profile.record(&Record::Events(EventBatch { events: part.to_vec() }))?;
+            // A later refusal is another request's once one has been satisfied.
+            self.was_satisfied |= part.iter().any(|event| {
+                matches!(
+                    event.change,
+                    EventKind::Allocated { memory_kind: MemoryKind::Torch(_), .. }
+                )
+            });
+            let Some(last) = part.last().filter(|event| is_refused(event)) else { continue };
+            let before = self.refused.back().copied();
+            self.refuse(last);
+            let is_other = before.zip(self.refused.back()).is_none_or(|(before, now)| {
+                (before.size, before.memory_kind) != (now.size, now.memory_kind)
+                    || now.time.0.saturating_sub(before.time.0) >= RETRY_WINDOW
+            });
+            let is_first = self.at_refusal.is_none();
+            if is_first || is_other || std::mem::take(&mut self.was_satisfied) {
+                self.was_satisfied = false;
+                self.profile.add_report()?;
+                let devices = self.profile.gpus().map(|device| self.device(device)).collect();
+                self.at_refusal = Some((last.time, devices));
+            }
+        }
+        Ok(())
+    }
+
+    /// An error's words come some time after its count.
+    fn on_oom_exception(&mut self, oom_exception: &OomException) {
+        if self.oom_exception.len() == MAX_REFUSED {
+            self.oom_exception.pop_front();
+        }
+        self.oom_exception.push_back(oom_exception.clone());
+        if let Some(given) = &mut self.given
+            && near(oom_exception.time, given.time)
+            && given.out_of_memory
+        {
+            given.oom_exception.push(oom_exception.clone());
+        }
+    }
+
+    fn refuse(&mut self, event: &Event) {
+        let EventKind::Failed { memory_kind, size, .. } = event.change else { return };
+        if self.refused.len() == MAX_REFUSED {
+            self.refused.pop_front();
+        }
+        self.refused.push_back(RefusedAllocation {
+            time: event.time,
+            size,
+            memory_kind,
+            site: event.site,
+        });
+    }
+}
+
+/// Looks further away say nothing of a moment.
+fn near(look: Nanos, time: Nanos) -> bool {
+    look.0.abs_diff(time.0) <= MAX_REFUSAL_AGE
+}
+
+fn cache(snapshot: &AllocatorSnapshot) -> AllocatorCache {
+    let mut classes: Vec<FreeClass> = Vec::new();
+    let mut from = 0;
+    for below in CLASSES {
+        classes.push(FreeClass { from, below, blocks: 0, bytes: 0 });
+        from = below;
+    }
+    for (_, block) in snapshot.blocks().filter(|(_, block)| block.state == BlockState::Inactive) {
+        if let Some(class) = classes.iter_mut().find(|class| block.size < class.below) {
+            class.blocks += 1;
+            class.bytes += block.size;
+        }
+    }
+    classes.retain(|class| class.blocks > 0);
+    AllocatorCache {
+        time: snapshot.time,
+        consistent: snapshot.consistency == SnapshotConsistency::Consistent,
+        cut: Fragmentation::new(snapshot),
+        classes,
+    }
+}
+
+impl RecordSink for OomReportBuilder {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.now = self.now.max(record.time().unwrap_or_default());
+        match record {
+            Record::Events(_) => {}
+            other => self.profile.record(other)?,
+        }
+        match record {
+            Record::Snapshot(snapshot) => {
+                self.snapshots.insert(snapshot.device, Arc::new(snapshot.clone()));
+            }
+            Record::Sample(sample) => {
+                while self.samples.len() > 1 {
+                    self.samples.pop_front();
+                }
+                self.samples.push_back(sample.clone());
+            }
+            Record::Counters { time, device, counters } => {
+                self.counters_times.insert(*device, *time);
+                let before = self.ooms.insert(*device, counters.num_ooms);
+                if before.is_some_and(|before| counters.num_ooms > before) {
+                    self.last_oom = Some(*time);
+                }
+            }
+            Record::Events(batch) => self.on_events(&batch.events)?,
+            Record::OomException(oom_exception) => self.on_oom_exception(oom_exception),
+            Record::Ownership(snapshot) => self.owners = Some(snapshot.clone()),
+            Record::TriggerFired(triggered) if !self.only => {
+                self.profile.add_report()?;
+                self.recorded = Some(triggered.time);
+                self.given = Some(self.at(Some(triggered.clone())));
+            }
+            _ => {}
+        }
+        // The recorder only counts what comes so shortly after another one.
+        let counted = |recorded: Nanos| self.now.0.saturating_sub(recorded.0) < MAX_REFUSAL_AGE;
+        if let Some(triggered) = self.watch.on_record(record)
+            && !self.recorded.is_some_and(counted)
+        {
+            self.profile.add_report()?;
+            self.given = Some(self.at(Some(triggered)));
+        }
+        Ok(())
+    }
+}

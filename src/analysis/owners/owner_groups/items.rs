@@ -1,0 +1,269 @@
+//! What is grouped: storages with their names, and the owners that are known besides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::{OwnerKind, tree};
+use crate::model::StorageGroup;
+use crate::model::{
+    Model, OwnedOnDevice, OwnershipSnapshot, TensorCategory, TensorDevice, TensorRow,
+};
+use crate::ownership::{ALIVE_BY, SAVED_BY, graph_roots, kept_by, name_parts, name_pattern};
+use crate::ownership::{held_storages, owner_label};
+
+/// A storage, or several of one name.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    pub(super) device: TensorDevice,
+    pub(super) category: TensorCategory,
+    /// The owner, where it is not to be read off the name.
+    pub(super) owner: Option<(OwnerKind, Arc<str>)>,
+    /// The name of the model, optimizer or graph among those that are one owner: `losses[3]` of `losses[*]`.
+    pub(super) member: Option<Arc<str>>,
+    pub(super) name: Arc<str>,
+    pub(super) bytes: u64,
+    pub(super) storages: u64,
+    pub(super) shape: Option<String>,
+    /// Address of the storage's bytes; 0 in recordings.
+    pub(super) data: u64,
+    /// A tensor that `referrers` can be asked about: its name, else the address of its Python object.
+    pub(super) example: Option<String>,
+}
+
+/// Garbage by what it is called.
+const GARBAGE: &str = "garbage";
+/// Nodes between a parameter and the operation that uses it: the transposition of a weight.
+const MAX_STEPS_TO_PARAMETER: u32 = 2;
+
+/// Owners that are known by the tensors' objects.
+#[derive(Default)]
+struct KnownOwners {
+    /// `id()` of a parameter: its model.
+    models: FxHashMap<u64, Arc<str>>,
+    /// `id()` of a tensor of an optimizer's state: the optimizer.
+    optimizers: FxHashMap<u64, Arc<str>>,
+    /// `TensorImpl` of a gradient: the model of its parameter.
+    gradients: FxHashMap<u64, Arc<str>>,
+    /// `TensorImpl` of a parameter: the path of its module.
+    modules: FxHashMap<u64, String>,
+}
+
+impl KnownOwners {
+    fn new(snapshot: &OwnershipSnapshot) -> KnownOwners {
+        let mut known = KnownOwners::default();
+        for Model { name, modules, .. } in &snapshot.models {
+            for parameter in modules.iter().flat_map(|module| &module.parameters) {
+                known.models.entry(*parameter).or_insert_with(|| name.clone());
+            }
+        }
+        for optimizer in &snapshot.optimizers {
+            let name: Arc<str> = match &optimizer.variable {
+                Some(variable) => format!("{variable} ({})", optimizer.class).into(),
+                None => optimizer.class.clone(),
+            };
+            for tensor in &optimizer.state {
+                known.optimizers.entry(*tensor).or_insert_with(|| name.clone());
+            }
+        }
+        for row in snapshot.tensors.iter().filter(|row| row.category == TensorCategory::Parameter) {
+            let model = row.object.and_then(|object| known.models.get(&object)).cloned();
+            if let (Some(gradient), Some(model)) = (row.tensor.grad, model) {
+                known.gradients.insert(gradient, model);
+            }
+            if let Some((module, _)) = row.names.first().and_then(|name| name.rsplit_once('.')) {
+                known.modules.insert(row.tensor.at, module.to_owned());
+            }
+        }
+        known
+    }
+
+    /// The owner of a storage, where it is no variable.
+    fn owner(
+        &self,
+        snapshot: &OwnershipSnapshot,
+        group: &StorageGroup,
+    ) -> Option<(OwnerKind, Arc<str>)> {
+        let rows = || group.tensors.iter().map(|&index| &snapshot.tensors[index]);
+        let mut objects = rows().filter_map(|row| row.object);
+        match group.category {
+            TensorCategory::Parameter | TensorCategory::Buffer => {
+                let model = objects.find_map(|object| self.models.get(&object)).cloned();
+                let model = model.or_else(|| only_model(snapshot));
+                model.map(|model| (OwnerKind::Model, model))
+            }
+            TensorCategory::Gradient => {
+                let model = rows().find_map(|row| self.gradients.get(&row.tensor.at)).cloned();
+                model.map(|model| (OwnerKind::Model, model))
+            }
+            TensorCategory::OptimizerState => {
+                let optimizer = objects.find_map(|object| self.optimizers.get(&object)).cloned();
+                optimizer.map(|optimizer| (OwnerKind::Optimizer, optimizer))
+            }
+            TensorCategory::Saved | TensorCategory::Other => None,
+        }
+    }
+}
+
+/// The model, if there is one only: then its tensors' names do not begin with it.
+fn only_model(snapshot: &OwnershipSnapshot) -> Option<Arc<str>> {
+    match snapshot.models.as_slice() {
+        [model] => Some(model.name.clone()),
+        _ => None,
+    }
+}
+
+/// For each node the path of the module whose parameter it uses.
+fn modules_of_nodes<'k>(
+    snapshot: &OwnershipSnapshot,
+    known: &'k KnownOwners,
+) -> Vec<Option<&'k str>> {
+    let index: FxHashMap<u64, usize> =
+        snapshot.nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();
+    let of = |node: usize| {
+        let mut level = vec![node];
+        for step in 0..=MAX_STEPS_TO_PARAMETER {
+            let mut further = Vec::new();
+            for node in level.iter().map(|&node| &snapshot.nodes[node]) {
+                if let Some(module) = node.variable.and_then(|at| known.modules.get(&at)) {
+                    return Some(module.as_str());
+                }
+                // Beyond another operation stand other modules.
+                if step == 0 || is_view(&node.class) {
+                    further.extend(node.next.iter().filter_map(|at| index.get(at).copied()));
+                }
+            }
+            level = further;
+        }
+        None
+    };
+    (0..snapshot.nodes.len()).map(of).collect()
+}
+
+/// Whether a node only shows a parameter in another way.
+fn is_view(class: &str) -> bool {
+    ["TBackward", "TransposeBackward", "ToCopyBackward", "ViewBackward", "PermuteBackward"]
+        .iter()
+        .any(|view| class.starts_with(view))
+}
+
+/// The storages of a look.
+pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<Item> {
+    let known = KnownOwners::new(snapshot);
+    let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
+    let modules = modules_of_nodes(snapshot, &known);
+    let mut items = Vec::new();
+    for (group, bytes) in held_storages(snapshot) {
+        let first = &snapshot.tensors[group.tensors[0]];
+        let rows = || group.tensors.iter().map(|&index| &snapshot.tensors[index]);
+        let mut name: Arc<str> = owner_label(snapshot, first).into();
+        let is_kept = rows().any(|r| !r.saved.is_empty() || r.object.is_some() && !r.garbage);
+        let owner = if rows().any(|row| row.garbage) && !is_kept {
+            Some((OwnerKind::Garbage, GARBAGE.into()))
+        } else if group.category == TensorCategory::Saved {
+            let node = rows().flat_map(|row| &row.saved).map(|saved| saved.node).next();
+            if let Some(node) = node {
+                let class = &snapshot.nodes[node].class;
+                name = match modules.get(node).copied().flatten() {
+                    Some(module) => format!("{class} of {}", name_pattern(module)).into(),
+                    None => class.clone(),
+                };
+            }
+            Some(match kept_by(snapshot, &roots, &group) {
+                Some(root) if root.garbage => (OwnerKind::Garbage, GARBAGE.into()),
+                Some(TensorRow { names, .. }) if !names.is_empty() => {
+                    (OwnerKind::Graph, names[0].clone())
+                }
+                _ => (OwnerKind::UnknownGraph, "".into()),
+            })
+        } else {
+            known.owner(snapshot, &group)
+        };
+        let shape = first.tensor.shape.as_ref().map(|s| format!("{s:?} {}", first.tensor.dtype));
+        let example = match &owner {
+            Some((OwnerKind::Graph, root)) => Some(root.to_string()),
+            _ => first.names.first().map(|name| name.to_string()),
+        };
+        let example = example.or_else(|| first.object.map(|object| format!("{object:#x}")));
+        items.push(Item {
+            example,
+            data: group.storage.data,
+            device: group.device,
+            category: group.category,
+            owner,
+            member: None,
+            name,
+            bytes,
+            storages: 1,
+            shape,
+        });
+    }
+    join_owners(&mut items);
+    items
+}
+
+/// Makes one owner of those whose names differ only in an index or a key: `losses[*]`.
+fn join_owners(items: &mut [Item]) {
+    let mut alike: BTreeMap<(TensorCategory, OwnerKind, String), BTreeSet<Arc<str>>> =
+        BTreeMap::new();
+    let key = |item: &Item| {
+        let (kind, owner) = item.owner.as_ref()?;
+        Some((item.category, kind.clone(), name_pattern(owner)))
+    };
+    for item in items.iter() {
+        if let (Some(key), Some((_, owner))) = (key(item), &item.owner) {
+            alike.entry(key).or_default().insert(owner.clone());
+        }
+    }
+    let joined: BTreeMap<_, Arc<str>> = alike
+        .into_iter()
+        .map(|(key, names)| {
+            let parts: Vec<_> = names.iter().map(|name| name_parts(name)).collect();
+            (key, tree::pattern(parts.iter().map(Vec::as_slice)).concat().into())
+        })
+        .collect();
+    for item in items {
+        let pattern = key(item).and_then(|key| joined.get(&key)).cloned();
+        if let (Some(pattern), Some((_, owner))) = (pattern, &mut item.owner) {
+            item.member = Some(std::mem::replace(owner, pattern));
+        }
+    }
+}
+
+/// What a recording keeps of a look.
+pub(super) fn of_recording(device: &OwnedOnDevice) -> Vec<Item> {
+    let of = |held: &crate::model::OwnedStorages| {
+        let (mut owner, mut name) = (None, held.owner.clone());
+        if let Some(rest) = held.owner.strip_prefix(SAVED_BY) {
+            let (class, root) = match rest.split_once(&format!("]{ALIVE_BY}")) {
+                Some((class, root)) => (class, Some(root)),
+                None => (rest.trim_end_matches(']'), None),
+            };
+            name = class.into();
+            owner = Some(match root {
+                Some(root) => (OwnerKind::Graph, root.into()),
+                None => (OwnerKind::UnknownGraph, "".into()),
+            });
+        } else if !matches!(held.category, TensorCategory::Other | TensorCategory::Saved) {
+            let kind = match held.category {
+                TensorCategory::OptimizerState => OwnerKind::Optimizer,
+                _ => OwnerKind::Model,
+            };
+            owner = Some((kind, "".into()));
+        }
+        Item {
+            example: None,
+            data: 0,
+            device: TensorDevice { kind: 1, index: u8::try_from(device.device.0).ok() },
+            category: held.category,
+            owner,
+            member: None,
+            name,
+            bytes: held.bytes,
+            storages: held.count,
+            shape: None,
+        }
+    };
+    device.held.iter().map(of).collect()
+}

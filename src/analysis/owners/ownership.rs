@@ -1,0 +1,204 @@
+//! Who held the memory, out of a recording's looks: the one at the highest level, and the last.
+
+use std::collections::BTreeMap;
+
+use crate::analysis::flame::fold::StackLabel;
+use crate::analysis::owners::owner_groups::{OwnerKind, recorded_owner_groups};
+use crate::analysis::profile::attributed_snapshot::Moment;
+use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
+use crate::ownership::SAVED_BY;
+
+/// A device's memory by owner, as paths for a flamegraph: category, then modules down to the tensor, or its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerStacks {
+    /// When the look was.
+    pub time: Nanos,
+    /// For how long the process stood still for it; `None` when it ran on.
+    pub pause: Option<Nanos>,
+    /// `allocated_bytes` then: the sum of all paths.
+    pub allocated: u64,
+    /// How many looks the recording has.
+    pub looks: u64,
+    /// Paths and their bytes.
+    pub paths: Vec<(Vec<OwnerPart>, u64)>,
+}
+
+/// A part of the path to memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnerPart {
+    /// A category, a module, a name.
+    Text(String),
+    /// Where memory without a name was allocated: in exact recordings.
+    AllocatedAt(StackLabel),
+}
+
+/// A look at one device.
+#[derive(Debug, Clone)]
+struct OwnershipReading {
+    time: Nanos,
+    pause: Option<Nanos>,
+    held: OwnedOnDevice,
+    /// Bytes of nameless blocks by owner (its index; `None` in no tensor) and the account of who made them.
+    made: BTreeMap<(Option<u32>, usize), u64>,
+}
+
+/// Who made the block at an address of a device: the account of a ledger.
+pub(crate) type SiteLookup<'a> = &'a dyn Fn(CudaIndex, u64) -> Option<usize>;
+
+/// The looks that reports are made of.
+#[derive(Debug, Default)]
+pub(crate) struct OwnershipHistory {
+    highest: BTreeMap<CudaIndex, OwnershipReading>,
+    last: BTreeMap<CudaIndex, OwnershipReading>,
+    looks: u64,
+}
+
+impl OwnershipHistory {
+    pub(crate) fn on_ownership(
+        &mut self,
+        snapshot: &OwnershipBreakdown,
+        allocation_source: SiteLookup<'_>,
+    ) {
+        self.looks += 1;
+        for (number, held) in (0u32..).zip(&snapshot.devices) {
+            let mut made: BTreeMap<(Option<u32>, usize), u64> = BTreeMap::new();
+            for block in snapshot.unnamed_blocks.iter().filter(|block| block.device == number) {
+                if let Some(account) = allocation_source(held.device, block.address) {
+                    *made.entry((block.held, account)).or_default() += block.bytes;
+                }
+            }
+            let (time, pause) = (snapshot.time, snapshot.pause);
+            let look = OwnershipReading { time, pause, held: held.clone(), made };
+            let highest = self.highest.get(&held.device);
+            if highest.is_none_or(|highest| highest.held.allocated < held.allocated) {
+                self.highest.insert(held.device, look.clone());
+            }
+            self.last.insert(held.device, look);
+        }
+    }
+
+    /// About how many bytes they take.
+    pub(crate) fn memory(&self) -> u64 {
+        let of = |look: &OwnershipReading| {
+            let names: usize = look.held.held.iter().map(|held| held.owner.len() + 96).sum();
+            (size_of::<OwnershipReading>() + names + look.made.len() * 64) as u64
+        };
+        self.highest.values().chain(self.last.values()).map(of).sum()
+    }
+
+    /// The memory of a device by owner; `None` when no look saw it.
+    pub(crate) fn stacks(
+        &self,
+        device: CudaIndex,
+        moment: Moment,
+        made_at: &dyn Fn(usize) -> Vec<StackLabel>,
+    ) -> Option<OwnerStacks> {
+        let look = match moment {
+            Moment::Peak => &self.highest,
+            Moment::End => &self.last,
+        }
+        .get(&device)?;
+        let mut paths: Vec<(Vec<OwnerPart>, u64)> = Vec::new();
+        let mut add = |path: Vec<String>, held: Option<u32>, mut bytes: u64| {
+            let path: Vec<OwnerPart> = path.into_iter().map(OwnerPart::Text).collect();
+            let made = look.made.range((held, 0)..=(held, usize::MAX));
+            for (&(_, account), &part) in made {
+                let part = part.min(bytes);
+                bytes -= part;
+                let made = made_at(account).into_iter().map(OwnerPart::AllocatedAt);
+                paths.push((path.iter().cloned().chain(made).collect(), part));
+            }
+            if bytes > 0 {
+                paths.push((path, bytes));
+            }
+        };
+        let grouped = group_paths(&look.held);
+        for ((number, held), grouped) in (0u32..).zip(&look.held.held).zip(grouped) {
+            let path = grouped.unwrap_or_else(|| path(held.category, &held.owner));
+            add(path, Some(number), held.bytes);
+        }
+        add(vec!["[in no tensor]".to_owned()], None, look.held.without_tensor);
+        if look.held.rounding > 0 {
+            let rounding = OwnerPart::Text("[rounding]".to_owned());
+            paths.push((vec![rounding], look.held.rounding));
+        }
+        Some(OwnerStacks {
+            time: look.time,
+            pause: look.pause,
+            allocated: look.held.allocated,
+            looks: self.looks,
+            paths,
+        })
+    }
+}
+
+/// For each owner that is no part of a model: category, the variable, and the pattern of the names behind it.
+fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
+    let mut paths = vec![None; device.held.len()];
+    for group in recorded_owner_groups(device) {
+        if matches!(group.kind, OwnerKind::Model | OwnerKind::Optimizer) {
+            continue;
+        }
+        for pattern in &group.patterns {
+            let mut path = vec![group.category.name().to_owned()];
+            match group.kind {
+                OwnerKind::Graph => {
+                    path.push(format!("alive by {}", group.owner));
+                    path.push(format!("{SAVED_BY}{}]", pattern.pattern));
+                }
+                OwnerKind::UnknownGraph => path.push(format!("{SAVED_BY}{}]", pattern.pattern)),
+                _ => {
+                    path.push(group.owner.clone());
+                    path.extend((!pattern.tail.is_empty()).then(|| pattern.tail.clone()));
+                }
+            }
+            for &held in &pattern.held {
+                paths[held] = Some(path.clone());
+            }
+        }
+    }
+    paths
+}
+
+/// `layers.0.weight` is a weight in layer 0 in the layers; optimizer state lies where its parameter does.
+fn path(category: TensorCategory, owner: &str) -> Vec<String> {
+    let mut path = vec![category.name().to_owned()];
+    let whole = match category {
+        TensorCategory::Parameter | TensorCategory::Buffer | TensorCategory::Gradient => {
+            Some((owner, ""))
+        }
+        // AdamW.exp_avg[layers.0.weight]
+        TensorCategory::OptimizerState => {
+            owner.split_once('[').and_then(|(state, rest)| Some((rest.strip_suffix(']')?, state)))
+        }
+        TensorCategory::Saved | TensorCategory::Other => None,
+    };
+    match whole {
+        // A variable is no path of modules.
+        Some((name, state)) if !name.contains(": ") && !name.starts_with("[") => {
+            if !state.is_empty() {
+                path.push(state.to_owned());
+            }
+            path.extend(name.split('.').map(str::to_owned));
+        }
+        _ => path.push(owner.to_owned()),
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_go_down_the_modules() {
+        let text = |category, owner| path(category, owner).join(";");
+        assert_eq!(text(TensorCategory::Parameter, "a.0.weight"), "parameters;a;0;weight");
+        assert_eq!(
+            text(TensorCategory::OptimizerState, "AdamW.exp_avg[a.0.weight]"),
+            "optimizer state;AdamW.exp_avg;a;0;weight"
+        );
+        assert_eq!(text(TensorCategory::Saved, "[saved by X]"), "saved for backward;[saved by X]");
+        assert_eq!(text(TensorCategory::Parameter, "main: a.b"), "parameters;main: a.b");
+    }
+}

@@ -1,0 +1,451 @@
+//! One device over a recording: counters, peak, timeline, living blocks and the moments kept.
+
+mod following;
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
+use crate::analysis::attribution::rules::{
+    BlockGroup, SnapshotInterval, attribute_allocations, hidden_frees,
+};
+use crate::analysis::followed::FollowedSteps;
+use crate::analysis::lines::bounds::CounterBracket;
+use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
+use crate::analysis::profile::high_water::HighWater;
+use crate::analysis::profile::timeline::{Timeline, TimelinePoint};
+use crate::model::{
+    AllocatorCounters, AllocatorSnapshot, BlockState, KeyframeBlock, Nanos, Pool,
+    SnapshotConsistency,
+};
+
+/// An allocated block known from a map.
+#[derive(Debug, Clone)]
+struct LiveBlock {
+    kind: BlockGroup,
+    attribution: Option<Arc<BlockAttribution>>,
+}
+
+/// A map's allocated blocks by address, and the sums of the rest.
+#[derive(Debug)]
+pub(crate) struct SnapshotBlocks {
+    time: Nanos,
+    blocks: FxHashMap<u64, LiveBlock>,
+    reserved: u64,
+    pending_free: u64,
+    largest_free: u64,
+    consistency: SnapshotConsistency,
+}
+
+impl SnapshotBlocks {
+    pub(crate) fn new(snapshot: &AllocatorSnapshot) -> SnapshotBlocks {
+        let mut seen = SnapshotBlocks {
+            time: snapshot.time,
+            blocks: FxHashMap::default(),
+            reserved: snapshot.reserved(),
+            pending_free: 0,
+            largest_free: 0,
+            consistency: snapshot.consistency,
+        };
+        for (segment, block) in snapshot.blocks() {
+            match block.state {
+                BlockState::Allocated => {
+                    let pool = if segment.small { Pool::Small } else { Pool::Large };
+                    let kind = BlockGroup { size: block.size, requested: block.requested, pool };
+                    // A torn map may show an address twice; the later block counts.
+                    seen.blocks.insert(block.address, LiveBlock { kind, attribution: None });
+                }
+                BlockState::PendingFree => seen.pending_free += block.size,
+                BlockState::Inactive => seen.largest_free = seen.largest_free.max(block.size),
+            }
+        }
+        seen
+    }
+}
+
+/// What is known of one device.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceProfile {
+    pub(crate) counters: Option<(Nanos, Box<AllocatorCounters>)>,
+    pub(crate) allocated: Option<HighWater>,
+    pub(crate) reserved: Option<HighWater>,
+    pub(crate) timeline: Timeline,
+    pub(crate) peak: Option<Arc<AttributedSnapshot>>,
+    pub(crate) end: Option<Arc<AttributedSnapshot>>,
+    pub(crate) snapshots_consistent: u64,
+    pub(crate) snapshots_degraded: u64,
+    /// Grows by one whenever the counters change.
+    pub(crate) version: u64,
+    /// What the counters did around the last look at the stacks; `None` when they stood still.
+    pub(crate) around: Option<Box<CounterBracket>>,
+    ledger: CounterIntervals,
+    /// The changes since the last map, where the allocator is followed.
+    followed: Option<FollowedSteps>,
+    living: FxHashMap<u64, LiveBlock>,
+    /// Blocks that a degraded map did not show; they may only have been overlooked.
+    overlooked: FxHashMap<u64, LiveBlock>,
+    last_snapshot: Option<Nanos>,
+    /// Height of the highest map.
+    top: u64,
+    before: Option<Arc<BlockAttribution>>,
+    /// Whether records are missing since the last counters, and since the last map.
+    counters_interrupted: bool,
+    map_interrupted: bool,
+}
+
+impl DeviceProfile {
+    /// Records are missing: of what was allocated and freed meanwhile nothing is told.
+    pub(crate) fn interrupt(&mut self) {
+        (self.counters_interrupted, self.map_interrupted) = (true, true);
+        self.around = None;
+        self.ledger.clear();
+        self.overlooked.clear();
+    }
+
+    /// A device that had no allocator at `time`: all its counters were 0, and no block is older.
+    pub(crate) fn from_zero(time: Nanos) -> DeviceProfile {
+        DeviceProfile {
+            counters: Some((time, Box::default())),
+            allocated: Some(HighWater::from_zero(time)),
+            reserved: Some(HighWater::from_zero(time)),
+            last_snapshot: Some(time),
+            ..DeviceProfile::default()
+        }
+    }
+
+    /// Takes new counters, seen at `now`; `from` is the look before. Returns the old ones.
+    pub(crate) fn step(
+        &mut self,
+        from: Nanos,
+        now: Nanos,
+        new: &AllocatorCounters,
+        seen: &[(AllocationOrigin, u64)],
+    ) -> Option<Box<AllocatorCounters>> {
+        self.version += 1;
+        self.timeline.add(TimelinePoint {
+            time: now,
+            allocated: new.allocated(),
+            reserved: new.reserved(),
+        });
+        let old = self.counters.replace((now, Box::new(*new)));
+        let Some((_, old)) = old else {
+            self.allocated = Some(HighWater::first(new.allocated(), new.max_allocated()));
+            self.reserved = Some(HighWater::first(new.reserved(), new.max_reserved()));
+            return None;
+        };
+        if let Some(high) = &mut self.allocated {
+            high.next(old.max_allocated(), new.max_allocated(), new.allocated(), from, now);
+        }
+        if let Some(high) = &mut self.reserved {
+            high.next(old.max_reserved(), new.max_reserved(), new.reserved(), from, now);
+        }
+        if std::mem::take(&mut self.counters_interrupted) {
+            return None;
+        }
+        self.ledger.step((from.0, now.0), &old, new, seen);
+        Some(old)
+    }
+
+    /// Takes a map: finds births, charges them, keeps the moment if it is the highest. `seen_last`
+    /// is who was seen at the tick of the map. Gives the steps that charging takes; where these are more than `max_work`,
+    /// nobody is charged.
+    pub(crate) fn on_snapshot(
+        &mut self,
+        mut snapshot: SnapshotBlocks,
+        tick: Nanos,
+        seen_last: &[(AllocationOrigin, u64)],
+        max_work: u64,
+    ) -> u64 {
+        let mut work = 0;
+        match snapshot.consistency {
+            SnapshotConsistency::Consistent => self.snapshots_consistent += 1,
+            SnapshotConsistency::Degraded { .. } => self.snapshots_degraded += 1,
+        }
+        if std::mem::take(&mut self.map_interrupted) {
+            // Which of its blocks were born since the one before is not known, nor who made them.
+            let lost = Arc::new(BlockAttribution {
+                shares: vec![(AllocationOrigin::NoStack, 1)],
+                span: None,
+                allocated_at: 0,
+                certain: false,
+            });
+            self.find_living(&mut snapshot.blocks);
+            for block in snapshot.blocks.values_mut() {
+                block.attribution.get_or_insert_with(|| lost.clone());
+            }
+            self.keep_moment(&snapshot);
+            self.ledger.clear();
+            if let Some(followed) = &mut self.followed {
+                followed.clear();
+            }
+            self.living = snapshot.blocks;
+            self.last_snapshot = Some(snapshot.time);
+            return work;
+        }
+        // Where everything was followed from the first allocation on, nothing is older.
+        let began_empty = self.followed.as_ref().is_some_and(FollowedSteps::began_empty);
+        let first = self.last_snapshot.is_none() && !began_empty;
+        let lived_on = self.find_living(&mut snapshot.blocks);
+        if first {
+            let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
+            for block in snapshot.blocks.values_mut() {
+                block.attribution = Some(before.clone());
+            }
+        } else {
+            work = self.attribute_allocated(&mut snapshot, lived_on, (tick, seen_last), max_work);
+        }
+        self.keep_moment(&snapshot);
+        self.forget_changes(&snapshot);
+
+        if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
+            for (address, block) in self.living.drain() {
+                if !snapshot.blocks.contains_key(&address) {
+                    self.overlooked.insert(address, block);
+                }
+            }
+            // A block overlooked now and seen next time may have been born before this map.
+            self.ledger.forget_before(self.last_snapshot.map_or(snapshot.time.0, |t| t.0));
+        } else {
+            self.overlooked.clear();
+            self.ledger.clear();
+        }
+        self.living = snapshot.blocks;
+        self.last_snapshot = Some(snapshot.time);
+        work
+    }
+
+    /// About how many bytes it takes, besides what every device takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let moments = [&self.peak, &self.end].into_iter().flatten();
+        let listed: usize = moments.map(|moment| moment.blocks.len()).sum();
+        let blocks = (self.living.len() + self.overlooked.len()) * 4 * size_of::<LiveBlock>();
+        self.ledger.memory() + (blocks + listed * size_of::<(u64, Arc<BlockAttribution>)>()) as u64
+    }
+
+    /// Whether nothing was allocated since the last map.
+    pub(crate) fn is_settled(&self) -> bool {
+        let settled = match &self.followed {
+            Some(followed) => followed.is_settled(),
+            None => self.ledger.intervals.is_empty(),
+        };
+        self.last_snapshot.is_none() || settled
+    }
+
+    /// When the last map was read.
+    pub(crate) fn last_snapshot_time(&self) -> Option<Nanos> {
+        self.last_snapshot
+    }
+
+    /// The blocks of the last map with whom they are charged to.
+    pub(crate) fn live_blocks(
+        &self,
+    ) -> impl Iterator<Item = (u64, BlockGroup, Option<&Arc<BlockAttribution>>)> + '_ {
+        self.living
+            .iter()
+            .map(|(&address, block)| (address, block.kind, block.attribution.as_ref()))
+    }
+
+    /// Goes on from the map that an earlier part of the recording read last, at `mapped`.
+    pub(crate) fn restore(
+        &mut self,
+        mapped: Nanos,
+        blocks: impl Iterator<Item = (KeyframeBlock, Arc<BlockAttribution>)>,
+        goes_on: bool,
+    ) {
+        self.living.clear();
+        for (block, charge) in blocks {
+            let pool = if block.small { Pool::Small } else { Pool::Large };
+            let kind = BlockGroup { size: block.size, requested: block.requested, pool };
+            self.living.insert(block.address, LiveBlock { kind, attribution: Some(charge) });
+        }
+        self.last_snapshot = Some(mapped);
+        // What the counters did before it has been charged already.
+        self.ledger.clear();
+        if let Some(followed) = &mut self.followed {
+            followed.clear();
+        }
+        self.map_interrupted = false;
+        if !goes_on {
+            (self.snapshots_consistent, self.snapshots_degraded, self.top) = (0, 0, 0);
+            self.peak = None;
+        }
+        // The last map stands before the inheritance, without makers: now they are known.
+        if let Some(last) = self.end.take() {
+            self.keep_moment(&SnapshotBlocks {
+                time: last.time,
+                blocks: self.living.clone(),
+                reserved: last.reserved,
+                pending_free: last.pending_free,
+                largest_free: last.largest_free,
+                consistency: last.consistency,
+            });
+        }
+    }
+
+    /// Gives the blocks known from the map before their charge; returns their bytes.
+    fn find_living(&mut self, blocks: &mut FxHashMap<u64, LiveBlock>) -> PerPool {
+        let mut lived_on = [0; 3];
+        for (address, block) in blocks {
+            let known = [&self.living, &self.overlooked]
+                .into_iter()
+                .find_map(|known| known.get(address).filter(|k| k.kind == block.kind));
+            if let Some(known) = known {
+                block.attribution.clone_from(&known.attribution);
+                lived_on[0] += block.kind.size as i64;
+                lived_on[block.kind.pool as usize] += block.kind.size as i64;
+            }
+        }
+        lived_on
+    }
+
+    fn attribute_allocated(
+        &mut self,
+        snapshot: &mut SnapshotBlocks,
+        mut lived_on: PerPool,
+        (tick, seen_last): (Nanos, &[(AllocationOrigin, u64)]),
+        max_work: u64,
+    ) -> u64 {
+        if self.followed.is_some() {
+            self.charge_followed(snapshot);
+            return snapshot.blocks.len() as u64;
+        }
+        self.find_reused(&mut snapshot.blocks, &mut lived_on);
+        let mut born: FxHashMap<BlockGroup, u64> = FxHashMap::default();
+        let mut in_blocks: PerPool = [0; 3];
+        for block in snapshot.blocks.values() {
+            in_blocks[0] += block.kind.size as i64;
+            in_blocks[block.kind.pool as usize] += block.kind.size as i64;
+            if block.attribution.is_none() {
+                *born.entry(block.kind).or_default() += 1;
+            }
+        }
+        if born.is_empty() {
+            return 0;
+        }
+        self.book_rest(in_blocks, tick, snapshot.time, seen_last);
+        let work = born.len() as u64 * self.ledger.work();
+        if work > max_work {
+            return work;
+        }
+        let between = SnapshotInterval {
+            survived: lived_on,
+            from: self.last_snapshot.map_or(0, |t| t.0),
+            to: snapshot.time.0,
+            seen_last,
+        };
+        let charges = attribute_allocations(&self.ledger, &born, &between);
+        for block in snapshot.blocks.values_mut() {
+            if block.attribution.is_none() {
+                block.attribution = charges.get(&block.kind).cloned();
+            }
+        }
+        work
+    }
+
+    /// Takes the charge from blocks that must have been freed and allocated again (rule 2).
+    fn find_reused(&self, blocks: &mut FxHashMap<u64, LiveBlock>, lived_on: &mut PerPool) {
+        let mut hidden = hidden_frees(&self.ledger, *lived_on);
+        if hidden.iter().all(|&h| h == 0) {
+            return;
+        }
+        let mut youngest: Vec<(u64, u64)> = blocks
+            .iter()
+            .filter_map(|(&address, b)| Some((b.attribution.as_ref()?.allocated_at, address)))
+            .filter(|&(born, _)| born > 0)
+            .collect();
+        youngest.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, address) in youngest {
+            let Some(block) = blocks.get_mut(&address) else {
+                continue;
+            };
+            let size = block.kind.size as i64;
+            let pool = block.kind.pool as usize;
+            let pool_or_all = if self.ledger.unpooled { 0 } else { pool };
+            if size <= hidden[pool_or_all] {
+                hidden[pool_or_all] -= size;
+                block.attribution = None;
+                lived_on[0] -= size;
+                lived_on[pool] -= size;
+            }
+        }
+    }
+
+    /// Adds what the map shows beyond the counters of its tick: allocated after they were read.
+    fn book_rest(
+        &mut self,
+        in_blocks: PerPool,
+        tick: Nanos,
+        time: Nanos,
+        seen: &[(AllocationOrigin, u64)],
+    ) {
+        let Some((_, counters)) = &self.counters else {
+            return;
+        };
+        let current = crate::analysis::attribution::counter_intervals::per_pool(|p| {
+            counters.stat(crate::model::Metric::AllocatedBytes, p).current
+        });
+        let mut bytes = [0; 3];
+        for p in 0..3 {
+            bytes[p] = (in_blocks[p] - current[p]).max(0);
+        }
+        if bytes[0] > 0 {
+            self.ledger.push(CounterInterval {
+                from: tick.0.min(time.0),
+                to: time.0.max(tick.0),
+                bytes,
+                count: [0; 3],
+                requested: [0; 3],
+                low_after: in_blocks,
+                open: true,
+                seen: seen.to_vec(),
+            });
+        }
+    }
+
+    fn keep_moment(&mut self, snapshot: &SnapshotBlocks) {
+        let in_blocks = snapshot.blocks.values().map(|b| b.kind.size).sum();
+        let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
+        let mut before_recording = 0;
+        let mut blocks: Vec<(u64, Arc<BlockAttribution>)> =
+            Vec::with_capacity(snapshot.blocks.len());
+        for block in snapshot.blocks.values() {
+            let charge = block.attribution.as_ref().unwrap_or(&before).clone();
+            if charge.allocated_at == 0 {
+                before_recording += block.kind.size;
+            }
+            blocks.push((block.kind.size, charge));
+        }
+        let allocated = match snapshot.consistency {
+            SnapshotConsistency::Consistent => in_blocks,
+            SnapshotConsistency::Degraded { allocated_counter, .. } => {
+                allocated_counter.max(in_blocks)
+            }
+        };
+        let snapshot = Arc::new(AttributedSnapshot {
+            time: snapshot.time,
+            allocated,
+            in_blocks,
+            reserved: snapshot.reserved,
+            pending_free: snapshot.pending_free,
+            largest_free: snapshot.largest_free,
+            consistency: snapshot.consistency,
+            before_recording,
+            followed: self.followed.is_some(),
+            blocks,
+        });
+        // The first map explains nothing: every block was there before. So of all maps at most
+        // 0.4 % below the highest the one is kept that explains the most.
+        self.top = self.top.max(snapshot.rank());
+        let floor = self.top - self.top / 256;
+        let better = |kept: &Arc<AttributedSnapshot>| {
+            snapshot.rank() >= floor
+                && (kept.rank() < floor || snapshot.explains() > kept.explains())
+        };
+        if self.peak.as_ref().is_none_or(better) {
+            self.peak = Some(snapshot.clone());
+        }
+        self.end = Some(snapshot);
+    }
+}

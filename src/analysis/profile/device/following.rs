@@ -1,0 +1,81 @@
+//! One device where the allocator was followed: its changes are kept until the next map, which they explain.
+
+use rustc_hash::FxHashMap;
+
+use super::{DeviceProfile, LiveBlock, SnapshotBlocks};
+use crate::analysis::attribution::counter_intervals::PerPool;
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::follow_replay::GroupAddresses;
+use crate::model::{FollowedChange, Pool, SnapshotConsistency, StackTable};
+
+impl DeviceProfile {
+    /// Takes a followed change. Stacks that it names have to be defined.
+    pub(crate) fn follow(
+        &mut self,
+        change: &FollowedChange,
+        stacks: &StackTable,
+        engine: &EngineFrames,
+    ) {
+        self.followed.get_or_insert_default().push(change, stacks, engine);
+    }
+
+    /// Forgets the followed changes that the map has told of.
+    pub(super) fn forget_changes(&mut self, snapshot: &SnapshotBlocks) {
+        let Some(followed) = &mut self.followed else { return };
+        match snapshot.consistency {
+            SnapshotConsistency::Consistent => {
+                let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
+                followed.forget(&until);
+            }
+            // A block overlooked now and seen next time may have been born before this map.
+            SnapshotConsistency::Degraded { .. } => {
+                followed.forget_before(self.last_snapshot.map_or(snapshot.time.0, |t| t.0));
+            }
+        }
+    }
+
+    /// Charges the new blocks of a map by the followed changes.
+    pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks) {
+        let Some(followed) = &self.followed else { return };
+        let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
+        let old = self.living.iter().chain(&self.overlooked);
+        let before = old.filter_map(|(&address, block)| {
+            Some((block.kind, address, block.attribution.clone()?))
+        });
+        let mut groups: FxHashMap<BlockGroup, GroupAddresses> = FxHashMap::default();
+        let mut kept: PerPool = [0; 3];
+        for (&address, block) in &snapshot.blocks {
+            let group = groups.entry(block.kind).or_default();
+            match &block.attribution {
+                Some(attribution) => {
+                    group.known.push((address, attribution.clone()));
+                    kept[0] += block.kind.size as i64;
+                    kept[block.kind.pool as usize] += block.kind.size as i64;
+                }
+                None => group.new.push(address),
+            }
+        }
+        for (address, attribution) in until.charge(before, groups, kept) {
+            if let Some(block) = snapshot.blocks.get_mut(&address) {
+                block.attribution = Some(attribution);
+            }
+        }
+        for block in snapshot.blocks.values_mut() {
+            let likely =
+                block.attribution.as_ref().and_then(|charge| followed.likely(block.kind, charge));
+            if let Some(charge) = likely {
+                block.attribution = Some(charge);
+            }
+        }
+    }
+}
+
+/// Bytes allocated in the small and in the large pool.
+fn live_bytes(blocks: &FxHashMap<u64, LiveBlock>) -> [i64; 2] {
+    let of = |pool| {
+        let sizes = blocks.values().filter(|b| b.kind.pool == pool).map(|b| b.kind.size as i64);
+        sizes.sum()
+    };
+    [of(Pool::Small), of(Pool::Large)]
+}

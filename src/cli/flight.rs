@@ -1,0 +1,86 @@
+//! `memspy oom-report` and `memspy join`, and the report on a recording that ended.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+
+use crate::analysis::{OomReportBuilder, Profile, TriggerCondition, TriggerWatch};
+use crate::flight::join_segments;
+use crate::render;
+use crate::trace;
+
+use super::args::{JoinArgs, OomReportArgs};
+use super::flame::into_io;
+use super::replay::{self, StoredRecording};
+use super::{eprint_line, filtered_profile, output};
+
+/// Says what is wrong with the segments of a recording.
+pub(super) fn warn(warning: String) {
+    eprint_line(&format!("warning: {warning}"));
+}
+
+/// Writes the report.
+pub(super) fn write_oom_report(
+    reports: &mut OomReportBuilder,
+    path: &Path,
+    force: bool,
+) -> Result<()> {
+    let report = reports.report();
+    output::write(path, force, |out| {
+        render::oom_report_text(out, reports.profile(), &report).map_err(into_io)
+    })
+}
+
+/// `memspy oom-report`.
+pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
+    let profile = filtered_profile(&args.stacks).without_line_statistics();
+    let reports = OomReportBuilder::new(profile);
+    let reports = match args.until.is_empty() {
+        true => reports.with_trigger(TriggerWatch::new(vec!["oom".parse::<TriggerCondition>()?])),
+        false => reports.only(TriggerWatch::new(args.until.clone())),
+    };
+    let mut reports = StoredRecording::trace_or_ring(&args.trace).oom_report(reports)?;
+    let start = reports.profile().start();
+    let path = output::of_report(args.output.as_deref(), start, PathBuf::from("-"))?;
+    write_oom_report(&mut reports, &path, args.force)?;
+    output::wrote(&path);
+    Ok(())
+}
+
+/// `memspy join`.
+pub(super) fn join(args: &JoinArgs) -> Result<()> {
+    let segments = replay::found(&args.ring)?;
+    // A first pass tells what the name may need.
+    let bytes = segments.iter().filter_map(|segment| std::fs::metadata(segment).ok());
+    let bytes = bytes.map(|file| file.len()).sum();
+    let empty = || {
+        let mut profile = Profile::new().without_line_statistics();
+        replay::limit(&mut profile, bytes);
+        profile
+    };
+    let path = match &args.output {
+        Some(path) if path.to_string_lossy().contains('%') => {
+            let mut profile = empty();
+            trace::join(&segments, &mut profile)?;
+            output::expand(path, profile.start().into())?
+        }
+        Some(path) => path.clone(),
+        None => args.ring.with_extension("bin"),
+    };
+    output::check(&path, args.force)?;
+    let creation = output::creation(args.force);
+    let reported = join_segments(&segments, &path, creation, empty(), None, &mut warn)?;
+    if reported.reports.profile().start().is_none() {
+        let _ = std::fs::remove_file(&path);
+        return Err(anyhow!("the segments in {} have no whole block", args.ring.display()));
+    }
+    let mut err = io::stderr().lock();
+    render::summary(
+        &mut err,
+        reported.reports.profile(),
+        &path.display().to_string(),
+        reported.bytes,
+    )?;
+    Ok(())
+}

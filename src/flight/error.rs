@@ -1,0 +1,77 @@
+//! What can go wrong when the last part of a recording is kept or written.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use crate::trace::{CreateError, ReadError};
+
+/// Why the last part of a recording could not be kept or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlightError {
+    /// The folder of segments is there already.
+    #[error(
+        "a recording that did not end in order left its segments; 'memspy join {0} -o FILE' makes a trace of them, \
+         --force overwrites them",
+        folder.display()
+    )]
+    SegmentsLeft {
+        /// The folder.
+        folder: PathBuf,
+        /// Why it is not used.
+        source: CreateError,
+    },
+    /// The folder of segments could not be made.
+    #[error("nothing was recorded")]
+    NothingRecorded {
+        /// Why.
+        source: CreateError,
+    },
+    /// The last segment could not be written.
+    #[error("what was recorded last could not be written")]
+    Flush {
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The trace could not be created.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The segments could not be joined into a trace.
+    #[error("cannot write {}", path.display())]
+    Join {
+        /// The trace.
+        path: PathBuf,
+        /// Why.
+        source: ReadError,
+    },
+    /// The trace could not be finished.
+    #[error("cannot write {}", path.display())]
+    Finish {
+        /// The trace.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The segments could not be removed.
+    #[error("the segments in {} cannot be removed", folder.display())]
+    Remove {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl FlightError {
+    /// The error with all its causes.
+    pub(super) fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
+    }
+}

@@ -1,0 +1,165 @@
+//! The last part of a recording that goes on for days: kept in a ring of segments, written when something happens.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::analysis::{Profile, ThreadChoice};
+use crate::files::FileCreation;
+use crate::model::{EndReason, Nanos, Record, RecordSink, TriggerFired};
+use crate::trace::{Retention, RetentionLimit, TraceRing};
+
+use super::error::FlightError;
+use super::report::{self, RingRecording};
+use super::window::{StreamState, StreamWindow};
+
+/// Keeps the last part of a recording.
+pub struct FlightRecorder {
+    ring: TraceRing,
+    window: StreamWindow,
+    stream: StreamState,
+    choice: ThreadChoice,
+    path: PathBuf,
+    creation: FileCreation,
+    /// Recordings written, and the number of the last one's name.
+    written: u32,
+    number: u32,
+    now: Nanos,
+}
+
+impl FlightRecorder {
+    /// Keeps it beside `path`, where recordings will be written.
+    ///
+    /// # Errors
+    /// The folder of segments is there already, or cannot be made.
+    pub fn new(
+        path: &Path,
+        keep: Retention,
+        creation: FileCreation,
+        choice: ThreadChoice,
+    ) -> Result<FlightRecorder, FlightError> {
+        let folder = path.with_extension("ring");
+        let ring =
+            TraceRing::create(&folder, keep, creation.replace).map_err(|source| {
+                match folder.is_dir() {
+                    true => FlightError::SegmentsLeft { folder: folder.clone(), source },
+                    false => FlightError::NothingRecorded { source },
+                }
+            })?;
+        Ok(FlightRecorder {
+            ring,
+            window: StreamWindow::new(profile(choice)),
+            stream: StreamState::default(),
+            choice,
+            path: path.to_owned(),
+            creation,
+            written: 0,
+            number: 0,
+            now: Nanos(0),
+        })
+    }
+
+    /// Recordings written so far.
+    pub(super) fn written(&self) -> u32 {
+        self.written
+    }
+
+    /// Writes what is kept as a recording of its own, and the report on it. `ended` by `triggered` where the recording
+    /// itself goes on. `warn` is told what is wrong with the segments.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(
+        &mut self,
+        ended: Option<&TriggerFired>,
+        warn: &mut dyn FnMut(String),
+    ) -> Result<RingRecording, FlightError> {
+        self.ring.flush().map_err(|source| FlightError::Flush { source })?;
+        let path = self.next_path();
+        let reason = ended.map(|triggered| EndReason::Condition(triggered.condition.clone()));
+        let reported = report::join_segments(
+            &self.ring.segments(),
+            &path,
+            self.creation,
+            profile(self.choice),
+            reason.map(|reason| (self.now, reason)),
+            warn,
+        )?;
+        self.written += 1;
+        Ok(reported)
+    }
+
+    /// Where the next recording goes. After days it does not fail because another one left a file: it takes the next number.
+    fn next_path(&mut self) -> PathBuf {
+        loop {
+            self.number += 1;
+            let path = report::numbered(&self.path, self.number);
+            let is_there = |path: &Path| path.symlink_metadata().is_ok();
+            let taken = is_there(&path) || is_there(&report::oom_report_path(&path));
+            // The first one was looked at before anything was recorded.
+            if self.number == 1 || self.creation.replace || !taken {
+                return path;
+            }
+        }
+    }
+
+    /// Removes the segments: all that they tell has been written.
+    ///
+    /// # Errors
+    /// One cannot be removed.
+    pub fn finish(self) -> Result<(), FlightError> {
+        let folder = self.ring.folder().to_owned();
+        self.ring.remove().map_err(|source| FlightError::Remove { folder, source })
+    }
+
+    /// Where the segments are.
+    pub fn folder(&self) -> &Path {
+        self.ring.folder()
+    }
+
+    /// Most bytes that were ever kept, and segments begun.
+    pub fn size(&self) -> (u64, u64) {
+        (self.ring.max_bytes(), self.ring.begun())
+    }
+
+    /// Which bound made the oldest of what was recorded go; `None` while all of it is kept.
+    pub fn bound(&self) -> Option<RetentionLimit> {
+        self.ring.bound()
+    }
+
+    fn begin(&mut self, border: Nanos) -> io::Result<()> {
+        self.ring.begin(border)?;
+        let profile = profile(self.choice);
+        self.window.next(border, &self.stream, profile, Some(&mut self.ring))?;
+        self.ring.opened()
+    }
+}
+
+/// An empty profile for a stretch or a report: neither has a table of lines.
+fn profile(choice: ThreadChoice) -> Profile {
+    Profile::with_filter(choice).without_line_statistics()
+}
+
+impl RecordSink for FlightRecorder {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.now = self.now.max(record.time().unwrap_or_default());
+        if self.ring.begun() == 0 {
+            self.ring.begin(Nanos(0))?;
+        }
+        if let Some(border) = self.stream.border(record)
+            && (self.ring.is_due(border) || self.window.is_full())
+            && (self.window.is_settled() || self.ring.is_overdue(border))
+        {
+            self.begin(border)?;
+        }
+        if self.stream.on_record(record) {
+            self.window.on_record(&self.stream, record, Some(&mut self.ring))
+        } else {
+            self.window.redefined(record);
+            Ok(())
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.ring.sync()
+    }
+}

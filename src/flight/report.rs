@@ -1,0 +1,102 @@
+//! From the segments of a ring to a trace and a report.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::analysis::{OomReportBuilder, Profile, TotalsCounter};
+use crate::files::FileCreation;
+use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd};
+use crate::trace::{self, TraceWriter};
+
+use super::error::FlightError;
+
+/// A recording written from a ring.
+pub struct RingRecording {
+    /// The trace.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What it shows.
+    pub reports: OomReportBuilder,
+}
+
+/// The file of the report on a trace.
+pub fn oom_report_path(trace: &Path) -> PathBuf {
+    trace.with_extension("oom-report.txt")
+}
+
+/// The name of the `number`th recording: `out.bin`, `out-2.bin`, `out-3.bin`.
+pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
+    if number <= 1 {
+        return path.to_owned();
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let name = match path.extension() {
+        Some(extension) => format!("{stem}-{number}.{}", extension.to_string_lossy()),
+        None => format!("{stem}-{number}"),
+    };
+    path.with_file_name(name)
+}
+
+/// Where the joined records go.
+struct JoinedSink {
+    writer: TraceWriter<std::fs::File>,
+    reports: OomReportBuilder,
+    tally: TotalsCounter,
+    dropped: bool,
+}
+
+impl RecordSink for JoinedSink {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        self.tally.on_record(record);
+        match record {
+            Record::Keyframe(_) => self.dropped = true,
+            // The recorder's sums are those of the whole recording.
+            Record::End(end) if self.dropped => {
+                let end = Record::End(RecordingEnd { totals: self.tally.totals(), ..end.clone() });
+                self.writer.record(&end)?;
+                return self.reports.record(&end);
+            }
+            _ => {}
+        }
+        self.writer.record(record)?;
+        self.reports.record(record)
+    }
+}
+
+/// Joins `segments` into the trace at `path`, read into the empty `profile`. `end` is for a recording that goes on;
+/// `warn` is told what is wrong with the segments.
+///
+/// # Errors
+/// A segment cannot be read, or the trace not be written.
+pub fn join_segments(
+    segments: &[PathBuf],
+    path: &Path,
+    creation: FileCreation,
+    profile: Profile,
+    end: Option<(Nanos, EndReason)>,
+    warn: &mut dyn FnMut(String),
+) -> Result<RingRecording, FlightError> {
+    let mut joined = JoinedSink {
+        writer: TraceWriter::create_as(path, creation)?,
+        reports: OomReportBuilder::new(profile),
+        tally: TotalsCounter::default(),
+        dropped: false,
+    };
+    let mut result = trace::join(segments, &mut joined).map(|joined| {
+        for warning in joined.warnings {
+            warn(warning);
+        }
+    });
+    if let (Ok(()), Some((time, reason))) = (&result, end) {
+        let totals = joined.tally.totals();
+        let end = joined.record(&Record::End(RecordingEnd { time, reason, totals }));
+        result = end.map_err(|source| trace::ReadError::Sink { source });
+    }
+    let finished = joined.writer.finish();
+    result.map_err(|source| FlightError::Join { path: path.to_owned(), source })?;
+    let (_, written) =
+        finished.map_err(|source| FlightError::Finish { path: path.to_owned(), source })?;
+    joined.reports.profile_mut().finish();
+    Ok(RingRecording { path: path.to_owned(), bytes: written.bytes, reports: joined.reports })
+}

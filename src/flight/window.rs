@@ -1,0 +1,159 @@
+//! A stretch of a recording with a profile of its own, that begins where another one ends.
+
+use std::io;
+
+use crate::analysis::Profile;
+use crate::model::{AllocatorSnapshot, Definition, Nanos, OwnershipBreakdown, Record, RecordSink};
+use crate::trace::{DefinitionTables, Renumberer};
+
+/// What has to be remembered of a stream of records to begin a stretch anywhere.
+#[derive(Default)]
+pub(super) struct StreamState {
+    names: DefinitionTables,
+    /// The last sample and the counters that belong to it.
+    tick: Vec<Record>,
+    snapshots: Vec<AllocatorSnapshot>,
+    owners: Option<OwnershipBreakdown>,
+    is_sampled: bool,
+}
+
+impl StreamState {
+    /// Takes a record. `false` for one that only gives a number its meaning, and is taken along by those that use it.
+    pub(super) fn on_record(&mut self, record: &Record) -> bool {
+        if self.names.on_definition(record) {
+            if matches!(record, Record::Definition(Definition::Reset)) {
+                // Its numbers mean something else now.
+                self.tick.clear();
+            }
+            return false;
+        }
+        match record {
+            Record::Start(start) => self.is_sampled = start.rate > 0,
+            Record::Sample(_) if self.is_sampled => {
+                self.tick.clear();
+                self.tick.push(record.clone());
+            }
+            Record::Counters { .. } if self.is_sampled => self.tick.push(record.clone()),
+            Record::Snapshot(snapshot) => {
+                self.snapshots.retain(|known| known.device != snapshot.device);
+                self.snapshots.push(snapshot.clone());
+            }
+            Record::Ownership(snapshot) => self.owners = Some(snapshot.clone()),
+            _ => {}
+        }
+        true
+    }
+
+    /// When a stretch may begin just before `record`; a sample and what belongs to it are not torn apart.
+    pub(super) fn border(&self, record: &Record) -> Option<Nanos> {
+        match record {
+            Record::Sample(sample) if self.is_sampled => Some(sample.time),
+            Record::Events(batch) => batch.events.first().map(|event| event.time),
+            Record::Usage(usage) if !self.is_sampled => Some(usage.time),
+            Record::Counters { time, .. } if !self.is_sampled => Some(*time),
+            _ => None,
+        }
+    }
+}
+
+/// A stretch, read in numbers of its own: what only earlier stretches used is forgotten.
+pub(super) struct StreamWindow {
+    profile: Profile,
+    rewriter: Renumberer,
+    out: Vec<Record>,
+    /// How many stacks, frames or sites it began with.
+    began_with: usize,
+}
+
+/// Stacks, frames or sites of one stretch, besides those that it began with; each takes some 200 bytes in all that knows it.
+const MAX_NAMES: usize = 1 << 16;
+
+impl StreamWindow {
+    /// The first stretch.
+    pub(super) fn new(profile: Profile) -> StreamWindow {
+        StreamWindow { profile, rewriter: Renumberer::new(), out: Vec::new(), began_with: 0 }
+    }
+
+    /// Whether so many different stacks were seen in it that the next one is to begin, for the sake of memory.
+    pub(super) fn is_full(&self) -> bool {
+        self.names() > MAX_NAMES.max(2 * self.began_with)
+    }
+
+    fn names(&self) -> usize {
+        self.rewriter.names().table().size()
+    }
+
+    /// What is known of it.
+    pub(super) fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Takes a record of the stream; gives it on with the stretch's own numbers.
+    pub(super) fn on_record(
+        &mut self,
+        stream: &StreamState,
+        record: &Record,
+        sink: Option<&mut dyn RecordSink>,
+    ) -> io::Result<()> {
+        self.rewriter.rewrite(&stream.names, record, &mut self.out);
+        self.pass(sink)
+    }
+
+    /// Takes note of a record that may give a number another meaning.
+    pub(super) fn redefined(&mut self, record: &Record) {
+        self.rewriter.redefined(record);
+    }
+
+    /// Whether nothing is lost when the next stretch begins now.
+    pub(super) fn is_settled(&mut self) -> bool {
+        self.profile.finish();
+        self.profile.is_settled()
+    }
+
+    /// Begins the next stretch at `time` into the empty `profile`, and gives `sink` what it begins with.
+    pub(super) fn next(
+        &mut self,
+        time: Nanos,
+        stream: &StreamState,
+        profile: Profile,
+        sink: Option<&mut dyn RecordSink>,
+    ) -> io::Result<()> {
+        self.profile.finish();
+        let mut rewriter = Renumberer::new();
+        let inheritance = Record::Keyframe(self.profile.keyframe(time));
+        let mut opening: Vec<Record> = Vec::new();
+        for record in self.profile.state_records() {
+            let again = |tick: &Record| match (tick, &record) {
+                (Record::Counters { device: a, .. }, Record::Counters { device: b, .. }) => a == b,
+                _ => false,
+            };
+            if !stream.tick.iter().any(again) {
+                opening.push(record);
+            }
+        }
+        opening.extend(stream.owners.clone().map(Record::Ownership));
+        opening.extend(stream.snapshots.iter().cloned().map(Record::Snapshot));
+        let mut inherited = Vec::new();
+        rewriter.rewrite(self.rewriter.names(), &inheritance, &mut inherited);
+        let last = inherited.pop();
+        opening.append(&mut inherited);
+        rewriter.reset();
+        for record in &stream.tick {
+            rewriter.rewrite(&stream.names, record, &mut opening);
+        }
+        opening.extend(last);
+        (self.profile, self.rewriter, self.out) = (profile, rewriter, opening);
+        self.began_with = self.names();
+        self.pass(sink)
+    }
+
+    fn pass(&mut self, mut sink: Option<&mut dyn RecordSink>) -> io::Result<()> {
+        for record in self.out.drain(..) {
+            if let Some(sink) = &mut sink {
+                sink.record(&record)?;
+            }
+            self.profile.record(&record)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! Which blocks of the allocators are in use, and how much of each its tensors account for.
+
+use std::collections::BTreeMap;
+
+use crate::model::{AllocatorSnapshot, Block, BlockState, CudaIndex, PoolId, TensorDevice};
+
+/// A CUDA device as tensors name it.
+pub(super) fn cuda(device: CudaIndex) -> TensorDevice {
+    TensorDevice { kind: 1, index: u8::try_from(device.0).ok() }
+}
+
+/// What the allocators of all devices have in use.
+pub struct InUse(BTreeMap<TensorDevice, ActiveBlocks>);
+
+impl InUse {
+    /// By these maps.
+    pub fn new(snapshots: &[AllocatorSnapshot]) -> InUse {
+        InUse(
+            snapshots
+                .iter()
+                .map(|snapshot| (cuda(snapshot.device), ActiveBlocks::new(snapshot)))
+                .collect(),
+        )
+    }
+
+    /// Whether a storage at `data` has memory that is in use; true for devices without a map.
+    pub fn holds(&self, device: TensorDevice, data: u64) -> bool {
+        self.0.get(&device).is_none_or(|blocks| blocks.find(data).is_some())
+    }
+}
+
+/// Where a storage lies.
+pub(super) enum StorageLocation {
+    /// In a block, so many bytes of which are its own.
+    Block(u64),
+    /// In what a private pool keeps: graphs write there without asking the allocator.
+    Pool,
+    Elsewhere,
+}
+
+/// The blocks in use of a device, by address, and how much of each its tensors account for.
+pub(super) struct ActiveBlocks {
+    pub(super) blocks: Vec<(Block, u64)>,
+    /// Begin and end of the segments of private pools.
+    pools: Vec<(u64, u64)>,
+}
+
+impl ActiveBlocks {
+    pub(super) fn new(snapshot: &AllocatorSnapshot) -> ActiveBlocks {
+        let in_use = snapshot.blocks().filter(|(_, block)| block.state != BlockState::Inactive);
+        let mut blocks: Vec<(Block, u64)> = in_use.map(|(_, block)| (*block, 0)).collect();
+        blocks.sort_unstable_by_key(|(block, _)| block.address);
+        let private = snapshot.segments.iter().filter(|segment| segment.pool != PoolId::default());
+        let pools = private.map(|segment| (segment.address, segment.address + segment.size));
+        ActiveBlocks { blocks, pools: pools.collect() }
+    }
+
+    /// The index of the block that `data` lies in.
+    fn find(&self, data: u64) -> Option<usize> {
+        let after = self.blocks.partition_point(|(block, _)| block.address <= data);
+        let (block, _) = self.blocks.get(after.checked_sub(1)?)?;
+        (data < block.address + block.size).then_some(after - 1)
+    }
+
+    /// Gives a storage its bytes of the block it lies in.
+    pub(super) fn insert(&mut self, data: u64, bytes: u64) -> StorageLocation {
+        match self.find(data).and_then(|index| self.blocks.get_mut(index)) {
+            Some((block, used)) if block.state == BlockState::Allocated => {
+                let held = bytes.min(block.size - *used);
+                *used += held;
+                StorageLocation::Block(held)
+            }
+            None if self.pools.iter().any(|&(begin, end)| (begin..end).contains(&data)) => {
+                StorageLocation::Pool
+            }
+            _ => StorageLocation::Elsewhere,
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! What a look at owners adds up to, device by device.
+//!
+//! Every allocated block of a device belongs to one category, or to no tensor. The tensors' bytes by category, what rounding
+//! adds to them, and the blocks of no tensor are together what the allocator counts as allocated.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{
+    BlockState, DeviceOwnership, Nanos, OwnedOnDevice, OwnedStorages, OwnershipBreakdown,
+    OwnershipSnapshot, StorageGroup, TensorCategory, TensorDevice, TensorRow, UnnamedBlock,
+};
+
+use super::active_blocks::{ActiveBlocks, StorageLocation, cuda};
+use super::graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
+use super::name_pattern::name_pattern;
+
+/// Nameless blocks kept of one look; more are left without makers.
+const MAX_UNNAMED_BLOCKS: usize = 1 << 16;
+
+/// What a recording keeps of a look at `time`.
+pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdown {
+    let mut devices: BTreeMap<TensorDevice, (OwnedOnDevice, ActiveBlocks)> = BTreeMap::new();
+    for blocks in &snapshot.blocks {
+        let on_device = OwnedOnDevice {
+            device: blocks.device,
+            allocated: blocks.allocated(),
+            rounding: 0,
+            without_tensor: 0,
+            results: Some(0),
+            held: Vec::new(),
+        };
+        devices.insert(cuda(blocks.device), (on_device, ActiveBlocks::new(blocks)));
+    }
+    let mut known: FxHashMap<(TensorDevice, TensorCategory, Arc<str>), usize> =
+        FxHashMap::default();
+    let mut unnamed_blocks = Vec::new();
+    let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
+    for group in storages(snapshot) {
+        let Some((on_device, blocks)) = devices.get_mut(&group.device) else { continue };
+        let StorageLocation::Block(bytes @ 1..) = blocks.insert(group.storage.data, group.bytes())
+        else {
+            continue;
+        };
+        let mut owner = owner_label(snapshot, &snapshot.tensors[group.tensors[0]]);
+        let keeper = kept_by(snapshot, &roots, &group).and_then(|row| row.names.first());
+        if let Some(keeper) = keeper.filter(|_| owner.starts_with(SAVED_BY)) {
+            owner = format!("{owner}{ALIVE_BY}{}", name_pattern(keeper));
+        }
+        let owner: Arc<str> = owner.into();
+        let held = &mut on_device.held;
+        let key = (group.device, group.category, owner.clone());
+        let index = *known.entry(key).or_insert_with(|| {
+            held.push(OwnedStorages { category: group.category, owner, bytes: 0, count: 0 });
+            held.len() - 1
+        });
+        held[index].bytes += bytes;
+        held[index].count += 1;
+        let is_result = |&tensor: &usize| snapshot.tensors[tensor].made_by.is_some();
+        if group.category == TensorCategory::Other && group.tensors.iter().any(is_result) {
+            *on_device.results.get_or_insert(0) += bytes;
+        }
+        if group.tensors.iter().all(|&tensor| snapshot.tensors[tensor].names.is_empty()) {
+            let address = group.storage.data;
+            unnamed_blocks.push((group.device, Some(index as u32), address, bytes));
+        }
+    }
+    let places: FxHashMap<TensorDevice, u32> = devices.keys().copied().zip(0..).collect();
+    let finished = devices.into_iter().map(|(device, (mut on_device, blocks))| {
+        for (block, used) in blocks.blocks {
+            match (block.state, used) {
+                (BlockState::PendingFree, _) => {}
+                (_, 0) => {
+                    on_device.without_tensor += block.size;
+                    unnamed_blocks.push((device, None, block.address, block.size));
+                }
+                (_, used) => on_device.rounding += block.size - used,
+            }
+        }
+        on_device
+    });
+    OwnershipBreakdown {
+        time,
+        pause: snapshot.pause.map(|pause| Nanos(pause.as_nanos() as u64)),
+        devices: finished.collect(),
+        age: Nanos(0),
+        unnamed_blocks: unnamed_blocks
+            .into_iter()
+            .filter_map(|(device, held, address, bytes)| {
+                Some(UnnamedBlock { device: *places.get(&device)?, held, address, bytes })
+            })
+            .take(MAX_UNNAMED_BLOCKS)
+            .collect(),
+    }
+}
+
+/// The best that can be said of who holds a tensor.
+pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
+    if let Some(name) = row.names.first() {
+        return name.to_string();
+    }
+    if let Some(saved) = row.saved.first() {
+        return format!("{SAVED_BY}{}]", snapshot.nodes[saved.node].class);
+    }
+    match (&row.made_by, &row.python_class) {
+        (Some(node), _) => format!("[result of {node}]"),
+        (None, Some(class)) => format!("[a {class} without a name]"),
+        (None, None) => "[without a name]".to_owned(),
+    }
+}
+
+/// The storages of a look, the largest first; those on the same bytes are one.
+pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
+    let mut groups: Vec<StorageGroup> = Vec::new();
+    let mut known: FxHashMap<(TensorDevice, u64), usize> = FxHashMap::default();
+    for (index, row) in snapshot.tensors.iter().enumerate() {
+        let (Some(storage), Some(device)) = (row.tensor.storage, row.tensor.device) else {
+            continue;
+        };
+        // Detached copies share the storage, memory from elsewhere only the bytes; without bytes nothing is shared.
+        let key = if storage.data == 0 { storage.at } else { storage.data };
+        let group = *known.entry((device, key)).or_insert_with(|| {
+            let category = row.category;
+            groups.push(StorageGroup { storage, device, category, tensors: Vec::new() });
+            groups.len() - 1
+        });
+        let group = &mut groups[group];
+        group.category = group.category.min(row.category);
+        group.storage.bytes = group.storage.bytes.max(storage.bytes);
+        group.tensors.push(index);
+    }
+    for group in &mut groups {
+        group.tensors.sort_by_key(|&index| worth(&snapshot.tensors[index], index));
+    }
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes()), group.tensors[0]));
+    groups
+}
+
+/// What says most about a storage comes first: a name, an object, the whole of it.
+fn worth(row: &TensorRow, index: usize) -> impl Ord + use<> {
+    let whole = row.tensor.storage.and_then(|storage| storage.bytes) == row.tensor.logical_bytes();
+    (row.names.is_empty(), row.category, row.object.is_none(), !whole, index)
+}
+
+/// The storages that hold memory, with the bytes that each has: of blocks in use where the allocator's map is known. Their sums are
+/// the categories of [`breakdown`].
+pub fn held_storages(snapshot: &OwnershipSnapshot) -> Vec<(StorageGroup, u64)> {
+    let mut blocks: BTreeMap<TensorDevice, ActiveBlocks> =
+        snapshot.blocks.iter().map(|map| (cuda(map.device), ActiveBlocks::new(map))).collect();
+    let held = storages(snapshot).into_iter().filter_map(|group| {
+        let bytes = group.bytes();
+        let bytes = match blocks.get_mut(&group.device) {
+            _ if bytes == 0 || group.device.is_meta() => return None,
+            None => bytes,
+            Some(blocks) => match blocks.insert(group.storage.data, bytes) {
+                StorageLocation::Block(held) => held,
+                StorageLocation::Pool | StorageLocation::Elsewhere => return None,
+            },
+        };
+        Some((group, bytes))
+    });
+    held.collect()
+}
+
+/// Sums by device; a device without tensors but with blocks is there too.
+pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceOwnership> {
+    let mut devices: BTreeMap<TensorDevice, DeviceOwnership> = BTreeMap::new();
+    let mut blocks: BTreeMap<TensorDevice, ActiveBlocks> = BTreeMap::new();
+    for snapshot in &snapshot.blocks {
+        let device = cuda(snapshot.device);
+        let sums = devices.entry(device).or_default();
+        sums.allocated = Some(snapshot.allocated());
+        sums.releasable = snapshot.releasable();
+        blocks.insert(device, ActiveBlocks::new(snapshot));
+    }
+    for row in snapshot.tensors.iter().filter(|row| row.object.is_some()) {
+        let Some(device) = row.tensor.device else { continue };
+        let sums = &mut devices.entry(device).or_default().in_python;
+        sums.tensors += 1;
+        let elements = row.tensor.numel.and_then(|numel| u64::try_from(numel).ok());
+        match (elements, row.tensor.logical_bytes()) {
+            (Some(elements), Some(bytes)) => {
+                sums.elements = sums.elements.saturating_add(elements);
+                sums.bytes = sums.bytes.saturating_add(bytes);
+            }
+            _ => sums.unknown += 1,
+        }
+    }
+    for group in storages(snapshot) {
+        let sums = devices.entry(group.device).or_default();
+        let bytes = group.bytes();
+        if bytes == 0 || group.device.is_meta() {
+            continue;
+        }
+        let held = match blocks.get_mut(&group.device) {
+            None => bytes,
+            Some(blocks) => match blocks.insert(group.storage.data, bytes) {
+                StorageLocation::Block(held) => held,
+                StorageLocation::Pool => {
+                    sums.in_pools.add(bytes);
+                    continue;
+                }
+                StorageLocation::Elsewhere => {
+                    sums.elsewhere.add(bytes);
+                    continue;
+                }
+            },
+        };
+        sums.by_category.entry(group.category).or_default().add(held);
+        let first = &snapshot.tensors[group.tensors[0]];
+        if first.names.is_empty()
+            && group.tensors.iter().all(|&t| snapshot.tensors[t].saved.is_empty())
+        {
+            sums.unnamed.add(held);
+        }
+        let kept = |row: &TensorRow| !row.saved.is_empty() || row.object.is_some() && !row.garbage;
+        let mut rows = group.tensors.iter().map(|&tensor| &snapshot.tensors[tensor]);
+        if rows.clone().any(|row| row.garbage) && !rows.any(kept) {
+            sums.garbage.add(held);
+        }
+    }
+    for (device, blocks) in blocks {
+        let sums = devices.entry(device).or_default();
+        for (block, used) in blocks.blocks {
+            match (block.state, used) {
+                (BlockState::PendingFree, _) => sums.pending_free.add(block.size),
+                (_, 0) => sums.without_tensor.add(block.size),
+                (_, used) => sums.rounding += block.size - used,
+            }
+        }
+    }
+    devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        AllocatorSnapshot, Block, CudaIndex, OwnedBytes, PoolId, Segment, SnapshotConsistency,
+        Storage, TensorInfo,
+    };
+    use crate::ownership::fixture;
+
+    fn tensor(
+        at: u64,
+        data: u64,
+        bytes: u64,
+        category: TensorCategory,
+        name: Option<&str>,
+    ) -> TensorRow {
+        let plain = fixture::row(at);
+        TensorRow {
+            tensor: TensorInfo {
+                storage: Some(Storage { at: data + 1, data, bytes: Some(bytes) }),
+                shape: Some(vec![bytes as i64 / 4]),
+                strides: Some(vec![1]),
+                numel: Some(bytes as i64 / 4),
+                device: Some(cuda(CudaIndex(0))),
+                version: Some(0),
+                ..plain.tensor
+            },
+            object: None,
+            category,
+            names: name.map(Into::into).into_iter().collect(),
+            ..plain
+        }
+    }
+
+    #[test]
+    fn what_is_held_adds_up_to_what_is_allocated() {
+        let block = |address, size, state| Block { address, size, requested: size, state };
+        let snapshot = OwnershipSnapshot {
+            tensors: vec![
+                tensor(1, 0x1000, 1000, TensorCategory::Other, None),
+                tensor(2, 0x1000, 1000, TensorCategory::Parameter, Some("weight")),
+                TensorRow {
+                    made_by: Some("AddBackward0".into()),
+                    ..tensor(3, 0x2000, 512, TensorCategory::Other, None)
+                },
+                // Foreign memory.
+                tensor(4, 0x9000, 64, TensorCategory::Other, Some("x")),
+            ],
+            blocks: vec![AllocatorSnapshot {
+                time: Nanos(0),
+                device: CudaIndex(0),
+                retries: 0,
+                consistency: SnapshotConsistency::Consistent,
+                segments: vec![Segment {
+                    address: 0x1000,
+                    size: 0x4000,
+                    stream: 0,
+                    small: true,
+                    expandable: false,
+                    granule: 0,
+                    retired: false,
+                    pool: PoolId(0, 0),
+                    blocks: vec![
+                        block(0x1000, 1024, BlockState::Allocated),
+                        block(0x1400, 0xc00, BlockState::Inactive),
+                        block(0x2000, 512, BlockState::Allocated),
+                        block(0x2200, 2048, BlockState::Allocated),
+                        block(0x3000, 512, BlockState::PendingFree),
+                    ],
+                }],
+            }],
+            ..OwnershipSnapshot::default()
+        };
+        let sums = &breakdown(&snapshot)[&cuda(CudaIndex(0))];
+        assert_eq!(
+            sums.by_category[&TensorCategory::Parameter],
+            OwnedBytes { bytes: 1000, storages: 1 }
+        );
+        assert_eq!(
+            sums.by_category[&TensorCategory::Other],
+            OwnedBytes { bytes: 512, storages: 1 }
+        );
+        assert_eq!(sums.unnamed, OwnedBytes { bytes: 512, storages: 1 });
+        assert_eq!((sums.rounding, sums.without_tensor.bytes), (24, 2048));
+        assert_eq!((sums.pending_free.bytes, sums.elsewhere.bytes), (512, 64));
+        let all = sums.in_tensors() + sums.rounding + sums.without_tensor.bytes;
+        assert_eq!(Some(all), sums.allocated);
+        assert_eq!(storages(&snapshot)[0].tensors, [1, 0]);
+
+        let kept = &summarize(&snapshot, Nanos(7)).devices[0];
+        assert_eq!((kept.allocated, kept.rounding, kept.without_tensor), (all, 24, 2048));
+        assert_eq!(kept.results, Some(512));
+        let held: Vec<_> = kept.held.iter().map(|h| (h.category, &*h.owner, h.bytes)).collect();
+        let parameter = (TensorCategory::Parameter, "weight", 1000);
+        assert_eq!(held, [parameter, (TensorCategory::Other, "[result of AddBackward0]", 512)]);
+    }
+}

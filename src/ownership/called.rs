@@ -1,0 +1,94 @@
+//! Which tensors a word means: a name that `memspy tensors` prints, or an address.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::model::TensorRow;
+
+/// The tensors that a word means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamedTensors {
+    /// Indices of these rows; none when nothing is called so.
+    Rows(Vec<usize>),
+    /// Several differ only in what the word leaves out: their whole names.
+    Ambiguous(Vec<Arc<str>>),
+}
+
+/// Finds the tensors called `word`: by a whole name; by the address of the Python object, of the tensor or of its memory (`0x…` or
+/// decimal, as `id()` and JSON have it); or by a name without the function or `__main__` before it, if that is no other's.
+pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
+    let which = |is_meant: &dyn Fn(&TensorRow) -> bool| -> Vec<usize> {
+        (0..).zip(rows).filter(|(_, row)| is_meant(row)).map(|(index, _)| index).collect()
+    };
+    let whole = which(&|row| row.names.iter().any(|name| **name == *word));
+    if !whole.is_empty() {
+        return NamedTensors::Rows(whole);
+    }
+    let address = match word.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => word.parse().ok(),
+    };
+    if let Some(address) = address.filter(|address| *address != 0) {
+        return NamedTensors::Rows(which(&|row| {
+            let storage = row.tensor.storage.map(|storage| storage.data);
+            [row.object, Some(row.tensor.at), storage].contains(&Some(address))
+        }));
+    }
+    let is_short = |name: &Arc<str>| without_scope(name) == Some(word);
+    let short = which(&|row| row.names.iter().any(is_short));
+    let names: BTreeSet<Arc<str>> = short
+        .iter()
+        .flat_map(|&row| &rows[row].names)
+        .filter(|name| is_short(name))
+        .cloned()
+        .collect();
+    // Several names of one tensor mean the same.
+    match short.len() > 1 && names.len() > 1 {
+        true => NamedTensors::Ambiguous(names.into_iter().collect()),
+        false => NamedTensors::Rows(short),
+    }
+}
+
+/// `losses[0]` of `train: losses[0]` and of `__main__.losses[0]`.
+fn without_scope(name: &str) -> Option<&str> {
+    match name.split_once(": ") {
+        Some((_, name)) => Some(name),
+        None => name.strip_prefix("__main__."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ownership::fixture;
+
+    fn row(at: u64, names: &[&str]) -> TensorRow {
+        let names = names.iter().map(|&name| name.into()).collect();
+        TensorRow { names, ..fixture::row(at) }
+    }
+
+    #[test]
+    fn a_name_without_its_scope_is_enough_if_it_is_no_others() {
+        let rows = [
+            row(16, &["train: losses[0]", "main: losses[0]"]),
+            row(32, &["main: x", "x.y: z"]),
+            row(48, &["helper: x"]),
+            row(64, &["main: cache[…]"]),
+            row(80, &["main: cache[…]"]),
+        ];
+        let rows_of = |word| match called(&rows, word) {
+            NamedTensors::Rows(rows) => rows,
+            NamedTensors::Ambiguous(names) => panic!("{names:?}"),
+        };
+        assert_eq!(rows_of("train: losses[0]"), [0]);
+        assert_eq!(rows_of("losses[0]"), [0]);
+        assert_eq!(rows_of("main: x"), [1]);
+        assert_eq!(rows_of("cache[…]"), [3, 4]);
+        assert_eq!((rows_of("33"), rows_of("0x20"), rows_of("0")), (vec![1], vec![1], Vec::new()));
+        assert!(rows_of("nobody").is_empty());
+        assert_eq!(
+            called(&rows, "x"),
+            NamedTensors::Ambiguous(vec!["helper: x".into(), "main: x".into()])
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! Who holds the memory, by rules: sums by device, names and their patterns, and what keeps an autograd graph alive.
+//!
+//! Turns a look at owners into sums, storages and names; the same for a running process and for a recording.
+//! May import `model`.
+//! Never reads a process, a file or the clock.
+//! Start reading at [`breakdown()`].
+
+mod active_blocks;
+mod breakdown;
+mod called;
+mod graph_roots;
+mod name_pattern;
+
+pub use active_blocks::InUse;
+pub use breakdown::{breakdown, held_storages, owner_label, storages, summarize};
+pub use called::{NamedTensors, called};
+pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
+pub use name_pattern::{NamePart, name_parts, name_pattern};
+
+#[cfg(test)]
+mod fixture {
+    use crate::model::{DType, TensorCategory, TensorInfo, TensorRow};
+
+    /// A tensor at `at` of which nothing else is known; its Python object is at the next address.
+    pub(super) fn row(at: u64) -> TensorRow {
+        TensorRow {
+            tensor: TensorInfo {
+                at,
+                class: "TensorImpl".into(),
+                storage: None,
+                shape: None,
+                strides: None,
+                nested: None,
+                numel: None,
+                dtype: DType(6),
+                device: None,
+                offset: 0,
+                version: None,
+                requires_grad: false,
+                grad_fn: None,
+                grad: None,
+                parts: Vec::new(),
+                part_names: &[],
+            },
+            object: Some(at + 1),
+            python_class: None,
+            category: TensorCategory::Other,
+            names: Vec::new(),
+            saved: Vec::new(),
+            made_by: None,
+            garbage: false,
+        }
+    }
+}

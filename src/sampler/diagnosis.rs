@@ -1,0 +1,186 @@
+//! What an attached target answers about itself and its readers, for messages and for `doctor`: nothing here is recorded.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::gpu::GpuError;
+use crate::model::{
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, Nanos,
+    ProbeBackend,
+};
+use crate::probe::AttachedProbes;
+use crate::target::AccessFacts;
+use crate::torch::TorchError;
+
+use super::exact::ExactAvailability;
+use super::readers::{TargetIdentity, TargetReaders, TorchState};
+
+/// How Python stacks of a target are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StackCoverage {
+    /// Version of the target's CPython.
+    pub version: String,
+    /// Where the knowledge of its structures comes from.
+    pub layout: String,
+    /// What is not read from this target, one sentence each.
+    pub uncovered: Vec<&'static str>,
+}
+
+/// A map of a device's blocks, and what reading it took.
+#[derive(Debug)]
+pub struct TimedSnapshot {
+    /// The map, or why there is none.
+    pub snapshot: Result<AllocatorSnapshot, TorchError>,
+    /// How long reading it took.
+    pub took: Duration,
+}
+
+/// The probes that are in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeCoverage {
+    /// How they are in place.
+    pub backend: ProbeBackend,
+    /// What is probed.
+    pub probes: Vec<Arc<str>>,
+    /// What could not be probed, one sentence each.
+    pub uncovered: Vec<Arc<str>>,
+}
+
+impl From<&AttachedProbes> for ProbeCoverage {
+    fn from(probes: &AttachedProbes) -> ProbeCoverage {
+        ProbeCoverage {
+            backend: probes.way(),
+            probes: probes.probes().to_vec(),
+            uncovered: probes.uncovered().to_vec(),
+        }
+    }
+}
+
+impl TargetIdentity {
+    /// The pid.
+    pub fn pid(&self) -> u32 {
+        self.process().pid()
+    }
+
+    /// Its command line; empty where that cannot be read.
+    pub fn command(&self) -> Vec<String> {
+        self.process().command().unwrap_or_default()
+    }
+
+    /// Its pids from memspy's pid namespace down to its own; several when it runs in a container.
+    pub fn pids(&self) -> Vec<u32> {
+        self.process().pids()
+    }
+
+    /// What decides whether its memory may be read.
+    pub fn access(&self) -> AccessFacts {
+        AccessFacts::to(self.process())
+    }
+
+    /// Its child processes, with their command lines.
+    pub fn children(&self) -> Vec<(u32, Vec<String>)> {
+        self.process().children()
+    }
+
+    /// Whether its thread `id` sleeps for a time that it chose itself; `None` when that is not known.
+    pub fn is_asleep(&self, id: u32) -> Option<bool> {
+        self.process().is_asleep(id)
+    }
+}
+
+impl TargetReaders {
+    /// The pid.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Whether the process still runs.
+    pub fn is_alive(&self) -> bool {
+        self.process.is_alive()
+    }
+
+    /// How long attaching took.
+    pub fn attach_time(&self) -> Duration {
+        self.took
+    }
+
+    /// Version of its CPython; `None` without Python.
+    pub fn python_version(&self) -> Option<&str> {
+        self.python.as_ref().map(|python| python.version())
+    }
+
+    /// How its stacks are read; `None` without Python.
+    pub fn stack_coverage(&self) -> Option<StackCoverage> {
+        let coverage = self.python.as_ref()?.coverage();
+        Some(StackCoverage {
+            version: coverage.version,
+            layout: coverage.layout.to_string(),
+            uncovered: coverage.uncovered,
+        })
+    }
+
+    /// Why no source text can be read from files of the target.
+    pub fn source_refusal(&self) -> Option<String> {
+        self.process.check_files().err().map(|error| error.to_string())
+    }
+
+    /// Whether PyTorch's CUDA part is loaded and can be read.
+    pub fn has_torch(&self) -> bool {
+        matches!(self.torch, TorchState::Attached(_))
+    }
+
+    /// Why PyTorch, which is loaded, cannot be read.
+    pub fn torch_refusal(&self) -> Option<&TorchError> {
+        match &self.torch {
+            TorchState::Refused(error) => Some(error),
+            TorchState::NotLoaded | TorchState::Attached(_) => None,
+        }
+    }
+
+    /// The counters of PyTorch's native allocator, read once; `None` where it has none.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn counters(&mut self) -> Option<Result<Vec<(CudaIndex, AllocatorCounters)>, TorchError>> {
+        let TorchState::Attached(torch) = &mut self.torch else { return None };
+        if *torch.backend() != AllocatorBackend::Native {
+            return None;
+        }
+        let mut counters = Vec::new();
+        Some(torch.counters(&mut counters).map(|_| counters))
+    }
+
+    /// The blocks of `device`, read once; `None` where PyTorch cannot be read.
+    pub fn snapshot(&mut self, device: CudaIndex) -> Option<TimedSnapshot> {
+        let TorchState::Attached(torch) = &mut self.torch else { return None };
+        let begun = Instant::now();
+        let snapshot = torch.blocks(device, Nanos(0));
+        Some(TimedSnapshot { snapshot, took: begun.elapsed() })
+    }
+
+    /// Why the driver's figures cannot be read.
+    pub fn driver_refusal(&self) -> Option<&GpuError> {
+        self.gpu.as_ref().err()
+    }
+
+    /// Version of the driver; `None` where its figures cannot be read.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub fn driver_version(&self) -> Option<Result<String, GpuError>> {
+        self.gpu.as_ref().ok().map(|gpu| gpu.driver_version())
+    }
+
+    /// The driver's figures of a device; `None` where they cannot be read.
+    ///
+    /// # Errors
+    /// The driver refuses this device.
+    pub fn device_usage(&self, nvml_index: u32) -> Option<Result<DeviceUsage, GpuError>> {
+        self.gpu.as_ref().ok().map(|gpu| gpu.usage(nvml_index, Nanos(0)))
+    }
+
+    /// What an exact recording would see, and by which way.
+    pub fn exact_availability(&self) -> ExactAvailability {
+        ExactAvailability::detect(&self.process)
+    }
+}
