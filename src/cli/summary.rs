@@ -123,7 +123,7 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
     let keepers = keepers(look, &mut observation);
     output::write(Path::new("-"), false, |out| {
         match args.json {
-            true => render::growth_json(out, &observation.growth, &keepers),
+            true => render::growth_json(out, args.pid, &observation.growth, &keepers),
             false => render::growth_text(
                 out,
                 args.pid,

@@ -1,7 +1,5 @@
 //! Findings as sentences with their numbers, and the command that shows more.
 
-use serde::Serialize;
-
 use super::label::one_line;
 use super::owner_groups::group_label;
 use super::size::{bytes, count};
@@ -11,7 +9,7 @@ use crate::analysis::{Finding, OwnerGrowth};
 const MAX_NAMES: usize = 3;
 
 /// A finding as it is told.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldFinding {
     /// What kind it is: `grows`, `graphs kept`, `garbage`, …
     pub kind: &'static str,

@@ -306,7 +306,7 @@ pub fn iterations_csv(
         .flat_map(|held| held.parameters.keys().map(|name| &**name))
         .collect();
     let gradients: Vec<String> = parameters.iter().map(|name| format!("{name}.grad")).collect();
-    let look = ["in no tensor", "feature maps", "look_allocated", "look_below_peak"];
+    let look = ["in no tensor", "feature maps", "snapshot_allocated", "snapshot_below_peak"];
     let head = fixed.iter().chain(&categories).chain(&look).copied();
     csv.write_record(
         head.chain(parameters.iter().copied()).chain(gradients.iter().map(|name| &**name)),
@@ -408,8 +408,8 @@ fn iteration_json(iteration: &Iteration, device: CudaIndex) -> IterationJson {
         intermediate_gradients: reached.intermediate,
         held,
         feature_maps: look.and_then(|held| held.feature_maps),
-        look_allocated: look.map(|held| held.allocated),
-        look_below_peak: look.map(|held| below_peak(held, reached)),
+        snapshot_allocated: look.map(|held| held.allocated),
+        snapshot_below_peak: look.map(|held| below_peak(held, reached)),
         parameters,
     }
 }

@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::io::Write;
 
-use serde::Serialize;
-
+use super::json::{OwnerGroupJson, OwnerPatternJson};
 use super::label::one_line;
 use super::size::{bytes, count, percent, signed_bytes};
 use crate::analysis::{GroupSize, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
@@ -256,54 +255,27 @@ fn change_label(change: &OwnerChange) -> String {
     }
 }
 
-/// A group as JSON has it; sizes in bytes.
-#[derive(Debug, Serialize)]
-pub(super) struct GroupJson<'a> {
-    device: String,
-    category: &'static str,
-    /// `variable`, `model`, `optimizer`, `graph`, `unknown graph` or `garbage`.
-    kind: &'static str,
-    owner: &'a str,
-    label: String,
-    bytes: u64,
-    storages: u64,
-    smallest: Option<u64>,
-    largest: Option<u64>,
-    largest_name: &'a str,
-    members: u64,
-    patterns: Vec<PatternJson<'a>>,
-}
-
-/// A pattern as JSON has it.
-#[derive(Debug, Serialize)]
-struct PatternJson<'a> {
-    pattern: &'a str,
-    bytes: u64,
-    storages: u64,
-    smallest: Option<u64>,
-    largest: Option<u64>,
-}
-
-impl<'a> GroupJson<'a> {
-    pub(super) fn new(group: &'a OwnerGroup) -> GroupJson<'a> {
-        let patterns = group.patterns.iter().map(|pattern| PatternJson {
-            pattern: &pattern.pattern,
+impl OwnerGroupJson {
+    /// A group as JSON has it.
+    pub(super) fn new(group: &OwnerGroup) -> OwnerGroupJson {
+        let patterns = group.patterns.iter().map(|pattern| OwnerPatternJson {
+            pattern: pattern.pattern.clone(),
             bytes: pattern.size.bytes,
             storages: pattern.size.storages,
             smallest: pattern.size.range.map(|range| range.0),
             largest: pattern.size.range.map(|range| range.1),
         });
-        GroupJson {
+        OwnerGroupJson {
             device: group.device.to_string(),
-            category: group.category.name(),
-            kind: kind(&group.kind),
-            owner: &group.owner,
+            category: group.category.name().to_owned(),
+            kind: kind(&group.kind).to_owned(),
+            owner: group.owner.clone(),
             label: group_label(group),
             bytes: group.size.bytes,
             storages: group.size.storages,
             smallest: group.size.range.map(|range| range.0),
             largest: group.size.range.map(|range| range.1),
-            largest_name: &group.largest,
+            largest_name: group.largest.clone(),
             members: group.members,
             patterns: patterns.collect(),
         }

@@ -221,7 +221,7 @@ fn tables_and_the_summary_say_that_they_are_exact() {
     let mut out = Vec::new();
     render::lines_json(&mut out, &profile, &table, &[]).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
-    assert_eq!(json["exact"]["way"], "uprobe_multi");
+    assert_eq!(json["exact"]["probes"], "uprobe_multi");
     assert_eq!(json["estimated"], false);
     assert_eq!(json["exact"]["no_python"], 1234);
     assert_eq!(json["exact"]["comparisons_equal"], 2);

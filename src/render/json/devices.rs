@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{FragmentationJson, JsonFormat};
+use crate::model::{MissReason, MissedObservation};
 
 /// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in bytes; with `--every` one line a
 /// look.
@@ -185,8 +186,19 @@ pub struct JobDeviceJson {
 /// Something that could not be read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MissedJson {
-    /// What reads it.
+    /// What reads it: `Stacks`, `Counters`, `Snapshots`, `Gpu`, `Events` or `Owners`.
     pub reader: String,
-    /// Why it could not.
+    /// Why it could not, in words.
     pub why: String,
+}
+
+impl From<&MissedObservation> for MissedJson {
+    fn from(missed: &MissedObservation) -> MissedJson {
+        let why = match &missed.why {
+            MissReason::Torn => "the process changed it during every attempt to read it",
+            MissReason::Late => "memspy did not read it in time",
+            MissReason::Failed(why) => why,
+        };
+        MissedJson { reader: format!("{:?}", missed.reader), why: why.to_owned() }
+    }
 }

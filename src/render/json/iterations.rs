@@ -66,9 +66,9 @@ pub struct IterationJson {
     /// The most saved for the backward pass, and of results of nodes that only Python keeps.
     pub feature_maps: Option<u64>,
     /// What was allocated at that look.
-    pub look_allocated: Option<u64>,
+    pub snapshot_allocated: Option<u64>,
     /// By how much that is less than the peak.
-    pub look_below_peak: Option<i64>,
+    pub snapshot_below_peak: Option<i64>,
     /// With `--parameters`: the bytes of each parameter and of its gradient, by name.
     pub parameters: Option<BTreeMap<String, ParameterJson>>,
 }
