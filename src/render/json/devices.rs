@@ -8,6 +8,7 @@ use crate::model::{MissReason, MissedObservation};
 /// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in bytes; with `--every` one line a
 /// look.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DevicesJson {
     /// When, in local time, as nvidia-smi writes it.
     pub timestamp: String,
@@ -21,6 +22,7 @@ pub struct DevicesJson {
 
 /// A process that holds a GPU though what started it is gone, or has a GPU's file open though the driver does not list it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeftBehindJson {
     /// Its pid.
     pub pid: u32,
@@ -39,6 +41,7 @@ impl JsonFormat for DevicesJson {
 
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GpuJson {
     /// Its number in nvidia-smi.
     pub index: Option<u32>,
@@ -80,6 +83,7 @@ pub struct GpuJson {
 
 /// The memory of a GPU or of a MIG device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceMemoryJson {
     /// All of it.
     pub total: u64,
@@ -93,6 +97,7 @@ pub struct DeviceMemoryJson {
 
 /// A process that the driver lists on a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceProcessJson {
     /// The pid as the driver lists it.
     pub listed_pid: u32,
@@ -112,6 +117,7 @@ pub struct DeviceProcessJson {
 
 /// A MIG device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MigDeviceJson {
     /// Its number on the GPU.
     pub index: u32,
@@ -129,6 +135,7 @@ pub struct MigDeviceJson {
 
 /// A job that was asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobJson {
     /// Its pid.
     pub pid: u32,
@@ -146,6 +153,7 @@ pub struct JobJson {
 
 /// What a job has on one GPU, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobDeviceJson {
     /// The GPU's number in nvidia-smi.
     pub index: Option<u32>,
@@ -185,6 +193,7 @@ pub struct JobDeviceJson {
 
 /// Something that could not be read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MissedJson {
     /// What reads it: `Stacks`, `Counters`, `Snapshots`, `Gpu`, `Events` or `Owners`.
     pub reader: String,

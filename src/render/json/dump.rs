@@ -8,6 +8,7 @@ use super::{DeviceOwnersJson, FragmentationJson, IncompleteJson, JsonFormat, Mis
 
 /// `memspy dump --json`: a process at one moment: its stacks, and where its GPU memory is. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DumpJson {
     /// The process.
     pub pid: Option<u32>,
@@ -40,6 +41,7 @@ impl JsonFormat for DumpJson {
 
 /// A Python thread.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ThreadJson {
     /// Its thread id in the operating system; `null` where it is not known.
     pub os_id: Option<u64>,
@@ -57,6 +59,7 @@ pub struct ThreadJson {
 
 /// A frame of a thread.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DumpFrameJson {
     /// The function; `null` where it is not known.
     pub function: Option<String>,
@@ -68,6 +71,7 @@ pub struct DumpFrameJson {
 
 /// The memory of a GPU that the process can use, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DumpDeviceJson {
     /// The GPU's number in the process; `null` where PyTorch has not used it.
     pub cuda_index: Option<u32>,
@@ -109,6 +113,7 @@ pub struct DumpDeviceJson {
 
 /// Whether a snapshot of the allocator is of one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ConsistencyJson {
     /// Whether the blocks add up to the allocator's own counter.
     pub consistent: bool,
@@ -124,6 +129,7 @@ pub struct ConsistencyJson {
 
 /// A segment of the allocator: memory that it has from the driver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SegmentJson {
     /// Its address on the GPU.
     pub address: u64,
@@ -143,6 +149,7 @@ pub struct SegmentJson {
 
 /// A block of a segment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BlockJson {
     /// Its address on the GPU.
     pub address: u64,
@@ -156,6 +163,7 @@ pub struct BlockJson {
 
 /// What the memory is for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DumpOwnersJson {
     /// How long before the driver's figures the owners were read, in seconds; `null` where it was at the same time.
     pub seconds_before_driver: Option<f64>,

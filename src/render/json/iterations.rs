@@ -8,6 +8,7 @@ use super::JsonFormat;
 
 /// `memspy iterations --json`: the training iterations of a recording. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct IterationsJson {
     /// The GPU, as the job numbers it.
     pub device: u32,
@@ -28,6 +29,7 @@ impl JsonFormat for IterationsJson {
 
 /// One iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct IterationJson {
     /// The epoch, where it is known.
     pub epoch: Option<u64>,
@@ -75,6 +77,7 @@ pub struct IterationJson {
 
 /// A parameter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ParameterJson {
     /// Its bytes.
     pub weight: u64,

@@ -9,6 +9,7 @@ use crate::analysis::{BoundedValue, HighWater, PeakTime};
 
 /// `memspy lines --json`: the memory of each line on one GPU. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LinesJson {
     /// The GPU, as the job numbers it.
     pub device: u32,
@@ -47,6 +48,7 @@ impl JsonFormat for LinesJson {
 
 /// The high-water mark of a counter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HighWaterJson {
     /// The peak, in bytes: exact.
     pub bytes: i64,
@@ -64,6 +66,7 @@ pub struct HighWaterJson {
 
 /// A value with its limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BoundedJson {
     /// The value; where it is not exact, the true one is at least this.
     pub value: i64,
@@ -75,6 +78,7 @@ pub struct BoundedJson {
 
 /// A line of the program; each byte counts for one line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RankedLineJson {
     /// The path of its file.
     pub file: String,
@@ -102,6 +106,7 @@ pub struct RankedLineJson {
 
 /// The moment that live bytes are of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LiveMomentJson {
     /// When, in seconds since the recording began.
     pub seconds: f64,
@@ -115,6 +120,7 @@ pub struct LiveMomentJson {
 
 /// A function with its lines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FunctionLinesJson {
     /// Its name.
     pub function: String,
@@ -134,6 +140,7 @@ pub struct FunctionLinesJson {
 
 /// A line of a function; a byte counts for each line on its stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineJson {
     /// Its number; 0 when unknown.
     pub line: u32,
@@ -157,6 +164,7 @@ pub struct LineJson {
 /// A statistic of a line. Of `peak`, the greatest value while the line was on a stack; of `current`, the greatest at an end of
 /// the line; of `allocated` and `freed`, the sum while it was on a stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineCellJson {
     /// The value; where it is not exact, the true one is at least this. `null` where it is not known.
     pub value: Option<i64>,
@@ -175,6 +183,7 @@ pub struct LineCellJson {
 
 /// How good an exact recording is. Counts are of the whole recording and of all GPUs, unless it says otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExactRecordingJson {
     /// How events were had: `uprobe_multi`, `perf uprobes` or `perf samples, stacks from sampling`.
     pub probes: String,
@@ -227,6 +236,7 @@ pub struct ExactRecordingJson {
 
 /// By how much the allocator's counters are above the events; below where negative.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ByteBalanceJson {
     /// Bytes allocated.
     pub allocated: i64,
@@ -236,6 +246,7 @@ pub struct ByteBalanceJson {
 
 /// Memory beside PyTorch's allocator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OtherMemoryJson {
     /// The most at once, in bytes.
     pub peak: u64,
@@ -245,6 +256,7 @@ pub struct OtherMemoryJson {
 
 /// Allocations that were refused.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RefusalsJson {
     /// How many.
     pub count: u64,

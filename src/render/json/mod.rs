@@ -12,6 +12,8 @@ mod lines;
 mod owner_groups;
 mod owners;
 mod rank_lines;
+#[cfg(test)]
+mod schema_tests;
 mod summary;
 
 use std::io::Write;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Storages whose owners belong together: one model, one optimizer, one variable, one autograd graph. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OwnerGroupJson {
     /// The device: `cuda:0`.
     pub device: String,
@@ -33,6 +34,7 @@ pub struct OwnerGroupJson {
 
 /// Storages whose names differ only in an index, a key or a number. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OwnerPatternJson {
     /// The name, with `*` for what differs: `cache[*].keys`; for what only the graph keeps the class of the node.
     pub pattern: String,

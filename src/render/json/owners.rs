@@ -9,6 +9,7 @@ use super::{JsonFormat, OwnerGroupJson};
 /// `memspy tensors --json`, `memspy graph --json` and `memspy referrers --json`: every tensor and every autograd node of a
 /// process at one moment. Sizes in bytes; with `--every` one line a snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OwnershipJson {
     /// With `--every`: when, in local time; else `null`.
     pub timestamp: Option<String>,
@@ -48,6 +49,7 @@ impl JsonFormat for OwnershipJson {
 
 /// How often a job was stopped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StopsJson {
     /// How often.
     pub count: u32,
@@ -59,6 +61,7 @@ pub struct StopsJson {
 
 /// Why a snapshot is incomplete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct IncompleteJson {
     /// The limit that was reached: `pause` (how long the job may be stopped), `time`, `copies` or `memory`.
     pub limit: String,
@@ -70,6 +73,7 @@ pub struct IncompleteJson {
 
 /// What refers to one tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TensorReferrersJson {
     /// The address of its Python object.
     pub object: u64,
@@ -81,6 +85,7 @@ pub struct TensorReferrersJson {
 
 /// A reference to a tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReferrerJson {
     /// The address of the object that refers; `null` for a variable of a running function.
     pub address: Option<u64>,
@@ -94,6 +99,7 @@ pub struct ReferrerJson {
 
 /// What the memory of a device is for, in bytes. A storage counts once, in the first of its categories.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceOwnersJson {
     /// Allocated by PyTorch, by the allocator's blocks; `null` for devices without PyTorch's native CUDA allocator.
     pub allocated: Option<u64>,
@@ -133,6 +139,7 @@ pub struct DeviceOwnersJson {
 
 /// The tensors that Python has objects of, each counted for itself: a view counts again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PythonTensorsJson {
     /// How many.
     pub tensors: u64,
@@ -146,6 +153,7 @@ pub struct PythonTensorsJson {
 
 /// A tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TensorJson {
     /// The paths that lead to it, the best first.
     pub names: Vec<String>,
@@ -203,6 +211,7 @@ pub struct TensorJson {
 
 /// That an autograd node keeps a tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SavedByJson {
     /// The address of the node.
     pub node: u64,
@@ -216,6 +225,7 @@ pub struct SavedByJson {
 
 /// An autograd node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GraphNodeJson {
     /// Its address.
     pub address: u64,
@@ -231,6 +241,7 @@ pub struct GraphNodeJson {
 
 /// What the autograd graph keeps for the backward pass, in bytes. A storage counts once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SavedJson {
     /// All that it keeps.
     pub all: u64,
@@ -248,6 +259,7 @@ pub struct SavedJson {
 
 /// The autograd nodes of one class.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NodeClassJson {
     /// The class.
     pub class: String,

@@ -8,6 +8,7 @@ use super::{BoundedJson, HighWaterJson, JsonFormat};
 
 /// `memspy lines --merge --json`: the memory of each line in several ranks. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RankLinesJson {
     /// The ranks.
     pub ranks: Vec<RankJson>,
@@ -24,6 +25,7 @@ impl JsonFormat for RankLinesJson {
 
 /// A rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RankJson {
     /// What it is called in this document: `rank 3`.
     pub label: String,
@@ -51,6 +53,7 @@ pub struct RankJson {
 
 /// A function in all ranks: that of one name in one file at one line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RankFunctionJson {
     /// Its name.
     pub function: String,
@@ -66,6 +69,7 @@ pub struct RankFunctionJson {
 
 /// A line in all ranks that have it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RankLineJson {
     /// Its number; 0 when unknown.
     pub line: u32,
@@ -81,6 +85,7 @@ pub struct RankLineJson {
 
 /// A value in several ranks, in each at a time of its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RankValuesJson {
     /// The greatest.
     pub greatest: RankValueJson,
@@ -92,6 +97,7 @@ pub struct RankValuesJson {
 
 /// The value of one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RankValueJson {
     /// The value; where it is not exact, the true one is at least this.
     pub value: i64,

@@ -6,6 +6,7 @@ use super::{JsonFormat, OwnerGroupJson};
 
 /// `memspy summary --json`: where a job's GPU memory is, who holds it, what grows, and what follows. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SummaryJson {
     /// The process.
     pub pid: u32,
@@ -40,6 +41,7 @@ impl JsonFormat for SummaryJson {
 
 /// `memspy growth --json`: what grows in a job, and what keeps it. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GrowthJson {
     /// The process.
     pub pid: u32,
@@ -62,6 +64,7 @@ impl JsonFormat for GrowthJson {
 
 /// A GPU that a job uses, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SummaryGpuJson {
     /// Its number in the job.
     pub gpu: u32,
@@ -81,6 +84,7 @@ pub struct SummaryGpuJson {
 
 /// What grew while a job was observed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ObservedGrowthJson {
     /// How many complete snapshots of the owners were read.
     pub snapshots: u64,
@@ -94,6 +98,7 @@ pub struct ObservedGrowthJson {
 
 /// An owner that grows: the least that it held in each part of the time is more than in the part before.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OwnerGrowthJson {
     /// The owner, as the text shows it.
     pub owner: String,
@@ -117,6 +122,7 @@ pub struct OwnerGrowthJson {
 
 /// A line whose live bytes grow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineGrowthJson {
     /// Function, file and line.
     pub line: String,
@@ -130,6 +136,7 @@ pub struct LineGrowthJson {
 
 /// What keeps one tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KeeperJson {
     /// The tensor.
     pub example: String,
@@ -139,6 +146,7 @@ pub struct KeeperJson {
 
 /// What lines hold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ObservedLinesJson {
     /// How it is known: `exact` (each allocation was recorded), `sampled` (an estimate), or `none`.
     pub source: String,
@@ -152,6 +160,7 @@ pub struct ObservedLinesJson {
 
 /// What lines hold on one GPU, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GpuLinesJson {
     /// The GPU's number in the job.
     pub gpu: u32,
@@ -163,6 +172,7 @@ pub struct GpuLinesJson {
 
 /// What a line holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineBytesJson {
     /// Function, file and line.
     pub line: String,
@@ -172,6 +182,7 @@ pub struct LineBytesJson {
 
 /// What follows from the figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SummaryFindingJson {
     /// Its kind: `grows`, `graphs kept`, `garbage`, `fragmented`, `outside PyTorch`, `other processes`, `optimizers twice`,
     /// `models twice`, `large storages` or `gradients in eval`.
