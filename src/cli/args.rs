@@ -29,7 +29,7 @@ pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
 pub use flame::{FlameArgs, FlameFormat, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
-pub use limits::Limits;
+pub use limits::{Limits, SnapshotArgs};
 pub use lines::{LinesArgs, LinesFormat, SortArg};
 pub use picture::PictureArgs;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
@@ -248,12 +248,9 @@ pub struct DumpArgs {
     /// The cached free blocks by size, too
     #[arg(long)]
     pub cache: bool,
-    /// Do not stop the job (for some milliseconds) to sort its memory by owner: what it changes meanwhile may be torn
-    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
-    pub no_stop: bool,
-    /// What the look may cost
+    /// What reading its tensors may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub cost: SnapshotArgs,
 }
 
 /// `memspy doctor`.
@@ -344,6 +341,24 @@ mod tests {
         }
         let error = parse("memspy record -p 1 --keep 500m").unwrap_err().to_string();
         assert!(error.contains("500 minutes") && error.contains("500 MiB"), "{error}");
+    }
+
+    /// `summary` and `growth` had a `--no-pause` of their own and knew no `--no-stop`; `growth` had no `--subprocesses`.
+    #[test]
+    fn what_a_snapshot_may_cost_is_asked_in_the_same_words_everywhere() {
+        for command in
+            ["summary", "growth", "dump", "tensors", "graph", "referrers loss", "top", "record"]
+        {
+            for words in ["--no-stop", "--no-pause", "--nonblocking"] {
+                let line = format!("memspy {command} -p 1 -s {words}");
+                parse(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+            let owners = if command == "record" { "--owners" } else { "" };
+            for words in ["--max-stop 20ms --max-time 10s", "--max-pause 20ms"] {
+                let line = format!("memspy {command} -p 1 {owners} {words}").replace("  ", " ");
+                parse(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+        }
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
 }
 
 fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> Result<ProcessDump> {
-    let options = args.limits.options(args.no_stop);
+    let options = args.cost.options();
     let owners = match read_owners(&mut readers, options) {
         Ok(look) => Ok(look.snapshot),
         Err(error) => Err(error.to_string()),

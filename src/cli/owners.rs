@@ -220,7 +220,7 @@ fn of_members(
 
 impl TensorReadArgs {
     fn options(&self) -> LookOptions {
-        self.limits.options(self.no_stop)
+        self.cost.options()
     }
 }
 

@@ -156,8 +156,8 @@ pub(super) fn record(
     let duration = args.duration;
     let also = CommonOptions {
         owners: args.owners.map(|percent| percent / 100.0),
-        // --nonblocking and --owners exclude each other.
-        owner_options: args.limits.options(args.nonblocking),
+        // --no-stop and --owners exclude each other.
+        owner_options: args.cost.options(),
         step_variable: args.iter_var.clone(),
         epoch_variable: args.epoch_var.clone(),
         // What is kept has numbers of its own.

@@ -34,7 +34,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     }
     let options = TopOptions {
         pid: args.pid,
-        owners: args.limits.options(args.no_stop),
+        owners: args.cost.options(),
         gpu: args.gpu.map(CudaIndex),
         interval: args.refresh,
         full_filenames: args.full_filenames,

@@ -117,7 +117,8 @@ fn a_launchers_pid_names_the_ranks_below_it_instead_of_showing_an_empty_table() 
             .iter()
             .all(|head| done.out.contains(head))
     });
-    for words in [&["tensors"][..], &["graph"], &["dump"], &["devices"]] {
+    let growth = ["growth", "--for", "300ms", "--max-time", "120s", "--max-stop", "60s"];
+    for words in [&["tensors"][..], &["graph"], &["dump"], &["devices"], &growth] {
         memspy_at(target.pid(), words).refused(&[
             &target.pid().to_string(),
             "rank 0 (process ",

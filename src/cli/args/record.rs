@@ -6,11 +6,17 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::values::{percent, pid, processor_percent, size, time};
-use super::{Limits, StackArgs, TriggerArgs};
+use super::{SnapshotArgs, StackArgs, TriggerArgs};
 
 /// `memspy record`.
 #[derive(Debug, Clone, Args)]
-#[command(mut_arg("max_stop", |arg| arg.requires("owners")), mut_arg("max_time", |arg| arg.requires("owners")))]
+#[command(
+    mut_arg("max_stop", |arg| arg.requires("owners")),
+    mut_arg("max_time", |arg| arg.requires("owners")),
+    mut_arg("no_stop", |arg| arg.conflicts_with("owners").help(
+        "Never stop the job. Recording does not, except for --owners, with which this is refused"
+    ))
+)]
 #[command(after_help = "Examples:
   memspy record -p 12345 -o trace.bin           until Ctrl-C, or until the job ends
   memspy record -p 12345 -d 20s -o trace.bin    for 20 seconds
@@ -54,9 +60,6 @@ pub struct RecordArgs {
     /// Leave the source text of the functions seen out of the trace
     #[arg(long)]
     pub no_source: bool,
-    /// Never stop the job. Recording does not, but for the looks of --owners, with which this is refused
-    #[arg(long, conflicts_with = "owners")]
-    pub nonblocking: bool,
     /// Print the table of lines to standard output every so often (10s, 5min), and at the end: of the recording so
     /// far, or with --keep of the time since the last one
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -79,9 +82,9 @@ pub struct RecordArgs {
     /// One that counts its epochs
     #[arg(long, value_name = "NAME", requires = "iter_var", help_heading = "Owners and steps")]
     pub epoch_var: Option<String>,
-    /// What each look of --owners may cost
+    /// What each snapshot of --owners may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub cost: SnapshotArgs,
     /// Record every allocation with its exact stack, by probes in the kernel: needs root, or CAP_BPF, CAP_PERFMON and
     /// CAP_SYS_PTRACE, and slows down a job that allocates much
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"], help_heading = "Every allocation")]

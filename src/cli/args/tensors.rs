@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::limits::Limits;
+use super::SnapshotArgs;
 use super::values::{pid, time};
 
 /// What all looks at tensors have in common.
@@ -19,12 +19,9 @@ pub struct TensorReadArgs {
     /// Print JSON: all tensors and nodes with their addresses; with --subprocesses one document after the other
     #[arg(short, long)]
     pub json: bool,
-    /// Do not stop the job for the look (some milliseconds): what it changes meanwhile may be torn
-    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
-    pub no_stop: bool,
-    /// What the look may cost
+    /// What a snapshot of the tensors may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub cost: SnapshotArgs,
 }
 
 /// `memspy tensors`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Limits;
+use super::SnapshotArgs;
 use super::values::{pid, time};
 
 /// `memspy top`.
@@ -43,12 +43,9 @@ pub struct TopArgs {
     /// Show whole file names
     #[arg(long)]
     pub full_filenames: bool,
-    /// Never stop the job, not even for the look at owners that h asks for: what it changes meanwhile may be torn
-    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
-    pub no_stop: bool,
-    /// What that look may cost
+    /// What the list of owners (key h) may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub cost: SnapshotArgs,
 }
 
 /// A time between two pictures.
