@@ -45,7 +45,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
         readers.push(attached);
     }
     let watch = DevicePoll::open(readers).map_err(|error| {
-        anyhow!("cannot look at the GPUs: {error}; 'nvidia-smi' tells whether a driver is loaded")
+        anyhow!("cannot read the GPUs: {error}; 'nvidia-smi' shows whether a driver is loaded")
     })?;
     let format = if args.json { DevicesFormat::Json } else { args.format };
     let jobs = pids.len();
@@ -97,7 +97,7 @@ struct DevicesReading {
 impl DevicePoller {
     fn poll(&mut self) -> Result<DevicesReading> {
         let timestamp = chrono::Local::now().format("%Y/%m/%d %H:%M:%S%.3f").to_string();
-        let seen = self.watch.poll(&output::host()).context("cannot look at the GPUs")?;
+        let seen = self.watch.poll(&output::host()).context("cannot read the GPUs")?;
         for pid in &seen.ended {
             eprint_line(&format!("process {pid} has ended"));
         }

@@ -48,7 +48,7 @@ pub(super) fn for_each_member(
     match failed.len() {
         0 => Ok(()),
         count if all || count == members.len() => {
-            Err(anyhow!("no look at {}: see above", failed.join(", ")))
+            Err(anyhow!("{} could not be read: see above", failed.join(", ")))
         }
         _ => Ok(()),
     }

@@ -77,7 +77,7 @@ pub(super) fn observe(
     // The first look learns which memory matters: what it tells is as true, and it takes longest.
     let mut growth = GrowthWatch::default();
     let mut stops = Stops::default();
-    let mut last = Err("no look was taken".to_owned());
+    let mut last = Err("no snapshot was read".to_owned());
     let mut look = |at: Instant, growth: &mut GrowthWatch| {
         match read_owners(&mut readers, options.look) {
             Ok(look) => {
@@ -124,7 +124,7 @@ pub(super) fn observe(
         RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() };
     Recorder::new(process.attach().map_err(|error| hints::attach(error, pid))?, once)
         .record_once(output::host(), &mut at_end)
-        .context("cannot look at the process")?;
+        .context("cannot read the process")?;
     Ok(Observation { process: at_end, growth, last, stops, lines, readers })
 }
 

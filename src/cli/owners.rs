@@ -25,7 +25,7 @@ use super::{eprint_line, hints, output};
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     if args.read_args.subprocesses {
         if args.every.is_some() {
-            bail!("--every looks at one process: give the pid of one, without --subprocesses");
+            bail!("--every works for one process only: give its pid, without --subprocesses");
         }
         return of_members(&args.read_args, true, &|read_args| {
             tensors(&TensorsArgs { read_args, ..args.clone() })
@@ -69,7 +69,9 @@ fn watch(
             Ok(look) => look.snapshot,
             // One that came at a bad moment is made up for by the next.
             Err(error) if error.is_traced() || error.is_transient() && before.is_some() => {
-                eprint_line(&format!("a look was left out, the next one is tried again: {error}"));
+                eprint_line(&format!(
+                    "a snapshot was left out, memspy goes on with the next one: {error}"
+                ));
                 return Ok(());
             }
             Err(error) => {
@@ -249,13 +251,13 @@ fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
     let advice = match &error {
         OwnerError::Stop(pause) => hints::pause(pause, pid),
         error if error.is_transient() => {
-            "it changed during every attempt: try again, and leave --no-stop away".to_owned()
+            "it changed during every attempt: try again, and leave out --no-stop".to_owned()
         }
         OwnerError::Cut { limit, .. } => hints::limit(*limit),
         OwnerError::NoTorch => "attach again once it has imported torch".to_owned(),
         _ => "'memspy doctor' says more about this process".to_owned(),
     };
-    anyhow!("cannot look at the tensors of process {pid}: {error}; {advice}")
+    anyhow!("cannot read the tensors of process {pid}: {error}; {advice}")
 }
 
 type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), RenderError>;

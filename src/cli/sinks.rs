@@ -133,7 +133,7 @@ impl SinkChain {
     pub(super) fn finish(&mut self) -> io::Result<()> {
         if self.waiting.uncounted > 0 {
             eprint_line(&format!(
-                "conditions came true {} more times within 2 s of a recording that was written",
+                "conditions were met {} more times within 2 s of a recording that was written",
                 self.waiting.uncounted
             ));
         }
@@ -204,7 +204,7 @@ impl SinkChain {
     /// Writes what is kept, or ends the recording.
     fn act(&mut self, triggered: TriggerFired) -> io::Result<()> {
         let going_on = self.waiting.then == OnTriggerArg::Continue;
-        let what = format!("'{}' came true: {}", triggered.condition, triggered.seen);
+        let what = format!("'{}' was met: {}", triggered.condition, triggered.seen);
         if let (true, RecordOutput::Flight(flight)) = (going_on, &mut self.output) {
             let last = flight.written() + 1 >= self.waiting.max_reports;
             if !last {
@@ -244,14 +244,14 @@ impl RecordSink for SinkChain {
             return fired.map_or(Ok(()), |triggered| self.fire(triggered));
         };
         if let Some(held) = self.waiting.held.take() {
-            eprint_line(&format!("'{}' came true: {}", held.condition, held.seen));
+            eprint_line(&format!("'{}' was met: {}", held.condition, held.seen));
             self.waiting.fired = Some(held.condition);
         }
         // What the end itself makes true stands before it.
         if let Some(triggered) = self.waiting.watch.on_record(record)
             && self.waiting.fired.is_none()
         {
-            eprint_line(&format!("'{}' came true: {}", triggered.condition, triggered.seen));
+            eprint_line(&format!("'{}' was met: {}", triggered.condition, triggered.seen));
             self.pass(&Record::TriggerFired(triggered))?;
         }
         let reason = match (&self.waiting.fired, &end.reason) {

@@ -39,10 +39,9 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
             print(args.json, pid, &observation, Some(label))
         });
     }
-    let observation = observe(attached(args.pid, &stop)?, options, &stop)?;
-    if observation.gpus().is_empty() {
-        refuse_launcher(&observation.readers)?;
-    }
+    let readers = attached(args.pid, &stop)?;
+    refuse_launcher(&readers)?;
+    let observation = observe(readers, options, &stop)?;
     print(args.json, args.pid, &observation, None)
 }
 
@@ -134,10 +133,9 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
             print_growth(args, pid, observation, Some(label))
         });
     }
-    let observation = observe(attached(args.pid, &stop)?, options, &stop)?;
-    if observation.gpus().is_empty() {
-        refuse_launcher(&observation.readers)?;
-    }
+    let readers = attached(args.pid, &stop)?;
+    refuse_launcher(&readers)?;
+    let observation = observe(readers, options, &stop)?;
     print_growth(args, args.pid, observation, None)
 }
 

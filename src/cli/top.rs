@@ -25,7 +25,7 @@ const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs it.
 pub(super) fn run(args: &TopArgs) -> Result<()> {
-    let without = "'memspy dump' prints one look, 'memspy record' records into a file";
+    let without = "'memspy dump' prints the state once, 'memspy record' records into a file";
     if !io::stdout().is_terminal() {
         bail!("'memspy top' draws on a terminal, and standard output is none: {without}");
     }

@@ -132,17 +132,18 @@ pub fn owners_flame(
 ) -> Result<(), RenderError> {
     let lines = owner_lines(profile, stacks, style);
     let which = match moment {
-        Moment::Peak => "at the recorded look with most of it",
-        Moment::End => "at the last recorded look",
+        Moment::Peak => "at the recorded snapshot with most of it",
+        Moment::End => "at the last recorded snapshot",
     };
     let size = bytes(stacks.allocated);
     let title = format!("GPU memory by owner, {which}: {size} on GPU {}", device.0);
     let pause = stacks.pause.map_or_else(
         || "the process ran on".to_owned(),
-        |pause| format!("the process stood still for {:.1} ms", pause.0 as f64 / 1e6),
+        |pause| format!("the process was stopped for {:.1} ms", pause.0 as f64 / 1e6),
     );
     let looks = count(stacks.looks);
-    let subtitle = format!("at {:.3} s, {pause}; looks recorded: {looks}", stacks.time.seconds());
+    let subtitle =
+        format!("at {:.3} s, {pause}; snapshots recorded: {looks}", stacks.time.seconds());
     draw(out, &lines, title, subtitle, "Owner:", picture)
 }
 

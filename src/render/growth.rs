@@ -51,10 +51,10 @@ pub fn growth_text(
 fn growing_owners(out: &mut dyn Write, watch: &GrowthWatch) -> std::io::Result<()> {
     let (looks, seconds) = (watch.looks(), watch.seconds());
     let owners = watch.owners();
-    writeln!(out, "{looks} looks over {seconds:.1} s: what rises from floor to floor")?;
+    writeln!(out, "{looks} snapshots over {seconds:.1} s: what kept growing")?;
     if owners.is_empty() {
         let short = if looks < 3 {
-            ": three complete looks are needed, --for takes a longer time"
+            ": at least three complete snapshots are needed, --for gives more time"
         } else {
             ""
         };

@@ -37,7 +37,7 @@ pub fn iterations_text(
     let has_epochs = all.iter().any(|iteration| iteration.epoch.is_some());
     writeln!(
         out,
-        "{:>8} {:>9} {:>8} {:>12} {:>11} {:>11} {:>11} {:>12}  held by (at the look in it with most allocated)",
+        "{:>8} {:>9} {:>8} {:>12} {:>11} {:>11} {:>11} {:>12}  owned by (at the snapshot in it with most allocated)",
         if has_epochs { "epoch:step" } else { "step" },
         "at (s)",
         "seconds",
@@ -75,13 +75,13 @@ pub fn iterations_text(
     )?;
     writeln!(
         out,
-        "~ at its end, cached: as last seen before the end, something was allocated, freed or reserved between that and the first look after it."
+        "~ at its end, cached: as last seen before the end, something was allocated, freed or reserved between that and the first sample after it."
     )?;
     let ends = |end| all.iter().any(|iteration| iteration.end == end);
     if ends(IterationEnd::NotSeen) {
         writeln!(
             out,
-            "+: still under way when the recording ended, or the loop was over: nothing tells its end, its figures are those until then."
+            "+: still under way when the recording ended, or the loop was over: its end is unknown, its figures are those until then."
         )?;
     }
     if ends(IterationEnd::VariableGone) {
@@ -97,7 +97,7 @@ pub fn iterations_text(
     )?;
     writeln!(
         out,
-        "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most that a look in the step saw."
+        "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most in any snapshot of the step."
     )?;
     let clock = match (profile.iteration_clock(), profile.step_clock()) {
         (IterationClock::Steps, Some(StepSource::Variable)) => {
@@ -111,10 +111,10 @@ pub fn iterations_text(
         }
         (IterationClock::Steps, _) => "the optimizer's step counter rises".to_owned(),
         (IterationClock::Marker(marker), _) => {
-            format!("a thread comes to {}:{}", marker.file, marker.line)
+            format!("a thread reaches {}:{}", marker.file, marker.line)
         }
         (IterationClock::Period(period), _) => format!(
-            "{} allocations are made: after so many the same levels come again ({} of {} looks that far apart agree)",
+            "{} allocations are made: after as many the counters have the same values again ({} of {} samples that far apart agree)",
             period.allocations, period.equal, period.compared
         ),
     };
@@ -165,7 +165,7 @@ fn summary(
         ),
         (IterationClock::Steps, _) => ("steps", "the optimizer's step counter".to_owned()),
         (IterationClock::Marker(marker), _) => {
-            ("steps", format!("how often a thread came to {}:{}", marker.file, marker.line))
+            ("steps", format!("how often a thread reached {}:{}", marker.file, marker.line))
         }
         (IterationClock::Period(period), _) => (
             "periods",

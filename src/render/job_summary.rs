@@ -222,17 +222,20 @@ fn owner_line(row: &GroupRow, all: u64) -> String {
 fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     let (looks, seconds) = (summary.growth.looks(), summary.growth.seconds());
     if looks < 2 {
-        return vec![String::new(), "too few looks were complete to say what grows".to_owned()];
+        return vec![String::new(), "too few snapshots were complete to say what grows".to_owned()];
     }
     let mut grown = summary.growth.owners();
     grown.retain(|growth| growth.rise.rate() >= MIN_RATE);
     if grown.is_empty() {
-        return vec![String::new(), format!("nothing grew in {looks} looks over {seconds:.1} s")];
+        return vec![
+            String::new(),
+            format!("nothing grew in {looks} snapshots over {seconds:.1} s"),
+        ];
     }
     let mut lines = vec![
         String::new(),
         format!(
-            "grew in each of {looks} looks over {seconds:.1} s (memspy growth -p {} --for 60s)",
+            "grew in each of {looks} snapshots over {seconds:.1} s (memspy growth -p {} --for 60s)",
             summary.pid
         ),
     ];
@@ -349,7 +352,7 @@ fn foot(summary: &JobSummary<'_>) -> Vec<String> {
 pub(super) fn stops_text(Stops { count: stops, total, longest }: Stops) -> String {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     format!(
-        "the process stood still {stops} times, {:.1} ms in all, {:.1} ms at most",
+        "the process was stopped {stops} times, {:.1} ms in all, {:.1} ms at most",
         ms(total),
         ms(longest)
     )

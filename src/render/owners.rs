@@ -364,7 +364,7 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     ))
 }
 
-/// How long the process stood still for it, in a sentence.
+/// How long the process was stopped for it, in a sentence.
 pub fn pause(snapshot: &OwnershipSnapshot) -> String {
     let objects = count(snapshot.objects);
     match snapshot.pause {
@@ -380,7 +380,7 @@ pub fn pause(snapshot: &OwnershipSnapshot) -> String {
                 ),
             };
             format!(
-                "the process stood still for {:.1} ms{all} while {objects} objects were read",
+                "the process was stopped for {:.1} ms{all} while {objects} objects were read",
                 ms(pause)
             )
         }

@@ -76,7 +76,7 @@ fn every_tensor_has_its_names_and_the_categories_add_up() {
     assert_eq!(dump["owners"]["devices"]["cuda:0"], look["devices"]["cuda:0"]);
     let text = memspy_at(target.pid(), &["tensors", "--each", "--limit", "0"]).ok().out;
     for said in
-        ["embed.weight", "= head.weight", "main: in_list[1][1][0]", "the process stood still for"]
+        ["embed.weight", "= head.weight", "main: in_list[1][1][0]", "the process was stopped for"]
     {
         assert!(text.contains(said), "{said}\n{text}");
     }
@@ -252,7 +252,7 @@ fn what_comes_and_goes_is_listed_with_the_line_the_job_is_at() {
             return line;
         }
     };
-    until("the process stood still for");
+    until("the process was stopped for");
     target.say("more 3");
     target.line();
     // A look may fall between two of the three.

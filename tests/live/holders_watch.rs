@@ -151,7 +151,7 @@ fn a_watch_goes_on_after_another_tracer_has_left() {
         std::thread::yield_now();
     }
     waitpid(held, None).unwrap();
-    let said = until(&watch.err, "a look was left out");
+    let said = until(&watch.err, "a snapshot was left out");
     assert!(said.contains("is being traced by another process (holders_watch"), "{said}");
     while watch.out.try_recv().is_ok() {}
     ptrace::detach(held, None).unwrap();

@@ -114,7 +114,7 @@ fn leaks_are_named_in_the_first_three_rows() {
         "gc.collect() would free it",
         "optimizers have state for the same parameters",
         "leaks.py:",
-        "the process stood still",
+        "the process was stopped",
     ] {
         assert!(screen.contains(said), "no '{said}' in\n{screen}");
     }

@@ -13,7 +13,7 @@ pub struct TensorReadArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// Look at every process of the job that uses CUDA: it and its descendants, one after the other
+    /// Include every process of the job that uses CUDA: this one and its descendants, one after the other
     #[arg(short, long)]
     pub subprocesses: bool,
     /// Print JSON: all tensors and nodes with their addresses; with --subprocesses one document after the other
@@ -27,27 +27,27 @@ pub struct TensorReadArgs {
 /// `memspy tensors`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  memspy tensors -p 12345               who holds the memory of the GPUs, in groups: cache[*].layers[*].keys
+  memspy tensors -p 12345               what owns the memory of the GPUs, in groups: cache[*].layers[*].keys
   memspy tensors -p 12345 --each        the largest storages, with all tensors that share them
-  memspy tensors -p 12345 --every 10s   what came and went, every 10 seconds
+  memspy tensors -p 12345 --every 10s   what was added and removed, every 10 seconds
   memspy tensors -p 12345 --json        every field, with addresses")]
 pub struct TensorsArgs {
     /// What is looked at, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
-    /// In the text: only this device, as the job numbers it
+    /// Text only: list only this device, as the job numbers it
     #[arg(long, value_name = "N", conflicts_with = "json")]
     pub gpu: Option<u32>,
-    /// In the text: tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at the first look]
+    /// Text only: list tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at first]
     #[arg(short, long, conflicts_with = "gpu")]
     pub all_devices: bool,
-    /// List single storages with their tensors, not groups of those whose names differ in an index, key or number only
+    /// List single storages with their tensors, instead of groups whose names differ only in an index, key or number
     #[arg(long)]
     pub each: bool,
-    /// List so many rows; 0 lists all [default: 25, with --each 40]
+    /// List at most this many rows; 0 lists all [default: 25, with --each 40]
     #[arg(short, long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Look again every so often (500ms, 10s), and list what came (+) and went (-) since, until Ctrl-C
+    /// Repeat at this interval (500ms, 10s) until Ctrl-C, and list what was added (+) and removed (-) since
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub every: Option<Duration>,
 }
@@ -62,7 +62,7 @@ pub struct ReferrersArgs {
     /// What is looked at, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
-    /// Name of a tensor, or the address of its Python object, of itself or of its memory
+    /// Name of a tensor, or the address of its Python object, its TensorImpl or its memory
     pub tensor: String,
 }
 
@@ -76,10 +76,10 @@ pub struct GraphArgs {
     /// What is looked at, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
-    /// What another tool would say of the same job, by its own rule
+    /// Print what another tool would say about the same job, by that tool's own rule
     #[arg(long, value_name = "TOOL")]
     pub like: Option<Like>,
-    /// With --like trumpy: this loss [default: each that is alive]; a name as 'memspy tensors' prints it, or an address
+    /// With --like trumpy: only this loss, by a name as 'memspy tensors' prints it, or an address [default: each that is alive]
     #[arg(long, value_name = "NAME", requires = "like")]
     pub loss: Option<String>,
 }
