@@ -29,13 +29,13 @@ pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
 pub use flame::{FlameArgs, FlameFormat, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
-pub use limits::{Limits, SnapshotArgs};
+pub use limits::{SnapshotArgs, SnapshotLimits};
 pub use lines::{LinesArgs, LinesFormat, SortArg};
 pub use picture::PictureArgs;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
-pub use tensors::{GraphArgs, Like, ReferrersArgs, TensorReadArgs, TensorsArgs};
+pub use tensors::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
 pub use top::TopArgs;
 use values::{marker, mode, pid};
 

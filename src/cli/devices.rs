@@ -15,7 +15,7 @@ use crate::sampler::{DevicePoll, TargetReaders, TorchState};
 use super::args::{DevicesArgs, DevicesFormat};
 use super::flame::into_io;
 use super::members::{members, refuse_launcher};
-use super::signals::Signals;
+use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 
 /// Longest sleep without looking whether to end.
@@ -54,7 +54,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
         let seen = looks.poll()?;
         return output::write(Path::new("-"), false, |out| looks.print(&seen, out));
     };
-    let stop = Signals::watch()?.stop;
+    let stop = StopSignals::watch()?.stop;
     loop {
         let begun = Instant::now();
         let seen = looks.poll()?;
@@ -74,18 +74,18 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     }
 }
 
-/// Look after look, printed one after the other.
+/// Snapshots, printed one after the other.
 struct DevicePoller {
     watch: DevicePoll,
     format: DevicesFormat,
     /// How many jobs were asked for.
     jobs: usize,
-    /// Whether further looks follow.
+    /// Whether further snapshots follow.
     again: bool,
     first: bool,
 }
 
-/// One look, ready to print.
+/// One snapshot, ready to print.
 struct DevicesReading {
     /// When, as nvidia-smi writes it.
     timestamp: String,

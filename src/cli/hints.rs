@@ -48,7 +48,7 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
     }
 }
 
-/// What to do when the job could not be stopped for a look.
+/// What to do when the job could not be stopped for a snapshot.
 pub(super) fn pause(error: &StopError, pid: u32) -> String {
     match error {
         StopError::Denied { .. } => denied(pid),
@@ -57,7 +57,7 @@ pub(super) fn pause(error: &StopError, pid: u32) -> String {
     }
 }
 
-/// What to do when a look came to a limit with nothing to show for it.
+/// What to do when a snapshot reached a limit before it had any result.
 pub(super) fn limit(limit: LookLimit) -> String {
     match limit {
         LookLimit::Pause(most) => format!(

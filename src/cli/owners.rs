@@ -15,10 +15,10 @@ use crate::sampler::{
     watch_owners,
 };
 
-use super::args::{GraphArgs, Like, ReferrersArgs, TensorReadArgs, TensorsArgs};
+use super::args::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
 use super::flame::into_io;
 use super::members::{for_each_member, refuse_launcher};
-use super::signals::Signals;
+use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 
 /// Runs `memspy tensors`.
@@ -53,14 +53,14 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
 }
 
-/// Looks again and again: first all, then what changed; as JSON each look whole, in a line of its own.
+/// Prints a snapshot at each interval: as text the first whole and then the changes, as JSON each whole, in one line.
 fn watch(
     readers: &mut TargetReaders,
     args: &TensorsArgs,
     every: Duration,
     wanted: TensorsOptions,
 ) -> Result<()> {
-    let stop = Signals::watch()?.stop;
+    let stop = StopSignals::watch()?.stop;
     let pid = args.read_args.pid;
     let mut before: Option<(OwnershipSnapshot, TensorsOptions)> = None;
     let mut refusal = None;
@@ -86,7 +86,7 @@ fn watch(
         if !args.read_args.json {
             writeln!(out, "{timestamp}  at {}", place.as_deref().unwrap_or("an unknown line"))?;
         }
-        // What the first look lists, the later ones do: nothing is dropped midway.
+        // Later snapshots list what the first one listed: nothing is dropped midway.
         let wanted =
             before.as_ref().map_or_else(|| wanted.settled(&snapshot), |(_, wanted)| *wanted);
         match (&before, args.read_args.json) {
@@ -116,7 +116,7 @@ fn watch(
 
 /// Runs `memspy graph`.
 pub(super) fn graph(args: &GraphArgs) -> Result<()> {
-    if args.loss.is_some() && args.like != Some(Like::Trumpy) {
+    if args.loss.is_some() && args.like != Some(PeerTool::Trumpy) {
         bail!("--loss picks a loss for --like trumpy: modelsize knows none");
     }
     if args.read_args.subprocesses {
@@ -134,11 +134,11 @@ pub(super) fn graph(args: &GraphArgs) -> Result<()> {
                 render::graph_text(out, snapshot)
             });
         }
-        Some(Like::Modelsize) if json => {
+        Some(PeerTool::Modelsize) if json => {
             &|out, snapshot| render::like_modelsize_json(out, snapshot)
         }
-        Some(Like::Modelsize) => &|out, snapshot| render::like_modelsize_text(out, snapshot),
-        Some(Like::Trumpy) => {
+        Some(PeerTool::Modelsize) => &|out, snapshot| render::like_modelsize_text(out, snapshot),
+        Some(PeerTool::Trumpy) => {
             let losses = match &args.loss {
                 Some(loss) => losses_called(&snapshot, loss, args.read_args.pid)?,
                 None => analysis::losses(&snapshot),
@@ -209,7 +209,7 @@ fn meant(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize
     }
 }
 
-/// The same look at every process of the job that uses CUDA.
+/// The same command for every process of the job that uses CUDA.
 fn of_members(
     args: &TensorReadArgs,
     all: bool,
@@ -230,7 +230,7 @@ fn attached(args: &TensorReadArgs) -> Result<TargetReaders> {
     attach(args.pid, &AtomicBool::new(false)).map_err(|error| hints::attach(error, args.pid))
 }
 
-/// One look; how long it stopped the job goes to standard error when the output is for programs.
+/// One snapshot; how long it stopped the job goes to standard error when the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
     let look = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
     if args.json {
@@ -239,7 +239,7 @@ fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<O
     Ok(look.snapshot)
 }
 
-/// What a program that reads the JSON need not look for.
+/// Prints to standard error what a person should know, so that they need not search the JSON.
 fn tell(snapshot: &OwnershipSnapshot) {
     eprint_line(&render::pause(snapshot));
     if let Some(incomplete) = render::incomplete(snapshot) {

@@ -24,7 +24,7 @@ use super::args::{FlameFormat, FreesArg, MomentArg, ProbesArg, RecordArgs, Recor
 use super::flight::{FlightRecorder, OomReportPrinter, oom_report_path, write_oom_report};
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
-use super::signals::Signals;
+use super::signals::StopSignals;
 use super::sinks::{Aggregation, RankContext, RecordOutput, SinkChain, TriggerState};
 use super::{
     choice, eprint_line, filtered_profile, flame, hints, in_one_line, output, privileges,
@@ -83,10 +83,10 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
     }
 
-    let (Signals { stop }, mut launched) = match args.pid {
-        Some(_) => (Signals::watch()?, None),
+    let (StopSignals { stop }, mut launched) = match args.pid {
+        Some(_) => (StopSignals::watch()?, None),
         None => {
-            let (signals, passed_on) = Signals::watch_for_program()?;
+            let (signals, passed_on) = StopSignals::watch_for_program()?;
             (signals, Some(LaunchedProgram::start(&args.program, passed_on)?))
         }
     };

@@ -13,17 +13,17 @@ use crate::sampler::{LookOptions, TargetReaders, attach, read_referrers};
 use super::args::{GrowthArgs, SummaryArgs};
 use super::flame::into_io;
 use super::members::{members, refuse_launcher};
-use super::observe::{Observation, ObserveOptions, observe};
-use super::signals::Signals;
+use super::observe::{JobObservation, ObserveOptions, observe};
+use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output};
 
-/// Looks in the time of a summary.
+/// Snapshots in the time of a summary.
 const SUMMARY_LOOKS: u32 = 3;
-/// Time between two looks of `growth`: so that there are many, and each stop is a small part of it.
+/// Time between two snapshots of `growth`: short enough for many of them, long enough that stops are a small part of it.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
-/// More looks of a long time would only cost more.
+/// More snapshots of a long time would only cost more.
 const MAX_GROWTH_LOOKS: u32 = 60;
-/// Owners of which it is asked what keeps them.
+/// For so many of the owners that grow fastest, memspy finds out what keeps them.
 const KEEPERS: usize = 2;
 
 /// Runs `memspy summary`.
@@ -33,7 +33,7 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
         every: args.duration / SUMMARY_LOOKS,
         look: args.cost.options(),
     };
-    let stop = Signals::watch()?.stop;
+    let stop = StopSignals::watch()?.stop;
     if args.subprocesses {
         return of_ranks(args.pid, options, &stop, &|label, pid, observation| {
             print(args.json, pid, &observation, Some(label))
@@ -55,10 +55,10 @@ fn of_ranks(
     pid: u32,
     options: ObserveOptions,
     stop: &AtomicBool,
-    show: &dyn Fn(&str, u32, Observation) -> Result<()>,
+    show: &dyn Fn(&str, u32, JobObservation) -> Result<()>,
 ) -> Result<()> {
     let members = members(pid)?;
-    let observed: Vec<(String, u32, Result<Observation>)> = std::thread::scope(|scope| {
+    let observed: Vec<(String, u32, Result<JobObservation>)> = std::thread::scope(|scope| {
         let threads: Vec<_> = members
             .into_iter()
             .map(|member| {
@@ -85,7 +85,7 @@ fn of_ranks(
     Ok(())
 }
 
-fn print(json: bool, pid: u32, observation: &Observation, rank: Option<&str>) -> Result<()> {
+fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>) -> Result<()> {
     let gpus = observation.gpus();
     let growth = observation.growth.owners();
     let facts = FindingFacts {
@@ -127,7 +127,7 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
             .max(args.duration / MAX_GROWTH_LOOKS),
         look: args.cost.options(),
     };
-    let stop = Signals::watch()?.stop;
+    let stop = StopSignals::watch()?.stop;
     if args.subprocesses {
         return of_ranks(args.pid, options, &stop, &|label, pid, observation| {
             print_growth(args, pid, observation, Some(label))
@@ -142,7 +142,7 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
 fn print_growth(
     args: &GrowthArgs,
     pid: u32,
-    mut observation: Observation,
+    mut observation: JobObservation,
     rank: Option<&str>,
 ) -> Result<()> {
     if observation.growth.looks() == 0 {
@@ -150,7 +150,7 @@ fn print_growth(
         bail!("cannot tell what grows in process {pid}: {why}");
     }
     let keepers = keepers(args.cost.options(), &mut observation);
-    let Observation { growth, lines, stops, .. } = &observation;
+    let JobObservation { growth, lines, stops, .. } = &observation;
     output::write(Path::new("-"), false, |out| {
         if args.json {
             return render::growth_json(out, pid, growth, &keepers).map_err(into_io);
@@ -164,7 +164,7 @@ fn print_growth(
 }
 
 /// What keeps one tensor of each of the owners that grow fastest; what is gone by then, or cannot be read, is left out.
-fn keepers(look: LookOptions, observation: &mut Observation) -> Vec<GrowthKeeper> {
+fn keepers(look: LookOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =
         grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS).collect();

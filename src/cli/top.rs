@@ -17,7 +17,7 @@ use crate::sampler::{
 use crate::tui::{self, AttachFn, BoxError, FindRanks, NewRank, Palette, TopError, TopOptions};
 
 use super::args::TopArgs;
-use super::signals::Signals;
+use super::signals::StopSignals;
 use super::{hints, output};
 
 /// Between two block maps: five for each picture, so that what lives shortly is seen, at a fraction of a recording's cost.
@@ -45,7 +45,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
         },
         host: output::host(),
     };
-    let stop = Signals::watch()?.stop;
+    let stop = StopSignals::watch()?.stop;
     let shown = match args.subprocesses {
         true => tui::run_all(members(args, &stop)?, &options, &stop),
         false => {

@@ -133,7 +133,7 @@ fn process_cells(pid: u32, device: &DeviceSnapshot, shares: &DeviceBreakdown) ->
     ]
 }
 
-/// Writes the look as JSON.
+/// Writes the GPUs as JSON.
 ///
 /// In many lines if `pretty`, else in one.
 pub fn devices_json(

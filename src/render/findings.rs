@@ -8,7 +8,7 @@ use crate::analysis::{Finding, OwnerGrowth};
 /// Names listed of several models or optimizers.
 const MAX_NAMES: usize = 3;
 
-/// A finding as it is told.
+/// A finding as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldFinding {
     /// What kind it is: `grows`, `graphs kept`, `garbage`, …

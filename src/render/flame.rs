@@ -1,4 +1,4 @@
-//! The flamegraph: an SVG that stands alone, with sizes people can read.
+//! The flamegraph: a self-contained SVG, with sizes people can read.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -341,7 +341,7 @@ fn write_with_sizes(out: &mut dyn Write, svg: &[u8]) -> std::io::Result<()> {
     out.write_all(rest)
 }
 
-/// The size in a tooltip `NAME (1,234 bytes, 5.00%)`, and where it stands.
+/// The size in a tooltip `NAME (1,234 bytes, 5.00%)`, and its position.
 fn size_in(title: &[u8]) -> Option<(usize, u64)> {
     let at = title.iter().rposition(|&b| b == b'(')? + 1;
     let text = std::str::from_utf8(&title[at..]).ok()?;

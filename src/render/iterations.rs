@@ -202,7 +202,7 @@ fn summary(
     Ok(())
 }
 
-/// What a look saw, and how far below the peak that was.
+/// What a snapshot shows, and how far below the peak it was.
 fn held_by(held: &OwnedInIteration, reached: IterationLevels) -> String {
     let below = below_peak(held, reached);
     let place = match below {
@@ -242,7 +242,7 @@ fn parameters(
     Ok(())
 }
 
-/// By how many bytes a look found less allocated than the peak; less than 0 where the peak is not known to have been so high.
+/// By how many bytes less than the peak was allocated at a snapshot; less than 0 where the peak is not known to have been so high.
 fn below_peak(held: &OwnedInIteration, reached: IterationLevels) -> i64 {
     reached.peak_allocated - held.allocated as i64
 }
@@ -272,7 +272,7 @@ fn levels(iteration: &Iteration, device: CudaIndex) -> IterationLevels {
     iteration.levels.get(&device).copied().unwrap_or_default()
 }
 
-/// Writes all iterations as CSV, in bytes; figures of a look are empty where none fell into an iteration.
+/// Writes all iterations as CSV, in bytes; figures of a snapshot are empty where none fell into an iteration.
 pub fn iterations_csv(
     out: &mut dyn Write,
     profile: &Profile,
@@ -355,7 +355,7 @@ pub fn iterations_csv(
     Ok(())
 }
 
-/// Writes all iterations as JSON, in bytes; what no look fell into is `null`.
+/// Writes all iterations as JSON, in bytes; without a snapshot its figures are `null`.
 pub fn iterations_json(
     out: &mut dyn Write,
     profile: &Profile,

@@ -16,7 +16,7 @@ use crate::model::{Function, Metric, Pool, SourceText, StatField, StatKey};
 /// What of the table is shown, and how wide.
 #[derive(Debug, Clone, Default)]
 pub struct LinesOptions {
-    /// Characters per line, as on a terminal: what matters least gives way to the rest. `None`: nothing is cut.
+    /// Characters per line, as on a terminal: the least important columns are dropped first. `None`: nothing is cut.
     pub width: Option<usize>,
     /// Only functions whose name or file contains one of these; all when empty.
     pub functions: Vec<String>,

@@ -131,7 +131,7 @@ impl OomReportText<'_> {
         self.report.oom_exception.iter().filter_map(|oom_exception| oom_exception.error.as_ref())
     }
 
-    /// Where an error was raised, with the program's own line where libraries stand before it.
+    /// Where an error was raised, with the program's own line where libraries are below it.
     fn raised(&self, out: &mut dyn Write, stack: StackId) -> io::Result<()> {
         writeln!(out, "    {}", self.stack(stack))?;
         let stacks = self.profile.stacks();
@@ -164,7 +164,7 @@ impl OomReportText<'_> {
             }
             return Ok(());
         }
-        // Who threw says more than where threads stood.
+        // The thread that raised the error says more than samples of the others.
         if report.stood.is_empty() || self.errors().any(|error| error.stack.is_some()) {
             return Ok(());
         }

@@ -15,7 +15,7 @@ pub struct SnapshotArgs {
     pub no_stop: bool,
     /// What one snapshot may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub limits: SnapshotLimits,
 }
 
 impl SnapshotArgs {
@@ -27,7 +27,7 @@ impl SnapshotArgs {
 
 /// The limits of one snapshot.
 #[derive(Debug, Clone, Copy, Args)]
-pub struct Limits {
+pub struct SnapshotLimits {
     /// Stop the job for at most this long (200ms, 5s). A snapshot that needs longer is incomplete and says what is missing
     #[arg(long, visible_alias = "max-pause", value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Cost of a snapshot")]
     pub max_stop: Duration,
@@ -36,7 +36,7 @@ pub struct Limits {
     pub max_time: Duration,
 }
 
-impl Limits {
+impl SnapshotLimits {
     /// Options of a snapshot within these limits.
     pub fn options(&self, no_stop: bool) -> LookOptions {
         let stop_policy = if no_stop { StopPolicy::Never } else { StopPolicy::Stop };

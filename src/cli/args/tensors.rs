@@ -7,7 +7,7 @@ use clap::Args;
 use super::SnapshotArgs;
 use super::values::{pid, time};
 
-/// What all looks at tensors have in common.
+/// What all commands that read tensors have in common.
 #[derive(Debug, Clone, Args)]
 pub struct TensorReadArgs {
     /// Process id of the job (decimal or 0x…)
@@ -32,7 +32,7 @@ pub struct TensorReadArgs {
   memspy tensors -p 12345 --every 10s   what was added and removed, every 10 seconds
   memspy tensors -p 12345 --json        every field, with addresses")]
 pub struct TensorsArgs {
-    /// What is looked at, and how
+    /// What is read, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
     /// Text only: list only this device, as the job numbers it
@@ -59,7 +59,7 @@ pub struct TensorsArgs {
   memspy referrers -p 12345 'losses[0]'            without its function, if no other is called so
   memspy referrers -p 12345 0x7f30c4a01d30         or an address, also as 'memspy tensors --json' has it")]
 pub struct ReferrersArgs {
-    /// What is looked at, and how
+    /// What is read, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
     /// Name of a tensor, or the address of its Python object, its TensorImpl or its memory
@@ -73,12 +73,12 @@ pub struct ReferrersArgs {
   memspy graph -p 12345 --like trumpy --loss 'main: loss'   memory_for_backward(net, loss) as trumpy counts it
   memspy graph -p 12345 --like modelsize                    parameters and intermediate variables as modelsize counts them")]
 pub struct GraphArgs {
-    /// What is looked at, and how
+    /// What is read, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
     /// Print what another tool would say about the same job, by that tool's own rule
     #[arg(long, value_name = "TOOL")]
-    pub like: Option<Like>,
+    pub like: Option<PeerTool>,
     /// With --like trumpy: only this loss, by a name as 'memspy tensors' prints it, or an address [default: each that is alive]
     #[arg(long, value_name = "NAME", requires = "like")]
     pub loss: Option<String>,
@@ -86,7 +86,7 @@ pub struct GraphArgs {
 
 /// A tool whose figures can be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Like {
+pub enum PeerTool {
     /// `memory_for_backward` of youkaichao/TRUMPY, of one loss
     Trumpy,
     /// `modelsize` of Oldpan/Pytorch-Memory-Utils, of every model

@@ -31,7 +31,7 @@ struct TraceOrigin {
 struct TraceEvent {
     name: String,
     #[serde(rename = "ph")]
-    phase: Phase,
+    phase: EventPhase,
     #[serde(rename = "cat", skip_serializing_if = "Option::is_none")]
     category: Option<&'static str>,
     /// Microseconds, of a fraction too.
@@ -47,7 +47,7 @@ struct TraceEvent {
 
 /// What kind of event it is, by the letter that the format has for it.
 #[derive(Serialize)]
-enum Phase {
+enum EventPhase {
     #[serde(rename = "M")]
     Metadata,
     #[serde(rename = "C")]
@@ -86,7 +86,7 @@ pub fn perfetto(
         let at = |time: Nanos| micros(Nanos(time.0.saturating_add(offset)));
         events.push(TraceEvent {
             name: "process_name".to_owned(),
-            phase: Phase::Metadata,
+            phase: EventPhase::Metadata,
             category: None,
             time: None,
             duration: None,
@@ -102,7 +102,7 @@ pub fn perfetto(
                 {
                     events.push(TraceEvent {
                         name: format!("GPU {} {name}", gpu.0),
-                        phase: Phase::Counter,
+                        phase: EventPhase::Counter,
                         category: None,
                         time: Some(at(point.time)),
                         duration: None,
@@ -124,7 +124,7 @@ pub fn perfetto(
                 .collect();
             events.push(TraceEvent {
                 name: format!("step {}", iteration.step),
-                phase: Phase::Slice,
+                phase: EventPhase::Slice,
                 category: Some("iteration"),
                 time: Some(at(iteration.from)),
                 duration: Some(micros(Nanos(iteration.to.0.saturating_sub(iteration.from.0)))),

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{FragmentationJson, JsonFormat};
 use crate::model::{MissReason, MissedObservation};
 
-/// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in bytes; with `--every` one line a
-/// look.
+/// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in bytes; with `--every` one line per
+/// snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DevicesJson {
