@@ -174,7 +174,7 @@ def check(name, memspy, process, wanted, args):
     tensors, _, took_tensors = ask(memspy, "tensors", "-p", str(process.pid))
     found = any(re.search(wanted, line) for line in first_rows_and_findings(summary))
     lines = summary.splitlines()
-    still = [line.strip() for line in (summary + tensors).splitlines() if "stood still" in line]
+    still = [line.strip() for line in (summary + tensors).splitlines() if "was stopped" in line]
     print(f"{name}: {'found' if found else 'NOT FOUND'}; summary took {took:.1f} s, {len(lines)} lines, widest "
           f"{max(map(len, lines), default=0)}; tensors took {took_tensors:.2f} s; {'; '.join(still)}", flush=True)
     if not found:

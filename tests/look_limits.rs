@@ -107,10 +107,11 @@ fn a_look_that_may_not_take_long_ends_with_a_word() {
     let target = sim::start("large_heap.py", &["--objects", "60000"]);
     for words in [&["tensors"][..], &["tensors", "--no-stop"], &["graph"], &["tensors", "--json"]] {
         let words = [words, &["--max-time", "1ms"]].concat();
-        memspy_at(target.pid(), &words).refused(&["the limit of 1ms for the look", "--max-time"]);
+        memspy_at(target.pid(), &words)
+            .refused(&["the limit of 1ms for the snapshot", "--max-time"]);
     }
     let dump = memspy_at(target.pid(), &["dump", "--max-time", "1ms"]).ok();
-    assert!(dump.out.contains("the limit of 1ms for the look"), "{}", dump.out);
+    assert!(dump.out.contains("the limit of 1ms for the snapshot"), "{}", dump.out);
     // What comes by then is used: the time is enough for some of it.
     let mut readers = readers(&target);
     let took = {

@@ -29,21 +29,21 @@ pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
 pub use flame::{FlameArgs, FlameFormat, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
-pub use limits::Limits;
+pub use limits::{SnapshotArgs, SnapshotLimits};
 pub use lines::{LinesArgs, LinesFormat, SortArg};
 pub use picture::PictureArgs;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
-pub use tensors::{GraphArgs, Like, ReferrersArgs, TensorReadArgs, TensorsArgs};
+pub use tensors::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
 pub use top::TopArgs;
 use values::{marker, mode, pid};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
 /// memspy attaches to a Python job that is already running, with no change to its code, no restart and
-/// nothing injected, and records where its GPU memory comes from. It only reads. To list tensors (summary, growth, tensors, graph,
-/// referrers, dump, h in top) it stops the job for some milliseconds, says for how many, and lets it go on in any case.
+/// nothing injected, and records where its GPU memory comes from. It only reads: to list tensors (summary, growth, tensors, graph,
+/// referrers, dump, h in top) it stops the job for some milliseconds, says for how many, and always resumes it.
 /// Only pause and resume change a job: they move its GPU memory to the host and back.
 #[derive(Debug, Parser)]
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
@@ -87,44 +87,44 @@ fn with_default_command(words: impl Iterator<Item = OsString>) -> Vec<OsString> 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say on one screen where a job's GPU memory is, who holds it, what grows, and what follows; 'memspy -p PID' does the same
+    /// Show a job's GPU memory on one screen: where it is, what owns it, what grows, and what to do; 'memspy -p PID' does the same
     Summary(SummaryArgs),
-    /// Say what grows in a job: owners and lines whose live bytes rise from floor to floor, and what keeps them
+    /// Find leaks in a running job: owners and lines whose live bytes keep growing, and what keeps them alive
     Growth(GrowthArgs),
     /// Record a job into a trace
     Record(RecordArgs),
     /// Draw a trace as a memory flamegraph: what was live at the peak, by Python stack
     #[command(alias = "flamegraph")]
     Flame(FlameArgs),
-    /// Print a trace as a table of the peak memory of every line
+    /// Rank the lines of a trace by their memory at the peak
     Lines(LinesArgs),
-    /// Compare two traces: which lines hold more at the peak, and which less
+    /// Compare two traces: which lines hold more or less memory at the peak
     Diff(DiffArgs),
-    /// Write a moment of a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
+    /// Export a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
     Export(ExportArgs),
-    /// Print a recording as a table of training iterations: peaks, gradients, feature maps, who held it
+    /// Print a trace as a table of training iterations: peaks, gradients, feature maps, owners
     Iterations(IterationsArgs),
-    /// Watch a job: where its GPU memory is now, live in the terminal
+    /// Watch a job's GPU memory live in the terminal
     Top(TopArgs),
-    /// Say what a recording shows of the moment at which the job ran out of memory, or of its end
+    /// Explain from a trace why the job ran out of memory, or how it ended
     OomReport(OomReportArgs),
     /// Join the segments that a killed 'record --keep' left behind into one trace
     Join(JoinArgs),
-    /// Look at a job once: its stacks, and where its GPU memory is
+    /// Print a job's stacks, and where its GPU memory is, once
     Dump(DumpArgs),
-    /// List the tensors of a job: name, shape, bytes, what for, who shares the memory
+    /// List the tensors of a job: owner, name, shape, bytes, category, shared storages
     Tensors(TensorsArgs),
-    /// Say what refers to one tensor: why it is still there
+    /// Show what refers to a tensor, and so why it is still alive
     Referrers(ReferrersArgs),
-    /// Sum up what the autograd graph of a job keeps for the backward pass
+    /// Show what the autograd graph of a job keeps for the backward pass
     Graph(GraphArgs),
-    /// Print the GPUs of this machine, who uses them, and what a job has on them
+    /// List the GPUs, the processes on them, and the memory of a job on each
     Devices(DevicesArgs),
-    /// Give a job's GPU memory away: it moves to the host, and the job waits (this changes the job)
+    /// Free a job's GPU memory: move it to the host and let the job wait (this changes the job)
     Pause(PauseArgs),
-    /// Take a paused job's GPU memory back: the job goes on
+    /// Move a paused job's memory back to the GPU and let the job continue
     Resume(ResumeArgs),
-    /// Say what memspy can and cannot do with a job, and why
+    /// Check what memspy can and cannot do with a job, and why
     Doctor(DoctorArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
@@ -133,13 +133,13 @@ pub enum Command {
 /// Which threads memory is charged to, and how their stacks are shown.
 #[derive(Debug, Clone, Args)]
 pub struct StackArgs {
-    /// Charge memory only to threads that hold the GIL (sampled recordings)
+    /// Attribute memory only to threads that hold the GIL (sampled traces)
     #[arg(short, long, help_heading = "Stacks")]
     pub gil: bool,
-    /// Charge memory also to threads that are idle (sampled recordings)
+    /// Attribute memory also to idle threads (sampled traces)
     #[arg(short, long, help_heading = "Stacks")]
     pub idle: bool,
-    /// Show whole file names
+    /// Show full file names
     #[arg(long, help_heading = "Stacks")]
     pub full_filenames: bool,
 }
@@ -147,9 +147,9 @@ pub struct StackArgs {
 /// A moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MomentArg {
-    /// The recorded moment nearest below the allocator's own peak
+    /// The recorded moment closest to the allocator's peak
     Peak,
-    /// The last recorded moment; of an exact trace 'flame' shows only what was allocated while recording and is still live
+    /// The last recorded moment; for an exact trace, 'flame' shows only what was allocated while recording and not freed
     End,
 }
 
@@ -158,7 +158,7 @@ pub enum MomentArg {
 pub enum MemoryArg {
     /// Blocks of PyTorch's caching allocator
     Torch,
-    /// Device memory from the driver: cuMemAlloc and its kin
+    /// Device memory from the driver: cuMemAlloc and similar calls
     Driver,
     /// Physical device memory from the driver: cuMemCreate
     Physical,
@@ -177,7 +177,7 @@ pub struct TableArgs {
     /// What to write
     #[arg(short, long, value_enum, default_value_t = LinesFormat::Text)]
     pub format: LinesFormat,
-    /// The same as --format json
+    /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     pub json: bool,
     /// Only this device, as the job numbers it [default: the one with the highest peak]
@@ -206,17 +206,17 @@ pub struct IterationsArgs {
     /// What is printed, and where to
     #[command(flatten)]
     pub table: TableArgs,
-    /// An iteration ends when a thread comes to this line (train.py:42), also as the caller of others [default: when the
-    /// steps recorded change, else after the period of the allocator's counters]
+    /// An iteration ends when a thread reaches this line (train.py:42), or a function called from it [default: when the recorded
+    /// step changes, else by the period of the allocator's counters]
     #[arg(long, value_name = "FILE:LINE", value_parser = marker, conflicts_with = "period", help_heading = "What an iteration is")]
     pub marker: Option<MarkerLine>,
-    /// An iteration ends when so many allocations have been made that the same levels come again
+    /// Find iterations by the period of the allocator's counters: the same values return after as many allocations
     #[arg(long, help_heading = "What an iteration is")]
     pub period: bool,
-    /// In CSV and JSON: also the bytes of each parameter and of its gradient (recordings with --owners)
+    /// CSV and JSON only: add the bytes of each parameter and of its gradient (traces recorded with --owners)
     #[arg(long)]
     pub parameters: bool,
-    /// In the text: list this many of the last iterations; 0 lists all
+    /// Text only: list this many of the last iterations; 0 lists all
     #[arg(short, long, default_value_t = 40, value_name = "N")]
     pub limit: usize,
     /// Overwrite the output file
@@ -230,7 +230,7 @@ pub struct DumpArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// Look at every process of the job that uses CUDA: it and its descendants, one after the other
+    /// Include every process of the job that uses CUDA: this one and its descendants, one after the other
     #[arg(short, long)]
     pub subprocesses: bool,
     /// Print JSON; with --subprocesses one document after the other
@@ -239,21 +239,18 @@ pub struct DumpArgs {
     /// Only this device, as the job numbers it
     #[arg(long, value_name = "N")]
     pub gpu: Option<u32>,
-    /// Show whole file names
+    /// Show full file names
     #[arg(long)]
     pub full_filenames: bool,
-    /// The whole stacks of idle threads, too
+    /// Also print the full stacks of idle threads
     #[arg(short, long)]
     pub idle: bool,
-    /// The cached free blocks by size, too
+    /// Also print the cached free blocks by size
     #[arg(long)]
     pub cache: bool,
-    /// Do not stop the job (for some milliseconds) to sort its memory by owner: what it changes meanwhile may be torn
-    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
-    pub no_stop: bool,
-    /// What the look may cost
+    /// What reading its tensors may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub cost: SnapshotArgs,
 }
 
 /// `memspy doctor`.
@@ -344,6 +341,24 @@ mod tests {
         }
         let error = parse("memspy record -p 1 --keep 500m").unwrap_err().to_string();
         assert!(error.contains("500 minutes") && error.contains("500 MiB"), "{error}");
+    }
+
+    /// `summary` and `growth` had a `--no-pause` of their own and knew no `--no-stop`; `growth` had no `--subprocesses`.
+    #[test]
+    fn what_a_snapshot_may_cost_is_asked_in_the_same_words_everywhere() {
+        for command in
+            ["summary", "growth", "dump", "tensors", "graph", "referrers loss", "top", "record"]
+        {
+            for words in ["--no-stop", "--no-pause", "--nonblocking"] {
+                let line = format!("memspy {command} -p 1 -s {words}");
+                parse(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+            let owners = if command == "record" { "--owners" } else { "" };
+            for words in ["--max-stop 20ms --max-time 10s", "--max-pause 20ms"] {
+                let line = format!("memspy {command} -p 1 {owners} {words}").replace("  ", " ");
+                parse(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+        }
     }
 
     #[test]

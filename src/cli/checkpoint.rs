@@ -159,10 +159,10 @@ fn advice(action: &str, pid: u32, error: &SuspendError) -> String {
         }
         SuspendError::Process(ProcessError::Denied { .. }) => hints::denied(pid),
         SuspendError::Process(_) => "'memspy devices' lists the processes on the GPUs".to_owned(),
-        SuspendError::Gpu(_) => "'nvidia-smi' tells whether a driver is loaded".to_owned(),
+        SuspendError::Gpu(_) => "'nvidia-smi' shows whether a driver is loaded".to_owned(),
         SuspendError::DriverTooOld { .. } => "update the driver".to_owned(),
         SuspendError::Driver(error) if error.is_denied() => hints::denied(pid),
-        SuspendError::Driver(_) => "'memspy devices' tells what the driver says".to_owned(),
+        SuspendError::Driver(_) => "'memspy devices' shows what the driver says".to_owned(),
         SuspendError::NoCuda { .. } => {
             "'memspy devices' lists the processes that have GPU memory".to_owned()
         }
@@ -170,7 +170,7 @@ fn advice(action: &str, pid: u32, error: &SuspendError) -> String {
             "free host memory, or lower --keep-free".to_owned()
         }
         SuspendError::DeviceMemory { .. } => {
-            "it stays paused: 'memspy devices' tells who uses the GPU; free it and resume again".to_owned()
+            "it stays paused: 'memspy devices' shows who uses the GPU; free it and resume again".to_owned()
         }
         SuspendError::Paused { .. } => format!("to let it go on: memspy resume -p {pid}"),
         SuspendError::Locked { .. } => {
@@ -187,7 +187,7 @@ fn advice(action: &str, pid: u32, error: &SuspendError) -> String {
         SuspendError::Step { source, outcome: JobState::Waits { away: true } }
             if source.is_out_of_memory() =>
         {
-            format!("free GPU memory ('memspy devices' tells who uses it), then: memspy resume -p {pid}")
+            format!("free GPU memory ('memspy devices' shows who uses it), then: memspy resume -p {pid}")
         }
         SuspendError::Step { outcome, .. } | SuspendError::Interrupted { outcome } => match outcome {
             JobState::Runs if matches!(error, SuspendError::Step { .. }) => {

@@ -15,7 +15,7 @@ use crate::sampler::{DevicePoll, TargetReaders};
 use super::args::{DevicesArgs, DevicesFormat};
 use super::flame::into_io;
 use super::members::{members, refuse_launcher};
-use super::signals::Signals;
+use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 
 /// Longest sleep without looking whether to end.
@@ -45,7 +45,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
         readers.push(attached);
     }
     let watch = DevicePoll::open(readers).map_err(|error| {
-        anyhow!("cannot look at the GPUs: {error}; 'nvidia-smi' tells whether a driver is loaded")
+        anyhow!("cannot read the GPUs: {error}; 'nvidia-smi' shows whether a driver is loaded")
     })?;
     let format = if args.json { DevicesFormat::Json } else { args.format };
     let jobs = pids.len();
@@ -54,7 +54,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
         let seen = looks.poll()?;
         return output::write(Path::new("-"), false, |out| looks.print(&seen, out));
     };
-    let stop = Signals::watch()?.stop;
+    let stop = StopSignals::watch()?.stop;
     loop {
         let begun = Instant::now();
         let seen = looks.poll()?;
@@ -74,18 +74,18 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     }
 }
 
-/// Look after look, printed one after the other.
+/// Snapshots, printed one after the other.
 struct DevicePoller {
     watch: DevicePoll,
     format: DevicesFormat,
     /// How many jobs were asked for.
     jobs: usize,
-    /// Whether further looks follow.
+    /// Whether further snapshots follow.
     again: bool,
     first: bool,
 }
 
-/// One look, ready to print.
+/// One snapshot, ready to print.
 struct DevicesReading {
     /// When, as nvidia-smi writes it.
     timestamp: String,
@@ -97,7 +97,7 @@ struct DevicesReading {
 impl DevicePoller {
     fn poll(&mut self) -> Result<DevicesReading> {
         let timestamp = chrono::Local::now().format("%Y/%m/%d %H:%M:%S%.3f").to_string();
-        let seen = self.watch.poll(&output::host()).context("cannot look at the GPUs")?;
+        let seen = self.watch.poll(&output::host()).context("cannot read the GPUs")?;
         for pid in &seen.ended {
             eprint_line(&format!("process {pid} has ended"));
         }

@@ -1,4 +1,4 @@
-//! `memspy dump`: one look at a process, or at all of a job that use CUDA.
+//! `memspy dump`: one snapshot of a process, or of all processes of a job that use CUDA.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -65,7 +65,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     })
 }
 
-/// All members of the family that use CUDA, one after the other: each look is of a moment of its own.
+/// All processes of the job that use CUDA, one after the other: each snapshot is of its own moment.
 fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
     let mut seen = Vec::new();
     for member in job_members(args.pid)? {
@@ -77,7 +77,7 @@ fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
 }
 
 fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> Result<ProcessDump> {
-    let options = args.limits.options(args.no_stop);
+    let options = args.cost.options();
     let owners = match read_owners(&mut readers, options) {
         Ok(look) => Ok(look.snapshot),
         Err(error) => Err(error.to_string()),
@@ -94,7 +94,7 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     if process.pids().len() == 1 {
         look.mark_asleep(&|id| process.is_asleep(id) == Some(true));
     }
-    // What is shown together is of one moment, where the job stood still for it.
+    // What is shown together must be of one moment: if the job was stopped, its blocks are those of the snapshot.
     if let Ok(owners) = owners.as_ref()
         && owners.pause.is_some()
     {

@@ -161,7 +161,7 @@ fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {
     let in_blocks = of_device.map_or(0, |device| device.allocated());
     if in_blocks != folded.total {
         eprint_line(&format!(
-            "warning: the blocks in the file come to {}, and the allocator had {}: the others were not seen",
+            "warning: the blocks in the file come to {}, and the allocator had {}: memspy did not see the others",
             render::bytes(in_blocks),
             render::bytes(folded.total)
         ));

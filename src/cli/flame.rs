@@ -78,7 +78,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     }
 }
 
-/// Draws who held the memory at the recorded look with most of it, or at the last one.
+/// Draws who held the memory at the recorded snapshot with most of it, or at the last one.
 fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     // What only stacks have; silence would pass for an answer.
     let of_stacks = [
@@ -98,7 +98,7 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
     let device = device(profile, args.gpu)?;
     let moment = args.at.into();
     let Some(stacks) = profile.owners(device, moment) else {
-        bail!("the recording has no looks at owners of GPU {}: record with --owners", device.0);
+        bail!("the trace has no snapshots of the owners on GPU {}: record with --owners", device.0);
     };
     let style =
         NameStyle { full_filenames: args.stacks.full_filenames, functions_only: args.function };

@@ -48,28 +48,28 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
     }
 }
 
-/// What to do when the job could not be stopped for a look.
+/// What to do when the job could not be stopped for a snapshot.
 pub(super) fn pause(error: &StopError, pid: u32) -> String {
     match error {
         StopError::Denied { .. } => denied(pid),
-        StopError::Traced { .. } => "end that, or look with --no-stop".to_owned(),
-        _ => "try again, or look with --no-stop".to_owned(),
+        StopError::Traced { .. } => "end that, or add --no-stop".to_owned(),
+        _ => "try again, or add --no-stop".to_owned(),
     }
 }
 
-/// What to do when a look came to a limit with nothing to show for it.
+/// What to do when a snapshot reached a limit before it had any result.
 pub(super) fn limit(limit: LookLimit) -> String {
     match limit {
         LookLimit::Pause(most) => format!(
-            "let the job stand still for longer (--max-stop {}s), or look with --no-stop",
+            "allow a longer stop (--max-stop {}s), or add --no-stop",
             (5 * most).as_secs().max(1)
         ),
         LookLimit::Time(most)
         | LookLimit::Repeating(most)
         | LookLimit::Finding { of: most, .. } => {
-            format!("let the look take longer (--max-time {}s)", (4 * most).as_secs().max(1))
+            format!("allow the snapshot more time (--max-time {}s)", (4 * most).as_secs().max(1))
         }
-        LookLimit::Copies(_) => "try again, or look with --no-stop".to_owned(),
+        LookLimit::Copies(_) => "try again, or add --no-stop".to_owned(),
         LookLimit::Memory(_) => {
             "its heap is damaged, or unlike any that memspy knows: 'memspy record' needs none of it"
                 .to_owned()
@@ -121,7 +121,7 @@ pub(super) fn advice(access: &AccessFacts) -> String {
              is not of this container: run memspy on the host"
                 .to_owned()
         } else {
-            "a security module (SELinux, AppArmor, lockdown) refuses it: look into the kernel's log"
+            "a security module (SELinux, AppArmor, lockdown) refuses it: see the kernel's log"
                 .to_owned()
         };
     }

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::signals::PassedOn;
 
-/// Between two looks whether the program has ended.
+/// How often memspy checks whether the program has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A program started by memspy.

@@ -28,7 +28,7 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     };
     let options = options(args, &path);
     let format = args.table.format();
-    // Columns of one's choice, and lines of which nothing was seen, stand beside the source.
+    // Chosen columns, and lines without memory, are shown beside the source only.
     let is_listing = args.source || args.all_lines || !args.columns.is_empty();
     if ranks.len() > 1 && format != LinesFormat::Text && !args.merge {
         bail!("CSV and JSON are of one table: use --merge or --max-peak, or name one trace");

@@ -1,4 +1,4 @@
-//! The processes of a job that use CUDA: what `--subprocesses` looks at, and what a launcher's pid leads to.
+//! The processes of a job that use CUDA: those that `--subprocesses` reads, and those below a launcher.
 
 use std::io::{self, Write};
 
@@ -22,8 +22,8 @@ pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     Ok(members)
 }
 
-/// Looks at one member after the other, each under its name. Those that fail are told; it is an error when none was right, or,
-/// with `all`, when one was not.
+/// Calls `look` for one process after the other, each under its name, and prints the failures. It is an error when all failed,
+/// or, with `all`, when any failed.
 pub(super) fn for_each_member(
     pid: u32,
     json: bool,
@@ -48,7 +48,7 @@ pub(super) fn for_each_member(
     match failed.len() {
         0 => Ok(()),
         count if all || count == members.len() => {
-            Err(anyhow!("no look at {}: see above", failed.join(", ")))
+            Err(anyhow!("{} could not be read: see above", failed.join(", ")))
         }
         _ => Ok(()),
     }

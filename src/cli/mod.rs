@@ -68,7 +68,7 @@ pub fn run() -> ExitCode {
         output::set_mode(mode);
     }
     privileges::give_up(&args.command);
-    // A file that may not grow further is then an error of the write, which is told, and not the end.
+    // With a handler for SIGXFSZ, a file that may not grow further is a write error with a message, and does not kill memspy.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &args.command {
         Command::Summary(args) => summary::summary(args).map(|()| ExitCode::SUCCESS),
@@ -141,7 +141,7 @@ fn set_line_prefix(subject: &str) {
     SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
 }
 
-/// Prints one line to standard error, whatever stands in it. A closed standard error is nothing to fail for.
+/// Prints one line to standard error, whatever it contains. A closed standard error is no reason to fail.
 fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());

@@ -1,4 +1,4 @@
-//! A job observed for some seconds: looks at owners again and again, and beside them a recording that tells lines.
+//! A job observed for some seconds: snapshots of its owners, and at the same time a recording of its lines.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,9 +23,9 @@ use super::{hints, output};
 const SAMPLING_RATE: u32 = 200;
 /// How long the recording may take to attach.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Looks after the first.
+/// Snapshots after the first.
 const MIN_ROUNDS: u32 = 3;
-/// How long a wait goes on before it looks whether it is to end.
+/// How often a wait checks whether it should end.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How a job is to be observed.
@@ -33,30 +33,30 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct ObserveOptions {
     /// For how long.
     pub(super) duration: Duration,
-    /// From one look at owners to the next, at least.
+    /// From one snapshot of the owners to the next, at least.
     pub(super) every: Duration,
-    /// What a look may cost.
+    /// What a snapshot may cost.
     pub(super) look: LookOptions,
 }
 
 /// What was observed.
-pub(super) struct Observation {
+pub(super) struct JobObservation {
     /// Process, threads and devices at the end.
     pub(super) process: ProcessSnapshot,
-    /// The owners at all looks that were complete.
+    /// The owners in all complete snapshots.
     pub(super) growth: GrowthWatch,
-    /// The last look, or why there is none.
+    /// The last snapshot, or why there is none.
     pub(super) last: Result<OwnershipSnapshot, String>,
     /// All stops of the job.
     pub(super) stops: Stops,
     /// What lines own.
     pub(super) lines: ObservedLines,
-    /// What took the looks: its next one need not learn which memory matters.
+    /// The readers of the snapshots: the next one need not find out again which memory matters.
     pub(super) readers: TargetReaders,
 }
 
-impl Observation {
-    /// The devices that the process uses; what PyTorch has of them at the moment of the last look.
+impl JobObservation {
+    /// The devices that the process uses; what PyTorch has of them at the moment of the last snapshot.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
         let at_look = |facts: GpuFacts| {
@@ -72,26 +72,26 @@ pub(super) fn observe(
     mut readers: TargetReaders,
     options: ObserveOptions,
     stop: &AtomicBool,
-) -> Result<Observation> {
+) -> Result<JobObservation> {
     let (process, pid) = (readers.identity(), readers.pid());
-    // The first look learns which memory matters: what it tells is as true, and it takes longest.
+    // The first snapshot finds out which memory matters: it is as good as the others, but takes longest.
     let mut growth = GrowthWatch::default();
     let mut stops = Stops::default();
-    let mut last = Err("no look was taken".to_owned());
+    let mut last = Err("no snapshot was read".to_owned());
     let mut look = |at: Instant, growth: &mut GrowthWatch| {
         match read_owners(&mut readers, options.look) {
             Ok(look) => {
                 let snapshot = look.snapshot;
                 stops.merge(snapshot.stops);
                 if snapshot.incomplete.is_none() {
-                    // When it stood still, not when that had been understood.
+                    // The moment of the stop, not the end of the analysis after it.
                     let time = at.elapsed().saturating_sub(snapshot.age);
                     growth.add_owners(time.as_secs_f64(), owner_groups(&snapshot));
                 }
                 last = Ok(snapshot);
             }
             Err(error) if last.is_err() => last = Err(error.to_string()),
-            // The look before this one tells enough.
+            // The snapshot before this one is good enough.
             Err(_) => {}
         }
     };
@@ -112,7 +112,7 @@ pub(super) fn observe(
         }
         recording.lines(began, &mut growth, &mut lines);
         look(began, &mut growth);
-        // Fewer looks tell nothing of growth: where they take long, the time is made longer.
+        // Fewer snapshots say nothing about growth: where each takes long, the observation is made longer.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
         if is_over || stop.load(Ordering::Relaxed) {
             break;
@@ -124,8 +124,8 @@ pub(super) fn observe(
         RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() };
     Recorder::new(process.attach().map_err(|error| hints::attach(error, pid))?, once)
         .record_once(output::host(), &mut at_end)
-        .context("cannot look at the process")?;
-    Ok(Observation { process: at_end, growth, last, stops, lines, readers })
+        .context("cannot read the process")?;
+    Ok(JobObservation { process: at_end, growth, last, stops, lines, readers })
 }
 
 /// A recording on a thread of its own.

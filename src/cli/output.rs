@@ -133,7 +133,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
         }
         Ok(PathKind::File(..)) if !force => bail!("{}", exists(path)),
         Err(foreign @ PlaceError::Foreign { .. }) => bail!("cannot write: {foreign} with -o"),
-        // What cannot be looked at cannot be written either: that error says more.
+        // A path whose metadata cannot be read cannot be written either, and that error says more.
         Ok(_) | Err(_) => {}
     }
     match path.parent() {
@@ -167,7 +167,7 @@ pub(super) fn write(
     }
     check(path, force)?;
     match creation(force).write(path, content) {
-        // Another program was faster than the look above.
+        // Another program created it after the check above.
         Err(PlaceError::Exists(_)) => bail!("{}", exists(path)),
         other => other.with_context(|| format!("cannot write {}", path.display())),
     }

@@ -16,17 +16,17 @@ use crate::sampler::{
     watch_owners,
 };
 
-use super::args::{GraphArgs, Like, ReferrersArgs, TensorReadArgs, TensorsArgs};
+use super::args::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
 use super::flame::into_io;
 use super::members::{for_each_member, refuse_launcher};
-use super::signals::Signals;
+use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 
 /// Runs `memspy tensors`.
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     if args.read_args.subprocesses {
         if args.every.is_some() {
-            bail!("--every looks at one process: give the pid of one, without --subprocesses");
+            bail!("--every works for one process only: give its pid, without --subprocesses");
         }
         return of_members(&args.read_args, true, &|read_args| {
             tensors(&TensorsArgs { read_args, ..args.clone() })
@@ -54,14 +54,14 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
 }
 
-/// Looks again and again: first all, then what changed; as JSON each look whole, in a line of its own.
+/// Prints a snapshot at each interval: as text the first whole and then the changes, as JSON each whole, in one line.
 fn watch(
     readers: &mut TargetReaders,
     args: &TensorsArgs,
     every: Duration,
     wanted: TensorsOptions,
 ) -> Result<()> {
-    let stop = Signals::watch()?.stop;
+    let stop = StopSignals::watch()?.stop;
     let pid = args.read_args.pid;
     let mut before: Option<(OwnershipSnapshot, TensorsOptions)> = None;
     let mut refusal = None;
@@ -70,7 +70,9 @@ fn watch(
             Ok(look) => look.snapshot,
             // One that came at a bad moment is made up for by the next.
             Err(error) if error.is_traced() || error.is_transient() && before.is_some() => {
-                eprint_line(&format!("a look was left out, the next one is tried again: {error}"));
+                eprint_line(&format!(
+                    "a snapshot was left out, memspy goes on with the next one: {error}"
+                ));
                 return Ok(());
             }
             Err(error) => {
@@ -85,7 +87,7 @@ fn watch(
         if !args.read_args.json {
             writeln!(out, "{timestamp}  at {}", place.as_deref().unwrap_or("an unknown line"))?;
         }
-        // What the first look lists, the later ones do: nothing is dropped midway.
+        // Later snapshots list what the first one listed: nothing is dropped midway.
         let wanted =
             before.as_ref().map_or_else(|| wanted.settled(&snapshot), |(_, wanted)| *wanted);
         match (&before, args.read_args.json) {
@@ -113,7 +115,7 @@ fn watch(
 
 /// Runs `memspy graph`.
 pub(super) fn graph(args: &GraphArgs) -> Result<()> {
-    if args.loss.is_some() && args.like != Some(Like::Trumpy) {
+    if args.loss.is_some() && args.like != Some(PeerTool::Trumpy) {
         bail!("--loss picks a loss for --like trumpy: modelsize knows none");
     }
     if args.read_args.subprocesses {
@@ -131,11 +133,11 @@ pub(super) fn graph(args: &GraphArgs) -> Result<()> {
                 render::graph_text(out, snapshot)
             });
         }
-        Some(Like::Modelsize) if json => {
+        Some(PeerTool::Modelsize) if json => {
             &|out, snapshot| render::like_modelsize_json(out, snapshot)
         }
-        Some(Like::Modelsize) => &|out, snapshot| render::like_modelsize_text(out, snapshot),
-        Some(Like::Trumpy) => {
+        Some(PeerTool::Modelsize) => &|out, snapshot| render::like_modelsize_text(out, snapshot),
+        Some(PeerTool::Trumpy) => {
             let losses = match &args.loss {
                 Some(loss) => losses_called(&snapshot, loss, args.read_args.pid)?,
                 None => analysis::losses(&snapshot),
@@ -206,7 +208,7 @@ fn meant(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize
     }
 }
 
-/// The same look at every process of the job that uses CUDA.
+/// The same command for every process of the job that uses CUDA.
 fn of_members(
     args: &TensorReadArgs,
     all: bool,
@@ -219,7 +221,7 @@ fn of_members(
 
 impl TensorReadArgs {
     fn options(&self) -> LookOptions {
-        self.limits.options(self.no_stop)
+        self.cost.options()
     }
 }
 
@@ -227,7 +229,7 @@ fn attached(args: &TensorReadArgs) -> Result<TargetReaders> {
     attach(args.pid, &AtomicBool::new(false)).map_err(|error| hints::attach(error, args.pid))
 }
 
-/// One look; how long it stopped the job goes to standard error when the output is for programs.
+/// One snapshot; how long it stopped the job goes to standard error when the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
     let look = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
     if args.json {
@@ -236,7 +238,7 @@ fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<O
     Ok(look.snapshot)
 }
 
-/// What a program that reads the JSON need not look for.
+/// Prints to standard error what a person should know, so that they need not search the JSON.
 fn tell(snapshot: &OwnershipSnapshot) {
     eprint_line(&render::pause(snapshot));
     if let Some(incomplete) = render::incomplete(snapshot) {
@@ -248,13 +250,13 @@ fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
     let advice = match &error {
         OwnerError::Stop(pause) => hints::pause(pause, pid),
         error if error.is_transient() => {
-            "it changed during every attempt: try again, and leave --no-stop away".to_owned()
+            "it changed during every attempt: try again, and leave out --no-stop".to_owned()
         }
         OwnerError::Cut { limit, .. } => hints::limit(*limit),
         OwnerError::NoTorch => "attach again once it has imported torch".to_owned(),
         _ => "'memspy doctor' says more about this process".to_owned(),
     };
-    anyhow!("cannot look at the tensors of process {pid}: {error}; {advice}")
+    anyhow!("cannot read the tensors of process {pid}: {error}; {advice}")
 }
 
 type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), RenderError>;

@@ -24,7 +24,7 @@ const PROBES: CapabilitySet = JOB
     .union(CapabilitySet::SYS_RESOURCE)
     .union(CapabilitySet::IPC_LOCK);
 
-/// What is needed to look into a job, with probes or without.
+/// What is needed to read a job, with probes or without.
 fn live(probes: bool) -> CapabilitySet {
     if probes { PROBES } else { JOB }
 }
@@ -42,7 +42,7 @@ pub(super) fn give_up(command: &Command) {
         | Command::Completions(_) => FILES,
         Command::Dump(_) | Command::Tensors(_) | Command::Referrers(_) | Command::Graph(_) => JOB,
         Command::Top(args) => live(args.exact),
-        // Lines are told exactly where that is allowed.
+        // Lines are recorded exactly where that is allowed.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
         // Later: the program that it may start is to have all that memspy was given.
         Command::Record(_) => return,

@@ -38,7 +38,7 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     }
     ranks.sort_by_key(|(rank, pid, _)| (*rank, *pid));
     let mut ranks: Vec<RankTrace> = ranks.into_iter().map(|(_, _, rank)| rank).collect();
-    // Two of one name are told apart by their files.
+    // Two with the same name are distinguished by their files.
     let labels: Vec<String> = ranks.iter().map(|rank| rank.label.clone()).collect();
     for rank in &mut ranks {
         if labels.iter().filter(|label| **label == rank.label).count() > 1 {

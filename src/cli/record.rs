@@ -30,7 +30,7 @@ use super::args::{
 use super::flight::{warn, write_oom_report};
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
-use super::signals::Signals;
+use super::signals::StopSignals;
 use super::{
     choice, eprint_line, filtered_profile, flame, hints, in_one_line, output, privileges,
     record_ranks, set_line_prefix,
@@ -88,10 +88,10 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
     }
 
-    let (Signals { stop }, mut launched) = match args.pid {
-        Some(_) => (Signals::watch()?, None),
+    let (StopSignals { stop }, mut launched) = match args.pid {
+        Some(_) => (StopSignals::watch()?, None),
         None => {
-            let (signals, passed_on) = Signals::watch_for_program()?;
+            let (signals, passed_on) = StopSignals::watch_for_program()?;
             (signals, Some(LaunchedProgram::start(&args.program, passed_on)?))
         }
     };
@@ -162,8 +162,8 @@ pub(super) fn record(
     let duration = args.duration;
     let also = CommonOptions {
         owners: args.owners.map(|percent| percent / 100.0),
-        // --nonblocking and --owners exclude each other.
-        owner_options: args.limits.options(args.nonblocking),
+        // --no-stop and --owners exclude each other.
+        owner_options: args.cost.options(),
         step_variable: args.iter_var.clone(),
         epoch_variable: args.epoch_var.clone(),
         // What is kept has numbers of its own.
@@ -290,21 +290,21 @@ impl RecordingHost for TerminalHost {
         if let Some(label) = &self.label {
             set_line_prefix(label);
         }
-        let came_true =
-            |fired: &TriggerFired| format!("'{}' came true: {}", fired.condition, fired.seen);
+        let was_met =
+            |fired: &TriggerFired| format!("'{}' was met: {}", fired.condition, fired.seen);
         match event {
             FlightEvent::Warning(warning) => warn(warning),
-            FlightEvent::Triggered(fired) => eprint_line(&came_true(&fired)),
+            FlightEvent::Triggered(fired) => eprint_line(&was_met(&fired)),
             FlightEvent::RecordingWritten { triggered, recording, report } => {
                 eprint_line(&format!(
                     "{}; wrote {} and {}",
-                    came_true(&triggered),
+                    was_met(&triggered),
                     recording.display(),
                     report.display()
                 ));
             }
             FlightEvent::TriggersIgnored(count) => eprint_line(&format!(
-                "conditions came true {count} more times within 2 s of a recording that was written"
+                "conditions were met {count} more times within 2 s of a recording that was written"
             )),
         }
     }

@@ -15,7 +15,7 @@ use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
 use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
-/// Between two looks for further members.
+/// Time between two searches for further processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A recording under way.

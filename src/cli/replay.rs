@@ -77,7 +77,7 @@ impl StoredRecording<'_> {
         Ok(())
     }
 
-    /// Passes its records once more to something else; what is wrong with them has been told.
+    /// Passes its records once more to another sink; warnings about them were printed the first time.
     pub(super) fn reread(&self, sink: &mut dyn RecordSink) -> Result<()> {
         self.pass_to(sink).map(|_| ())
     }
@@ -101,7 +101,7 @@ impl StoredRecording<'_> {
         }
     }
 
-    /// Its size, as far as it can be told before it is opened.
+    /// Its size, as far as it is known before it is opened.
     fn bytes(&self) -> Result<u64> {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
         Ok(match self.is_ring {

@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag::{register, register_conditional_default};
 
 /// What signals ask of memspy.
-pub(super) struct Signals {
+pub(super) struct StopSignals {
     /// SIGINT, SIGTERM, SIGHUP: the recording is to end. A second one ends memspy at once.
     pub(super) stop: Arc<AtomicBool>,
 }
@@ -17,10 +17,10 @@ pub(super) struct Signals {
 /// Signals to pass on to a program that memspy is about to start.
 pub(super) type PassedOn = signal_hook::iterator::Signals;
 
-impl Signals {
+impl StopSignals {
     /// Watches for them from now on.
-    pub(super) fn watch() -> Result<Signals> {
-        let signals = Signals { stop: Arc::default() };
+    pub(super) fn watch() -> Result<StopSignals> {
+        let signals = StopSignals { stop: Arc::default() };
         let watch = || -> io::Result<()> {
             for signal in not_ignored(&[SIGINT, SIGTERM, SIGHUP]) {
                 register_conditional_default(signal, Arc::clone(&signals.stop))?;
@@ -34,8 +34,8 @@ impl Signals {
 
     /// The same for a memspy that starts a program. Ctrl-C reaches the program by itself, as it does memspy. All others are sent to
     /// memspy in its place: it passes them on and lives as long as the program does.
-    pub(super) fn watch_for_program() -> Result<(Signals, PassedOn)> {
-        let signals = Signals { stop: Arc::default() };
+    pub(super) fn watch_for_program() -> Result<(StopSignals, PassedOn)> {
+        let signals = StopSignals { stop: Arc::default() };
         let watch = || -> io::Result<PassedOn> {
             for signal in not_ignored(&[SIGINT]) {
                 register_conditional_default(signal, Arc::clone(&signals.stop))?;

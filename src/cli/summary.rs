@@ -13,17 +13,17 @@ use crate::sampler::{LookOptions, TargetReaders, attach, read_referrers};
 use super::args::{GrowthArgs, SummaryArgs};
 use super::flame::into_io;
 use super::members::{members, refuse_launcher};
-use super::observe::{Observation, ObserveOptions, observe};
-use super::signals::Signals;
-use super::{hints, output};
+use super::observe::{JobObservation, ObserveOptions, observe};
+use super::signals::StopSignals;
+use super::{eprint_line, hints, in_one_line, output};
 
-/// Looks in the time of a summary.
+/// Snapshots in the time of a summary.
 const SUMMARY_LOOKS: u32 = 3;
-/// Time between two looks of `growth`: so that there are many, and each stop is a small part of it.
+/// Time between two snapshots of `growth`: short enough for many of them, long enough that stops are a small part of it.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
-/// More looks of a long time would only cost more.
+/// More snapshots of a long time would only cost more.
 const MAX_GROWTH_LOOKS: u32 = 60;
-/// Owners of which it is asked what keeps them.
+/// For so many of the owners that grow fastest, memspy finds out what keeps them.
 const KEEPERS: usize = 2;
 
 /// Runs `memspy summary`.
@@ -31,16 +31,17 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     let options = ObserveOptions {
         duration: args.duration,
         every: args.duration / SUMMARY_LOOKS,
-        look: args.limits.options(args.no_pause),
+        look: args.cost.options(),
     };
-    let stop = Signals::watch()?.stop;
+    let stop = StopSignals::watch()?.stop;
     if args.subprocesses {
-        return ranks(args, options, &stop);
+        return of_ranks(args.pid, options, &stop, &|label, pid, observation| {
+            print(args.json, pid, &observation, Some(label))
+        });
     }
-    let observation = observe(attached(args.pid, &stop)?, options, &stop)?;
-    if observation.gpus().is_empty() {
-        refuse_launcher(&observation.readers)?;
-    }
+    let readers = attached(args.pid, &stop)?;
+    refuse_launcher(&readers)?;
+    let observation = observe(readers, options, &stop)?;
     print(args.json, args.pid, &observation, None)
 }
 
@@ -48,10 +49,16 @@ fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
     attach(pid, stop).map_err(|error| hints::attach(error, pid))
 }
 
-/// All ranks at the same time, each on a thread of its own.
-fn ranks(args: &SummaryArgs, options: ObserveOptions, stop: &AtomicBool) -> Result<()> {
-    let members = members(args.pid)?;
-    let observed: Vec<(String, u32, Result<Observation>)> = std::thread::scope(|scope| {
+/// Observes all ranks at the same time, each on a thread of its own, and then hands over one after the other. A rank that fails
+/// hides no other one, but is an error at the end.
+fn of_ranks(
+    pid: u32,
+    options: ObserveOptions,
+    stop: &AtomicBool,
+    show: &dyn Fn(&str, u32, JobObservation) -> Result<()>,
+) -> Result<()> {
+    let members = members(pid)?;
+    let observed: Vec<(String, u32, Result<JobObservation>)> = std::thread::scope(|scope| {
         let threads: Vec<_> = members
             .into_iter()
             .map(|member| {
@@ -65,13 +72,20 @@ fn ranks(args: &SummaryArgs, options: ObserveOptions, stop: &AtomicBool) -> Resu
         });
         joined.collect()
     });
+    let mut failed = Vec::new();
     for (label, pid, observation) in observed {
-        print(args.json, pid, &observation?, Some(&label))?;
+        if let Err(error) = observation.and_then(|seen| show(&label, pid, seen)) {
+            eprint_line(&format!("{label}: {}", in_one_line(&error)));
+            failed.push(label);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} could not be observed: see above", failed.join(", "));
     }
     Ok(())
 }
 
-fn print(json: bool, pid: u32, observation: &Observation, rank: Option<&str>) -> Result<()> {
+fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>) -> Result<()> {
     let gpus = observation.gpus();
     let growth = observation.growth.owners();
     let facts = FindingFacts {
@@ -106,39 +120,51 @@ fn print(json: bool, pid: u32, observation: &Observation, rank: Option<&str>) ->
 
 /// Runs `memspy growth`.
 pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
-    let look = args.limits.options(args.no_pause);
     let options = ObserveOptions {
         duration: args.duration,
         every: GROWTH_INTERVAL
             .min(args.duration / SUMMARY_LOOKS)
             .max(args.duration / MAX_GROWTH_LOOKS),
-        look,
+        look: args.cost.options(),
     };
-    let stop = Signals::watch()?.stop;
-    let mut observation = observe(attached(args.pid, &stop)?, options, &stop)?;
-    if observation.growth.looks() == 0 {
-        let why = observation.last.err().unwrap_or_else(|| "no look was complete".to_owned());
-        bail!("cannot tell what grows in process {}: {why}", args.pid);
+    let stop = StopSignals::watch()?.stop;
+    if args.subprocesses {
+        return of_ranks(args.pid, options, &stop, &|label, pid, observation| {
+            print_growth(args, pid, observation, Some(label))
+        });
     }
-    let keepers = keepers(look, &mut observation);
+    let readers = attached(args.pid, &stop)?;
+    refuse_launcher(&readers)?;
+    let observation = observe(readers, options, &stop)?;
+    print_growth(args, args.pid, observation, None)
+}
+
+fn print_growth(
+    args: &GrowthArgs,
+    pid: u32,
+    mut observation: JobObservation,
+    rank: Option<&str>,
+) -> Result<()> {
+    if observation.growth.looks() == 0 {
+        let why = observation.last.err().unwrap_or_else(|| "no snapshot was complete".to_owned());
+        bail!("cannot tell what grows in process {pid}: {why}");
+    }
+    let keepers = keepers(args.cost.options(), &mut observation);
+    let JobObservation { growth, lines, stops, .. } = &observation;
     output::write(Path::new("-"), false, |out| {
-        match args.json {
-            true => render::growth_json(out, &observation.growth, &keepers),
-            false => render::growth_text(
-                out,
-                args.pid,
-                &observation.growth,
-                &observation.lines,
-                &keepers,
-                observation.stops,
-            ),
+        if args.json {
+            return render::growth_json(out, pid, growth, &keepers).map_err(into_io);
         }
-        .map_err(into_io)
+        if let Some(rank) = rank {
+            writeln!(out, "== {} ==", render::visible(rank))?;
+        }
+        render::growth_text(out, pid, growth, lines, &keepers, *stops).map_err(into_io)?;
+        if rank.is_some() { writeln!(out) } else { Ok(()) }
     })
 }
 
 /// What keeps one tensor of each of the owners that grow fastest; what is gone by then, or cannot be read, is left out.
-fn keepers(look: LookOptions, observation: &mut Observation) -> Vec<GrowthKeeper> {
+fn keepers(look: LookOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =
         grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS).collect();

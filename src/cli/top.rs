@@ -17,7 +17,7 @@ use crate::sampler::{
 use crate::tui::{self, AttachFn, BoxError, FindRanks, NewRank, Palette, TopError, TopOptions};
 
 use super::args::TopArgs;
-use super::signals::Signals;
+use super::signals::StopSignals;
 use super::{hints, output};
 
 /// Between two block maps: five for each picture, so that what lives shortly is seen, at a fraction of a recording's cost.
@@ -25,7 +25,7 @@ const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs it.
 pub(super) fn run(args: &TopArgs) -> Result<()> {
-    let without = "'memspy dump' prints one look, 'memspy record' records into a file";
+    let without = "'memspy dump' prints the state once, 'memspy record' records into a file";
     if !io::stdout().is_terminal() {
         bail!("'memspy top' draws on a terminal, and standard output is none: {without}");
     }
@@ -34,7 +34,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     }
     let options = TopOptions {
         pid: args.pid,
-        owners: args.limits.options(args.no_stop),
+        owners: args.cost.options(),
         gpu: args.gpu.map(CudaIndex),
         interval: args.refresh,
         full_filenames: args.full_filenames,
@@ -45,7 +45,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
         },
         host: output::host(),
     };
-    let stop = Signals::watch()?.stop;
+    let stop = StopSignals::watch()?.stop;
     let shown = match args.subprocesses {
         true => tui::run_all(members(args, &stop)?, &options, &stop),
         false => {

@@ -257,22 +257,24 @@ impl fmt::Display for LookLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LookLimit::Pause(most) => {
-                write!(f, "the limit of {most:?} for which the job may stand still was reached")
+                write!(f, "the limit of {most:?} on how long the job may be stopped was reached")
             }
-            LookLimit::Time(most) => write!(f, "the limit of {most:?} for the look was reached"),
+            LookLimit::Time(most) => {
+                write!(f, "the limit of {most:?} for the snapshot was reached")
+            }
             LookLimit::Finding { part, of } => write!(
                 f,
-                "finding its objects took more than {part:?}, their part of the limit of {of:?} for the look"
+                "finding its objects took more than {part:?}, their part of the limit of {of:?} for the snapshot"
             ),
             LookLimit::Repeating(most) => write!(
                 f,
-                "the limit of {most:?} for the look leaves no time to copy once more what changed meanwhile"
+                "the limit of {most:?} for the snapshot leaves no time to copy once more what changed meanwhile"
             ),
             LookLimit::Copies(count) => {
                 write!(f, "the job changed its objects during each of {count} copies")
             }
             LookLimit::Memory(most) => {
-                write!(f, "the limit of {} MiB of memory for the look was reached", most >> 20)
+                write!(f, "the limit of {} MiB of memory for the snapshot was reached", most >> 20)
             }
         }
     }

@@ -20,7 +20,7 @@ pub struct CheckpointFigures<'a> {
     pub process_host: (Option<u64>, Option<u64>),
     /// Host memory that it may take, before and after.
     pub host_available: (Option<u64>, Option<u64>),
-    /// The steps that were taken, in order.
+    /// The steps that were performed, in order.
     pub steps: &'a [(&'a str, Duration)],
 }
 

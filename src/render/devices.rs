@@ -14,7 +14,7 @@ use crate::model::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MissReason,
 };
 
-/// One look at the machine's GPUs.
+/// The machine's GPUs at one moment.
 pub struct DevicesView<'a> {
     /// The local time, as nvidia-smi writes it.
     pub timestamp: &'a str,
@@ -63,7 +63,7 @@ impl DevicesView<'_> {
     }
 }
 
-/// Whether a process has memory on a device; what cannot be told apart counts as used.
+/// Whether a process has memory on a device; what cannot be distinguished counts as used.
 fn is_used(pid: u32, listed: &DeviceProcesses, device: &DeviceSnapshot) -> bool {
     let sure = |listed: &Vec<DeviceProcess>| {
         listed.iter().all(|p| p.pid.is_some()) && !listed.iter().any(|p| p.pid == Some(pid))
@@ -71,7 +71,7 @@ fn is_used(pid: u32, listed: &DeviceProcesses, device: &DeviceSnapshot) -> bool 
     device.reserved.unwrap_or(0) > 0 || !listed.as_ref().is_ok_and(sure)
 }
 
-/// Writes the look as text.
+/// Writes the GPUs as text.
 pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
     let driver = view.devices.iter().find_map(|d| d.driver_version.as_deref());

@@ -133,7 +133,7 @@ fn process_cells(pid: u32, device: &DeviceSnapshot, shares: &DeviceBreakdown) ->
     ]
 }
 
-/// Writes the look as JSON.
+/// Writes the GPUs as JSON.
 ///
 /// In many lines if `pretty`, else in one.
 pub fn devices_json(
@@ -235,10 +235,7 @@ fn job(view: &DevicesView<'_>, target: &DevicesTarget) -> JobJson {
         no_process: shares.unlisted,
         fragmentation: device.fragmentation.as_ref().map(FragmentationJson::from),
     });
-    let not_read = look.missed().iter().map(|missed| MissedJson {
-        reader: format!("{:?}", missed.reader),
-        why: format!("{:?}", missed.why),
-    });
+    let not_read = look.missed().iter().map(MissedJson::from);
     JobJson {
         pid: target.pid,
         paused: target.paused.is_some(),

@@ -1,4 +1,4 @@
-//! One look at a process as text: where the GPU memory is, who holds it, and the threads with their stacks.
+//! A process at one moment as text: where its GPU memory is, what owns it, and the threads with their stacks.
 
 use std::io::Write;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::ownership::breakdown;
 /// Who holds the memory, or why that is not known.
 pub type OwnersOrReason = Result<OwnershipSnapshot, String>;
 
-/// What of the look is shown.
+/// What is shown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DumpOptions {
     /// Of the devices only this one of the target.
@@ -36,7 +36,7 @@ pub struct DumpOptions {
 /// Idle threads that have a line of their own.
 const MAX_IDLE: usize = 8;
 
-/// Writes the look as text: where the memory is, who holds it, and then the stacks.
+/// Writes a process as text: where the memory is, what owns it, and then the stacks.
 pub fn dump_text(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -136,7 +136,7 @@ fn write_owners(
         .find(|(at, _)| at.is_cuda() && at.index.map(u32::from) == Some(index.0));
     let Some((_, sums)) = found else { return Ok(()) };
     let Some(allocated) = sums.allocated else { return Ok(()) };
-    // Two moments are told as such.
+    // Figures of two moments are marked as such.
     let earlier = match options.owners_age {
         Some(age) if device.allocated != Some(allocated) => {
             format!(" {:.2} s earlier", age.as_secs_f64())

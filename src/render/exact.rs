@@ -26,7 +26,7 @@ pub fn kind(kind: MemoryGroup) -> &'static str {
     }
 }
 
-/// The trailer tells allocations and frees apart; without it there are only events.
+/// The trailer counts allocations and frees separately; without it there are only events.
 fn counts(profile: &Profile, exact: &ExactProfile) -> String {
     match profile.end().and_then(|end| end.totals.exact) {
         Some(totals) => {

@@ -1,7 +1,5 @@
 //! Findings as sentences with their numbers, and the command that shows more.
 
-use serde::Serialize;
-
 use super::label::one_line;
 use super::owner_groups::group_label;
 use super::size::{bytes, count};
@@ -10,8 +8,8 @@ use crate::analysis::{Finding, OwnerGrowth};
 /// Names listed of several models or optimizers.
 const MAX_NAMES: usize = 3;
 
-/// A finding as it is told.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// A finding as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldFinding {
     /// What kind it is: `grows`, `graphs kept`, `garbage`, …
     pub kind: &'static str,

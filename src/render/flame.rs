@@ -1,4 +1,4 @@
-//! The flamegraph: an SVG that stands alone, with sizes people can read.
+//! The flamegraph: a self-contained SVG, with sizes people can read.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -132,17 +132,18 @@ pub fn owners_flame(
 ) -> Result<(), RenderError> {
     let lines = owner_lines(profile, stacks, style);
     let which = match moment {
-        Moment::Peak => "at the recorded look with most of it",
-        Moment::End => "at the last recorded look",
+        Moment::Peak => "at the recorded snapshot with most of it",
+        Moment::End => "at the last recorded snapshot",
     };
     let size = bytes(stacks.allocated);
     let title = format!("GPU memory by owner, {which}: {size} on GPU {}", device.0);
     let pause = stacks.pause.map_or_else(
         || "the process ran on".to_owned(),
-        |pause| format!("the process stood still for {:.1} ms", pause.0 as f64 / 1e6),
+        |pause| format!("the process was stopped for {:.1} ms", pause.0 as f64 / 1e6),
     );
     let looks = count(stacks.looks);
-    let subtitle = format!("at {:.3} s, {pause}; looks recorded: {looks}", stacks.time.seconds());
+    let subtitle =
+        format!("at {:.3} s, {pause}; snapshots recorded: {looks}", stacks.time.seconds());
     draw(out, &lines, title, subtitle, "Owner:", picture)
 }
 
@@ -340,7 +341,7 @@ fn write_with_sizes(out: &mut dyn Write, svg: &[u8]) -> std::io::Result<()> {
     out.write_all(rest)
 }
 
-/// The size in a tooltip `NAME (1,234 bytes, 5.00%)`, and where it stands.
+/// The size in a tooltip `NAME (1,234 bytes, 5.00%)`, and its position.
 fn size_in(title: &[u8]) -> Option<(usize, u64)> {
     let at = title.iter().rposition(|&b| b == b'(')? + 1;
     let text = std::str::from_utf8(&title[at..]).ok()?;

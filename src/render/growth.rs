@@ -2,12 +2,10 @@
 
 use std::io::Write;
 
-use serde::Serialize;
-
 use super::RenderError;
 use super::escape::EscapeGuard;
-use super::interchange::pretty_json;
-use super::job_summary::{GrowthJson, LinesSource, ObservedLines, stops_text};
+use super::job_summary::{LinesSource, ObservedLines, stops_text};
+use super::json::{GrowthJson, JsonDocument, KeeperJson, ObservedGrowthJson};
 use super::label::one_line;
 use super::owner_groups::group_label;
 use super::size::{bytes, count};
@@ -53,10 +51,10 @@ pub fn growth_text(
 fn growing_owners(out: &mut dyn Write, watch: &GrowthWatch) -> std::io::Result<()> {
     let (looks, seconds) = (watch.looks(), watch.seconds());
     let owners = watch.owners();
-    writeln!(out, "{looks} looks over {seconds:.1} s: what rises from floor to floor")?;
+    writeln!(out, "{looks} snapshots over {seconds:.1} s: what kept growing")?;
     if owners.is_empty() {
         let short = if looks < 3 {
-            ": three complete looks are needed, --for takes a longer time"
+            ": at least three complete snapshots are needed, --for gives more time"
         } else {
             ""
         };
@@ -129,33 +127,26 @@ fn growing_lines(
     Ok(())
 }
 
-#[derive(Debug, Serialize)]
-struct KeepersJson<'a> {
-    #[serde(flatten)]
-    growth: GrowthJson,
-    kept_by: Vec<KeeperJson<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct KeeperJson<'a> {
-    example: &'a str,
-    referrers: Vec<String>,
-}
-
 /// Writes the same as JSON.
 pub fn growth_json(
     out: &mut dyn Write,
+    pid: u32,
     watch: &GrowthWatch,
     keepers: &[GrowthKeeper],
 ) -> Result<(), RenderError> {
-    let of = |keeper: &'_ GrowthKeeper| -> Vec<String> {
+    let kept_by = keepers.iter().map(|keeper| {
         let referrers = keeper.referrers.iter().flat_map(|of| &of.referrers);
-        referrers.filter_map(|r| Some(format!("{}{}", r.name.as_ref()?, r.step))).collect()
-    };
-    let kept_by =
-        keepers.iter().map(|k| KeeperJson { example: &k.example, referrers: of(k) }).collect();
-    pretty_json(
-        out,
-        &serde_json::to_value(KeepersJson { growth: GrowthJson::new(watch), kept_by })?,
-    )
+        let paths = referrers.filter_map(|r| Some(format!("{}{}", r.name.as_ref()?, r.step)));
+        KeeperJson { example: keeper.example.clone(), referrers: paths.collect() }
+    });
+    let ObservedGrowthJson { snapshots, seconds, owners, lines } = ObservedGrowthJson::new(watch);
+    JsonDocument::new(GrowthJson {
+        pid,
+        snapshots,
+        seconds,
+        owners,
+        lines,
+        kept_by: kept_by.collect(),
+    })
+    .write(out, true)
 }

@@ -173,9 +173,9 @@ pub(super) fn end_text(profile: &Profile) -> String {
         Some(EndReason::TargetExited) => "the process exited".to_owned(),
         Some(EndReason::TargetExecuted) => "the process became another program".to_owned(),
         Some(EndReason::Failed(why)) => format!("failed: {}", one_line(why)),
-        Some(EndReason::Condition(what)) => format!("'{}' came true", one_line(what)),
+        Some(EndReason::Condition(what)) => format!("'{}' was met", one_line(what)),
         Some(EndReason::OtherProcess { condition, process }) => {
-            format!("'{}' came true in {}", one_line(condition), one_line(process))
+            format!("'{}' was met in {}", one_line(condition), one_line(process))
         }
     }
 }

@@ -37,7 +37,7 @@ pub fn iterations_text(
     let has_epochs = all.iter().any(|iteration| iteration.epoch.is_some());
     writeln!(
         out,
-        "{:>8} {:>9} {:>8} {:>12} {:>11} {:>11} {:>11} {:>12}  held by (at the look in it with most allocated)",
+        "{:>8} {:>9} {:>8} {:>12} {:>11} {:>11} {:>11} {:>12}  owned by (at the snapshot in it with most allocated)",
         if has_epochs { "epoch:step" } else { "step" },
         "at (s)",
         "seconds",
@@ -75,13 +75,13 @@ pub fn iterations_text(
     )?;
     writeln!(
         out,
-        "~ at its end, cached: as last seen before the end, something was allocated, freed or reserved between that and the first look after it."
+        "~ at its end, cached: as last seen before the end, something was allocated, freed or reserved between that and the first sample after it."
     )?;
     let ends = |end| all.iter().any(|iteration| iteration.end == end);
     if ends(IterationEnd::NotSeen) {
         writeln!(
             out,
-            "+: still under way when the recording ended, or the loop was over: nothing tells its end, its figures are those until then."
+            "+: still under way when the recording ended, or the loop was over: its end is unknown, its figures are those until then."
         )?;
     }
     if ends(IterationEnd::VariableGone) {
@@ -97,7 +97,7 @@ pub fn iterations_text(
     )?;
     writeln!(
         out,
-        "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most that a look in the step saw."
+        "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most in any snapshot of the step."
     )?;
     let clock = match (profile.iteration_clock(), profile.step_clock()) {
         (IterationClock::Steps, Some(StepSource::Variable)) => {
@@ -111,10 +111,10 @@ pub fn iterations_text(
         }
         (IterationClock::Steps, _) => "the optimizer's step counter rises".to_owned(),
         (IterationClock::Marker(marker), _) => {
-            format!("a thread comes to {}:{}", marker.file, marker.line)
+            format!("a thread reaches {}:{}", marker.file, marker.line)
         }
         (IterationClock::Period(period), _) => format!(
-            "{} allocations are made: after so many the same levels come again ({} of {} looks that far apart agree)",
+            "{} allocations are made: after as many the counters have the same values again ({} of {} samples that far apart agree)",
             period.allocations, period.equal, period.compared
         ),
     };
@@ -165,7 +165,7 @@ fn summary(
         ),
         (IterationClock::Steps, _) => ("steps", "the optimizer's step counter".to_owned()),
         (IterationClock::Marker(marker), _) => {
-            ("steps", format!("how often a thread came to {}:{}", marker.file, marker.line))
+            ("steps", format!("how often a thread reached {}:{}", marker.file, marker.line))
         }
         (IterationClock::Period(period), _) => (
             "periods",
@@ -202,7 +202,7 @@ fn summary(
     Ok(())
 }
 
-/// What a look saw, and how far below the peak that was.
+/// What a snapshot shows, and how far below the peak it was.
 fn held_by(held: &OwnedInIteration, reached: IterationLevels) -> String {
     let below = below_peak(held, reached);
     let place = match below {
@@ -242,7 +242,7 @@ fn parameters(
     Ok(())
 }
 
-/// By how many bytes a look found less allocated than the peak; less than 0 where the peak is not known to have been so high.
+/// By how many bytes less than the peak was allocated at a snapshot; less than 0 where the peak is not known to have been so high.
 fn below_peak(held: &OwnedInIteration, reached: IterationLevels) -> i64 {
     reached.peak_allocated - held.allocated as i64
 }
@@ -272,7 +272,7 @@ fn levels(iteration: &Iteration, device: CudaIndex) -> IterationLevels {
     iteration.levels.get(&device).copied().unwrap_or_default()
 }
 
-/// Writes all iterations as CSV, in bytes; figures of a look are empty where none fell into an iteration.
+/// Writes all iterations as CSV, in bytes; figures of a snapshot are empty where none fell into an iteration.
 pub fn iterations_csv(
     out: &mut dyn Write,
     profile: &Profile,
@@ -306,7 +306,7 @@ pub fn iterations_csv(
         .flat_map(|held| held.parameters.keys().map(|name| &**name))
         .collect();
     let gradients: Vec<String> = parameters.iter().map(|name| format!("{name}.grad")).collect();
-    let look = ["in no tensor", "feature maps", "look_allocated", "look_below_peak"];
+    let look = ["in no tensor", "feature maps", "snapshot_allocated", "snapshot_below_peak"];
     let head = fixed.iter().chain(&categories).chain(&look).copied();
     csv.write_record(
         head.chain(parameters.iter().copied()).chain(gradients.iter().map(|name| &**name)),
@@ -355,7 +355,7 @@ pub fn iterations_csv(
     Ok(())
 }
 
-/// Writes all iterations as JSON, in bytes; what no look fell into is `null`.
+/// Writes all iterations as JSON, in bytes; without a snapshot its figures are `null`.
 pub fn iterations_json(
     out: &mut dyn Write,
     profile: &Profile,
@@ -408,8 +408,8 @@ fn iteration_json(iteration: &Iteration, device: CudaIndex) -> IterationJson {
         intermediate_gradients: reached.intermediate,
         held,
         feature_maps: look.and_then(|held| held.feature_maps),
-        look_allocated: look.map(|held| held.allocated),
-        look_below_peak: look.map(|held| below_peak(held, reached)),
+        snapshot_allocated: look.map(|held| held.allocated),
+        snapshot_below_peak: look.map(|held| below_peak(held, reached)),
         parameters,
     }
 }

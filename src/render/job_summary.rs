@@ -2,12 +2,9 @@
 
 mod json;
 
-pub(super) use json::GrowthJson;
 pub use json::job_summary_json;
 
 use std::io::Write;
-
-use serde::Serialize;
 
 use super::RenderError;
 use super::escape::EscapeGuard;
@@ -29,14 +26,14 @@ const LINES: usize = 10;
 /// Rows of what grew, and findings.
 const GROWN: usize = 3;
 const FINDINGS: usize = 4;
-/// Bytes a second below which growth is none that anybody would look for.
+/// Growth below this many bytes per second is not worth reporting.
 const MIN_RATE: f64 = 1024.0;
 /// Cells of a bar.
 const BAR: usize = 80;
 /// A part of all that is allocated, which has to be attributed for a table of lines to say something: a hundredth.
 const MIN_ATTRIBUTED: u64 = 100;
 
-/// What tells lines.
+/// How the memory of lines is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LinesSource {
     /// Nothing did.
@@ -52,7 +49,7 @@ pub enum LinesSource {
 }
 
 /// Bytes that a line allocated and that are live.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineBytes {
     /// Function, file and line.
     pub line: String,
@@ -63,7 +60,7 @@ pub struct LineBytes {
 /// What lines own, by device.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ObservedLines {
-    /// What told it.
+    /// How it is known.
     pub source: LinesSource,
     /// For how long it was recorded.
     pub seconds: f64,
@@ -80,9 +77,9 @@ pub struct JobSummary<'a> {
     pub process: &'a ProcessSnapshot,
     /// Its devices.
     pub gpus: &'a [GpuFacts],
-    /// The owners of all looks.
+    /// The owners in all snapshots.
     pub growth: &'a GrowthWatch,
-    /// The last look, or why there is none.
+    /// The last snapshot, or why there is none.
     pub look: Result<&'a OwnershipSnapshot, &'a str>,
     /// Stops of the job.
     pub stops: Stops,
@@ -175,7 +172,7 @@ fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
     lines
 }
 
-/// The greatest owners of all devices of the last complete look.
+/// The greatest owners of all devices of the last complete snapshot.
 fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let snapshot = match summary.look {
         Ok(snapshot) => snapshot,
@@ -220,21 +217,24 @@ fn owner_line(row: &GroupRow, all: u64) -> String {
     format!("{:>11}  {share:>7}  {storages:>8}  {indent}{}", bytes(row.bytes), row.text)
 }
 
-/// What grew between the looks.
+/// What grew between the snapshots.
 fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     let (looks, seconds) = (summary.growth.looks(), summary.growth.seconds());
     if looks < 2 {
-        return vec![String::new(), "too few looks were complete to say what grows".to_owned()];
+        return vec![String::new(), "too few snapshots were complete to say what grows".to_owned()];
     }
     let mut grown = summary.growth.owners();
     grown.retain(|growth| growth.rise.rate() >= MIN_RATE);
     if grown.is_empty() {
-        return vec![String::new(), format!("nothing grew in {looks} looks over {seconds:.1} s")];
+        return vec![
+            String::new(),
+            format!("nothing grew in {looks} snapshots over {seconds:.1} s"),
+        ];
     }
     let mut lines = vec![
         String::new(),
         format!(
-            "grew in each of {looks} looks over {seconds:.1} s (memspy growth -p {} --for 60s)",
+            "grew in each of {looks} snapshots over {seconds:.1} s (memspy growth -p {} --for 60s)",
             summary.pid
         ),
     ];
@@ -347,11 +347,11 @@ fn foot(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// How often and how long the process stood still.
+/// How often and how long the process was stopped.
 pub(super) fn stops_text(Stops { count: stops, total, longest }: Stops) -> String {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     format!(
-        "the process stood still {stops} times, {:.1} ms in all, {:.1} ms at most",
+        "the process was stopped {stops} times, {:.1} ms in all, {:.1} ms at most",
         ms(total),
         ms(longest)
     )

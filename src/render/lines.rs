@@ -16,7 +16,7 @@ use crate::model::{Function, Metric, Pool, SourceText, StatField, StatKey};
 /// What of the table is shown, and how wide.
 #[derive(Debug, Clone, Default)]
 pub struct LinesOptions {
-    /// Characters per line, as on a terminal: what matters least gives way to the rest. `None`: nothing is cut.
+    /// Characters per line, as on a terminal: the least important columns are dropped first. `None`: nothing is cut.
     pub width: Option<usize>,
     /// Only functions whose name or file contains one of these; all when empty.
     pub functions: Vec<String>,
@@ -354,7 +354,7 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
         if exact {
             "Listed are lines that allocated, by what they reached whenever they did: an execution of a line that allocated nothing is not seen. One with two limits began or ended while memory was freed or allocated elsewhere ('record --frees stacks' leaves fewer)."
         } else {
-            "A line seen by two samples in a row is taken to have stayed; one that was gone again before a sample is not listed."
+            "A line in two samples in a row counts as running in between; a line that ran only between samples is not listed."
         },
     ];
     let has = |fields: [StatField; 2]| table.columns.iter().any(|k| fields.contains(&k.field));
@@ -366,7 +366,7 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
         });
     }
     if exact && has_sums {
-        notes.push("In one run: the greatest sum of one execution of the line; two limits where a loop may have come back to it.");
+        notes.push("In one run: the greatest sum of one execution of the line; two limits where a loop may have run it again.");
     }
     let doubt = table.doubt.as_ref().map(|doubt| format!("Nothing is marked exact: {doubt}."));
     notes.extend(doubt.as_deref());

@@ -1,19 +1,26 @@
 //! The table of lines as CSV and JSON: exact bytes and limits.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use rustc_hash::FxHashMap;
-use serde_json::{Map, Value, json};
 
 use super::RenderError;
 use super::exact::way;
-use super::interchange::{CsvSheet, pretty_json};
+use super::interchange::CsvSheet;
+use super::json::{
+    BoundedJson, ByteBalanceJson, ExactRecordingJson, FunctionLinesJson, JsonDocument,
+    LineCellJson, LineJson, LinesJson, LiveMomentJson, OtherMemoryJson, RankedLineJson,
+    RefusalsJson,
+};
 use super::lines::{labels, selected, source_lines};
 use crate::analysis::{
-    BoundedValue, ExactProfile, HighWater, LineRanking, LineRow, LineTable, MemoryGroup, PeakTime,
-    Profile, PseudoFrame, RankedLine,
+    BoundedValue, ExactProfile, LineCell, LineRanking, LineRow, LineTable, MemoryGroup, Profile,
+    RankedLine,
 };
-use crate::model::{CudaIndex, EventTotals, Frame, FreeTracking, ReaderKind, StatField, StatKey};
+use crate::model::{
+    CudaIndex, EventTotals, Frame, FreeTracking, Nanos, ReaderKind, StatField, StatKey,
+};
 
 /// Writes one row per line seen. Each column asked for becomes three: the value, `.exact`, and
 /// `.upper`, empty when nothing limits it. `estimated` is of what was allocated, freed and live.
@@ -103,53 +110,46 @@ pub fn lines_json(
     let labels = labels(profile, false);
     let ranking = profile.rank_lines(table, false)?;
     let ranked = ranked_json(profile, &ranking, functions);
-    let functions: Vec<Value> = selected(profile, table, functions)
-        .into_iter()
-        .map(|(function, lines)| {
-            let rows: Vec<Value> = source_lines(profile, lines)
-                .into_iter()
-                .filter_map(|(line, source, row)| Some(row_json(line, source, row?)))
-                .collect();
-            json!({
-                "function": &*function.name,
-                "file": &*function.file,
-                "short_file": labels.file(function),
-                "first_line": function.first_line,
-                "library": ranking.is_library(function),
-                "peak": lines.peak,
-                "lines": rows,
-            })
-        })
-        .collect();
-    let columns: Vec<String> = table.columns.iter().map(ToString::to_string).collect();
-    let value = json!({
-        "device": table.device.0,
-        "columns": columns,
-        "estimated": table.estimated,
-        "doubt": table.doubt,
-        "peak_allocated": high_water(Some(table.allocated)),
-        "peak_reserved": high_water(table.reserved),
-        "samples": profile.samples(),
-        "exact": profile.exact().map(|exact| exact_json(profile, exact, table.device)),
-        "seconds": profile.duration().seconds(),
-        "kept_from_seconds": profile.begins().map(crate::model::Nanos::seconds),
-        "warnings": profile.warnings(),
-        "ranked": ranked,
-        "live_moment": ranking.moment.map(|(time, total)| {
-            json!({
-                "seconds": time.seconds(),
-                "allocated": total,
-                "on_known_lines": ranking.on_lines(),
-                "without_line": without_line(&ranking),
-            })
-        }),
-        "functions": functions,
+    let functions = selected(profile, table, functions).into_iter().map(|(function, lines)| {
+        let rows = source_lines(profile, lines)
+            .into_iter()
+            .filter_map(|(line, source, row)| Some(line_json(line, source, row?)));
+        FunctionLinesJson {
+            function: function.name.to_string(),
+            file: function.file.to_string(),
+            short_file: labels.file(function).to_owned(),
+            first_line: function.first_line,
+            library: ranking.is_library(function),
+            peak: lines.peak,
+            lines: rows.collect(),
+        }
     });
-    pretty_json(out, &value)
+    JsonDocument::new(LinesJson {
+        device: table.device.0,
+        columns: table.columns.iter().map(ToString::to_string).collect(),
+        estimated: table.estimated,
+        doubt: table.doubt.clone(),
+        peak_allocated: table.allocated.into(),
+        peak_reserved: table.reserved.map(Into::into),
+        samples: profile.samples(),
+        exact: profile.exact().map(|exact| exact_json(profile, exact, table.device)),
+        seconds: profile.duration().seconds(),
+        kept_from_seconds: profile.begins().map(Nanos::seconds),
+        warnings: profile.warnings(),
+        ranked,
+        live_moment: ranking.moment.map(|(time, total)| LiveMomentJson {
+            seconds: time.seconds(),
+            allocated: total,
+            on_known_lines: ranking.on_lines(),
+            without_line: without_line(&ranking),
+        }),
+        functions: functions.collect(),
+    })
+    .write(out, true)
 }
 
 /// The lines of the program, the one that holds most first; library code counts for the line that called it.
-fn ranked_json(profile: &Profile, ranking: &LineRanking, names: &[String]) -> Vec<Value> {
+fn ranked_json(profile: &Profile, ranking: &LineRanking, names: &[String]) -> Vec<RankedLineJson> {
     let labels = labels(profile, false);
     let total = ranking.moment.map(|(_, total)| total);
     let row = |row: &RankedLine| {
@@ -158,119 +158,105 @@ fn ranked_json(profile: &Profile, ranking: &LineRanking, names: &[String]) -> Ve
         if !names.is_empty() && !names.iter().any(wanted) {
             return None;
         }
-        let limits = |BoundedValue { value, exact, upper }: BoundedValue| json!({"value": value, "exact": exact, "upper": upper});
-        Some(json!({
-            "file": &*function.file,
-            "short_file": labels.file(function),
-            "function": &*function.name,
-            "line": row.frame.line,
-            "source": profile.source_line(row.frame),
-            "library": row.library,
-            "live_at_peak": total.map(|_| row.live),
-            "share": total.filter(|total| *total > 0).map(|total| row.live as f64 / total as f64),
-            "allocated": row.allocated,
-            "peak": row.peak.map(limits),
-            "samples": row.samples,
-        }))
+        Some(RankedLineJson {
+            file: function.file.to_string(),
+            short_file: labels.file(function).to_owned(),
+            function: function.name.to_string(),
+            line: row.frame.line,
+            source: profile.source_line(row.frame).map(str::to_owned),
+            library: row.library,
+            live_at_peak: total.map(|_| row.live),
+            share: total.filter(|total| *total > 0).map(|total| row.live as f64 / total as f64),
+            allocated: row.allocated,
+            peak: row.peak.map(Into::into),
+            samples: row.samples,
+        })
     };
     ranking.rows.iter().filter_map(row).collect()
 }
 
-fn without_line(ranking: &LineRanking) -> Value {
-    let bytes = |(pseudo, bytes): &(PseudoFrame, u64)| (pseudo.text().to_owned(), json!(bytes));
-    Value::Object(ranking.without_line.iter().map(bytes).collect())
+fn without_line(ranking: &LineRanking) -> BTreeMap<String, u64> {
+    ranking.without_line.iter().map(|(pseudo, bytes)| (pseudo.text().to_owned(), *bytes)).collect()
 }
 
-fn row_json(line: u32, source: Option<&str>, row: &LineRow) -> Value {
-    let mut columns = Map::new();
-    for cell in &row.cells {
-        let limits = |BoundedValue { value, exact, upper }: BoundedValue| json!({"value": value, "exact": exact, "upper": upper});
-        let mut limits = match cell.untold {
-            None => limits(cell.value),
-            Some(untold) => {
-                json!({"value": null, "exact": false, "upper": null, "not_told": untold.why()})
-            }
-        };
-        if let Some(BoundedValue { value, exact, upper }) = cell.one_run {
-            limits["one_run"] = json!({"value": value, "exact": exact, "upper": upper});
-        }
-        columns.insert(cell.key.to_string(), limits);
+fn line_json(line: u32, source: Option<&str>, row: &LineRow) -> LineJson {
+    LineJson {
+        line,
+        source: source.map(str::to_owned),
+        columns: row.cells.iter().map(|cell| (cell.key.to_string(), cell_json(cell))).collect(),
+        allocated: row.allocated,
+        freed: row.freed,
+        live_at_peak: row.live,
+        live_at_peak_own: row.live_self,
+        samples: row.samples,
     }
-    json!({
-        "line": line,
-        "source": source,
-        "columns": columns,
-        "allocated": row.allocated,
-        "freed": row.freed,
-        "live_at_peak": row.live,
-        "live_at_peak_own": row.live_self,
-        "samples": row.samples,
-    })
+}
+
+fn cell_json(cell: &LineCell) -> LineCellJson {
+    let one_run = cell.one_run.map(BoundedJson::from);
+    match cell.untold {
+        None => {
+            let BoundedValue { value, exact, upper } = cell.value;
+            LineCellJson { value: Some(value), exact, upper, unknown_because: None, one_run }
+        }
+        Some(reason) => LineCellJson {
+            value: None,
+            exact: false,
+            upper: None,
+            unknown_because: Some(reason.why().to_owned()),
+            one_run,
+        },
+    }
 }
 
 /// What a report says of exact events, as numbers.
-fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> Value {
+fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> ExactRecordingJson {
     let options = exact.exact();
     let totals = profile.end().and_then(|end| end.totals.exact);
     let of_totals = |value: fn(&EventTotals) -> u64| totals.as_ref().map(value);
     let agreement = exact.agreement(device);
+    let balance = exact.balance(device);
     let of_kinds = [
         ("driver", MemoryGroup::Driver),
         ("physical", MemoryGroup::Physical),
         ("managed", MemoryGroup::Managed),
         ("pinned", MemoryGroup::Pinned),
     ];
-    let other: Map<String, Value> = of_kinds
+    let other_memory = of_kinds
         .into_iter()
         .filter_map(|(name, kind)| Some((name.to_owned(), exact.other(kind)?)))
-        .map(|(name, (peak, end))| (name, json!({"peak": peak, "end": end})))
+        .map(|(name, (peak, end))| (name, OtherMemoryJson { peak, end }))
         .collect();
-    let [contexts, modules, libraries] = exact.marks();
-    json!({
-        "way": way(options.backend),
-        "events": exact.events(),
-        "lost": profile.losses().late(ReaderKind::Events),
-        "truncated": of_totals(|t| t.truncated),
-        "borrowed": of_totals(|t| t.borrowed),
-        "faulted": of_totals(|t| t.faulted),
-        "unknown": of_totals(|t| t.unknown),
-        "no_python": of_totals(|t| t.no_python),
-        "comparisons": agreement.map(|a| a.checks),
-        "comparisons_equal": agreement.map(|a| a.equal),
-        "bytes_compared": exact.balance(device).map_or(0, |balance| balance.checks),
-        "bytes_off": exact.balance(device).map(|balance| {
-            json!({"allocated": balance.allocated, "freed": balance.freed})
-        }),
-        "starts_empty": options.starts_empty,
-        "frees": match options.frees {
-            FreeTracking::Events => "events",
-            FreeTracking::Stacks => "stacks",
-            FreeTracking::Snapshots => "snapshots",
-        },
-        "stacks_from": options.stacks_from,
-        "stacks_every": options.stacks_every,
-        "backward_lines": options.backward_lines,
-        "uncovered": options.uncovered.iter().map(|text| &**text).collect::<Vec<_>>(),
-        "other_memory": other,
-        "refused": {"count": exact.refused().count, "largest": exact.refused().largest},
-        "contexts": contexts,
-        "modules": modules,
-        "libraries": libraries,
-    })
-}
-
-pub(super) fn high_water(high: Option<HighWater>) -> Value {
-    let Some(high) = high else { return Value::Null };
-    let (from, to) = match high.reached {
-        PeakTime::BeforeRecording => (None, None),
-        PeakTime::Between(from, to) => (Some(from.seconds()), Some(to.seconds())),
+    let frees = match options.frees {
+        FreeTracking::Events => "events",
+        FreeTracking::Stacks => "stacks",
+        FreeTracking::Snapshots => "snapshots",
     };
-    json!({
-        "bytes": high.bytes,
-        "before_recording": from.is_none(),
-        "reached_after_seconds": from,
-        "reached_before_seconds": to,
-        "seen_in_recording": high.within,
-        "resets": high.resets,
-    })
+    let [contexts, modules, libraries] = exact.marks();
+    ExactRecordingJson {
+        probes: way(options.backend).to_owned(),
+        events: exact.events(),
+        lost: profile.losses().late(ReaderKind::Events),
+        truncated: of_totals(|t| t.truncated),
+        borrowed: of_totals(|t| t.borrowed),
+        faulted: of_totals(|t| t.faulted),
+        unknown: of_totals(|t| t.unknown),
+        no_python: of_totals(|t| t.no_python),
+        comparisons: agreement.map(|a| a.checks),
+        comparisons_equal: agreement.map(|a| a.equal),
+        bytes_compared: balance.map_or(0, |balance| balance.checks),
+        bytes_off: balance
+            .map(|balance| ByteBalanceJson { allocated: balance.allocated, freed: balance.freed }),
+        starts_empty: options.starts_empty,
+        frees: frees.to_owned(),
+        stacks_from: options.stacks_from,
+        stacks_every: options.stacks_every,
+        backward_lines: options.backward_lines,
+        uncovered: options.uncovered.iter().map(ToString::to_string).collect(),
+        other_memory,
+        refused: RefusalsJson { count: exact.refused().count, largest: exact.refused().largest },
+        contexts,
+        modules,
+        libraries,
+    }
 }

@@ -168,7 +168,7 @@ fn reasons(
         }
         let retries = device.counters.as_ref().map_or(0, |counters| counters.num_alloc_retries);
         if retries > 0 {
-            // Only a look of that moment tells how much it was.
+            // Only a snapshot of that moment says how much it was.
             let rest = match free_at_refusal(report, device) {
                 Some(free) => format!("; {} stayed free between blocks in use", bytes(free)),
                 None => String::new(),

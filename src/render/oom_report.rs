@@ -68,11 +68,11 @@ impl OomReportText<'_> {
         });
         match &self.report.trigger {
             Some(trigger) => {
-                writeln!(out, "'{}' came true {at}{wall}", one_line(&trigger.condition))?;
+                writeln!(out, "'{}' was met {at}{wall}", one_line(&trigger.condition))?;
                 writeln!(out, "  {}", one_line(&trigger.seen))?;
             }
             None => {
-                writeln!(out, "No condition came true: {} {at}{wall}", end_text(self.profile))?;
+                writeln!(out, "No condition was met: {} {at}{wall}", end_text(self.profile))?;
             }
         }
         if let Some(start) = self.profile.start() {
@@ -131,7 +131,7 @@ impl OomReportText<'_> {
         self.report.oom_exception.iter().filter_map(|oom_exception| oom_exception.error.as_ref())
     }
 
-    /// Where an error was raised, with the program's own line where libraries stand before it.
+    /// Where an error was raised, with the program's own line where libraries are below it.
     fn raised(&self, out: &mut dyn Write, stack: StackId) -> io::Result<()> {
         writeln!(out, "    {}", self.stack(stack))?;
         let stacks = self.profile.stacks();
@@ -164,11 +164,11 @@ impl OomReportText<'_> {
             }
             return Ok(());
         }
-        // Who threw says more than where threads stood.
+        // The thread that raised the error says more than samples of the others.
         if report.stood.is_empty() || self.errors().any(|error| error.stack.is_some()) {
             return Ok(());
         }
-        writeln!(out, "\nWhere threads stood at the samples around that moment")?;
+        writeln!(out, "\nWhat the threads ran around that moment, by samples")?;
         for stood in &report.stood {
             let when = self.before(stood.time);
             writeln!(out, "  {}, {when}:", self.labels.thread(stood.thread))?;
@@ -176,7 +176,7 @@ impl OomReportText<'_> {
         }
         if report.out_of_memory && !sees_refusals(self.profile) {
             let words = match report.oom_exception.is_empty() {
-                true => "its words were not looked for",
+                true => "its message was not searched for",
                 false => "the job was done with its error before it could be read",
             };
             writeln!(
@@ -262,7 +262,7 @@ impl OomReportText<'_> {
                     self.before(usage.time)
                 )?;
             }
-            None => writeln!(out, "  what is in use on the device is unknown: NVML told nothing")?,
+            None => writeln!(out, "  what is in use on the device is unknown: NVML does not say")?,
         }
         if let Some(counters) = &device.counters {
             let size = |value: i64| bytes(value.max(0) as u64);

@@ -10,7 +10,7 @@ const MAX_OWN: usize = 3;
 const MAX_WHOLE: usize = 6;
 
 /// A step of a stack, as text.
-struct Step {
+struct StackEntry {
     text: String,
     /// Whether it is a frame of a library.
     library: bool,
@@ -18,7 +18,8 @@ struct Step {
 
 /// `inner (torch/x.py:3) ← … 4 library frames ← own (train.py:9) ← main (train.py:20)`.
 pub(super) fn stack_text(labels: FrameLabels<'_>, stack: StackId) -> String {
-    let steps: Vec<Step> = labels.stacks.frames(stack).map(|frame| step(labels, frame)).collect();
+    let steps: Vec<StackEntry> =
+        labels.stacks.frames(stack).map(|frame| step(labels, frame)).collect();
     folded(&steps)
 }
 
@@ -26,9 +27,9 @@ pub(super) fn stack_text(labels: FrameLabels<'_>, stack: StackId) -> String {
 pub(super) fn path_text(labels: FrameLabels<'_>, path: &[StackLabel]) -> String {
     let of = |label: &StackLabel| match *label {
         StackLabel::Frame(frame) => step(labels, frame),
-        other => Step { text: labels.label(other, true), library: true },
+        other => StackEntry { text: labels.label(other, true), library: true },
     };
-    let steps: Vec<Step> = path.iter().rev().map(of).collect();
+    let steps: Vec<StackEntry> = path.iter().rev().map(of).collect();
     folded(&steps)
 }
 
@@ -44,15 +45,15 @@ pub(super) fn own_frame(labels: FrameLabels<'_>, path: &[StackLabel]) -> Option<
     .last()
 }
 
-fn step(labels: FrameLabels<'_>, frame: Frame) -> Step {
+fn step(labels: FrameLabels<'_>, frame: Frame) -> StackEntry {
     let function = labels.stacks.get_function(frame.function);
-    Step {
+    StackEntry {
         text: labels.frame(frame, true),
         library: function.is_none_or(|function| is_library(&function.file)),
     }
 }
 
-fn folded(steps: &[Step]) -> String {
+fn folded(steps: &[StackEntry]) -> String {
     if steps.len() <= MAX_WHOLE || steps.iter().all(|step| step.library) {
         let shown: Vec<&str> = steps.iter().take(MAX_WHOLE).map(|s| &*s.text).collect();
         let more = if steps.len() > MAX_WHOLE { " ← …" } else { "" };
@@ -97,8 +98,9 @@ fn flush(parts: &mut Vec<String>, hidden: &mut usize, last: &str) {
 mod tests {
     use super::*;
 
-    fn steps(text: &str) -> Vec<Step> {
-        let step = |name: &str| Step { text: name.to_owned(), library: name.starts_with('l') };
+    fn steps(text: &str) -> Vec<StackEntry> {
+        let step =
+            |name: &str| StackEntry { text: name.to_owned(), library: name.starts_with('l') };
         text.split(' ').map(step).collect()
     }
 

@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::io::Write;
 
-use serde::Serialize;
-
+use super::json::{OwnerGroupJson, OwnerPatternJson};
 use super::label::one_line;
 use super::size::{bytes, count, percent, signed_bytes};
 use crate::analysis::{GroupSize, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
@@ -112,14 +111,14 @@ pub(super) fn group_rows(
     others: &[(String, u64)],
     most: usize,
 ) -> Vec<GroupRow> {
-    enum Head<'a> {
+    enum GroupHead<'a> {
         Group(&'a OwnerGroup),
         Other(&'a str),
     }
-    let mut heads: Vec<(u64, Head<'_>)> =
-        groups.iter().map(|group| (group.size.bytes, Head::Group(group))).collect();
+    let mut heads: Vec<(u64, GroupHead<'_>)> =
+        groups.iter().map(|group| (group.size.bytes, GroupHead::Group(group))).collect();
     let others = others.iter().filter(|(_, size)| *size > 0);
-    heads.extend(others.map(|(text, size)| (*size, Head::Other(text))));
+    heads.extend(others.map(|(text, size)| (*size, GroupHead::Other(text))));
     heads.sort_by_key(|(size, _)| Reverse(*size));
     let all: u64 = heads.iter().map(|(size, _)| size).sum();
     // Room for the parts of the largest is worth more than many small ones.
@@ -128,7 +127,7 @@ pub(super) fn group_rows(
     let mut room = most.saturating_sub(heads.len() + usize::from(!left_out.is_empty()));
     let mut parts: Vec<(u64, usize, usize)> = Vec::new();
     for (row, (_, head)) in heads.iter().enumerate() {
-        if let Head::Group(group) = head
+        if let GroupHead::Group(group) = head
             && group.patterns.len() > 1
         {
             let most = if most == usize::MAX { most } else { MAX_PATTERNS };
@@ -145,8 +144,8 @@ pub(super) fn group_rows(
     let mut rows = Vec::new();
     for (number, (size, head)) in heads.iter().enumerate() {
         let (group, text) = match head {
-            Head::Group(group) => (Some(*group), group_label(group)),
-            Head::Other(text) => (None, (*text).to_owned()),
+            GroupHead::Group(group) => (Some(*group), group_label(group)),
+            GroupHead::Other(text) => (None, (*text).to_owned()),
         };
         let sums = group.map(|group| group.size);
         let shown = parts.iter().filter(|(_, row, _)| *row == number).count();
@@ -181,7 +180,7 @@ pub(super) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
     ]
 }
 
-/// The same of a recorded look.
+/// The same of a recorded snapshot.
 pub(super) fn outside_recorded(device: &OwnedOnDevice) -> Vec<(String, u64)> {
     vec![
         ("[in no tensor: work spaces, C++]".to_owned(), device.without_tensor),
@@ -223,7 +222,7 @@ fn each(size: GroupSize) -> String {
     }
 }
 
-/// Writes what changed between two looks, `most` rows of it.
+/// Writes what changed between two snapshots, `most` rows of it.
 pub(super) fn write_changes(
     out: &mut dyn Write,
     changes: &[OwnerChange],
@@ -256,54 +255,27 @@ fn change_label(change: &OwnerChange) -> String {
     }
 }
 
-/// A group as JSON has it; sizes in bytes.
-#[derive(Debug, Serialize)]
-pub(super) struct GroupJson<'a> {
-    device: String,
-    category: &'static str,
-    /// `variable`, `model`, `optimizer`, `graph`, `unknown graph` or `garbage`.
-    kind: &'static str,
-    owner: &'a str,
-    label: String,
-    bytes: u64,
-    storages: u64,
-    smallest: Option<u64>,
-    largest: Option<u64>,
-    largest_name: &'a str,
-    members: u64,
-    patterns: Vec<PatternJson<'a>>,
-}
-
-/// A pattern as JSON has it.
-#[derive(Debug, Serialize)]
-struct PatternJson<'a> {
-    pattern: &'a str,
-    bytes: u64,
-    storages: u64,
-    smallest: Option<u64>,
-    largest: Option<u64>,
-}
-
-impl<'a> GroupJson<'a> {
-    pub(super) fn new(group: &'a OwnerGroup) -> GroupJson<'a> {
-        let patterns = group.patterns.iter().map(|pattern| PatternJson {
-            pattern: &pattern.pattern,
+impl OwnerGroupJson {
+    /// A group as JSON has it.
+    pub(super) fn new(group: &OwnerGroup) -> OwnerGroupJson {
+        let patterns = group.patterns.iter().map(|pattern| OwnerPatternJson {
+            pattern: pattern.pattern.clone(),
             bytes: pattern.size.bytes,
             storages: pattern.size.storages,
             smallest: pattern.size.range.map(|range| range.0),
             largest: pattern.size.range.map(|range| range.1),
         });
-        GroupJson {
+        OwnerGroupJson {
             device: group.device.to_string(),
-            category: group.category.name(),
-            kind: kind(&group.kind),
-            owner: &group.owner,
+            category: group.category.name().to_owned(),
+            kind: kind(&group.kind).to_owned(),
+            owner: group.owner.clone(),
             label: group_label(group),
             bytes: group.size.bytes,
             storages: group.size.storages,
             smallest: group.size.range.map(|range| range.0),
             largest: group.size.range.map(|range| range.1),
-            largest_name: &group.largest,
+            largest_name: group.largest.clone(),
             members: group.members,
             patterns: patterns.collect(),
         }

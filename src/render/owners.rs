@@ -42,7 +42,7 @@ impl TensorsOptions {
         }
     }
 
-    /// The same for a look like this one and all that follow it: those of all devices where there is no tensor on a GPU.
+    /// The same for a snapshot like this one and all that follow it: those of all devices where there is no tensor on a GPU.
     pub fn settled(self, snapshot: &OwnershipSnapshot) -> TensorsOptions {
         let mut devices = snapshot.tensors.iter().filter_map(|row| row.tensor.device);
         let any_cuda = devices.any(TensorDevice::is_cuda);
@@ -228,7 +228,7 @@ pub(super) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io
     line("empty_cache() would return", sums.releasable, " of what is cached".to_owned())
 }
 
-/// Writes what came and went between two looks, `most` lines of it, under a line for each device.
+/// Writes what was added and removed between two snapshots, `most` lines of it, under a line for each device.
 pub fn changes_text(
     out: &mut dyn Write,
     before: &OwnershipSnapshot,
@@ -268,7 +268,7 @@ pub fn changes_text(
     Ok(())
 }
 
-/// Where a program stands, for a look: the innermost frame of its main thread that is not a library's.
+/// The line that a program is at: the innermost frame of its main thread that is not a library's.
 pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
     let main = samples.iter().find(|s| stacks.get_thread(s.thread).is_some_and(|t| t.main));
     let sample = main?;
@@ -347,7 +347,7 @@ pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Resul
     Ok(())
 }
 
-/// What is missing in a look and why, in a sentence; `None` where nothing is.
+/// What is missing in a snapshot and why, in a sentence; `None` where nothing is.
 pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     let Incomplete { limit, missing } = snapshot.incomplete.as_ref()?;
     let advice = match limit {
@@ -364,7 +364,7 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     ))
 }
 
-/// How long the process stood still for it, in a sentence.
+/// How long the process was stopped for it, in a sentence.
 pub fn pause(snapshot: &OwnershipSnapshot) -> String {
     let objects = count(snapshot.objects);
     match snapshot.pause {
@@ -380,7 +380,7 @@ pub fn pause(snapshot: &OwnershipSnapshot) -> String {
                 ),
             };
             format!(
-                "the process stood still for {:.1} ms{all} while {objects} objects were read",
+                "the process was stopped for {:.1} ms{all} while {objects} objects were read",
                 ms(pause)
             )
         }

@@ -1,206 +1,208 @@
 //! Who holds the memory, as JSON: sizes in bytes, unknown is `null`, with the addresses that tell things apart.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
-use serde_json::{Value, json};
+use serde_json::Number;
 
 use super::RenderError;
-use super::interchange::{json_line, pretty_json};
-use super::owner_groups::GroupJson;
-use crate::analysis::{owner_groups, saved};
+use super::json::{
+    DeviceOwnersJson, GraphNodeJson, IncompleteJson, JsonDocument, NodeClassJson, OwnerGroupJson,
+    OwnershipJson, PythonTensorsJson, ReferrerJson, SavedByJson, SavedJson, StopsJson, TensorJson,
+    TensorReferrersJson,
+};
+use crate::analysis::{SavedSummary, owner_groups, saved};
 use crate::model::{
-    DeviceOwnership, Incomplete, LookLimit, OwnershipSnapshot, SavedIn, Stops, TensorCategory,
-    TensorReferrers, TensorRow,
+    DeviceOwnership, GraphNode, Incomplete, LookLimit, OwnershipSnapshot, SavedBy, SavedIn, Stops,
+    TensorCategory, TensorReferrers, TensorRow,
 };
 use crate::ownership::breakdown;
 
-/// Writes every tensor and every node of a look, and what they add up to.
+/// Writes every tensor and every node of a snapshot, and what they add up to.
 pub fn ownership_json(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
 ) -> Result<(), RenderError> {
-    pretty_json(out, &value(snapshot))
+    JsonDocument::new(ownership(snapshot)).write(out, true)
 }
 
-/// The same in one line, for looks one after the other: when it was, and where the program stood.
+/// The same in one line, for one snapshot of several: when it was, and which line the program was at.
 pub fn ownership_json_line(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     timestamp: &str,
     place: Option<&str>,
 ) -> Result<(), RenderError> {
-    let mut value = value(snapshot);
-    value["timestamp"] = json!(timestamp);
-    value["place"] = json!(place);
-    json_line(out, &value)
+    let timestamp = Some(timestamp.to_owned());
+    let place = place.map(str::to_owned);
+    JsonDocument::new(OwnershipJson { timestamp, place, ..ownership(snapshot) }).write(out, false)
 }
 
-fn value(snapshot: &OwnershipSnapshot) -> Value {
-    let devices: serde_json::Map<String, Value> = breakdown(snapshot)
-        .iter()
-        .map(|(device, sums)| (device.to_string(), device_sums(sums)))
-        .collect();
-    let nodes: Vec<Value> = snapshot
-        .nodes
-        .iter()
-        .map(|node| {
-            json!({
-                "address": node.at,
-                "class": node.class,
-                "next": node.next,
-                "packed_by_hooks": node.packed,
-                "variable": node.variable,
-            })
-        })
-        .collect();
-    let summary = saved(snapshot);
-    let classes: Vec<Value> = summary
-        .classes
-        .iter()
-        .map(|(class, held)| {
-            json!({
-                "class": class,
-                "nodes": held.nodes,
-                "bytes": held.bytes,
-                "storages": held.storages,
-                "packed_by_hooks": held.packed,
-            })
-        })
-        .collect();
-    let groups = owner_groups(snapshot);
-    let referrers: Vec<Value> = snapshot.referrers.iter().map(referrers).collect();
-    json!({
-        "referrers": referrers,
-        "groups": groups.iter().map(GroupJson::new).collect::<Vec<_>>(),
-        "pause_seconds": snapshot.pause.map(|pause| pause.as_secs_f64()),
-        "stops": stops(snapshot.stops),
-        "incomplete": snapshot.incomplete.as_ref().map(incomplete),
-        "objects": snapshot.objects,
-        "unreadable": snapshot.unreadable,
-        "misfits": snapshot.misfits,
-        "devices": devices,
-        "tensors": snapshot.tensors.iter().map(|row| tensor(snapshot, row)).collect::<Vec<_>>(),
-        "nodes": nodes,
-        "saved_for_backward": {
-            "all": summary.all,
-            "activations": summary.activations,
-            "inputs": summary.inputs,
-            "parameters": summary.parameters,
-            "buffers": summary.buffers,
-            "classes": classes,
-        },
-    })
+fn ownership(snapshot: &OwnershipSnapshot) -> OwnershipJson {
+    OwnershipJson {
+        timestamp: None,
+        place: None,
+        referrers: snapshot.referrers.iter().map(referrers).collect(),
+        groups: owner_groups(snapshot).iter().map(OwnerGroupJson::new).collect(),
+        pause_seconds: snapshot.pause.map(|pause| pause.as_secs_f64()),
+        stops: stops(snapshot.stops),
+        incomplete: snapshot.incomplete.as_ref().map(incomplete),
+        objects: snapshot.objects,
+        unreadable: snapshot.unreadable,
+        misfits: snapshot.misfits,
+        devices: devices(snapshot),
+        tensors: snapshot.tensors.iter().map(|row| tensor(snapshot, row)).collect(),
+        nodes: snapshot.nodes.iter().map(node).collect(),
+        saved_for_backward: saved_sums(saved(snapshot)),
+    }
+}
+
+fn node(node: &GraphNode) -> GraphNodeJson {
+    GraphNodeJson {
+        address: node.at,
+        class: node.class.to_string(),
+        next: node.next.clone(),
+        packed_by_hooks: node.packed as u64,
+        variable: node.variable,
+    }
+}
+
+fn saved_sums(summary: SavedSummary) -> SavedJson {
+    let classes = summary.classes.iter().map(|(class, held)| NodeClassJson {
+        class: class.to_string(),
+        nodes: held.nodes,
+        bytes: held.bytes,
+        storages: held.storages,
+        packed_by_hooks: held.packed,
+    });
+    SavedJson {
+        all: summary.all,
+        activations: summary.activations,
+        inputs: summary.inputs,
+        parameters: summary.parameters,
+        buffers: summary.buffers,
+        classes: classes.collect(),
+    }
 }
 
 /// How often the process was stopped.
-fn stops(stops: Stops) -> Value {
-    json!({
-        "count": stops.count,
-        "total_seconds": stops.total.as_secs_f64(),
-        "longest_seconds": stops.longest.as_secs_f64(),
-    })
+fn stops(stops: Stops) -> StopsJson {
+    StopsJson {
+        count: stops.count,
+        total_seconds: stops.total.as_secs_f64(),
+        longest_seconds: stops.longest.as_secs_f64(),
+    }
 }
 
-/// Why a look is not all.
-pub(super) fn incomplete(incomplete: &Incomplete) -> Value {
+/// Why a snapshot is incomplete.
+pub(super) fn incomplete(incomplete: &Incomplete) -> IncompleteJson {
+    let seconds = |time: std::time::Duration| {
+        // A duration is never infinite, so that JSON has a number for it.
+        Number::from_f64(time.as_secs_f64()).unwrap_or_else(|| time.as_secs().into())
+    };
     let (limit, most) = match incomplete.limit {
-        LookLimit::Pause(most) => ("pause", json!(most.as_secs_f64())),
+        LookLimit::Pause(most) => ("pause", seconds(most)),
         LookLimit::Time(most)
         | LookLimit::Repeating(most)
-        | LookLimit::Finding { of: most, .. } => ("time", json!(most.as_secs_f64())),
-        LookLimit::Copies(most) => ("copies", json!(most)),
-        LookLimit::Memory(most) => ("memory", json!(most)),
+        | LookLimit::Finding { of: most, .. } => ("time", seconds(most)),
+        LookLimit::Copies(most) => ("copies", most.into()),
+        LookLimit::Memory(most) => ("memory", most.into()),
     };
-    json!({"limit": limit, "most": most, "missing": incomplete.missing})
+    let missing = incomplete.missing.iter().map(|&what| what.to_owned()).collect();
+    IncompleteJson { limit: limit.to_owned(), most, missing }
 }
 
-fn referrers(referrers: &TensorReferrers) -> Value {
-    let all = referrers.referrers.iter().map(|referrer| {
-        json!({
-            "address": referrer.at,
-            "class": referrer.class,
-            "name": referrer.name,
-            "step": referrer.step,
-        })
+fn referrers(referrers: &TensorReferrers) -> TensorReferrersJson {
+    let all = referrers.referrers.iter().map(|referrer| ReferrerJson {
+        address: referrer.at,
+        class: referrer.class.to_string(),
+        name: referrer.name.clone(),
+        step: referrer.step.clone(),
     });
-    json!({
-        "object": referrers.object,
-        "reference_count": referrers.count,
-        "referrers": all.collect::<Vec<_>>(),
-    })
+    TensorReferrersJson {
+        object: referrers.object,
+        reference_count: referrers.count,
+        referrers: all.collect(),
+    }
 }
 
-/// The sums of a device.
-pub(super) fn device_sums(sums: &DeviceOwnership) -> Value {
+/// What the memory of each device is for.
+pub(super) fn devices(snapshot: &OwnershipSnapshot) -> BTreeMap<String, DeviceOwnersJson> {
+    let devices = breakdown(snapshot);
+    devices.iter().map(|(device, sums)| (device.to_string(), device_sums(sums))).collect()
+}
+
+fn device_sums(sums: &DeviceOwnership) -> DeviceOwnersJson {
     let category =
         |category: TensorCategory| sums.by_category.get(&category).map_or(0, |h| h.bytes);
-    json!({
-        "allocated": sums.allocated,
-        "parameters": category(TensorCategory::Parameter),
-        "buffers": category(TensorCategory::Buffer),
-        "gradients": category(TensorCategory::Gradient),
-        "optimizer_state": category(TensorCategory::OptimizerState),
-        "saved_for_backward": category(TensorCategory::Saved),
-        "other_tensors": category(TensorCategory::Other),
-        "unnamed": sums.unnamed.bytes,
-        "rounding": sums.rounding,
-        "in_no_tensor": sums.without_tensor.bytes,
-        "pending_free": sums.pending_free.bytes,
-        "in_graph_pools": sums.in_pools.bytes,
-        "elsewhere": sums.elsewhere.bytes,
-        "garbage": sums.garbage.bytes,
-        "releasable": sums.releasable,
-        "storages": sums.storages(),
-        "python_tensors": {
-            "tensors": sums.in_python.tensors,
-            "elements": sums.in_python.elements,
-            "bytes": sums.in_python.bytes,
-            "of_unknown_size": sums.in_python.unknown,
+    DeviceOwnersJson {
+        allocated: sums.allocated,
+        parameters: category(TensorCategory::Parameter),
+        buffers: category(TensorCategory::Buffer),
+        gradients: category(TensorCategory::Gradient),
+        optimizer_state: category(TensorCategory::OptimizerState),
+        saved_for_backward: category(TensorCategory::Saved),
+        other_tensors: category(TensorCategory::Other),
+        unnamed: sums.unnamed.bytes,
+        rounding: sums.rounding,
+        in_no_tensor: sums.without_tensor.bytes,
+        pending_free: sums.pending_free.bytes,
+        in_graph_pools: sums.in_pools.bytes,
+        elsewhere: sums.elsewhere.bytes,
+        garbage: sums.garbage.bytes,
+        releasable: sums.releasable,
+        storages: sums.storages(),
+        python_tensors: PythonTensorsJson {
+            tensors: sums.in_python.tensors,
+            elements: sums.in_python.elements,
+            bytes: sums.in_python.bytes,
+            of_unknown_size: sums.in_python.unknown,
         },
-    })
+    }
 }
 
-fn tensor(snapshot: &OwnershipSnapshot, row: &TensorRow) -> Value {
+fn tensor(snapshot: &OwnershipSnapshot, row: &TensorRow) -> TensorJson {
     let tensor = &row.tensor;
-    let saved: Vec<Value> = row
-        .saved
-        .iter()
-        .map(|saved| {
-            let node = &snapshot.nodes[saved.node];
-            let by = match saved.by {
-                SavedIn::Field => "field",
-                SavedIn::Vector => "vector",
-                SavedIn::Function => "function",
-            };
-            json!({"node": node.at, "class": node.class, "by": by, "is_output": saved.is_output})
-        })
-        .collect();
-    json!({
-        "names": row.names,
-        "category": row.category.name(),
-        "id": row.object,
-        "class": row.python_class,
-        "impl": tensor.at,
-        "impl_class": tensor.class,
-        "shape": tensor.shape,
-        "stride": tensor.strides,
-        "nested_sizes": tensor.nested,
-        "numel": tensor.numel,
-        "dtype": tensor.dtype.to_string(),
-        "device": tensor.device.map(|device| device.to_string()),
-        "bytes": tensor.logical_bytes(),
-        "storage": tensor.storage.map(|s| s.at),
-        "data_ptr": tensor.storage.map(|s| s.data),
-        "storage_bytes": tensor.storage.and_then(|s| s.bytes),
-        "storage_offset": tensor.offset,
-        "version": tensor.version,
-        "requires_grad": tensor.requires_grad,
-        "is_leaf": tensor.grad_fn.is_none(),
-        "grad_fn": tensor.grad_fn,
-        "made_by": row.made_by,
-        "garbage": row.garbage,
-        "grad": tensor.grad,
-        "parts": tensor.parts,
-        "saved_by": saved,
-    })
+    let saved_by = |saved: &SavedBy| {
+        let node = &snapshot.nodes[saved.node];
+        let by = match saved.by {
+            SavedIn::Field => "field",
+            SavedIn::Vector => "vector",
+            SavedIn::Function => "function",
+        };
+        SavedByJson {
+            node: node.at,
+            class: node.class.to_string(),
+            by: by.to_owned(),
+            is_output: saved.is_output,
+        }
+    };
+    TensorJson {
+        names: row.names.iter().map(ToString::to_string).collect(),
+        category: row.category.name().to_owned(),
+        id: row.object,
+        class: row.python_class.as_deref().map(str::to_owned),
+        r#impl: tensor.at,
+        impl_class: tensor.class.to_string(),
+        shape: tensor.shape.clone(),
+        stride: tensor.strides.clone(),
+        nested_sizes: tensor.nested.clone(),
+        numel: tensor.numel,
+        dtype: tensor.dtype.to_string(),
+        device: tensor.device.map(|device| device.to_string()),
+        bytes: tensor.logical_bytes(),
+        storage: tensor.storage.map(|s| s.at),
+        data_ptr: tensor.storage.map(|s| s.data),
+        storage_bytes: tensor.storage.and_then(|s| s.bytes),
+        storage_offset: tensor.offset,
+        version: tensor.version,
+        requires_grad: tensor.requires_grad,
+        is_leaf: tensor.grad_fn.is_none(),
+        grad_fn: tensor.grad_fn,
+        made_by: row.made_by.as_deref().map(str::to_owned),
+        garbage: row.garbage,
+        grad: tensor.grad,
+        parts: tensor.parts.clone(),
+        saved_by: row.saved.iter().map(saved_by).collect(),
+    }
 }

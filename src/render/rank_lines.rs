@@ -2,15 +2,16 @@
 
 use std::io::Write;
 
-use serde_json::{Map, Value, json};
-
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::header::{gpu_line, sampling_line};
-use super::interchange::{CsvSheet, pretty_json};
+use super::interchange::CsvSheet;
+use super::json::{
+    JsonDocument, RankFunctionJson, RankJson, RankLineJson, RankLinesJson, RankValueJson,
+    RankValuesJson,
+};
 use super::label::{one_line, short_file};
 use super::lines::{FunctionText, LineColumn, LinesOptions, cell, column_head, with_source};
-use super::lines_export::high_water;
 use super::size::{count, signed_bytes};
 use crate::analysis::{
     BoundedValue, LineTable, Profile, RankFunction, RankRow, RankTable, RankValues,
@@ -226,69 +227,61 @@ pub fn rank_lines_json(
     table: &RankTable,
     functions: &[String],
 ) -> Result<(), RenderError> {
-    let name = |rank: usize| ranks.get(rank).map(|rank| rank.label);
-    let bounded = |value: BoundedValue| json!({"value": value.value, "exact": value.exact, "upper": value.upper});
-    let all = |all: Option<RankValues>| {
-        all.map(|RankValues { greatest, least, sum }| {
-            let of = |(value, rank): (BoundedValue, usize)| {
-                let mut of = bounded(value);
-                of["rank"] = json!(name(rank));
-                of
-            };
-            json!({"greatest": of(greatest), "least": of(least), "sum": bounded(sum)})
-        })
-    };
     let row = |(line, source, row): (u32, Option<&str>, Option<&RankRow>)| {
         let row = row?;
-        let columns: Map<String, Value> = table
-            .columns
-            .iter()
-            .zip(&row.cells)
-            .map(|(key, cell)| (key.to_string(), json!(all(*cell))))
-            .collect();
-        Some(json!({
-            "line": line,
-            "source": source,
-            "ranks": row.ranks,
-            "columns": columns,
-            "live_at_peak": all(Some(row.live)),
-        }))
-    };
-    let functions: Vec<Value> = table
-        .functions
-        .iter()
-        .filter(|f| is_wanted(f, functions))
-        .map(|function| {
-            json!({
-                "function": &*function.function.name,
-                "file": &*function.function.file,
-                "first_line": function.function.first_line,
-                "peak": function.peak,
-                "lines": rows(ranks, function).into_iter().filter_map(row).collect::<Vec<_>>(),
-            })
-        })
-        .collect();
-    let of_rank = |rank: &RankLines<'_>| {
-        let start = rank.profile.start();
-        json!({
-            "label": rank.label,
-            "rank": start.and_then(|start| start.rank),
-            "pid": start.map(|start| start.pid),
-            "host": start.map(|start| &*start.host),
-            "device": rank.table.device.0,
-            "peak_allocated": high_water(Some(rank.table.allocated)),
-            "peak_reserved": high_water(rank.table.reserved),
-            "samples": rank.profile.samples(),
-            "exact": rank.profile.exact().is_some(),
-            "seconds": rank.profile.duration().seconds(),
-            "warnings": rank.profile.warnings(),
+        let columns = table.columns.iter().zip(&row.cells);
+        Some(RankLineJson {
+            line,
+            source: source.map(str::to_owned),
+            ranks: row.ranks as u64,
+            columns: columns
+                .map(|(key, cell)| (key.to_string(), cell.map(|cell| rank_values(ranks, cell))))
+                .collect(),
+            live_at_peak: rank_values(ranks, row.live),
         })
     };
-    let columns: Vec<String> = table.columns.iter().map(ToString::to_string).collect();
-    let value = json!({
-        "ranks": ranks.iter().map(of_rank).collect::<Vec<_>>(),
-        "columns": columns,
-        "functions": functions,
+    let functions = table.functions.iter().filter(|f| is_wanted(f, functions)).map(|function| {
+        RankFunctionJson {
+            function: function.function.name.to_string(),
+            file: function.function.file.to_string(),
+            first_line: function.function.first_line,
+            peak: function.peak,
+            lines: rows(ranks, function).into_iter().filter_map(row).collect(),
+        }
     });
-    pretty_json(out, &value)
+    JsonDocument::new(RankLinesJson {
+        ranks: ranks.iter().map(rank_json).collect(),
+        columns: table.columns.iter().map(ToString::to_string).collect(),
+        functions: functions.collect(),
+    })
+    .write(out, true)
+}
+
+fn rank_json(rank: &RankLines<'_>) -> RankJson {
+    let start = rank.profile.start();
+    RankJson {
+        label: rank.label.to_owned(),
+        rank: start.and_then(|start| start.rank),
+        pid: start.map(|start| start.pid),
+        host: start.map(|start| start.host.clone()),
+        device: rank.table.device.0,
+        peak_allocated: rank.table.allocated.into(),
+        peak_reserved: rank.table.reserved.map(Into::into),
+        samples: rank.profile.samples(),
+        exact: rank.profile.exact().is_some(),
+        seconds: rank.profile.duration().seconds(),
+        warnings: rank.profile.warnings(),
+    }
+}
+
+fn rank_values(ranks: &[RankLines<'_>], values: RankValues) -> RankValuesJson {
+    let of = |(BoundedValue { value, exact, upper }, rank): (BoundedValue, usize)| {
+        let rank = ranks.get(rank).map(|rank| rank.label.to_owned());
+        RankValueJson { value, exact, upper, rank }
+    };
+    RankValuesJson {
+        greatest: of(values.greatest),
+        least: of(values.least),
+        sum: values.sum.into(),
+    }
 }

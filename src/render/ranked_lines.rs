@@ -141,7 +141,7 @@ fn notes(table: &LineTable, ranking: &LineRanking, hidden: usize, exact: bool) -
     notes
 }
 
-/// What tells a line from others in any rank: file, first line and name of its function, its number.
+/// What identifies a line in all ranks: file, first line and name of its function, its number.
 type LineKey<'a> = (&'a str, u32, &'a str, u32);
 
 /// Writes the lines of all ranks as one ranking, by the sum of what is live at each rank's peak.
@@ -320,7 +320,7 @@ impl<'a, const N: usize> TextTable<'a, N> {
             widths.push(cells.chain(head.split('/').map(length)).max().unwrap_or(0));
         }
         let place = self.rows.iter().map(|row| length(&row.1)).max().unwrap_or(0);
-        // The last columns give way to the source text.
+        // The last columns are dropped to make room for the source text.
         let taken = |widths: &[usize]| widths.iter().map(|w| w + 2).sum::<usize>();
         let mut place_width = place;
         if let Some(width) = width {
@@ -356,7 +356,7 @@ impl<'a, const N: usize> TextTable<'a, N> {
     }
 }
 
-/// The end of a path that is too long: what tells a file and a line.
+/// The end of a path that is too long: it identifies file and line.
 fn cut_front(text: &str, width: usize) -> String {
     let count = text.chars().count();
     if count <= width {

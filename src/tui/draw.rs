@@ -18,8 +18,8 @@ use crate::render;
 
 const HELP: &[&str] = &[
     "l  by line of code        s  by Python stack",
-    "h  by owner: looks at the tensors, and looks again; the job",
-    "   stands still for that, for as long as the title says",
+    "h  by owner: reads the tensors, and reads them again; the job",
+    "   is stopped for that, for as long as the title says",
     "a  all lines, or the program's own, with library code they call",
     "g  next GPU               Enter  the chosen row in full",
     "1 2 ..  < >  sort by a column, r or the same digit again: reversed",

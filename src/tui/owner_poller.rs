@@ -60,7 +60,7 @@ impl OwnerPoller {
             Err(TryRecvError::Empty) => return false,
             Err(TryRecvError::Disconnected) => {
                 self.thread = None;
-                Err("the look ended unexpectedly".to_owned())
+                Err("the snapshot ended unexpectedly".to_owned())
             }
         };
         self.is_looking = false;
@@ -111,7 +111,7 @@ fn poll_once(
     };
     let look = read_owners(readers, options).map_err(|error| error.to_string())?;
     if let Some(Incomplete { limit, .. }) = &look.snapshot.incomplete {
-        return Err(format!("{limit}: the look is not complete"));
+        return Err(format!("{limit}: the snapshot is not complete"));
     }
     Ok((summarize(&look.snapshot, Nanos(0)), look.snapshot.stops))
 }

@@ -154,12 +154,12 @@ impl ViewModel {
                 (Some(Ok(seen)), _) => {
                     owners_table(seen, owners.looking, state.shown).map(Cow::Owned)
                 }
-                _ if owners.looking => Err("looking who holds the memory ...".to_owned()),
+                _ if owners.looking => Err("reading the owners ...".to_owned()),
                 (Some(Err(why)), _) => {
-                    Err(render::one_line(&format!("cannot tell who holds the memory: {why}")))
+                    Err(render::one_line(&format!("cannot read the owners: {why}")))
                 }
-                (None, Some(_)) => Err("nobody looked who held the memory".to_owned()),
-                (None, None) => Err("h looks who holds the memory".to_owned()),
+                (None, Some(_)) => Err("the owners were not read".to_owned()),
+                (None, None) => Err("press h to read the owners".to_owned()),
             };
         }
         let Some(gpu) = self.gpu(state.shown) else {
@@ -400,15 +400,15 @@ fn owners_table(
         Some(pause) => {
             let tried =
                 if stops.count > 1 { format!(" ({} stops)", stops.count) } else { String::new() };
-            format!("the job stood still for {:.1} ms{tried}", pause.seconds() * 1e3)
+            format!("the job was stopped for {:.1} ms{tried}", pause.seconds() * 1e3)
         }
         None => "the job ran on: what changed meanwhile may be torn".to_owned(),
     };
     let Some(device) = snapshot.devices.iter().find(|d| Some(d.device) == gpu) else {
-        return Err(format!("the look found no PyTorch memory on this GPU; {pause}"));
+        return Err(format!("the snapshot has no PyTorch memory on this GPU; {pause}"));
     };
     let allocated = device.allocated;
-    let age = if looking { "looking again ..".to_owned() } else { ago(*age) };
+    let age = if looking { "reading again ..".to_owned() } else { ago(*age) };
     let share = |bytes: u64| TableCell::Share(bytes as f64 * 100.0 / allocated.max(1) as f64);
     let mut rows = Vec::new();
     let groups = recorded_owner_groups(device);

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
+use crate::support::memspy::document;
 use memspy::analysis::{FoldOptions, MemoryGroup, Moment, OomReportBuilder, Profile};
 use memspy::model::*;
+use memspy::render::json::LinesJson;
 use memspy::render::{self, LinesOptions, NameStyle};
 
 const GRAPH: &str = "/v/lib/python3.12/site-packages/torch/autograd/graph.py";
@@ -220,8 +222,8 @@ fn tables_and_the_summary_say_that_they_are_exact() {
 
     let mut out = Vec::new();
     render::lines_json(&mut out, &profile, &table, &[]).unwrap();
-    let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
-    assert_eq!(json["exact"]["way"], "uprobe_multi");
+    let json = document::<LinesJson>(std::str::from_utf8(&out).unwrap());
+    assert_eq!(json["exact"]["probes"], "uprobe_multi");
     assert_eq!(json["estimated"], false);
     assert_eq!(json["exact"]["no_python"], 1234);
     assert_eq!(json["exact"]["comparisons_equal"], 2);

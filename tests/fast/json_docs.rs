@@ -4,12 +4,12 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 
 const HEAD: &str = "# JSON\n\n\
     Every JSON document begins with two fields: `format` says which one it is, `version` which version of that. The version \
-    counts up when a field goes or changes its meaning; a new field does not change it. What is unknown is `null`, never 0.\n\n\
-    `lines`, `dump`, `tensors`, `referrers` and `graph` (without `--like`) print JSON that is not listed here yet, and has no \
-    `format`.\n";
+    counts up when a field goes or changes its meaning; a new field does not change it. What is unknown is `null`, never 0. \
+    Sizes are in bytes. `docs/schema/` has a JSON Schema of each document.\n";
 
 /// A struct or an enum with its doc, and its fields or variants: name, type, doc.
 struct Item {
@@ -36,6 +36,7 @@ fn items(text: &str) -> Vec<Item> {
         } else if let (true, Some((name, kind))) =
             (inside, line.strip_prefix("pub ").and_then(|field| field.split_once(": ")))
         {
+            let name = name.trim_start_matches("r#");
             let name = rename.take().unwrap_or_else(|| name.to_owned());
             let kind = kind_of(kind.trim_end_matches(','));
             items.last_mut().unwrap().fields.push((name, kind, std::mem::take(&mut doc)));
@@ -59,7 +60,8 @@ fn kind_of(rust: &str) -> String {
         return format!("{} by name", kind_of(of));
     }
     match rust {
-        "u32" | "u64" | "i64" => "integer".to_owned(),
+        "u32" | "u64" | "i32" | "i64" => "integer".to_owned(),
+        "serde_json::Number" => "number".to_owned(),
         "f64" => "number".to_owned(),
         "bool" => "boolean".to_owned(),
         "String" | "FindingStatus" => "string".to_owned(),
@@ -97,6 +99,33 @@ fn document() -> String {
         }
     }
     out
+}
+
+/// All lines of `src` that are compiled into memspy: those up to the unit tests of each file.
+fn program_lines(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let is_test = path
+            .file_stem()
+            .is_some_and(|stem| stem == "tests" || stem.to_string_lossy().ends_with("_tests"));
+        if path.is_dir() {
+            program_lines(&path, found);
+        } else if path.extension().is_some_and(|kind| kind == "rs") && !is_test {
+            let text = fs::read_to_string(&path).unwrap();
+            let program = text.lines().take_while(|line| *line != "#[cfg(test)]");
+            let place = path.display().to_string();
+            found.extend(program.map(|line| (place.clone(), line.to_owned())));
+        }
+    }
+}
+
+#[test]
+fn every_json_document_is_a_struct_with_documented_fields() {
+    let mut lines = Vec::new();
+    program_lines(Path::new("src"), &mut lines);
+    assert!(lines.len() > 10_000, "the sources are not where they were");
+    let untyped: Vec<_> = lines.iter().filter(|(_, line)| line.contains("json!")).collect();
+    assert!(untyped.is_empty(), "a struct of src/render/json belongs here: {untyped:#?}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The examples of the README and of the guides are words that memspy understands, and the files they name are there.
 
+use std::path::PathBuf;
+
 use memspy::cli::args::CliArgs;
 
 fn readme() -> String {
@@ -8,9 +10,13 @@ fn readme() -> String {
 
 /// The README and the guides.
 fn pages() -> Vec<String> {
-    let guides = std::fs::read_dir("docs").unwrap().map(|entry| entry.unwrap().path());
-    let guides = guides.map(|path| std::fs::read_to_string(path).unwrap());
+    let guides = guides().into_iter().map(|path| std::fs::read_to_string(path).unwrap());
     guides.chain([readme()]).collect()
+}
+
+fn guides() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("docs").unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|kind| kind == "md")).collect()
 }
 
 /// The lines inside code fences.
@@ -59,8 +65,7 @@ fn every_link_leads_to_a_file() {
     for link in links(&readme()) {
         assert!(std::path::Path::new(&link).exists(), "README.md: {link}");
     }
-    for entry in std::fs::read_dir("docs").unwrap() {
-        let path = entry.unwrap().path();
+    for path in guides() {
         for link in links(&std::fs::read_to_string(&path).unwrap()) {
             assert!(path.parent().unwrap().join(&link).exists(), "{}: {link}", path.display());
         }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use crate::analysis_script::{MIB, Script};
+use crate::support::memspy::document;
 use memspy::analysis::{FoldOptions, LineOrder, Moment, ProcessSnapshot, Profile};
 use memspy::model::*;
+use memspy::render::json::LinesJson;
 use memspy::render::{self, DumpOptions, LinesOptions, NameStyle};
 
 const GRAPH: &str = "/v/lib/python3.12/site-packages/torch/autograd/graph.py";
@@ -250,7 +252,7 @@ fn csv_and_json_have_exact_bytes_and_limits() {
 
     let mut out = Vec::new();
     render::lines_json(&mut out, &profile, &table, &["train<T>".into()]).unwrap();
-    let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    let json = document::<LinesJson>(std::str::from_utf8(&out).unwrap());
     assert_eq!(json["peak_allocated"]["bytes"], 998_244_352);
     let function = &json["functions"][0];
     let row = function["lines"].as_array().unwrap();

@@ -175,9 +175,9 @@ fn holders_are_listed_by_category_with_the_pause_they_cost() {
     assert_eq!(press(&mut state, KeyCode::Char('h')), KeyAction::ReadOwners);
     let now = picture(&live, &mut state);
     let lines = drawn(&now, &OwnersView::default(), &mut state, FULL, (80, 24));
-    assert!(lines.iter().any(|line| line == "h looks who holds the memory"));
+    assert!(lines.iter().any(|line| line == "press h to read the owners"));
     let lines = drawn(&now, &owners(), &mut state, FULL, (80, 24));
-    let title = "By owner: 407.00 MiB 3.0 s ago; the job stood still for 43.2 ms (2 stops)";
+    let title = "By owner: 407.00 MiB 3.0 s ago; the job was stopped for 43.2 ms (2 stops)";
     assert!(lines.iter().any(|line| line.starts_with(&title[..60])), "{}", lines.join("\n"));
     let list: Vec<&str> = lines
         .iter()
@@ -198,7 +198,7 @@ fn holders_are_listed_by_category_with_the_pause_they_cost() {
     assert_eq!(list, expected);
     let failed = OwnersView { looking: false, last: Some(Err("it is traced by gdb".into())) };
     let lines = drawn(&now, &failed, &mut state, FULL, (80, 24));
-    let why = "cannot tell who holds the memory: it is traced by gdb";
+    let why = "cannot read the owners: it is traced by gdb";
     assert!(lines.iter().any(|line| line == why));
 }
 

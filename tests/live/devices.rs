@@ -403,7 +403,7 @@ fn without_a_driver_or_a_process_there_is_one_clear_line() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut without = std::process::Command::new(root.join("scripts/with-sim"));
     without.args([env!("CARGO_BIN_EXE_memspy"), "devices"]).env("SIM_CUDA_DEVICES", "0");
-    run(&mut without).refused(&["cannot look at the GPUs", "NVML", "nvidia-smi"]);
+    run(&mut without).refused(&["cannot read the GPUs", "NVML", "nvidia-smi"]);
     let target = sim::start("allocator_truth.py", &["none"]);
     let mut missing = command(Some(target.pid()));
     run(missing.args(["devices", "-p", "2147483000"])).refused(&["no process with pid 2147483000"]);

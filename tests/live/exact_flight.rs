@@ -31,7 +31,7 @@ fn run_out(request: &str) -> (Target, Value, Recording) {
     ask(&mut target, "grow 100 8");
     target.say(request);
     let done = recording.wait().ok();
-    says(&done.err, &["'oom' came true", " 0 lost"]);
+    says(&done.err, &["'oom' was met", " 0 lost"]);
     (target, known, recording)
 }
 

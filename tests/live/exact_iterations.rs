@@ -170,8 +170,12 @@ fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
     assert!(!looks.is_empty());
     for row in looks {
         let of = |name: &str| row[name].as_i64().unwrap();
-        assert!(of("look_below_peak") >= 0, "{row}");
-        assert_eq!(of("look_allocated") + of("look_below_peak"), of("peak_allocated"), "{row}");
+        assert!(of("snapshot_below_peak") >= 0, "{row}");
+        assert_eq!(
+            of("snapshot_allocated") + of("snapshot_below_peak"),
+            of("peak_allocated"),
+            "{row}"
+        );
     }
 }
 
@@ -231,7 +235,7 @@ fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
                 assert_eq!(row["peak_allocated"], *peak, "{row}");
             }
             // Looked at while both were there.
-            if row["look_allocated"] == *peak {
+            if row["snapshot_allocated"] == *peak {
                 assert_eq!(row["feature_maps"], *bytes, "{row}");
                 assert_eq!(row["held"]["saved for backward"], bytes / 2, "{row}");
                 compared += 1;

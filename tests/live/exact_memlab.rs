@@ -116,7 +116,7 @@ fn agrees_with_memlab(truth: &Value, report: &Value) -> bool {
                 if cell["value"].is_null() {
                     let told = !key.contains("segment") && !key.contains("inactive");
                     assert!(!told || key.starts_with("reserved"), "{key}: {cell}");
-                    assert!(cell["not_told"].is_string(), "{key}: {cell}");
+                    assert!(cell["unknown_because"].is_string(), "{key}: {cell}");
                     continue;
                 }
                 let is_sum = key.ends_with(".allocated") || key.ends_with(".freed");

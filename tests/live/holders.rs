@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::support::memspy::memspy_at;
+use crate::support::memspy::{document, memspy_at};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::render::json::{DumpJson, OwnershipJson};
 use serde_json::Value;
 
 fn start(script: &str, words: &[&str]) -> (Target, Value) {
@@ -17,7 +18,7 @@ fn start(script: &str, words: &[&str]) -> (Target, Value) {
 
 fn tensors(target: &Target, words: &[&str]) -> Value {
     let done = memspy_at(target.pid(), &[&["tensors", "--json"], words].concat()).ok();
-    serde_json::from_str(&done.out).unwrap()
+    document::<OwnershipJson>(&done.out)
 }
 
 fn by_id(look: &Value) -> BTreeMap<u64, &Value> {
@@ -71,11 +72,11 @@ fn every_tensor_has_its_names_and_the_categories_add_up() {
     assert_eq!(sums["unnamed"], 0);
 
     let dump = memspy_at(target.pid(), &["dump", "--json"]).ok();
-    let dump: Value = serde_json::from_str(&dump.out).unwrap();
+    let dump = document::<DumpJson>(&dump.out);
     assert_eq!(dump["owners"]["devices"]["cuda:0"], look["devices"]["cuda:0"]);
     let text = memspy_at(target.pid(), &["tensors", "--each", "--limit", "0"]).ok().out;
     for said in
-        ["embed.weight", "= head.weight", "main: in_list[1][1][0]", "the process stood still for"]
+        ["embed.weight", "= head.weight", "main: in_list[1][1][0]", "the process was stopped for"]
     {
         assert!(text.contains(said), "{said}\n{text}");
     }
@@ -251,7 +252,7 @@ fn what_comes_and_goes_is_listed_with_the_line_the_job_is_at() {
             return line;
         }
     };
-    until("the process stood still for");
+    until("the process was stopped for");
     target.say("more 3");
     target.line();
     // A look may fall between two of the three.
@@ -333,7 +334,7 @@ fn what_refers_to_a_tensor_is_what_the_collector_says() {
     ] {
         let referrers = &truth["referrers"][name];
         let said = memspy_at(target.pid(), &["referrers", name, "--json"]).ok().out;
-        let said: Value = serde_json::from_str(&said).unwrap();
+        let said = document::<OwnershipJson>(&said);
         let [found] = &said["referrers"].as_array().unwrap()[..] else { panic!("{name}: {said}") };
         assert_eq!(found["object"], truth["names"][name], "{name}");
         let ids = |all: &mut dyn Iterator<Item = &Value>| {

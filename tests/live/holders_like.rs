@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::memspy::{document, memspy_at};
 use crate::support::sim;
 use crate::support::target::Target;
-use memspy::render::json::{ModelsizeJson, TrumpyJson};
+use memspy::render::json::{ModelsizeJson, OwnershipJson, TrumpyJson};
 use serde_json::Value;
 
 fn start(script: &str, words: &[&str]) -> (Target, Value) {
@@ -19,7 +19,7 @@ fn graph(target: &Target, words: &[&str]) -> Value {
     match words.contains(&"trumpy") {
         true => document::<TrumpyJson>(&done.out),
         false if words.contains(&"modelsize") => document::<ModelsizeJson>(&done.out),
-        false => serde_json::from_str(&done.out).unwrap(),
+        false => document::<OwnershipJson>(&done.out),
     }
 }
 

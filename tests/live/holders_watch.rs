@@ -5,9 +5,10 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use crate::support::memspy::memspy_at;
+use crate::support::memspy::{document, memspy_at};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::render::json::OwnershipJson;
 use nix::sys::ptrace;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -95,7 +96,7 @@ fn every_entry_has_its_time_and_what_is_allocated() {
     drop(watch);
     let watch = Watch::start(&target, &["--json"]);
     for _ in 0..2 {
-        let look: Value = serde_json::from_str(&until(&watch.out, "{")).unwrap();
+        let look = document::<OwnershipJson>(&until(&watch.out, "{"));
         assert!(is_timestamp(look["timestamp"].as_str().unwrap()));
         assert_eq!(look["devices"]["cuda:0"]["allocated"], 4 << 20);
         assert!(look["place"].as_str().unwrap().contains("handshake.py"), "{}", look["place"]);
@@ -150,7 +151,7 @@ fn a_watch_goes_on_after_another_tracer_has_left() {
         std::thread::yield_now();
     }
     waitpid(held, None).unwrap();
-    let said = until(&watch.err, "a look was left out");
+    let said = until(&watch.err, "a snapshot was left out");
     assert!(said.contains("is being traced by another process (holders_watch"), "{said}");
     while watch.out.try_recv().is_ok() {}
     ptrace::detach(held, None).unwrap();

@@ -50,14 +50,14 @@ fn run(pid: u32, words: &[&str]) -> (String, u64) {
     }
     let said = out.join().unwrap() + &err.join().unwrap();
     // It gives up before its time is up where what is left is not enough: then it says just that.
-    let is_up = said.contains("the limit of 5s for the look was reached");
+    let is_up = said.contains("the limit of 5s for the snapshot was reached");
     assert!(!is_up || since.elapsed() >= Duration::from_secs(5), "{:?}: {said}", since.elapsed());
     (said, most)
 }
 
 /// The longest time in seconds that memspy itself says it stopped the job for.
 fn longest_stop(said: &str) -> Option<f64> {
-    let sentence = said.split("the process stood still for ").nth(1)?;
+    let sentence = said.split("the process was stopped for ").nth(1)?;
     let first = sentence.split_once(" ms")?.0.parse::<f64>().ok()?;
     let longest = sentence.split_once("the longest ").and_then(|(_, rest)| rest.split_once(" ms"));
     let longest = longest.map_or(first, |(longest, _)| longest.parse().unwrap());

@@ -1,8 +1,9 @@
 //! Leaks of the kinds that people have: each is named in the first three rows of `summary` or `growth`.
 
+use memspy::render::json::{GrowthJson, SummaryJson};
 use serde_json::Value;
 
-use crate::support::memspy::memspy_at;
+use crate::support::memspy::{document, memspy_at};
 use crate::support::sim;
 use crate::support::target::Target;
 
@@ -45,7 +46,10 @@ fn leak(target: &mut Target, leaks: Leaks) {
 
 fn json(target: &Target, words: &[&str]) -> Value {
     let done = memspy_at(target.pid(), &[words, &["--json"], &NO_LIMIT].concat()).ok();
-    serde_json::from_str(&done.out).unwrap()
+    match words[0] {
+        "growth" => document::<GrowthJson>(&done.out),
+        _ => document::<SummaryJson>(&done.out),
+    }
 }
 
 /// Which leaks are in none of the first three rows.
@@ -110,7 +114,7 @@ fn leaks_are_named_in_the_first_three_rows() {
         "gc.collect() would free it",
         "optimizers have state for the same parameters",
         "leaks.py:",
-        "the process stood still",
+        "the process was stopped",
     ] {
         assert!(screen.contains(said), "no '{said}' in\n{screen}");
     }

@@ -2,11 +2,14 @@
 
 use std::path::Path;
 
-use crate::support::memspy::{Recording, collapsed, lines, memspy, row, stacks_of, total};
+use crate::support::memspy::{
+    Recording, collapsed, document, lines, memspy, row, stacks_of, total,
+};
 use crate::support::oom::ask;
 use crate::support::sim;
 use crate::support::target::Target;
 use memspy::analysis::{LineTable, Profile, RankTable};
+use memspy::render::json::RankLinesJson;
 use memspy::render::{self, LinesOptions, RankLines};
 use memspy::trace::TraceReader;
 use serde_json::Value;
@@ -40,9 +43,9 @@ fn one_table_says_which_rank_has_most_of_each_line() {
     let (zero, known) = rank(0, &["grow 10 3"]);
     let (one, _) = rank(1, &["late", "grow 20 4"]);
     let traces = [one.trace(), zero.trace()];
-    let all: Value =
-        serde_json::from_str(&memspy(&words(&["lines", "--merge", "--json"], &traces)).ok().out)
-            .unwrap();
+    let all = document::<RankLinesJson>(
+        &memspy(&words(&["lines", "--merge", "--json"], &traces)).ok().out,
+    );
     let labels: Vec<&Value> =
         all["ranks"].as_array().unwrap().iter().map(|r| &r["label"]).collect();
     assert_eq!(labels, ["rank 0", "rank 1"], "in the order of ranks, not of words");

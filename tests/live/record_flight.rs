@@ -34,10 +34,10 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     std::thread::sleep(std::time::Duration::from_millis(500));
     ask(&mut target, "caught 3000");
     let done = recording.wait().ok();
-    says(&done.err, &["'oom' came true", "ran out of memory on GPU 0 (error number 1)"]);
+    says(&done.err, &["'oom' was met", "ran out of memory on GPU 0 (error number 1)"]);
     let verdict = verdict_of(recording.trace());
     let asked = place(&known, "asked");
-    says(&verdict, &["'oom' came true at ", &asked, "4.00 GiB of memory"]);
+    says(&verdict, &["'oom' was met at ", &asked, "4.00 GiB of memory"]);
     // A handler that does nothing is over before its error can be read, but for luck.
     let found = verdict.contains("asked for 2.93 GiB");
     let unknown =
@@ -63,10 +63,7 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     let again = memspy::memspy(&["oom-report", trace]).ok();
     assert_eq!(again.out, verdict);
     let other = memspy::memspy(&["oom-report", trace, "--until", "allocated>1000M"]).ok();
-    says(
-        &other.out,
-        &["'allocated>1000M' came true", " of 4.00 GiB allocated by PyTorch on GPU 0"],
-    );
+    says(&other.out, &["'allocated>1000M' was met", " of 4.00 GiB allocated by PyTorch on GPU 0"]);
     assert!(!beside(recording.trace(), "ring").exists());
     // It goes on.
     ask(&mut target, "drop");
@@ -83,9 +80,9 @@ fn an_error_that_the_job_dies_of_is_told_after_its_death() {
     target.say("fatal 3000");
     assert_eq!(target.wait().code(), Some(1));
     let done = recording.wait().ok();
-    says(&done.err, &["'oom' came true"]);
+    says(&done.err, &["'oom' was met"]);
     let verdict = verdict_of(recording.trace());
-    says(&verdict, &["'oom' came true", &place(&known, "asked"), "live: 1.16 GiB"]);
+    says(&verdict, &["'oom' was met", &place(&known, "asked"), "live: 1.16 GiB"]);
 }
 
 /// What the report says of the error: size, stack, words.
@@ -174,7 +171,7 @@ fn a_limit_of_the_job_itself_is_told_from_a_full_device() {
     recording.wait_for_block();
     ask(&mut target, "caught 500");
     let done = recording.wait().ok();
-    says(&done.err, &["'oom' came true", "wrote the report to"]);
+    says(&done.err, &["'oom' was met", "wrote the report to"]);
     let verdict = verdict_of(recording.trace());
     says(&verdict, &[&place(&known, "asked"), "set_per_process_memory_fraction"]);
     target.finish();
@@ -213,8 +210,8 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
     ask(&mut target, "settle 1.5");
     let end = |recording: &mut Recording, condition: &str| {
         let done = recording.wait().ok();
-        says(&done.err, &[&format!("'{condition}' came true")]);
-        says(&verdict_of(recording.trace()), &[&format!("'{condition}' came true")]);
+        says(&done.err, &[&format!("'{condition}' was met")]);
+        says(&verdict_of(recording.trace()), &[&format!("'{condition}' was met")]);
     };
     for (recording, condition) in recordings.iter_mut().zip(conditions).take(5) {
         end(recording, condition);
@@ -254,7 +251,7 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
     ask(&mut target, "settle 2.2");
     ask(&mut target, "caught 6000");
     let done = recording.wait().ok();
-    says(&done.err, &["came true 1 more times", "trace-2.bin", "trace-4.bin"]);
+    says(&done.err, &["were met 1 more times", "trace-2.bin", "trace-4.bin"]);
     for (path, number) in [(&trace, 1), (&second, 3), (&third, 4)] {
         says(&verdict_of(path), &[&format!("error number {number})")]);
         let stacks = collapsed(path, &["--at", "end"]);
@@ -287,7 +284,7 @@ fn what_a_killed_recorder_kept_is_readable() {
     assert!(segments >= 2, "{segments}");
     let (ring, trace) = (ring.to_str().unwrap(), recording.trace().to_str().unwrap());
     let verdict = memspy::memspy(&["oom-report", ring]).ok();
-    says(&verdict.out, &["No condition came true", "the recording ended abruptly", "the last "]);
+    says(&verdict.out, &["No condition was met", "the recording ended abruptly", "the last "]);
     memspy::memspy(&["flame", ring]).refused(&["folder of segments", "memspy join"]);
     // The next one does not write over it unless told to.
     let words = ["record", "--keep", "2s", "-d", "1", "-o", trace];

@@ -68,7 +68,7 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
         let trace = recording.trace().to_str().unwrap();
         memspy(&["flame", "--by", "owner", trace, "-o", svg.to_str().unwrap()]).ok();
         let svg = std::fs::read_to_string(svg).unwrap();
-        for text in ["GPU memory by owner", "the process stood still for", "optimizer state"] {
+        for text in ["GPU memory by owner", "the process was stopped for", "optimizer state"] {
             assert!(svg.contains(text), "{text}");
         }
     }
@@ -232,7 +232,7 @@ fn a_recording_without_looks_says_how_to_have_them() {
     let mut recording = Recording::start(target.pid(), &["-d", "1"]);
     recording.wait().ok();
     let trace = recording.trace().to_str().unwrap();
-    memspy(&["flame", "--by", "owner", trace]).refused(&["no looks at owners", "--owners"]);
+    memspy(&["flame", "--by", "owner", trace]).refused(&["no snapshots of the owners", "--owners"]);
     memspy(&["iterations", trace]).refused(&["no whole training iteration", "--owners"]);
 }
 

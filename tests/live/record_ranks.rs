@@ -117,7 +117,9 @@ fn a_launchers_pid_names_the_ranks_below_it_instead_of_showing_an_empty_table() 
             .iter()
             .all(|head| done.out.contains(head))
     });
-    for words in [&["tensors"][..], &["graph"], &["dump"], &["devices"]] {
+    let limits = ["--for", "300ms", "--max-time", "120s", "--max-stop", "60s"];
+    let [growth, summary] = ["growth", "summary"].map(|name| [&[name][..], &limits].concat());
+    for words in [&["tensors"][..], &["graph"], &["dump"], &["devices"], &growth, &summary] {
         memspy_at(target.pid(), words).refused(&[
             &target.pid().to_string(),
             "rank 0 (process ",
@@ -259,10 +261,10 @@ fn a_condition_of_one_rank_is_said_with_its_rank_and_told_in_the_traces_of_the_o
     lines.extend(said);
     assert!(memspy.wait().unwrap().success(), "{lines:#?}");
     let came_true: Vec<&String> =
-        lines.iter().filter(|line| line.contains("' came true: ")).collect();
+        lines.iter().filter(|line| line.contains("' was met: ")).collect();
     let [came_true] = came_true[..] else { panic!("{lines:#?}") };
     assert!(came_true.starts_with("memspy: rank 1 (process "), "{came_true}");
-    assert!(came_true.contains("'allocated>1G' came true: "), "{came_true}");
+    assert!(came_true.contains("'allocated>1G' was met: "), "{came_true}");
     let reasons: Vec<EndReason> = traces(folder.path())
         .iter()
         .map(|trace| match records(trace).pop() {
@@ -279,5 +281,5 @@ fn a_condition_of_one_rank_is_said_with_its_rank_and_told_in_the_traces_of_the_o
     assert_eq!((other, own), (&condition, &condition));
     assert!(process.starts_with("rank 1 (process "), "{process}");
     let summary = lines.iter().find(|line| line.contains("rank-0.bin (")).unwrap();
-    assert!(summary.contains("'allocated>1G' came true in rank 1 (process "), "{summary}");
+    assert!(summary.contains("'allocated>1G' was met in rank 1 (process "), "{summary}");
 }

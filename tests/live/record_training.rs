@@ -3,7 +3,7 @@
 use crate::support::memspy::{Recording, collapsed, document, lines, memspy_at, total};
 use crate::support::target::Target;
 use crate::support::{pythons, sim};
-use memspy::render::json::DoctorJson;
+use memspy::render::json::{DoctorJson, DumpJson};
 use serde_json::Value;
 
 /// Starts training that goes on until it is killed, and waits for its first step.
@@ -24,7 +24,7 @@ fn looks_at_a_job_that_trains() {
     let mut target = train();
     for _ in 0..3 {
         let dump = memspy_at(target.pid(), &["dump", "--json"]).ok();
-        let look: Value = serde_json::from_str(&dump.out).unwrap();
+        let look = document::<DumpJson>(&dump.out);
         let device = &look["devices"][0];
         assert_eq!(device["block_map"]["consistent"], true, "{}", look["not_read"]);
         let allocated = device["allocated"].as_u64().unwrap();

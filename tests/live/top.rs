@@ -56,7 +56,7 @@ fn a_job_that_holds_still_is_shown_to_the_byte() {
     assert_eq!((own, total), (mib(allocated), mib(allocated)));
 
     terminal.press(&["h"]);
-    let screen = terminal.wait_for("holders", |screen| screen.contains("the job stood still for"));
+    let screen = terminal.wait_for("holders", |screen| screen.contains("the job was stopped for"));
     let title = format!("By owner: {}", mib(allocated));
     assert!(screen.contains(&title), "{screen}");
     terminal.press(&["q"]);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use memspy::render::json::{JsonDocument, JsonFormat};
+use memspy::render::json::{JsonDocument, JsonFormat, LinesJson};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -96,20 +96,40 @@ pub fn patience(words: &[&str]) -> &'static [&'static str] {
     if looks && !limited { &["--max-time", "10min", "--max-stop", "10min"] } else { &[] }
 }
 
-/// A document that memspy printed, which has just the fields of its struct.
+/// A document that memspy printed, which has just the fields of its struct, and is what its schema in docs/schema says.
 #[track_caller]
 pub fn document<T: JsonFormat + Serialize + DeserializeOwned>(text: &str) -> Value {
     let printed: Value = serde_json::from_str(text).unwrap();
     let typed: JsonDocument<T> = serde_json::from_value(printed.clone()).unwrap();
     assert_eq!((typed.format.as_str(), typed.version), (T::FORMAT, T::VERSION));
     assert_eq!(serde_json::to_value(&typed).unwrap(), printed);
+    let path = format!("{}/docs/schema/{}.json", env!("CARGO_MANIFEST_DIR"), T::FORMAT);
+    let mut schema: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    refuse_more_fields(&mut schema);
+    let faults: Vec<String> = jsonschema::validator_for(&schema)
+        .unwrap()
+        .iter_errors(&printed)
+        .map(|fault| format!("{}: {fault}", fault.instance_path()))
+        .collect();
+    assert!(faults.is_empty(), "{faults:#?}");
     printed
+}
+
+/// Programs have to bear fields that are new to them; a test may not.
+fn refuse_more_fields(schema: &mut Value) {
+    if let Some(fields) = schema.as_object_mut() {
+        if fields.contains_key("properties") && !fields.contains_key("additionalProperties") {
+            fields.insert("additionalProperties".to_owned(), false.into());
+        }
+        fields.values_mut().for_each(refuse_more_fields);
+    }
+    schema.as_array_mut().into_iter().flatten().for_each(refuse_more_fields);
 }
 
 /// `memspy lines --json` of a trace.
 pub fn lines(trace: &Path, words: &[&str]) -> Value {
     let done = memspy(&[&["lines", "--json", trace.to_str().unwrap()], words].concat()).ok();
-    serde_json::from_str(&done.out).unwrap()
+    document::<LinesJson>(&done.out)
 }
 
 /// A line's row in the answer of [`lines`]; `None` when it is not listed.

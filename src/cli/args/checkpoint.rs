@@ -19,13 +19,13 @@ pub struct PauseArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// Resume the job after this time (90s, 10min, 1h), on Ctrl-C, or when memspy is told to end
+    /// Resume the job after this time (90s, 10min, 1h), on Ctrl-C, or when memspy is terminated
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     pub time: Option<Duration>,
     /// How long to wait for the job's kernels to end before giving up
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
     pub lock_timeout: Duration,
-    /// Host memory that has to stay available after the move; else the job is not paused
+    /// Host memory that must stay available after the move; otherwise the job is not paused
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1G")]
     pub keep_free: u64,
     /// Print JSON

@@ -14,19 +14,19 @@ use super::values::{pid, time};
   memspy devices --format csv --every 5s > log.csv a row per GPU every 5 seconds, with nvidia-smi's names
   memspy devices -p 12345 -p 12346 --json")]
 pub struct DevicesArgs {
-    /// Process id of a job to look into (again for more)
+    /// Process id of a job to show (repeat for more)
     #[arg(short, long = "pid", value_name = "PID", value_parser = pid)]
     pub pids: Vec<u32>,
-    /// Of each job given, all processes that use CUDA: it and its descendants
+    /// For each job given, show all processes that use CUDA: it and its descendants
     #[arg(short, long, requires = "pids")]
     pub subprocesses: bool,
     /// What to print
     #[arg(short, long, value_enum, default_value_t = DevicesFormat::Text)]
     pub format: DevicesFormat,
-    /// The same as --format json
+    /// Same as --format json
     #[arg(short, long, conflicts_with = "format")]
     pub json: bool,
-    /// Look again every so often (500ms, 5s), until Ctrl-C or until the jobs have ended
+    /// Repeat at this interval (500ms, 5s), until Ctrl-C or until the jobs have ended
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub every: Option<Duration>,
 }
@@ -38,6 +38,6 @@ pub enum DevicesFormat {
     Text,
     /// Comma-separated values with the query keys of nvidia-smi, in bytes; with -p a row for each GPU of each job
     Csv,
-    /// JSON, in bytes; with --every one line a look
+    /// JSON, in bytes; with --every one line per snapshot
     Json,
 }

@@ -15,9 +15,9 @@ use super::MomentArg;
   memspy export trace.bin -f perfetto -o counters.json       open it in ui.perfetto.dev
   memspy export trace.bin -f csv -o -                        a row for every stack
 
-The end of a recording is all that was live then, also what is older than the recording.")]
+'--at end' exports everything that was live then, also memory older than the recording.")]
 pub struct ExportArgs {
-    /// Trace to read; of several, of the ranks of one job, each keeps its own moment
+    /// Trace to read; each of several (the ranks of one job) is exported at its own moment
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     /// What to write
@@ -40,17 +40,17 @@ pub struct ExportArgs {
 /// What `export` writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
-    /// PyTorch's snapshot: segments, blocks with stacks, and of exact traces the events
+    /// PyTorch's snapshot: segments, blocks with stacks, and for exact traces the events
     MemoryViz,
-    /// speedscope's JSON, a profile for each device
+    /// speedscope's JSON, one profile per device
     Speedscope,
-    /// pprof's profile: inuse_space, and of exact traces alloc_space and alloc_objects
+    /// pprof's profile: inuse_space, and for exact traces alloc_space and alloc_objects
     Pprof,
     /// Trace events over time: the allocator's counters, and iterations as slices
     Perfetto,
     /// A row for every stack
     Csv,
-    /// The same as JSON
+    /// The same in JSON
     Json,
 }
 

@@ -11,13 +11,13 @@ use super::{MemoryArg, MomentArg, PictureArgs, StackArgs};
 /// `memspy flame`.
 #[derive(Debug, Args)]
 pub struct FlameArgs {
-    /// Trace to read; several, of the ranks of one job, become one picture with each at its own peak
+    /// Trace to read; several (the ranks of one job) become one picture, each at its own peak
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
-    /// Of several traces, only the one with the highest peak
+    /// With several traces: only the one with the highest peak
     #[arg(long, help_heading = "Several traces")]
     pub max_peak: bool,
-    /// Of several traces, one picture in which equal stacks of all ranks are added up, not side by side
+    /// With several traces: one picture that adds up equal stacks of all ranks, instead of one beside the other
     #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
     pub merge: bool,
     /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE.svg]
@@ -32,16 +32,16 @@ pub struct FlameArgs {
     /// The moment to draw
     #[arg(long, value_enum, default_value_t = MomentArg::Peak, help_heading = "What is drawn")]
     pub at: MomentArg,
-    /// Draw all that was allocated while recording, not what was live at a moment (exact traces)
+    /// Draw everything that was allocated while recording, instead of what was live at one moment (exact traces)
     #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
     pub total_allocated: bool,
-    /// Draw only the bytes of which it is proven which stack allocated them (recordings made with --follow)
+    /// Draw only the bytes whose stack is proven (traces recorded with --follow)
     #[arg(long, conflicts_with_all = ["total_allocated", "min_lifetime", "memory"])]
     pub certain: bool,
-    /// Leave out blocks that lived for less than this time (500ms, 2s; exact traces)
+    /// Leave out blocks that were freed sooner than this (500ms, 2s; exact traces)
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "What is drawn")]
     pub min_lifetime: Option<Duration>,
-    /// What memory is divided by
+    /// How to divide the memory
     #[arg(long, value_enum, default_value_t = GroupByArg::Stack, help_heading = "What is drawn")]
     pub by: GroupByArg,
     /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
@@ -50,10 +50,10 @@ pub struct FlameArgs {
     /// How it is drawn
     #[command(flatten)]
     pub picture: PictureArgs,
-    /// One frame for each function, not for each line
+    /// Draw one frame per function instead of one per line
     #[arg(short = 'F', long, help_heading = "Stacks")]
     pub function: bool,
-    /// Show each thread apart
+    /// Separate the threads
     #[arg(short, long, help_heading = "Stacks")]
     pub threads: bool,
     /// How stacks are chosen and shown
@@ -78,8 +78,8 @@ pub enum FlameFormat {
 /// What a flamegraph divides memory by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GroupByArg {
-    /// Who made it: Python stacks
+    /// By the Python stack that allocated it
     Stack,
-    /// Who holds it: category, modules, tensor (recordings with --owners)
+    /// By what owns it: category, modules, tensor (traces recorded with --owners)
     Owner,
 }

@@ -12,14 +12,14 @@ use crate::trace::Retention;
 #[derive(Debug, Clone, Args)]
 pub struct TriggerArgs {
     /// Keep only the last part of the recording: at least this long (120s, 10min, 2h), or at most this large (500M, 1.5G);
-    /// given twice, both: whichever is reached first
+    /// give it twice for both limits: the first one reached counts
     #[arg(long, value_name = "TIME|SIZE", help_heading = "When to end, what to keep")]
     pub keep: Vec<RetentionArgs>,
-    /// End when this comes true, and write a report beside the recording (again for more): oom, retry, exit, 'used>90%',
+    /// End when this condition is met, and write a report beside the recording (repeat for more): oom, retry, exit, 'used>90%',
     /// 'reserved>70G', 'allocated>80%', 'growth>1G/min'
     #[arg(long, value_name = "CONDITION", help_heading = "When to end, what to keep")]
     pub until: Vec<TriggerCondition>,
-    /// What to do when a condition has come true, with --keep
+    /// With --keep: what to do when a condition is met
     #[arg(long, value_enum, default_value_t = OnTriggerArg::End, requires = "until", requires = "keep", help_heading = "When to end, what to keep")]
     pub on_trigger: OnTriggerArg,
     /// With --on-trigger continue: end after this many recordings
@@ -39,23 +39,23 @@ impl TriggerArgs {
 pub enum OnTriggerArg {
     /// Write what is kept and end
     End,
-    /// Write what is kept and go on; the next recordings are called OUT-2, OUT-3, ...
+    /// Write what is kept and go on recording, into OUT-2, OUT-3, ...
     Continue,
 }
 
 /// `memspy oom-report`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  memspy oom-report trace.bin                        where it ran out of memory, else how it ended
-  memspy oom-report trace.bin --until 'used>90%'     the last moment at which this came true")]
+  memspy oom-report trace.bin                        where the job ran out of memory, else how it ended
+  memspy oom-report trace.bin --until 'used>90%'     the last moment at which this condition was met")]
 pub struct OomReportArgs {
-    /// Trace to read, or the folder of segments that a killed 'record --keep' left
+    /// Trace to read, or the segment folder that a killed 'record --keep' left behind
     pub trace: PathBuf,
     /// File to write; %p becomes the pid, %h the host name [default: standard output]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
-    /// The moment to look at: the last one at which this came true (again for more) [default: those that the
-    /// recording waited for, and oom]
+    /// Report the last moment at which this condition was met (repeat for more) [default: the conditions of the recording, and
+    /// oom]
     #[arg(long, value_name = "CONDITION")]
     pub until: Vec<TriggerCondition>,
     /// How stacks are chosen
@@ -71,7 +71,7 @@ pub struct OomReportArgs {
 #[command(after_help = "Examples:
   memspy join trace.ring -o trace.bin")]
 pub struct JoinArgs {
-    /// The folder of segments
+    /// The segment folder
     pub ring: PathBuf,
     /// Trace to write; %p becomes the pid, %h the host name [default: RING with .bin]
     #[arg(short, long)]

@@ -1,4 +1,4 @@
-//! How long a look at tensors may stop the job, and how long it may take.
+//! How long reading tensors may stop the job, and how long it may take.
 
 use std::time::Duration;
 
@@ -7,19 +7,37 @@ use clap::Args;
 use super::values::time;
 use crate::sampler::{LookOptions, StopPolicy};
 
-/// The limits of a look.
+/// What a snapshot of the tensors may cost the job, in every command that takes one.
 #[derive(Debug, Clone, Copy, Args)]
-pub struct Limits {
-    /// Stop the job for at most this long (200ms, 5s). A look that needs longer is incomplete, and says what is missing
-    #[arg(long, visible_alias = "max-pause", value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Cost of a look")]
+pub struct SnapshotArgs {
+    /// Never stop the job to read its tensors: what it changes meanwhile may be inconsistent
+    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a snapshot")]
+    pub no_stop: bool,
+    /// What one snapshot may cost
+    #[command(flatten)]
+    pub limits: SnapshotLimits,
+}
+
+impl SnapshotArgs {
+    /// Options of a snapshot at this cost.
+    pub fn options(&self) -> LookOptions {
+        self.limits.options(self.no_stop)
+    }
+}
+
+/// The limits of one snapshot.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct SnapshotLimits {
+    /// Stop the job for at most this long (200ms, 5s). A snapshot that needs longer is incomplete and says what is missing
+    #[arg(long, visible_alias = "max-pause", value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Cost of a snapshot")]
     pub max_stop: Duration,
-    /// End a look after this time. One that needs longer is incomplete, and says what is missing
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "5s", help_heading = "Cost of a look")]
+    /// End a snapshot after this time. One that needs longer is incomplete and says what is missing
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "5s", help_heading = "Cost of a snapshot")]
     pub max_time: Duration,
 }
 
-impl Limits {
-    /// A look within these limits.
+impl SnapshotLimits {
+    /// Options of a snapshot within these limits.
     pub fn options(&self, no_stop: bool) -> LookOptions {
         let stop_policy = if no_stop { StopPolicy::Never } else { StopPolicy::Stop };
         let (max_pause, max_time) = (self.max_stop, self.max_time);

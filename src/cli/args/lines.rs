@@ -10,34 +10,34 @@ use crate::model::StatKey;
 /// `memspy lines`.
 #[derive(Debug, Args)]
 pub struct LinesArgs {
-    /// Trace to read; of several, each gets its table
+    /// Trace to read; each of several gets its own table
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
-    /// Of several traces, one table: for each line the greatest value and the least, of which ranks, and the sum
+    /// With several traces: one table with the greatest and the smallest value of each line, which ranks have them, and the sum
     #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
     pub merge: bool,
-    /// Of several traces, only the one with the highest peak
+    /// With several traces: only the one with the highest peak
     #[arg(long, help_heading = "Several traces")]
     pub max_peak: bool,
     /// What is printed, and where to
     #[command(flatten)]
     pub table: TableArgs,
-    /// Only functions whose name contains this (again for more)
+    /// List only functions whose name contains this (repeat for more)
     #[arg(long = "only", value_name = "NAME", help_heading = "Rows and columns")]
     pub functions: Vec<String>,
-    /// The listing function by function, with the source text around the lines
+    /// List function by function, with the source text around the lines
     #[arg(long, help_heading = "Rows and columns")]
     pub source: bool,
-    /// Rank lines of libraries, too, each by itself [default: they count for the line of the program that called them]
+    /// List library lines on their own [default: they count for the line of the program that called them]
     #[arg(long, conflicts_with = "source", help_heading = "Rows and columns")]
     pub all: bool,
-    /// Rows of the ranking, or functions of the listing; 0: all [default: 25 rows, all functions]
+    /// List at most this many rows of the ranking, or functions of the listing; 0 lists all [default: 25 rows, all functions]
     #[arg(long, value_name = "N", help_heading = "Rows and columns")]
     pub limit: Option<usize>,
-    /// What the ranking is sorted by
+    /// How to sort the ranking
     #[arg(long, value_enum, default_value_t = SortArg::Live, conflicts_with = "source", help_heading = "Rows and columns")]
     pub sort: SortArg,
-    /// Columns: keys of torch.cuda.memory_stats, such as active_bytes.all.peak; as text with the listing of --source
+    /// Columns to show: keys of torch.cuda.memory_stats, such as active_bytes.all.peak; in text only with --source
     #[arg(
         short,
         long,
@@ -46,7 +46,7 @@ pub struct LinesArgs {
         help_heading = "Rows and columns"
     )]
     pub columns: Vec<StatKey>,
-    /// A row for every line of a function's source, also those of which nothing was seen; as text with the listing of --source
+    /// List every line of a function's source, also lines without memory; in text only with --source
     #[arg(long, conflicts_with = "merge", help_heading = "Rows and columns")]
     pub all_lines: bool,
     /// How stacks are shown
@@ -66,7 +66,7 @@ pub enum SortArg {
     Peak,
     /// Allocated while recording
     Allocated,
-    /// Samples on the line; of exact recordings, its allocations
+    /// Samples on the line; in exact traces its allocations
     Samples,
 }
 

@@ -10,16 +10,16 @@ pub struct PictureArgs {
     /// Print a tree with sizes instead of a picture [default output: standard output]
     #[arg(long, conflicts_with_all = ["format", "title"], help_heading = "Picture")]
     pub text: bool,
-    /// Begin with the lines that allocate, each with its callers on top of it
+    /// Start with the lines that allocate, with their callers above
     #[arg(long, help_heading = "Picture")]
     pub inverted: bool,
-    /// Leave out frames with less than so many percent of all [default: as text 1, else what is too narrow to see]
+    /// Leave out frames with less than this percentage of the total [default: 1 in text, else what is too narrow to see]
     #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = "Picture")]
     pub min_width: Option<f64>,
-    /// The title
+    /// Title of the picture
     #[arg(long, value_name = "TEXT", help_heading = "Picture")]
     pub title: Option<String>,
-    /// Compare with this trace, function by function: red holds more now, blue less
+    /// Compare with this trace, function by function: red grew, blue shrank
     #[arg(
         long,
         value_name = "OTHER",

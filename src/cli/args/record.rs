@@ -6,19 +6,25 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::values::{percent, pid, processor_percent, size, time};
-use super::{Limits, StackArgs, TriggerArgs};
+use super::{SnapshotArgs, StackArgs, TriggerArgs};
 
 /// `memspy record`.
 #[derive(Debug, Clone, Args)]
-#[command(mut_arg("max_stop", |arg| arg.requires("owners")), mut_arg("max_time", |arg| arg.requires("owners")))]
+#[command(
+    mut_arg("max_stop", |arg| arg.requires("owners")),
+    mut_arg("max_time", |arg| arg.requires("owners")),
+    mut_arg("no_stop", |arg| arg.conflicts_with("owners").help(
+        "Never stop the job. Recording does not, except for --owners, with which this is refused"
+    ))
+)]
 #[command(after_help = "Examples:
   memspy record -p 12345 -o trace.bin           until Ctrl-C, or until the job ends
   memspy record -p 12345 -d 20s -o trace.bin    for 20 seconds
   memspy record --exact -p 12345 -o trace.bin   every allocation, with its exact stack (root)
   memspy record -o trace.bin -- python train.py
-  memspy record -p 12345 --keep 120s --until oom            for days: the last two minutes before it runs out of memory
+  memspy record -p 12345 --keep 120s --until oom            for days: keeps the last two minutes before it runs out of memory
   memspy record -p 12345 --keep 500M --until 'used>90%'     the last 500 MiB of trace before the device is full
-  memspy record -p 12345 --print-every 10s                  the table of lines, again and again")]
+  memspy record -p 12345 --print-every 10s                  the table of lines, every 10 seconds")]
 pub struct RecordArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, required_unless_present = "program", conflicts_with = "program")]
@@ -32,61 +38,58 @@ pub struct RecordArgs {
     /// How long to record (20s, 10min; a number without a unit is seconds) [default: until Ctrl-C or until the job ends]
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
-    /// Samples a second
+    /// Samples per second
     #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
-    /// Also follow the allocator: poll its counters and the Python stacks every few microseconds while it allocates, so that
-    /// far more of the memory is on the line that allocated it. This costs: memspy uses up to --cpu of a processor, and slows a
-    /// job that allocates without a pause (figures: docs/accuracy.md, benches/README.md)
+    /// Also poll the allocator's counters and the Python stacks every few microseconds while the job allocates. This attributes
+    /// far more of the memory to the right line, without root. It uses up to --cpu of a processor, and slows down a job that
+    /// allocates all the time (figures: docs/accuracy.md, benches/README.md)
     #[arg(long, conflicts_with = "exact", help_heading = "What is recorded")]
     pub follow: bool,
-    /// The most of one processor that following may use (20, 50%), on average. The less, the less of the memory is on its line
+    /// The most of one processor that --follow may use (20, 50%), on average. With less, less memory gets its line
     /// [default: 100; on machines with fewer than eight processors 50, with fewer than four 10]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, requires = "follow", help_heading = "What is recorded")]
     pub cpu: Option<f64>,
-    /// Record the process's descendants too, also those that start later: each that uses CUDA into a file of its own (%r in
-    /// its name becomes the rank). For torchrun and other launchers
+    /// Record the process and its descendants, also those that start later: one file for each that uses CUDA (%r in the file
+    /// name becomes the rank). For torchrun and other launchers
     #[arg(short, long)]
     pub subprocesses: bool,
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
-    /// Leave the source text of the functions seen out of the trace
+    /// Do not store source text in the trace
     #[arg(long)]
     pub no_source: bool,
-    /// Never stop the job. Recording does not, but for the looks of --owners, with which this is refused
-    #[arg(long, conflicts_with = "owners")]
-    pub nonblocking: bool,
-    /// Print the table of lines to standard output every so often (10s, 5min), and at the end: of the recording so
-    /// far, or with --keep of the time since the last one
+    /// Print the table of lines at this interval (10s, 5min) and at the end: for the recording so far, or with --keep for the
+    /// time since the last table
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub print_every: Option<Duration>,
-    /// With --format flamegraph or collapsed: show each thread apart
+    /// With --format flamegraph or collapsed: separate the threads
     #[arg(short, long, help_heading = "Stacks")]
     pub threads: bool,
     /// How stacks are chosen and shown, in what is not a trace
     #[command(flatten)]
     pub stacks: StackArgs,
-    /// Also look at who holds the memory, again and again: the job stands still for at most PERCENT of the time
-    /// [default with no number: 1]
+    /// Also take snapshots of the tensors and their owners. They stop the job for at most PERCENT of the time
+    /// [default without a number: 1]
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = percent, help_heading = "Owners and steps")]
     pub owners: Option<f64>,
-    /// An integer variable of the program that counts its training steps (`i`, `train:i`, or one of the main module), for
-    /// 'memspy iterations'; with --exact it is read at every allocation [default, with --owners: the step counter of the
-    /// optimizer, else of a Trainer or a learning-rate scheduler]
+    /// Integer variable that counts the training steps (`i`, `train:i`, or one of the main module), for 'memspy iterations';
+    /// with --exact it is read at every allocation [default, with --owners: the step counter of the optimizer, else of a Trainer
+    /// or a learning-rate scheduler]
     #[arg(long, value_name = "NAME", help_heading = "Owners and steps")]
     pub iter_var: Option<String>,
-    /// One that counts its epochs
+    /// Integer variable that counts the epochs
     #[arg(long, value_name = "NAME", requires = "iter_var", help_heading = "Owners and steps")]
     pub epoch_var: Option<String>,
-    /// What each look of --owners may cost
+    /// What each snapshot of --owners may cost
     #[command(flatten)]
-    pub limits: Limits,
-    /// Record every allocation with its exact stack, by probes in the kernel: needs root, or CAP_BPF, CAP_PERFMON and
-    /// CAP_SYS_PTRACE, and slows down a job that allocates much
+    pub cost: SnapshotArgs,
+    /// Record every allocation with its exact stack, by probes in the kernel. Needs root, or CAP_BPF, CAP_PERFMON and
+    /// CAP_SYS_PTRACE, and slows down a job that allocates a lot
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"], help_heading = "Every allocation")]
     pub exact: bool,
-    /// How probes are placed, with --exact [default: the first of these that the kernel allows]
+    /// With --exact: how to place the probes [default: the first of these that the kernel allows]
     #[arg(
         long,
         value_enum,
@@ -95,18 +98,16 @@ pub struct RecordArgs {
         help_heading = "Every allocation"
     )]
     pub probes: Option<ProbesArg>,
-    /// How frees are learned of, with --exact
+    /// With --exact: how to record frees
     #[arg(long, value_enum, default_value_t = FreesArg::Events, requires = "exact", help_heading = "Every allocation")]
     pub frees: FreesArg,
-    /// With --exact: take stacks only of allocations of at least this size (512, 64K, 2M), which costs the job less
+    /// With --exact: record stacks only for allocations of at least this size (512, 64K, 2M); faster
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exact", help_heading = "Every allocation")]
     pub stacks_from: u64,
-    /// With --exact: take one stack for this many bytes allocated (16M), on average, which costs the job less; totals
-    /// stay exact
+    /// With --exact: record one stack per this many bytes allocated (16M), on average; faster, and totals stay exact
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exact", help_heading = "Every allocation")]
     pub stacks_every: u64,
-    /// With --exact: also record which line of the forward pass each allocation of the backward pass belongs to, which
-    /// costs the job more
+    /// With --exact: also record which line of the forward pass each allocation of the backward pass belongs to; slower
     #[arg(long, requires = "exact", help_heading = "Every allocation")]
     pub backward_lines: bool,
     /// What is waited for, and what is kept
@@ -120,22 +121,22 @@ pub struct RecordArgs {
 /// How `record --exact` places its probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ProbesArg {
-    /// One link for many places: Linux 6.6, CAP_BPF and CAP_PERFMON
+    /// One BPF link for all probes: Linux 6.6, CAP_BPF and CAP_PERFMON
     UprobeMulti,
-    /// One perf event for each place: Linux 5.17, CAP_SYS_ADMIN
+    /// One perf event per probe: Linux 5.17, CAP_SYS_ADMIN
     PerfBpf,
-    /// No program in the kernel (where bpf(2) is refused): exact sizes and addresses, sampled stacks; CAP_PERFMON
+    /// Without BPF (where bpf(2) is refused): exact sizes and addresses, sampled stacks; CAP_PERFMON
     PerfOnly,
 }
 
 /// How `record --exact` learns of frees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FreesArg {
-    /// Each one by a probe
+    /// Record every free with a probe
     Events,
-    /// Each one with the stack that freed: peaks of all lines are exact; costs the job more
+    /// Record every free with its stack: the peaks of all lines are exact; slower
     Stacks,
-    /// From snapshots, once a second: what was freed in between is known only then; costs the job less
+    /// Find frees by snapshots, once a second: their time is known to the second only; faster
     Snapshots,
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Limits;
+use super::SnapshotArgs;
 use super::values::{pid, time};
 
 /// `memspy summary`.
@@ -17,42 +17,40 @@ pub struct SummaryArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// A short block for every process of the job that uses CUDA: it and its descendants
+    /// Print a short block for every process of the job that uses CUDA: this one and its descendants
     #[arg(short, long)]
     pub subprocesses: bool,
     /// Print JSON; with --subprocesses one document after the other
     #[arg(short, long)]
     pub json: bool,
-    /// Observe the job for so long
+    /// Observe the job for this long
     #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "2500ms")]
     pub duration: Duration,
-    /// Never stop the job for a look (some milliseconds): what it changes meanwhile may be torn
-    #[arg(long, visible_alias = "nonblocking")]
-    pub no_pause: bool,
-    /// What a look may cost
+    /// What a snapshot of the tensors may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub cost: SnapshotArgs,
 }
 
 /// `memspy growth`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  memspy growth -p 12345               what grew in 20 s, and what keeps it
-  memspy growth -p 12345 --for 5min    of a job whose steps take long: several steps have to fit in")]
+  memspy growth -p 12345               what grew in 20 s, and what keeps it alive
+  memspy growth -p 12345 --for 5min    for slow training steps: several of them have to fit in
+  memspy growth -s -p 12345            for every rank of torchrun or another launcher")]
 pub struct GrowthArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// Print JSON
+    /// Watch every process of the job that uses CUDA: this one and its descendants, all at the same time
+    #[arg(short, long)]
+    pub subprocesses: bool,
+    /// Print JSON; with --subprocesses one document after the other
     #[arg(short, long)]
     pub json: bool,
-    /// Watch the job for so long
+    /// Watch the job for this long
     #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "20s")]
     pub duration: Duration,
-    /// Never stop the job for a look (some milliseconds): what it changes meanwhile may be torn
-    #[arg(long, visible_alias = "nonblocking")]
-    pub no_pause: bool,
-    /// What a look may cost
+    /// What a snapshot of the tensors may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub cost: SnapshotArgs,
 }

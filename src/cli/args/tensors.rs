@@ -4,53 +4,50 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::limits::Limits;
+use super::SnapshotArgs;
 use super::values::{pid, time};
 
-/// What all looks at tensors have in common.
+/// What all commands that read tensors have in common.
 #[derive(Debug, Clone, Args)]
 pub struct TensorReadArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// Look at every process of the job that uses CUDA: it and its descendants, one after the other
+    /// Include every process of the job that uses CUDA: this one and its descendants, one after the other
     #[arg(short, long)]
     pub subprocesses: bool,
     /// Print JSON: all tensors and nodes with their addresses; with --subprocesses one document after the other
     #[arg(short, long)]
     pub json: bool,
-    /// Do not stop the job for the look (some milliseconds): what it changes meanwhile may be torn
-    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
-    pub no_stop: bool,
-    /// What the look may cost
+    /// What a snapshot of the tensors may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub cost: SnapshotArgs,
 }
 
 /// `memspy tensors`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  memspy tensors -p 12345               who holds the memory of the GPUs, in groups: cache[*].layers[*].keys
+  memspy tensors -p 12345               what owns the memory of the GPUs, in groups: cache[*].layers[*].keys
   memspy tensors -p 12345 --each        the largest storages, with all tensors that share them
-  memspy tensors -p 12345 --every 10s   what came and went, every 10 seconds
+  memspy tensors -p 12345 --every 10s   what was added and removed, every 10 seconds
   memspy tensors -p 12345 --json        every field, with addresses")]
 pub struct TensorsArgs {
-    /// What is looked at, and how
+    /// What is read, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
-    /// In the text: only this device, as the job numbers it
+    /// Text only: list only this device, as the job numbers it
     #[arg(long, value_name = "N", conflicts_with = "json")]
     pub gpu: Option<u32>,
-    /// In the text: tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at the first look]
+    /// Text only: list tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at first]
     #[arg(short, long, conflicts_with = "gpu")]
     pub all_devices: bool,
-    /// List single storages with their tensors, not groups of those whose names differ in an index, key or number only
+    /// List single storages with their tensors, instead of groups whose names differ only in an index, key or number
     #[arg(long)]
     pub each: bool,
-    /// List so many rows; 0 lists all [default: 25, with --each 40]
+    /// List at most this many rows; 0 lists all [default: 25, with --each 40]
     #[arg(short, long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Look again every so often (500ms, 10s), and list what came (+) and went (-) since, until Ctrl-C
+    /// Repeat at this interval (500ms, 10s) until Ctrl-C, and list what was added (+) and removed (-) since
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub every: Option<Duration>,
 }
@@ -62,10 +59,10 @@ pub struct TensorsArgs {
   memspy referrers -p 12345 'losses[0]'            without its function, if no other is called so
   memspy referrers -p 12345 0x7f30c4a01d30         or an address, also as 'memspy tensors --json' has it")]
 pub struct ReferrersArgs {
-    /// What is looked at, and how
+    /// What is read, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
-    /// Name of a tensor, or the address of its Python object, of itself or of its memory
+    /// Name of a tensor, or the address of its Python object, its TensorImpl or its memory
     pub tensor: String,
 }
 
@@ -76,20 +73,20 @@ pub struct ReferrersArgs {
   memspy graph -p 12345 --like trumpy --loss 'main: loss'   memory_for_backward(net, loss) as trumpy counts it
   memspy graph -p 12345 --like modelsize                    parameters and intermediate variables as modelsize counts them")]
 pub struct GraphArgs {
-    /// What is looked at, and how
+    /// What is read, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
-    /// What another tool would say of the same job, by its own rule
+    /// Print what another tool would say about the same job, by that tool's own rule
     #[arg(long, value_name = "TOOL")]
-    pub like: Option<Like>,
-    /// With --like trumpy: this loss [default: each that is alive]; a name as 'memspy tensors' prints it, or an address
+    pub like: Option<PeerTool>,
+    /// With --like trumpy: only this loss, by a name as 'memspy tensors' prints it, or an address [default: each that is alive]
     #[arg(long, value_name = "NAME", requires = "like")]
     pub loss: Option<String>,
 }
 
 /// A tool whose figures can be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Like {
+pub enum PeerTool {
     /// `memory_for_backward` of youkaichao/TRUMPY, of one loss
     Trumpy,
     /// `modelsize` of Oldpan/Pytorch-Memory-Utils, of every model

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Limits;
+use super::SnapshotArgs;
 use super::values::{pid, time};
 
 /// `memspy top`.
@@ -18,14 +18,14 @@ pub struct TopArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
     pub pid: u32,
-    /// Show the process's descendants too, also those that start later: a table of each that uses CUDA, and the view of each.
-    /// For torchrun and other launchers
+    /// Show the process and its descendants, also those that start later: a table of all that use CUDA, and a view of each. For
+    /// torchrun and other launchers
     #[arg(short, long)]
     pub subprocesses: bool,
-    /// Samples a second
+    /// Samples per second
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
-    /// Draw again after this time, from 100ms to 30s; + and - change it
+    /// Redraw at this interval, from 100ms to 30s; + and - change it
     #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = interval)]
     pub refresh: Duration,
     /// Show this device first, as the job numbers it [default: the one with the highest peak]
@@ -34,21 +34,18 @@ pub struct TopArgs {
     /// Record every allocation with its exact stack, as 'memspy record --exact' does and at its cost
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]
     pub exact: bool,
-    /// Charge memory only to threads that hold the GIL
+    /// Attribute memory only to threads that hold the GIL
     #[arg(short, long)]
     pub gil: bool,
-    /// Charge memory also to threads that are idle
+    /// Attribute memory also to idle threads
     #[arg(short, long)]
     pub idle: bool,
-    /// Show whole file names
+    /// Show full file names
     #[arg(long)]
     pub full_filenames: bool,
-    /// Never stop the job, not even for the look at owners that h asks for: what it changes meanwhile may be torn
-    #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
-    pub no_stop: bool,
-    /// What that look may cost
+    /// What the list of owners (key h) may cost
     #[command(flatten)]
-    pub limits: Limits,
+    pub cost: SnapshotArgs,
 }
 
 /// A time between two pictures.

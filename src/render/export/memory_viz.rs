@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::pickle::{Pickle, PickleMemo};
+use super::pickle::{PickleMemo, PickleWriter};
 use super::{ExportedFrame, frames};
 use crate::analysis::{BlockEvent, DeviceBlocks, MomentBlocks, Profile};
 use crate::model::{Block, BlockState, CudaIndex, Segment};
@@ -19,7 +19,7 @@ pub fn memory_viz(
     moment: &MomentBlocks,
 ) -> Result<(), RenderError> {
     let mut writer = MemoryVizWriter {
-        pickle: Pickle::new(out)?,
+        pickle: PickleWriter::new(out)?,
         texts: BTreeMap::new(),
         frames: BTreeMap::new(),
         stacks: vec![None; moment.stacks.len()],
@@ -32,7 +32,7 @@ pub fn memory_viz(
 
 /// Writes each text, frame and stack once, and its number where it comes again.
 struct MemoryVizWriter<'a> {
-    pickle: Pickle<'a>,
+    pickle: PickleWriter<'a>,
     texts: BTreeMap<String, PickleMemo>,
     frames: BTreeMap<ExportedFrame, PickleMemo>,
     stacks: Vec<Option<PickleMemo>>,

@@ -1,21 +1,68 @@
 //! Trace events in JSON, as ui.perfetto.dev and chrome://tracing read them: counters over time, iterations as slices.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::analysis::Profile;
 use crate::model::{CudaIndex, Nanos};
 use crate::render::RenderError;
 use crate::render::interchange::json_line;
 
+/// A whole document.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct TraceEvents {
-    trace_events: Vec<Value>,
+struct TraceDocument {
+    trace_events: Vec<TraceEvent>,
     display_time_unit: &'static str,
-    other_data: Value,
+    other_data: TraceOrigin,
+}
+
+/// Where a document comes from.
+#[derive(Serialize)]
+struct TraceOrigin {
+    exporter: &'static str,
+    began_unix_nanos: u64,
+}
+
+/// An event. What its phase has no use for is left out.
+#[derive(Serialize)]
+struct TraceEvent {
+    name: String,
+    #[serde(rename = "ph")]
+    phase: EventPhase,
+    #[serde(rename = "cat", skip_serializing_if = "Option::is_none")]
+    category: Option<&'static str>,
+    /// Microseconds, of a fraction too.
+    #[serde(rename = "ts", skip_serializing_if = "Option::is_none")]
+    time: Option<f64>,
+    /// Microseconds.
+    #[serde(rename = "dur", skip_serializing_if = "Option::is_none")]
+    duration: Option<f64>,
+    pid: u32,
+    tid: u32,
+    args: EventArguments,
+}
+
+/// What kind of event it is, by the letter that the format has for it.
+#[derive(Serialize)]
+enum EventPhase {
+    #[serde(rename = "M")]
+    Metadata,
+    #[serde(rename = "C")]
+    Counter,
+    #[serde(rename = "X")]
+    Slice,
+}
+
+/// What an event says.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum EventArguments {
+    ProcessName { name: String },
+    Counter { bytes: i64 },
+    Peaks(BTreeMap<String, i64>),
 }
 
 fn micros(time: Nanos) -> f64 {
@@ -37,37 +84,59 @@ pub fn perfetto(
         let pid = profile.start().map_or(0, |start| start.pid);
         let offset = began(profile) - first;
         let at = |time: Nanos| micros(Nanos(time.0.saturating_add(offset)));
-        events.push(json!({"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": label}}));
+        events.push(TraceEvent {
+            name: "process_name".to_owned(),
+            phase: EventPhase::Metadata,
+            category: None,
+            time: None,
+            duration: None,
+            pid,
+            tid: 0,
+            args: EventArguments::ProcessName { name: (*label).to_owned() },
+        });
         let gpus: Vec<CudaIndex> =
             profile.gpus().filter(|gpu| device.is_none_or(|wanted| wanted == *gpu)).collect();
         for gpu in &gpus {
             for point in profile.timeline(*gpu).map_or(&[][..], |timeline| timeline.points()) {
                 for (name, bytes) in [("allocated", point.allocated), ("reserved", point.reserved)]
                 {
-                    events.push(json!({
-                        "name": format!("GPU {} {name}", gpu.0), "ph": "C", "ts": at(point.time),
-                        "pid": pid, "tid": 0, "args": {"bytes": bytes},
-                    }));
+                    events.push(TraceEvent {
+                        name: format!("GPU {} {name}", gpu.0),
+                        phase: EventPhase::Counter,
+                        category: None,
+                        time: Some(at(point.time)),
+                        duration: None,
+                        pid,
+                        tid: 0,
+                        args: EventArguments::Counter { bytes },
+                    });
                 }
             }
         }
         for iteration in profile.iterations().0 {
-            let peaks: serde_json::Map<String, Value> = iteration
+            let peaks: BTreeMap<String, i64> = iteration
                 .levels
                 .iter()
                 .filter(|(gpu, _)| gpus.contains(gpu))
                 .map(|(gpu, levels)| {
-                    (format!("GPU {} peak_allocated", gpu.0), levels.peak_allocated.into())
+                    (format!("GPU {} peak_allocated", gpu.0), levels.peak_allocated)
                 })
                 .collect();
-            events.push(json!({
-                "name": format!("step {}", iteration.step), "cat": "iteration", "ph": "X",
-                "ts": at(iteration.from),
-                "dur": micros(Nanos(iteration.to.0.saturating_sub(iteration.from.0))),
-                "pid": pid, "tid": 0, "args": peaks,
-            }));
+            events.push(TraceEvent {
+                name: format!("step {}", iteration.step),
+                phase: EventPhase::Slice,
+                category: Some("iteration"),
+                time: Some(at(iteration.from)),
+                duration: Some(micros(Nanos(iteration.to.0.saturating_sub(iteration.from.0)))),
+                pid,
+                tid: 0,
+                args: EventArguments::Peaks(peaks),
+            });
         }
     }
-    let other_data = json!({"exporter": concat!("memspy ", env!("CARGO_PKG_VERSION")), "began_unix_nanos": first});
-    json_line(out, &TraceEvents { trace_events: events, display_time_unit: "ms", other_data })
+    let other_data = TraceOrigin {
+        exporter: concat!("memspy ", env!("CARGO_PKG_VERSION")),
+        began_unix_nanos: first,
+    };
+    json_line(out, &TraceDocument { trace_events: events, display_time_unit: "ms", other_data })
 }

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 /// Writes values one after the other, in the order in which an unpickler takes them.
-pub(super) struct Pickle<'a> {
+pub(super) struct PickleWriter<'a> {
     out: &'a mut dyn Write,
     memo: u32,
 }
@@ -15,11 +15,11 @@ pub(super) struct Pickle<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PickleMemo(u32);
 
-impl<'a> Pickle<'a> {
+impl<'a> PickleWriter<'a> {
     /// Begins one.
-    pub(super) fn new(out: &'a mut dyn Write) -> io::Result<Pickle<'a>> {
+    pub(super) fn new(out: &'a mut dyn Write) -> io::Result<PickleWriter<'a>> {
         out.write_all(b"\x80\x02")?;
-        Ok(Pickle { out, memo: 0 })
+        Ok(PickleWriter { out, memo: 0 })
     }
 
     /// Ends it.
@@ -119,9 +119,9 @@ impl<'a> Pickle<'a> {
 mod tests {
     use super::*;
 
-    fn pickled(write: impl FnOnce(&mut Pickle<'_>) -> io::Result<()>) -> Vec<u8> {
+    fn pickled(write: impl FnOnce(&mut PickleWriter<'_>) -> io::Result<()>) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut pickle = Pickle::new(&mut out).unwrap();
+        let mut pickle = PickleWriter::new(&mut out).unwrap();
         write(&mut pickle).unwrap();
         pickle.finish().unwrap();
         out

@@ -14,9 +14,9 @@ use crate::render::RenderError;
 
 /// A message of protocol buffers that is being written.
 #[derive(Debug, Default)]
-struct Message(Vec<u8>);
+struct ProtobufMessage(Vec<u8>);
 
-impl Message {
+impl ProtobufMessage {
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -40,31 +40,31 @@ impl Message {
     }
 
     fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) {
-        let mut list = Message::default();
+        let mut list = ProtobufMessage::default();
         values.into_iter().for_each(|value| list.varint(value));
         self.bytes(field, &list.0);
     }
 
-    fn message(&mut self, field: u32, message: &Message) {
+    fn message(&mut self, field: u32, message: &ProtobufMessage) {
         self.bytes(field, &message.0);
     }
 }
 
 /// Strings, functions and locations, each written once.
 #[derive(Debug, Default)]
-struct Tables {
+struct ProfileTables {
     strings: Vec<String>,
     string_numbers: BTreeMap<String, u64>,
     /// Name, file and first line.
     functions: BTreeMap<(String, String, u32), u64>,
     locations: BTreeMap<ExportedFrame, u64>,
     /// The messages of functions and locations.
-    body: Message,
+    body: ProtobufMessage,
 }
 
-impl Tables {
-    fn new() -> Tables {
-        let mut tables = Tables::default();
+impl ProfileTables {
+    fn new() -> ProfileTables {
+        let mut tables = ProfileTables::default();
         // The first one has to be empty.
         tables.string("");
         tables
@@ -87,7 +87,7 @@ impl Tables {
         }
         let id = self.functions.len() as u64 + 1;
         let (name, file) = (self.string(&frame.name), self.string(&frame.file));
-        let mut function = Message::default();
+        let mut function = ProtobufMessage::default();
         function.number(1, id);
         function.number(2, name);
         function.number(3, name);
@@ -103,10 +103,10 @@ impl Tables {
             return id;
         }
         let id = self.locations.len() as u64 + 1;
-        let mut line = Message::default();
+        let mut line = ProtobufMessage::default();
         line.number(1, self.function(frame));
         line.number(2, u64::from(frame.line));
-        let mut location = Message::default();
+        let mut location = ProtobufMessage::default();
         location.number(1, id);
         location.message(4, &line);
         self.body.message(4, &location);
@@ -114,8 +114,8 @@ impl Tables {
         id
     }
 
-    fn value_type(&mut self, kind: &str, unit: &str) -> Message {
-        let mut message = Message::default();
+    fn value_type(&mut self, kind: &str, unit: &str) -> ProtobufMessage {
+        let mut message = ProtobufMessage::default();
         message.number(1, self.string(kind));
         message.number(2, self.string(unit));
         message
@@ -133,8 +133,8 @@ pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), 
             .iter()
             .flat_map(|device| device.allocated.iter().flatten())
             .all(|stack| stack.count.is_some());
-    let mut tables = Tables::new();
-    let mut profile = Message::default();
+    let mut tables = ProfileTables::new();
+    let mut profile = ProtobufMessage::default();
     let mut kinds: Vec<(&str, &str, usize)> = Vec::new();
     if has_counts {
         kinds.push(("alloc_objects", "count", 2));
@@ -150,7 +150,7 @@ pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), 
     for device in devices {
         let labels = labels(device, &mut tables);
         for (locations, values) in samples(device, &mut tables) {
-            let mut sample = Message::default();
+            let mut sample = ProtobufMessage::default();
             // The leaf comes first.
             sample.packed(1, locations.into_iter().rev());
             sample.packed(2, kinds.iter().map(|(_, _, which)| values[*which]));
@@ -178,7 +178,10 @@ pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), 
 }
 
 /// The values of each stack, from the outermost location to the innermost.
-fn samples(device: &ExportedDevice<'_>, tables: &mut Tables) -> BTreeMap<Vec<u64>, SampleValues> {
+fn samples(
+    device: &ExportedDevice<'_>,
+    tables: &mut ProfileTables,
+) -> BTreeMap<Vec<u64>, SampleValues> {
     let mut samples: BTreeMap<Vec<u64>, SampleValues> = BTreeMap::new();
     let live = device.folded.stacks.iter().map(|stack| (&stack.path, [stack.bytes, 0, 0]));
     let allocated = device.allocated.iter().flatten();
@@ -195,10 +198,10 @@ fn samples(device: &ExportedDevice<'_>, tables: &mut Tables) -> BTreeMap<Vec<u64
     samples
 }
 
-fn labels(device: &ExportedDevice<'_>, tables: &mut Tables) -> Vec<Message> {
+fn labels(device: &ExportedDevice<'_>, tables: &mut ProfileTables) -> Vec<ProtobufMessage> {
     let mut label = |key: &str, value: &str| {
         // As text: a number of 0 would be one that is not there.
-        let mut message = Message::default();
+        let mut message = ProtobufMessage::default();
         message.number(1, tables.string(key));
         message.number(2, tables.string(value));
         message

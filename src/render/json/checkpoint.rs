@@ -8,6 +8,7 @@ use super::JsonFormat;
 
 /// `memspy pause --json` and `memspy resume --json`: what moved, in one line. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CheckpointJson {
     /// The job.
     pub pid: u32,
@@ -34,6 +35,7 @@ impl JsonFormat for CheckpointJson {
 
 /// A GPU before and after its memory moved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MovedDeviceJson {
     /// Its number in nvidia-smi.
     pub index: u32,

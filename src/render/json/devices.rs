@@ -3,10 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::{FragmentationJson, JsonFormat};
+use crate::model::{MissReason, MissedObservation};
 
-/// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in bytes; with `--every` one line a
-/// look.
+/// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in bytes; with `--every` one line per
+/// snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DevicesJson {
     /// When, in local time, as nvidia-smi writes it.
     pub timestamp: String,
@@ -20,6 +22,7 @@ pub struct DevicesJson {
 
 /// A process that holds a GPU though what started it is gone, or has a GPU's file open though the driver does not list it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeftBehindJson {
     /// Its pid.
     pub pid: u32,
@@ -38,6 +41,7 @@ impl JsonFormat for DevicesJson {
 
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GpuJson {
     /// Its number in nvidia-smi.
     pub index: Option<u32>,
@@ -79,6 +83,7 @@ pub struct GpuJson {
 
 /// The memory of a GPU or of a MIG device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceMemoryJson {
     /// All of it.
     pub total: u64,
@@ -92,6 +97,7 @@ pub struct DeviceMemoryJson {
 
 /// A process that the driver lists on a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceProcessJson {
     /// The pid as the driver lists it.
     pub listed_pid: u32,
@@ -111,6 +117,7 @@ pub struct DeviceProcessJson {
 
 /// A MIG device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MigDeviceJson {
     /// Its number on the GPU.
     pub index: u32,
@@ -128,6 +135,7 @@ pub struct MigDeviceJson {
 
 /// A job that was asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobJson {
     /// Its pid.
     pub pid: u32,
@@ -145,6 +153,7 @@ pub struct JobJson {
 
 /// What a job has on one GPU, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobDeviceJson {
     /// The GPU's number in nvidia-smi.
     pub index: Option<u32>,
@@ -184,9 +193,21 @@ pub struct JobDeviceJson {
 
 /// Something that could not be read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MissedJson {
-    /// What reads it.
+    /// What reads it: `Stacks`, `Counters`, `Snapshots`, `Gpu`, `Events` or `Owners`.
     pub reader: String,
-    /// Why it could not.
+    /// Why it could not, in words.
     pub why: String,
+}
+
+impl From<&MissedObservation> for MissedJson {
+    fn from(missed: &MissedObservation) -> MissedJson {
+        let why = match &missed.why {
+            MissReason::Torn => "the process changed it during every attempt to read it",
+            MissReason::Late => "memspy did not read it in time",
+            MissReason::Failed(why) => why,
+        };
+        MissedJson { reader: format!("{:?}", missed.reader), why: why.to_owned() }
+    }
 }

@@ -6,6 +6,7 @@ use super::JsonFormat;
 
 /// `memspy doctor --json`: what memspy can and cannot do with a process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DoctorJson {
     /// The process.
     pub pid: u32,
@@ -22,6 +23,7 @@ impl JsonFormat for DoctorJson {
 
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FindingJson {
     /// What it is about: `memory`, `stacks`, `allocator`, ...
     pub about: String,
@@ -33,6 +35,7 @@ pub struct FindingJson {
 
 /// Whether something works: `works`, `fails`, `warning` for what is not so at this moment and no obstacle, or `fact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FindingStatus {
     /// It works.

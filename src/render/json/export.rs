@@ -6,6 +6,7 @@ use super::JsonFormat;
 
 /// `memspy export --format json`: what was live at a moment, by stack. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExportJson {
     /// A moment for each device of each trace.
     pub moments: Vec<ExportMomentJson>,
@@ -18,6 +19,7 @@ impl JsonFormat for ExportJson {
 
 /// The memory of one device of one process at a moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExportMomentJson {
     /// The rank of the process in its job.
     pub rank: Option<u32>,
@@ -45,6 +47,7 @@ pub struct ExportMomentJson {
 
 /// One stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExportStackJson {
     /// Bytes that it allocated and that were live at the moment.
     pub live_bytes: u64,
@@ -58,6 +61,7 @@ pub struct ExportStackJson {
 
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExportFrameJson {
     /// The function, or a text in brackets that says why there is none.
     pub name: String,

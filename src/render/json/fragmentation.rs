@@ -6,6 +6,7 @@ use crate::analysis::{Fragmentation, SegmentSum};
 
 /// How the allocator's cache is cut up on one device, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FragmentationJson {
     /// All segments.
     pub all: SegmentSumJson,
@@ -29,6 +30,7 @@ pub struct FragmentationJson {
 
 /// Sums over segments, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SegmentSumJson {
     /// How many segments.
     pub segments: u64,
@@ -42,6 +44,7 @@ pub struct SegmentSumJson {
 
 /// Free blocks of one size class: from `from` bytes to less than twice that.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SizeClassJson {
     /// The least size of the class.
     pub from: u64,
@@ -53,6 +56,7 @@ pub struct SizeClassJson {
 
 /// A private pool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PrivatePoolJson {
     /// Its two numbers, as PyTorch has them.
     pub pool: [u64; 2],

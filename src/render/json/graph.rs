@@ -6,6 +6,7 @@ use super::JsonFormat;
 
 /// `memspy graph --like trumpy --json`: memory for the backward pass of each loss, by trumpy's rule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TrumpyJson {
     /// Always `trumpy`.
     pub like: String,
@@ -20,6 +21,7 @@ impl JsonFormat for TrumpyJson {
 
 /// What one loss keeps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LossMemoryJson {
     /// Its name.
     pub loss: String,
@@ -37,6 +39,7 @@ pub struct LossMemoryJson {
 
 /// Memory for the backward pass of one loss through one module.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BackwardMemoryJson {
     /// The module; `null` for tensors of no module.
     pub net: Option<String>,
@@ -46,6 +49,7 @@ pub struct BackwardMemoryJson {
 
 /// `memspy graph --like modelsize --json`: parameters and intermediate variables, in elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelsizeJson {
     /// Always `modelsize`.
     pub like: String,
@@ -60,6 +64,7 @@ impl JsonFormat for ModelsizeJson {
 
 /// One model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelSizeJson {
     /// Its name.
     pub model: String,

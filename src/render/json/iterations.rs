@@ -8,10 +8,11 @@ use super::JsonFormat;
 
 /// `memspy iterations --json`: the training iterations of a recording. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct IterationsJson {
     /// The GPU, as the job numbers it.
     pub device: u32,
-    /// What tells where an iteration ends: `variable`, `trainer`, `scheduler`, `optimizer`, `period …` or a line.
+    /// What marks the end of an iteration: `variable`, `trainer`, `scheduler`, `optimizer`, `period …` or a line.
     pub counted_by: String,
     /// The iterations, in order of time.
     pub iterations: Vec<IterationJson>,
@@ -28,6 +29,7 @@ impl JsonFormat for IterationsJson {
 
 /// One iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct IterationJson {
     /// The epoch, where it is known.
     pub epoch: Option<u64>,
@@ -61,20 +63,21 @@ pub struct IterationJson {
     pub end: String,
     /// The most that blocks held at once which the backward pass allocated and freed; `null` where that is not known.
     pub intermediate_gradients: Option<u64>,
-    /// Who held the memory at the look in it with most allocated, by category; `null` where no look fell into it.
+    /// What owned the memory in its snapshot with most allocated, by category; `null` where no snapshot fell into it.
     pub held: Option<BTreeMap<String, u64>>,
     /// The most saved for the backward pass, and of results of nodes that only Python keeps.
     pub feature_maps: Option<u64>,
-    /// What was allocated at that look.
-    pub look_allocated: Option<u64>,
+    /// What was allocated at that snapshot.
+    pub snapshot_allocated: Option<u64>,
     /// By how much that is less than the peak.
-    pub look_below_peak: Option<i64>,
+    pub snapshot_below_peak: Option<i64>,
     /// With `--parameters`: the bytes of each parameter and of its gradient, by name.
     pub parameters: Option<BTreeMap<String, ParameterJson>>,
 }
 
 /// A parameter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ParameterJson {
     /// Its bytes.
     pub weight: u64,

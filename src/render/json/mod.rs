@@ -3,10 +3,18 @@
 mod checkpoint;
 mod devices;
 mod doctor;
+mod dump;
 mod export;
 mod fragmentation;
 mod graph;
 mod iterations;
+mod lines;
+mod owner_groups;
+mod owners;
+mod rank_lines;
+#[cfg(test)]
+mod schema_tests;
+mod summary;
 
 use std::io::Write;
 
@@ -21,10 +29,32 @@ pub use devices::{
     LeftBehindJson, MigDeviceJson, MissedJson,
 };
 pub use doctor::{DoctorJson, FindingJson, FindingStatus};
+pub use dump::{
+    BlockJson, ConsistencyJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
+    SegmentJson, ThreadJson,
+};
 pub use export::{ExportFrameJson, ExportJson, ExportMomentJson, ExportStackJson};
 pub use fragmentation::{FragmentationJson, PrivatePoolJson, SegmentSumJson, SizeClassJson};
 pub use graph::{BackwardMemoryJson, LossMemoryJson, ModelSizeJson, ModelsizeJson, TrumpyJson};
 pub use iterations::{IterationJson, IterationsJson, ParameterJson};
+pub use lines::{
+    BoundedJson, ByteBalanceJson, ExactRecordingJson, FunctionLinesJson, HighWaterJson,
+    LineCellJson, LineJson, LinesJson, LiveMomentJson, OtherMemoryJson, RankedLineJson,
+    RefusalsJson,
+};
+pub use owner_groups::{OwnerGroupJson, OwnerPatternJson};
+pub use owners::{
+    DeviceOwnersJson, GraphNodeJson, IncompleteJson, NodeClassJson, OwnershipJson,
+    PythonTensorsJson, ReferrerJson, SavedByJson, SavedJson, StopsJson, TensorJson,
+    TensorReferrersJson,
+};
+pub use rank_lines::{
+    RankFunctionJson, RankJson, RankLineJson, RankLinesJson, RankValueJson, RankValuesJson,
+};
+pub use summary::{
+    GpuLinesJson, GrowthJson, KeeperJson, LineBytesJson, LineGrowthJson, ObservedGrowthJson,
+    ObservedLinesJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson, SummaryJson,
+};
 
 /// A document that a command prints.
 pub trait JsonFormat {

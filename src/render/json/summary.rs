@@ -1,0 +1,196 @@
+//! The JSON of `memspy summary` and `memspy growth`.
+
+use serde::{Deserialize, Serialize};
+
+use super::{JsonFormat, OwnerGroupJson};
+
+/// `memspy summary --json`: where a job's GPU memory is, who holds it, what grows, and what follows. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SummaryJson {
+    /// The process.
+    pub pid: u32,
+    /// Its command line; empty where it is not known.
+    pub command: Vec<String>,
+    /// The GPUs that it uses.
+    pub gpus: Vec<SummaryGpuJson>,
+    /// The owners of the last snapshot in groups, the largest first.
+    pub groups: Vec<OwnerGroupJson>,
+    /// What grew meanwhile.
+    pub growth: ObservedGrowthJson,
+    /// What lines hold.
+    pub lines: ObservedLinesJson,
+    /// What follows, the gravest first.
+    pub findings: Vec<SummaryFindingJson>,
+    /// Why there is no snapshot of the owners; `null` where there is one.
+    pub snapshot_error: Option<String>,
+    /// Which limit ended the last snapshot early, in words; `null` if it is complete.
+    pub incomplete: Option<String>,
+    /// How often the job was stopped.
+    pub stops: u32,
+    /// For how long in all, in seconds.
+    pub stopped_seconds: f64,
+    /// For how long at once at most, in seconds.
+    pub longest_stop_seconds: f64,
+}
+
+impl JsonFormat for SummaryJson {
+    const FORMAT: &'static str = "memspy-summary";
+    const VERSION: u32 = 1;
+}
+
+/// `memspy growth --json`: what grows in a job, and what keeps it. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GrowthJson {
+    /// The process.
+    pub pid: u32,
+    /// How many complete snapshots of the owners were read.
+    pub snapshots: u64,
+    /// From the first to the last, in seconds.
+    pub seconds: f64,
+    /// The owners that grow, the fastest first.
+    pub owners: Vec<OwnerGrowthJson>,
+    /// The lines whose live bytes grow, the fastest first.
+    pub lines: Vec<LineGrowthJson>,
+    /// What keeps a tensor of those that grow fastest.
+    pub kept_by: Vec<KeeperJson>,
+}
+
+impl JsonFormat for GrowthJson {
+    const FORMAT: &'static str = "memspy-growth";
+    const VERSION: u32 = 1;
+}
+
+/// A GPU that a job uses, in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SummaryGpuJson {
+    /// Its number in the job.
+    pub gpu: u32,
+    /// All its memory.
+    pub total: Option<u64>,
+    /// Allocated in PyTorch.
+    pub allocated: Option<u64>,
+    /// Reserved by PyTorch's allocator.
+    pub reserved: Option<u64>,
+    /// What the job uses beside PyTorch's allocator.
+    pub outside_pytorch: Option<u64>,
+    /// What other processes use.
+    pub other_processes: Option<u64>,
+    /// Free.
+    pub free: Option<u64>,
+}
+
+/// What grew while a job was observed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ObservedGrowthJson {
+    /// How many complete snapshots of the owners were read.
+    pub snapshots: u64,
+    /// From the first to the last, in seconds.
+    pub seconds: f64,
+    /// The owners that grow, the fastest first.
+    pub owners: Vec<OwnerGrowthJson>,
+    /// The lines whose live bytes grow, the fastest first.
+    pub lines: Vec<LineGrowthJson>,
+}
+
+/// An owner that grows: the least that it held in each part of the time is more than in the part before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OwnerGrowthJson {
+    /// The owner, as the text shows it.
+    pub owner: String,
+    /// How it grows, in words.
+    pub text: String,
+    /// What it is for, as in a group.
+    pub category: String,
+    /// By how many bytes it grew.
+    pub bytes: u64,
+    /// In which time, in seconds.
+    pub seconds: f64,
+    /// The one by the other.
+    pub bytes_per_second: f64,
+    /// By how many storages it grew; negative if there are fewer.
+    pub storages: i64,
+    /// What it holds now, in bytes.
+    pub held: u64,
+    /// A tensor of it, for `memspy referrers`; `null` where none has a name.
+    pub example: Option<String>,
+}
+
+/// A line whose live bytes grow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LineGrowthJson {
+    /// Function, file and line.
+    pub line: String,
+    /// By how many bytes it grew.
+    pub bytes: u64,
+    /// In which time, in seconds.
+    pub seconds: f64,
+    /// The one by the other.
+    pub bytes_per_second: f64,
+}
+
+/// What keeps one tensor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct KeeperJson {
+    /// The tensor.
+    pub example: String,
+    /// The paths from variables of the program to it; a reference that no variable leads to is left out.
+    pub referrers: Vec<String>,
+}
+
+/// What lines hold.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ObservedLinesJson {
+    /// How it is known: `exact` (each allocation was recorded), `sampled` (an estimate), or `none`.
+    pub source: String,
+    /// Why it is not exact; `null` if it is, and without any recording.
+    pub why_not_exact: Option<String>,
+    /// How long the recording took, in seconds.
+    pub seconds: f64,
+    /// By GPU.
+    pub gpus: Vec<GpuLinesJson>,
+}
+
+/// What lines hold on one GPU, in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GpuLinesJson {
+    /// The GPU's number in the job.
+    pub gpu: u32,
+    /// All that is allocated in PyTorch: exact.
+    pub allocated: u64,
+    /// The lines, the one that holds most first.
+    pub lines: Vec<LineBytesJson>,
+}
+
+/// What a line holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LineBytesJson {
+    /// Function, file and line.
+    pub line: String,
+    /// Bytes that it allocated and that are live.
+    pub bytes: u64,
+}
+
+/// What follows from the figures.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SummaryFindingJson {
+    /// Its kind: `grows`, `graphs kept`, `garbage`, `fragmented`, `outside PyTorch`, `other processes`, `optimizers twice`,
+    /// `models twice`, `large storages` or `gradients in eval`.
+    pub kind: String,
+    /// The bytes that it is about; of what grows the bytes of a minute.
+    pub bytes: u64,
+    /// The finding, a sentence.
+    pub text: String,
+    /// The command that shows more.
+    pub command: String,
+}
