@@ -34,6 +34,7 @@ mod owner_groups;
 mod ownership;
 mod process_snapshot;
 mod profile;
+pub mod report;
 mod saved_tensors;
 mod storage_changes;
 mod timeline;

@@ -2,6 +2,7 @@
 
 mod intake;
 pub(crate) mod keyframe;
+pub(crate) mod living;
 mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};

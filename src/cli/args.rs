@@ -10,6 +10,7 @@ mod limits;
 mod lines;
 mod picture;
 mod record;
+mod report;
 mod retention;
 mod summary;
 mod tensors;
@@ -32,6 +33,7 @@ pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
 pub use lines::{LinesArgs, LinesFormat, SortArg};
 pub use picture::PictureArgs;
+pub use report::ReportArgs;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
@@ -96,6 +98,8 @@ pub enum Command {
     /// Draw a trace as a memory flamegraph: what was live at the peak, by Python stack
     #[command(alias = "flamegraph")]
     Flame(FlameArgs),
+    /// Write a trace as one page that opens in any browser: the peak, the timeline, every moment by stack, line and owner
+    Report(ReportArgs),
     /// Print a trace as a table of the peak memory of every line
     Lines(LinesArgs),
     /// Compare two traces: which lines hold more at the peak, and which less
