@@ -212,16 +212,9 @@ impl ReportBuilder {
             return;
         };
         let track = self.tracks.entry(kind).or_default();
-        if !track.maps.wants(snapshot, self.length, is_peak) {
-            return;
+        if is_peak || track.maps.wants(time, self.length) {
+            track.maps.keep(SegmentMap::new(snapshot, time, blocks));
         }
-        let was_there = |block: &&ReportedBlock| block.allocated_at <= snapshot.time.0;
-        let source_of: FxHashMap<u64, u32> = blocks
-            .iter()
-            .filter(was_there)
-            .map(|block| (block.address, block.source))
-            .collect();
-        track.maps.keep(SegmentMap::new(snapshot, &source_of));
     }
 
     /// Looks whether a snapshot of a sampled recording has been taken into account.

@@ -28,7 +28,7 @@ pub(super) struct TrackStacks<'a> {
     sources: &'a [ReportSource],
     list: Vec<ReportStack>,
     known: FxHashMap<(Vec<StackLabel>, bool), u32>,
-    /// By source whose bytes all belong to one stack.
+    /// By source the stack of its bytes; the likeliest where several come into question.
     of_source: FxHashMap<u32, u32>,
     /// One number for all sites with an autograd node of one class.
     nodes: FxHashMap<std::sync::Arc<str>, SiteId>,
@@ -113,10 +113,11 @@ impl<'a> TrackStacks<'a> {
                 let mut parts = Vec::new();
                 charge.split(sum.bytes, |origin, bytes| parts.push((origin, bytes)));
                 let count = if is_sole { sum.count } else { 0 };
+                let greatest = parts.iter().map(|(_, bytes)| *bytes).max();
                 for (origin, bytes) in parts {
                     let path = self.origin_path(origin);
                     let stack = self.number(path, false);
-                    if is_sole {
+                    if Some(bytes) == greatest {
                         self.of_source.insert(source, stack);
                     }
                     take(stack, bytes, count);
@@ -139,7 +140,7 @@ impl<'a> TrackStacks<'a> {
         vec![StackLabel::Pseudo(mark)]
     }
 
-    /// The stack of a source whose bytes are not divided among several.
+    /// The likeliest stack of a source.
     pub(super) fn stack_of(&self, source: u32) -> Option<u32> {
         self.of_source.get(&source).copied()
     }

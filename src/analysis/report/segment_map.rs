@@ -2,7 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{AllocatorSnapshot, BlockState, CudaIndex, Nanos};
+use super::lifetimes::ReportedBlock;
+use crate::analysis::moment_blocks::tile;
+use crate::model::{
+    AllocatorSnapshot, BlockState, CudaIndex, KeyframeBlock, Nanos, Segment, SnapshotConsistency,
+};
 
 /// The most blocks of one map; neighbours in the same state become one where there are more.
 const MAX_BLOCKS: usize = 20_000;
@@ -38,8 +42,12 @@ pub struct MappedSegment {
 /// All segments of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentMap {
-    /// When the snapshot was read.
+    /// The moment that it shows.
     pub time: Nanos,
+    /// When the snapshot was read that the segments are of.
+    pub segments_at: Nanos,
+    /// Bytes of blocks in segments that are newer than this: they are not in the map.
+    pub unplaced: u64,
     /// Whether it is one instant's truth.
     pub consistent: bool,
     /// Segments by address.
@@ -49,10 +57,28 @@ pub struct SegmentMap {
 }
 
 impl SegmentMap {
-    /// That of a snapshot; `source_of` has who allocated the block at an address.
-    pub(super) fn new(snapshot: &AllocatorSnapshot, source_of: &FxHashMap<u64, u32>) -> SegmentMap {
-        let merged = snapshot.blocks().count() > MAX_BLOCKS;
-        let segments = snapshot.segments.iter().map(|segment| {
+    /// The blocks that live at a moment, by address, in the segments of the last snapshot before it.
+    pub(super) fn new(
+        snapshot: &AllocatorSnapshot,
+        time: Nanos,
+        blocks: &[ReportedBlock],
+    ) -> SegmentMap {
+        let source_of: FxHashMap<u64, u32> =
+            blocks.iter().map(|block| (block.address, block.source)).collect();
+        // Without events the snapshot itself is the moment.
+        let segments: Vec<Segment> = match snapshot.time == time {
+            true => snapshot.segments.clone(),
+            false => {
+                let living: Vec<KeyframeBlock> = blocks.iter().map(living_block).collect();
+                snapshot.segments.iter().map(|segment| tile(segment.clone(), &living)).collect()
+            }
+        };
+        let in_map = segments.iter().flat_map(|segment| &segment.blocks);
+        let in_map = in_map.filter(|block| block.state == BlockState::Allocated);
+        let placed: u64 = in_map.map(|block| block.size).sum();
+        let all: u64 = blocks.iter().map(|block| block.size).sum();
+        let merged = segments.iter().map(|segment| segment.blocks.len()).sum::<usize>() > MAX_BLOCKS;
+        let segments = segments.iter().map(|segment| {
             let mut blocks: Vec<MappedBlock> = Vec::new();
             for block in &segment.blocks {
                 let is_allocated = block.state == BlockState::Allocated;
@@ -75,11 +101,10 @@ impl SegmentMap {
             }
         });
         SegmentMap {
-            time: snapshot.time,
-            consistent: matches!(
-                snapshot.consistency,
-                crate::model::SnapshotConsistency::Consistent
-            ),
+            time,
+            segments_at: snapshot.time,
+            unplaced: all.saturating_sub(placed),
+            consistent: snapshot.consistency == SnapshotConsistency::Consistent,
             segments: segments.collect(),
             merged,
         }
@@ -95,24 +120,33 @@ impl SegmentMap {
 #[derive(Debug, Default)]
 pub(super) struct SegmentMaps {
     pub(super) kept: Vec<SegmentMap>,
-    blocks: usize,
+    blocks: u64,
 }
 
-/// The most blocks of all maps of a device.
-const MAX_BLOCKS_IN_ALL: usize = 150_000;
-/// Maps along a recording.
-const MAPS: u64 = 40;
+fn living_block(block: &ReportedBlock) -> KeyframeBlock {
+    KeyframeBlock {
+        address: block.address,
+        size: block.size,
+        requested: 0,
+        stands_for: block.size,
+        allocated_at: Nanos(block.allocated_at),
+        small: false,
+        allocation_source: block.source,
+    }
+}
+
+/// The most blocks of all maps of a device, but for that of its peak.
+const MAX_BLOCKS_IN_ALL: u64 = 150_000;
 
 impl SegmentMaps {
-    /// Whether a snapshot is to be kept: `always`, or where the last one kept is long ago.
-    pub(super) fn wants(&self, snapshot: &AllocatorSnapshot, length: Nanos, always: bool) -> bool {
-        let Some(last) = self.kept.last() else { return true };
-        let apart = snapshot.time.0.saturating_sub(last.time.0);
-        apart > 0 && (always || apart >= length.0 / MAPS && self.blocks < MAX_BLOCKS_IN_ALL)
+    /// Whether the map of a moment is to be kept: as many as there is room for, spread over the recording.
+    pub(super) fn wants(&self, time: Nanos, length: Nanos) -> bool {
+        let passed = time.0 as f64 / length.0.max(1) as f64;
+        self.blocks as f64 <= MAX_BLOCKS_IN_ALL as f64 * passed
     }
 
     pub(super) fn keep(&mut self, map: SegmentMap) {
-        self.blocks += map.blocks();
+        self.blocks += map.blocks() as u64;
         self.kept.push(map);
     }
 }

@@ -16,11 +16,14 @@ function drawBlocks() {
   const pieces = freePieces(map);
   const reserved = map.segments.reduce((sum, segment) => sum + segment[0], 0);
   const free = pieces.bytes;
+  const told = track.moments.reserved[momentAt(track, map.time)];
   const when = Math.abs(map.time - time) < 1000 ? "at this moment" : map.time < time ? `${secondsText(time - map.time)} before this moment` : "the first there is";
   const text = [
-    `${countText(map.segments.length)} segments, ${bytesText(reserved)}, read at ${secondsText(map.time)} (${when}).`,
+    `${countText(map.segments.length)} segments, ${bytesText(reserved)}, at ${secondsText(map.time)} (${when}).`,
     `${bytesText(free)} is free, in ${countText(pieces.count)} pieces, of which the largest is ${bytesText(pieces.largest)}.`,
     `${bytesText(pieces.whole)} is in segments with nothing in use, which empty_cache() can return.`,
+    map.unplaced ? `${bytesText(map.unplaced)} is in segments newer than the last snapshot (${secondsText(map.segments_at)}), which are not drawn.` : "",
+    told !== null && told !== reserved ? `PyTorch had ${bytesText(told)} reserved then: segments that came or went since that snapshot are not known.` : "",
     pieces.waiting ? `${bytesText(pieces.waiting)} waits for another stream.` : "",
     map.consistent ? "" : "The job changed it while it was read: it is not one instant's truth.",
     map.merged ? "There are very many blocks: neighbours in the same state are drawn as one." : "",
@@ -28,7 +31,7 @@ function drawBlocks() {
   const canvas = element("canvas", { id: "block-canvas", role: "img", "aria-label": "Map of the allocator's segments" });
   const key = (colour, name) => element("span", {}, element("i", { style: { background: colour } }), name);
   const legend = element("div", { className: "bar", id: "block-legend" });
-  legend.append(key("hsl(30 65% 60%)", "in use, a colour for each line"), key(cssValue("--pseudo"), "in use, line not known"), key(cssValue("--panel"), "free"), key("#c9a227", "freed, waits for a stream"));
+  legend.append(key("hsl(30 65% 60%)", page.recording.sharpness === "exact" ? "in use, a colour for each line" : "in use, a colour for each line (the likeliest)"), key(cssValue("--pseudo"), "in use, line not known"), key(cssValue("--panel"), "free"), key("#c9a227", "freed, waits for a stream"));
   for (const mark of legend.querySelectorAll("i")) {
     mark.style.cssText += "display:inline-block;width:12px;height:12px;margin-right:5px;border:1px solid var(--line)";
   }

@@ -117,6 +117,8 @@ struct PageLook {
 #[derive(Debug, Serialize)]
 struct PageMap {
     time: u64,
+    segments_at: u64,
+    unplaced: u64,
     consistent: bool,
     merged: bool,
     /// By segment: bytes, marks (1 small, 2 expandable, 4 private pool), stream, and its blocks: state, bytes, stack or -1.
@@ -411,6 +413,8 @@ fn page_map(map: &SegmentMap) -> PageMap {
     });
     PageMap {
         time: micros(map.time),
+        segments_at: micros(map.segments_at),
+        unplaced: map.unplaced,
         consistent: map.consistent,
         merged: map.merged,
         segments: segments.collect(),

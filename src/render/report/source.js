@@ -28,6 +28,11 @@ function drawSource() {
     element("p", { className: "detail" }, figures.redacted ? "The source text was left out of this report; the lines are there."
       : "In the gutter: bytes that a line allocated itself, or with ↳ through what it calls. Click a line for its callers."),
     element("div", { className: "sources" }, list, element("div", { className: "source", tabIndex: 0 }, sourceTable(chosen))));
+  // The line with the most is where one looks first.
+  const lines = [...chosen.lines.values()];
+  const top = lines.reduce((a, b) => (b.own > a.own || (a.own === 0 && b.own === 0 && b.through > a.through) ? b : a));
+  const shown = panel.querySelector(`[data-line="${top.line}"]`);
+  if (shown) shown.closest(".source").scrollTop = shown.offsetTop - 120;
 }
 
 function sourceTable(file) {
@@ -47,7 +52,7 @@ function sourceTable(file) {
     const amount = row ? Math.max(row.own, row.through) : 0;
     const heat = `${Math.min(75, (90 * amount) / Math.max(1, sums.total)).toFixed(0)}%`;
     const shown = !row ? "" : row.own > 0 ? bytesText(row.own) : `↳ ${bytesText(row.through)}`;
-    body.append(element("tr", { className: row ? "held" : "", on: row ? { click: () => page.showCallers(file.file, number) } : {} },
+    body.append(element("tr", { className: row ? "held" : "", "data-line": String(number), on: row ? { click: () => page.showCallers(file.file, number) } : {} },
       element("td", { className: `gutter ${row ? "held" : ""}`, style: { "--heat": heat } }, shown),
       element("td", { className: "number" }, String(number)),
       element("td", {}, text.get(number))));

@@ -13,6 +13,7 @@ function drawSummary() {
 }
 
 function headline(track, state, sums) {
+  const { recording } = page;
   const strong = (text) => element("strong", {}, text);
   const times = track.moments.time;
   const parts = [];
@@ -47,7 +48,9 @@ function headline(track, state, sums) {
     const code = element("code", {}, sourceLine(top.file, top.line)?.trim() || top.name);
     const isChange = window && state.view === "difference";
     const amount = isChange ? `${bytesText(top.own - top.before)} more` : `${shareText(top.own, sums.total)} of it (${bytesText(top.own)})`;
-    parts.push(` ${amount} ${isChange ? "is from" : "was allocated by"} `, code, ` in ${placeText(top)}.`);
+    // A sample says who was near, not who it was.
+    const by = recording.sharpness === "sampled" ? (isChange ? "is from or near" : "was allocated in or near") : isChange ? "is from" : "was allocated by";
+    parts.push(` ${amount} ${by} `, code, ` in ${placeText(top)}.`);
   }
   return parts;
 }
@@ -99,7 +102,8 @@ function cards(recording, track, state) {
     const map = atOrBefore(track.maps, time);
     if (map) {
       const pieces = freePieces(map);
-      shown.push(["Largest free piece", bytesText(pieces.largest), `${bytesText(pieces.bytes)} free in ${countText(pieces.count)} pieces`]);
+      const when = Math.abs(map.time - time) < 1000 ? "" : `, at ${secondsText(map.time)}`;
+      shown.push(["Largest free piece", bytesText(pieces.largest), `${bytesText(pieces.bytes)} free in ${countText(pieces.count)} pieces${when}`]);
     }
     if (track.capacity) shown.push(["Memory of the GPU", bytesText(track.capacity), `${shareText(reserved ?? total, track.capacity)} of it reserved`]);
   }

@@ -204,8 +204,7 @@ function drawChosen(context, scale, track, state, text) {
 
 function drawLegend() {
   const { track, recording } = page;
-  const entries = [["--allocated", "allocated (lightest: highest, darkest: lowest seen)"]];
-  if (track.looks.length) entries[0] = ["--allocated", "allocated since the look"];
+  const entries = [["--allocated", "allocated"]];
   const kinds = new Set(track.looks.flatMap((look) => look.categories.map(([name]) => name)));
   const parts = [];
   const add = (colour, text) => parts.push(element("span", {}, element("i", { style: { background: colour } }), text));
