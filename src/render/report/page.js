@@ -195,7 +195,7 @@ async function start() {
     for (const draw of [drawFlame, drawLines, drawAbout]) draw();
   });
   window.addEventListener("afterprint", () => chooseTheme(dark.matches));
-  document.documentElement.dataset.ready = "yes";
+  document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }
 
 start().catch((error) => {
