@@ -275,6 +275,31 @@ fn a_sample_of_the_allocations_is_shared_out_to_the_byte() {
 }
 
 #[test]
+fn what_no_event_told_of_is_there_as_such_and_leaks_nothing() {
+    let mut s = Probed::new();
+    s.enter(0, "train", 10);
+    s.begin();
+    s.malloc(0, 0, 10 * MIB);
+    s.malloc_unseen(0, 0, 40 * MIB);
+    s.malloc(0, 0, 20 * MIB);
+    s.flush();
+    s.totals.exact = Some(EventTotals::default());
+    s.end();
+    let report = report(&s.records, &[]);
+    let track = tracks(&report.figures)[0];
+    let peak = track["moments"]["peak"].as_u64().unwrap() as usize;
+    assert_eq!(numbers(&track["moments"]["total"])[peak], 70 * MIB);
+    let lines = by_line(&report.figures, track, &live(track, peak));
+    let unknown = lines.iter().find(|(line, _)| line.contains("[no event]")).unwrap();
+    assert_eq!(*unknown.1, 40 * MIB);
+    // The page leaves it out of windows: when it was allocated is not known.
+    let remainders = numbers(&track["remainders"]);
+    assert_eq!(remainders.len(), 1);
+    assert_eq!(live(track, peak)[remainders[0] as usize], 40 * MIB);
+    check_sums(&report);
+}
+
+#[test]
 fn stacks_too_small_to_be_seen_are_one_and_keep_their_bytes() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
