@@ -239,9 +239,13 @@ fn a_ring_with_damage_is_not_joined_to_a_trace_that_looks_whole() {
             let done = memspy(&["oom-report"], &ring);
             assert!(done.err.contains(said), "{kind} {name}: {}", done.err);
             // What was joined says so, too, wherever it is read.
-            for words in
-                [&["lines"][..], &["lines", "--json"], &["oom-report"], &["flame", "-o", "-"], &["report", "-o", "-"]]
-            {
+            for words in [
+                &["lines"][..],
+                &["lines", "--json"],
+                &["oom-report"],
+                &["flame", "-o", "-"],
+                &["report", "-o", "-"],
+            ] {
                 let done = memspy(words, &trace);
                 let gap = "the recording has a gap: records are missing between";
                 assert_eq!(

@@ -115,7 +115,9 @@ fn the_page_works_in_a_browser() {
     let leaked = one_sum(&mut browser);
     assert!(leaked > 0.0);
     for view in ["Churned", "Difference", "Live at its end"] {
-        let press = format!("[...byId('moments').children].find((b) => b.textContent === '{view}').click()");
+        let press = format!(
+            "[...byId('moments').children].find((b) => b.textContent === '{view}').click()"
+        );
         browser.value(&press);
         assert!(one_sum(&mut browser) > 0.0, "{view}");
     }
@@ -135,14 +137,17 @@ fn the_page_works_in_a_browser() {
     browser.key("Escape");
     for (key, tab) in ["flame", "lines", "source", "owners", "blocks", "about"].iter().enumerate() {
         browser.key(&(key + 1).to_string());
-        let shown = format!("getComputedStyle(byId('{tab}')).display === 'block' && byId('{tab}').textContent.length > 20");
+        let shown = format!(
+            "getComputedStyle(byId('{tab}')).display === 'block' && byId('{tab}').textContent.length > 20"
+        );
         assert_eq!(browser.value(&shown), json!(true), "{tab}");
     }
     browser.key("2");
     let rows = browser.value("document.querySelectorAll('#lines tbody tr').length");
     assert!(rows.as_u64().unwrap() >= 10, "{rows}");
     browser.value("[...document.querySelectorAll('#lines tbody tr')].find((r) => r.textContent.includes('train.py:33')).click()");
-    let callers = browser.value("[page.state.tab, flame.root.bytes, [...flame.root.children.values()].length]");
+    let callers = browser
+        .value("[page.state.tab, flame.root.bytes, [...flame.root.children.values()].length]");
     assert_eq!(callers, json!(["flame", 12 * MIB, 1]));
     browser.key("Escape");
 

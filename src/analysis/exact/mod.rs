@@ -33,8 +33,8 @@ use torch::TorchDevice;
 
 pub(crate) use executions::ExecutionTable;
 pub(crate) use extent::BlockStatistics;
-pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
 pub(crate) use ledgers::AccountedBlock;
+pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
 pub(crate) use live_blocks::SITES;
 pub use report::UnknownReason;
 

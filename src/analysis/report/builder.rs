@@ -186,9 +186,8 @@ impl ReportBuilder {
         let mut blocks = Vec::new();
         for block in self.profile.charged_blocks(device) {
             let charge = block.charge.as_ref();
-            let is_from_before = charge.is_none_or(|charge| {
-                matches!(charge.shares[..], [(AllocationOrigin::Before, _)])
-            });
+            let is_from_before = charge
+                .is_none_or(|charge| matches!(charge.shares[..], [(AllocationOrigin::Before, _)]));
             blocks.push(ReportedBlock {
                 address: block.address,
                 size: block.size,

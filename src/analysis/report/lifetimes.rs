@@ -148,9 +148,6 @@ mod tests {
         lifetimes.advance(Nanos(30), &[block(1, 50, 15), block(9, 2, 0)]);
         let mut spans: Vec<_> = lifetimes.finish().into_iter().map(|(k, s)| (k, s.bytes)).collect();
         spans.sort_unstable();
-        assert_eq!(
-            spans,
-            [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]
-        );
+        assert_eq!(spans, [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]);
     }
 }

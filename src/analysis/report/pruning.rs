@@ -321,16 +321,24 @@ impl MemoryTrack {
         let renumber = |stack: &mut u32| *stack = renumbered[*stack as usize];
         self.stacks = stacks;
         self.spans.iter_mut().for_each(|span| renumber(&mut span.stack));
-        merge(&mut self.spans, |span| (span.stack, span.from, span.to), |a, b| {
-            a.bytes += b.bytes;
-            a.count += b.count;
-        });
-        if let Some(churned) = &mut self.churned {
-            churned.iter_mut().for_each(|bytes| renumber(&mut bytes.stack));
-            merge(churned, |bytes| (bytes.stack, bytes.before), |a, b| {
+        merge(
+            &mut self.spans,
+            |span| (span.stack, span.from, span.to),
+            |a, b| {
                 a.bytes += b.bytes;
                 a.count += b.count;
-            });
+            },
+        );
+        if let Some(churned) = &mut self.churned {
+            churned.iter_mut().for_each(|bytes| renumber(&mut bytes.stack));
+            merge(
+                churned,
+                |bytes| (bytes.stack, bytes.before),
+                |a, b| {
+                    a.bytes += b.bytes;
+                    a.count += b.count;
+                },
+            );
         }
         let blocks = self.maps.iter_mut().flat_map(|map| &mut map.segments);
         for block in blocks.flat_map(|segment| &mut segment.blocks) {

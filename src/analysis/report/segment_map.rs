@@ -77,7 +77,8 @@ impl SegmentMap {
         let in_map = in_map.filter(|block| block.state == BlockState::Allocated);
         let placed: u64 = in_map.map(|block| block.size).sum();
         let all: u64 = blocks.iter().map(|block| block.size).sum();
-        let merged = segments.iter().map(|segment| segment.blocks.len()).sum::<usize>() > MAX_BLOCKS;
+        let merged =
+            segments.iter().map(|segment| segment.blocks.len()).sum::<usize>() > MAX_BLOCKS;
         let segments = segments.iter().map(|segment| {
             let mut blocks: Vec<MappedBlock> = Vec::new();
             for block in &segment.blocks {

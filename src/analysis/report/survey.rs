@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use super::levels::LevelHistory;
 use super::moments::MomentChoice;
 use crate::model::{
-    AddressSpace, Event, EventKind, Keyframe, MemoryKind, Nanos, OwnershipBreakdown,
-    ProcessUsage, Record, RecordSink,
+    AddressSpace, Event, EventKind, Keyframe, MemoryKind, Nanos, OwnershipBreakdown, ProcessUsage,
+    Record, RecordSink,
 };
 
 /// Columns of a timeline: more than a wide screen has pixels for a curve.
@@ -266,9 +266,9 @@ impl RecordingSurvey {
                 self.blocks.insert((kind.freed(), block.address), (kind, block.size));
             }
             let in_blocks: u64 = memory.blocks.iter().map(|block| block.size).sum();
-            let counted = memory.levels.map(|levels| {
-                (levels.allocated.max(0) as u64).saturating_sub(memory.freed_since)
-            });
+            let counted = memory
+                .levels
+                .map(|levels| (levels.allocated.max(0) as u64).saturating_sub(memory.freed_since));
             let reserved = memory.levels.map(|levels| levels.reserved.max(0) as u64);
             self.set_level(kind, keyframe.time, counted.unwrap_or(in_blocks), reserved);
         }

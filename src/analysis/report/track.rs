@@ -104,9 +104,7 @@ impl MemoryTrack {
 
     /// The number of the highest moment.
     pub fn peak(&self) -> Option<usize> {
-        let highest = |number: &usize| {
-            (self.moments[*number].total, std::cmp::Reverse(*number))
-        };
+        let highest = |number: &usize| (self.moments[*number].total, std::cmp::Reverse(*number));
         (0..self.moments.len()).max_by_key(highest)
     }
 }

@@ -180,17 +180,17 @@ fn page_recording(
     let told = iterations.iter().step_by(every);
     let told: Vec<_> = told.map(|i| (micros(i.from), micros(i.to), i.step)).collect();
     left_out += (iterations.len() - told.len()) as u64;
-    let ooms = recording.survey.ooms().iter().map(|oom| {
-        (micros(oom.time), sentence(&oom.text, redact), oom.refused)
-    });
+    let ooms = recording
+        .survey
+        .ooms()
+        .iter()
+        .map(|oom| (micros(oom.time), sentence(&oom.text, redact), oom.refused));
     let label = match (redact, profile.start().and_then(|start| start.rank)) {
         (false, _) => visible(recording.label).into_owned(),
         (true, Some(rank)) => format!("rank {rank}"),
         (true, None) => format!("recording {}", number + 1),
     };
-    let tracks = recording.tracks.iter().map(|track| {
-        page_track(number, recording, track, names)
-    });
+    let tracks = recording.tracks.iter().map(|track| page_track(number, recording, track, names));
     PageRecording {
         label,
         sharpness: sharpness(recording),
