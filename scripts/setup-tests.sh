@@ -13,6 +13,7 @@ all=
 [ "${1:-}" != --all ] || all=yes
 missing=()
 command -v tmux >/dev/null || missing+=(tmux) # the live view is tested in a terminal
+command -v chromium >/dev/null || missing+=(chromium) # the page of 'memspy report' is tested in a browser
 for package in libjemalloc2/libjemalloc.so.2 libtcmalloc-minimal4/libtcmalloc_minimal.so.4; do # PyTorch under another malloc
   [ -e "/usr/lib/$(uname -m)-linux-gnu/${package#*/}" ] || missing+=("${package%/*}")
 done

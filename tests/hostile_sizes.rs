@@ -415,7 +415,8 @@ fn ticks_of_very_many_threads_take_time_by_their_number() {
         counters(&mut records, 0);
     }
     bomb.block(2 * ticks, [0, 0, 0], &records);
-    for words in [&["lines"][..], &["flame", "-f", "collapsed", "-o", "-"]] {
+    for words in [&["lines"][..], &["flame", "-f", "collapsed", "-o", "-"], &["report", "-o", "-"]]
+    {
         let said = is_bounded("ticks", &bomb, &[words]).concat();
         assert!(!said.contains("damaged"), "{said}");
     }

@@ -18,6 +18,7 @@ mod live;
 mod oom;
 mod owners;
 mod profile;
+pub mod report;
 
 pub use attribution::losses::{Loss, LossCounts};
 pub use attribution::sample_window::ThreadChoice;

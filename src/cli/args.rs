@@ -10,6 +10,7 @@ mod limits;
 mod lines;
 mod picture;
 mod record;
+mod report;
 mod retention;
 mod summary;
 mod tensors;
@@ -33,6 +34,7 @@ pub use limits::{SnapshotArgs, SnapshotLimits};
 pub use lines::{LinesArgs, LinesFormat, SortArg};
 pub use picture::PictureArgs;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
+pub use report::ReportArgs;
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
 pub use tensors::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
@@ -96,6 +98,8 @@ pub enum Command {
     /// Draw a trace as a memory flamegraph: what was live at the peak, by Python stack
     #[command(alias = "flamegraph")]
     Flame(FlameArgs),
+    /// Write a trace as one page for a browser: the peak, the timeline, every moment by stack, line and owner
+    Report(ReportArgs),
     /// Rank the lines of a trace by their memory at the peak
     Lines(LinesArgs),
     /// Compare two traces: which lines hold more or less memory at the peak

@@ -27,6 +27,7 @@ mod ranks;
 mod record;
 mod record_ranks;
 mod replay;
+mod report;
 mod signals;
 mod summary;
 mod top;
@@ -77,6 +78,7 @@ pub fn run() -> ExitCode {
         Command::Flame(args) => flame::run(args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => diff::run(args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => lines::run(args).map(|()| ExitCode::SUCCESS),
         Command::Iterations(args) => iterations::run(args).map(|()| ExitCode::SUCCESS),
         Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),

@@ -35,6 +35,7 @@ pub(super) fn give_up(command: &Command) {
         Command::Flame(_)
         | Command::Lines(_)
         | Command::Export(_)
+        | Command::Report(_)
         | Command::Diff(_)
         | Command::Iterations(_)
         | Command::OomReport(_)

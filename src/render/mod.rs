@@ -40,6 +40,7 @@ mod owners_json;
 mod rank_lines;
 mod ranked_lines;
 mod referrers;
+mod report;
 mod size;
 mod summary;
 
@@ -81,6 +82,7 @@ pub use owners_json::{ownership_json, ownership_json_line};
 pub use rank_lines::{RankLines, rank_lines_csv, rank_lines_json, rank_lines_text};
 pub use ranked_lines::{RANKED_ROWS, ranked_lines_text, ranked_rank_lines_text};
 pub use referrers::referrers_text;
+pub use report::{ReportOptions, ReportedRecording, report_page};
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;
 

@@ -17,7 +17,7 @@ use memspy::trace::{Retention, TraceReader, TraceWriter, join, segments};
 use serde_json::Value;
 
 /// Commands that read a trace, in all their formats.
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 14] = [
     &["lines"],
     &["lines", "--format", "csv"],
     &["lines", "--json"],
@@ -28,6 +28,7 @@ const COMMANDS: [&[&str]; 13] = [
     &["iterations", "--format", "csv"],
     &["iterations", "--json"],
     &["flame", "-o", "-"],
+    &["report", "-o", "-"],
     &["flame", "-f", "collapsed", "-o", "-"],
     &["flame", "-f", "collapsed", "--by", "owner", "-o", "-"],
     &["oom-report"],
@@ -240,9 +241,13 @@ fn a_ring_with_damage_is_not_joined_to_a_trace_that_looks_whole() {
             let done = memspy(&["oom-report"], &ring);
             assert!(done.err.contains(said), "{kind} {name}: {}", done.err);
             // What was joined says so, too, wherever it is read.
-            for words in
-                [&["lines"][..], &["lines", "--json"], &["oom-report"], &["flame", "-o", "-"]]
-            {
+            for words in [
+                &["lines"][..],
+                &["lines", "--json"],
+                &["oom-report"],
+                &["flame", "-o", "-"],
+                &["report", "-o", "-"],
+            ] {
                 let done = memspy(words, &trace);
                 let gap = "the recording has a gap: records are missing between";
                 assert_eq!(

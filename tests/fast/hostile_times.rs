@@ -70,7 +70,7 @@ fn run(words: &[&str], trace: &Path) {
     ends(child.spawn().unwrap(), &format!("{words:?} of {}", trace.display()));
 }
 
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 14] = [
     &["lines"],
     &["lines", "--json"],
     &["lines", "--merge"],
@@ -78,6 +78,7 @@ const COMMANDS: [&[&str]; 13] = [
     &["iterations", "--period"],
     &["iterations", "--format", "csv"],
     &["flame", "-o", "-"],
+    &["report", "-o", "-"],
     &["flame", "-f", "collapsed", "--by", "owner", "-o", "-"],
     &["oom-report"],
     &["oom-report", "--until", "growth>1M/s"],

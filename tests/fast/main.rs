@@ -47,6 +47,7 @@ mod json_docs;
 mod line_diff;
 mod readme;
 mod render_reports;
+mod report_page;
 mod torch_layouts;
 mod trace_damage;
 mod trace_exact;

@@ -9,6 +9,10 @@
     reason = "tests have no API, and say what they compared"
 )]
 
+#[path = "../analysis_script/mod.rs"]
+mod analysis_script;
+#[path = "../exact_script/mod.rs"]
+mod exact_script;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -55,6 +59,7 @@ mod record_rights;
 mod record_training;
 mod record_truth;
 mod record_words;
+mod report_page;
 mod top;
 mod top_ranks;
 mod torch_allocator;

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod browser;
 pub mod damaged;
 pub mod exact;
 pub mod memspy;

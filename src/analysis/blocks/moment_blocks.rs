@@ -319,7 +319,7 @@ fn new_segment(address: u64, size: u64, small: bool) -> Segment {
 }
 
 /// Divides a segment into the blocks that live, and what is free between them.
-fn tile(mut segment: Segment, live: &[KeyframeBlock]) -> Segment {
+pub(in crate::analysis) fn tile(mut segment: Segment, live: &[KeyframeBlock]) -> Segment {
     let known = std::mem::take(&mut segment.blocks);
     let limit = end(&segment);
     let from = live.partition_point(|block| block.address < segment.address);

@@ -9,6 +9,7 @@ mod executions;
 mod extent;
 mod fold;
 mod keyframe;
+mod ledgers;
 mod line_levels;
 mod live_blocks;
 mod report;
@@ -33,6 +34,7 @@ use torch::TorchDevice;
 
 pub(crate) use executions::ExecutionTable;
 pub(crate) use extent::BlockStatistics;
+pub(crate) use ledgers::AccountedBlock;
 pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
 pub(crate) use live_blocks::SITES;
 pub use report::UnknownReason;

@@ -5,6 +5,7 @@ pub(super) mod device;
 pub(super) mod high_water;
 mod intake;
 pub(crate) mod keyframe;
+pub(crate) mod living;
 mod memory;
 pub(super) mod timeline;
 pub(super) mod totals;

@@ -1,0 +1,326 @@
+//! `ReportBuilder`: reads a recording with a profile, and notes at every key moment which blocks live and who allocated them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::lifetimes::{BlockLifetimes, BlockSum, ReportedBlock};
+use super::pruning::{TrackDraft, TrackStacks};
+use super::segment_map::{LastSnapshots, SegmentMap, SegmentMaps};
+use super::track::{MemoryTrack, ReportMoment};
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::exact::AccountedBlock;
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::attributed_snapshot::Moment;
+use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink};
+
+/// Blocks looked at in all, before moments that nobody asked for are passed over.
+const MAX_WORK: u64 = 80_000_000;
+/// Events come in batches: what is so much later than a moment tells that none of its events follows.
+const LONGEST_DELAY: u64 = 1_000_000_000;
+
+/// Who allocated.
+#[derive(Debug, Clone)]
+pub(super) enum ReportSource {
+    /// An account of an exact recording.
+    Account(usize),
+    /// Those who were seen, in a sampled recording.
+    Charge(Arc<BlockAttribution>),
+}
+
+/// Numbers of sources.
+#[derive(Debug, Default)]
+struct SourceNumbers {
+    list: Vec<ReportSource>,
+    accounts: FxHashMap<usize, u32>,
+    charges: FxHashMap<usize, u32>,
+    before: Option<Arc<BlockAttribution>>,
+}
+
+impl SourceNumbers {
+    fn account(&mut self, account: usize) -> u32 {
+        let list = &mut self.list;
+        *self.accounts.entry(account).or_insert_with(|| {
+            list.push(ReportSource::Account(account));
+            list.len() as u32 - 1
+        })
+    }
+
+    fn charge(&mut self, charge: Option<&Arc<BlockAttribution>>) -> u32 {
+        let before = self.before.get_or_insert_with(BlockAttribution::before);
+        let charge = charge.unwrap_or(before);
+        // Blocks that are charged alike share one; kept in the list, its address stays its own.
+        let list = &mut self.list;
+        *self.charges.entry(Arc::as_ptr(charge) as usize).or_insert_with(|| {
+            list.push(ReportSource::Charge(charge.clone()));
+            list.len() as u32 - 1
+        })
+    }
+}
+
+/// What is known of one kind of memory so far.
+#[derive(Debug, Default)]
+struct OpenTrack {
+    lifetimes: BlockLifetimes,
+    /// By moment what the counters said: allocated and reserved.
+    counted: Vec<(Option<u64>, Option<u64>)>,
+    /// By source, all that it had allocated at the last moment.
+    allocated: FxHashMap<u32, BlockSum>,
+    /// By source and moment what was allocated and freed since the moment before.
+    churned: FxHashMap<(u32, u32), BlockSum>,
+    maps: SegmentMaps,
+}
+
+/// Takes the records of a recording.
+#[derive(Debug)]
+pub struct ReportBuilder {
+    profile: Profile,
+    length: Nanos,
+    /// The moments to keep, earliest first, and how many of them have passed.
+    schedule: Vec<(Nanos, MemoryKind)>,
+    passed: usize,
+    /// The same of a sampled recording, where they are snapshots.
+    wanted: BTreeSet<(MemoryKind, Nanos)>,
+    /// The highest moments.
+    peaks: BTreeMap<MemoryKind, Nanos>,
+    seen: BTreeMap<MemoryKind, Nanos>,
+    tracks: BTreeMap<MemoryKind, OpenTrack>,
+    sources: SourceNumbers,
+    snapshots: LastSnapshots,
+    work: u64,
+}
+
+impl ReportBuilder {
+    /// Of these moments; `profile` is empty and reads the records anew.
+    pub fn new(
+        profile: Profile,
+        length: Nanos,
+        moments: &BTreeMap<MemoryKind, Vec<Nanos>>,
+        peaks: BTreeMap<MemoryKind, Nanos>,
+    ) -> ReportBuilder {
+        let all = || moments.iter().flat_map(|(kind, times)| times.iter().map(|t| (*t, *kind)));
+        let mut schedule: Vec<(Nanos, MemoryKind)> = all().collect();
+        schedule.sort_unstable();
+        ReportBuilder {
+            profile,
+            length,
+            schedule,
+            passed: 0,
+            wanted: all().map(|(time, kind)| (kind, time)).collect(),
+            peaks,
+            seen: BTreeMap::new(),
+            tracks: BTreeMap::new(),
+            sources: SourceNumbers::default(),
+            snapshots: LastSnapshots::new(),
+            work: 0,
+        }
+    }
+
+    /// Keeps the moments up to `time`, which have passed.
+    fn pass(&mut self, time: Nanos) {
+        while let Some(&(at, kind)) = self.schedule.get(self.passed)
+            && at < time
+        {
+            self.passed += 1;
+            self.keep_exact(kind, at);
+        }
+    }
+
+    fn keep_exact(&mut self, kind: MemoryKind, time: Nanos) {
+        let is_peak = self.peaks.get(&kind) == Some(&time);
+        if self.work > MAX_WORK && !is_peak {
+            return;
+        }
+        let Some(exact) = self.profile.exact() else { return };
+        let living = exact.living(kind);
+        let counted = match kind {
+            MemoryKind::Torch(device) => {
+                exact.allocated_now(device).map(|bytes| bytes.max(0) as u64)
+            }
+            _ => None,
+        };
+        let reserved = match kind {
+            MemoryKind::Torch(device) => {
+                exact.levels(device).map(|levels| levels.reserved.max(0) as u64)
+            }
+            _ => None,
+        };
+        self.work += living.len() as u64;
+        let sources = &mut self.sources;
+        let block = |block: &AccountedBlock| ReportedBlock {
+            address: block.address,
+            size: block.size,
+            stands_for: block.stands_for,
+            source: sources.account(block.account),
+            allocated_at: block.allocated_at,
+            is_from_before: block.is_from_before(),
+        };
+        let blocks: Vec<ReportedBlock> = living.iter().map(block).collect();
+        let track = self.tracks.entry(kind).or_default();
+        let appeared = track.lifetimes.advance(time, &blocks);
+        track.counted.push((counted, reserved));
+        let moment = track.counted.len() as u32 - 1;
+        for (account, bytes, stands_for, count) in exact.allocated_by_account(kind) {
+            let source = sources.account(account);
+            let all = BlockSum { bytes, stands_for, count };
+            let before = track.allocated.insert(source, all).unwrap_or_default();
+            let since = all.without(before);
+            let gone = since.without(appeared.get(&source).copied().unwrap_or_default());
+            if moment > 0 && gone.count > 0 && gone.bytes > 0 {
+                track.churned.entry((source, moment)).or_default().add(gone);
+            }
+        }
+        self.map(kind, time, is_peak, &blocks);
+    }
+
+    fn keep_sampled(&mut self, kind: MemoryKind, time: Nanos) {
+        let MemoryKind::Torch(device) = kind else { return };
+        let is_peak = self.peaks.get(&kind) == Some(&time);
+        if self.work > MAX_WORK && !is_peak {
+            return;
+        }
+        let Some(snapshot) = self.profile.snapshot(device, Moment::End) else { return };
+        let (allocated, reserved) = (snapshot.allocated, snapshot.reserved);
+        let mut blocks = Vec::new();
+        for block in self.profile.charged_blocks(device) {
+            let charge = block.charge.as_ref();
+            let is_from_before = charge
+                .is_none_or(|charge| matches!(charge.shares[..], [(AllocationOrigin::Before, _)]));
+            blocks.push(ReportedBlock {
+                address: block.address,
+                size: block.size,
+                stands_for: block.size,
+                source: self.sources.charge(charge),
+                allocated_at: charge.map_or(0, |charge| charge.allocated_at),
+                is_from_before,
+            });
+        }
+        self.work += blocks.len() as u64;
+        let track = self.tracks.entry(kind).or_default();
+        track.lifetimes.advance(time, &blocks);
+        track.counted.push((Some(allocated), Some(reserved)));
+        self.map(kind, time, is_peak, &blocks);
+    }
+
+    /// Keeps the last snapshot with who allocated its blocks, if it is wanted.
+    fn map(&mut self, kind: MemoryKind, time: Nanos, is_peak: bool, blocks: &[ReportedBlock]) {
+        let MemoryKind::Torch(device) = kind else { return };
+        let Some(snapshot) = self.snapshots.get(&device).filter(|map| map.time <= time) else {
+            return;
+        };
+        let track = self.tracks.entry(kind).or_default();
+        if is_peak || track.maps.wants(time, self.length) {
+            track.maps.keep(SegmentMap::new(snapshot, time, blocks));
+        }
+    }
+
+    /// Looks whether a snapshot of a sampled recording has been taken into account.
+    fn after_record(&mut self) {
+        let gpus: Vec<_> = self.snapshots.keys().copied().collect();
+        for device in gpus {
+            let kind = MemoryKind::Torch(device);
+            let Some(snapshot) = self.profile.snapshot(device, Moment::End) else { continue };
+            let time = snapshot.time;
+            if self.seen.insert(kind, time) != Some(time) && self.wanted.contains(&(kind, time)) {
+                self.keep_sampled(kind, time);
+            }
+        }
+    }
+
+    fn on_events(&mut self, events: &[Event]) -> io::Result<()> {
+        let mut rest = events;
+        while let (Some(&(at, _)), Some(last)) = (self.schedule.get(self.passed), rest.last())
+            && last.time > at
+        {
+            let (due, later) = rest.split_at(rest.partition_point(|event| event.time <= at));
+            if !due.is_empty() {
+                self.profile.record(&Record::Events(EventBatch { events: due.to_vec() }))?;
+            }
+            rest = later;
+            self.pass(Nanos(at.0.saturating_add(1)));
+        }
+        self.profile.record(&Record::Events(EventBatch { events: rest.to_vec() }))
+    }
+
+    /// What was seen, and the profile that saw it. The sums of each kind of memory are those of its counters.
+    pub fn build(mut self) -> (Profile, Vec<MemoryTrack>) {
+        self.profile.finish();
+        match self.profile.exact().is_some() {
+            true => self.pass(Nanos(u64::MAX)),
+            false => self.after_record(),
+        }
+        let sources = self.sources.list;
+        let mut tracks = Vec::new();
+        for (kind, track) in self.tracks {
+            let times: Vec<Nanos> = track.lifetimes.times().to_vec();
+            let mut stacks = TrackStacks::new(&self.profile, &sources);
+            let mut draft = TrackDraft::new(times.len());
+            for ((source, from, to), sum) in sorted(track.lifetimes.finish()) {
+                draft.add_span(&mut stacks, source, (from, to), sum);
+            }
+            let is_exact = self.profile.exact().is_some();
+            for ((source, moment), sum) in sorted(track.churned) {
+                draft.add_churned(&mut stacks, source, moment, sum);
+            }
+            let known = draft.known();
+            let moments: Vec<ReportMoment> = times
+                .iter()
+                .zip(&track.counted)
+                .zip(&known)
+                .map(|((time, (counted, reserved)), known)| ReportMoment {
+                    time: *time,
+                    total: counted.unwrap_or(0).max(known.bytes),
+                    reserved: *reserved,
+                    shared: known.shared,
+                })
+                .collect();
+            let missing = moments.iter().zip(&known).map(|(m, known)| m.total - known.bytes);
+            draft.add_remainder(&mut stacks, &missing.collect::<Vec<u64>>(), is_exact);
+            let stack_of = |source: u32| stacks.stack_of(source);
+            let mut maps = track.maps.kept;
+            let blocks = maps.iter_mut().flat_map(|map| &mut map.segments);
+            for block in blocks.flat_map(|segment| &mut segment.blocks) {
+                block.stack = block.stack.and_then(stack_of);
+            }
+            let track = MemoryTrack {
+                kind,
+                moments,
+                stacks: stacks.into_list(),
+                small: 0,
+                spans: draft.spans,
+                churned: is_exact.then_some(draft.churned),
+                maps,
+            };
+            tracks.push(track.pruned());
+        }
+        (self.profile, tracks)
+    }
+}
+
+fn sorted<K: Ord + Copy>(map: FxHashMap<K, BlockSum>) -> Vec<(K, BlockSum)> {
+    let mut all: Vec<(K, BlockSum)> = map.into_iter().collect();
+    all.sort_unstable_by_key(|(key, _)| *key);
+    all
+}
+
+impl RecordSink for ReportBuilder {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        if let Record::Snapshot(snapshot) = record {
+            self.snapshots.insert(snapshot.device, snapshot.clone());
+        }
+        if let Record::Events(batch) = record {
+            return self.on_events(&batch.events);
+        }
+        let is_exact = self.profile.exact().is_some();
+        if let Some(time) = record.time().filter(|_| is_exact) {
+            self.pass(Nanos(time.0.saturating_sub(LONGEST_DELAY)));
+        }
+        self.profile.record(record)?;
+        if self.profile.exact().is_none() {
+            self.after_record();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! From which key moment to which one blocks lived, found by comparing what lived at one with what lived at the one before.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::Nanos;
+
+/// A block that lives at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReportedBlock {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    /// Bytes that it stands for where only a sample of the allocations has a stack.
+    pub(super) stands_for: u64,
+    /// The number of who allocated it.
+    pub(super) source: u32,
+    /// In nanoseconds; 0 where that was not seen.
+    pub(super) allocated_at: u64,
+    /// Whether it is older than the recording.
+    pub(super) is_from_before: bool,
+}
+
+/// Blocks taken together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct BlockSum {
+    pub(super) bytes: u64,
+    pub(super) stands_for: u64,
+    pub(super) count: u64,
+}
+
+impl BlockSum {
+    pub(super) fn add(&mut self, other: BlockSum) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.stands_for = self.stands_for.saturating_add(other.stands_for);
+        self.count = self.count.saturating_add(other.count);
+    }
+
+    pub(super) fn without(self, other: BlockSum) -> BlockSum {
+        BlockSum {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            stands_for: self.stands_for.saturating_sub(other.stands_for),
+            count: self.count.saturating_sub(other.count),
+        }
+    }
+}
+
+impl From<&ReportedBlock> for BlockSum {
+    fn from(block: &ReportedBlock) -> BlockSum {
+        BlockSum { bytes: block.size, stands_for: block.stands_for, count: 1 }
+    }
+}
+
+/// Who allocated, the first moment at which the blocks lived, and the first one at which they did not any more.
+pub(super) type SpanKey = (u32, u32, u32);
+
+/// The blocks of one kind of memory.
+#[derive(Debug, Default)]
+pub(super) struct BlockLifetimes {
+    times: Vec<Nanos>,
+    /// Those that lived at the last moment by address, each with the first moment at which it did.
+    living: Vec<(ReportedBlock, u32)>,
+    ended: FxHashMap<SpanKey, BlockSum>,
+}
+
+impl BlockLifetimes {
+    /// Takes the blocks that live at the next moment, sorted by address. Gives what was not there at the last one, by who
+    /// allocated it.
+    pub(super) fn advance(
+        &mut self,
+        time: Nanos,
+        blocks: &[ReportedBlock],
+    ) -> FxHashMap<u32, BlockSum> {
+        self.times.push(time);
+        let now = self.times.len() as u32 - 1;
+        let before = std::mem::take(&mut self.living);
+        let mut appeared: FxHashMap<u32, BlockSum> = FxHashMap::default();
+        let mut next = Vec::with_capacity(blocks.len());
+        let mut old = before.into_iter().peekable();
+        for block in blocks {
+            while let Some((gone, from)) = old.next_if(|(old, _)| old.address < block.address) {
+                self.end(&gone, from, now);
+            }
+            let known = old.next_if(|(old, _)| old.address == block.address);
+            let lived_on = known.filter(|(old, _)| {
+                (old.source, old.allocated_at) == (block.source, block.allocated_at)
+            });
+            if let (Some((gone, from)), None) = (known, lived_on) {
+                self.end(&gone, from, now);
+            }
+            // Its size may have been corrected meanwhile: it has always had the one now known.
+            let from = lived_on.map(|(_, from)| from).unwrap_or_else(|| {
+                appeared.entry(block.source).or_default().add(block.into());
+                self.first_moment(block, now)
+            });
+            next.push((*block, from));
+        }
+        for (gone, from) in old {
+            self.end(&gone, from, now);
+        }
+        self.living = next;
+        appeared
+    }
+
+    /// The first moment at which a block lived that is first seen `now`.
+    fn first_moment(&self, block: &ReportedBlock, now: u32) -> u32 {
+        match block.allocated_at {
+            _ if block.is_from_before => 0,
+            0 => now,
+            // Events may be understood later than they came.
+            at => (self.times.partition_point(|time| time.0 < at) as u32).min(now),
+        }
+    }
+
+    fn end(&mut self, block: &ReportedBlock, from: u32, to: u32) {
+        self.ended.entry((block.source, from, to)).or_default().add(block.into());
+    }
+
+    /// When the moments were.
+    pub(super) fn times(&self) -> &[Nanos] {
+        &self.times
+    }
+
+    /// All lifetimes; those of blocks that still live end one behind the last moment.
+    pub(super) fn finish(mut self) -> FxHashMap<SpanKey, BlockSum> {
+        let end = self.times.len() as u32;
+        for (block, from) in std::mem::take(&mut self.living) {
+            self.end(&block, from, end);
+        }
+        self.ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(address: u64, size: u64, allocated_at: u64) -> ReportedBlock {
+        let is_from_before = allocated_at == 0;
+        ReportedBlock { address, size, stands_for: size, source: 7, allocated_at, is_from_before }
+    }
+
+    #[test]
+    fn blocks_live_from_their_allocation_to_the_moment_at_which_they_are_gone() {
+        let mut lifetimes = BlockLifetimes::default();
+        lifetimes.advance(Nanos(10), &[block(1, 100, 5)]);
+        // The one at 3 is first seen now, and older; the one at 1 is another block.
+        let appeared = lifetimes.advance(Nanos(20), &[block(1, 40, 15), block(3, 30, 8)]);
+        assert_eq!(appeared[&7], BlockSum { bytes: 70, stands_for: 70, count: 2 });
+        lifetimes.advance(Nanos(30), &[block(1, 50, 15), block(9, 2, 0)]);
+        let mut spans: Vec<_> = lifetimes.finish().into_iter().map(|(k, s)| (k, s.bytes)).collect();
+        spans.sort_unstable();
+        assert_eq!(spans, [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]);
+    }
+}

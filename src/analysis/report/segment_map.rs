@@ -1,0 +1,156 @@
+//! The segments of the allocator at a moment, each block with the stack that allocated it.
+
+use rustc_hash::FxHashMap;
+
+use super::lifetimes::ReportedBlock;
+use crate::analysis::blocks::moment_blocks::tile;
+use crate::model::{
+    AllocatorSnapshot, BlockState, CudaIndex, KeyframeBlock, Nanos, Segment, SnapshotConsistency,
+};
+
+/// The most blocks of one map; neighbours in the same state become one where there are more.
+const MAX_BLOCKS: usize = 20_000;
+
+/// A block, or several neighbours in the same state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MappedBlock {
+    /// Its state.
+    pub state: BlockState,
+    /// Bytes.
+    pub size: u64,
+    /// The number of its stack in [`MemoryTrack::stacks`](super::MemoryTrack::stacks); `None` where it is not known.
+    pub stack: Option<u32>,
+}
+
+/// A segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MappedSegment {
+    /// Bytes.
+    pub size: u64,
+    /// Whether it is of the pool of small blocks.
+    pub small: bool,
+    /// Whether it expands.
+    pub expandable: bool,
+    /// Whether it belongs to a private pool.
+    pub private: bool,
+    /// The stream of its blocks, as the allocator numbers them.
+    pub stream: u64,
+    /// Its blocks by address; where they do not fill it, the rest is unknown.
+    pub blocks: Vec<MappedBlock>,
+}
+
+/// All segments of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentMap {
+    /// The moment that it shows.
+    pub time: Nanos,
+    /// When the snapshot was read that the segments are of.
+    pub segments_at: Nanos,
+    /// Bytes of blocks in segments that are newer than this: they are not in the map.
+    pub unplaced: u64,
+    /// Whether it is one instant's truth.
+    pub consistent: bool,
+    /// Segments by address.
+    pub segments: Vec<MappedSegment>,
+    /// Whether neighbours were put together, as there are very many blocks.
+    pub merged: bool,
+}
+
+impl SegmentMap {
+    /// The blocks that live at a moment, by address, in the segments of the last snapshot before it.
+    pub(super) fn new(
+        snapshot: &AllocatorSnapshot,
+        time: Nanos,
+        blocks: &[ReportedBlock],
+    ) -> SegmentMap {
+        let source_of: FxHashMap<u64, u32> =
+            blocks.iter().map(|block| (block.address, block.source)).collect();
+        // Without events the snapshot itself is the moment.
+        let segments: Vec<Segment> = match snapshot.time == time {
+            true => snapshot.segments.clone(),
+            false => {
+                let living: Vec<KeyframeBlock> = blocks.iter().map(living_block).collect();
+                snapshot.segments.iter().map(|segment| tile(segment.clone(), &living)).collect()
+            }
+        };
+        let in_map = segments.iter().flat_map(|segment| &segment.blocks);
+        let in_map = in_map.filter(|block| block.state == BlockState::Allocated);
+        let placed: u64 = in_map.map(|block| block.size).sum();
+        let all: u64 = blocks.iter().map(|block| block.size).sum();
+        let merged =
+            segments.iter().map(|segment| segment.blocks.len()).sum::<usize>() > MAX_BLOCKS;
+        let segments = segments.iter().map(|segment| {
+            let mut blocks: Vec<MappedBlock> = Vec::new();
+            for block in &segment.blocks {
+                let is_allocated = block.state == BlockState::Allocated;
+                let known = source_of.get(&block.address).copied();
+                let stack = known.filter(|_| is_allocated && !merged);
+                match blocks.last_mut().filter(|last| merged && last.state == block.state) {
+                    Some(last) => last.size += block.size,
+                    None => {
+                        blocks.push(MappedBlock { state: block.state, size: block.size, stack });
+                    }
+                }
+            }
+            MappedSegment {
+                size: segment.size,
+                small: segment.small,
+                expandable: segment.expandable,
+                private: segment.pool != Default::default(),
+                stream: segment.stream,
+                blocks,
+            }
+        });
+        SegmentMap {
+            time,
+            segments_at: snapshot.time,
+            unplaced: all.saturating_sub(placed),
+            consistent: snapshot.consistency == SnapshotConsistency::Consistent,
+            segments: segments.collect(),
+            merged,
+        }
+    }
+
+    /// How many blocks it has.
+    pub(super) fn blocks(&self) -> usize {
+        self.segments.iter().map(|segment| segment.blocks.len() + 1).sum()
+    }
+}
+
+/// The maps kept of a device: some along the whole recording, in bounded memory.
+#[derive(Debug, Default)]
+pub(super) struct SegmentMaps {
+    pub(super) kept: Vec<SegmentMap>,
+    blocks: u64,
+}
+
+fn living_block(block: &ReportedBlock) -> KeyframeBlock {
+    KeyframeBlock {
+        address: block.address,
+        size: block.size,
+        requested: 0,
+        stands_for: block.size,
+        allocated_at: Nanos(block.allocated_at),
+        small: false,
+        allocation_source: block.source,
+    }
+}
+
+/// The most blocks of all maps of a device, but for that of its peak.
+const MAX_BLOCKS_IN_ALL: u64 = 150_000;
+
+impl SegmentMaps {
+    /// Whether the map of a moment is to be kept: as many as there is room for, spread over the recording.
+    pub(super) fn wants(&self, time: Nanos, length: Nanos) -> bool {
+        let passed = time.0 as f64 / length.0.max(1) as f64;
+        self.blocks as f64 <= MAX_BLOCKS_IN_ALL as f64 * passed
+    }
+
+    pub(super) fn keep(&mut self, map: SegmentMap) {
+        self.blocks += map.blocks() as u64;
+        self.kept.push(map);
+    }
+}
+
+/// The snapshots that a recording has, the last one of each device.
+pub(super) type LastSnapshots = std::collections::BTreeMap<CudaIndex, AllocatorSnapshot>;

@@ -1,0 +1,349 @@
+//! `RecordingSurvey`: the course of a recording over time, without asking who allocated, and the moments worth keeping.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use rustc_hash::FxHashMap;
+
+use super::levels::LevelHistory;
+use super::moments::MomentChoice;
+use crate::model::{
+    AddressSpace, Event, EventKind, Keyframe, MemoryKind, Nanos, OwnershipBreakdown, ProcessUsage,
+    Record, RecordSink,
+};
+
+/// Columns of a timeline: more than a wide screen has pixels for a curve.
+const COLUMNS: usize = 1600;
+/// Looks of NVML, of owners, and changes of the reserved bytes that are kept.
+const MAX_USAGE: usize = 2000;
+const MAX_LOOKS: usize = 150;
+const MAX_RESERVED_CHANGES: usize = 400;
+/// Out-of-memory errors that are told one by one.
+const MAX_OOMS: usize = 100;
+
+/// What a survey has to know before it begins.
+#[derive(Debug, Clone, Default)]
+pub struct SurveyOptions {
+    /// From when on the recording is whole.
+    pub from: Nanos,
+    /// Its end.
+    pub to: Nanos,
+    /// Whether it has exact events.
+    pub is_exact: bool,
+    /// About how many moments of each device are to be kept.
+    pub moments: usize,
+    /// Moments of devices to be kept in any case: of a sampled recording, those of snapshots.
+    pub wanted: Vec<(MemoryKind, Nanos)>,
+}
+
+/// What the driver said at one moment, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsageReading {
+    /// When.
+    pub time: Nanos,
+    /// In use on the device, by all processes.
+    pub used: u64,
+    /// In use by the job; `None` where that is not known.
+    pub process: Option<u64>,
+}
+
+/// An out-of-memory error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OomMark {
+    /// When.
+    pub time: Nanos,
+    /// What is known of it.
+    pub text: String,
+    /// Bytes that the driver refused, where that was seen.
+    pub refused: Option<u64>,
+}
+
+/// One kind of memory.
+#[derive(Debug)]
+pub struct SurveyedMemory {
+    /// Its level over time.
+    pub levels: LevelHistory,
+    /// When reserved bytes changed, and by how much: segments obtained and returned. The greatest changes only.
+    pub reserved_changes: Vec<(Nanos, i64)>,
+    choice: MomentChoice,
+    last_snapshot: Option<Nanos>,
+}
+
+/// Takes the records of a recording.
+#[derive(Debug)]
+pub struct RecordingSurvey {
+    options: SurveyOptions,
+    memory: BTreeMap<MemoryKind, SurveyedMemory>,
+    /// By NVML's number of the device.
+    usage: BTreeMap<u32, Vec<UsageReading>>,
+    ooms: Vec<OomMark>,
+    looks: Vec<OwnershipBreakdown>,
+    /// Every how many looks one is kept, and how many came since.
+    look_every: (usize, usize),
+    blocks: FxHashMap<(AddressSpace, u64), (MemoryKind, u64)>,
+}
+
+impl RecordingSurvey {
+    /// A survey that has seen nothing.
+    pub fn new(options: SurveyOptions) -> RecordingSurvey {
+        let wanted = options.wanted.clone();
+        let mut survey = RecordingSurvey {
+            options,
+            memory: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            ooms: Vec::new(),
+            looks: Vec::new(),
+            look_every: (1, 0),
+            blocks: FxHashMap::default(),
+        };
+        for (kind, time) in wanted {
+            survey.memory(kind).choice.want(time);
+        }
+        survey
+    }
+
+    /// The kinds of memory with their levels.
+    pub fn levels(&self) -> impl Iterator<Item = (MemoryKind, &SurveyedMemory)> {
+        self.memory.iter().map(|(kind, memory)| (*kind, memory))
+    }
+
+    /// What the driver said, by NVML's number of the device.
+    pub fn usage(&self) -> &BTreeMap<u32, Vec<UsageReading>> {
+        &self.usage
+    }
+
+    /// Out-of-memory errors.
+    pub fn ooms(&self) -> &[OomMark] {
+        &self.ooms
+    }
+
+    /// Looks at owners; of very many, some.
+    pub fn looks(&self) -> &[OwnershipBreakdown] {
+        &self.looks
+    }
+
+    /// The moments to keep, by kind of memory.
+    pub fn moments(&self) -> BTreeMap<MemoryKind, Vec<Nanos>> {
+        let mut moments: BTreeMap<MemoryKind, Vec<Nanos>> = BTreeMap::new();
+        for (kind, memory) in &self.memory {
+            let mut choice = memory.choice.clone();
+            match (self.options.is_exact, memory.last_snapshot) {
+                (true, _) => choice.want(self.options.to),
+                (false, Some(last)) => choice.want(last),
+                (false, None) => {}
+            }
+            moments.insert(*kind, choice.moments());
+        }
+        moments
+    }
+
+    fn memory(&mut self, kind: MemoryKind) -> &mut SurveyedMemory {
+        let SurveyOptions { from, to, moments, .. } = self.options;
+        // What is not PyTorch's changes seldom.
+        let moments = if matches!(kind, MemoryKind::Torch(_)) { moments } else { moments / 4 };
+        self.memory.entry(kind).or_insert_with(|| SurveyedMemory {
+            levels: LevelHistory::new(from, to, COLUMNS),
+            reserved_changes: Vec::new(),
+            choice: MomentChoice::new(from, to, moments),
+            last_snapshot: None,
+        })
+    }
+
+    fn set_level(&mut self, kind: MemoryKind, time: Nanos, allocated: u64, reserved: Option<u64>) {
+        let is_exact = self.options.is_exact;
+        let memory = self.memory(kind);
+        let before = memory.levels.now();
+        let reserved = reserved.or(before.and_then(|before| before.reserved));
+        if let (Some(now), Some(before)) = (reserved, before.and_then(|before| before.reserved))
+            && now != before
+        {
+            memory.reserved_changes.push((time, now as i64 - before as i64));
+            if memory.reserved_changes.len() > 2 * MAX_RESERVED_CHANGES {
+                keep_greatest(&mut memory.reserved_changes);
+            }
+        }
+        memory.levels.add(time, allocated, reserved);
+        if is_exact {
+            memory.choice.add(time, allocated);
+        }
+    }
+
+    fn now(&self, kind: MemoryKind) -> u64 {
+        self.memory.get(&kind).and_then(|m| m.levels.now()).map_or(0, |level| level.highest)
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        let time = event.time;
+        match event.change {
+            EventKind::Allocated { memory_kind, address, size, levels } => {
+                let Some(kind) = whole_kind(memory_kind) else { return };
+                let size = size.min(1 << 48);
+                // PyTorch's blocks are multiples of 512 bytes; the counters correct what is more than that.
+                let is_torch = matches!(kind, MemoryKind::Torch(_));
+                let taken = if is_torch { size.max(1).next_multiple_of(512) } else { size };
+                let replaced = self.blocks.insert((kind.freed(), address), (kind, taken));
+                match levels {
+                    Some(levels) => {
+                        let allocated = levels.allocated.max(0) as u64;
+                        // Just before it, after all that was freed since the last one.
+                        self.set_level(kind, time, allocated.saturating_sub(taken), None);
+                        self.set_level(kind, time, allocated, Some(levels.reserved.max(0) as u64));
+                    }
+                    None => {
+                        let gone = replaced.map_or(0, |(_, size)| size);
+                        let level = self.now(kind).saturating_sub(gone).saturating_add(taken);
+                        self.set_level(kind, time, level, None);
+                    }
+                }
+            }
+            EventKind::Freed { memory_kind, address, .. } => {
+                if let Some((kind, size)) = self.blocks.remove(&(memory_kind, address)) {
+                    let level = self.now(kind).saturating_sub(size);
+                    self.set_level(kind, time, level, None);
+                }
+            }
+            EventKind::Failed { size, .. } => {
+                self.on_oom(time, Some(size), String::new());
+            }
+            EventKind::Marked(_) => {}
+        }
+    }
+
+    fn on_oom(&mut self, time: Nanos, refused: Option<u64>, text: String) {
+        // The driver refuses, PyTorch frees its cache and asks again, and raises: one error.
+        let near = |mark: &&mut OomMark| time.0.saturating_sub(mark.time.0) < 1_000_000_000;
+        if let Some(mark) = self.ooms.last_mut().filter(near) {
+            mark.refused = mark.refused.max(refused);
+            if mark.text.is_empty() {
+                mark.text = text;
+            }
+            return;
+        }
+        if self.ooms.len() >= MAX_OOMS {
+            return;
+        }
+        self.ooms.push(OomMark { time, text, refused });
+        self.want_all(time);
+    }
+
+    /// Keeps this moment of all devices.
+    fn want_all(&mut self, time: Nanos) {
+        let is_exact = self.options.is_exact;
+        for (kind, memory) in &mut self.memory {
+            if !matches!(kind, MemoryKind::Torch(_)) {
+                continue;
+            }
+            match (is_exact, memory.last_snapshot) {
+                (true, _) => memory.choice.want(time),
+                (false, Some(snapshot)) => memory.choice.want(snapshot),
+                (false, None) => {}
+            }
+        }
+    }
+
+    fn on_look(&mut self, look: &OwnershipBreakdown) {
+        let (every, passed) = self.look_every;
+        self.look_every.1 = (passed + 1) % every;
+        if passed != 0 {
+            return;
+        }
+        self.looks.push(look.clone());
+        self.want_all(Nanos(look.time.0.saturating_sub(look.age.0)));
+        if self.looks.len() > 2 * MAX_LOOKS {
+            let mut number = 0;
+            self.looks.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            self.look_every = (2 * every, 0);
+        }
+    }
+
+    fn on_keyframe(&mut self, keyframe: &Keyframe) {
+        for memory in &keyframe.memory {
+            let Some(kind) = whole_kind(memory.memory_kind) else { continue };
+            for block in &memory.blocks {
+                self.blocks.insert((kind.freed(), block.address), (kind, block.size));
+            }
+            let in_blocks: u64 = memory.blocks.iter().map(|block| block.size).sum();
+            let counted = memory
+                .levels
+                .map(|levels| (levels.allocated.max(0) as u64).saturating_sub(memory.freed_since));
+            let reserved = memory.levels.map(|levels| levels.reserved.max(0) as u64);
+            self.set_level(kind, keyframe.time, counted.unwrap_or(in_blocks), reserved);
+        }
+    }
+}
+
+/// Drivers do not tell on which device: a ledger is of all.
+pub(super) fn whole_kind(kind: MemoryKind) -> Option<MemoryKind> {
+    match kind {
+        MemoryKind::Driver(_) => Some(MemoryKind::Driver(None)),
+        MemoryKind::Physical(_) => Some(MemoryKind::Physical(None)),
+        MemoryKind::Mapping => None,
+        other => Some(other),
+    }
+}
+
+fn keep_greatest(changes: &mut Vec<(Nanos, i64)>) {
+    changes.sort_unstable_by_key(|(time, by)| (std::cmp::Reverse(by.unsigned_abs()), *time));
+    changes.truncate(MAX_RESERVED_CHANGES);
+    changes.sort_unstable();
+}
+
+impl RecordSink for RecordingSurvey {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            Record::Events(batch) => batch.events.iter().for_each(|event| self.on_event(event)),
+            Record::Counters { time, device, counters } => {
+                let kind = MemoryKind::Torch(*device);
+                let (allocated, reserved) = (counters.allocated(), counters.reserved());
+                // Where there are events, they tell more: counters are read beside them.
+                if !self.options.is_exact || self.memory(kind).levels.now().is_none() {
+                    let reserved = Some(reserved.max(0) as u64);
+                    self.set_level(kind, *time, allocated.max(0) as u64, reserved);
+                }
+            }
+            Record::Snapshot(snapshot) => {
+                let kind = MemoryKind::Torch(snapshot.device);
+                let allocated = snapshot.allocated();
+                let is_exact = self.options.is_exact;
+                let memory = self.memory(kind);
+                memory.last_snapshot = Some(snapshot.time);
+                if !is_exact {
+                    memory.choice.add(snapshot.time, allocated);
+                }
+            }
+            Record::Usage(usage) => {
+                let process = match usage.process {
+                    ProcessUsage::Bytes(bytes) => Some(bytes),
+                    ProcessUsage::Unknown(_) => None,
+                };
+                let readings = self.usage.entry(usage.nvml_index).or_default();
+                let reading = UsageReading { time: usage.time, used: usage.used, process };
+                let same = readings
+                    .last()
+                    .is_some_and(|last| (last.used, last.process) == (reading.used, process));
+                if !same {
+                    readings.push(reading);
+                }
+                if readings.len() > MAX_USAGE {
+                    // Every second one; the last always.
+                    let mut number = readings.len();
+                    readings.retain(|_| {
+                        number -= 1;
+                        number.is_multiple_of(2)
+                    });
+                }
+            }
+            Record::OomException(oom) => {
+                let text = oom.error.as_ref().map_or(String::new(), |error| error.text.clone());
+                self.on_oom(oom.time, None, text);
+            }
+            Record::Ownership(look) => self.on_look(look),
+            Record::Keyframe(keyframe) => self.on_keyframe(keyframe),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! A report as one HTML page: opens offline, needs nothing else, and can be passed on.
+//!
+//! [`report_page`] puts the page (`page.html`, `style.css` and the scripts beside this file) and the figures together. The
+//! figures are JSON, compressed, in base64: nothing that a target named comes near the markup. What stands in the page as
+//! text gets there as text, never as markup.
+
+mod base64;
+mod figures;
+mod names;
+mod summary;
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::RenderError;
+use super::escape::visible;
+use crate::analysis::Profile;
+use crate::analysis::report::{MemoryTrack, RecordingSurvey};
+use base64::Base64Lines;
+use figures::PageFigures;
+
+/// One recording of a report.
+#[derive(Debug)]
+pub struct ReportedRecording<'a> {
+    /// What to call it: `rank 3`, or `process 1234`.
+    pub label: &'a str,
+    /// What it tells.
+    pub profile: &'a Profile,
+    /// Its course.
+    pub survey: &'a RecordingSurvey,
+    /// Its memory.
+    pub tracks: &'a [MemoryTrack],
+}
+
+/// How a report is written.
+#[derive(Debug, Clone, Default)]
+pub struct ReportOptions {
+    /// The heading; `None` for the name of the program.
+    pub title: Option<String>,
+    /// Leaves out paths, source text, host and command line.
+    pub redact: bool,
+}
+
+/// The page, in the order in which its parts are put together.
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("style.css");
+const SCRIPTS: &[&str] = &[
+    include_str!("figures.js"),
+    include_str!("views.js"),
+    include_str!("elements.js"),
+    include_str!("summary.js"),
+    include_str!("timeline.js"),
+    include_str!("flamegraph.js"),
+    include_str!("lines.js"),
+    include_str!("source.js"),
+    include_str!("owners.js"),
+    include_str!("blocks.js"),
+    include_str!("page.js"),
+];
+
+/// Writes the page.
+pub fn report_page(
+    out: &mut dyn Write,
+    recordings: &[ReportedRecording<'_>],
+    options: &ReportOptions,
+) -> Result<(), RenderError> {
+    let figures = PageFigures::new(recordings, options);
+    for (number, part) in PAGE.split("{{").enumerate() {
+        let (place, text) = match number {
+            0 => ("", part),
+            _ => part.split_once("}}").unwrap_or(("", part)),
+        };
+        match place {
+            "title" => write!(out, "{}", escaped(&figures.title))?,
+            "style" => write!(out, "{STYLE}")?,
+            "figures" => {
+                let mut packed = GzEncoder::new(Base64Lines::new(&mut *out), Compression::best());
+                serde_json::to_writer(&mut packed, &figures)?;
+                packed.finish()?.finish()?;
+            }
+            "scripts" => {
+                for script in SCRIPTS {
+                    writeln!(out, "{script}")?;
+                }
+            }
+            _ => {}
+        }
+        write!(out, "{text}")?;
+    }
+    Ok(())
+}
+
+/// Text as HTML shows it.
+fn escaped(text: &str) -> String {
+    let mut html = String::new();
+    for c in visible(text).chars() {
+        match c {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            c => html.push(c),
+        }
+    }
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_script_ends_its_element_and_the_page_names_nothing_outside() {
+        for text in SCRIPTS.iter().chain([&STYLE]) {
+            let lower = text.to_lowercase();
+            for forbidden in ["</script", "</style", "<!--", "innerhtml", "http:", "https:"] {
+                assert!(!lower.contains(forbidden), "{forbidden}");
+            }
+            assert!(text.lines().count() <= 500);
+        }
+        assert!(!PAGE.contains("src=") && !PAGE.contains("href=\"http"));
+    }
+
+    #[test]
+    fn a_title_is_text() {
+        assert_eq!(escaped("</title><b>\"x\u{2028}"), "&lt;/title&gt;&lt;b&gt;&quot;x\\u{2028}");
+    }
+}

@@ -1,0 +1,155 @@
+//! The names of a page: frames, files and source text, each once, without paths where these are left out.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::analysis::{Profile, StackLabel};
+use crate::model::{FunctionId, is_library};
+use crate::render::escape::visible;
+use crate::render::label::{FrameLabels, short_file};
+
+/// Characters of source text: of the program's own files, and of libraries.
+const MAX_OWN_SOURCE: usize = 3 << 20;
+const MAX_LIBRARY_SOURCE: usize = 1 << 20;
+
+/// A file.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct PageFile {
+    name: String,
+    library: bool,
+    /// Its source text as far as it was recorded: the number of the first line, and the lines.
+    source: Vec<(u32, Vec<String>)>,
+}
+
+/// Frames as rows: the text, the number of the file or -1, the line or 0.
+pub(super) type PageFrame = (String, i64, u32);
+
+/// Gives numbers to names.
+#[derive(Debug, Default)]
+pub(super) struct PageNames {
+    redact: bool,
+    frames: Vec<PageFrame>,
+    frame_numbers: FxHashMap<PageFrame, u32>,
+    files: Vec<PageFile>,
+    file_numbers: FxHashMap<String, usize>,
+    /// How often a name has been given to a file whose path is left out.
+    base_names: FxHashMap<String, u32>,
+    source: Vec<BTreeMap<u32, String>>,
+    source_left: [usize; 2],
+    functions: FxHashMap<(usize, FunctionId), ()>,
+}
+
+impl PageNames {
+    pub(super) fn new(redact: bool) -> PageNames {
+        let source_left = [MAX_OWN_SOURCE, MAX_LIBRARY_SOURCE];
+        PageNames { redact, source_left, ..PageNames::default() }
+    }
+
+    /// The number of a frame of a recording.
+    pub(super) fn label(&mut self, recording: usize, profile: &Profile, label: StackLabel) -> u32 {
+        let directory = profile.start().and_then(|start| start.directory.as_deref());
+        if let StackLabel::Frame(frame) = label
+            && let Some(function) = profile.stacks().get_function(frame.function)
+        {
+            let file = self.file(&function.file, directory);
+            self.add_source(recording, profile, frame.function, file);
+            let name = visible(&function.name).into_owned();
+            return self.frame((name, file as i64, frame.line));
+        }
+        let stacks = profile.stacks();
+        let labels = FrameLabels { stacks, directory: None, full_filenames: true };
+        self.frame((labels.label(label, true), -1, 0))
+    }
+
+    /// The number of a text that is no place in a program.
+    pub(super) fn text(&mut self, text: &str) -> u32 {
+        self.frame((text.to_owned(), -1, 0))
+    }
+
+    fn frame(&mut self, frame: PageFrame) -> u32 {
+        let frames = &mut self.frames;
+        *self.frame_numbers.entry(frame).or_insert_with_key(|frame| {
+            frames.push(frame.clone());
+            frames.len() as u32 - 1
+        })
+    }
+
+    fn file(&mut self, file: &str, directory: Option<&str>) -> usize {
+        if let Some(number) = self.file_numbers.get(file) {
+            return *number;
+        }
+        let name = match self.redact {
+            false => visible(short_file(file, directory)).into_owned(),
+            true => self.base_name(file),
+        };
+        self.files.push(PageFile { name, library: is_library(file), source: Vec::new() });
+        self.source.push(BTreeMap::new());
+        self.file_numbers.insert(file.to_owned(), self.files.len() - 1);
+        self.files.len() - 1
+    }
+
+    /// The last part of a path; files of the same name are numbered.
+    fn base_name(&mut self, file: &str) -> String {
+        let base = file.rsplit(['/', '\\']).next().unwrap_or_default();
+        let base = visible(base).into_owned();
+        let count = self.base_names.entry(base.clone()).or_default();
+        *count += 1;
+        match count {
+            1 => base,
+            number => format!("{base} ({number})"),
+        }
+    }
+
+    fn add_source(
+        &mut self,
+        recording: usize,
+        profile: &Profile,
+        function: FunctionId,
+        file: usize,
+    ) {
+        if self.redact || self.functions.insert((recording, function), ()).is_some() {
+            return;
+        }
+        let Some(source) = profile.source(function) else { return };
+        let left = &mut self.source_left[usize::from(self.files[file].library)];
+        if source.text.len() > *left {
+            return;
+        }
+        *left -= source.text.len();
+        for (number, line) in (source.first_line..).zip(source.text.lines()) {
+            let text = line.replace('\t', "    ");
+            self.source[file].entry(number).or_insert_with(|| visible(&text).into_owned());
+        }
+    }
+
+    /// All frames, and all files with their source text.
+    pub(super) fn finish(self) -> (Vec<PageFrame>, Vec<PageFile>) {
+        let mut files = self.files;
+        for (file, lines) in files.iter_mut().zip(self.source) {
+            for (number, text) in lines {
+                match file.source.last_mut() {
+                    Some((first, run)) if *first as usize + run.len() == number as usize => {
+                        run.push(text);
+                    }
+                    _ => file.source.push((number, vec![text])),
+                }
+            }
+        }
+        (self.frames, files)
+    }
+}
+
+/// A sentence without the paths in it, where these are left out.
+pub(super) fn sentence(text: &str, redact: bool) -> String {
+    let text = visible(text);
+    if !redact {
+        return text.into_owned();
+    }
+    let word = |word: &str| match word.contains('/') && word.len() > 1 {
+        true => "[path]".to_owned(),
+        false => word.to_owned(),
+    };
+    text.split(' ').map(word).collect::<Vec<String>>().join(" ")
+}

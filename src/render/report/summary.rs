@@ -1,0 +1,121 @@
+//! What a report says of a recording in words: how it was made, what is missing, what is estimated.
+
+use serde::Serialize;
+
+use super::ReportedRecording;
+use super::names::sentence;
+use crate::analysis::{FoldOptions, Moment, PeakTime};
+use crate::model::{AllocatorBackend, CudaIndex};
+use crate::render::clock::utc;
+use crate::render::exact::{events_line, notes};
+use crate::render::header::{end_text, following_line, sampling_line};
+use crate::render::label::one_line;
+use crate::render::size::percent;
+
+/// How sharply a recording knows who allocated what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Sharpness {
+    /// Every allocation has its stack.
+    Exact,
+    /// A sample of the allocations has stacks.
+    Estimated,
+    /// Stacks were sampled beside the allocator.
+    Sampled,
+}
+
+pub(super) fn sharpness(recording: &ReportedRecording<'_>) -> Sharpness {
+    match recording.profile.exact() {
+        Some(exact) if exact.is_estimated() => Sharpness::Estimated,
+        Some(_) => Sharpness::Exact,
+        None => Sharpness::Sampled,
+    }
+}
+
+/// Names and texts for the table of facts.
+pub(super) fn facts(
+    recording: &ReportedRecording<'_>,
+    redact: bool,
+) -> Vec<(&'static str, String)> {
+    let profile = recording.profile;
+    let mut facts = Vec::new();
+    if let Some(start) = profile.start() {
+        if !redact {
+            facts.push(("Command", one_line(&start.command.join(" "))));
+            facts.push(("Process", format!("{} on {}", start.pid, one_line(&start.host))));
+        }
+        facts.push(("Began", utc(start.unix_nanos)));
+    }
+    if let Some(runtime) = profile.runtime() {
+        let version = |name: &str, version: &Option<String>| {
+            version.as_ref().map(|version| format!("{name} {}", one_line(version)))
+        };
+        let versions = [version("Python", &runtime.python), version("PyTorch", &runtime.torch)];
+        let mut text = versions.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        if let AllocatorBackend::Pluggable(_) | AllocatorBackend::CudaMallocAsync =
+            runtime.allocator
+        {
+            text += ", not PyTorch's own allocator";
+        }
+        facts.push(("Runs", text));
+    }
+    match profile.exact() {
+        Some(exact) => {
+            facts.push(("Recording", events_line(profile, exact, profile.main_gpu())));
+            for note in notes(exact) {
+                facts.push(("Note", note));
+            }
+        }
+        None => {
+            facts.push(("Recording", sampling_line(profile)));
+            if let Some(followed) = profile.end().and_then(|end| end.totals.follow) {
+                facts.push(("Following", following_line(profile, &followed)));
+            }
+        }
+    }
+    facts.push(("Ended", end_text(profile)));
+    let made_by = profile.start().map_or("", |start| &start.memspy);
+    facts.push(("Recorded by", format!("memspy {}", one_line(made_by))));
+    facts.into_iter().map(|(name, text)| (name, sentence(&text, redact))).collect()
+}
+
+/// How well the stacks of a device's peak are known, in a sentence.
+pub(super) fn certainty(recording: &ReportedRecording<'_>, device: CudaIndex) -> Option<String> {
+    let profile = recording.profile;
+    match sharpness(recording) {
+        Sharpness::Exact => Some("Exact: every allocation has the stack that made it.".to_owned()),
+        Sharpness::Estimated => Some(
+            "Estimated: a sample of the allocations has stacks, and stands for the others. The totals are exact."
+                .to_owned(),
+        ),
+        Sharpness::Sampled => {
+            let folded = profile.fold(device, Moment::Peak, FoldOptions::default()).ok()?;
+            let resolution = folded.resolution;
+            let mut text = "Sampled: the totals are the allocator's own; the stacks are those seen nearby, and a line \
+                            may be one of its neighbours."
+                .to_owned();
+            if let Some(certain) = resolution.certain {
+                let share = percent(certain, folded.total);
+                text += &format!(" At the peak, {share:.0} % of the bytes are proven to be on their line.");
+            } else if resolution.seen > 0 {
+                let share = percent(resolution.one_stack, resolution.seen);
+                let share = format!("{share:.0} % of the bytes allocated while recording");
+                text += &format!(" At the peak, only one stack came into question for {share}.");
+            }
+            Some(text)
+        }
+    }
+}
+
+/// The allocator's own high-water mark: bytes, and between which moments it was reached, in nanoseconds.
+pub(super) fn counted_peak(
+    recording: &ReportedRecording<'_>,
+    device: CudaIndex,
+) -> Option<(u64, Option<(u64, u64)>)> {
+    let high = recording.profile.peak_allocated(device)?;
+    let reached = match high.reached {
+        PeakTime::Between(from, to) => Some((from.0, to.0)),
+        PeakTime::BeforeRecording => None,
+    };
+    Some((high.bytes.max(0) as u64, reached))
+}
