@@ -6,6 +6,7 @@ mod diff;
 mod export;
 mod flame;
 mod flight;
+mod history;
 mod limits;
 mod lines;
 mod picture;
@@ -29,6 +30,7 @@ pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
 pub use flame::{FlameArgs, FlameFormat, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
+pub use history::HistoryArgs;
 pub use limits::Limits;
 pub use lines::{LinesArgs, LinesFormat, SortArg};
 pub use picture::PictureArgs;
@@ -102,6 +104,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Write a moment of a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
     Export(ExportArgs),
+    /// Read what a job recorded of itself (torch.cuda.memory._record_memory_history), from outside
+    History(HistoryArgs),
     /// Print a recording as a table of training iterations: peaks, gradients, feature maps, who held it
     Iterations(IterationsArgs),
     /// Watch a job: where its GPU memory is now, live in the terminal

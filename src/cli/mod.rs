@@ -15,6 +15,7 @@ mod export;
 mod flame;
 pub mod flight;
 mod hints;
+mod history;
 mod iterations;
 mod launch;
 mod lines;
@@ -78,6 +79,7 @@ pub fn run() -> ExitCode {
         Command::Flame(args) => flame::run(args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => diff::run(args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
+        Command::History(args) => history::run(args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => lines::run(args).map(|()| ExitCode::SUCCESS),
         Command::Iterations(args) => iterations::run(args).map(|()| ExitCode::SUCCESS),
         Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),

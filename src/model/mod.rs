@@ -12,6 +12,7 @@ pub mod events;
 pub mod followed;
 pub mod gpu;
 pub mod graph_roots;
+pub mod history;
 pub mod keyframe;
 pub mod machine;
 pub mod name_pattern;
@@ -42,6 +43,9 @@ pub use followed::{
 };
 pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
 pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
+pub use history::{
+    AllocationHistory, DeviceHistory, HistoryAction, HistoryEvent, HistoryFrame, HistoryStack,
+};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };

@@ -53,7 +53,8 @@ pub use dump_json::dump_json;
 pub use escape::{EscapeGuard, visible};
 pub use exact::{kind as memory_name, way};
 pub use export::{
-    ExportedDevice, export_csv, export_json, memory_viz, perfetto, pprof, speedscope,
+    ExportedDevice, export_csv, export_json, history_json, history_pickle, memory_viz, perfetto,
+    pprof, speedscope,
 };
 pub use findings::{ToldFinding, told};
 pub use flame::{

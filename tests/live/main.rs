@@ -55,6 +55,7 @@ mod record_rights;
 mod record_training;
 mod record_truth;
 mod record_words;
+mod recorded_history;
 mod top;
 mod top_ranks;
 mod torch_allocator;

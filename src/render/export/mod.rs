@@ -1,5 +1,6 @@
 //! The memory of a moment in the formats that other tools open.
 
+mod history;
 mod memory_viz;
 mod perfetto;
 mod pickle;
@@ -12,6 +13,7 @@ use crate::model::CudaIndex;
 
 use super::label::{FrameLabels, one_line};
 
+pub use history::{history_json, history_pickle};
 pub use memory_viz::memory_viz;
 pub use perfetto::perfetto;
 pub use pprof::pprof;

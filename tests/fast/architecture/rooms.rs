@@ -73,6 +73,7 @@ pub const EVERYWHERE: &[&str] = &["std", "core", "thiserror", "rustc_hash"];
 pub const UNSAFE: &[&str] = &[
     "src/probe/syscall.rs",          // bpf(2)
     "src/suspend/checkpoint_api.rs", // calls the driver's library
+    "src/target/tsc.rs",             // rdtsc
 ];
 
 /// Where threads are started or put to sleep: a room, or a file with its reason.
