@@ -8,6 +8,7 @@
 mod attribution;
 mod autograd;
 mod autograd_outputs;
+mod counter_samples;
 mod device;
 mod device_breakdown;
 mod exact;
@@ -36,6 +37,7 @@ mod process_snapshot;
 mod profile;
 mod saved_tensors;
 mod storage_changes;
+mod time_range;
 mod timeline;
 mod totals;
 mod trigger;
@@ -45,6 +47,7 @@ mod usage_history;
 pub use attribution::losses::{Loss, LossCounts};
 pub use attribution::sample_window::ThreadChoice;
 pub use autograd_outputs::results;
+pub use counter_samples::{CounterSample, CounterSamples};
 pub use device::{AttributedSnapshot, Moment};
 pub use device_breakdown::DeviceBreakdown;
 pub use exact::{
@@ -87,6 +90,7 @@ pub use process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, Thread
 pub use profile::{Profile, UsagePeak};
 pub use saved_tensors::{NodeClass, SavedSummary, saved};
 pub use storage_changes::{StorageChange, changes};
+pub use time_range::{OomMoment, TimeRange};
 pub use timeline::{Timeline, TimelinePoint};
 pub use totals::TotalsCounter;
 pub use trigger::{TriggerCondition, TriggerWatch, UnknownCondition};

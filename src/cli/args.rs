@@ -28,7 +28,7 @@ pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
 pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
-pub use flame::{FlameArgs, FlameFormat, GroupByArg};
+pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use history::HistoryArgs;
 pub use limits::Limits;

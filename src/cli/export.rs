@@ -16,7 +16,7 @@ use super::args::{ExportArgs, ExportFormat, MomentArg};
 use super::flame::{device, into_io};
 use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
-use super::{eprint_line, output};
+use super::{eprint_line, export_tables, output};
 
 /// Runs it.
 pub(super) fn run(args: &ExportArgs) -> Result<()> {
@@ -24,6 +24,15 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
         bail!("a snapshot for memory_viz is of one process: name one trace");
     }
     let ranks = ranks::read(&args.traces, &|| Profile::new().without_line_statistics())?;
+    if args.format == ExportFormat::Parquet {
+        let Some(folder) = &args.output else {
+            bail!("-f parquet writes several files: name a folder for them with -o");
+        };
+        if folder.as_os_str() == "-" {
+            bail!("-f parquet writes several files, not to standard output: name a folder with -o");
+        }
+        return export_tables::write(args, &ranks, folder);
+    }
     let extension = args.format.extension();
     let default = match &ranks[..] {
         [one] => one.trace.with_extension(extension),
@@ -49,7 +58,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
             ExportFormat::Csv => render::export_csv(out, &devices),
             ExportFormat::Json => render::export_json(out, &devices),
             // These were answered above.
-            ExportFormat::MemoryViz | ExportFormat::Perfetto => Err(RenderError::Empty),
+            ExportFormat::MemoryViz | ExportFormat::Perfetto | ExportFormat::Parquet => {
+                Err(RenderError::Empty)
+            }
         }
         .map_err(into_io)
     };
@@ -57,7 +68,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     output::report(&path, args.force, output::bounded(limits, write))
 }
 
-fn wanted(args: &ExportArgs) -> Moment {
+pub(super) fn wanted(args: &ExportArgs) -> Moment {
     args.at.unwrap_or(MomentArg::Peak).into()
 }
 
@@ -122,13 +133,18 @@ pub(super) fn moment(
     moment: Moment,
 ) -> Result<FoldedProfile> {
     let mut folded = profile.fold(device, moment, FoldOptions::default())?;
+    add_older(&mut folded);
+    Ok(folded)
+}
+
+/// Adds what is older than an exact recording.
+pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {
         let path = vec![StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
         folded.stacks.push(FoldedStack { path, bytes: older });
         folded.total += older;
     }
-    Ok(folded)
 }
 
 fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {

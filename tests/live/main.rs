@@ -24,6 +24,7 @@ mod exact_samples;
 mod exact_stacks;
 mod exact_torch;
 mod export;
+mod export_readers;
 mod flight_numbers;
 mod follow_stacks;
 mod holders;

@@ -2,11 +2,13 @@
 
 mod history;
 mod memory_viz;
+mod parquet_file;
 mod perfetto;
 mod pickle;
 mod pprof;
 mod speedscope;
 mod table;
+mod tables;
 
 use crate::analysis::{AllocatedStack, FoldedProfile, Moment, Profile, StackLabel};
 use crate::model::CudaIndex;
@@ -19,6 +21,7 @@ pub use perfetto::perfetto;
 pub use pprof::pprof;
 pub use speedscope::speedscope;
 pub use table::{export_csv, export_json};
+pub use tables::{ExportedTable, TableExport};
 
 /// What one device of one process held at a moment, to be exported.
 #[derive(Debug)]

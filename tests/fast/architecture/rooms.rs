@@ -25,7 +25,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
             "render",
             room(
                 &["model", "analysis"],
-                &["inferno", "serde", "serde_json", "csv", "chrono", "flate2"],
+                &["inferno", "serde", "serde_json", "csv", "chrono", "flate2", "parquet"],
             ),
         ),
         ("owners", room(&["model", "target", "python", "torch"], &[])),
