@@ -27,6 +27,7 @@ mod iterations;
 mod line_diff;
 mod lines;
 mod live_profile;
+mod live_since;
 mod modelsize;
 mod moment_blocks;
 mod oom_message;

@@ -36,7 +36,15 @@ impl RecordSink for TimeRange<'_> {
         match record {
             Record::Events(batch) => {
                 let events = batch.events.iter().filter(|event| self.has(event.time));
-                let part = EventBatch { events: events.copied().collect() };
+                let mut part = EventBatch { events: events.copied().collect() };
+                if self.from.is_some() {
+                    // Levels tell a block's size by what came before: without that, it is what was asked for, rounded.
+                    for event in &mut part.events {
+                        if let EventKind::Allocated { levels, .. } = &mut event.change {
+                            *levels = None;
+                        }
+                    }
+                }
                 match part.events.is_empty() {
                     true => Ok(()),
                     false => self.sink.record(&Record::Events(part)),

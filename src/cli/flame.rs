@@ -66,7 +66,10 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         gpu: args.gpu,
         moment: args.at.into(),
         with_older: cut.is_some() && args.from.is_none(),
-        only_new: args.from.is_some(),
+        since: args
+            .from
+            .filter(|_| !args.total_allocated)
+            .map(|from| Nanos(u64::try_from(from.as_nanos()).unwrap_or(u64::MAX))),
         innermost: matches!(args.by, GroupByArg::Line | GroupByArg::Function),
         function: args.function || args.by == GroupByArg::Function,
         churn: args.total_allocated,
@@ -197,8 +200,8 @@ pub(super) struct FlameOptions {
     pub moment: MomentArg,
     /// Also what is older than the recording, at its end.
     pub with_older: bool,
-    /// Only what events allocated.
-    pub only_new: bool,
+    /// Of what is live, only what was allocated at this time or later.
+    pub since: Option<Nanos>,
     /// Of each stack its innermost frame alone.
     pub innermost: bool,
     /// One frame for each function.
@@ -255,13 +258,8 @@ impl FlameOptions {
         if self.with_older {
             export::add_older(&mut folded);
         }
-        if self.only_new {
-            // What the counters had at the beginning of the stretch was not allocated in it.
-            let is_old = |label: &StackLabel| {
-                let old = [PseudoFrame::BeforeRecording, PseudoFrame::NoEvent];
-                matches!(label, StackLabel::Pseudo(frame) if old.contains(frame))
-            };
-            folded.stacks.retain(|stack| !stack.path.iter().any(is_old));
+        if let Some(from) = self.since {
+            folded.stacks = profile.live_since(device, from).unwrap_or_default();
             folded.total = folded.stacks.iter().map(|stack| stack.bytes).sum();
         }
         if self.innermost {

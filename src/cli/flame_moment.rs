@@ -94,7 +94,9 @@ fn one(
     };
     let mut profile = empty();
     replay::limit(&mut profile, std::fs::metadata(&rank.trace).map_or(0, |file| file.len()));
-    recording.reread(&mut TimeRange::new(&mut profile, from, to))?;
+    // What is live at the end of a stretch is known only to who saw all before it.
+    let first = from.filter(|_| churn);
+    recording.reread(&mut TimeRange::new(&mut profile, first, to))?;
     profile.finish();
     profile.check_work().with_context(|| format!("cannot read {}", rank.trace.display()))?;
     rank.profile = profile;

@@ -203,7 +203,7 @@ pub(super) fn record(
                 gpu: None,
                 moment: MomentArg::Peak,
                 with_older: false,
-                only_new: false,
+                since: None,
                 innermost: false,
                 function: false,
                 churn: false,

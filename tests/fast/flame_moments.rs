@@ -97,7 +97,7 @@ fn a_stretch_shows_what_was_allocated_in_it() {
     };
     assert_eq!(window(times[0], times[1], &[]), pairs(&[("train", 32)]));
     assert_eq!(window(times[0], times[2], &[]), pairs(&[("train", 40)]));
-    let all = folded(folder.path(), &["--from", &at(0.002), "--total-allocated"]);
+    let all = folded(folder.path(), &["--from", "1ms", "--total-allocated"]);
     assert_eq!(all.iter().map(|(_, mib)| mib).sum::<u64>(), 104, "{all:?}");
     refused(folder.path(), &["--from", &at(times[1]), "--to", &at(times[0])], &["is after --to"]);
 }

@@ -9,7 +9,7 @@ import json
 import sys
 
 import jsonschema
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 
 INT, UINT, STRING, MESSAGE, BOOL = 3, 4, 9, 11, 8
 # Of perftools.profiles (profile.proto of google/pprof): name, number, type, repeated, message.
@@ -76,7 +76,7 @@ def pprof_sums(path):
         profile.ParseFromString(file.read())
     text = profile.string_table
     assert text[0] == "", "the first text is empty"
-    assert not profile.UnknownFields() if hasattr(profile, "UnknownFields") else True
+    assert len(unknown_fields.UnknownFieldSet(profile)) == 0, "a field that profile.proto does not have"
     locations = {location.id for location in profile.location}
     functions = {function.id for function in profile.function}
     assert all(line.function_id in functions for location in profile.location for line in location.line)

@@ -33,7 +33,7 @@ pub struct FlameArgs {
     #[arg(long, value_name = "MOMENT", value_parser = moment, default_value = "peak", help_heading = "What is drawn")]
     pub at: FlameMoment,
     /// Draw what was allocated from this time on (12.5s) and is live at --to (exact traces)
-    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["at", "diff", "certain"], help_heading = "What is drawn")]
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["at", "diff", "certain", "memory", "min_lifetime"], help_heading = "What is drawn")]
     pub from: Option<Duration>,
     /// The end of what --from begins [default: the recording's end]
     #[arg(long, value_name = "TIME", value_parser = time, requires = "from", help_heading = "What is drawn")]
