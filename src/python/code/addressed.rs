@@ -22,11 +22,15 @@ pub struct AddressedCode {
     pub line: u32,
 }
 
+/// The name, the file and the lines of a code object.
+type NamedCode = (Arc<str>, Arc<str>, CodeLines);
+
 /// Reads code objects that are kept alive by whoever noted them: each is read once.
 pub struct CodeReader {
     memory: Box<dyn Memory>,
     interpreter: Interpreter,
-    codes: FxHashMap<Addr, Option<(Arc<str>, Arc<str>, CodeLines)>>,
+    /// `None` where no code object lies.
+    codes: FxHashMap<Addr, Option<NamedCode>>,
 }
 
 impl CodeReader {
