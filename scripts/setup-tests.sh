@@ -37,6 +37,7 @@ pairs() { # of a kind, with a GIL or without one
 }
 pairs always 0
 if [ -n "$all" ]; then
+  timed scripts/setup-readers.sh
   timed scripts/setup-freethreaded.sh
   pairs nightly 0
   pairs nightly 1

@@ -37,6 +37,7 @@ pub use flame::fold::{
     AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel,
     TimeResolution,
 };
+pub use flame::time_range::{OomMoment, TimeRange};
 pub use iterations::allocation_period::{AllocationPeriod, PeriodFinder};
 pub use iterations::clock::{IterationClock, MarkerLine};
 pub use iterations::iteration::{
@@ -66,6 +67,7 @@ pub use owners::owner_groups::{
 pub use owners::ownership::{OwnerPart, OwnerStacks};
 pub use owners::storage_changes::{StorageChange, changes};
 pub use profile::attributed_snapshot::{AttributedSnapshot, Moment};
+pub use profile::counter_samples::{CounterSample, CounterSamples};
 pub use profile::high_water::{HighWater, PeakTime};
 pub use profile::timeline::{Timeline, TimelinePoint};
 pub use profile::totals::TotalsCounter;

@@ -6,6 +6,7 @@ mod diff;
 mod export;
 mod flame;
 mod flight;
+mod history;
 mod limits;
 mod lines;
 mod picture;
@@ -28,8 +29,9 @@ pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
 pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
-pub use flame::{FlameArgs, FlameFormat, GroupByArg};
+pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
+pub use history::HistoryArgs;
 pub use limits::{SnapshotArgs, SnapshotLimits};
 pub use lines::{LinesArgs, LinesFormat, SortArg};
 pub use picture::PictureArgs;
@@ -106,6 +108,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Export a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
     Export(ExportArgs),
+    /// Read what a job recorded of itself (torch.cuda.memory._record_memory_history), from outside
+    History(HistoryArgs),
     /// Print a trace as a table of training iterations: peaks, gradients, feature maps, owners
     Iterations(IterationsArgs),
     /// Watch a job's GPU memory live in the terminal

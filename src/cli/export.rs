@@ -1,7 +1,7 @@
 //! `memspy export`: a moment of a trace in the formats that other tools open.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -16,7 +16,7 @@ use super::args::{ExportArgs, ExportFormat, MomentArg};
 use super::flame::{device, into_io};
 use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
-use super::{eprint_line, output};
+use super::{eprint_line, export_tables, output};
 
 const ONE_TRACE: &str = "a snapshot for memory_viz is of one process: name one trace";
 
@@ -29,25 +29,30 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
         bail!(ONE_TRACE);
     }
     let ranks = ranks::read(&args.traces, &|| Profile::new().without_line_statistics())?;
-    let extension = args.format.extension();
-    let default = match &ranks[..] {
-        [one] => one.trace.with_extension(extension),
-        _ => ranks::default_output(&args.traces, extension),
+    let file = || -> Result<PathBuf> {
+        let extension = args.format.extension();
+        let default = match &ranks[..] {
+            [one] => one.trace.with_extension(extension),
+            _ => ranks::default_output(&args.traces, extension),
+        };
+        let start = ranks.first().and_then(|rank| rank.profile.start());
+        let path = output::of_report(args.output.as_deref(), start, default)?;
+        output::check(&path, args.force)?;
+        Ok(path)
     };
-    let start = ranks.first().and_then(|rank| rank.profile.start());
-    let path = output::of_report(args.output.as_deref(), start, default)?;
-    output::check(&path, args.force)?;
     let format: FormatWriter = match args.format {
-        ExportFormat::Perfetto => return perfetto(args, &ranks, &path),
+        ExportFormat::Perfetto => return perfetto(args, &ranks, &file()?),
         ExportFormat::MemoryViz => match &ranks[..] {
-            [rank] => return memory_viz(args, rank, &path),
+            [rank] => return memory_viz(args, rank, &file()?),
             _ => bail!(ONE_TRACE),
         },
+        ExportFormat::Parquet => return export_tables::write(args, &ranks),
         ExportFormat::Speedscope => render::speedscope,
         ExportFormat::Pprof => render::pprof,
         ExportFormat::Csv => render::export_csv,
         ExportFormat::Json => render::export_json,
     };
+    let path = file()?;
     let mut devices = Vec::new();
     for rank in &ranks {
         devices.extend(exported(args, rank).with_context(|| rank.label.clone())?);
@@ -57,7 +62,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     output::report(&path, args.force, output::bounded(limits, write))
 }
 
-fn wanted(args: &ExportArgs) -> Moment {
+pub(super) fn wanted(args: &ExportArgs) -> Moment {
     args.at.unwrap_or(MomentArg::Peak).into()
 }
 
@@ -122,13 +127,18 @@ pub(super) fn moment(
     moment: Moment,
 ) -> Result<FoldedProfile> {
     let mut folded = profile.fold(device, moment, FoldOptions::default())?;
+    add_older(&mut folded);
+    Ok(folded)
+}
+
+/// Adds what is older than an exact recording.
+pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {
         let path = vec![StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
         folded.stacks.push(FoldedStack { path, bytes: older });
         folded.total += older;
     }
-    Ok(folded)
 }
 
 fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {

@@ -7,14 +7,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::analysis::{
     ComparedMoment, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile, PseudoFrame,
+    StackLabel,
 };
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
 use crate::render::{self, FlamePicture, NameStyle, RankMemory, RankMode, RenderError};
 
-use super::args::{FlameArgs, FlameFormat, GroupByArg, MemoryArg, MomentArg};
+use super::args::{FlameArgs, FlameFormat, FlameMoment, GroupByArg, MemoryArg, MomentArg};
 use super::ranks::{self, RankTrace};
 use super::replay::StoredRecording;
-use super::{eprint_line, filtered_profile, output};
+use super::{eprint_line, export, filtered_profile, flame_moment, output};
 
 /// Runs it.
 pub(super) fn run(args: &FlameArgs) -> Result<()> {
@@ -49,6 +50,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     };
     let start = ranks.first().and_then(|rank| rank.profile.start());
     let path = output::of_report(args.output.as_deref(), start, default)?;
+    let cut = flame_moment::cut(args, &mut ranks, &empty)?;
     let is_exact = |rank: &RankTrace| rank.profile.exact().is_some();
     if args.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
         bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
@@ -62,18 +64,25 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     let drawing = FlameOptions {
         format: args.format,
         gpu: args.gpu,
-        moment: args.at,
-        function: args.function,
+        moment: args.at.into(),
+        with_older: cut.is_some() && args.from.is_none(),
+        since: args
+            .from
+            .filter(|_| !args.total_allocated)
+            .map(|from| Nanos(u64::try_from(from.as_nanos()).unwrap_or(u64::MAX))),
+        innermost: matches!(args.by, GroupByArg::Line | GroupByArg::Function),
+        function: args.function || args.by == GroupByArg::Function,
         churn: args.total_allocated,
         memory: args.memory,
         by_thread: args.threads,
         full_filenames: args.stacks.full_filenames,
         certain: args.certain,
-        picture: picture(args),
+        picture: FlamePicture { moment: cut, ..picture(args) },
     };
     let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
     match &ranks[..] {
-        [one] => drawing.draw(&one.profile, &path, args.force),
+        _ if args.by == GroupByArg::Device => drawing.draw_devices(&ranks, &path, args.force),
+        [one] if args.by != GroupByArg::Rank => drawing.draw(&one.profile, &path, args.force),
         _ => drawing.draw_all(&ranks, how, &path, args.force),
     }
 }
@@ -96,7 +105,12 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
         bail!("who held the memory is drawn for one rank: name one trace, or use --max-peak");
     };
     let device = device(profile, args.gpu)?;
-    let moment = args.at.into();
+    if matches!(args.at, FlameMoment::Time(_) | FlameMoment::Oom) || args.from.is_some() {
+        bail!(
+            "--by owner draws a recorded look: --at peak (the one with most) or --at end (the last)"
+        );
+    }
+    let moment = MomentArg::from(args.at).into();
     let Some(stacks) = profile.owners(device, moment) else {
         bail!("the trace has no snapshots of the owners on GPU {}: record with --owners", device.0);
     };
@@ -128,12 +142,15 @@ fn flame_of_difference(
     if args.by == GroupByArg::Owner {
         bail!("--diff compares Python stacks: leave out --by owner");
     }
+    if matches!(args.at, FlameMoment::Time(_) | FlameMoment::Oom) {
+        bail!("--diff compares peaks or ends: --at peak or --at end");
+    }
     let before = StoredRecording::trace(other)?
         .profile(filtered_profile(&args.stacks).without_line_statistics())?;
     let options =
         FoldOptions { memory: args.memory.map(MemoryGroup::from), ..FoldOptions::default() };
     let fold = |profile: &Profile| -> Result<FoldedProfile> {
-        Ok(profile.fold(device(profile, args.gpu)?, args.at.into(), options)?)
+        Ok(profile.fold(device(profile, args.gpu)?, MomentArg::from(args.at).into(), options)?)
     };
     let folded = fold(profile)?;
     let folded_before = fold(&before).with_context(|| other.display().to_string())?;
@@ -159,6 +176,17 @@ fn picture(args: &FlameArgs) -> FlamePicture {
         inverted: args.picture.inverted,
         min_width: args.picture.min_width,
         title: args.picture.title.clone(),
+        moment: None,
+    }
+}
+
+impl From<FlameMoment> for MomentArg {
+    /// A moment that is neither peak nor end is the end of what was read up to it.
+    fn from(moment: FlameMoment) -> MomentArg {
+        match moment {
+            FlameMoment::Peak => MomentArg::Peak,
+            FlameMoment::End | FlameMoment::Oom | FlameMoment::Time(_) => MomentArg::End,
+        }
     }
 }
 
@@ -170,6 +198,12 @@ pub(super) struct FlameOptions {
     pub gpu: Option<u32>,
     /// The moment.
     pub moment: MomentArg,
+    /// Also what is older than the recording, at its end.
+    pub with_older: bool,
+    /// Of what is live, only what was allocated at this time or later.
+    pub since: Option<Nanos>,
+    /// Of each stack its innermost frame alone.
+    pub innermost: bool,
     /// One frame for each function.
     pub function: bool,
     /// All that was allocated, not what a moment held.
@@ -210,13 +244,31 @@ impl From<MemoryArg> for MemoryGroup {
 impl FlameOptions {
     fn fold(&self, profile: &Profile) -> Result<FoldedProfile> {
         let device = device(profile, self.gpu)?;
+        self.fold_device(profile, device)
+    }
+
+    fn fold_device(&self, profile: &Profile, device: CudaIndex) -> Result<FoldedProfile> {
         let options = FoldOptions {
             by_thread: self.by_thread,
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
             certain: self.certain,
         };
-        let folded = profile.fold(device, self.moment.into(), options)?;
+        let mut folded = profile.fold(device, self.moment.into(), options)?;
+        if self.with_older {
+            export::add_older(&mut folded);
+        }
+        if let Some(from) = self.since {
+            folded.stacks = profile.live_since(device, from).unwrap_or_default();
+            folded.total = folded.stacks.iter().map(|stack| stack.bytes).sum();
+        }
+        if self.innermost {
+            for stack in &mut folded.stacks {
+                let is_frame = |label: &StackLabel| matches!(label, StackLabel::Frame(_));
+                let last = stack.path.iter().rposition(is_frame);
+                stack.path.drain(..last.unwrap_or(stack.path.len().saturating_sub(1)));
+            }
+        }
         if folded.unlisted > 0 {
             eprint_line(&format!(
                 "warning: {} stacks, those that hold the least, are together in {}: to spell out all of them would be too \
@@ -234,12 +286,39 @@ impl FlameOptions {
 
     /// Draws several profiles.
     fn draw_all(&self, ranks: &[RankTrace], how: RankMode, path: &Path, force: bool) -> Result<()> {
-        let folded = ranks.iter().map(|rank| self.fold(&rank.profile).context(rank.label.clone()));
-        let folded: Vec<FoldedProfile> = folded.collect::<Result<_>>()?;
-        let parts: Vec<RankMemory<'_>> = ranks
+        let mut parts = Vec::new();
+        for rank in ranks {
+            let folded = self.fold(&rank.profile).context(rank.label.clone())?;
+            parts.push((rank.label.clone(), rank, folded));
+        }
+        self.draw_parts(&parts, how, path, force)
+    }
+
+    /// Draws every device of every profile apart.
+    fn draw_devices(&self, ranks: &[RankTrace], path: &Path, force: bool) -> Result<()> {
+        let mut parts = Vec::new();
+        for rank in ranks {
+            // Says why, where there is none.
+            device(&rank.profile, self.gpu).context(rank.label.clone())?;
+            for gpu in rank.profile.gpus() {
+                let folded = self.fold_device(&rank.profile, gpu).context(rank.label.clone())?;
+                parts.push((format!("{}, GPU {}", rank.label, gpu.0), rank, folded));
+            }
+        }
+        self.draw_parts(&parts, RankMode::Separate, path, force)
+    }
+
+    fn draw_parts(
+        &self,
+        parts: &[(String, &RankTrace, FoldedProfile)],
+        how: RankMode,
+        path: &Path,
+        force: bool,
+    ) -> Result<()> {
+        let limits: Vec<_> = parts.iter().map(|(_, rank, _)| rank.profile.memory_limit()).collect();
+        let parts: Vec<RankMemory<'_>> = parts
             .iter()
-            .zip(&folded)
-            .map(|(rank, folded)| RankMemory { label: &rank.label, profile: &rank.profile, folded })
+            .map(|(label, rank, folded)| RankMemory { label, profile: &rank.profile, folded })
             .collect();
         let write = |out: &mut dyn Write| {
             match self.format {
@@ -252,7 +331,6 @@ impl FlameOptions {
             }
             .map_err(into_io)
         };
-        let limits = ranks.iter().map(|rank| rank.profile.memory_limit());
         output::report(path, force, output::bounded(limits, write))
     }
 

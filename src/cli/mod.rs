@@ -12,9 +12,12 @@ mod diff;
 mod doctor;
 mod dump;
 mod export;
+mod export_tables;
 mod flame;
+mod flame_moment;
 mod flight;
 mod hints;
+mod history;
 mod iterations;
 mod launch;
 mod lines;
@@ -79,6 +82,7 @@ pub fn run() -> ExitCode {
         Command::Diff(args) => diff::run(args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
+        Command::History(args) => history::run(args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => lines::run(args).map(|()| ExitCode::SUCCESS),
         Command::Iterations(args) => iterations::run(args).map(|()| ExitCode::SUCCESS),
         Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),

@@ -41,7 +41,11 @@ pub(super) fn give_up(command: &Command) {
         | Command::OomReport(_)
         | Command::Join(_)
         | Command::Completions(_) => FILES,
-        Command::Dump(_) | Command::Tensors(_) | Command::Referrers(_) | Command::Graph(_) => JOB,
+        Command::Dump(_)
+        | Command::Tensors(_)
+        | Command::Referrers(_)
+        | Command::Graph(_)
+        | Command::History(_) => JOB,
         Command::Top(args) => live(args.exact),
         // Lines are recorded exactly where that is allowed.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,

@@ -10,6 +10,7 @@ pub mod blocks;
 pub mod events;
 pub mod followed;
 pub mod gpu;
+pub mod history;
 pub mod keyframe;
 pub mod machine;
 pub mod oom_exception;
@@ -34,6 +35,9 @@ pub use followed::{
     CounterDelta, FollowTotals, FollowedChange, FollowedChanges, FollowedThread, StackReading,
 };
 pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
+pub use history::{
+    AllocationHistory, DeviceHistory, HistoryAction, HistoryEvent, HistoryFrame, HistoryStack,
+};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };

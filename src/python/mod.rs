@@ -19,6 +19,7 @@ mod stacks;
 mod variables;
 
 pub use attribute::IntegerAttribute;
+pub use code::addressed::{AddressedCode, CodeReader};
 pub use code::line_cache::LineCache;
 pub use error::PythonError;
 pub use exceptions::{ExceptionFinder, FoundException};

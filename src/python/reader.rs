@@ -8,6 +8,7 @@ use super::heap::{HeapError, Listing, PythonHeap};
 use super::variables::IntegerVariable;
 use crate::abi::{PyObjectHeader, UnwindInfo};
 use crate::model::{StackTable, ThreadId, ThreadSample};
+use crate::python::code::addressed::CodeReader;
 use crate::python::code::line_cache::LineCache;
 use crate::python::layouts::interpreter;
 use crate::python::layouts::layout::LayoutSource;
@@ -175,6 +176,16 @@ impl PythonReader {
         match &self.reader {
             ReaderBackend::Own(own) => own.poll_targets(),
             ReaderBackend::PySpy(_) => Vec::new(),
+        }
+    }
+
+    /// What reads single code objects of `process`, the one attached to; `None` when py-spy reads the stacks.
+    pub fn code_reader(&self, process: &Process) -> Option<CodeReader> {
+        match &self.reader {
+            ReaderBackend::Own(own) => {
+                Some(CodeReader::new(Box::new(process.memory()), own.interpreter().clone()))
+            }
+            ReaderBackend::PySpy(_) => None,
         }
     }
 

@@ -29,6 +29,8 @@ pub struct FlamePicture {
     pub min_width: Option<f64>,
     /// The title; `None` for one that says what is drawn.
     pub title: Option<String>,
+    /// What the moment is called that is drawn; `None` for the one that the memory was folded for.
+    pub moment: Option<String>,
 }
 
 /// Draws the bytes of a moment.
@@ -44,7 +46,8 @@ pub fn flame(
         .filter(|(_, bytes)| *bytes > 0)
         .map(|(stack, bytes)| format!("{stack} {bytes}"))
         .collect();
-    draw(out, &lines, title(folded), subtitle(folded), "Line:", picture)
+    let named = picture.moment.as_deref();
+    draw(out, &lines, title(folded, named), subtitle(folded, named), "Line:", picture)
 }
 
 /// The memory of one of several ranks.
@@ -78,6 +81,7 @@ pub fn flame_of_ranks(
     let Some(first) = ranks.first() else { return Err(RenderError::Empty) };
     let total: u64 = ranks.iter().map(|rank| rank.folded.total).sum();
     let moment = match (first.folded.allocations, first.folded.moment) {
+        _ if picture.moment.is_some() => picture.moment.as_deref().unwrap_or_default(),
         (Some(_), _) => "all that each allocated",
         (None, Moment::Peak) => "each at its own peak",
         (None, Moment::End) => "each at the end of its recording",
@@ -208,11 +212,14 @@ pub(super) fn draw(
     Ok(())
 }
 
-fn title(folded: &FoldedProfile) -> String {
+fn title(folded: &FoldedProfile, named: Option<&str>) -> String {
     let (what, place) = match folded.memory {
         None | Some(MemoryGroup::Torch) => ("GPU memory", format!(" on GPU {}", folded.device.0)),
         Some(other) => (exact::kind(other), String::new()),
     };
+    if let Some(moment) = named {
+        return format!("{what} {moment}: {}{place}", bytes(folded.total));
+    }
     if let Some(allocations) = folded.allocations {
         let total = bytes(folded.total);
         return format!(
@@ -235,12 +242,14 @@ fn title(folded: &FoldedProfile) -> String {
 }
 
 /// Which moment, how far below the peak, how sharp. Has to fit on one line of the picture.
-fn subtitle(folded: &FoldedProfile) -> String {
+fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
     let snapshot = &folded.snapshot;
     if let Some(memory) = folded.memory {
-        return exact_subtitle(folded, memory);
+        return exact_subtitle(folded, memory, named);
     }
     let below = match (folded.below_peak(), folded.true_peak) {
+        // The peak up to then is none of the recording.
+        _ if named.is_some() => "the last recorded look up to then".to_owned(),
         (Some(0), _) => "the allocator's own peak".to_owned(),
         (Some(below), Some(peak)) => format!(
             "{} ({:.2} %) below the true peak of {}",
@@ -289,7 +298,7 @@ fn certainty(resolution: TimeResolution, certain: u64) -> String {
     text
 }
 
-fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup) -> String {
+fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&str>) -> String {
     let snapshot = &folded.snapshot;
     let sure = match folded.estimated_from {
         None => "exact".to_owned(),
@@ -306,7 +315,9 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup) -> String {
         }
         _ => {}
     }
-    if folded.moment == Moment::End {
+    if named.is_some() {
+        // What is left out of it is in its name.
+    } else if folded.moment == Moment::End {
         text += &format!("; {} older than the recording left out", bytes(folded.left_out));
     } else if memory == MemoryGroup::Torch {
         text += &format!("; {} more cached", bytes(snapshot.cached()));

@@ -1,7 +1,7 @@
 //! Answers in the forms people and programs read: flamegraphs, tables, listings.
 //!
 //! Turns `analysis` answers into bytes on a `Write`.
-//! May import `model`, `ownership`, `analysis`, inferno, csv, flate2, serde and serde_json.
+//! May import `model`, `ownership`, `analysis`, inferno, csv, flate2, parquet, serde and serde_json.
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
@@ -54,7 +54,8 @@ pub use dump_json::dump_json;
 pub use escape::{EscapeGuard, visible};
 pub use exact::{kind as memory_name, way};
 pub use export::{
-    ExportedDevice, export_csv, export_json, memory_viz, perfetto, pprof, speedscope,
+    ExportedDevice, ExportedTable, TableExport, export_csv, export_json, history_json,
+    history_pickle, memory_viz, perfetto, pprof, speedscope,
 };
 pub use findings::{ToldFinding, told};
 pub use flame::{

@@ -23,6 +23,7 @@ mod page_index;
 pub mod pages;
 pub mod process;
 pub mod ptrace_stop;
+mod tsc;
 pub mod usdt;
 
 pub use access::{AccessFacts, is_no_more_than_the_job};
@@ -38,3 +39,4 @@ pub use page_copy::PagePlan;
 pub use pages::{PageCache, PageReader};
 pub use process::{OsThread, Process, ProcessError};
 pub use ptrace_stop::{GoneOn, PtraceStop, StopError, StoppedProcess};
+pub use tsc::time_stamp_counter;

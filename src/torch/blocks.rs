@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::check::counters_are_whole;
+use super::containers::FlatTable;
 use super::discovery;
 use super::error::{TorchError, reading};
 use super::layout::{BlockLayout, CounterLayout, PoolsLayout, PrivateLayout, STATS};
@@ -33,6 +34,18 @@ pub(super) struct BlocksLayout {
     pools: Option<PoolsLayout>,
     block: Option<BlockLayout>,
     private: Option<PrivateLayout>,
+}
+
+impl BlocksLayout {
+    /// Where in a device's object `active_blocks` ends, once that is known.
+    pub(super) fn end_of_active(&self) -> Option<usize> {
+        self.pools.as_ref().map(|pools| pools.active + FlatTable::SIZE)
+    }
+
+    /// How blocks are laid out, once there are some.
+    pub(super) fn block(&self) -> Option<BlockLayout> {
+        self.block
+    }
 }
 
 /// Reads the snapshots of one device.
@@ -71,6 +84,16 @@ impl SnapshotReader {
             scratch: WalkScratch::default(),
             searched: Vec::new(),
         }
+    }
+
+    /// The device's `DeviceCachingAllocator`.
+    pub(super) fn device(&self) -> Addr {
+        self.device
+    }
+
+    /// The blocks of the last map: device address, and where the `Block` lies.
+    pub(super) fn places(&self) -> Vec<(u64, Addr)> {
+        self.scratch.places().collect()
     }
 
     /// Reads the map. Tries again for at most `patience` while the target changes it meanwhile.

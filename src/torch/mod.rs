@@ -18,6 +18,7 @@ mod containers;
 mod counters;
 mod discovery;
 mod error;
+mod history;
 mod layout;
 mod objects;
 mod polled;
@@ -30,6 +31,7 @@ mod working_set;
 pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;
 pub use error::TorchError;
+pub use history::{RecordedEvent, RecordedFrame, RecordedHistory, RecordedStack};
 pub use objects::{
     AutogradGraph, AutogradNode, SavedTensor, TensorDecoder, TensorReader, TensorTypes,
 };

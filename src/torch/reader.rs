@@ -7,6 +7,7 @@ use super::blocks::{BlocksLayout, SnapshotReader};
 use super::counters::CounterReader;
 use super::discovery::{self, DiscoveredDevices, SearchOutcome};
 use super::error::{TorchError, reading};
+use super::history::{self, HistoryInput, RecordedHistory};
 use super::polled::CounterPoller;
 use super::version;
 use crate::abi::CounterAddresses;
@@ -189,6 +190,40 @@ impl TorchReader {
             native.blocks.get_mut(device.0 as usize).ok_or(TorchError::NoDevice(device))?;
         let counters = &native.devices.counters;
         reader.read(&*self.memory, counters, &mut native.layout, self.timeout, time, version)
+    }
+
+    /// Reads what the target recorded of the allocations of `device` with `torch.cuda.memory._record_memory_history`, and the
+    /// map of its blocks: `None` when that was never at rest. `keep` is called while what the stacks refer to is still there; more than once where reading was repeated.
+    ///
+    /// # Errors
+    /// As [`Self::blocks`], and `UnknownLayout` where the ring buffer, its entries or their clock were not recognised.
+    pub fn history(
+        &mut self,
+        device: CudaIndex,
+        keep: &mut dyn FnMut(&RecordedHistory),
+    ) -> Result<(Option<AllocatorSnapshot>, RecordedHistory), TorchError> {
+        let snapshot = match self.blocks(device, Nanos(0)) {
+            // The events need no moment at which nobody allocates.
+            Err(TorchError::Torn { .. }) => None,
+            other => Some(other?),
+        };
+        let version = self.version.as_deref().unwrap_or("unknown");
+        let Some(native) = &self.native else { return Err(self.unreadable("its history")) };
+        let reader = native.blocks.get(device.0 as usize).ok_or(TorchError::NoDevice(device))?;
+        let Some(tables) = native.layout.end_of_active() else {
+            return Err(TorchError::NotInitialized);
+        };
+        let blocks = if snapshot.is_some() { reader.places() } else { Vec::new() };
+        let input = HistoryInput {
+            index: device.0,
+            device: reader.device(),
+            vector: native.devices.vector,
+            tables,
+            block: native.layout.block(),
+            blocks: &blocks,
+            version,
+        };
+        Ok((snapshot, history::read(&*self.memory, input, keep)?))
     }
 
     fn unreadable(&self, what: &'static str) -> TorchError {

@@ -88,6 +88,13 @@ pub(super) struct WalkScratch {
     queue: Vec<Addr>,
 }
 
+impl WalkScratch {
+    /// The blocks of the last walk: device address, and where the `Block` lies.
+    pub(super) fn places(&self) -> impl Iterator<Item = (u64, Addr)> {
+        self.nodes.iter().filter(|node| node.block.mapped).map(|node| (node.block.address, node.at))
+    }
+}
+
 struct BlockWalk<'a, 's> {
     input: WalkInput<'a>,
     set: &'s mut WorkingSet,

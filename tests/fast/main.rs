@@ -37,6 +37,8 @@ mod exact_lines;
 mod exact_maps;
 mod exact_reports;
 mod export;
+mod export_tables;
+mod flame_moments;
 mod flame_pictures;
 mod flight_ring;
 mod flight_size;

@@ -360,7 +360,7 @@ fn fill(blocks: &mut Vec<Block>, from: u64, to: u64, known: &[Block]) {
 }
 
 /// The stack that a block is from; the likeliest where several come into question.
-fn path(profile: &Profile, source: &AllocationSource) -> Vec<StackLabel> {
+pub(in crate::analysis) fn path(profile: &Profile, source: &AllocationSource) -> Vec<StackLabel> {
     let pseudo = |frame| vec![StackLabel::Pseudo(frame)];
     match source {
         AllocationSource::Before => pseudo(PseudoFrame::BeforeRecording),

@@ -2,3 +2,5 @@
 
 pub(super) mod fold;
 pub(super) mod fold_limit;
+mod live_since;
+pub(super) mod time_range;

@@ -1,6 +1,7 @@
 //! `Profile`: takes records one by one and keeps what the answers need.
 
 pub(super) mod attributed_snapshot;
+pub(super) mod counter_samples;
 pub(super) mod device;
 pub(super) mod high_water;
 mod intake;

@@ -13,6 +13,7 @@ use super::MomentArg;
   memspy export trace.bin -f speedscope -o peak.json         open it in speedscope.app
   memspy export rank-*.bin -f pprof --at end -o end.pb.gz    go tool pprof -http=: end.pb.gz
   memspy export trace.bin -f perfetto -o counters.json       open it in ui.perfetto.dev
+  memspy export rank-*.bin -f parquet -o tables              a folder for each table, a file in it for each rank
   memspy export trace.bin -f csv -o -                        a row for every stack
 
 '--at end' exports everything that was live then, also memory older than the recording.")]
@@ -52,6 +53,8 @@ pub enum ExportFormat {
     Csv,
     /// The same in JSON
     Json,
+    /// Tables of events, counters, blocks, stacks and frames in the folder OUTPUT, for DuckDB, Spark and the like
+    Parquet,
 }
 
 impl ExportFormat {
@@ -64,6 +67,7 @@ impl ExportFormat {
             ExportFormat::Perfetto => "perfetto.json",
             ExportFormat::Csv => "csv",
             ExportFormat::Json => "json",
+            ExportFormat::Parquet => "parquet",
         }
     }
 }

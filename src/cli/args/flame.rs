@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::values::time;
-use super::{MemoryArg, MomentArg, PictureArgs, StackArgs};
+use super::{MemoryArg, PictureArgs, StackArgs};
 
 /// `memspy flame`.
 #[derive(Debug, Args)]
@@ -29,10 +29,16 @@ pub struct FlameArgs {
     /// Only this device, as the job numbers it [default: the one with the highest peak]
     #[arg(long, value_name = "N", help_heading = "What is drawn")]
     pub gpu: Option<u32>,
-    /// The moment to draw
-    #[arg(long, value_enum, default_value_t = MomentArg::Peak, help_heading = "What is drawn")]
-    pub at: MomentArg,
-    /// Draw everything that was allocated while recording, instead of what was live at one moment (exact traces)
+    /// The moment to draw: peak, end, oom (when the job last ran out of memory), or a time since the recording began (12.5s)
+    #[arg(long, value_name = "MOMENT", value_parser = moment, default_value = "peak", help_heading = "What is drawn")]
+    pub at: FlameMoment,
+    /// Draw what was allocated from this time on (12.5s) and is live at --to (exact traces)
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["at", "diff", "certain", "memory", "min_lifetime"], help_heading = "What is drawn")]
+    pub from: Option<Duration>,
+    /// Where what --from begins ends [default: the end of the recording]
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "from", help_heading = "What is drawn")]
+    pub to: Option<Duration>,
+    /// Draw everything that was allocated while recording, or between --from and --to, instead of what was live at one moment (exact traces)
     #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
     pub total_allocated: bool,
     /// Draw only the bytes whose stack is proven (traces recorded with --follow)
@@ -75,11 +81,43 @@ pub enum FlameFormat {
     Collapsed,
 }
 
+/// A moment that `flame` draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlameMoment {
+    /// The recorded moment nearest below the allocator's own peak.
+    Peak,
+    /// The last recorded moment.
+    End,
+    /// When the job last ran out of memory.
+    Oom,
+    /// So long after the recording's beginning.
+    Time(Duration),
+}
+
+fn moment(text: &str) -> Result<FlameMoment, String> {
+    match text {
+        "peak" => Ok(FlameMoment::Peak),
+        "end" => Ok(FlameMoment::End),
+        "oom" => Ok(FlameMoment::Oom),
+        _ => time(text).map(FlameMoment::Time).map_err(|_| {
+            "a moment is peak, end, oom, or a time since the recording's beginning such as 12.5s".to_owned()
+        }),
+    }
+}
+
 /// What a flamegraph divides memory by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GroupByArg {
     /// By the Python stack that allocated it
     Stack,
+    /// By the innermost line alone
+    Line,
+    /// By the innermost function alone
+    Function,
+    /// By device, and then by Python stack
+    Device,
+    /// By rank, and then by Python stack
+    Rank,
     /// By what owns it: category, modules, tensor (traces recorded with --owners)
     Owner,
 }

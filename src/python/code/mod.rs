@@ -1,5 +1,6 @@
 //! Code objects: names, files and line tables, cached by address and fingerprint.
 
+pub(super) mod addressed;
 pub(super) mod code_cache;
 pub(super) mod code_object;
 pub(super) mod line_cache;

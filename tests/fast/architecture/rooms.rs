@@ -30,7 +30,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
             "render",
             room(
                 &["model", "ownership", "analysis"],
-                &["inferno", "serde", "serde_json", "csv", "chrono", "flate2"],
+                &["inferno", "serde", "serde_json", "csv", "chrono", "flate2", "parquet"],
             ),
         ),
         ("owners", room(&["model", "abi", "ownership", "target", "python", "torch"], &[])),
@@ -96,6 +96,7 @@ pub const EVERYWHERE: &[&str] = &["std", "core", "thiserror", "rustc_hash"];
 pub const UNSAFE: &[&str] = &[
     "src/probe/syscall.rs",          // bpf(2)
     "src/suspend/checkpoint_api.rs", // calls the driver's library
+    "src/target/tsc.rs",             // rdtsc
 ];
 
 /// Where threads are started or put to sleep: a room, or a file with its reason.

@@ -1,0 +1,93 @@
+//! `memspy export -f parquet`: recordings as tables in a folder, a file of each table for each recording.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::analysis::{CounterSamples, Moment, MomentBlocks, MomentBlocksBuilder, Profile};
+use crate::render::{ExportedTable, TableExport};
+
+use super::args::ExportArgs;
+use super::export::{moment, wanted};
+use super::flame::device;
+use super::ranks::RankTrace;
+use super::replay::{self, StoredRecording};
+use super::{eprint_line, output};
+
+/// Writes the tables of all recordings below the folder that '-o' names.
+pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
+    let Some(folder) = args.output.as_deref().filter(|folder| *folder != Path::new("-")) else {
+        bail!("-f parquet writes several files: name a folder for them with -o");
+    };
+    if args.gpu.is_some() {
+        bail!("--gpu is of formats that show one moment: the tables have a column 'device'");
+    }
+    let mut names: Vec<String> = Vec::new();
+    for rank in ranks {
+        let stem = rank.trace.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let name = stem.unwrap_or_default();
+        if names.contains(&name) {
+            bail!("two traces are called {name}: the files of their tables would be the same");
+        }
+        names.push(name);
+    }
+    let path = |table: ExportedTable, name: &str| -> PathBuf {
+        folder.join(table.name()).join(format!("{name}.parquet"))
+    };
+    for table in ExportedTable::ALL {
+        std::fs::create_dir_all(folder.join(table.name()))
+            .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
+        for name in &names {
+            output::check(&path(table, name), args.force)?;
+        }
+    }
+    for (rank, name) in ranks.iter().zip(&names) {
+        one(args, rank, &|table| path(table, name)).with_context(|| rank.label.clone())?;
+    }
+    eprint_line(&format!(
+        "wrote the tables of {} recordings into {}: events, samples, blocks, stacks, frames",
+        ranks.len(),
+        folder.display()
+    ));
+    Ok(())
+}
+
+fn one(args: &ExportArgs, rank: &RankTrace, path: &dyn Fn(ExportedTable) -> PathBuf) -> Result<()> {
+    let profile = &rank.profile;
+    let device = device(profile, None)?;
+    let recording = StoredRecording::trace(&rank.trace)?;
+    let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
+    let blocks = |until| -> Result<MomentBlocks> {
+        let mut empty = Profile::new().without_line_statistics();
+        replay::limit(&mut empty, bytes);
+        let mut builder = MomentBlocksBuilder::new(empty, device, until);
+        recording.reread(&mut builder)?;
+        Ok(builder.build())
+    };
+    let whole = blocks(None)?;
+    let wanted = wanted(args);
+    let of_peak = match wanted {
+        Moment::Peak => {
+            let time = moment(profile, device, wanted)?.snapshot.time;
+            Some((blocks(Some(time))?, time.seconds()))
+        }
+        Moment::End => None,
+    };
+    let (at, seconds) = match &of_peak {
+        Some((blocks, seconds)) => (blocks, *seconds),
+        None => (&whole, profile.duration().seconds()),
+    };
+    let mut counters = CounterSamples::default();
+    recording.reread(&mut counters)?;
+    let export = TableExport::new(profile, &whole, at, (wanted, seconds), &counters.samples);
+    if profile.exact().is_none() {
+        eprint_line(&format!(
+            "{}: a sampled recording has no events: that table is empty ('memspy record --exact' records them)",
+            rank.label
+        ));
+    }
+    for table in ExportedTable::ALL {
+        output::write(&path(table), args.force, |out| export.write(table, out))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! `memspy flame --at T`, `--at oom` and `--from T --to T`: a moment or a stretch that is no peak and no end.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::analysis::{OomMoment, Profile, TimeRange};
+use crate::model::Nanos;
+
+use super::args::{FlameArgs, FlameMoment};
+use super::ranks::RankTrace;
+use super::replay::{self, StoredRecording};
+
+/// What part of the recordings is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    At(Duration),
+    AtOom,
+    Window(Duration, Option<Duration>),
+}
+
+/// Reads the part of the recordings that is asked for, if it is not the whole, and says how to call it.
+pub(super) fn cut(
+    args: &FlameArgs,
+    ranks: &mut [RankTrace],
+    empty: &dyn Fn() -> Profile,
+) -> Result<Option<String>> {
+    let part = match (args.from, args.at) {
+        (Some(from), _) => Part::Window(from, args.to),
+        (None, FlameMoment::Time(at)) => Part::At(at),
+        (None, FlameMoment::Oom) => Part::AtOom,
+        (None, FlameMoment::Peak | FlameMoment::End) => return Ok(None),
+    };
+    let mut name = String::new();
+    for rank in ranks {
+        name = one(part, args.total_allocated, rank, empty)
+            .with_context(|| rank.trace.display().to_string())?;
+    }
+    if part == Part::AtOom {
+        name = "when the job ran out of memory".to_owned();
+    }
+    Ok(Some(name))
+}
+
+fn one(
+    part: Part,
+    churn: bool,
+    rank: &mut RankTrace,
+    empty: &dyn Fn() -> Profile,
+) -> Result<String> {
+    let recording = StoredRecording::trace(&rank.trace)?;
+    let begin = rank.profile.begins().unwrap_or_default();
+    let end = rank.profile.duration();
+    let inside = |time: Duration| {
+        let nanos = Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        if nanos < begin || nanos > end {
+            bail!(
+                "{:.3} s is outside of the recording, which is from {:.3} s to {:.3} s",
+                time.as_secs_f64(),
+                begin.seconds(),
+                end.seconds()
+            );
+        }
+        Ok(nanos)
+    };
+    let (from, to) = match part {
+        Part::At(time) => (None, Some(inside(time)?)),
+        Part::AtOom => {
+            let mut oom = OomMoment::default();
+            recording.reread(&mut oom)?;
+            let time = oom.time();
+            (
+                None,
+                Some(
+                    time.context(
+                        "the recording has no out-of-memory error: --at oom has no moment",
+                    )?,
+                ),
+            )
+        }
+        Part::Window(from, to) => {
+            if rank.profile.exact().is_none() {
+                bail!(
+                    "what was allocated between two moments is known only of exact recordings ('memspy record --exact')"
+                );
+            }
+            let from = inside(from)?;
+            let to = to.map_or(Ok(end), inside)?;
+            if to < from {
+                bail!("--from {:.3} s is after --to {:.3} s", from.seconds(), to.seconds());
+            }
+            (Some(from), Some(to))
+        }
+    };
+    let mut profile = empty();
+    replay::limit(&mut profile, std::fs::metadata(&rank.trace).map_or(0, |file| file.len()));
+    // What is live at the end of a stretch is known only to who saw all before it.
+    let first = from.filter(|_| churn);
+    recording.reread(&mut TimeRange::new(&mut profile, first, to))?;
+    profile.finish();
+    profile.check_work().with_context(|| format!("cannot read {}", rank.trace.display()))?;
+    rank.profile = profile;
+    let to = to.unwrap_or(end).seconds();
+    Ok(match from {
+        None => format!("at {to:.3} s"),
+        Some(from) if churn => {
+            format!("allocated in all from {:.3} s to {to:.3} s", from.seconds())
+        }
+        Some(from) => format!("allocated from {:.3} s to {to:.3} s and live then", from.seconds()),
+    })
+}

@@ -1,0 +1,100 @@
+//! `memspy history`: what a job recorded of its own allocations, as PyTorch's snapshot.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Error, Result, anyhow};
+
+use crate::model::{AllocationHistory, SnapshotConsistency};
+use crate::render;
+use crate::sampler::{HistoryError, attach, read_history};
+
+use super::args::HistoryArgs;
+use super::flame::into_io;
+use super::members::refuse_launcher;
+use super::output::{self, FileNameFields};
+use super::{eprint_line, hints};
+
+/// Runs it.
+pub(super) fn run(args: &HistoryArgs) -> Result<()> {
+    let extension = if args.json { "json" } else { "pickle" };
+    let default = PathBuf::from(format!("history-{}.{extension}", args.pid));
+    let host = output::host();
+    let fields = FileNameFields { pid: args.pid, host: &host, rank: None };
+    let path = output::expand(&args.output.clone().unwrap_or(default), fields)?;
+    output::check(&path, args.force)?;
+    let mut readers = attach(args.pid, &AtomicBool::new(false))
+        .map_err(|error| hints::attach(error, args.pid))?;
+    refuse_launcher(&readers)?;
+    let history = read_history(&mut readers).map_err(|error| refused(error, args.pid))?;
+    // First what the file lacks: it is a report like others.
+    tell(&history);
+    output::write(&path, args.force, |out| {
+        match args.json {
+            true => render::history_json(out, &history),
+            false => render::history_pickle(out, &history),
+        }
+        .map_err(into_io)
+    })?;
+    if path.as_os_str() != "-" {
+        eprint_line(&format!(
+            "wrote {}: {} events, {} stacks",
+            path.display(),
+            render::count(history.events() as u64),
+            render::count(history.stacks.len() as u64)
+        ));
+    }
+    Ok(())
+}
+
+fn refused(error: HistoryError, pid: u32) -> Error {
+    match error {
+        HistoryError::NotRecorded => anyhow!(
+            "cannot read the history of process {pid}: {error}; 'memspy record -p {pid}' records it from now on, from outside"
+        ),
+        error => anyhow!("cannot read the history of process {pid}: {error}"),
+    }
+}
+
+/// Says what the file does not have.
+fn tell(history: &AllocationHistory) {
+    for device in &history.devices {
+        let gpu = device.device.0;
+        if device.overwritten > 0 {
+            eprint_line(&format!(
+                "warning: GPU {gpu}: the job went on and overwrote {} of its oldest events while they were read: they are left out",
+                render::count(device.overwritten)
+            ));
+        }
+        if device.beyond_limit > 0 {
+            eprint_line(&format!(
+                "warning: GPU {gpu}: {} of the oldest events are left out: there are more than memspy reads",
+                render::count(device.beyond_limit)
+            ));
+        }
+        match device.snapshot.as_ref().map(|snapshot| snapshot.consistency) {
+            Some(SnapshotConsistency::Consistent) => {}
+            Some(SnapshotConsistency::Degraded { .. }) => eprint_line(&format!(
+                "warning: GPU {gpu}: the job changed its blocks while they were read: the segments are not those of one moment"
+            )),
+            None => eprint_line(&format!(
+                "warning: GPU {gpu}: the job changed its blocks during every attempt to read them: the file has its events and no segments"
+            )),
+        }
+    }
+    if history.unreadable_stacks + history.unreadable_frames > 0 {
+        eprint_line(&format!(
+            "warning: {} stacks and {} frames could not be read: they are left out or called <unreadable>",
+            render::count(history.unreadable_stacks),
+            render::count(history.unreadable_frames)
+        ));
+    }
+    let unnamed = history.stacks.iter().filter(|stack| stack.native > 0 || stack.has_script);
+    let unnamed = unnamed.count() as u64;
+    if unnamed > 0 {
+        eprint_line(&format!(
+            "{} stacks have frames of C++ or TorchScript as well: they are left out, the file has those of Python",
+            render::count(unnamed)
+        ));
+    }
+}

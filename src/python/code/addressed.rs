@@ -1,0 +1,68 @@
+//! Code objects by address: what a frame was that somebody else noted as a code object and an offset in it.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::python::code::code_object::CodeObject;
+use crate::python::code::line_table::CodeLines;
+use crate::python::layouts::interpreter::Interpreter;
+use crate::python::layouts::layout::CodeLayout;
+use crate::python::objects::text;
+use crate::target::{Addr, Field, Memory};
+
+/// What a code object says of one of its instructions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressedCode {
+    /// The function (`co_name`).
+    pub name: Arc<str>,
+    /// Its file (`co_filename`).
+    pub file: Arc<str>,
+    /// The line, as `PyCode_Addr2Line` tells it; 0 where there is none.
+    pub line: u32,
+}
+
+/// The name, the file and the lines of a code object.
+type NamedCode = (Arc<str>, Arc<str>, CodeLines);
+
+/// Reads code objects that are kept alive by whoever noted them: each is read once.
+pub struct CodeReader {
+    memory: Box<dyn Memory>,
+    interpreter: Interpreter,
+    /// `None` where no code object lies.
+    codes: FxHashMap<Addr, Option<NamedCode>>,
+}
+
+impl CodeReader {
+    pub(in crate::python) fn new(memory: Box<dyn Memory>, interpreter: Interpreter) -> CodeReader {
+        CodeReader { memory, interpreter, codes: FxHashMap::default() }
+    }
+
+    /// Forgets all: another object may lie where one was.
+    pub fn forget(&mut self) {
+        self.codes.clear();
+    }
+
+    /// The instruction `offset` bytes into the bytecode of the code object at `code`; `None` when no code object lies there.
+    pub fn at(&mut self, code: Addr, offset: i32) -> Option<AddressedCode> {
+        let (memory, interpreter) = (&*self.memory, &self.interpreter);
+        let known = self.codes.entry(code).or_insert_with(|| {
+            let code =
+                CodeObject::read(memory, &interpreter.layout, interpreter.code_type, code).ok()?;
+            // Since 3.11 the layout names `co_qualname`: `co_filename`, `co_name` and `co_qualname` lie one after the other
+            // (Include/cpython/code.h, 3.11 to 3.15).
+            let CodeLayout { name, file, .. } = interpreter.layout.code;
+            let name = match name.offset == file.offset + 16 {
+                true => {
+                    let at = Field::<Addr>::at(file.offset + 8).get(&code.head)?;
+                    text(memory, &interpreter.layout.object, at).ok()?.text
+                }
+                false => code.name.text,
+            };
+            Some((name.into(), code.file.text.into(), code.lines))
+        });
+        let (name, file, lines) = known.as_ref()?;
+        let line = lines.at(i64::from(offset));
+        Some(AddressedCode { name: Arc::clone(name), file: Arc::clone(file), line })
+    }
+}

@@ -1,0 +1,189 @@
+//! A table as a file of Apache Parquet, written row group by row group.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::Type;
+
+/// Rows of a row group: what is in memory at once.
+const ROWS: usize = 1 << 17;
+
+/// What a column holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ColumnType {
+    /// Whole numbers (`INT64`).
+    Integer,
+    /// Fractions (`DOUBLE`).
+    Fraction,
+    /// Text (`BYTE_ARRAY`, UTF-8).
+    Text,
+}
+
+/// A value of a row.
+#[derive(Debug, Clone)]
+pub(super) enum Cell<'a> {
+    /// In a column of whole numbers.
+    Integer(i64),
+    /// In a column of fractions.
+    Fraction(f64),
+    /// In a column of text.
+    Text(&'a str),
+    /// Unknown, or not there.
+    Null,
+}
+
+impl From<u64> for Cell<'_> {
+    /// Addresses are below 2^57 and sizes below that: what is more is damage, and unknown.
+    fn from(value: u64) -> Self {
+        i64::try_from(value).map_or(Cell::Null, Cell::Integer)
+    }
+}
+
+impl<'a, T: Into<Cell<'a>>> From<Option<T>> for Cell<'a> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Cell::Null, Into::into)
+    }
+}
+
+/// The values of a column that were not written yet.
+#[derive(Debug)]
+enum Buffer {
+    Integers(Vec<i64>),
+    Fractions(Vec<f64>),
+    Texts(Vec<ByteArray>),
+}
+
+#[derive(Debug)]
+struct BufferedColumn {
+    values: Buffer,
+    /// 1 for a value, 0 for none.
+    present: Vec<i16>,
+}
+
+/// Writes a table.
+pub(super) struct ParquetFile<'a> {
+    out: &'a mut dyn Write,
+    writer: SerializedFileWriter<Vec<u8>>,
+    columns: Vec<BufferedColumn>,
+    rows: usize,
+}
+
+fn failed(error: parquet::errors::ParquetError) -> io::Error {
+    io::Error::other(error)
+}
+
+impl<'a> ParquetFile<'a> {
+    /// A table with these columns, each of which may be null.
+    pub(super) fn new(
+        out: &'a mut dyn Write,
+        columns: &[(&str, ColumnType)],
+    ) -> io::Result<ParquetFile<'a>> {
+        let field = |(name, kind): &(&str, ColumnType)| {
+            let (physical, converted) = match kind {
+                ColumnType::Integer => (Physical::INT64, ConvertedType::NONE),
+                ColumnType::Fraction => (Physical::DOUBLE, ConvertedType::NONE),
+                ColumnType::Text => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
+            };
+            Type::primitive_type_builder(name, physical)
+                .with_repetition(Repetition::OPTIONAL)
+                .with_converted_type(converted)
+                .build()
+                .map(Arc::new)
+        };
+        let fields = columns.iter().map(field).collect::<Result<_, _>>().map_err(failed)?;
+        let schema =
+            Type::group_type_builder("memspy").with_fields(fields).build().map_err(failed)?;
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_created_by(concat!("memspy ", env!("CARGO_PKG_VERSION")).to_owned())
+            .build();
+        let writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))
+            .map_err(failed)?;
+        let buffer = |(_, kind): &(&str, ColumnType)| BufferedColumn {
+            present: Vec::new(),
+            values: match kind {
+                ColumnType::Integer => Buffer::Integers(Vec::new()),
+                ColumnType::Fraction => Buffer::Fractions(Vec::new()),
+                ColumnType::Text => Buffer::Texts(Vec::new()),
+            },
+        };
+        Ok(ParquetFile { out, writer, columns: columns.iter().map(buffer).collect(), rows: 0 })
+    }
+
+    /// Adds a row: a cell for each column, in their order.
+    pub(super) fn row(&mut self, cells: &[Cell<'_>]) -> io::Result<()> {
+        if cells.len() != self.columns.len() {
+            return Err(io::Error::other("a row has another number of cells than its table"));
+        }
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            let is_there = match (&mut column.values, cell) {
+                (_, Cell::Null) => false,
+                (Buffer::Integers(values), Cell::Integer(value)) => {
+                    values.push(*value);
+                    true
+                }
+                (Buffer::Fractions(values), Cell::Fraction(value)) => {
+                    values.push(*value);
+                    true
+                }
+                (Buffer::Texts(values), Cell::Text(value)) => {
+                    values.push(ByteArray::from(*value));
+                    true
+                }
+                _ => return Err(io::Error::other("a cell is of another type than its column")),
+            };
+            column.present.push(i16::from(is_there));
+        }
+        self.rows += 1;
+        if self.rows == ROWS { self.write_rows() } else { Ok(()) }
+    }
+
+    fn write_rows(&mut self) -> io::Result<()> {
+        if self.rows == 0 {
+            return Ok(());
+        }
+        let mut group = self.writer.next_row_group().map_err(failed)?;
+        for column in &mut self.columns {
+            let Some(mut writer) = group.next_column().map_err(failed)? else { continue };
+            let present = Some(&column.present[..]);
+            match &mut column.values {
+                Buffer::Integers(values) => {
+                    let typed = writer.typed::<Int64Type>();
+                    typed.write_batch(values, present, None).map_err(failed)?;
+                    values.clear();
+                }
+                Buffer::Fractions(values) => {
+                    let typed = writer.typed::<DoubleType>();
+                    typed.write_batch(values, present, None).map_err(failed)?;
+                    values.clear();
+                }
+                Buffer::Texts(values) => {
+                    let typed = writer.typed::<ByteArrayType>();
+                    typed.write_batch(values, present, None).map_err(failed)?;
+                    values.clear();
+                }
+            }
+            writer.close().map_err(failed)?;
+            column.present.clear();
+        }
+        group.close().map_err(failed)?;
+        self.rows = 0;
+        // What stands in memory is passed on.
+        self.writer.flush()?;
+        let written = self.writer.inner_mut();
+        self.out.write_all(written)?;
+        written.clear();
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.write_rows()?;
+        let rest = self.writer.into_inner().map_err(failed)?;
+        self.out.write_all(&rest)
+    }
+}

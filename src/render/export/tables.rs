@@ -1,0 +1,268 @@
+//! A recording as five tables for an engine that analyses many: events, samples, blocks, stacks and frames.
+//!
+//! Each row says of which recording it is (`rank`, `pid`, `host`), so that the files of all ranks of a job are one table. A
+//! stack's number (`stack_id`) and a frame's (`frame_id`) are those of its recording: join them with `pid` and `host` as well.
+
+use std::io::{self, Write};
+
+use rustc_hash::FxHashMap;
+
+use super::parquet_file::{Cell, ColumnType, ParquetFile};
+use super::{ExportedFrame, frames};
+use crate::analysis::{CounterSample, Moment, MomentBlocks, Profile};
+use crate::model::{BlockState, RecordingStart};
+
+/// The tables, by their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExportedTable {
+    /// Every allocation and free of PyTorch (exact recordings).
+    Events,
+    /// The allocator's counters whenever they were read.
+    Samples,
+    /// The blocks of the moment, each with its segment and stack.
+    Blocks,
+    /// A row for every frame of every stack.
+    Stacks,
+    /// Functions, files and lines.
+    Frames,
+}
+
+impl ExportedTable {
+    /// All.
+    pub const ALL: [ExportedTable; 5] = [
+        ExportedTable::Events,
+        ExportedTable::Samples,
+        ExportedTable::Blocks,
+        ExportedTable::Stacks,
+        ExportedTable::Frames,
+    ];
+
+    /// The name of its folder.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExportedTable::Events => "events",
+            ExportedTable::Samples => "samples",
+            ExportedTable::Blocks => "blocks",
+            ExportedTable::Stacks => "stacks",
+            ExportedTable::Frames => "frames",
+        }
+    }
+
+    fn columns(self) -> Vec<(&'static str, ColumnType)> {
+        use ColumnType::{Fraction, Integer, Text};
+        let own: &[(&str, ColumnType)] = match self {
+            ExportedTable::Events => &[
+                ("device", Integer),
+                ("time_ns", Integer),
+                ("unix_ns", Integer),
+                ("action", Text),
+                ("address", Integer),
+                ("size", Integer),
+                ("stack_id", Integer),
+            ],
+            ExportedTable::Samples => &[
+                ("device", Integer),
+                ("time_ns", Integer),
+                ("unix_ns", Integer),
+                ("allocated_bytes", Integer),
+                ("allocated_bytes_peak", Integer),
+                ("reserved_bytes", Integer),
+                ("active_bytes", Integer),
+                ("requested_bytes", Integer),
+                ("inactive_split_bytes", Integer),
+                ("num_alloc_retries", Integer),
+                ("num_ooms", Integer),
+            ],
+            ExportedTable::Blocks => &[
+                ("device", Integer),
+                ("moment", Text),
+                ("seconds", Fraction),
+                ("segment_address", Integer),
+                ("segment_size", Integer),
+                ("segment_type", Text),
+                ("stream", Integer),
+                ("address", Integer),
+                ("size", Integer),
+                ("requested_size", Integer),
+                ("state", Text),
+                ("stack_id", Integer),
+            ],
+            ExportedTable::Stacks => {
+                &[("stack_id", Integer), ("depth", Integer), ("frame_id", Integer)]
+            }
+            ExportedTable::Frames => {
+                &[("frame_id", Integer), ("function", Text), ("file", Text), ("line", Integer)]
+            }
+        };
+        let of_recording = [("rank", Integer), ("pid", Integer), ("host", Text)];
+        of_recording.into_iter().chain(own.iter().copied()).collect()
+    }
+}
+
+/// A recording, ready to be written as tables.
+#[derive(Debug)]
+pub struct TableExport<'a> {
+    start: Option<&'a RecordingStart>,
+    /// All events, up to the end.
+    whole: &'a MomentBlocks,
+    /// The blocks of the moment.
+    moment: &'a MomentBlocks,
+    name: &'static str,
+    seconds: f64,
+    samples: &'a [CounterSample],
+    /// The frames of each stack, the innermost first, by number.
+    stacks: Vec<Vec<u32>>,
+    frames: Vec<ExportedFrame>,
+    /// What the stacks of `whole` and of `moment` are called in the tables.
+    of_whole: Vec<u32>,
+    of_moment: Vec<u32>,
+}
+
+impl<'a> TableExport<'a> {
+    /// Of `profile`, with all its events in `whole`, and the blocks of `moment`, which lies `seconds` after its beginning, in `at`.
+    pub fn new(
+        profile: &'a Profile,
+        whole: &'a MomentBlocks,
+        at: &'a MomentBlocks,
+        (moment, seconds): (Moment, f64),
+        samples: &'a [CounterSample],
+    ) -> TableExport<'a> {
+        let mut export = TableExport {
+            start: profile.start(),
+            whole,
+            moment: at,
+            name: match moment {
+                Moment::Peak => "peak",
+                Moment::End => "end",
+            },
+            seconds,
+            samples,
+            stacks: Vec::new(),
+            frames: Vec::new(),
+            of_whole: Vec::new(),
+            of_moment: Vec::new(),
+        };
+        let mut numbers: FxHashMap<Vec<u32>, u32> = FxHashMap::default();
+        let mut frame_numbers: FxHashMap<ExportedFrame, u32> = FxHashMap::default();
+        let mut named = |export: &mut TableExport<'_>, blocks: &MomentBlocks| {
+            let mut of = Vec::with_capacity(blocks.stacks.len());
+            for path in &blocks.stacks {
+                let mut stack = Vec::with_capacity(path.len());
+                for frame in frames(profile, path).into_iter().rev() {
+                    stack.push(*frame_numbers.entry(frame).or_insert_with_key(|frame| {
+                        export.frames.push(frame.clone());
+                        export.frames.len() as u32 - 1
+                    }));
+                }
+                of.push(*numbers.entry(stack).or_insert_with_key(|stack| {
+                    export.stacks.push(stack.clone());
+                    export.stacks.len() as u32 - 1
+                }));
+            }
+            of
+        };
+        export.of_whole = named(&mut export, whole);
+        export.of_moment = named(&mut export, at);
+        export
+    }
+
+    /// Writes one of its tables.
+    pub fn write(&self, table: ExportedTable, out: &mut dyn Write) -> io::Result<()> {
+        let mut file = ParquetFile::new(out, &table.columns())?;
+        let host = self.start.map_or(Cell::Null, |start| Cell::Text(&start.host));
+        let rank = self.start.and_then(|start| start.rank).map(u64::from);
+        let pid = self.start.map(|start| u64::from(start.pid));
+        let mut row = |cells: &[Cell<'_>]| {
+            let mut all = vec![rank.into(), pid.into(), host.clone()];
+            all.extend_from_slice(cells);
+            file.row(&all)
+        };
+        let began = self.start.map(|start| start.unix_nanos);
+        let unix = |time: u64| began.map(|began| began.saturating_add(time));
+        let number = |of: &[u32], stack: Option<u32>| {
+            stack.and_then(|stack| of.get(stack as usize)).map(|stack| u64::from(*stack))
+        };
+        match table {
+            ExportedTable::Events => {
+                for (device, blocks) in &self.whole.devices {
+                    for event in &blocks.events {
+                        row(&[
+                            u64::from(device.0).into(),
+                            event.time.0.into(),
+                            unix(event.time.0).into(),
+                            Cell::Text(if event.is_free { "free" } else { "alloc" }),
+                            event.address.into(),
+                            event.size.into(),
+                            number(&self.of_whole, event.stack).into(),
+                        ])?;
+                    }
+                }
+            }
+            ExportedTable::Samples => {
+                for sample in self.samples {
+                    row(&[
+                        u64::from(sample.device.0).into(),
+                        sample.time.0.into(),
+                        unix(sample.time.0).into(),
+                        Cell::Integer(sample.allocated),
+                        Cell::Integer(sample.allocated_peak),
+                        Cell::Integer(sample.reserved),
+                        Cell::Integer(sample.active),
+                        Cell::Integer(sample.requested),
+                        Cell::Integer(sample.inactive_split),
+                        Cell::Integer(sample.alloc_retries),
+                        Cell::Integer(sample.ooms),
+                    ])?;
+                }
+            }
+            ExportedTable::Blocks => {
+                for (device, blocks) in &self.moment.devices {
+                    for segment in &blocks.segments {
+                        for block in &segment.blocks {
+                            let stack = blocks.stack_of.get(&block.address).copied();
+                            let state = match block.state {
+                                BlockState::Allocated => "active_allocated",
+                                BlockState::PendingFree => "active_pending_free",
+                                BlockState::Inactive => "inactive",
+                            };
+                            let stack = stack.filter(|_| block.state == BlockState::Allocated);
+                            row(&[
+                                u64::from(device.0).into(),
+                                Cell::Text(self.name),
+                                Cell::Fraction(self.seconds),
+                                segment.address.into(),
+                                segment.size.into(),
+                                Cell::Text(if segment.small { "small" } else { "large" }),
+                                segment.stream.into(),
+                                block.address.into(),
+                                block.size.into(),
+                                block.requested.into(),
+                                Cell::Text(state),
+                                number(&self.of_moment, stack).into(),
+                            ])?;
+                        }
+                    }
+                }
+            }
+            ExportedTable::Stacks => {
+                for (stack, frames) in (0u64..).zip(&self.stacks) {
+                    for (depth, frame) in (0u64..).zip(frames) {
+                        row(&[stack.into(), depth.into(), u64::from(*frame).into()])?;
+                    }
+                }
+            }
+            ExportedTable::Frames => {
+                for (number, frame) in (0u64..).zip(&self.frames) {
+                    let file = Some(frame.file.as_str()).filter(|file| !file.is_empty());
+                    row(&[
+                        number.into(),
+                        Cell::Text(&frame.name),
+                        file.map_or(Cell::Null, Cell::Text),
+                        Some(u64::from(frame.line)).filter(|line| *line > 0).into(),
+                    ])?;
+                }
+            }
+        }
+        file.finish()
+    }
+}

@@ -1,0 +1,187 @@
+//! The history that a job records of its own allocations, read with its stacks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use super::readers::{TargetReaders, TorchState};
+use crate::model::{
+    AllocationHistory, AllocatorSnapshot, CudaIndex, DeviceHistory, HistoryEvent, HistoryFrame,
+    HistoryStack,
+};
+use crate::python::CodeReader;
+use crate::torch::{RecordedFrame, RecordedHistory, RecordedStack, TorchError};
+
+/// How long the blocks of a busy job are tried to be read as of one moment.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Why a job's history cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// No PyTorch with CUDA is loaded.
+    #[error("no PyTorch with CUDA is loaded in it")]
+    NoTorch,
+    /// Its PyTorch cannot be read.
+    #[error("its allocator cannot be read: {0}")]
+    Refused(String),
+    /// Its allocator or its history cannot be read.
+    #[error(transparent)]
+    Torch(#[from] TorchError),
+    /// Its Python is read through py-spy, which reads no code objects.
+    #[error("the code objects of CPython {version} cannot be read: its layout is not known")]
+    NoCode {
+        /// Its version.
+        version: String,
+    },
+    /// It records nothing.
+    #[error(
+        "the job records no history of its allocations: it has not called torch.cuda.memory._record_memory_history"
+    )]
+    NotRecorded,
+}
+
+/// Reads what the process of `readers` recorded with `torch.cuda.memory._record_memory_history`, without stopping it.
+pub fn read_history(readers: &mut TargetReaders) -> Result<AllocationHistory, HistoryError> {
+    readers.refresh();
+    let torch = match &mut readers.torch {
+        TorchState::Attached(torch) => torch,
+        TorchState::NotLoaded => return Err(HistoryError::NoTorch),
+        TorchState::Refused(error) => return Err(HistoryError::Refused(error.to_string())),
+    };
+    let python = readers.python.as_ref().ok_or(HistoryError::NoTorch)?;
+    let codes = python
+        .code_reader(&readers.process)
+        .ok_or_else(|| HistoryError::NoCode { version: python.version().to_owned() })?;
+    let devices: Vec<_> = torch.devices().collect();
+    if devices.is_empty() {
+        return Err(HistoryError::Torch(TorchError::NotInitialized));
+    }
+    torch.set_timeout(SNAPSHOT_TIMEOUT);
+    let mut joined = HistoryJoiner::new(codes);
+    let mut is_recording = false;
+    for device in devices {
+        let mut keep = |recorded: &RecordedHistory| joined.keep(recorded);
+        let (snapshot, recorded) = torch.history(device, &mut keep)?;
+        is_recording |= recorded.has_recorder
+            || !recorded.events.is_empty()
+            || !recorded.block_stacks.is_empty();
+        joined.add(device, snapshot, recorded);
+    }
+    if !is_recording {
+        return Err(HistoryError::NotRecorded);
+    }
+    Ok(joined.history)
+}
+
+/// Names the frames of all devices' stacks, each once.
+struct HistoryJoiner {
+    history: AllocationHistory,
+    codes: CodeReader,
+    /// The frames of the device at hand: `None` where the code object could not be read.
+    named: FxHashMap<RecordedFrame, Option<HistoryFrame>>,
+    frames: FxHashMap<Option<HistoryFrame>, u32>,
+    stacks: FxHashMap<HistoryStack, u32>,
+}
+
+impl HistoryJoiner {
+    fn new(codes: CodeReader) -> HistoryJoiner {
+        HistoryJoiner {
+            history: AllocationHistory::default(),
+            codes,
+            named: FxHashMap::default(),
+            frames: FxHashMap::default(),
+            stacks: FxHashMap::default(),
+        }
+    }
+
+    /// Names the frames while the job keeps their code objects.
+    fn keep(&mut self, recorded: &RecordedHistory) {
+        self.codes.forget();
+        self.named.clear();
+        for frame in recorded.stacks.iter().flat_map(|stack| &stack.frames) {
+            let codes = &mut self.codes;
+            self.named.entry(*frame).or_insert_with(|| {
+                let code = codes.at(frame.code, frame.instruction)?;
+                Some(HistoryFrame { name: code.name, file: code.file, line: code.line })
+            });
+        }
+    }
+
+    fn frame(&mut self, frame: &RecordedFrame) -> u32 {
+        let named = self.named.get(frame).cloned().flatten();
+        if named.is_none() {
+            self.history.unreadable_frames += 1;
+        }
+        let frames = &mut self.history.frames;
+        *self.frames.entry(named).or_insert_with_key(|named| {
+            frames.push(named.clone().unwrap_or_else(|| HistoryFrame {
+                name: "<unreadable>".into(),
+                file: "??".into(),
+                line: 0,
+            }));
+            frames.len() as u32 - 1
+        })
+    }
+
+    fn stack(&mut self, stack: &RecordedStack) -> u32 {
+        let frames = stack.frames.iter().map(|frame| self.frame(frame)).collect();
+        let stack = HistoryStack { frames, native: stack.native, has_script: stack.has_script };
+        let stacks = &mut self.history.stacks;
+        *self.stacks.entry(stack).or_insert_with_key(|stack| {
+            stacks.push(stack.clone());
+            stacks.len() as u32 - 1
+        })
+    }
+
+    fn add(
+        &mut self,
+        device: CudaIndex,
+        snapshot: Option<AllocatorSnapshot>,
+        recorded: RecordedHistory,
+    ) {
+        // Stacks of events that were overwritten meanwhile are not named: nothing refers to them.
+        let mut numbers: FxHashMap<u32, u32> = FxHashMap::default();
+        let mut number = |joiner: &mut HistoryJoiner, stack: u32| {
+            if let Some(number) = numbers.get(&stack) {
+                return Some(*number);
+            }
+            let number = joiner.stack(recorded.stacks.get(stack as usize)?);
+            numbers.insert(stack, number);
+            Some(number)
+        };
+        let mut events = Vec::with_capacity(recorded.events.len());
+        for event in recorded.events {
+            events.push(HistoryEvent {
+                action: event.action,
+                address: event.address,
+                size: event.size,
+                stream: event.stream,
+                time_us: event.time_us,
+                stack: event.stack.and_then(|stack| number(self, stack)),
+                pool: event.pool,
+                compile_context: event.compile_context,
+                user_metadata: event.user_metadata,
+            });
+        }
+        let mut by_address = |joiner: &mut HistoryJoiner, stacks: Vec<(u64, u32)>| {
+            let named = stacks.into_iter();
+            named
+                .filter_map(|(address, stack)| Some((address, number(joiner, stack)?)))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let block_stacks = by_address(self, recorded.block_stacks);
+        let segment_stacks = by_address(self, recorded.segment_stacks);
+        self.history.unreadable_stacks += recorded.unreadable_stacks;
+        self.history.devices.push(DeviceHistory {
+            device,
+            max_entries: recorded.max_entries,
+            events,
+            overwritten: recorded.overwritten,
+            beyond_limit: recorded.beyond_limit,
+            snapshot,
+            block_stacks,
+            segment_stacks,
+        });
+    }
+}

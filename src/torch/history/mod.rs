@@ -1,0 +1,157 @@
+//! The history that a job records of itself: ring buffer, stacks and clock, found by their shape.
+//!
+//! Since torch 2.3, `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`; 2.1 and 2.2 keep its parts as members of
+//! their own. The layout of the entries differs between versions. It is told from the entries themselves, and
+//! what fits no known layout is refused.
+
+mod clock;
+mod entry;
+mod ring;
+mod traceback;
+
+use rustc_hash::FxHashMap;
+
+use super::discovery;
+use super::error::{TorchError, reading};
+use super::layout::BlockLayout;
+use crate::target::{Addr, Memory};
+
+pub use entry::RecordedEvent;
+pub use traceback::{RecordedFrame, RecordedStack};
+
+use clock::TraceClock;
+use ring::RingState;
+use traceback::TracebackReader;
+
+/// How often reading is repeated while the job changes what is read.
+const ATTEMPTS: u32 = 16;
+
+/// What a job recorded of one device, as it stores it.
+#[derive(Debug, Default)]
+pub struct RecordedHistory {
+    /// Whether stacks are recorded now.
+    pub has_recorder: bool,
+    /// Room in the ring buffer, in events.
+    pub max_entries: u64,
+    /// The events, the oldest first.
+    pub events: Vec<RecordedEvent>,
+    /// How many of the oldest events were overwritten while they were read.
+    pub overwritten: u64,
+    /// How many of the oldest events there are beyond those read.
+    pub beyond_limit: u64,
+    /// The stacks of the events, and of blocks and segments by the blocks' `context` members.
+    pub stacks: Vec<RecordedStack>,
+    /// The stacks that allocated blocks, by device address.
+    pub block_stacks: Vec<(u64, u32)>,
+    /// The stacks that made the allocator obtain segments, by the device address of their first block.
+    pub segment_stacks: Vec<(u64, u32)>,
+    /// Stacks that could not be read.
+    pub unreadable_stacks: u64,
+}
+
+/// What is read of one device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HistoryInput<'a> {
+    /// Its number.
+    pub(super) index: u32,
+    /// Its `DeviceCachingAllocator`.
+    pub(super) device: Addr,
+    /// Where the vector of devices lies in the `NativeCachingAllocator`: the clock lies before it.
+    pub(super) vector: Addr,
+    /// Where in the device's object the pools and tables end that are known.
+    pub(super) tables: usize,
+    /// How its blocks are laid out, once there are some.
+    pub(super) block: Option<BlockLayout>,
+    /// Its blocks: device address, and where the `Block` lies.
+    pub(super) blocks: &'a [(u64, Addr)],
+    /// The version of PyTorch, for errors.
+    pub(super) version: &'a str,
+}
+
+/// Reads the history of one device. `keep` is called with all events and stacks before the ring is looked at once more: what the
+/// stacks refer to (code objects) is to be read in it.
+pub(super) fn read(
+    memory: &dyn Memory,
+    input: HistoryInput<'_>,
+    keep: &mut dyn FnMut(&RecordedHistory),
+) -> Result<RecordedHistory, TorchError> {
+    let unknown = |what: &str| TorchError::UnknownLayout {
+        version: input.version.to_owned(),
+        what: what.to_owned(),
+    };
+    let mut last = unknown("its ring buffer of allocations was not found");
+    for _ in 0..ATTEMPTS {
+        match attempt(memory, input, keep) {
+            Ok(Ok(history)) => return Ok(history),
+            Ok(Err(why)) => last = unknown(why),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
+/// One attempt; the inner error says what was not as it must be.
+fn attempt(
+    memory: &dyn Memory,
+    input: HistoryInput<'_>,
+    keep: &mut dyn FnMut(&RecordedHistory),
+) -> Result<Result<RecordedHistory, &'static str>, TorchError> {
+    let copy = discovery::copy_object(memory, input.device);
+    let Some(place) = ring::find(memory, &copy, input.tables) else {
+        return Ok(Err("its ring buffer of allocations was not found"));
+    };
+    let state = RingState::read(memory, input.device, place)
+        .map_err(reading("the ring buffer of allocations", input.device))?;
+    let Some(state) = state else { return Ok(Err("its ring buffer of allocations is damaged")) };
+    let mut history = RecordedHistory {
+        has_recorder: place.has_recorder,
+        max_entries: state.max_entries,
+        ..RecordedHistory::default()
+    };
+    let mut tracebacks = TracebackReader::default();
+    let mut contexts = Vec::new();
+    let mut newest = None;
+    if !state.is_empty() {
+        let Some(clock) = TraceClock::find(memory, input.vector) else {
+            return Ok(Err("the clock of its events was not found"));
+        };
+        let Some(layout) = entry::find_layout(memory, &state, input.index, &clock) else {
+            return Ok(Err("the entries of its ring buffer have none of the known layouts"));
+        };
+        let Some(read) = ring::read_entries(memory, &state, layout, input.index, &clock) else {
+            return Ok(Err("the entries of its ring buffer are damaged"));
+        };
+        newest = read.newest;
+        contexts = read.contexts;
+        history.events = read.events;
+        history.beyond_limit = read.beyond_limit;
+    }
+    let mut numbers = FxHashMap::default();
+    let wanted: Vec<Addr> = contexts.iter().copied().filter(|at| at.0 != 0).collect();
+    tracebacks.read(memory, &wanted, &mut numbers);
+    for (event, context) in history.events.iter_mut().zip(&contexts) {
+        event.stack = numbers.get(context).copied();
+    }
+    if let Some(block) = input.block {
+        let of_blocks = traceback::block_contexts(memory, block, input.blocks, &mut tracebacks);
+        let wanted: Vec<Addr> =
+            of_blocks.iter().flat_map(|(_, own, segment)| [*own, *segment]).collect();
+        tracebacks.read(memory, &wanted, &mut numbers);
+        for (address, own, segment) in of_blocks {
+            history.block_stacks.extend(numbers.get(&own).map(|stack| (address, *stack)));
+            history.segment_stacks.extend(numbers.get(&segment).map(|stack| (address, *stack)));
+        }
+    }
+    history.unreadable_stacks = tracebacks.unreadable;
+    history.stacks = tracebacks.stacks;
+    keep(&history);
+    // An event that was overwritten meanwhile gave up its stack: its memory may be something else by now.
+    let after = RingState::read(memory, input.device, place)
+        .map_err(reading("the ring buffer of allocations", input.device))?;
+    let overwritten = after.and_then(|after| state.overwritten(memory, &after, newest));
+    let Some(overwritten) = overwritten else { return Ok(Err("the job replaced it meanwhile")) };
+    let gone = overwritten.saturating_sub(history.beyond_limit);
+    history.overwritten = gone;
+    history.events.drain(..usize::try_from(gone).unwrap_or(usize::MAX).min(history.events.len()));
+    Ok(Ok(history))
+}

@@ -1,0 +1,157 @@
+//! `memspy flame --at T|oom`, `--from T --to T` and `--by`: what was live or allocated then, and what is refused.
+
+use std::path::Path;
+use std::process::Command;
+
+use assert_cmd::cargo::cargo_bin;
+
+use crate::analysis_script::{MIB, Script};
+use crate::exact_script::Probed;
+use crate::trace_support;
+
+fn flame(folder: &Path, words: &[&str]) -> (i32, String, String) {
+    let mut all = vec!["flame", "run.bin", "-o", "-"];
+    all.extend(words);
+    let done = Command::new(cargo_bin("memspy")).args(all).current_dir(folder).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
+}
+
+/// The folded stacks in MiB, without files and lines.
+fn folded(folder: &Path, words: &[&str]) -> Vec<(String, u64)> {
+    let (code, out, err) = flame(folder, &[words, &["-f", "collapsed", "-F"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let line = |line: &str| {
+        let (stack, bytes) = line.rsplit_once(' ').unwrap();
+        let names: Vec<&str> = stack.split(';').map(|f| f.split(" (").next().unwrap()).collect();
+        (names.join(";"), bytes.parse::<u64>().unwrap() / MIB)
+    };
+    let mut stacks: Vec<_> = out.lines().map(line).collect();
+    stacks.sort();
+    stacks
+}
+
+fn refused(folder: &Path, words: &[&str], parts: &[&str]) {
+    let (code, _, err) = flame(folder, words);
+    assert!(code != 0, "{words:?}");
+    for part in parts {
+        assert!(err.contains(part), "no '{part}' in: {err}");
+    }
+}
+
+fn pairs(stacks: &[(&str, u64)]) -> Vec<(String, u64)> {
+    stacks.iter().map(|(stack, mib)| ((*stack).to_owned(), *mib)).collect()
+}
+
+/// 300 MiB from before; 64 MiB of `forward`, then 32 MiB of `train`, then the 64 MiB are freed and 8 MiB of `train` allocated.
+/// Returns the time after each step, in seconds.
+fn exact(folder: &Path) -> Vec<f64> {
+    let mut s = Probed::new();
+    s.enter(0, "train", 10);
+    s.malloc(0, 0, 300 * MIB);
+    s.begin();
+    let mut times = Vec::new();
+    let mut now = |s: &mut Probed| {
+        s.now += 500_000_000;
+        times.push(s.now as f64 / 1e9);
+        s.now += 500_000_000;
+    };
+    s.enter(0, "forward", 20);
+    let activation = s.malloc(0, 0, 64 * MIB);
+    s.leave(0);
+    now(&mut s);
+    s.malloc(0, 0, 32 * MIB);
+    now(&mut s);
+    s.release(0, activation);
+    s.malloc(0, 0, 8 * MIB);
+    now(&mut s);
+    s.finish();
+    std::fs::write(folder.join("run.bin"), trace_support::write(&s.records)).unwrap();
+    times
+}
+
+fn at(time: f64) -> String {
+    format!("{time}s")
+}
+
+#[test]
+fn a_time_shows_what_was_live_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let times = exact(folder.path());
+    let live = |time: f64| -> u64 {
+        folded(folder.path(), &["--at", &at(time)]).iter().map(|(_, mib)| mib).sum()
+    };
+    assert_eq!(times.iter().map(|time| live(*time)).collect::<Vec<_>>(), [364, 396, 340]);
+    let stacks = folded(folder.path(), &["--at", &at(times[0])]);
+    assert!(stacks.contains(&("train;forward".to_owned(), 64)), "{stacks:?}");
+    let (_, out, _) = flame(folder.path(), &["--at", &at(times[1])]);
+    assert!(out.contains(&format!("at {:.3} s: 396", times[1])), "the title says when");
+}
+
+#[test]
+fn a_stretch_shows_what_was_allocated_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let times = exact(folder.path());
+    let window = |from: f64, to: f64, more: &[&str]| {
+        folded(folder.path(), &[&["--from", &at(from), "--to", &at(to)], more].concat())
+    };
+    assert_eq!(window(times[0], times[1], &[]), pairs(&[("train", 32)]));
+    assert_eq!(window(times[0], times[2], &[]), pairs(&[("train", 40)]));
+    let all = folded(folder.path(), &["--from", "1ms", "--total-allocated"]);
+    assert_eq!(all.iter().map(|(_, mib)| mib).sum::<u64>(), 104, "{all:?}");
+    refused(folder.path(), &["--from", &at(times[1]), "--to", &at(times[0])], &["is after --to"]);
+}
+
+#[test]
+fn memory_is_divided_by_line_function_device_and_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let times = exact(folder.path());
+    let by = |what: &str| folded(folder.path(), &["--at", &at(times[1]), "--by", what]);
+    for what in ["line", "function"] {
+        let stacks = by(what);
+        assert!(stacks.contains(&("forward".to_owned(), 64)), "{stacks:?}");
+        assert!(stacks.contains(&("train".to_owned(), 32)), "{stacks:?}");
+    }
+    assert!(by("device").iter().all(|(stack, _)| stack.contains("GPU 0;")));
+    assert!(by("rank").iter().all(|(stack, _)| stack.starts_with("process ")));
+}
+
+#[test]
+fn moments_that_are_not_there_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    exact(folder.path());
+    refused(
+        folder.path(),
+        &["--at", "500s"],
+        &["500.000 s is outside of the recording", "from 0.0"],
+    );
+    refused(folder.path(), &["--at", "oom"], &["no out-of-memory error"]);
+    refused(folder.path(), &["--at", "noon"], &["peak, end, oom", "12.5s"]);
+    refused(folder.path(), &["-f", "png"], &["flamegraph, collapsed"]);
+}
+
+#[test]
+fn a_sampled_recording_has_moments_and_no_stretches() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = Script::new(100);
+    s.thread("MainThread", true);
+    s.gpus.entry(0).or_default();
+    s.enter(0, "train", 10);
+    s.start();
+    s.tick();
+    s.map(0);
+    s.alloc(0, 0, 40 * MIB);
+    s.tick();
+    s.map(0);
+    let between = at(s.now as f64 / 1e9 + 0.001);
+    s.tick();
+    s.alloc(0, 0, 20 * MIB);
+    s.tick();
+    s.map(0);
+    s.tick();
+    s.end();
+    std::fs::write(folder.path().join("run.bin"), trace_support::write(&s.records)).unwrap();
+    let sum = |words: &[&str]| -> u64 { folded(folder.path(), words).iter().map(|(_, m)| m).sum() };
+    assert_eq!((sum(&["--at", &between]), sum(&["--at", "end"])), (40, 60));
+    refused(folder.path(), &["--from", &between], &["exact recordings"]);
+}

@@ -1,0 +1,98 @@
+//! Exported files, opened by DuckDB, pyarrow, Google's protobuf and a JSON schema; the queries of docs/export.md over two ranks.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::memspy::{Recording, memspy, run};
+use crate::support::sim;
+use crate::support::target::Target;
+use serde_json::{Value, json};
+
+/// The Python that scripts/setup-readers.sh makes; `MEMSPY_READERS` names another one.
+fn readers() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = std::env::var_os("MEMSPY_READERS")
+        .map_or_else(|| root.join("target/envs/readers/bin/python"), PathBuf::from);
+    assert!(python.exists(), "{} is missing: run scripts/setup-readers.sh", python.display());
+    python
+}
+
+fn read(script: &str, arguments: &[&Path]) -> Value {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(readers());
+    let done = run(command.arg(root.join("tests/targets").join(script)).args(arguments)).ok();
+    serde_json::from_str(done.out.lines().last().unwrap()).unwrap()
+}
+
+/// Lets the target do something and returns its truth.
+fn ask(target: &mut Target, request: &str) -> Value {
+    target.say(request);
+    serde_json::from_str(&target.line()).unwrap()
+}
+
+/// A rank that keeps so many bytes and trains a little, recorded in `folder`; and its truth.
+fn rank(folder: &Path, number: usize, keep: u64) -> Value {
+    let mut command = sim::command("exact_torch.py", &[]);
+    let mut target = Target::start(command_of_rank(&mut command, number));
+    let mut recording = Recording::start_exact(target.pid(), &[]);
+    ask(&mut target, &format!("keep {keep}"));
+    let truth = ask(&mut target, "train 3");
+    let _ = recording.interrupt();
+    std::fs::copy(recording.trace(), folder.join(format!("rank-{number}.bin"))).unwrap();
+    truth
+}
+
+fn command_of_rank(command: &mut Command, number: usize) -> Command {
+    command.env("RANK", number.to_string());
+    std::mem::replace(command, Command::new("true"))
+}
+
+#[test]
+#[ignore = "needs duckdb, pyarrow, protobuf and jsonschema from PyPI: scripts/test.sh --all installs them"]
+fn the_queries_of_the_docs_answer_over_two_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let truths = [rank(folder, 0, 5_000_000), rank(folder, 1, 33_000_000)];
+    let traces = [0, 1].map(|number| folder.join(format!("rank-{number}.bin")));
+    let tables = folder.join("tables");
+    let [first, second] = traces.each_ref().map(|trace| trace.to_str().unwrap());
+    memspy(&["export", first, second, "-f", "parquet", "-o", tables.to_str().unwrap()]).ok();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/export.md");
+    let seen = read("read_tables.py", &[folder, &page]);
+
+    let queries = seen["queries"].as_array().unwrap();
+    assert_eq!(queries.len(), 5, "the page has five queries");
+    assert!(queries.iter().all(|rows| !rows.as_array().unwrap().is_empty()), "{seen}");
+    // The rank that keeps more has the higher peak, to the byte.
+    assert_eq!(queries[0][0], json!([1, 0, truths[1]["peak"]]));
+    assert_eq!(queries[0][1], json!([0, 0, truths[0]["peak"]]));
+    // What the lines of both hold is what both have at their peaks.
+    let held: u64 = queries[1].as_array().unwrap().iter().map(|r| r[3].as_u64().unwrap()).sum();
+    let peaks: u64 = truths.iter().map(|truth| truth["peak"].as_u64().unwrap()).sum();
+    assert!(held <= peaks && held > 38_000_000, "{held} of {peaks}");
+    // The line that keeps is what differs.
+    let apart = queries[2][0][2].as_u64().unwrap();
+    assert!((27_000_000..30_000_000).contains(&apart), "{}", queries[2]);
+    for table in ["events", "samples", "blocks", "stacks", "frames"] {
+        assert!(seen["rows"][table].as_u64() > Some(0), "{table}");
+        assert_eq!(seen["columns"][table][0], "rank");
+    }
+}
+
+#[test]
+#[ignore = "needs duckdb, pyarrow, protobuf and jsonschema from PyPI: scripts/test.sh --all installs them"]
+fn pprof_and_speedscope_are_read_by_the_readers_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let truth = rank(folder.path(), 0, 5_000_000);
+    let trace = folder.path().join("rank-0.bin");
+    let export = |format: &str| {
+        let out = folder.path().join(format);
+        let words = ["export", trace.to_str().unwrap(), "-f", format, "-o", out.to_str().unwrap()];
+        memspy(&words).ok();
+        out
+    };
+    let seen = read("read_formats.py", &[&export("pprof"), &export("speedscope")]);
+    assert_eq!(seen["pprof"]["inuse_space"], truth["peak"]);
+    assert!(seen["pprof"]["alloc_objects"].as_u64() > Some(1), "{seen}");
+    assert_eq!(seen["speedscope"], truth["peak"]);
+}
