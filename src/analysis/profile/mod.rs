@@ -6,6 +6,7 @@ pub(super) mod high_water;
 mod intake;
 pub(crate) mod keyframe;
 mod memory;
+mod recording_kind;
 pub(super) mod timeline;
 pub(super) mod totals;
 
