@@ -227,12 +227,16 @@ impl Profile {
         moment: Moment,
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError> {
-        if let Some(exact) = self.exact() {
-            if options.certain {
-                return Err(FoldError::NotFollowed);
-            }
-            return self.fold_exact(exact, device, moment, options);
-        }
+        self.attribution().fold(device, moment, options)
+    }
+
+    /// The same of a sampled recording.
+    pub(in crate::analysis) fn fold_sampled(
+        &self,
+        device: CudaIndex,
+        moment: Moment,
+        options: FoldOptions,
+    ) -> Result<FoldedProfile, FoldError> {
         if options.churn || options.memory.is_some() {
             let what = if options.churn { "all that was allocated" } else { "memory by its kind" };
             return Err(FoldError::NotExact { what });
@@ -265,7 +269,7 @@ impl Profile {
         }
         let mut keys: Vec<_> = merged.into_iter().collect();
         keys.sort_unstable_by_key(|&(key, bytes)| (std::cmp::Reverse(bytes), key));
-        let mut budget = TextBudget::new(self.stacks(), self.memory_limit());
+        let mut budget = self.text_budget();
         let mut stacks = Vec::new();
         for ((thread, stack, mark), bytes) in keys {
             if budget.takes(stack, bytes) {
@@ -295,20 +299,27 @@ impl Profile {
 
     /// All that was allocated on a device while recording, by stack; `None` in a sampled recording.
     pub fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>> {
-        let budget = TextBudget::new(self.stacks(), self.memory_limit());
-        self.exact()?.allocated_by_stack(device, self.stacks(), budget)
+        self.attribution().allocated_by_stack(device)
     }
 
-    fn fold_exact(
+    /// How much text the stacks of a report may come to.
+    pub(in crate::analysis) fn text_budget(&self) -> TextBudget {
+        TextBudget::new(self.stacks(), self.memory_limit())
+    }
+
+    /// [`Profile::fold`] of an exact recording.
+    pub(in crate::analysis) fn fold_exact(
         &self,
         exact: &ExactProfile,
         device: CudaIndex,
         moment: Moment,
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError> {
-        let budget = TextBudget::new(self.stacks(), self.memory_limit());
+        if options.certain {
+            return Err(FoldError::NotFollowed);
+        }
         let folded = exact
-            .fold(device, moment, options, self.stacks(), budget)
+            .fold(device, moment, options, self.stacks(), self.text_budget())
             .ok_or(FoldError::NoMemory)?;
         let mut stacks = folded.stacks;
         stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));

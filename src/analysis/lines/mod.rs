@@ -7,20 +7,19 @@ pub(in crate::analysis) mod ranking;
 pub(in crate::analysis) mod ranks;
 pub(in crate::analysis) mod statements;
 
-pub(in crate::analysis) use node_stats::{LineStats, NodeStat};
-use node_stats::{SumAccuracy, UNKNOWN, row};
+pub(in crate::analysis) use node_stats::{LineStats, NodeStat, SumAccuracy};
+use node_stats::{UNKNOWN, row};
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::exact::{ExactProfile, UnknownReason};
+use crate::analysis::exact::UnknownReason;
 use crate::analysis::flame::fold::FoldError;
 use crate::analysis::lines::bounds::stat_index;
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::analysis::profile::high_water::HighWater;
 use crate::model::{
-    CudaIndex, FrameId, FunctionId, Metric, Pool, ReaderKind, StackId, StackTable, StatField,
-    StatKey,
+    CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StackTable, StatField, StatKey,
 };
 
 /// A value that may be known only to lie between two limits.
@@ -102,8 +101,8 @@ pub struct LineTable {
 impl LineTable {
     /// The same with a row for each line of the functions' sources that has code.
     pub fn with_all_lines(mut self, profile: &Profile) -> LineTable {
-        let exact = profile.exact();
-        let frees_known = exact.is_some_and(ExactProfile::knows_freed);
+        let attribution = profile.attribution();
+        let frees_known = attribution.knows_none(StatField::Freed);
         for function in &mut self.functions {
             let Some(source) = profile.source(function.function) else { continue };
             for (text, line) in source.text.lines().zip(source.first_line..) {
@@ -114,12 +113,8 @@ impl LineTable {
                 }
                 let cell = |key: &StatKey| {
                     // In no execution of it was anything allocated or freed.
-                    let nothing = match key.field {
-                        StatField::Allocated => exact.is_some(),
-                        StatField::Freed => frees_known,
-                        StatField::Peak | StatField::Current => false,
-                    };
-                    let untold = exact.and_then(|exact| exact.untold(self.device, *key));
+                    let nothing = attribution.knows_none(key.field);
+                    let untold = attribution.untold(self.device, *key);
                     let is_exact = !self.estimated;
                     let zero =
                         BoundedValue { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
@@ -182,27 +177,10 @@ impl Profile {
             return Err(LineError::NoCounters { device });
         };
         let reserved = self.peak_reserved(device);
-        let exact = self.exact();
-        let doubt = exact.and_then(|exact| {
-            let lost = self.losses().late(ReaderKind::Events);
-            match lost {
-                0 => exact.doubt(device),
-                _ => Some(format!("{lost} events were lost")),
-            }
-        });
-        let estimated = exact.is_none_or(ExactProfile::is_estimated);
+        let attribution = self.attribution();
         let untold: Vec<Option<UnknownReason>> =
-            columns.iter().map(|key| exact.and_then(|exact| exact.untold(device, *key))).collect();
-        let sure = SumAccuracy {
-            exact: !estimated && doubt.is_none(),
-            frees: exact.is_none_or(ExactProfile::knows_freed),
-            events: exact.is_some(),
-            levels: doubt.is_none(),
-            runs: exact.is_some_and(|exact| !exact.has_corrected(device))
-                && !estimated
-                && doubt.is_none(),
-            active: exact.is_none_or(|exact| !exact.had_pending(device)),
-        };
+            columns.iter().map(|key| attribution.untold(device, *key)).collect();
+        let (sure, doubt) = attribution.line_accuracy(device);
         let by_frame = self.by_frame(device, columns);
         let mut functions: FxHashMap<FunctionId, Vec<LineRow>> = FxHashMap::default();
         for (frame, node) in by_frame {
@@ -218,10 +196,8 @@ impl Profile {
                 .or_default()
                 .push(row(frame.line, &node, columns, &untold, sure));
         }
-        if exact.is_some() {
-            for (function, rows) in &mut functions {
-                statements::widen(rows, self.source(*function));
-            }
+        for (function, rows) in &mut functions {
+            attribution.join_statements(rows, self.source(*function));
         }
         let mut functions: Vec<LineFunction> = functions
             .into_iter()
@@ -246,7 +222,7 @@ impl Profile {
 
     /// What every frame has: of all stacks that it stands on.
     fn by_frame(&self, device: CudaIndex, columns: &[StatKey]) -> FxHashMap<FrameId, LineStats> {
-        let mut nodes = self.nodes(device, columns);
+        let mut nodes = self.attribution().line_nodes(device, columns);
         let table = self.stacks();
         // A caller's number is smaller than its callees': one pass from the end sums up whole subtrees.
         let own: Vec<u64> = nodes.iter().map(|n| n.live).collect();
@@ -281,17 +257,14 @@ impl Profile {
         by_frame
     }
 
-    /// What every stack has by itself. The first statistic is that of allocated bytes.
-    pub(in crate::analysis) fn nodes(
+    /// What every stack of a sampled recording has by itself. The first statistic is that of allocated bytes.
+    pub(in crate::analysis) fn sampled_nodes(
         &self,
         device: CudaIndex,
         columns: &[StatKey],
     ) -> Vec<LineStats> {
         let mut wanted = vec![stat_index(Metric::AllocatedBytes, Pool::All)];
         wanted.extend(columns.iter().map(|k| stat_index(k.metric, k.pool)));
-        if let Some(exact) = self.exact() {
-            return self.exact_nodes(exact, device, columns);
-        }
         let bounds = self.bounds(device);
         let mut nodes: Vec<LineStats> = Vec::new();
         for i in 0..self.known_stacks() {

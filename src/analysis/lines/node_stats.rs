@@ -124,22 +124,32 @@ impl LineStats {
 
 /// How far values can be trusted.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SumAccuracy {
+pub(in crate::analysis) struct SumAccuracy {
     /// Sums are true.
-    pub(super) exact: bool,
+    pub(in crate::analysis) exact: bool,
     /// Sums of frees are known at all.
-    pub(super) frees: bool,
+    pub(in crate::analysis) frees: bool,
     /// They come from exact events.
-    pub(super) events: bool,
+    pub(in crate::analysis) events: bool,
     /// Levels are true where their limits meet.
-    pub(super) levels: bool,
+    pub(in crate::analysis) levels: bool,
     /// What one execution did is known.
-    pub(super) runs: bool,
+    pub(in crate::analysis) runs: bool,
     /// Active bytes went down with each free.
-    pub(super) active: bool,
+    pub(in crate::analysis) active: bool,
 }
 
 impl SumAccuracy {
+    /// Of samples: sums are estimates.
+    pub(in crate::analysis) const OF_SAMPLES: SumAccuracy = SumAccuracy {
+        exact: false,
+        frees: true,
+        events: false,
+        levels: true,
+        runs: false,
+        active: true,
+    };
+
     fn between(self, lower: i64, upper: i64) -> BoundedValue {
         match lower {
             // Nobody knows.

@@ -96,7 +96,7 @@ impl Profile {
         by_library_line: bool,
     ) -> Result<LineRanking, LineError> {
         let stacks = self.stacks();
-        let nodes = self.nodes(table.device, &[]);
+        let nodes = self.attribution().line_nodes(table.device, &[]);
         let files = OwnFiles::new(stacks, nodes.len());
         let charged = match by_library_line {
             true => innermost_lines(stacks, nodes.len(), &files),

@@ -10,7 +10,6 @@ use rustc_hash::FxHashMap;
 
 use super::Profile;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::exact::ExactProfile;
 use crate::model::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, MemoryKind, Nanos,
     Pool, Record,
@@ -38,44 +37,47 @@ impl Profile {
     /// Whether every block allocated so far has been charged to someone: then a recording can be cut here without
     /// losing anything. Take the tick being collected into account first ([`Profile::finish`]).
     pub fn is_settled(&self) -> bool {
-        self.exact().is_some_and(ExactProfile::is_settled)
-            || self.exact().is_none() && self.profiles.values().all(|device| device.is_settled())
+        self.attribution().is_settled()
     }
 
     /// What a recording that begins at `time` has to know of the memory held then.
     pub fn keyframe(&self, time: Nanos) -> Keyframe {
         let mut allocation_sources = SourceTable::default();
         let mut memory = Vec::new();
-        match self.exact() {
-            Some(exact) => exact.add_to_keyframe(&mut allocation_sources, &mut memory),
-            None => {
-                for (&device, profile) in &self.profiles {
-                    let Some(mapped) = profile.last_snapshot_time() else { continue };
-                    let mut blocks: Vec<KeyframeBlock> = Vec::new();
-                    for (address, kind, charge) in profile.live_blocks() {
-                        blocks.push(KeyframeBlock {
-                            address,
-                            size: kind.size,
-                            requested: kind.requested,
-                            stands_for: kind.size,
-                            allocated_at: Nanos(charge.map_or(0, |charge| charge.allocated_at)),
-                            small: kind.pool == Pool::Small,
-                            allocation_source: allocation_sources
-                                .index(charge.map_or(AllocationSource::Before, allocation_source)),
-                        });
-                    }
-                    blocks.sort_unstable_by_key(|block| block.address);
-                    memory.push(KeyframeMemory {
-                        memory_kind: MemoryKind::Torch(device),
-                        mapped: Some(mapped),
-                        levels: None,
-                        freed_since: 0,
-                        blocks,
-                    });
-                }
-            }
-        }
+        self.attribution().add_to_keyframe(&mut allocation_sources, &mut memory);
         Keyframe { time, allocation_sources: allocation_sources.list, memory }
+    }
+
+    /// The blocks that live by the last maps of a sampled recording.
+    pub(super) fn add_sampled_to_keyframe(
+        &self,
+        sources: &mut SourceTable,
+        memory: &mut Vec<KeyframeMemory>,
+    ) {
+        for (&device, profile) in &self.profiles {
+            let Some(mapped) = profile.last_snapshot_time() else { continue };
+            let mut blocks: Vec<KeyframeBlock> = Vec::new();
+            for (address, kind, charge) in profile.live_blocks() {
+                blocks.push(KeyframeBlock {
+                    address,
+                    size: kind.size,
+                    requested: kind.requested,
+                    stands_for: kind.size,
+                    allocated_at: Nanos(charge.map_or(0, |charge| charge.allocated_at)),
+                    small: kind.pool == Pool::Small,
+                    allocation_source: sources
+                        .index(charge.map_or(AllocationSource::Before, allocation_source)),
+                });
+            }
+            blocks.sort_unstable_by_key(|block| block.address);
+            memory.push(KeyframeMemory {
+                memory_kind: MemoryKind::Torch(device),
+                mapped: Some(mapped),
+                levels: None,
+                freed_since: 0,
+                blocks,
+            });
+        }
     }
 
     /// The records that say how things stand, in the numbers of [`Profile::stacks`]: what a recording that begins now

@@ -8,6 +8,7 @@ mod intake;
 pub(crate) mod keyframe;
 pub(crate) mod living;
 mod memory;
+mod recording_kind;
 pub(super) mod timeline;
 pub(super) mod totals;
 

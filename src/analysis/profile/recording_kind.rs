@@ -1,0 +1,165 @@
+//! What recordings of samples and recordings of exact events answer differently, behind one interface.
+
+use crate::analysis::exact::{ExactProfile, UnknownReason};
+use crate::analysis::flame::fold::{AllocatedStack, FoldError, FoldOptions, FoldedProfile};
+use crate::analysis::lines::{LineRow, LineStats, SumAccuracy, statements};
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::attributed_snapshot::Moment;
+use crate::analysis::profile::keyframe::SourceTable;
+use crate::model::{CudaIndex, KeyframeMemory, ReaderKind, SourceText, StatField, StatKey};
+
+/// How memory was charged to stacks.
+pub(in crate::analysis) trait Attribution {
+    /// Whether every block allocated so far has been charged to someone.
+    fn is_settled(&self) -> bool;
+
+    /// Adds the blocks that live, and who made them, to what a recording hands on.
+    fn add_to_keyframe(&self, sources: &mut SourceTable, memory: &mut Vec<KeyframeMemory>);
+
+    /// The memory of a moment by stack.
+    fn fold(
+        &self,
+        device: CudaIndex,
+        moment: Moment,
+        options: FoldOptions,
+    ) -> Result<FoldedProfile, FoldError>;
+
+    /// All that was allocated, by stack; `None` where that is not known.
+    fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>>;
+
+    /// What every stack has by itself: allocated bytes first, then the columns.
+    fn line_nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats>;
+
+    /// How far the values of lines can be trusted, and why none of them is marked exact.
+    fn line_accuracy(&self, device: CudaIndex) -> (SumAccuracy, Option<String>);
+
+    /// Why a statistic of lines has no value.
+    fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason>;
+
+    /// Whether a line that is nowhere in the recording is known to have done nothing of this kind.
+    fn knows_none(&self, field: StatField) -> bool;
+
+    /// Lets the lines of one statement share what is known of all of it.
+    fn join_statements(&self, rows: &mut [LineRow], source: Option<&SourceText>);
+}
+
+impl Profile {
+    /// How memory was charged in this recording.
+    pub(in crate::analysis) fn attribution(&self) -> Box<dyn Attribution + '_> {
+        match self.exact() {
+            Some(exact) => Box::new(ExactAttribution { profile: self, exact }),
+            None => Box::new(SampledAttribution(self)),
+        }
+    }
+}
+
+/// By the rule for samples.
+struct SampledAttribution<'a>(&'a Profile);
+
+impl Attribution for SampledAttribution<'_> {
+    fn is_settled(&self) -> bool {
+        self.0.profiles.values().all(|device| device.is_settled())
+    }
+
+    fn add_to_keyframe(&self, sources: &mut SourceTable, memory: &mut Vec<KeyframeMemory>) {
+        self.0.add_sampled_to_keyframe(sources, memory);
+    }
+
+    fn fold(
+        &self,
+        device: CudaIndex,
+        moment: Moment,
+        options: FoldOptions,
+    ) -> Result<FoldedProfile, FoldError> {
+        self.0.fold_sampled(device, moment, options)
+    }
+
+    fn allocated_by_stack(&self, _device: CudaIndex) -> Option<Vec<AllocatedStack>> {
+        None
+    }
+
+    fn line_nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats> {
+        self.0.sampled_nodes(device, columns)
+    }
+
+    fn line_accuracy(&self, _device: CudaIndex) -> (SumAccuracy, Option<String>) {
+        (SumAccuracy::OF_SAMPLES, None)
+    }
+
+    fn untold(&self, _device: CudaIndex, _key: StatKey) -> Option<UnknownReason> {
+        None
+    }
+
+    fn knows_none(&self, _field: StatField) -> bool {
+        false
+    }
+
+    fn join_statements(&self, _rows: &mut [LineRow], _source: Option<&SourceText>) {}
+}
+
+/// By the event of each allocation.
+struct ExactAttribution<'a> {
+    profile: &'a Profile,
+    exact: &'a ExactProfile,
+}
+
+impl Attribution for ExactAttribution<'_> {
+    fn is_settled(&self) -> bool {
+        self.exact.is_settled()
+    }
+
+    fn add_to_keyframe(&self, sources: &mut SourceTable, memory: &mut Vec<KeyframeMemory>) {
+        self.exact.add_to_keyframe(sources, memory);
+    }
+
+    fn fold(
+        &self,
+        device: CudaIndex,
+        moment: Moment,
+        options: FoldOptions,
+    ) -> Result<FoldedProfile, FoldError> {
+        self.profile.fold_exact(self.exact, device, moment, options)
+    }
+
+    fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>> {
+        let budget = self.profile.text_budget();
+        self.exact.allocated_by_stack(device, self.profile.stacks(), budget)
+    }
+
+    fn line_nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats> {
+        self.profile.exact_nodes(self.exact, device, columns)
+    }
+
+    fn line_accuracy(&self, device: CudaIndex) -> (SumAccuracy, Option<String>) {
+        let doubt = match self.profile.losses().late(ReaderKind::Events) {
+            0 => self.exact.doubt(device),
+            lost => Some(format!("{lost} events were lost")),
+        };
+        let is_true = !self.exact.is_estimated() && doubt.is_none();
+        let sure = SumAccuracy {
+            exact: is_true,
+            frees: self.exact.knows_freed(),
+            events: true,
+            levels: doubt.is_none(),
+            runs: is_true && !self.exact.has_corrected(device),
+            active: !self.exact.had_pending(device),
+        };
+        (sure, doubt)
+    }
+
+    fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
+        self.exact.untold(device, key)
+    }
+
+    fn knows_none(&self, field: StatField) -> bool {
+        match field {
+            StatField::Allocated => true,
+            StatField::Freed => self.exact.knows_freed(),
+            StatField::Peak | StatField::Current => false,
+        }
+    }
+
+    fn join_statements(&self, rows: &mut [LineRow], source: Option<&SourceText>) {
+        statements::widen(rows, source);
+    }
+}
