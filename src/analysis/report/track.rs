@@ -90,14 +90,13 @@ impl MemoryTrack {
         let estimated = |stack: &ReportStack| stack.is_estimate;
         let all = bytes.iter().zip(&self.stacks).filter(|(_, stack)| estimated(stack));
         let all: u128 = all.map(|(bytes, _)| u128::from(*bytes)).sum();
-        if all > 0 {
-            // Differences of running portions add up to the whole.
-            let mut done: u128 = 0;
-            for (bytes, _) in bytes.iter_mut().zip(&self.stacks).filter(|(_, s)| estimated(s)) {
-                let upto = done + u128::from(*bytes);
-                *bytes = (shared * upto / all - shared * done / all) as u64;
-                done = upto;
-            }
+        // Differences of running portions add up to the whole.
+        let portion = |upto: u128| (shared * upto).checked_div(all).unwrap_or(0);
+        let mut done: u128 = 0;
+        for (bytes, _) in bytes.iter_mut().zip(&self.stacks).filter(|(_, s)| estimated(s)) {
+            let upto = done + u128::from(*bytes);
+            *bytes = (portion(upto) - portion(done)) as u64;
+            done = upto;
         }
         bytes
     }

@@ -24,6 +24,7 @@ function drawBlocks() {
     `${bytesText(pieces.whole)} is in segments with nothing in use, which empty_cache() can return.`,
     map.unplaced ? `${bytesText(map.unplaced)} is in segments newer than the last snapshot (${secondsText(map.segments_at)}), which are not drawn.` : "",
     told !== null && told !== reserved ? `PyTorch had ${bytesText(told)} reserved then: segments that came or went since that snapshot are not known.` : "",
+    map.segments_at < map.time - 1000 && pieces.bytes ? "Blocks that wait for another stream are drawn as free." : "",
     pieces.waiting ? `${bytesText(pieces.waiting)} waits for another stream.` : "",
     map.consistent ? "" : "The job changed it while it was read: it is not one instant's truth.",
     map.merged ? "There are very many blocks: neighbours in the same state are drawn as one." : "",

@@ -27,8 +27,17 @@ function button(text, title, listener, pressed = null) {
   return made;
 }
 
+// Colours of the theme, which are asked for thousands of times a picture.
+const themeValues = new Map();
+
 function cssValue(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  if (!themeValues.has(name)) themeValues.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return themeValues.get(name);
+}
+
+// What a click does, done by Enter, too.
+function pressable(listener) {
+  return { click: listener, keydown: (event) => { if (event.key === "Enter") listener(event); } };
 }
 
 // A canvas of so many points height, in the resolution of the screen, cleared.

@@ -121,9 +121,11 @@ struct PageMap {
     unplaced: u64,
     consistent: bool,
     merged: bool,
-    /// By segment: bytes, marks (1 small, 2 expandable, 4 private pool), stream, and its blocks: state, bytes, stack or -1.
-    segments: Vec<(u64, u32, u64, Vec<u64>, Vec<u64>, Vec<i64>)>,
+    segments: Vec<PageSegment>,
 }
+
+/// Bytes, marks (1 small, 2 expandable, 4 private pool), stream, and its blocks: state, bytes, stack or -1.
+type PageSegment = (u64, u32, u64, Vec<u64>, Vec<u64>, Vec<i64>);
 
 fn micros(time: Nanos) -> u64 {
     time.0 / 1000

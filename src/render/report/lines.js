@@ -33,10 +33,7 @@ function drawLines() {
       : "a byte belongs to the innermost line of the program on its stack; click a row for its callers"));
   const head = (name, title, className = "") => element("th", {
     className: `sortable ${className}`, tabIndex: 0,
-    on: {
-      click: () => page.change({ sort: name, sortUp: state.sort === name ? !state.sortUp : false }),
-      keydown: (event) => { if (event.key === "Enter") event.currentTarget.click(); },
-    },
+    on: pressable(() => page.change({ sort: name, sortUp: state.sort === name ? !state.sortUp : false })),
   }, `${title}${state.sort === name ? (state.sortUp ? " ▴" : " ▾") : ""}`);
   const table = element("table", {},
     element("thead", {}, element("tr", {}, head("own", difference ? "Change" : "Bytes", "n"),
@@ -55,7 +52,8 @@ function lineRow(row, own, difference) {
   const library = canOpen && page.figures.files[row.file].library;
   return element("tr", {
     className: `${canOpen ? "click" : ""} ${library ? "library" : ""}`,
-    on: canOpen ? { click: () => page.showCallers(row.file, row.line) } : {},
+    tabIndex: canOpen ? 0 : -1,
+    on: canOpen ? pressable(() => page.showCallers(row.file, row.line)) : {},
   },
   element("td", { className: "n share", style: { "--share": `${share.toFixed(1)}%` } }, amount),
   element("td", { className: "n wide" }, bytesText(row.through)),

@@ -139,6 +139,7 @@ function highestTrack(figures) {
 
 function chooseTheme(dark) {
   document.documentElement.classList.toggle("dark", dark);
+  themeValues.clear();
   if (page.track) page.draw();
 }
 

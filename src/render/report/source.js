@@ -52,7 +52,8 @@ function sourceTable(file) {
     const amount = row ? Math.max(row.own, row.through) : 0;
     const heat = `${Math.min(75, (90 * amount) / Math.max(1, sums.total)).toFixed(0)}%`;
     const shown = !row ? "" : row.own > 0 ? bytesText(row.own) : `↳ ${bytesText(row.through)}`;
-    body.append(element("tr", { className: row ? "held" : "", "data-line": String(number), on: row ? { click: () => page.showCallers(file.file, number) } : {} },
+    body.append(element("tr", { className: row ? "held" : "", "data-line": String(number), tabIndex: row ? 0 : -1,
+      on: row ? pressable(() => page.showCallers(file.file, number)) : {} },
       element("td", { className: `gutter ${row ? "held" : ""}`, style: { "--heat": heat } }, shown),
       element("td", { className: "number" }, String(number)),
       element("td", {}, text.get(number))));
