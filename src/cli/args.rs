@@ -4,10 +4,13 @@ mod checkpoint;
 mod devices;
 mod diff;
 mod export;
+mod exporter;
 mod flame;
 mod flight;
 mod limits;
 mod lines;
+mod man;
+mod mcp;
 mod picture;
 mod record;
 mod retention;
@@ -27,10 +30,13 @@ pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
 pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
+pub use exporter::ExporterArgs;
 pub use flame::{FlameArgs, FlameFormat, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use limits::Limits;
 pub use lines::{LinesArgs, LinesFormat, SortArg};
+pub use man::ManArgs;
+pub use mcp::McpArgs;
 pub use picture::PictureArgs;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use retention::RetentionArgs;
@@ -106,6 +112,8 @@ pub enum Command {
     Iterations(IterationsArgs),
     /// Watch a job: where its GPU memory is now, live in the terminal
     Top(TopArgs),
+    /// Serve a job's figures to Prometheus: OpenMetrics over HTTP, for weeks
+    Exporter(ExporterArgs),
     /// Say what a recording shows of the moment at which the job ran out of memory, or of its end
     OomReport(OomReportArgs),
     /// Join the segments that a killed 'record --keep' left behind into one trace
@@ -126,6 +134,10 @@ pub enum Command {
     Resume(ResumeArgs),
     /// Say what memspy can and cannot do with a job, and why
     Doctor(DoctorArgs),
+    /// Serve the commands that look to programs that speak the Model Context Protocol, on standard input and output
+    Mcp(McpArgs),
+    /// Write man pages into a folder
+    Man(ManArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
 }

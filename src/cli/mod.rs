@@ -12,12 +12,15 @@ mod diff;
 mod doctor;
 mod dump;
 mod export;
+mod exporter;
 mod flame;
 pub mod flight;
 mod hints;
 mod iterations;
 mod launch;
 mod lines;
+mod man;
+mod mcp;
 mod members;
 mod observe;
 mod output;
@@ -83,6 +86,9 @@ pub fn run() -> ExitCode {
         Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),
         Command::Join(args) => flight::join(args).map(|()| ExitCode::SUCCESS),
         Command::Dump(args) => dump::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Exporter(args) => exporter::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Mcp(args) => mcp::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Tensors(args) => owners::tensors(args).map(|()| ExitCode::SUCCESS),
         Command::Referrers(args) => owners::referrers(args).map(|()| ExitCode::SUCCESS),

@@ -39,13 +39,20 @@ pub(super) fn give_up(command: &Command) {
         | Command::Iterations(_)
         | Command::OomReport(_)
         | Command::Join(_)
+        | Command::Man(_)
         | Command::Completions(_) => FILES,
-        Command::Dump(_) | Command::Tensors(_) | Command::Referrers(_) | Command::Graph(_) => JOB,
+        Command::Dump(_)
+        | Command::Tensors(_)
+        | Command::Referrers(_)
+        | Command::Graph(_)
+        | Command::Exporter(_) => JOB,
         Command::Top(args) => live(args.exact),
         // Lines are told exactly where that is allowed.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
         // Later: the program that it may start is to have all that memspy was given.
         Command::Record(_) => return,
+        // Each call gives up by itself what it does not need.
+        Command::Mcp(_) => return,
         // The driver's libraries may start programs of their own, to load its modules or to make its devices.
         Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return,
     };

@@ -25,7 +25,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
             "render",
             room(
                 &["model", "analysis"],
-                &["inferno", "serde", "serde_json", "csv", "chrono", "flate2"],
+                &["inferno", "serde", "serde_json", "csv", "chrono", "flate2", "prometheus_client"],
             ),
         ),
         ("owners", room(&["model", "target", "python", "torch"], &[])),
@@ -54,6 +54,10 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
                 &[
                     "clap",
                     "clap_complete",
+                    "clap_mangen",
+                    "httparse",
+                    "serde", // the messages of MCP
+                    "serde_json",
                     "anyhow",
                     "chrono",
                     "indicatif",
