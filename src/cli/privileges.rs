@@ -61,7 +61,8 @@ pub(super) fn give_up(command: &Command) {
 
 /// The same for `record`, when the program is started, if there is one.
 pub(super) fn give_up_for(args: &RecordArgs) {
-    let signals = if args.pid.is_none() { CapabilitySet::KILL } else { CapabilitySet::empty() };
+    let signals =
+        if !args.program.is_empty() { CapabilitySet::KILL } else { CapabilitySet::empty() };
     keep(live(args.exact).union(signals));
 }
 

@@ -51,6 +51,7 @@ mod record_endings;
 mod record_flight;
 mod record_followed;
 mod record_holders;
+mod record_match;
 mod record_program;
 mod record_ranks;
 mod record_rights;

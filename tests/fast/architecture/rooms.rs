@@ -14,7 +14,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
     BTreeMap::from([
         ("model", room(&[], &[])),
         ("files", room(&[], &["rustix", "tempfile"])),
-        ("target", room(&["model"], &["memmap2", "nix", "procfs", "object", "rustix"])),
+        ("target", room(&["model"], &["memmap2", "nix", "procfs", "object", "regex", "rustix"])),
         ("trace", room(&["model", "files"], &["bincode", "zstd", "crc32c"])),
         ("analysis", room(&["model"], &[])),
         ("python", room(&["model", "target"], &["py_spy", "remoteprocess"])),
