@@ -38,7 +38,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
                 TargetReaders::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
             refuse_launcher(&devices)?;
             jobs.add(pid, crate::sampler::rank_of(pid), None, &stop)
-                .map_err(|error| anyhow::Error::from_boxed(error))?;
+                .map_err(anyhow::Error::from_boxed)?;
             None
         }
     };
