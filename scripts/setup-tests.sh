@@ -38,6 +38,9 @@ pairs() { # of a kind, with a GIL or without one
 pairs always 0
 if [ -n "$all" ]; then
   timed scripts/setup-readers.sh
+  scripts/apt-install prometheus # the exporter is scraped by a real one
+  # The client library that calls the tools of 'memspy mcp'.
+  [ -x target/mcp-client/bin/python ] || { python3 -m venv target/mcp-client && target/mcp-client/bin/pip install -q "mcp>=1.12,<2"; }
   timed scripts/setup-freethreaded.sh
   pairs nightly 0
   pairs nightly 1

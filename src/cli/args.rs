@@ -4,11 +4,14 @@ mod checkpoint;
 mod devices;
 mod diff;
 mod export;
+mod exporter;
 mod flame;
 mod flight;
 mod history;
 mod limits;
 mod lines;
+mod man;
+mod mcp;
 mod picture;
 mod record;
 mod report;
@@ -29,11 +32,14 @@ pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
 pub use diff::DiffArgs;
 pub use export::{ExportArgs, ExportFormat};
+pub use exporter::ExporterArgs;
 pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupByArg};
 pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
 pub use history::HistoryArgs;
 pub use limits::{SnapshotArgs, SnapshotLimits};
 pub use lines::{LinesArgs, LinesFormat, SortArg};
+pub use man::ManArgs;
+pub use mcp::McpArgs;
 pub use picture::PictureArgs;
 pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
 pub use report::ReportArgs;
@@ -114,6 +120,8 @@ pub enum Command {
     Iterations(IterationsArgs),
     /// Watch a job's GPU memory live in the terminal
     Top(TopArgs),
+    /// Serve a job's figures to Prometheus: OpenMetrics over HTTP, for weeks
+    Exporter(ExporterArgs),
     /// Explain from a trace why the job ran out of memory, or how it ended
     OomReport(OomReportArgs),
     /// Join the segments that a killed 'record --keep' left behind into one trace
@@ -134,6 +142,10 @@ pub enum Command {
     Resume(ResumeArgs),
     /// Check what memspy can and cannot do with a job, and why
     Doctor(DoctorArgs),
+    /// Serve the commands that look to programs that speak the Model Context Protocol, on standard input and output
+    Mcp(McpArgs),
+    /// Write man pages into a folder
+    Man(ManArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
 }

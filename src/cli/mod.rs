@@ -13,6 +13,7 @@ mod doctor;
 mod dump;
 mod export;
 mod export_tables;
+mod exporter;
 mod flame;
 mod flame_moment;
 mod flight;
@@ -21,6 +22,8 @@ mod history;
 mod iterations;
 mod launch;
 mod lines;
+mod man;
+mod mcp;
 mod members;
 mod observe;
 mod output;
@@ -88,6 +91,9 @@ pub fn run() -> ExitCode {
         Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),
         Command::Join(args) => flight::join(args).map(|()| ExitCode::SUCCESS),
         Command::Dump(args) => dump::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Exporter(args) => exporter::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Mcp(args) => mcp::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Tensors(args) => owners::tensors(args).map(|()| ExitCode::SUCCESS),
         Command::Referrers(args) => owners::referrers(args).map(|()| ExitCode::SUCCESS),

@@ -40,17 +40,21 @@ pub(super) fn give_up(command: &Command) {
         | Command::Iterations(_)
         | Command::OomReport(_)
         | Command::Join(_)
+        | Command::Man(_)
         | Command::Completions(_) => FILES,
         Command::Dump(_)
         | Command::Tensors(_)
         | Command::Referrers(_)
         | Command::Graph(_)
-        | Command::History(_) => JOB,
+        | Command::History(_)
+        | Command::Exporter(_) => JOB,
         Command::Top(args) => live(args.exact),
         // Lines are recorded exactly where that is allowed.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
         // Later: the program that it may start is to have all that memspy was given.
         Command::Record(_) => return,
+        // Each call gives up by itself what it does not need.
+        Command::Mcp(_) => return,
         // The driver's libraries may start programs of their own, to load its modules or to make its devices.
         Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return,
     };
@@ -59,7 +63,8 @@ pub(super) fn give_up(command: &Command) {
 
 /// The same for `record`, when the program is started, if there is one.
 pub(super) fn give_up_for(args: &RecordArgs) {
-    let signals = if args.pid.is_none() { CapabilitySet::KILL } else { CapabilitySet::empty() };
+    let signals =
+        if !args.program.is_empty() { CapabilitySet::KILL } else { CapabilitySet::empty() };
     keep(live(args.exact).union(signals));
 }
 

@@ -55,7 +55,7 @@ fn follow(args: &RecordArgs) -> Option<f64> {
 
 /// Runs it.
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
-    if args.subprocesses {
+    if args.records_several() {
         record_ranks::check(args)?;
     }
     // The name with %p in it cannot be checked before the program runs; all others are, before it starts.
@@ -67,7 +67,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         output::expand(path, FileNameFields { pid, host: &host, rank })
     };
     let first = named(args.pid.unwrap_or(0))?;
-    if !args.subprocesses {
+    if !args.records_several() {
         output::check(&first, args.force)?;
     }
     if args.format == RecordFormat::Trace
@@ -88,16 +88,16 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
     }
 
-    let (StopSignals { stop }, mut launched) = match args.pid {
-        Some(_) => (StopSignals::watch()?, None),
-        None => {
+    let (StopSignals { stop }, mut launched) = match args.program.is_empty() {
+        true => (StopSignals::watch()?, None),
+        false => {
             let (signals, passed_on) = StopSignals::watch_for_program()?;
             (signals, Some(LaunchedProgram::start(&args.program, passed_on)?))
         }
     };
     privileges::give_up_for(args);
     let pid = launched.as_ref().map(LaunchedProgram::pid).or(args.pid).unwrap_or_default();
-    if args.subprocesses {
+    if args.records_several() {
         let recorded =
             record_ranks::record(&Arc::new(args.clone()), pid, &mut launched, &host, &stop);
         return ended(launched, recorded);

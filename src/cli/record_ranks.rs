@@ -18,6 +18,9 @@ use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 /// Time between two searches for further processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
+/// The same where all processes of the machine are looked at.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A recording under way.
 struct RankRecording {
     label: String,
@@ -30,7 +33,7 @@ pub(super) fn check(args: &RecordArgs) -> Result<()> {
     let text = output.to_string_lossy();
     if !text.contains("%r") && !text.contains("%p") {
         bail!(
-            "with --subprocesses each process has a file of its own: put %r (its rank) or %p (its pid) into the name \
+            "with --subprocesses or --match each process has a file of its own: put %r (its rank) or %p (its pid) into the name \
              {text}, as in -o rank-%r.bin"
         );
     }
@@ -45,11 +48,22 @@ pub(super) fn record(
     host: &str,
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
-    let mut family =
-        ProcessTree::new(pid, args.exact).map_err(|error| hints::attach(error, pid))?;
+    let (mut family, who, interval) = match &args.called {
+        None => {
+            let family =
+                ProcessTree::new(pid, args.exact).map_err(|error| hints::attach(error, pid))?;
+            let who = format!("process {pid} and its descendants");
+            (family, who, POLL_INTERVAL)
+        }
+        Some(pattern) => {
+            let who = format!("processes called {pattern}");
+            (ProcessTree::called(pattern.clone(), args.exact), who, SEARCH_INTERVAL)
+        }
+    };
     eprint_line(&format!(
-        "following process {pid} and its descendants; each that uses CUDA is recorded; Ctrl-C ends the recording"
+        "following {who}; each that uses CUDA is recorded; Ctrl-C ends the recording"
     ));
+    let mut next = Instant::now();
     let begin = Instant::now();
     let job = RankContext::default();
     let (mut running, mut failed, mut recorded): (Vec<RankRecording>, Vec<String>, u32) =
@@ -57,7 +71,8 @@ pub(super) fn record(
     loop {
         let left = args.duration.map(|whole| whole.saturating_sub(begin.elapsed()));
         let over = stop.load(Ordering::Relaxed) || left.is_some_and(|left| left.is_zero());
-        if !over {
+        if !over && Instant::now() >= next {
+            next = Instant::now() + interval;
             for member in family.poll() {
                 let label = member.label();
                 match start(args, member, job.with_label(label.clone()), left, host, stop) {
@@ -90,7 +105,7 @@ pub(super) fn record(
     }
     match (&failed[..], recorded) {
         ([], 0) => bail!(
-            "no process among {pid} and its descendants used CUDA in {:.0} s: nothing was recorded",
+            "none of {who} used CUDA in {:.0} s: nothing was recorded",
             begin.elapsed().as_secs_f64()
         ),
         ([], _) => Ok(()),

@@ -34,6 +34,7 @@ mod lines_export;
 mod oom_conclusion;
 mod oom_report;
 mod oom_stacks;
+mod open_metrics;
 mod owner_groups;
 mod owners;
 mod owners_json;
@@ -75,6 +76,9 @@ pub use line_diff::line_diff_text;
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use oom_report::oom_report_text;
+pub use open_metrics::{
+    ExportedGpu, ExportedJob, MetricsFormat, NamedBytes, metrics_content_type, metrics_text,
+};
 pub use owner_groups::{DEFAULT_ROWS, group_label, pattern_name};
 pub use owners::{
     TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,

@@ -38,6 +38,7 @@ mod worker;
 
 pub use crate::owners::{LookOptions, OwnerError, StopPolicy};
 pub use crate::probe::ProbeError;
+pub use crate::target::CommandPattern;
 pub use crate::torch::TorchError;
 pub use attach::{attach, attach_when_python};
 pub use attached_recorder::AttachedRecorder;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::readers::{AttachError, TargetIdentity, TargetReaders, TorchState};
 use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
-use crate::target::{Mappings, Process, environment};
+use crate::target::{CommandPattern, Mappings, Process, environment};
 
 /// A process that was left out is asked about again so often.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -45,10 +45,18 @@ impl RankProcess {
 
 /// A process and its descendants.
 pub struct ProcessTree {
-    root: Arc<Process>,
+    roots: TreeRoots,
     /// Also those that are not Python.
     any: bool,
     known: HashMap<u32, KnownProcess>,
+}
+
+/// Where the family begins.
+enum TreeRoots {
+    /// One process, and its descendants.
+    Process(Arc<Process>),
+    /// All that are called so, without their descendants.
+    Called(CommandPattern),
 }
 
 /// What is known of a process.
@@ -71,20 +79,34 @@ enum ProcessStanding {
 impl ProcessTree {
     /// The family of process `pid`; with `any`, members need not be Python.
     pub fn new(pid: u32, any: bool) -> Result<ProcessTree, AttachError> {
-        let root = Arc::new(Process::open(pid)?);
-        Ok(ProcessTree { root, any, known: HashMap::new() })
+        let roots = TreeRoots::Process(Arc::new(Process::open(pid)?));
+        Ok(ProcessTree { roots, any, known: HashMap::new() })
     }
 
-    /// Whether the process itself still runs.
+    /// The processes that are called so when they are looked for; with `any`, they need not be Python.
+    pub fn called(pattern: CommandPattern, any: bool) -> ProcessTree {
+        ProcessTree { roots: TreeRoots::Called(pattern), any, known: HashMap::new() }
+    }
+
+    /// Whether the process itself still runs; of those called so, others may always come.
     pub fn root_is_alive(&self) -> bool {
-        self.root.is_alive()
+        match &self.roots {
+            TreeRoots::Process(root) => root.is_alive(),
+            TreeRoots::Called(_) => true,
+        }
     }
 
     /// The members that were not worth a recording before and are now. Descendants of a root that has ended are found as
     /// long as they were seen before.
     pub fn poll(&mut self) -> Vec<RankProcess> {
-        let mut pids = vec![self.root.pid()];
-        pids.extend(self.root.descendants());
+        let mut pids = match &self.roots {
+            TreeRoots::Process(root) => [vec![root.pid()], root.descendants()].concat(),
+            TreeRoots::Called(pattern) => {
+                let pids = pattern.find();
+                self.known.retain(|_, known| known.process.is_alive());
+                return pids.into_iter().filter_map(|pid| self.inspect(pid)).collect();
+            }
+        };
         let orphans: Vec<u32> =
             self.known.keys().copied().filter(|pid| !pids.contains(pid)).collect();
         for pid in orphans {

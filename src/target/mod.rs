@@ -8,6 +8,7 @@
 pub mod access;
 mod bounded_worker;
 pub mod budget;
+mod command_pattern;
 pub mod elf;
 mod elf_file;
 pub mod environment;
@@ -28,6 +29,7 @@ pub mod usdt;
 
 pub use access::{AccessFacts, is_no_more_than_the_job};
 pub use budget::Budget;
+pub use command_pattern::CommandPattern;
 pub use elf::{LoadedObject, ObjectError, SymbolError};
 pub use field::{Field, Scalar};
 pub use host_pids::{FoundProcess, HostPids};

@@ -26,6 +26,6 @@ pub use draw::draw;
 pub use palette::Palette;
 pub use rank_tabs::{FindRanks, NewRank, run_all};
 pub use ranks::{RankFacts, RanksOverview, draw_ranks, ranks_state};
-pub use recording::AttachFn;
+pub use recording::{AttachFn, LiveRecording};
 pub use state::{KeyAction, ListView, ViewState};
 pub use view_model::{LastOwners, OwnersView, ViewModel};

@@ -16,7 +16,7 @@ use super::app::BoxError;
 pub type AttachFn = Box<dyn FnMut() -> Result<AttachedRecorder, BoxError> + Send>;
 
 /// A live profile that a thread fills.
-pub(super) struct LiveRecording {
+pub struct LiveRecording {
     live: SharedProfile,
     ended: Arc<Mutex<Option<String>>>,
     quit: Arc<AtomicBool>,
@@ -27,7 +27,7 @@ pub(super) struct LiveRecording {
 
 impl LiveRecording {
     /// Attaches and begins; returns when the job is attached to, or with the reason why it is not.
-    pub(super) fn start(
+    pub fn start(
         attach: AttachFn,
         choice: ThreadChoice,
         host: String,
@@ -67,12 +67,12 @@ impl LiveRecording {
     }
 
     /// The profile, as it is now.
-    pub(super) fn live(&self) -> MutexGuard<'_, LiveProfile> {
+    pub fn live(&self) -> MutexGuard<'_, LiveProfile> {
         self.live.lock()
     }
 
     /// How the recording ended; `None` while it goes on.
-    pub(super) fn ended(&self) -> Option<String> {
+    pub fn ended(&self) -> Option<String> {
         let told = lock(&self.ended).clone();
         let gone = self.thread.is_finished();
         told.or_else(|| gone.then(|| "the recording ended unexpectedly".to_owned()))

@@ -47,6 +47,7 @@ mod hostile_text;
 mod hostile_times;
 mod json_docs;
 mod line_diff;
+mod man_pages;
 mod readme;
 mod render_reports;
 mod report_page;

@@ -86,6 +86,11 @@ impl OwnershipHistory {
         self.highest.values().chain(self.last.values()).map(of).sum()
     }
 
+    /// What the last look saw on a device, and for how long the process stood still for it.
+    pub(crate) fn last(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
+        self.last.get(&device).map(|look| (&look.held, look.pause))
+    }
+
     /// The memory of a device by owner; `None` when no look saw it.
     pub(crate) fn stacks(
         &self,

@@ -31,9 +31,9 @@ use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::high_water::{HighWater, PeakTime};
 use crate::analysis::profile::timeline::Timeline;
 use crate::model::{
-    AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, Nanos, ProcessUsage,
-    ReaderKind, RecordingEnd, RecordingGap, RecordingStart, SourceText, StackTable, StepSource,
-    TargetRuntime, ThreadSample,
+    AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, Nanos, OwnedOnDevice,
+    ProcessUsage, ReaderKind, RecordingEnd, RecordingGap, RecordingStart, SourceText, StackTable,
+    StepSource, TargetRuntime, ThreadSample,
 };
 use memory::ProfileMemoryLimit;
 
@@ -180,6 +180,11 @@ impl Profile {
             None => Vec::new(),
         };
         self.owners.stacks(device, moment, &made_at)
+    }
+
+    /// The owners on a device at the last look, and for how long the process stood still for it; `None` without a look.
+    pub fn last_owners(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
+        self.owners.last(device)
     }
 
     /// The whole iterations of training that were recorded, and how many more there were than are kept.

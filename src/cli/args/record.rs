@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::values::{percent, pid, processor_percent, size, time};
 use super::{SnapshotArgs, StackArgs, TriggerArgs};
+use crate::sampler::CommandPattern;
 
 /// `memspy record`.
 #[derive(Debug, Clone, Args)]
@@ -22,12 +23,13 @@ use super::{SnapshotArgs, StackArgs, TriggerArgs};
   memspy record -p 12345 -d 20s -o trace.bin    for 20 seconds
   memspy record --exact -p 12345 -o trace.bin   every allocation, with its exact stack (root)
   memspy record -o trace.bin -- python train.py
+  memspy record --match 'ray::.*' -o ray-%p.bin  every process called so, also those that start later
   memspy record -p 12345 --keep 120s --until oom            for days: keeps the last two minutes before it runs out of memory
   memspy record -p 12345 --keep 500M --until 'used>90%'     the last 500 MiB of trace before the device is full
   memspy record -p 12345 --print-every 10s                  the table of lines, every 10 seconds")]
 pub struct RecordArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, required_unless_present = "program", conflicts_with = "program")]
+    #[arg(short, long, value_parser = pid, required_unless_present_any = ["program", "called"], conflicts_with_all = ["program", "called"])]
     pub pid: Option<u32>,
     /// File to write; %p becomes the pid, %h the host name, %r the rank [default: memspy-%p.bin, or .svg, .txt; with -s memspy-rank-%r.bin]
     #[arg(short, long)]
@@ -54,6 +56,10 @@ pub struct RecordArgs {
     /// name becomes the rank). For torchrun and other launchers
     #[arg(short, long)]
     pub subprocesses: bool,
+    /// Record each process that uses CUDA and whose command line or name has a match of this regular expression, also those that
+    /// start or rename themselves later, each into a file of its own, until Ctrl-C. For Ray and other servers of workers
+    #[arg(long = "match", value_name = "REGEX", conflicts_with_all = ["program", "subprocesses"])]
+    pub called: Option<CommandPattern>,
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
@@ -149,6 +155,13 @@ pub enum RecordFormat {
     Flamegraph,
     /// Only the stacks at the peak, as text: `a;b;c BYTES`
     Collapsed,
+}
+
+impl RecordArgs {
+    /// Whether several processes may be recorded, each into a file of its own.
+    pub fn records_several(&self) -> bool {
+        self.subprocesses || self.called.is_some()
+    }
 }
 
 impl RecordFormat {

@@ -1,0 +1,62 @@
+//! The words of `memspy exporter`.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use super::SnapshotLimits;
+use super::values::{percent, pid};
+
+/// `memspy exporter`.
+#[derive(Debug, Clone, Args)]
+#[command(mut_arg("max_stop", |arg| arg.requires("owners")), mut_arg("max_time", |arg| arg.requires("owners")))]
+#[command(after_help = "Examples:
+  memspy exporter -p 12345                    http://127.0.0.1:9400/metrics, until the job ends or Ctrl-C
+  memspy exporter -s -p 12345                 every rank of torchrun or another launcher, also those that start later
+  memspy exporter -p 12345 --owners           also who holds the memory, within a budget of stops of the job
+  memspy exporter -p 12345 --listen 0.0.0.0:9400   for a Prometheus on another machine: anybody who reaches the port reads it")]
+pub struct ExporterArgs {
+    /// Process id of the job (decimal or 0x…)
+    #[arg(short, long, value_parser = pid)]
+    pub pid: u32,
+    /// The process's descendants too, also those that start later: each that uses CUDA has series of its own
+    #[arg(short, long)]
+    pub subprocesses: bool,
+    /// Address and port to listen on; port 0 takes a free one and says which
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9400")]
+    pub listen: SocketAddr,
+    /// Go on when the job has ended, without series of it, until Ctrl-C [default: end with the job]
+    #[arg(long)]
+    pub wait: bool,
+    /// Samples a second, of counters and stacks; each scrape gets the last one. The fewer, the less true the lines are
+    #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub rate: u32,
+    /// So many lines and owners of each GPU have series of their own, the greatest; the others are summed as [other]
+    #[arg(short, long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub limit: u32,
+    /// Also look at who holds the memory, again and again: the job stands still for at most PERCENT of the time
+    /// [default with no number: 0.1]
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "0.1", require_equals = true, value_parser = percent, help_heading = "Owners")]
+    pub owners: Option<f64>,
+    /// What each look of --owners may cost
+    #[command(flatten)]
+    pub limits: SnapshotLimits,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::args::{CliArgs, Command};
+
+    #[test]
+    fn the_exporter_listens_on_the_loopback_address_unless_told_otherwise() {
+        let parse = |line: &str| CliArgs::try_parse_from(line.split(' ')).map(|args| args.command);
+        let Ok(Command::Exporter(args)) = parse("memspy exporter -p 1 --owners") else { panic!() };
+        assert!(args.listen.ip().is_loopback());
+        assert_eq!(args.owners, Some(0.1));
+        for wrong in ["-p 1 --listen 9400", "-p 1 --max-stop 1s", "-p 1 --limit 101", "-p 1 -r 0"] {
+            assert!(parse(&format!("memspy exporter {wrong}")).is_err(), "{wrong}");
+        }
+    }
+}

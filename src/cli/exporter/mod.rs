@@ -1,0 +1,119 @@
+//! `memspy exporter`: a job's figures for Prometheus, for weeks.
+
+mod http;
+mod watched_jobs;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+
+use crate::render::{MetricsFormat, metrics_content_type, metrics_text};
+use crate::sampler::{ProcessTree, RankProcess, TargetReaders};
+
+use super::args::ExporterArgs;
+use super::members::refuse_launcher;
+use super::signals::StopSignals;
+use super::{eprint_line, hints};
+use http::{MakePage, MetricsServer, Page};
+use watched_jobs::WatchedJobs;
+
+/// Processes that are watched at once; each takes memory and a thread.
+const MAX_PROCESSES: usize = 64;
+/// Between two looks for processes that end and that start.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Longest sleep without looking whether to end.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Runs it.
+pub(super) fn run(args: &ExporterArgs) -> Result<()> {
+    let stop = StopSignals::watch()?.stop;
+    let jobs = Arc::new(WatchedJobs::new(args.into()));
+    let pid = args.pid;
+    let mut tree = match args.subprocesses {
+        true => Some(ProcessTree::new(pid, false).map_err(|error| hints::attach(error, pid))?),
+        false => {
+            let devices =
+                TargetReaders::attach_devices(pid).map_err(|error| hints::attach(error, pid))?;
+            refuse_launcher(&devices)?;
+            jobs.add(pid, crate::sampler::rank_of(pid), None, &stop)
+                .map_err(anyhow::Error::from_boxed)?;
+            None
+        }
+    };
+    let shown = Arc::clone(&jobs);
+    let page: Arc<MakePage> = Arc::new(move |accept: &str| {
+        let format = match accept.contains("application/openmetrics-text") {
+            true => MetricsFormat::OpenMetrics,
+            false => MetricsFormat::Prometheus,
+        };
+        let body = metrics_text(&shown.export(), format).map_err(|error| error.to_string())?;
+        Ok(Page { content_type: metrics_content_type(format), body })
+    });
+    let server = MetricsServer::start(args.listen, page).map_err(|error| {
+        anyhow!(
+            "cannot listen on {}: {error}; give another one with --listen 127.0.0.1:PORT",
+            args.listen
+        )
+    })?;
+    let address = server.address();
+    if !address.ip().is_loopback() {
+        eprint_line(&format!(
+            "warning: {address} can be reached from other machines; whoever does so reads names, lines and sizes of the job"
+        ));
+    }
+    eprint_line(&format!("serving http://{address}/metrics of process {pid}, until Ctrl-C"));
+    let mut is_full = false;
+    let mut is_told = false;
+    let mut refused = HashSet::new();
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        if server.is_finished() {
+            bail!("the HTTP server ended unexpectedly");
+        }
+        for (ended, why) in jobs.remove_ended() {
+            eprint_line(&format!("process {ended}: {why}; its series end"));
+        }
+        let is_over = match &mut tree {
+            None => jobs.count() == 0,
+            Some(tree) => {
+                // Asked first: what comes of it after that comes from those that are known.
+                let alive = tree.root_is_alive();
+                for RankProcess { readers, rank } in tree.poll() {
+                    let member = readers.pid();
+                    if jobs.count() >= MAX_PROCESSES {
+                        if !std::mem::replace(&mut is_full, true) {
+                            eprint_line(&format!(
+                                "warning: {MAX_PROCESSES} processes are watched; process {member} and further ones have no series"
+                            ));
+                        }
+                        continue;
+                    }
+                    match jobs.add(member, rank, Some(readers), &stop) {
+                        Ok(()) => eprint_line(&format!("process {member} has series now")),
+                        Err(error) if refused.insert(member) => {
+                            eprint_line(&format!("process {member} cannot be watched: {error}"));
+                        }
+                        Err(_) => {}
+                    }
+                }
+                !alive && jobs.count() == 0
+            }
+        };
+        if is_over && !args.wait {
+            eprint_line(&format!(
+                "process {pid} has ended, and so does the exporter (--wait goes on)"
+            ));
+            return Ok(());
+        }
+        if is_over && !std::mem::replace(&mut is_told, true) {
+            eprint_line(&format!("process {pid} has ended; serving no series of it, until Ctrl-C"));
+        }
+        let mut slept = Duration::ZERO;
+        while slept < POLL_INTERVAL && !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            std::thread::sleep(SLICE);
+            slept += SLICE;
+        }
+    }
+    Ok(())
+}

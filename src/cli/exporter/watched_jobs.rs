@@ -1,0 +1,261 @@
+//! The processes that the exporter watches: a recording of each, and what of it is served.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::analysis::{
+    DeviceSnapshot, LiveProfile, Moment, OutsideTorch, ThreadChoice, recorded_owner_groups,
+};
+use crate::cli::args::ExporterArgs;
+use crate::cli::{hints, output};
+use crate::model::{
+    AllocatorCounters, CudaIndex, Metric, OwnedOnDevice, Pool, SnapshotConsistency, is_library,
+};
+use crate::render::{ExportedGpu, ExportedJob, FrameLabels, NamedBytes, group_label};
+use crate::sampler::{
+    AttachedRecorder, CommonOptions, LookOptions, RecordOptions, Recorder, TargetReaders, attach,
+};
+use crate::tui::{BoxError, LiveRecording};
+
+/// Between two maps of a device's blocks.
+const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
+/// A page is not made anew more often, however often it is asked for.
+const MIN_AGE: Duration = Duration::from_millis(500);
+/// What the rest is called.
+const OTHER: &str = "[other]";
+
+/// How each process is recorded and shown.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WatchOptions {
+    rate: u32,
+    rows: usize,
+    owners: Option<f64>,
+    owner_options: LookOptions,
+}
+
+impl From<&ExporterArgs> for WatchOptions {
+    fn from(args: &ExporterArgs) -> WatchOptions {
+        WatchOptions {
+            rate: args.rate,
+            rows: args.limit as usize,
+            owners: args.owners.map(|percent| percent / 100.0),
+            owner_options: args.limits.options(false),
+        }
+    }
+}
+
+/// A process that is watched.
+struct WatchedJob {
+    pid: u32,
+    rank: Option<u32>,
+    recording: LiveRecording,
+}
+
+/// All of them.
+pub(super) struct WatchedJobs {
+    options: WatchOptions,
+    jobs: Mutex<Vec<WatchedJob>>,
+    last: Mutex<Option<(Instant, Vec<ExportedJob>)>>,
+}
+
+impl WatchedJobs {
+    pub(super) fn new(options: WatchOptions) -> WatchedJobs {
+        WatchedJobs { options, jobs: Mutex::default(), last: Mutex::default() }
+    }
+
+    /// Begins to watch process `pid`; the first time by `readers`, if there are some.
+    pub(super) fn add(
+        &self,
+        pid: u32,
+        rank: Option<u32>,
+        mut readers: Option<TargetReaders>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<(), BoxError> {
+        let (options, stop) = (self.options, Arc::clone(stop));
+        let attaching = Box::new(move || {
+            let readers = match readers.take() {
+                Some(readers) => readers,
+                None => {
+                    attach(pid, &stop).map_err(|error| BoxError::from(hints::attach(error, pid)))?
+                }
+            };
+            let common = CommonOptions {
+                owners: options.owners,
+                owner_options: options.owner_options,
+                ..CommonOptions::default()
+            };
+            let wanted = RecordOptions { rate: options.rate, duration: None, follow: None, common };
+            let recorder =
+                Recorder::new(readers, wanted).with_snapshot_interval(MIN_SNAPSHOT_INTERVAL);
+            Ok(AttachedRecorder::Samples(Box::new(recorder)))
+        });
+        let recording = LiveRecording::start(attaching, ThreadChoice::default(), output::host())?;
+        lock(&self.jobs).push(WatchedJob { pid, rank, recording });
+        Ok(())
+    }
+
+    /// How many are watched.
+    pub(super) fn count(&self) -> usize {
+        lock(&self.jobs).len()
+    }
+
+    /// Forgets those whose recording has ended: their pids, and why.
+    pub(super) fn remove_ended(&self) -> Vec<(u32, String)> {
+        let mut ended = Vec::new();
+        let mut gone = Vec::new();
+        let mut jobs = lock(&self.jobs);
+        let mut index = 0;
+        while index < jobs.len() {
+            match jobs[index].recording.ended() {
+                Some(why) => {
+                    ended.push((jobs[index].pid, why));
+                    gone.push(jobs.swap_remove(index));
+                }
+                None => index += 1,
+            }
+        }
+        drop(jobs);
+        if !ended.is_empty() {
+            *lock(&self.last) = None;
+        }
+        // Their threads are waited for where nobody waits for the lock.
+        drop(gone);
+        ended
+    }
+
+    /// What is served now.
+    pub(super) fn export(&self) -> Vec<ExportedJob> {
+        let mut last = lock(&self.last);
+        if let Some((at, jobs)) = &*last
+            && at.elapsed() < MIN_AGE
+        {
+            return jobs.clone();
+        }
+        let mut exported: Vec<ExportedJob> =
+            lock(&self.jobs).iter().map(|job| self.export_one(job)).collect();
+        exported.sort_by_key(|job| (job.rank, job.pid));
+        *last = Some((Instant::now(), exported.clone()));
+        exported
+    }
+
+    fn export_one(&self, job: &WatchedJob) -> ExportedJob {
+        let live = job.recording.live();
+        let counts = live.counts();
+        let command = live.profile().start().map(|start| start.command.join(" "));
+        let used = |device: &DeviceSnapshot| device.counters.is_some();
+        let devices = live.devices();
+        // Before the job uses a GPU, all of the machine are known; none of them is the job's.
+        let devices = devices.iter().filter(|device| used(device));
+        ExportedJob {
+            pid: job.pid,
+            rank: job.rank,
+            command: command.unwrap_or_default(),
+            pytorch: live.profile().runtime().and_then(|runtime| runtime.torch.clone()),
+            samples: counts.samples,
+            failed_reads: counts.failed + counts.torn,
+            gpus: devices.map(|device| self.export_gpu(&live, device)).collect(),
+        }
+    }
+
+    fn export_gpu(&self, live: &LiveProfile, device: &DeviceSnapshot) -> ExportedGpu {
+        let count = |value: i64| u64::try_from(value).ok();
+        let counters = device.counters.as_deref();
+        let of = |read: fn(&AllocatorCounters) -> i64| counters.map(read).and_then(count);
+        let gpu = device.cuda_index;
+        let map = gpu.and_then(|gpu| live.profile().snapshot(gpu, Moment::End));
+        let map = map.filter(|map| map.consistency == SnapshotConsistency::Consistent);
+        let held = gpu.and_then(|gpu| live.profile().last_owners(gpu));
+        ExportedGpu {
+            gpu: gpu.map(|gpu| gpu.0),
+            device: device.nvml_index,
+            model: device.name.clone(),
+            allocated: of(|c| c.allocated()),
+            reserved: of(|c| c.reserved()),
+            allocated_peak: of(|c| c.max_allocated()),
+            reserved_peak: of(|c| c.max_reserved()),
+            inactive_split: of(|c| c.stat(Metric::InactiveSplitBytes, Pool::All).current),
+            retries: of(|c| c.num_alloc_retries),
+            ooms: of(|c| c.num_ooms),
+            outside: match device.outside {
+                OutsideTorch::Bytes(bytes) => Some(bytes),
+                OutsideTorch::Unknown(_) => None,
+            },
+            others: device.others,
+            total: device.total,
+            free: device.free,
+            cached_free: map.map(|map| map.cached()),
+            largest_free: map.map(|map| map.largest_free),
+            lines: gpu.map(|gpu| self.lines(live, gpu)).unwrap_or_default(),
+            owners: held.map(|(held, _)| self.owners(held)).unwrap_or_default(),
+            owner_stop: held.and_then(|(_, stop)| stop).map(|stop| stop.0 as f64 / 1e9),
+        }
+    }
+
+    /// The lines of the program that hold most.
+    fn lines(&self, live: &LiveProfile, gpu: CudaIndex) -> Vec<NamedBytes> {
+        let stacks = live.profile().stacks();
+        let directory = live.profile().start().and_then(|start| start.directory.as_deref());
+        let labels = FrameLabels { stacks, directory, full_filenames: false };
+        let in_library =
+            |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
+        let Ok(found) = live.lines(gpu, Some(&in_library)) else { return Vec::new() };
+        let rows = found.rows.iter().map(|row| NamedBytes {
+            name: labels.label(row.place, true),
+            category: None,
+            bytes: row.own,
+        });
+        greatest(rows, self.options.rows)
+    }
+
+    /// The owners that hold most.
+    fn owners(&self, held: &OwnedOnDevice) -> Vec<NamedBytes> {
+        let groups = recorded_owner_groups(held).into_iter().map(|group| NamedBytes {
+            name: group_label(&group),
+            category: Some(group.category.name().to_owned()),
+            bytes: group.size.bytes,
+        });
+        let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
+        let without =
+            [row("[in no tensor]", held.without_tensor), row("[rounding]", held.rounding)];
+        greatest(groups.chain(without), self.options.rows)
+    }
+}
+
+/// The `most` greatest of what has the same name, and the sum of the others.
+fn greatest(rows: impl Iterator<Item = NamedBytes>, most: usize) -> Vec<NamedBytes> {
+    let mut sums = std::collections::BTreeMap::<(Option<String>, String), u64>::new();
+    for row in rows.filter(|row| row.bytes > 0) {
+        *sums.entry((row.category, row.name)).or_default() += row.bytes;
+    }
+    let mut rows: Vec<NamedBytes> = sums
+        .into_iter()
+        .map(|((category, name), bytes)| NamedBytes { name, category, bytes })
+        .collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
+    let rest: u64 = rows.iter().skip(most).map(|row| row.bytes).sum();
+    rows.truncate(most);
+    if rest > 0 {
+        rows.push(NamedBytes { name: OTHER.to_owned(), category: None, bytes: rest });
+    }
+    rows
+}
+
+/// A lock that a panic left behind still guards whole values.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_summed_and_equal_names_are_one_row() {
+        let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
+        let rows = [row("a", 5), row("b", 9), row("a", 5), row("c", 1), row("d", 2), row("e", 0)];
+        let told = greatest(rows.into_iter(), 2);
+        assert_eq!(told, [row("a", 10), row("b", 9), row(OTHER, 3)]);
+        assert_eq!(greatest([row("a", 5)].into_iter(), 0), [row(OTHER, 5)]);
+    }
+}

@@ -1,0 +1,33 @@
+//! `memspy man`: man pages out of the command line's own description.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use clap_mangen::Man;
+
+use super::args::{CliArgs, ManArgs};
+use super::output;
+
+/// Mode of a page that nobody gave one: pages are for all users, and hold nothing of a job.
+const MODE: u32 = 0o644;
+
+/// Writes `memspy.1`, and a page for each command.
+pub(super) fn run(args: &ManArgs) -> Result<()> {
+    let folder = &args.output;
+    fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    // Has no effect where --mode was given.
+    output::set_mode(MODE);
+    let mut program = CliArgs::command();
+    // Names the commands as they are called: memspy-record.
+    program.build();
+    let mut commands: Vec<clap::Command> = program.get_subcommands().cloned().collect();
+    commands.retain(|command| !command.is_hide_set());
+    commands.push(program);
+    for page in commands.into_iter().map(Man::new) {
+        let path = folder.join(page.get_filename());
+        output::write(&path, true, |mut out| page.render(&mut out))?;
+    }
+    Ok(())
+}

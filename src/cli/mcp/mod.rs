@@ -1,0 +1,245 @@
+//! `memspy mcp`: the commands that look, for programs that speak the Model Context Protocol on standard input and output.
+//!
+//! Each call runs memspy anew: a call that hangs is ended, one that fails fails alone, and nothing of a job stays in memory.
+
+mod protocol;
+mod tools;
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::sampler::{StopSignal, Worker};
+
+use super::args::McpArgs;
+use protocol::{Outgoing, Request, RpcError, understand};
+use tools::Tool;
+
+/// Calls at once; further ones wait for their turn.
+const MAX_CALLS: usize = 4;
+/// Calls that may wait; one more is refused.
+const MAX_WAITING: usize = 64;
+/// Longest message.
+const MAX_MESSAGE: u64 = 1 << 20;
+/// Longest answer of a tool.
+const MAX_ANSWER: u64 = 16 << 20;
+/// Longest text on standard error that is told.
+const MAX_ERROR: u64 = 64 << 10;
+/// How long a call may take.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Between two looks whether a call is done.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Runs it, until standard input ends.
+pub(super) fn run(args: &McpArgs) -> Result<()> {
+    let mut input = io::stdin().lock();
+    let mut calls = Calls { running: Vec::new(), waiting: Arc::default() };
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut input).take(MAX_MESSAGE).read_until(b'\n', &mut line);
+        if read.context("cannot read standard input")? == 0 {
+            // What was asked for before the end is answered.
+            calls.wait();
+            return Ok(());
+        }
+        let is_cut = line.last() != Some(&b'\n') && line.len() as u64 == MAX_MESSAGE;
+        if is_cut {
+            anyhow::bail!("a message on standard input is longer than {MAX_MESSAGE} bytes");
+        }
+        let text = String::from_utf8_lossy(&line);
+        if text.trim().is_empty() {
+            continue;
+        }
+        match understand(&text, tools::list) {
+            Request::Nothing => {}
+            Request::Answer(answer) => send(&answer)?,
+            Request::Cancel { id } => calls.cancel(&id),
+            Request::Call { id, name, arguments } => {
+                let words = Tool::find(&name)
+                    .ok_or_else(|| RpcError::invalid_params(format!("no such tool: {name}")))
+                    .and_then(|tool| Ok((tool, tool.words(arguments, args.no_stop)?)));
+                match words {
+                    Ok((tool, words)) => calls.add(Call { id, tool, words })?,
+                    Err(error) => send(&Outgoing::new(id, Err(error)))?,
+                }
+            }
+        }
+    }
+}
+
+/// Writes a message; messages of several threads do not mix.
+fn send(answer: &Outgoing) -> Result<()> {
+    let mut text = serde_json::to_string(answer)?;
+    text.push('\n');
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")
+}
+
+/// A call of a tool.
+struct Call {
+    id: Value,
+    tool: &'static Tool,
+    words: Vec<String>,
+}
+
+type Waiting = Arc<Mutex<VecDeque<Call>>>;
+
+/// The calls that run, and those that wait for their turn.
+struct Calls {
+    running: Vec<(Arc<Mutex<Option<Value>>>, Worker)>,
+    waiting: Waiting,
+}
+
+impl Calls {
+    fn add(&mut self, call: Call) -> Result<()> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() >= MAX_WAITING {
+            let text = format!("{MAX_WAITING} calls wait already");
+            return send(&Outgoing::new(call.id, Ok(failure(text))));
+        }
+        waiting.push_back(call);
+        drop(waiting);
+        self.running.retain(|(_, worker)| !worker.is_finished());
+        if self.running.len() < MAX_CALLS {
+            let (waiting, current) = (Arc::clone(&self.waiting), Arc::new(Mutex::new(None)));
+            let shown = Arc::clone(&current);
+            let work = move |stop: &StopSignal| answer_all(&waiting, &shown, stop);
+            self.running.push((current, Worker::spawn("mcp", work)?));
+        }
+        Ok(())
+    }
+
+    /// Ends a call; nothing is answered to it any more.
+    fn cancel(&mut self, id: &Value) {
+        lock(&self.waiting).retain(|call| call.id != *id);
+        for (current, _) in &self.running {
+            let mut current = lock(current);
+            if current.as_ref() == Some(id) {
+                *current = None;
+            }
+        }
+    }
+
+    fn wait(&mut self) {
+        for (_, worker) in self.running.drain(..) {
+            worker.join();
+        }
+    }
+}
+
+/// Answers calls until none waits. `current` names the call under way; it is taken away from a call that is cancelled.
+fn answer_all(waiting: &Waiting, current: &Mutex<Option<Value>>, stop: &StopSignal) {
+    loop {
+        let Some(call) = lock(waiting).pop_front() else { return };
+        *lock(current) = Some(call.id.clone());
+        let is_wanted = || !stop.is_set() && lock(current).is_some();
+        let result =
+            call_tool(&call, &is_wanted).unwrap_or_else(|error| failure(error.to_string()));
+        if lock(current).take().is_some() && send(&Outgoing::new(call.id, Ok(result))).is_err() {
+            // Nobody reads the answers any more.
+            return;
+        }
+    }
+}
+
+/// Runs memspy for a call.
+fn call_tool(call: &Call, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
+    let program = std::env::current_exe().context("cannot find memspy's own program")?;
+    let child = Command::new(program)
+        .args(&call.words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start memspy")?;
+    let mut child = KilledAtEnd(child);
+    let (out, error) = (child.0.stdout.take(), child.0.stderr.take());
+    let out = Worker::spawn("mcp-out", move |_| read_at_most(out, MAX_ANSWER))?;
+    let error = Worker::spawn("mcp-err", move |_| read_at_most(error, MAX_ERROR))?;
+    let until = Instant::now() + TIMEOUT;
+    let status = loop {
+        if let Some(status) = child.0.try_wait()? {
+            break status;
+        }
+        if !is_wanted() || Instant::now() >= until {
+            drop(child);
+            return Ok(failure(format!("ended after {} s: it took too long", TIMEOUT.as_secs())));
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    };
+    let (out, error) = (out.join().unwrap_or_default(), error.join().unwrap_or_default());
+    if !status.success() {
+        return Ok(failure(error.trim_end().to_owned()));
+    }
+    if out.len() as u64 > MAX_ANSWER {
+        let text =
+            format!("the answer is longer than {} MiB; 'summary' has the groups", MAX_ANSWER >> 20);
+        return Ok(failure(text));
+    }
+    let notes = error.trim_end();
+    let mut content = vec![json!({"type": "text", "text": out})];
+    if !notes.is_empty() {
+        content.push(json!({"type": "text", "text": notes}));
+    }
+    let mut result = json!({"content": content, "isError": false});
+    if call.tool.is_json {
+        result["structuredContent"] = documents(&out)?;
+    }
+    Ok(result)
+}
+
+/// The document printed; several, one for each process, as a list.
+fn documents(text: &str) -> Result<Value> {
+    let read: Result<Vec<Value>, _> =
+        serde_json::Deserializer::from_str(text).into_iter().collect();
+    let mut documents = read.context("memspy printed no JSON")?;
+    Ok(match documents.len() {
+        1 => documents.remove(0),
+        _ => json!({"documents": documents}),
+    })
+}
+
+/// What a tool says that could not do its work.
+fn failure(text: String) -> Value {
+    json!({"content": [{"type": "text", "text": text}], "isError": true})
+}
+
+/// All text up to a length, and one byte of what is beyond. The rest is read too: a program that cannot write does not end.
+fn read_at_most(from: Option<impl Read>, most: u64) -> String {
+    let Some(mut from) = from else { return String::new() };
+    let mut bytes = Vec::new();
+    // What cannot be read is missing, which the reader of the JSON notices.
+    let _ = (&mut from).take(most + 1).read_to_end(&mut bytes);
+    let _ = io::copy(&mut from, &mut io::sink());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A program that does not outlive its call.
+struct KilledAtEnd(Child);
+
+impl Drop for KilledAtEnd {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            // SIGTERM first: whoever stops a job lets it go on before it ends.
+            let pid = rustix::process::Pid::from_child(&self.0);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let until = Instant::now() + Duration::from_secs(5);
+            while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < until {
+                std::thread::sleep(POLL_INTERVAL);
+            }
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,375 @@
+//! The tools of `memspy mcp`: each is a command that looks, with typed arguments.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::protocol::RpcError;
+
+/// Words for memspy's command line.
+type Words = Vec<String>;
+
+/// A tool.
+pub(super) struct Tool {
+    pub(super) name: &'static str,
+    description: &'static str,
+    arguments: &'static [Argument],
+    words: fn(Value) -> Result<Words, RpcError>,
+    /// Whether the answer is JSON.
+    pub(super) is_json: bool,
+}
+
+/// An argument of a tool: its name, its type in JSON, whether it has to be given, and what it means.
+type Argument = (&'static str, &'static str, bool, &'static str);
+
+const PID: Argument = ("pid", "integer", true, "Process id of the job");
+const RANKS: Argument = (
+    "subprocesses",
+    "boolean",
+    false,
+    "Every process of the job that uses CUDA: it and its descendants",
+);
+const NO_STOP: Argument = (
+    "no_stop",
+    "boolean",
+    false,
+    "Do not stop the job for the milliseconds of the look; what it changes meanwhile may be torn",
+);
+const TRACE: Argument = ("trace", "string", true, "Path of a trace that 'memspy record' wrote");
+const FOR: Argument = ("duration", "string", false, "Observe the job for so long: 5s, 2min");
+const GPU: Argument = ("gpu", "integer", false, "Only this GPU, as the job numbers it");
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JobArguments {
+    pid: u32,
+    #[serde(default)]
+    subprocesses: bool,
+    #[serde(default)]
+    no_stop: bool,
+    duration: Option<String>,
+    gpu: Option<u32>,
+    tensor: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceArguments {
+    #[serde(default)]
+    pids: Vec<u32>,
+    #[serde(default)]
+    subprocesses: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TraceArguments {
+    trace: String,
+    gpu: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiffArguments {
+    before: String,
+    after: String,
+}
+
+/// All tools.
+pub(super) const TOOLS: &[Tool] = &[
+    Tool {
+        name: "summary",
+        description: "Where a job's GPU memory is, who holds it, what grew meanwhile, which lines allocated it, and findings. Begin here",
+        arguments: &[PID, RANKS, NO_STOP, FOR],
+        words: |given| job("summary", given),
+        is_json: true,
+    },
+    Tool {
+        name: "growth",
+        description: "Owners and lines whose live bytes rise from floor to floor while the job is observed, and what keeps them: a leak",
+        arguments: &[PID, NO_STOP, FOR],
+        words: |given| job("growth", given),
+        is_json: true,
+    },
+    Tool {
+        name: "dump",
+        description: "One look at a job: the stacks of its threads, and where its GPU memory is",
+        arguments: &[PID, RANKS, NO_STOP, GPU],
+        words: |given| job("dump", given),
+        is_json: true,
+    },
+    Tool {
+        name: "tensors",
+        description: "Every tensor of a job with name, shape, bytes, what it is for and who shares its memory. Long for large jobs: 'summary' has the groups",
+        arguments: &[PID, RANKS, NO_STOP],
+        words: |given| job("tensors", given),
+        is_json: true,
+    },
+    Tool {
+        name: "referrers",
+        description: "What refers to one tensor: why it is still there",
+        arguments: &[
+            PID,
+            NO_STOP,
+            ("tensor", "string", true, "Its name as 'summary' or 'tensors' has it, or an address"),
+        ],
+        words: |given| job("referrers", given),
+        is_json: true,
+    },
+    Tool {
+        name: "graph",
+        description: "What the autograd graph of a job keeps for the backward pass, by class of node",
+        arguments: &[PID, RANKS, NO_STOP],
+        words: |given| job("graph", given),
+        is_json: true,
+    },
+    Tool {
+        name: "devices",
+        description: "The GPUs of this machine, the processes on them, and what the jobs given have there",
+        arguments: &[("pids", "array", false, "Process ids of jobs to look into"), RANKS],
+        words: devices,
+        is_json: true,
+    },
+    Tool {
+        name: "doctor",
+        description: "What memspy can and cannot do with a job, and why",
+        arguments: &[PID],
+        words: |given| job("doctor", given),
+        is_json: true,
+    },
+    Tool {
+        name: "lines",
+        description: "The peak memory of every line, out of a trace",
+        arguments: &[TRACE, GPU],
+        words: |given| trace(&["lines", "--json"], given),
+        is_json: true,
+    },
+    Tool {
+        name: "stacks",
+        description: "What was live at the peak of a trace, by Python stack",
+        arguments: &[TRACE, GPU],
+        words: |given| trace(&["export", "--format=json", "--output=-"], given),
+        is_json: true,
+    },
+    Tool {
+        name: "iterations",
+        description: "The training iterations of a trace: peaks, gradients, who held the memory",
+        arguments: &[TRACE, GPU],
+        words: |given| trace(&["iterations", "--json"], given),
+        is_json: true,
+    },
+    Tool {
+        name: "diff",
+        description: "Two traces compared: which lines hold more at the peak, and which less. The answer is text",
+        arguments: &[
+            ("before", "string", true, "Path of the trace to compare with"),
+            ("after", "string", true, "Path of the trace that is compared"),
+        ],
+        words: diff,
+        is_json: false,
+    },
+];
+
+impl Tool {
+    /// The tool of a name.
+    pub(super) fn find(name: &str) -> Option<&'static Tool> {
+        TOOLS.iter().find(|tool| tool.name == name)
+    }
+
+    /// The command line for these arguments; with `no_stop` the job is never stopped.
+    pub(super) fn words(&self, arguments: Value, no_stop: bool) -> Result<Words, RpcError> {
+        let mut given = if arguments.is_null() { json!({}) } else { arguments };
+        let Some(object) = given.as_object_mut() else {
+            return Err(RpcError::invalid_params("arguments are an object"));
+        };
+        if let Some(unknown) =
+            object.keys().find(|key| self.arguments.iter().all(|argument| argument.0 != **key))
+        {
+            return Err(RpcError::invalid_params(format!(
+                "{} has no argument {unknown}",
+                self.name
+            )));
+        }
+        if let Some(missing) =
+            self.arguments.iter().find(|argument| argument.2 && !object.contains_key(argument.0))
+        {
+            return Err(RpcError::invalid_params(format!("{} needs {}", self.name, missing.0)));
+        }
+        if no_stop && self.arguments.iter().any(|argument| argument.0 == NO_STOP.0) {
+            object.insert(NO_STOP.0.to_owned(), Value::Bool(true));
+        }
+        (self.words)(given)
+    }
+
+    /// As `tools/list` tells it.
+    fn schema(&self) -> Value {
+        let mut properties = serde_json::Map::new();
+        for (name, kind, _, meaning) in self.arguments {
+            let mut property = json!({"type": kind, "description": meaning});
+            match *kind {
+                "array" => property["items"] = json!({"type": "integer", "minimum": 1}),
+                "integer" => property["minimum"] = json!(u32::from(*name == PID.0)),
+                _ => {}
+            }
+            properties.insert((*name).to_owned(), property);
+        }
+        let required: Vec<&str> = self
+            .arguments
+            .iter()
+            .filter(|argument| argument.2)
+            .map(|argument| argument.0)
+            .collect();
+        json!({
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": {
+                "type": "object",
+                "properties": properties,
+                "required": required,
+                "additionalProperties": false,
+            },
+            "annotations": {"readOnlyHint": true, "destructiveHint": false, "openWorldHint": false},
+        })
+    }
+}
+
+/// The answer to `tools/list`.
+pub(super) fn list() -> Value {
+    json!({"tools": TOOLS.iter().map(Tool::schema).collect::<Vec<_>>()})
+}
+
+fn read<T: DeserializeOwned>(given: Value) -> Result<T, RpcError> {
+    serde_json::from_value(given).map_err(|error| RpcError::invalid_params(error.to_string()))
+}
+
+/// What a client gives is one word behind `=` or behind `--`, and never an option.
+fn job(command: &str, given: Value) -> Result<Words, RpcError> {
+    let given: JobArguments = read(given)?;
+    let mut words = vec![command.to_owned(), "--json".to_owned(), format!("--pid={}", given.pid)];
+    words.extend(given.subprocesses.then(|| "--subprocesses".to_owned()));
+    words.extend(given.no_stop.then(|| "--no-stop".to_owned()));
+    words.extend(given.duration.map(|time| format!("--for={time}")));
+    words.extend(given.gpu.map(|gpu| format!("--gpu={gpu}")));
+    words.extend(given.tensor.into_iter().flat_map(|tensor| ["--".to_owned(), tensor]));
+    Ok(words)
+}
+
+fn devices(given: Value) -> Result<Words, RpcError> {
+    let given: DeviceArguments = read(given)?;
+    let mut words = vec!["devices".to_owned(), "--json".to_owned()];
+    words.extend(given.pids.iter().map(|pid| format!("--pid={pid}")));
+    words.extend(given.subprocesses.then(|| "--subprocesses".to_owned()));
+    Ok(words)
+}
+
+fn trace(command: &[&str], given: Value) -> Result<Words, RpcError> {
+    let given: TraceArguments = read(given)?;
+    let mut words: Words = command.iter().map(|word| (*word).to_owned()).collect();
+    words.extend(given.gpu.map(|gpu| format!("--gpu={gpu}")));
+    words.extend(["--".to_owned(), given.trace]);
+    Ok(words)
+}
+
+fn diff(given: Value) -> Result<Words, RpcError> {
+    let given: DiffArguments = read(given)?;
+    Ok(vec!["diff".to_owned(), "--".to_owned(), given.before, given.after])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::{CliArgs, Command};
+
+    fn words(name: &str, given: Value) -> Words {
+        Tool::find(name).unwrap().words(given, false).unwrap()
+    }
+
+    fn parsed(words: Words) -> Command {
+        let words = std::iter::once("memspy".to_owned()).chain(words);
+        CliArgs::from_words(words).unwrap().command
+    }
+
+    #[test]
+    fn every_tool_is_a_command_that_only_looks_and_understands_all_arguments() {
+        for tool in TOOLS {
+            let mut given = serde_json::Map::new();
+            for (name, kind, _, _) in tool.arguments {
+                let value = match (*name, *kind) {
+                    ("duration", _) => json!("5s"),
+                    (_, "integer") => json!(7),
+                    (_, "boolean") => json!(true),
+                    (_, "array") => json!([7, 8]),
+                    _ => json!("x"),
+                };
+                given.insert((*name).to_owned(), value);
+            }
+            match parsed(words(tool.name, given.into())) {
+                Command::Summary(_)
+                | Command::Growth(_)
+                | Command::Dump(_)
+                | Command::Tensors(_)
+                | Command::Referrers(_)
+                | Command::Graph(_)
+                | Command::Devices(_)
+                | Command::Doctor(_)
+                | Command::Lines(_)
+                | Command::Iterations(_)
+                | Command::Diff(_) => {}
+                Command::Export(export) => assert_eq!(export.output.unwrap().to_str(), Some("-")),
+                other => panic!("{}: {other:?}", tool.name),
+            }
+        }
+    }
+
+    #[test]
+    fn an_argument_that_looks_like_an_option_is_none() {
+        let hostile = "--output=/tmp/x";
+        let Command::Lines(lines) = parsed(words("lines", json!({"trace": hostile}))) else {
+            panic!()
+        };
+        assert_eq!((lines.traces[0].to_str(), lines.table.output), (Some(hostile), None));
+        let given = json!({"pid": 1, "tensor": hostile});
+        let Command::Referrers(it) = parsed(words("referrers", given)) else { panic!() };
+        assert_eq!(it.tensor, hostile);
+        let given = json!({"before": hostile, "after": hostile});
+        let Command::Diff(diff) = parsed(words("diff", given)) else { panic!() };
+        assert_eq!(diff.output, None);
+        let time = words("summary", json!({"pid": 1, "duration": "5s --json"}));
+        assert!(CliArgs::from_words([vec!["memspy".to_owned()], time].concat()).is_err());
+    }
+
+    #[test]
+    fn a_server_that_may_not_stop_a_job_says_so_in_every_look() {
+        for tool in TOOLS.iter().filter(|tool| tool.arguments.iter().any(|a| a.0 == "no_stop")) {
+            let given = match tool.name {
+                "referrers" => json!({"pid": 7, "no_stop": false, "tensor": "x"}),
+                _ => json!({"pid": 7, "no_stop": false}),
+            };
+            let words = tool.words(given, true).unwrap();
+            assert!(words.contains(&"--no-stop".to_owned()), "{words:?}");
+            parsed(words);
+        }
+        // Commands without such a look need no such word.
+        let looks = ["summary", "growth", "dump", "tensors", "referrers", "graph"];
+        for tool in TOOLS {
+            let has = tool.arguments.iter().any(|argument| argument.0 == "no_stop");
+            assert_eq!(has, looks.contains(&tool.name), "{}", tool.name);
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_wrong_missing_or_unknown_are_refused() {
+        for (name, given) in [
+            ("summary", json!({})),
+            ("summary", json!({"pid": "7"})),
+            ("summary", json!({"pid": 7, "force": true})),
+            ("doctor", json!({"pid": 7, "tensor": "x"})),
+            ("lines", json!([])),
+        ] {
+            assert!(
+                Tool::find(name).unwrap().words(given.clone(), false).is_err(),
+                "{name} {given}"
+            );
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Processes by what they are called: a regular expression on the command line, or on the name that a process gave itself.
+
+use std::fs::File;
+use std::io::Read;
+use std::str::FromStr;
+
+use regex::{Regex, RegexBuilder};
+
+/// Longest part of a command line that is looked at.
+const MAX_COMMAND: u64 = 64 << 10;
+/// Largest compiled pattern in bytes.
+const MAX_PATTERN: usize = 1 << 20;
+
+/// A pattern for names of processes.
+#[derive(Debug, Clone)]
+pub struct CommandPattern(Regex);
+
+impl CommandPattern {
+    /// The processes whose command line, joined by spaces, or whose name (`/proc/PID/comm`) has a match now, in order; never memspy
+    /// itself. Processes write both anew while they run, as setproctitle does.
+    pub fn find(&self) -> Vec<u32> {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let own = std::process::id();
+        let mut found: Vec<u32> = pids.filter(|pid| *pid != own && self.is_called(*pid)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    fn is_called(&self, pid: u32) -> bool {
+        let read = |name: &str| {
+            let mut bytes = Vec::new();
+            let file = File::open(format!("/proc/{pid}/{name}")).ok()?;
+            file.take(MAX_COMMAND).read_to_end(&mut bytes).ok()?;
+            Some(bytes)
+        };
+        let Some(command) = read("cmdline") else { return false };
+        // A kernel thread, or a process that has ended.
+        !command.is_empty()
+            && (self.0.is_match(&command_text(&command))
+                || read("comm").is_some_and(|name| self.0.is_match(&command_text(&name))))
+    }
+}
+
+/// A command line as one line. What is left of a longer one that was overwritten (bytes of 0 at the end) is none of it.
+fn command_text(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.trim_end_matches(['\0', '\n', ' ']).replace('\0', " ")
+}
+
+impl FromStr for CommandPattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CommandPattern, String> {
+        if text.is_empty() {
+            return Err("an empty pattern matches every process".to_owned());
+        }
+        let pattern = RegexBuilder::new(text).size_limit(MAX_PATTERN).build();
+        pattern.map(CommandPattern).map_err(|error| error.to_string())
+    }
+}
+
+impl std::fmt::Display for CommandPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.as_str().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_is_one_line_without_what_was_left_at_its_end() {
+        assert_eq!(command_text(b"ray::Actor.step\0\0\0\0"), "ray::Actor.step");
+        assert_eq!(command_text(b"python\0-m\0x y\0"), "python -m x y");
+        assert_eq!(command_text(b"pt_main_thread\n"), "pt_main_thread");
+    }
+
+    #[test]
+    fn memspy_does_not_find_itself() {
+        let pattern: CommandPattern = ".".parse().unwrap();
+        let found = pattern.find();
+        assert!(!found.is_empty() && !found.contains(&std::process::id()), "{found:?}");
+        assert!("".parse::<CommandPattern>().is_err());
+        assert!("(".parse::<CommandPattern>().is_err());
+        assert!("a{1000}{1000}".parse::<CommandPattern>().is_err());
+    }
+}
