@@ -397,7 +397,14 @@ mod tests {
         let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
         let mut child =
             Command::new("cat").arg("-").arg(odd).stdin(Stdio::piped()).spawn().unwrap();
-        let command = Process::open(child.id()).and_then(|process| process.command());
+        // While the kernel executes the new program there is a moment at which it has no arguments.
+        let process = Process::open(child.id()).unwrap();
+        let command = loop {
+            match process.command() {
+                Ok(command) if command.is_empty() => std::thread::yield_now(),
+                command => break command,
+            }
+        };
         drop(child.stdin.take());
         let _ = child.wait();
         assert_eq!(command.unwrap().last().map(String::as_str), Some("\\xff\\xfe"));

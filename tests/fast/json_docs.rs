@@ -124,7 +124,9 @@ fn every_json_document_is_a_struct_with_documented_fields() {
     let mut lines = Vec::new();
     program_lines(Path::new("src"), &mut lines);
     assert!(lines.len() > 10_000, "the sources are not where they were");
-    let untyped: Vec<_> = lines.iter().filter(|(_, line)| line.contains("json!")).collect();
+    // Messages of the Model Context Protocol have the form that it gives them; the documents in them are those of the commands.
+    let of_memspy = lines.iter().filter(|(place, _)| !place.starts_with("src/cli/mcp/"));
+    let untyped: Vec<_> = of_memspy.filter(|(_, line)| line.contains("json!")).collect();
     assert!(untyped.is_empty(), "a struct of src/render/json belongs here: {untyped:#?}");
 }
 
