@@ -13,11 +13,17 @@ all=
 [ "${1:-}" != --all ] || all=yes
 missing=()
 command -v tmux >/dev/null || missing+=(tmux) # the live view is tested in a terminal
-command -v chromium >/dev/null || missing+=(chromium) # the page of 'memspy report' is tested in a browser
 for package in libjemalloc2/libjemalloc.so.2 libtcmalloc-minimal4/libtcmalloc_minimal.so.4; do # PyTorch under another malloc
   [ -e "/usr/lib/$(uname -m)-linux-gnu/${package#*/}" ] || missing+=("${package%/*}")
 done
 [ ${#missing[@]} -eq 0 ] || scripts/apt-install "${missing[@]}"
+
+# The page of 'memspy report' is tested in a browser. Ubuntu's is a snap, which containers cannot install.
+mkdir -p target
+rm -f target/no-browser
+if ! command -v chromium >/dev/null && ! scripts/apt-install chromium; then
+  echo "no package chromium: the page of 'memspy report' is not tested in a browser" | tee target/no-browser >&2
+fi
 
 timed() {
   local start=$SECONDS

