@@ -183,7 +183,8 @@ fn a_busy_job_gives_whole_events_in_their_order() {
             assert!(time >= before, "{time} after {before}");
             before = time;
             // Whatever the job does, it does from its main module, or from a backward thread without Python.
-            let frames = list(&event["frames"]);
+            // PyTorch, too, leaves the key out where an event has no stack.
+            let frames = event["frames"].as_array().map_or(&[][..], Vec::as_slice);
             let last = frames.last().map_or(&Value::Null, |frame| &frame["name"]);
             assert!(frames.is_empty() || *last == json!("<module>"), "{event}");
             compared += usize::from(!frames.is_empty());
