@@ -36,6 +36,7 @@ mod replay;
 mod report;
 mod signals;
 mod summary;
+mod terminal_host;
 mod top;
 
 use std::cell::RefCell;

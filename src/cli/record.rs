@@ -12,10 +12,10 @@ use indicatif::ProgressBar;
 
 use crate::analysis::{OomReportBuilder, TriggerWatch};
 use crate::flight::{
-    Aggregation, FlightEvent, FlightRecorder, OnTrigger, OomReportPrinter, RankContext,
-    RecordOutput, RecordingHost, SinkChain, TableOutput, TriggerState, oom_report_path,
+    Aggregation, FlightRecorder, OnTrigger, OomReportPrinter, RankContext, RecordOutput, SinkChain,
+    TableOutput, TriggerState, oom_report_path,
 };
-use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink, TriggerFired};
+use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink};
 use crate::render;
 use crate::sampler::{
     AttachedRecorder, BackgroundSink, CommonOptions, ExactOptions, ExactRecorder, RecordOptions,
@@ -31,9 +31,10 @@ use super::flight::{warn, write_oom_report};
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
 use super::signals::StopSignals;
+use super::terminal_host::TerminalHost;
 use super::{
     choice, eprint_line, filtered_profile, flame, hints, in_one_line, output, privileges,
-    record_ranks, set_line_prefix,
+    record_ranks,
 };
 
 /// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
@@ -276,46 +277,8 @@ fn sinks(
         OnTriggerArg::Continue => OnTrigger::Continue,
     };
     let waiting = TriggerState::new(watch, then, until.max_reports, stop);
-    let host = Box::new(TerminalHost { label: rank.label.clone(), force: args.force });
+    let host = Box::new(TerminalHost::new(rank.label.clone(), args.force));
     Ok(SinkChain { output: to, reading, waiting, printer, rank, host })
-}
-
-/// Tells on standard error what happens while the recording goes on.
-struct TerminalHost {
-    /// What its messages begin with.
-    label: Option<String>,
-    force: bool,
-}
-
-impl RecordingHost for TerminalHost {
-    fn tell(&mut self, event: FlightEvent) {
-        // Records are taken on a thread of their own, which does not know the label yet.
-        if let Some(label) = &self.label {
-            set_line_prefix(label);
-        }
-        let was_met =
-            |fired: &TriggerFired| format!("'{}' was met: {}", fired.condition, fired.seen);
-        match event {
-            FlightEvent::Warning(warning) => warn(warning),
-            FlightEvent::Triggered(fired) => eprint_line(&was_met(&fired)),
-            FlightEvent::RecordingWritten { triggered, recording, report } => {
-                eprint_line(&format!(
-                    "{}; wrote {} and {}",
-                    was_met(&triggered),
-                    recording.display(),
-                    report.display()
-                ));
-            }
-            FlightEvent::TriggersIgnored(count) => eprint_line(&format!(
-                "conditions were met {count} more times within 2 s of a recording that was written"
-            )),
-        }
-    }
-
-    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> io::Result<()> {
-        let written = write_oom_report(reports, path, self.force);
-        written.map_err(|error| io::Error::other(format!("{error:#}")))
-    }
 }
 
 /// The end of a recording that was written as it went.

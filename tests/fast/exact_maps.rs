@@ -180,3 +180,32 @@ fn without_free_events_the_highest_map_is_drawn() {
     assert!(profile.warnings().is_empty(), "{:?}", profile.warnings());
     assert_eq!(profile.exact().unwrap().without_event(CudaIndex(0)), (0, 0));
 }
+
+/// Probes came into the midst of a step, whose peak all later steps reach again: the picture was of that step, half of it unknown.
+#[test]
+fn of_peaks_of_one_height_that_one_is_shown_whose_stacks_are_known() {
+    let mut s = Probed::new();
+    s.enter(0, "main", 1);
+    s.begin();
+    let unseen = s.malloc_unseen(0, 0, 4 * MIB);
+    for _ in 0..2 {
+        s.now += 1_000_000_000;
+        s.look();
+    }
+    // So that the counters tell nothing of the unseen block with the next event.
+    let tiny = s.malloc(0, 0, 512);
+    s.release(0, tiny);
+    let first = s.malloc(0, 0, 3 * MIB);
+    s.release(0, unseen);
+    s.release(0, first);
+    s.line(0, 2);
+    for _ in 0..3 {
+        let blocks = [s.malloc(0, 0, 4 * MIB), s.malloc(0, 0, 3 * MIB)];
+        blocks.into_iter().for_each(|block| s.release(0, block));
+    }
+    s.finish();
+    let profile = s.profile();
+    let fold = folded(&profile, 0, Moment::Peak);
+    assert_eq!(fold.get("main:2"), Some(&(7 * MIB)), "{fold:?}");
+    assert!(!fold.contains_key("[no event]"), "{fold:?}");
+}

@@ -46,7 +46,9 @@ impl CounterInterval {
         if count > 0 {
             // Every other allocation of the interval needs its smallest possible size.
             let least = if pool == Pool::Large { (1 << 20) + 512 } else { 512 };
-            if size + (count - 1).saturating_mul(least) > bytes || (count == 1 && size != bytes) {
+            if size.saturating_add((count - 1).saturating_mul(least)) > bytes
+                || (count == 1 && size != bytes)
+            {
                 return false;
             }
         }
@@ -112,9 +114,9 @@ impl CounterIntervals {
             per_pool(|p| {
                 let (a, b) = (old.stat(metric, p), new.stat(metric, p));
                 if reset {
-                    b.allocated.max(b.current - a.current).max(0)
+                    b.allocated.max(b.current.saturating_sub(a.current)).max(0)
                 } else {
-                    (b.allocated - a.allocated).max(0)
+                    b.allocated.saturating_sub(a.allocated).max(0)
                 }
             })
         };
@@ -191,14 +193,31 @@ pub(crate) fn per_pool(value: impl Fn(Pool) -> i64) -> PerPool {
 /// Whether `reset_accumulated_memory_stats` ran between two looks: it breaks
 /// `current - (allocated - freed)`, which nothing else changes.
 pub(crate) fn was_reset(old: crate::model::Stat, new: crate::model::Stat) -> bool {
-    let offset = |s: crate::model::Stat| s.current - (s.allocated - s.freed);
+    // A damaged trace may claim any number.
+    let offset = |s: crate::model::Stat| s.current.wrapping_sub(s.allocated.wrapping_sub(s.freed));
     offset(old) != offset(new) || new.allocated < old.allocated || new.freed < old.freed
 }
 
 fn pools_add_up(counters: &AllocatorCounters) -> bool {
     [Metric::AllocatedBytes, Metric::Allocation].into_iter().all(|m| {
         let [all, small, large] = counters.stats[m as usize];
-        small.current + large.current == all.current
-            && small.allocated + large.allocated == all.allocated
+        small.current.checked_add(large.current) == Some(all.current)
+            && small.allocated.checked_add(large.allocated) == Some(all.allocated)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Stat;
+
+    #[test]
+    fn counters_of_any_size_in_a_damaged_trace_make_no_panic() {
+        let least = Stat { current: i64::MIN, peak: 0, allocated: i64::MIN, freed: i64::MAX };
+        let most = Stat { current: i64::MAX, peak: 0, allocated: i64::MAX, freed: i64::MIN };
+        assert!(was_reset(most, least));
+        let mut counters = AllocatorCounters::default();
+        counters.stats.iter_mut().for_each(|pools| *pools = [most; 3]);
+        assert!(!pools_add_up(&counters));
+    }
 }

@@ -130,6 +130,8 @@ pub(crate) struct LiveBlocks {
     pub(crate) total: u64,
     /// Bytes held by all at the height.
     pub(crate) held: u64,
+    /// Of these, those whose allocation was recorded.
+    pub(crate) known_at_peak: u64,
     epoch: u32,
     epoch_began: u64,
     /// Blocks that lived for less, in nanoseconds, count neither at the height nor at the end.
@@ -291,6 +293,13 @@ impl LiveBlocks {
         self.epoch += 1;
         self.epoch_began = now;
         self.held = self.total;
+        self.known_at_peak = self.known();
+    }
+
+    /// Bytes of live blocks whose allocation was recorded.
+    pub(crate) fn known(&self) -> u64 {
+        let unknown = self.accounts.iter().take(NO_EVENT + 1).map(|account| account.live.bytes);
+        self.total.saturating_sub(unknown.sum())
     }
 
     /// What each account held at the height; blocks that died too young are left out.

@@ -393,7 +393,12 @@ impl TorchDevice {
     }
 
     pub(super) fn record_peak(&mut self, peak: TorchPeak) {
-        if self.peak.is_none_or(|before| peak.bytes > before.bytes) {
+        // A job reaches the same height at each step: the moment of which more stacks are known tells more.
+        let is_higher = self.peak.is_none_or(|before| {
+            peak.bytes > before.bytes
+                || (peak.bytes == before.bytes && self.ledger.known() > self.ledger.known_at_peak)
+        });
+        if is_higher {
             self.peak = Some(peak);
             self.ledger.record_peak(peak.time.0);
         }

@@ -52,12 +52,14 @@ impl IntervalBounds {
             let mut lower = a.current.max(b.current);
             let mut upper = i64::MAX;
             if was_reset(a, b) {
-                step.allocated[i] = b.allocated.max(b.current - a.current).max(0);
-                step.freed[i] = (a.current + step.allocated[i] - b.current).max(0);
+                let risen = b.current.saturating_sub(a.current);
+                step.allocated[i] = b.allocated.max(risen).max(0);
+                step.freed[i] = step.allocated[i].saturating_sub(risen).max(0);
             } else {
-                step.allocated[i] = b.allocated - a.allocated;
-                step.freed[i] = b.freed - a.freed;
-                upper = (a.current + step.allocated[i]).min(b.current + step.freed[i]);
+                step.allocated[i] = b.allocated.saturating_sub(a.allocated);
+                step.freed[i] = b.freed.saturating_sub(a.freed);
+                upper = a.current.saturating_add(step.allocated[i]);
+                upper = upper.min(b.current.saturating_add(step.freed[i]));
             }
             if b.peak != a.peak {
                 // Risen or reset: either way the counter was set in this interval.

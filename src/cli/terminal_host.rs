@@ -1,0 +1,56 @@
+//! What `memspy record` prints while it goes on.
+
+use std::io;
+use std::path::Path;
+
+use crate::analysis::OomReportBuilder;
+use crate::flight::{FlightEvent, RecordingHost};
+use crate::model::TriggerFired;
+
+use super::flight::{warn, write_oom_report};
+use super::{eprint_line, set_line_prefix};
+
+/// Tells on standard error what happens while the recording goes on.
+pub(super) struct TerminalHost {
+    /// What its messages begin with.
+    label: Option<String>,
+    force: bool,
+}
+
+impl TerminalHost {
+    /// One that overwrites reports only with `force`.
+    pub(super) fn new(label: Option<String>, force: bool) -> TerminalHost {
+        TerminalHost { label, force }
+    }
+}
+
+impl RecordingHost for TerminalHost {
+    fn tell(&mut self, event: FlightEvent) {
+        // Records are taken on a thread of their own, which does not know the label yet.
+        if let Some(label) = &self.label {
+            set_line_prefix(label);
+        }
+        let was_met =
+            |fired: &TriggerFired| format!("'{}' was met: {}", fired.condition, fired.seen);
+        match event {
+            FlightEvent::Warning(warning) => warn(warning),
+            FlightEvent::Triggered(fired) => eprint_line(&was_met(&fired)),
+            FlightEvent::RecordingWritten { triggered, recording, report } => {
+                eprint_line(&format!(
+                    "{}; wrote {} and {}",
+                    was_met(&triggered),
+                    recording.display(),
+                    report.display()
+                ));
+            }
+            FlightEvent::TriggersIgnored(count) => eprint_line(&format!(
+                "conditions were met {count} more times within 2 s of a recording that was written"
+            )),
+        }
+    }
+
+    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> io::Result<()> {
+        let written = write_oom_report(reports, path, self.force);
+        written.map_err(|error| io::Error::other(format!("{error:#}")))
+    }
+}
