@@ -20,7 +20,7 @@ pub enum PseudoFrame {
     Unmatched,
     /// Blocks allocated while no Python stack was seen.
     NoPythonStack,
-    /// Blocks allocated between two polls that tell nothing of who did.
+    /// Blocks allocated between two polls or samples that tell nothing of who did.
     NotSeen,
     /// Allocated by the autograd engine while Python waited for it.
     AutogradThread,
@@ -104,7 +104,8 @@ pub struct TimeResolution {
     pub one_stack: u64,
     /// Bytes of blocks of which it is proven which stack allocated them; `None` where the allocator was not followed.
     pub certain: Option<u64>,
-    /// Bytes of blocks of which nothing is known but that they were allocated during the recording.
+    /// Bytes of which nothing is known but that they were allocated during the recording: no thread was seen that can have
+    /// done it.
     pub not_seen: u64,
     /// Half of the bytes seen were born within a time not longer than this, in nanoseconds.
     pub median: u64,
@@ -251,6 +252,10 @@ impl Profile {
                 AllocationOrigin::Before => (None, None, Some(PseudoFrame::BeforeRecording)),
                 AllocationOrigin::NoStack => (None, None, Some(PseudoFrame::NoPythonStack)),
                 AllocationOrigin::NotSeen => (None, None, Some(PseudoFrame::NotSeen)),
+                AllocationOrigin::Below(thread, stack) => {
+                    let thread = options.by_thread.then_some(thread);
+                    (thread, Some(stack), Some(PseudoFrame::NotSeen))
+                }
                 AllocationOrigin::Stack(thread, stack) => {
                     let waits = self.engine().is_waiting(self.stacks(), stack);
                     let thread = options.by_thread.then_some(thread);
@@ -357,16 +362,18 @@ fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
         if let Some(span) = charge.span {
             spans.push((span, *size));
             resolution.seen += size;
-            if charge.shares.len() == 1 {
+            if let [(AllocationOrigin::Stack(..), _)] = charge.shares[..] {
                 resolution.one_stack += size;
             }
         }
         if charge.certain {
             *resolution.certain.get_or_insert(0) += size;
         }
-        if let [(AllocationOrigin::NotSeen, _)] = charge.shares[..] {
-            resolution.not_seen += size;
-        }
+        charge.split(*size, |origin, bytes| {
+            if matches!(origin, AllocationOrigin::NotSeen | AllocationOrigin::Below(..)) {
+                resolution.not_seen += bytes;
+            }
+        });
     }
     spans.sort_unstable();
     let at = |share: f64| {

@@ -16,6 +16,7 @@ use super::high_water::{HighWater, PeakTime};
 use super::iterations::IterationBuilder;
 use super::ownership::{OwnerStacks, OwnershipHistory};
 use super::timeline::Timeline;
+use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::losses::LossCounts;
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
 use crate::analysis::iterations::clock::{IterationClock, RunningClock};
@@ -70,6 +71,7 @@ pub struct Profile {
     clock: RunningClock,
     stacks: StackTable,
     engine: EngineFrames,
+    host_only: HostOnlyStacks,
     depths: Vec<u32>,
     sources: FxHashMap<FunctionId, SourceText>,
     start: Option<RecordingStart>,

@@ -1,6 +1,7 @@
 //! Whether a thread is doing anything, as far as that shows from outside.
 
 use crate::model::ThreadActivity;
+use crate::target::KernelWait;
 
 /// Places in the standard library in which a thread only waits: end of the file's path
 /// and function. What C code waits in (`time.sleep`, `Lock.acquire`, `SimpleQueue.get`) leaves no frame,
@@ -40,18 +41,24 @@ pub(in crate::python) struct ThreadEvidence {
     pub(in crate::python) moved: bool,
     /// The kernel's state of it (`RSD…`), at most 50 ms old; `None` when it was not looked up.
     pub(in crate::python) os_state: Option<char>,
+    /// What it waited for in the kernel both before and after its stack was read; `None` when that differs or is not known.
+    pub(in crate::python) wait: Option<KernelWait>,
 }
 
-/// Decides, in this order: a thread that holds the GIL is active; one in a known waiting place is idle;
-/// one that moved since the last sample is active; one that the kernel says runs or waits for a disk is
+/// Decides, in this order: a thread that holds the GIL is active; one in a known waiting place, or in `time.sleep`, is idle;
+/// one that moved since the last sample is active, unless it waits for somebody else by now; one that the kernel says runs or waits for a disk is
 /// active. One that sleeps in the kernel at a place not known may be waiting for threads that allocate
 /// in its name (`loss.backward()`), or for nothing: unknown.
 pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.gil {
         return ThreadActivity::Active;
     }
-    if signs.in_waiting_place {
+    if signs.in_waiting_place || signs.wait == Some(KernelWait::Sleep) {
         return ThreadActivity::Idle;
+    }
+    // It came here and waits: whether it allocated before that is not to be seen.
+    if signs.moved && signs.wait == Some(KernelWait::Others) {
+        return ThreadActivity::Unknown;
     }
     if signs.moved {
         return ThreadActivity::Active;
@@ -76,12 +83,21 @@ mod tests {
 
     #[test]
     fn the_gil_outweighs_the_place_and_the_place_the_kernel() {
-        let signs =
-            ThreadEvidence { gil: false, in_waiting_place: true, moved: true, os_state: Some('R') };
+        let signs = ThreadEvidence {
+            gil: false,
+            in_waiting_place: true,
+            moved: true,
+            os_state: Some('R'),
+            wait: None,
+        };
         assert_eq!(classify(signs), ThreadActivity::Idle);
         assert_eq!(classify(ThreadEvidence { gil: true, ..signs }), ThreadActivity::Active);
         let elsewhere = ThreadEvidence { in_waiting_place: false, ..signs };
         assert_eq!(classify(elsewhere), ThreadActivity::Active);
+        let sleeping = ThreadEvidence { wait: Some(KernelWait::Sleep), ..elsewhere };
+        assert_eq!(classify(sleeping), ThreadActivity::Idle, "it came here and sleeps");
+        let reading = ThreadEvidence { wait: Some(KernelWait::Others), ..elsewhere };
+        assert_eq!(classify(reading), ThreadActivity::Unknown, "it came here and waits for input");
         let still = ThreadEvidence { moved: false, ..elsewhere };
         assert_eq!(classify(still), ThreadActivity::Active);
         assert_eq!(
