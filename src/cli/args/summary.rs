@@ -24,7 +24,7 @@ pub struct SummaryArgs {
     #[arg(short, long)]
     pub json: bool,
     /// Observe the job for so long
-    #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "2500ms")]
+    #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "2s")]
     pub duration: Duration,
     /// Never stop the job for a look (some milliseconds): what it changes meanwhile may be torn
     #[arg(long, visible_alias = "nonblocking")]
