@@ -248,6 +248,9 @@ pub struct DumpArgs {
     /// The cached free blocks by size, too
     #[arg(long)]
     pub cache: bool,
+    /// List each storage, not groups of them
+    #[arg(long, conflicts_with = "json")]
+    pub each: bool,
     /// Do not stop the job (for some milliseconds) to sort its memory by owner: what it changes meanwhile may be torn
     #[arg(long, visible_aliases = ["no-pause", "nonblocking"], help_heading = "Cost of a look")]
     pub no_stop: bool,
