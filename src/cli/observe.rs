@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{
-    GpuFacts, GrowthWatch, ProcessSnapshot, SharedProfile, StackLabel, ThreadChoice, owner_groups,
+    GpuFacts, GrowthWatch, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel, ThreadChoice,
+    owner_groups,
 };
-use crate::model::{CudaIndex, OwnershipSnapshot, Stops, is_library};
+use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, Stops, is_library};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
@@ -238,10 +239,18 @@ impl LineRecording {
             let Ok(found) = live.lines(gpu, Some(&in_library)) else { continue };
             let mut rows: Vec<LineBytes> = Vec::new();
             for row in found.rows.iter().filter(|row| row.own > 0) {
-                if let StackLabel::Frame(frame) = row.place {
-                    let line = labels.frame(frame, true);
-                    rows.push(LineBytes { line, bytes: row.own });
-                }
+                let line = match row.place {
+                    StackLabel::Frame(frame) => labels.frame(frame, true),
+                    // It was allocated meanwhile, whoever did it.
+                    StackLabel::Pseudo(
+                        pseudo @ (PseudoFrame::NotSeen
+                        | PseudoFrame::NoPython
+                        | PseudoFrame::NoPythonStack
+                        | PseudoFrame::UnknownStack),
+                    ) => pseudo.text().to_owned(),
+                    _ => continue,
+                };
+                rows.push(LineBytes { line, bytes: row.own });
             }
             rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.line.cmp(&b.line)));
             let one = |row: &LineBytes| (on_gpu(gpu, &row.line), row.bytes);
@@ -272,7 +281,15 @@ fn on_gpu(gpu: CudaIndex, line: &str) -> String {
 fn recorder(process: &TargetIdentity) -> Result<(AttachedRecorder, LinesSource), AttachError> {
     let why = match exact(process) {
         Ok(recorder) => {
-            return Ok((AttachedRecorder::Exact(Box::new(recorder)), LinesSource::Exact));
+            let way = recorder.probe().map(|probes| probes.way());
+            let source = match way {
+                Some(ProbeBackend::PerfSamples) => LinesSource::Sampled {
+                    why: "the kernel allows no BPF: sizes are exact, stacks are from samples"
+                        .into(),
+                },
+                _ => LinesSource::Exact,
+            };
+            return Ok((AttachedRecorder::Exact(Box::new(recorder)), source));
         }
         Err(why) => why,
     };
