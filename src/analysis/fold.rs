@@ -152,6 +152,8 @@ pub struct FoldedProfile {
     /// How many sampled stacks the bytes are shared among in proportion to what each stands for; `None`
     /// where every allocation has its stack (or was to have none).
     pub estimated_from: Option<u64>,
+    /// Whether sizes are exact but stacks are those that sampling saw last: a guess.
+    pub stacks_guessed: bool,
     /// With [`FoldOptions::churn`], how many allocations the bytes are of.
     pub allocations: Option<u64>,
 }
@@ -294,6 +296,7 @@ impl Profile {
             left_out: 0,
             memory: None,
             estimated_from: None,
+            stacks_guessed: false,
             allocations: None,
         })
     }
@@ -334,6 +337,7 @@ impl Profile {
             left_out: folded.left_out,
             memory: Some(memory),
             estimated_from: exact.is_estimated().then(|| exact.with_stack()),
+            stacks_guessed: exact.stacks_are_guessed(),
             allocations: options.churn.then_some(folded.allocations),
         })
     }

@@ -306,6 +306,7 @@ fn certainty(resolution: TimeResolution, certain: u64) -> String {
 fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup) -> String {
     let snapshot = &folded.snapshot;
     let sure = match folded.estimated_from {
+        _ if folded.stacks_guessed => "sizes exact, stacks a guess from samples".to_owned(),
         None => "exact".to_owned(),
         Some(stacks) => format!("total exact, stacks estimated from {} samples", count(stacks)),
     };
