@@ -9,6 +9,9 @@ const SELECTS: &[&str] = &["23", "270"];
 /// `read`, `poll`, `accept`, `recvfrom`, `recvmsg`, `wait4`, `epoll_wait`, `waitid`, `ppoll`, `epoll_pwait`, `accept4`.
 #[cfg(target_arch = "x86_64")]
 const OTHERS: &[&str] = &["0", "7", "43", "45", "47", "61", "232", "247", "271", "281", "288"];
+/// `mmap`, `mprotect`, `munmap`, `brk`, `ioctl`, `mremap`, `madvise`: what `cudaMalloc` does in the kernel.
+#[cfg(target_arch = "x86_64")]
+const WORK: &[&str] = &["9", "10", "11", "12", "16", "25", "28"];
 
 /// `nanosleep`, `clock_nanosleep` (include/uapi/asm-generic/unistd.h).
 #[cfg(not(target_arch = "x86_64"))]
@@ -19,6 +22,9 @@ const SELECTS: &[&str] = &["72"];
 /// `epoll_pwait`, `read`, `ppoll`, `waitid`, `accept`, `recvfrom`, `recvmsg`, `accept4`, `wait4`.
 #[cfg(not(target_arch = "x86_64"))]
 const OTHERS: &[&str] = &["22", "63", "73", "95", "202", "207", "212", "242", "260"];
+/// `ioctl`, `brk`, `munmap`, `mremap`, `mmap`, `mprotect`, `madvise`.
+#[cfg(not(target_arch = "x86_64"))]
+const WORK: &[&str] = &["29", "214", "215", "216", "222", "226", "233"];
 
 /// What a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +33,10 @@ pub enum KernelWait {
     Sleep,
     /// Somebody else: a file, a socket, a process.
     Others,
-    /// Nothing, or something that may be its own work: it runs, takes a lock (the GIL is one), or is in a call of a driver.
+    /// Something that may be its own work: a lock (the GIL is one), or threads that help it.
     MayWork,
+    /// Nobody else: it runs, is about to, or is in a call that works for it.
+    Working,
 }
 
 impl KernelWait {
@@ -38,6 +46,9 @@ impl KernelWait {
         let call = words.next()?;
         let is_for_no_file = words.next() == Some("0x0");
         Some(match call {
+            // Outside a system call it stands still for a page of memory at most.
+            "running" | "-1" => KernelWait::Working,
+            call if WORK.contains(&call) => KernelWait::Working,
             call if SLEEPS.contains(&call) => KernelWait::Sleep,
             call if SELECTS.contains(&call) && is_for_no_file => KernelWait::Sleep,
             call if SELECTS.contains(&call) || OTHERS.contains(&call) => KernelWait::Others,
@@ -58,7 +69,12 @@ mod tests {
         assert_eq!(wait("23 0x4 0x7f00 0x0 0x0 0x0 0x0 0x7ffe 0x7fcc"), Some(KernelWait::Others));
         assert_eq!(wait("0 0x3 0x5634 0x2000 0x0 0x0 0x0 0x7ffe 0x7fcc"), Some(KernelWait::Others));
         assert_eq!(wait("202 0x7f00 0x189 0x0 0x0 0x0 0x0 0x7ffe 0x7f"), Some(KernelWait::MayWork));
-        assert_eq!(wait("running"), Some(KernelWait::MayWork));
+        assert_eq!(
+            wait("16 0x5 0xc030462b 0x7ffe 0x0 0x0 0x0 0x7ffe 0x7f"),
+            Some(KernelWait::Working)
+        );
+        assert_eq!(wait("running"), Some(KernelWait::Working));
+        assert_eq!(wait("-1 0x7ffd5b6c8f10 0x7f0e6a9b5c3d"), Some(KernelWait::Working));
         assert_eq!(wait(""), None);
     }
 }

@@ -386,12 +386,14 @@ impl StackSampler {
             let process =
                 || self.process.as_ref().zip(self.names.id_here(&*self.memory, &thread.place));
             // Before the stack was read and after it: else it may have come here from what was read.
-            let wait = thread.waited_before.filter(|wait| {
-                let now = || process().and_then(|(process, id)| process.kernel_wait(id));
-                !gil && !waits && *wait != KernelWait::MayWork && now() == Some(*wait)
-            });
+            let before = thread.waited_before.filter(|_| !gil && !waits);
+            let needs_after = before.is_some_and(|wait| wait != KernelWait::Working);
+            let after =
+                process().filter(|_| needs_after).and_then(|(process, id)| process.kernel_wait(id));
+            // What was true of another place says nothing of this one.
+            thread.os_state = thread.os_state.filter(|_| !thread.moved);
             // One small file per thread, at a low rate, and only where nothing else tells.
-            if look_up && !gil && !waits && !thread.moved {
+            if (look_up || thread.os_state.is_none()) && !gil && !waits && !thread.moved {
                 thread.os_state = process().and_then(|(process, id)| process.thread_state(id));
             }
             let signs = ThreadEvidence {
@@ -399,7 +401,7 @@ impl StackSampler {
                 in_waiting_place: waits,
                 moved: thread.moved,
                 os_state: thread.os_state,
-                wait,
+                waits: [before, after],
             };
             out.push(ThreadSample { thread: thread.id, stack, gil, activity: classify(signs) });
         }
