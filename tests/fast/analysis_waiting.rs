@@ -118,3 +118,36 @@ fn a_thread_that_fills_pinned_memory_is_not_charged_with_what_others_allocate() 
     let fold = folded(&s.profile(), 0, Moment::End);
     assert_eq!(fold.get("[not seen]"), Some(&(6 * MIB)), "{fold:?}");
 }
+
+/// A sampler that called it asleep in `conv`, because it had slept in `backward` before, made these bytes `[not seen]`.
+#[test]
+fn a_thread_that_works_in_one_place_at_both_samples_after_a_wait_for_the_engine_is_charged() {
+    let graph = "/x/site-packages/torch/autograd/graph.py";
+    let mut s = Script::new(200);
+    s.thread("MainThread", true);
+    s.enter(0, "main", 1);
+    s.alloc(0, 0, MIB);
+    s.enter_in(0, "_engine_run_backward", graph, 800);
+    s.threads[0].activity = ThreadActivity::Unknown;
+    s.tick();
+    s.map(0);
+    s.alloc(0, 0, 4 * MIB);
+    s.tick();
+    s.map(0);
+    s.leave(0);
+    s.enter(0, "conv", 5);
+    s.threads[0].activity = ThreadActivity::Active;
+    s.tick();
+    s.map(0);
+    s.alloc(0, 0, 16 * MIB);
+    s.tick();
+    s.map(0);
+    s.end();
+    let profile = s.profile();
+    let stacks = folded(&profile, 0, Moment::Peak);
+    assert_eq!(stacks.get("main:1>conv:5"), Some(&(16 * MIB)), "{stacks:?}");
+    let engine = "main:1>_engine_run_backward:800>[autograd thread]";
+    assert_eq!(stacks.get(engine), Some(&(4 * MIB)), "{stacks:?}");
+    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    assert_eq!((fold.resolution.one_stack, fold.resolution.not_seen), (20 * MIB, 0));
+}
