@@ -268,6 +268,9 @@ pub struct DumpArgs {
     /// Also print the cached free blocks by size
     #[arg(long)]
     pub cache: bool,
+    /// List each storage instead of groups
+    #[arg(long, conflicts_with = "json")]
+    pub each: bool,
     /// What reading its tensors may cost
     #[command(flatten)]
     pub cost: SnapshotArgs,

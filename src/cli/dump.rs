@@ -47,6 +47,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
                 full_filenames: args.full_filenames,
                 idle: args.idle,
                 cache: args.cache,
+                each: args.each,
                 owners_age: *age,
             };
             if args.json {

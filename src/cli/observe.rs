@@ -2,15 +2,16 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{
-    GpuFacts, GrowthWatch, ProcessSnapshot, SharedProfile, StackLabel, ThreadChoice, owner_groups,
+    GpuFacts, GrowthWatch, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel, ThreadChoice,
+    owner_groups,
 };
-use crate::model::{CudaIndex, OwnershipSnapshot, Stops, is_library};
+use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, Stops, is_library};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
@@ -96,12 +97,18 @@ pub(super) fn observe(
         }
     };
     let began = Instant::now();
+    // Attaching takes as long as a look: both at the same time.
+    let attaching = LineRecording::begin(process.clone(), pid)?;
     look(began, &mut growth);
-    let mut recording = LineRecording::start(process.clone(), pid)?;
+    let mut recording = attaching.attached(pid)?;
     let until = Instant::now() + options.duration;
     let mut lines = ObservedLines::default();
+    let mut next = Instant::now();
+    let mut at_end = None;
     for round in 1.. {
-        let next = (Instant::now() + options.every).min(until);
+        // From the beginning of one look to that of the next, with a rest for the machine in between.
+        let rest = Instant::now() + options.every / 4;
+        next = (next + options.every).max(rest).min(until);
         while Instant::now() < next && !stop.load(Ordering::Relaxed) && !recording.is_over() {
             std::thread::sleep(
                 STOP_CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())),
@@ -111,6 +118,9 @@ pub(super) fn observe(
             break;
         }
         recording.lines(began, &mut growth, &mut lines);
+        if round >= MIN_ROUNDS && next >= until {
+            at_end = Some(ProcessAtEnd::begin(process.clone(), pid)?);
+        }
         look(began, &mut growth);
         // Fewer snapshots say nothing about growth: where each takes long, the observation is made longer.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
@@ -118,14 +128,61 @@ pub(super) fn observe(
             break;
         }
     }
+    let at_end = match at_end {
+        Some(reading) => reading,
+        None => ProcessAtEnd::begin(process, pid)?,
+    };
     lines.seconds = recording.end();
-    let mut at_end = ProcessSnapshot::new();
+    Ok(JobObservation { process: at_end.read()?, growth, last, stops, lines, readers })
+}
+
+/// A look at process, threads and devices on a thread of its own: it waits for names and snapshots.
+struct ProcessAtEnd {
+    result: Receiver<Result<ProcessSnapshot>>,
+    _thread: Worker<()>,
+}
+
+impl ProcessAtEnd {
+    fn begin(process: TargetIdentity, pid: u32) -> Result<ProcessAtEnd> {
+        let (done, result) = channel();
+        let thread = Worker::spawn("process", move |_| {
+            let _ = done.send(look_at_process(&process, pid));
+        })?;
+        Ok(ProcessAtEnd { result, _thread: thread })
+    }
+
+    fn read(self) -> Result<ProcessSnapshot> {
+        self.result.recv().map_err(|_| anyhow!("the look at process ended unexpectedly"))?
+    }
+}
+
+fn look_at_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot> {
+    let mut snapshot = ProcessSnapshot::new();
     let once =
         RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() };
     Recorder::new(process.attach().map_err(|error| hints::attach(error, pid))?, once)
-        .record_once(output::host(), &mut at_end)
+        .record_once(output::host(), &mut snapshot)
         .context("cannot read the process")?;
-    Ok(JobObservation { process: at_end, growth, last, stops, lines, readers })
+    Ok(snapshot)
+}
+
+/// A recording that is attaching.
+struct AttachingRecording {
+    live: SharedProfile,
+    attached: Receiver<Result<(LinesSource, Instant)>>,
+    thread: Worker<io::Result<()>>,
+}
+
+impl AttachingRecording {
+    /// Waits until it is attached.
+    fn attached(self, pid: u32) -> Result<LineRecording> {
+        let (source, began) = self
+            .attached
+            .recv_timeout(ATTACH_TIMEOUT)
+            .map_err(|_| anyhow!("cannot record process {pid}: the recording did not begin"))??;
+        let AttachingRecording { live, thread, .. } = self;
+        Ok(LineRecording { live, source, thread: Some(thread), began })
+    }
 }
 
 /// A recording on a thread of its own.
@@ -137,8 +194,8 @@ struct LineRecording {
 }
 
 impl LineRecording {
-    /// Attaches, exactly where the kernel allows it.
-    fn start(process: TargetIdentity, pid: u32) -> Result<LineRecording> {
+    /// Begins to attach, exactly where the kernel allows it.
+    fn begin(process: TargetIdentity, pid: u32) -> Result<AttachingRecording> {
         let live = SharedProfile::with_filter(ThreadChoice::default());
         let (attached, is_attached) = channel();
         let mut sink = live.clone();
@@ -146,7 +203,7 @@ impl LineRecording {
         let thread = Worker::spawn("lines", move |stop| {
             let recorder = match recorder(&process) {
                 Ok((recorder, source)) => {
-                    let _ = attached.send(Ok(source));
+                    let _ = attached.send(Ok((source, Instant::now())));
                     recorder
                 }
                 Err(error) => {
@@ -156,10 +213,7 @@ impl LineRecording {
             };
             recorder.run(output::host(), &mut sink, stop.flag(), &mut |_| {}).map(drop)
         })?;
-        let source = is_attached
-            .recv_timeout(ATTACH_TIMEOUT)
-            .map_err(|_| anyhow!("cannot record process {pid}: the recording did not begin"))??;
-        Ok(LineRecording { live, source, thread: Some(thread), began: Instant::now() })
+        Ok(AttachingRecording { live, attached: is_attached, thread })
     }
 
     /// Whether it has ended by itself: the job did.
@@ -185,10 +239,18 @@ impl LineRecording {
             let Ok(found) = live.lines(gpu, Some(&in_library)) else { continue };
             let mut rows: Vec<LineBytes> = Vec::new();
             for row in found.rows.iter().filter(|row| row.own > 0) {
-                if let StackLabel::Frame(frame) = row.place {
-                    let line = labels.frame(frame, true);
-                    rows.push(LineBytes { line, bytes: row.own });
-                }
+                let line = match row.place {
+                    StackLabel::Frame(frame) => labels.frame(frame, true),
+                    // It was allocated meanwhile, whoever did it.
+                    StackLabel::Pseudo(
+                        pseudo @ (PseudoFrame::NotSeen
+                        | PseudoFrame::NoPython
+                        | PseudoFrame::NoPythonStack
+                        | PseudoFrame::UnknownStack),
+                    ) => pseudo.text().to_owned(),
+                    _ => continue,
+                };
+                rows.push(LineBytes { line, bytes: row.own });
             }
             rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.line.cmp(&b.line)));
             let one = |row: &LineBytes| (on_gpu(gpu, &row.line), row.bytes);
@@ -219,7 +281,14 @@ fn on_gpu(gpu: CudaIndex, line: &str) -> String {
 fn recorder(process: &TargetIdentity) -> Result<(AttachedRecorder, LinesSource), AttachError> {
     let why = match exact(process) {
         Ok(recorder) => {
-            return Ok((AttachedRecorder::Exact(Box::new(recorder)), LinesSource::Exact));
+            let source = match recorder.probes().map(|probes| probes.backend) {
+                Some(ProbeBackend::PerfSamples) => LinesSource::Sampled {
+                    why: "the kernel allows no BPF: sizes are exact, stacks are from samples"
+                        .into(),
+                },
+                _ => LinesSource::Exact,
+            };
+            return Ok((AttachedRecorder::Exact(Box::new(recorder)), source));
         }
         Err(why) => why,
     };

@@ -110,8 +110,19 @@ impl PathSearch<'_, '_> {
         let modules = heap.modules();
         let of_module = |module: &str, dict: Addr| -> Vec<(String, Addr)> {
             let entries = heap.named_entries(dict).into_iter();
-            let own = entries.filter(|(name, _)| !name.starts_with("__"));
-            own.map(|(name, value)| (format!("{module}.{name}"), value)).collect()
+            let own: Vec<_> = entries.filter(|(name, _)| !name.starts_with("__")).collect();
+            let out = own.iter().find(|(name, _)| name == "Out").map(|(_, at)| *at);
+            let results = out.and_then(|at| heap.entries_if_dict(at)).unwrap_or_default();
+            let results: FxHashSet<Addr> = results.into_iter().map(|(_, value)| value).collect();
+            // What IPython has under other names too: one leak is not to look like a hundred variables.
+            let is_alias = |name: &str, value: Addr| {
+                is_ipython_result(name) && results.contains(&value)
+                    || name == "_oh" && Some(value) == out
+            };
+            own.into_iter()
+                .filter(|(name, value)| !is_alias(name, *value))
+                .map(|(name, value)| (format!("{module}.{name}"), value))
+                .collect()
         };
         // A module that is built in or frozen has no file.
         let is_own = |name: &str, dict: Addr| {
@@ -229,6 +240,12 @@ impl PathSearch<'_, '_> {
         heap.hidden_references(at, &mut take);
         heap.references(&HeapObject { at, class, references: 0 }, &mut take);
     }
+}
+
+/// Whether IPython gives such a name to the result of a cell, beside its place in `Out`: `_` to the last one, `_12` to that of
+/// cell 12.
+fn is_ipython_result(name: &str) -> bool {
+    name.strip_prefix('_').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// The way to a visit, as it would be written in Python.

@@ -7,9 +7,12 @@ use super::RenderError;
 use super::escape::EscapeGuard;
 use super::fragmentation::{fragmentation_text, free_by_size_text};
 use super::label::{FrameLabels, one_line};
-use super::owners::{categories, incomplete, pause};
+use super::owner_groups::{group_rows, outside_tensors, write_rows};
+use super::owners::{TensorsOptions, categories, incomplete, pause, write_storages};
 use super::size::{bytes, optional_bytes};
-use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
+use crate::analysis::{
+    DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot, owner_groups,
+};
 use crate::model::{
     AllocatorBackend, CudaIndex, MissReason, OwnershipSnapshot, TargetRuntime, ThreadActivity,
 };
@@ -29,10 +32,14 @@ pub struct DumpOptions {
     pub idle: bool,
     /// The cached free blocks by size.
     pub cache: bool,
+    /// Each storage, not groups of them.
+    pub each: bool,
     /// How long before the driver's figures and the stacks the owners, and the blocks, were read.
     pub owners_age: Option<Duration>,
 }
 
+/// Owner groups listed.
+const MAX_OWNERS: usize = 10;
 /// Idle threads that have a line of their own.
 const MAX_IDLE: usize = 8;
 
@@ -126,15 +133,17 @@ fn write_owners(
     device: &DeviceSnapshot,
     index: CudaIndex,
     options: &DumpOptions,
-) -> std::io::Result<()> {
+) -> Result<(), RenderError> {
     let snapshot = match owners {
         Ok(snapshot) => snapshot,
-        Err(why) => return writeln!(out, "  who holds it is unknown: {}", one_line(why)),
+        Err(why) => {
+            return Ok(writeln!(out, "  who holds it is unknown: {}", one_line(why))?);
+        }
     };
     let found = breakdown(snapshot)
         .into_iter()
         .find(|(at, _)| at.is_cuda() && at.index.map(u32::from) == Some(index.0));
-    let Some((_, sums)) = found else { return Ok(()) };
+    let Some((at, sums)) = found else { return Ok(()) };
     let Some(allocated) = sums.allocated else { return Ok(()) };
     // Figures of two moments are marked as such.
     let earlier = match options.owners_age {
@@ -147,7 +156,20 @@ fn write_owners(
     if let Some(incomplete) = incomplete(snapshot) {
         writeln!(out, "  {incomplete}")?;
     }
-    categories(out, &sums)
+    if options.each {
+        let most = usize::MAX;
+        let wanted = TensorsOptions { gpu: Some(index.0), all_devices: false, most, each: true };
+        write_storages(out, snapshot, wanted)?;
+    } else {
+        let groups = owner_groups(snapshot);
+        let groups: Vec<_> = groups.iter().filter(|group| group.device == at).collect();
+        write_rows(out, &group_rows(&groups, &outside_tensors(&sums), MAX_OWNERS), allocated)?;
+        if groups.len() > MAX_OWNERS {
+            writeln!(out, "('memspy tensors' lists all groups, --each every storage)")?;
+        }
+    }
+    writeln!(out, "  by category:")?;
+    Ok(categories(out, &sums)?)
 }
 
 pub(super) fn labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {

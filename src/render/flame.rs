@@ -265,9 +265,9 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         text += &format!("; {}", certainty(resolution, certain));
     } else if resolution.seen > 0 {
         text += &format!(
-            "; allocation times known within {:.1} ms, {:.0} % of the bytes have one possible stack",
+            "; a guess from samples {:.1} ms apart: {}",
             resolution.p95 as f64 / 1e6,
-            percent(resolution.one_stack, resolution.seen)
+            evidence(resolution)
         );
     }
     text += &format!("; {} more cached", bytes(snapshot.cached()));
@@ -277,11 +277,26 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
     text
 }
 
+/// On which evidence bytes are drawn where stacks were sampled: what was seen beside an allocation need not have made it.
+fn evidence(resolution: TimeResolution) -> String {
+    let seen = resolution.seen;
+    let shared = seen.saturating_sub(resolution.one_stack).saturating_sub(resolution.not_seen);
+    let parts = [
+        (resolution.one_stack, "had one stack nearby"),
+        (shared, "had several"),
+        (resolution.not_seen, "none (not seen)"),
+    ];
+    let told = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
+    let told =
+        told.map(|(bytes, what)| format!("{:.0} % of the bytes {what}", percent(bytes, seen)));
+    told.collect::<Vec<_>>().join(", ").replacen(" of the bytes had several", " had several", 1)
+}
+
 /// How much is known of who allocated what, where the allocator was followed.
 fn certainty(resolution: TimeResolution, certain: u64) -> String {
     let seen = resolution.seen;
-    let shared = seen - resolution.one_stack.min(seen);
-    let likely = resolution.one_stack.saturating_sub(certain).saturating_sub(resolution.not_seen);
+    let shared = seen.saturating_sub(resolution.one_stack).saturating_sub(resolution.not_seen);
+    let likely = resolution.one_stack.saturating_sub(certain);
     let mut text = format!(
         "{:.0} % of the bytes are on the stack that allocated them",
         percent(certain, seen)
@@ -301,6 +316,7 @@ fn certainty(resolution: TimeResolution, certain: u64) -> String {
 fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&str>) -> String {
     let snapshot = &folded.snapshot;
     let sure = match folded.estimated_from {
+        _ if folded.stacks_guessed => "sizes exact, stacks a guess from samples".to_owned(),
         None => "exact".to_owned(),
         Some(stacks) => format!("total exact, stacks estimated from {} samples", count(stacks)),
     };

@@ -214,7 +214,19 @@ fn owner_line(row: &GroupRow, all: u64) -> String {
     let storages = row.size.map_or_else(String::new, |size| count(size.storages));
     let indent = if row.is_part { "    " } else { "" };
     let share = format!("{:.1} %", percent(row.bytes, all));
-    format!("{:>11}  {share:>7}  {storages:>8}  {indent}{}", bytes(row.bytes), row.text)
+    let columns = format!("{:>11}  {share:>7}  {storages:>8}  {indent}", bytes(row.bytes));
+    let room = MAX_COLUMNS.saturating_sub(columns.chars().count());
+    columns + &without_middle(&row.text, room)
+}
+
+/// A name that fits: its end says most (`…tb_frame.<locals>.big`), and its beginning where to look.
+fn without_middle(name: &str, room: usize) -> String {
+    let length = name.chars().count();
+    if length <= room {
+        return name.to_owned();
+    }
+    let (head, tail) = (room / 2, room.saturating_sub(room / 2 + 1));
+    name.chars().take(head).chain(['…']).chain(name.chars().skip(length - tail)).collect()
 }
 
 /// What grew between the snapshots.

@@ -37,6 +37,9 @@ pub fn line_diff_text(
     )?;
     for (letter, label, of) in [("A", label_before, before), ("B", label_after, after)] {
         let how = match (of.profile.exact(), of.folded.estimated_from) {
+            (Some(exact), _) if exact.stacks_are_guessed() => {
+                "total exact, lines a guess from sampled stacks"
+            }
             (Some(_), None) => "exact",
             (Some(_), Some(_)) => "total exact, lines estimated from sampled stacks",
             (None, _) => "sampled",

@@ -95,7 +95,7 @@ pub fn tensors_text(
 }
 
 /// Writes a table of storages with their tensors, the largest first.
-fn write_storages(
+pub(super) fn write_storages(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     wanted: TensorsOptions,

@@ -10,7 +10,7 @@ use super::label::one_line;
 use super::lines::{LinesOptions, labels};
 use super::rank_lines::{RankLines, balance};
 use super::size::{bytes, count, percent, short_bytes, short_signed_bytes};
-use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, RankedLine};
+use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, PseudoFrame, RankedLine};
 use crate::model::Function;
 
 /// Rows shown when no number is asked for.
@@ -131,6 +131,7 @@ fn notes(table: &LineTable, ranking: &LineRanking, hidden: usize, exact: bool) -
     if let Some(doubt) = &table.doubt {
         notes.push(format!("Nothing is marked exact: {doubt}."));
     } else if !exact {
+        notes.extend(not_seen(ranking));
         notes.push(
             "~: an estimate from samples; the line that allocated may be one nearby. 'record --exact' (as root) knows it."
                 .to_owned(),
@@ -139,6 +140,17 @@ fn notes(table: &LineTable, ranking: &LineRanking, hidden: usize, exact: bool) -
         notes.push("~: an estimate from a sample of the allocations.".to_owned());
     }
     notes
+}
+
+/// Which part of the bytes lies on no line because nobody was seen allocating them.
+fn not_seen(ranking: &LineRanking) -> Option<String> {
+    let (_, total) = ranking.moment?;
+    let (_, bytes) =
+        ranking.without_line.iter().find(|(pseudo, _)| *pseudo == PseudoFrame::NotSeen)?;
+    Some(format!(
+        "{:.0} % of the bytes at the peak were allocated between two samples by a thread not seen doing it: [not seen].",
+        percent(*bytes, total)
+    ))
 }
 
 /// What identifies a line in all ranks: file, first line and name of its function, its number.

@@ -11,6 +11,7 @@ use procfs::{Current, ProcError};
 
 use super::bounded_worker::BoundedWorker;
 use super::job_files::{FileError, auxiliary_vector};
+use super::kernel_wait::KernelWait;
 use super::mappings::{Mapping, Mappings};
 use super::memory::LiveMemory;
 
@@ -304,10 +305,14 @@ impl Process {
     /// Whether its thread `id`, counted in memspy's pid namespace, sleeps for a time that it chose itself (`time.sleep`), by
     /// the system call it is in; `None` when that is not known.
     pub fn is_asleep(&self, id: u32) -> Option<bool> {
-        /// `nanosleep` and `clock_nanosleep` (arch/x86/entry/syscalls/syscall_64.tbl).
-        const SLEEPING: [&str; 2] = ["35", "230"];
+        self.kernel_wait(id).map(|wait| wait == KernelWait::Sleep)
+    }
+
+    /// What its thread `id`, counted in memspy's pid namespace, waits for, by the system call it is in; `None` when that is
+    /// not known.
+    pub fn kernel_wait(&self, id: u32) -> Option<KernelWait> {
         let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/syscall", self.pid)).ok()?;
-        Some(SLEEPING.contains(&text.split_whitespace().next()?))
+        KernelWait::parse(&text)
     }
 
     /// How long its thread `id`, counted in memspy's pid namespace, has run on a processor so far, in nanoseconds. Exact

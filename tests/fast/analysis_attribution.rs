@@ -199,7 +199,7 @@ fn main_is_preferred_idle_threads_are_not_and_workers_share() {
     let shared = run([Idle, Active, Active]);
     assert_eq!((shared["a:1"], shared["b:1"]), (3 * MIB, 3 * MIB));
     assert_eq!(run([Unknown, Idle, Active])["b:1"], 6 * MIB);
-    assert_eq!(run([Idle, Idle, Idle])["MainThread:1"], 6 * MIB);
+    assert_eq!(run([Idle, Idle, Idle])["[not seen]"], 6 * MIB);
 }
 
 #[test]

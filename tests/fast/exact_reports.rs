@@ -195,6 +195,28 @@ fn the_head_says_which_options_lower_the_detail() {
     );
 }
 
+/// Without BPF an event has the stack that sampling saw last: the flamegraph of such a trace was called "exact".
+#[test]
+fn the_flamegraph_of_stacks_taken_from_samples_calls_them_a_guess() {
+    let mut s = training();
+    for record in &mut s.records {
+        if let Record::ExactSettings(exact) = record {
+            exact.backend = ProbeBackend::PerfSamples;
+        }
+    }
+    let profile = end(s, 0);
+    let churn = FoldOptions { churn: true, ..FoldOptions::default() };
+    for (moment, options) in [
+        (Moment::Peak, FoldOptions::default()),
+        (Moment::End, FoldOptions::default()),
+        (Moment::End, churn),
+    ] {
+        let text = svg(&profile, moment, options);
+        let line = "sizes exact, stacks a guess from samples, ";
+        assert!(text.contains(line) && !text.contains(">exact, "), "{text}");
+    }
+}
+
 #[test]
 fn tables_and_the_summary_say_that_they_are_exact() {
     let profile = end(training(), 0);

@@ -7,7 +7,7 @@ use assert_cmd::cargo::cargo_bin;
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
 use crate::trace_support;
-use memspy::model::{Record, SourceText};
+use memspy::model::{ProbeBackend, Record, SourceText};
 
 const FILE: &str = "/home/me/job/train.py";
 
@@ -76,6 +76,20 @@ fn lines_that_moved_are_compared_with_themselves() {
     assert_eq!(joined[2], "3.00 MiB 0 B -3.00 MiB train.py:5 (only A) w = gone()", "{text}");
     assert_eq!(joined[3], "10.0 MiB 8.00 MiB -2.00 MiB train.py:4 (A: 2) x = load()", "{text}");
     assert_eq!(joined[4], "lines that hold the same in both: 1", "{text}");
+}
+
+#[test]
+fn a_trace_whose_stacks_are_from_samples_is_not_called_exact_in_a_diff() {
+    let (before, mut after) = jobs();
+    for record in &mut after {
+        if let Record::ExactSettings(exact) = record {
+            exact.backend = ProbeBackend::PerfSamples;
+        }
+    }
+    let text = diff(&before, &after, &["diff", "a.bin", "b.bin"]);
+    let how = |letter: &str| text.lines().find(|line| line.starts_with(letter)).unwrap().to_owned();
+    assert!(how("A: ").ends_with(" s, exact"), "{text}");
+    assert!(how("B: ").ends_with("total exact, lines a guess from sampled stacks"), "{text}");
 }
 
 #[test]

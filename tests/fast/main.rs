@@ -28,6 +28,7 @@ mod analysis_followed_random;
 mod analysis_lines;
 mod analysis_live;
 mod analysis_training;
+mod analysis_waiting;
 mod architecture;
 mod cli_bad_input;
 mod damage_told;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::CommandFactory;
 use memspy::cli::args::CliArgs;
 
 fn readme() -> String {
@@ -69,5 +70,33 @@ fn every_link_leads_to_a_file() {
         for link in links(&std::fs::read_to_string(&path).unwrap()) {
             assert!(path.parent().unwrap().join(&link).exists(), "{}: {link}", path.display());
         }
+    }
+}
+
+#[test]
+fn every_command_has_a_section_of_its_own() {
+    let page = std::fs::read_to_string("docs/commands.md").unwrap();
+    let mut seen = 0;
+    for command in CliArgs::command().get_subcommands() {
+        let title = format!("\n### {}\n", command.get_name());
+        assert!(page.contains(&title), "docs/commands.md has no section on {}", command.get_name());
+        seen += 1;
+    }
+    assert!(seen > 15, "{seen} commands");
+}
+
+#[test]
+fn every_finding_has_a_section_of_its_own() {
+    let page = std::fs::read_to_string("docs/findings.md").unwrap();
+    let source = std::fs::read_to_string("src/render/findings.rs").unwrap();
+    // `Finding::Grows { growth } => (`, and on the next line its kind.
+    let arms = source.split("Finding::").skip(1).filter_map(|arm| arm.split_once("=> ("));
+    let kinds: Vec<&str> = arms
+        .filter(|(head, _)| !head.contains("::") && head.lines().count() == 1)
+        .filter_map(|(_, body)| body.split('"').nth(1))
+        .collect();
+    assert!(kinds.len() >= 10, "{kinds:?}");
+    for kind in kinds {
+        assert!(page.contains(&format!("\n## {kind}\n")), "docs/findings.md has nothing on {kind}");
     }
 }

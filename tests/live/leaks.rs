@@ -136,3 +136,15 @@ fn a_graph_that_a_list_of_losses_keeps_is_traced_to_the_list() {
     );
     assert!(tensors.contains("AddmmBackward0 of layers.*.down"), "{tensors}");
 }
+
+#[test]
+fn a_dump_names_the_owners_in_groups_and_each_storage_where_asked() {
+    let mut target = sim::start("leaks.py", &[]);
+    leak(&mut target, &[("sessions", "")]);
+    let dump = |words: &[&str]| memspy_at(target.pid(), &[words, &NO_LIMIT].concat()).ok().out;
+    let groups = dump(&["dump"]);
+    assert!(groups.contains("  main: trainer.sessions[*].layers[*]"), "{groups}");
+    let each = dump(&["dump", "--each"]);
+    let storages = each.lines().filter(|line| line.contains("trainer.sessions[")).count();
+    assert!(storages >= 16, "{each}");
+}

@@ -54,6 +54,23 @@ fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
     assert_eq!(total(&stacks), 25 * 16 * MIB, "{stacks:?}");
 }
 
+/// The same with plain samples: they cannot see who allocates in between, and do not say that it was who sleeps.
+#[test]
+fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allocates() {
+    let (truth, recording, said) = followed("sleepy", &[]);
+    let stacks = collapsed(recording.trace(), &["--at", "end"]);
+    eprintln!("{stacks:?}: {said}");
+    assert_eq!(total(&stacks), 25 * 16 * MIB, "{stacks:?}");
+    // A sample may meet it on its way into the sleep, or out of it: then it was at work there.
+    assert!(bytes_of(&stacks, "load_batch") <= 4 * 16 * MIB, "{stacks:?}");
+    let line = format!("followed.py:{})", truth["line"]);
+    let told = bytes_of(&stacks, &line) + bytes_of(&stacks, "[not seen]");
+    assert!(told >= 18 * 16 * MIB, "{stacks:?}");
+    let lines = memspy(&["lines", recording.trace().to_str().unwrap()]).ok().out;
+    let share = "% of the bytes at the peak were allocated between two samples by a thread not seen doing it";
+    assert!(lines.contains(share), "{lines}");
+}
+
 /// Whatever was missed, the changes add up to what the allocator counted.
 #[test]
 fn followed_changes_join_without_a_gap() {

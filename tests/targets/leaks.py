@@ -23,7 +23,9 @@ compiler.disable = lambda function=None, *args, **kwargs: function
 sys.modules["torch._dynamo"] = torch._dynamo = compiler
 
 ROWS = 64
-Out = {}
+# IPython's dictionary of results has two names, this one first.
+_oh = {}
+Out = _oh
 FEATURE_CACHE = {}
 
 
@@ -116,6 +118,8 @@ class Trainer:
         self.step += 1
 
     def clear(self):
+        for name in [name for name in globals() if name.strip("_0123456789") == "" and name.count("_") == 1]:
+            del globals()[name]
         for kept in (Out, FEATURE_CACHE, self.val_losses, self.metrics.outputs, self.sessions, self.errors,
                      self.old_optimizers):
             kept.clear()
@@ -153,7 +157,9 @@ class Trainer:
             except ValueError as error:
                 self.errors.append(error)
         elif kind == "notebook":
+            # IPython's three names for the result of a cell.
             Out[self.step] = torch.zeros(1 << 18, device="cuda")
+            globals()[f"_{self.step}"] = globals()["_"] = Out[self.step]
         elif kind == "cycles":
             gc.disable()
             Ring()

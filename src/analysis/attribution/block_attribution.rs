@@ -11,10 +11,12 @@ pub(crate) enum AllocationOrigin {
     Before,
     /// Allocated while no Python stack was seen.
     NoStack,
-    /// Allocated between two polls that tell nothing of it.
+    /// Allocated between two polls or samples, at which no thread was seen that can have done it.
     NotSeen,
     /// A thread's stack.
     Stack(ThreadId, StackId),
+    /// Something that a thread called from this stack, not seen what.
+    Below(ThreadId, StackId),
 }
 
 /// How a block's bytes are charged. Blocks born alike share one.

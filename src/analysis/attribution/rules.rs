@@ -23,7 +23,9 @@
 //!    possible at all; in proportion to the shares left. When as many intervals as blocks had this
 //!    block's size as their only allocation, only these count.
 //! 6. An interval's bytes go half to the stacks seen at its begin, half to those at its end; an end
-//!    at which no stack was seen leaves its half to the other. Which threads count is told in `sample_window.rs`.
+//!    at which no stack was seen, or none that can have allocated, leaves its half to the other. Which threads count is
+//!    told in `sample_window.rs`. Where none can have done it, the bytes are `[not seen]`: a thread woke up, allocated and
+//!    slept again between two samples, and where it slept says nothing of where it was.
 //! 7. Bytes are whole: what remains after division goes to the largest part, so that the parts add
 //!    up to the block.
 

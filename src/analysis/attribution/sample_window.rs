@@ -1,8 +1,11 @@
 //! One instant of the recording: the threads seen, and which of them may have been allocating.
 
+use rustc_hash::FxHashMap;
+
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::autograd::engine_frames::EngineFrames;
-use crate::model::{Nanos, StackTable, ThreadActivity, ThreadSample};
+use crate::model::{Nanos, StackId, StackTable, ThreadActivity, ThreadId, ThreadSample};
 
 /// Weight that one end of an interval spreads over the threads charged; divisible by 1 to 8.
 pub(crate) const END_WEIGHT: u64 = 840;
@@ -52,31 +55,51 @@ impl SampleWindow {
         self.threads.iter().filter(move |t| !any || busy(t))
     }
 
-    /// The threads that may have allocated at this instant, with weights that add up to about
-    /// [`END_WEIGHT`]; empty when no thread was seen.
+    /// The threads whose stack at this instant may be the one that allocated between it and the one of `other` (the same
+    /// for what was allocated right then), with weights that add up to about [`END_WEIGHT`]; empty when no thread was
+    /// seen, [`AllocationOrigin::NotSeen`] when none of those seen can have done it.
     ///
-    /// The best class that has a thread is taken: active ones and those that wait for the autograd
-    /// engine; those of unknown activity; idle ones. Within it the main thread is preferred, as
-    /// PyTorch programs allocate there far more often than anywhere else; without it all share
-    /// alike. One exception: while the preferred thread waits for the engine, an engine thread that
-    /// runs Python itself (a hook, a recomputed checkpoint) knows better what is being allocated.
+    /// A stack that ends in a place known to wait allocates nothing, and no more does a thread that feeds the host's
+    /// memory only. A thread that slept in the kernel at both instants was elsewhere when it allocated: where it slept is
+    /// not where. Of the others the best class that has a thread is taken: active ones and those that wait for the
+    /// autograd engine; those of unknown activity. Within it the main thread is preferred, as PyTorch programs allocate
+    /// there far more often than anywhere else; without it all share alike. One exception: while the preferred thread
+    /// waits for the engine, an engine thread that runs Python itself (a hook, a recomputed checkpoint) knows better what
+    /// is being allocated.
     pub(crate) fn allocating(
         &self,
-        stacks: &StackTable,
-        engine: &EngineFrames,
+        other: &SampleWindow,
+        known: StackFacts<'_>,
     ) -> Vec<(AllocationOrigin, u64)> {
-        let waits = |t: &ThreadSample| engine.is_waiting(stacks, t.stack);
-        let class = |t: &ThreadSample| match t.activity {
-            ThreadActivity::Active => 0,
-            _ if waits(t) => 0,
-            ThreadActivity::Unknown => 1,
-            ThreadActivity::Idle => 2,
+        let stacks = known.stacks;
+        let waits = |t: &ThreadSample| known.engine.is_waiting(stacks, t.stack);
+        let slept: FxHashMap<ThreadId, &ThreadSample> = other
+            .threads
+            .iter()
+            .filter(|t| t.activity != ThreadActivity::Active && !waits(t))
+            .map(|t| (t.thread, t))
+            .collect();
+        let woke_here = |t: &ThreadSample| {
+            let before = slept.get(&t.thread);
+            before.is_some_and(|b| b.stack == t.stack && b.activity == ThreadActivity::Idle)
         };
-        let Some(best) = self.threads.iter().map(class).min() else {
+        let class = |t: &ThreadSample| match t.activity {
+            _ if known.host_only.has(t.stack) => None,
+            // It has just woken up, or is about to sleep.
+            ThreadActivity::Active if woke_here(t) => None,
+            ThreadActivity::Active => Some(0),
+            _ if waits(t) => Some(0),
+            ThreadActivity::Unknown => (!slept.contains_key(&t.thread)).then_some(1),
+            ThreadActivity::Idle => None,
+        };
+        if self.threads.is_empty() {
             return Vec::new();
+        }
+        let Some(best) = self.threads.iter().filter_map(class).min() else {
+            return vec![(AllocationOrigin::NotSeen, END_WEIGHT)];
         };
         let mut chosen: Vec<&ThreadSample> =
-            self.threads.iter().filter(|t| class(t) == best).collect();
+            self.threads.iter().filter(|t| class(t) == Some(best)).collect();
         let name_starts = |t: &ThreadSample, start: &str| {
             stacks
                 .get_thread(t.thread)
@@ -99,4 +122,79 @@ impl SampleWindow {
         let weight = (END_WEIGHT / chosen.len() as u64).max(1);
         chosen.iter().map(|t| (AllocationOrigin::Stack(t.thread, t.stack), weight)).collect()
     }
+}
+
+/// What is known of stacks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StackFacts<'a> {
+    pub(crate) stacks: &'a StackTable,
+    pub(crate) engine: &'a EngineFrames,
+    pub(crate) host_only: &'a HostOnlyStacks,
+    /// How many callers each has, by number.
+    pub(crate) depths: &'a [u32],
+}
+
+impl StackFacts<'_> {
+    /// The innermost stack that two stacks have in common.
+    pub(crate) fn common(self, a: StackId, b: StackId) -> Option<StackId> {
+        let depth = |s: StackId| self.depths.get(s.0 as usize).copied().unwrap_or(0);
+        let up = |s: StackId| self.stacks.get_stack(s).and_then(|n| n.parent);
+        let (mut a, mut b) = (a, b);
+        while a != b {
+            let (depth_a, depth_b) = (depth(a), depth(b));
+            if depth_a >= depth_b {
+                a = up(a)?;
+            }
+            if depth_b >= depth_a {
+                b = up(b)?;
+            }
+        }
+        Some(a)
+    }
+}
+
+/// Who may have allocated between two instants: half of it stands for each end. An end at which nobody can have done it
+/// leaves its half to the other. Where nobody can at either, but a thread sleeps in one place and then in another, it was
+/// somewhere below what both stacks have in common.
+pub(crate) fn allocating_between(
+    begin: &SampleWindow,
+    end: &SampleWindow,
+    known: StackFacts<'_>,
+) -> Vec<(AllocationOrigin, u64)> {
+    let mut seen = begin.allocating(end, known);
+    seen.extend(end.allocating(begin, known));
+    if seen.iter().any(|(origin, _)| *origin != AllocationOrigin::NotSeen) {
+        seen.retain(|(origin, _)| *origin != AllocationOrigin::NotSeen);
+    } else if !seen.is_empty()
+        && let Some((thread, stack)) = went_on(begin, end, known)
+    {
+        seen = vec![(AllocationOrigin::Below(thread, stack), END_WEIGHT)];
+    }
+    seen
+}
+
+/// The thread that did something between two instants at which all slept, and what it stayed in: the main one if it did,
+/// else the only one.
+fn went_on(
+    begin: &SampleWindow,
+    end: &SampleWindow,
+    known: StackFacts<'_>,
+) -> Option<(ThreadId, StackId)> {
+    let before: FxHashMap<ThreadId, StackId> =
+        begin.threads.iter().map(|t| (t.thread, t.stack)).collect();
+    let moved: Vec<(ThreadId, StackId, StackId)> = end
+        .threads
+        .iter()
+        .filter(|t| !known.host_only.has(t.stack))
+        .filter_map(|t| Some((t.thread, *before.get(&t.thread)?, t.stack)))
+        .filter(|(_, from, to)| from != to)
+        .collect();
+    let is_main = |thread: ThreadId| known.stacks.get_thread(thread).is_some_and(|t| t.main);
+    let main = moved.iter().find(|(thread, ..)| is_main(*thread));
+    let (thread, from, to) = match (main, &moved[..]) {
+        (Some(main), _) => *main,
+        (None, [only]) => *only,
+        (None, _) => return None,
+    };
+    Some((thread, known.common(from, to)?))
 }

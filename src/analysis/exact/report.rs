@@ -165,9 +165,14 @@ impl ExactProfile {
         self.torch.get(&device)?.balance()
     }
 
+    /// Whether the stacks are those that sampling saw last: where the kernel allows no BPF, events come without.
+    pub fn stacks_are_guessed(&self) -> bool {
+        self.exact.backend == ProbeBackend::PerfSamples
+    }
+
     /// Why no figure of a device's lines is sure; `None` where nothing speaks against them.
     pub(crate) fn doubt(&self, device: CudaIndex) -> Option<String> {
-        if self.exact.backend == ProbeBackend::PerfSamples {
+        if self.stacks_are_guessed() {
             return Some("stacks are those that sampling saw last".to_owned());
         }
         let agreement = self.agreement(device).unwrap_or_default();

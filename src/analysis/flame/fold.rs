@@ -20,7 +20,7 @@ pub enum PseudoFrame {
     Unmatched,
     /// Blocks allocated while no Python stack was seen.
     NoPythonStack,
-    /// Blocks allocated between two polls that tell nothing of who did.
+    /// Blocks allocated between two polls or samples that tell nothing of who did.
     NotSeen,
     /// Allocated by the autograd engine while Python waited for it.
     AutogradThread,
@@ -104,7 +104,8 @@ pub struct TimeResolution {
     pub one_stack: u64,
     /// Bytes of blocks of which it is proven which stack allocated them; `None` where the allocator was not followed.
     pub certain: Option<u64>,
-    /// Bytes of blocks of which nothing is known but that they were allocated during the recording.
+    /// Bytes of which nothing is known but that they were allocated during the recording: no thread was seen that can have
+    /// done it.
     pub not_seen: u64,
     /// Half of the bytes seen were born within a time not longer than this, in nanoseconds.
     pub median: u64,
@@ -151,6 +152,8 @@ pub struct FoldedProfile {
     /// How many sampled stacks the bytes are shared among in proportion to what each stands for; `None`
     /// where every allocation has its stack (or was to have none).
     pub estimated_from: Option<u64>,
+    /// Whether sizes are exact but stacks are those that sampling saw last: a guess.
+    pub stacks_guessed: bool,
     /// With [`FoldOptions::churn`], how many allocations the bytes are of.
     pub allocations: Option<u64>,
 }
@@ -255,6 +258,10 @@ impl Profile {
                 AllocationOrigin::Before => (None, None, Some(PseudoFrame::BeforeRecording)),
                 AllocationOrigin::NoStack => (None, None, Some(PseudoFrame::NoPythonStack)),
                 AllocationOrigin::NotSeen => (None, None, Some(PseudoFrame::NotSeen)),
+                AllocationOrigin::Below(thread, stack) => {
+                    let thread = options.by_thread.then_some(thread);
+                    (thread, Some(stack), Some(PseudoFrame::NotSeen))
+                }
                 AllocationOrigin::Stack(thread, stack) => {
                     let waits = self.engine().is_waiting(self.stacks(), stack);
                     let thread = options.by_thread.then_some(thread);
@@ -293,6 +300,7 @@ impl Profile {
             left_out: 0,
             memory: None,
             estimated_from: None,
+            stacks_guessed: false,
             allocations: None,
         })
     }
@@ -340,6 +348,7 @@ impl Profile {
             left_out: folded.left_out,
             memory: Some(memory),
             estimated_from: exact.is_estimated().then(|| exact.with_stack()),
+            stacks_guessed: exact.stacks_are_guessed(),
             allocations: options.churn.then_some(folded.allocations),
         })
     }
@@ -368,16 +377,18 @@ fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
         if let Some(span) = charge.span {
             spans.push((span, *size));
             resolution.seen += size;
-            if charge.shares.len() == 1 {
+            if let [(AllocationOrigin::Stack(..), _)] = charge.shares[..] {
                 resolution.one_stack += size;
             }
         }
         if charge.certain {
             *resolution.certain.get_or_insert(0) += size;
         }
-        if let [(AllocationOrigin::NotSeen, _)] = charge.shares[..] {
-            resolution.not_seen += size;
-        }
+        charge.split(*size, |origin, bytes| {
+            if matches!(origin, AllocationOrigin::NotSeen | AllocationOrigin::Below(..)) {
+                resolution.not_seen += bytes;
+            }
+        });
     }
     spans.sort_unstable();
     let at = |share: f64| {

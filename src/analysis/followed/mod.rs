@@ -6,7 +6,7 @@
 //!
 //! 1. *Who made a change?* Of the threads listed, one that held the allocator's lock; else those that execute Python. A
 //!    thread that waits for the autograd engine counts for the engine's threads while these execute C++ code, and does not
-//!    count while one of them executes Python.
+//!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count.
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames.
@@ -36,6 +36,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
+use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::follow_replay::{
@@ -185,8 +186,9 @@ impl FollowedSteps {
         change: &FollowedChange,
         stacks: &StackTable,
         engine: &EngineFrames,
+        host_only: &HostOnlyStacks,
     ) {
-        let (shares, certain) = allocation_sources(change, stacks, engine);
+        let (shares, certain) = allocation_sources(change, stacks, engine, host_only);
         let one = |pool, delta: &CounterDelta| {
             let size = delta.allocated_bytes.max(0) as u64;
             let kind = BlockGroup { size, requested: delta.requested_bytes.max(0) as u64, pool };
@@ -377,6 +379,7 @@ fn allocation_sources(
     change: &FollowedChange,
     stacks: &StackTable,
     engine: &EngineFrames,
+    host_only: &HostOnlyStacks,
 ) -> (Vec<(AllocationOrigin, u64)>, bool) {
     let not_seen = (vec![(AllocationOrigin::NotSeen, 1)], false);
     let readings = |thread: &FollowedThread| [thread.before, thread.after];
@@ -387,10 +390,18 @@ fn allocation_sources(
     let without_frames = |thread: &FollowedThread| {
         readings(thread).into_iter().all(|reading| reading == StackReading::NoFrames)
     };
-    let owners: Vec<&FollowedThread> = change.threads.iter().filter(|t| t.held_lock).collect();
-    let waiting: Vec<&FollowedThread> = change.threads.iter().filter(|t| waits(t)).collect();
+    let is_host_only = |thread: &FollowedThread| {
+        !thread.held_lock
+            && readings(thread)
+                .into_iter()
+                .filter_map(StackReading::stack)
+                .any(|stack| host_only.has(stack))
+    };
+    let listed = || change.threads.iter().filter(|thread| !is_host_only(thread));
+    let owners: Vec<&FollowedThread> = listed().filter(|t| t.held_lock).collect();
+    let waiting: Vec<&FollowedThread> = listed().filter(|t| waits(t)).collect();
     let others: Vec<&FollowedThread> =
-        change.threads.iter().filter(|t| !waits(t) && !without_frames(t)).collect();
+        listed().filter(|t| !waits(t) && !without_frames(t)).collect();
     let (chosen, held) = match owners[..] {
         // C++ code of the engine, for which a thread waits.
         [owner] if without_frames(owner) => (waiting, true),

@@ -291,7 +291,8 @@ impl Profile {
         }
         if let Some(snapshot) = self.snapshot(device, Moment::Peak) {
             for (origin, bytes) in Profile::bytes_by_origin(snapshot, false) {
-                if let AllocationOrigin::Stack(_, stack) = origin
+                if let AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) =
+                    origin
                     && let Some(node) = nodes.get_mut(stack.0 as usize)
                 {
                     node.live += bytes;

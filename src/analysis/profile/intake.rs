@@ -6,13 +6,14 @@ use rustc_hash::FxHashMap;
 
 use super::{CounterReading, Profile, UsagePeak};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::sample_window::{StackFacts, allocating_between};
 use crate::analysis::exact::ExactProfile;
 use crate::analysis::lines::bounds::{CounterBracket, IntervalBounds};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
     MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
-    StackId, StackSample, StackTable, ThreadId, ThreadSample,
+    StackId, StackSample, ThreadId, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most so many
@@ -54,8 +55,9 @@ impl Profile {
     }
 
     fn define(&mut self, definition: &Definition) {
-        if let Definition::Function(_, function) = definition {
+        if let Definition::Function(id, function) = definition {
             self.engine.observe(function);
+            self.host_only.observe(*id, function);
         }
         self.memory.text += match definition {
             Definition::Function(_, function) => function.name.len() + function.file.len(),
@@ -70,6 +72,7 @@ impl Profile {
         if let Definition::Stack(_, node) = definition {
             let depth = node.parent.map_or(0, |p| self.depths[p.0 as usize] + 1);
             self.depths.push(depth);
+            self.host_only.push(node, &self.stacks);
         }
     }
 
@@ -95,7 +98,7 @@ impl Profile {
             }
         }
         if !self.open_snapshots.is_empty() {
-            let seen = self.open.allocating(&self.stacks, &self.engine);
+            let seen = self.open.allocating(&self.open, self.stack_facts());
             for (device, snapshot) in std::mem::take(&mut self.open_snapshots) {
                 let profile = self.profiles.entry(device).or_default();
                 let left = self.memory.work_left();
@@ -113,21 +116,28 @@ impl Profile {
         self.open.sampled = false;
     }
 
+    fn stack_facts(&self) -> StackFacts<'_> {
+        StackFacts {
+            stacks: &self.stacks,
+            engine: &self.engine,
+            host_only: &self.host_only,
+            depths: &self.depths,
+        }
+    }
+
     /// Charges the interval between the previous tick and the open one.
     fn step_devices(&mut self) {
         let looks: FxHashMap<CudaIndex, CounterReading> =
             self.open_counters.drain(..).map(|look| (look.device, look)).collect();
         let is_moving = !looks.is_empty() || self.profiles.values().any(|p| p.around.is_some());
         let stays = if is_moving && !self.skips_lines { self.thread_stays() } else { Vec::new() };
-        let (stacks, engine) = (&self.stacks, &self.engine);
         let (previous, open) = (&self.previous, &self.open);
         let apart = open.time.0.saturating_sub(previous.time.0);
         let near = apart <= MAX_STAY * 2 * self.half_period();
         let (mut seen, mut seen_here) = (Vec::new(), Vec::new());
         if !looks.is_empty() {
-            seen_here = open.allocating(stacks, engine);
-            seen = previous.allocating(stacks, engine);
-            seen.extend(seen_here.iter().copied());
+            seen_here = open.allocating(open, self.stack_facts());
+            seen = allocating_between(previous, open, self.stack_facts());
         }
         let lines = if self.skips_lines { 0 } else { 16 * (stays.len() + self.at_work.len()) };
         let steps = (self.profiles.len() + looks.len()) * (16 + seen.len() + lines);
@@ -220,7 +230,7 @@ impl Profile {
         let stay = |(left, came): (Option<&StackId>, Option<&StackId>)| {
             let (left, came) = (left.copied(), came.copied());
             let ends = left.zip(came).filter(|(left, came)| left != came);
-            let common = ends.and_then(|(a, b)| common_stack(&self.stacks, &self.depths, a, b));
+            let common = ends.and_then(|(a, b)| self.stack_facts().common(a, b));
             ThreadStay { left, came, common }
         };
         let stays: Vec<ThreadStay> = came.chain(left).map(stay).collect();
@@ -294,27 +304,12 @@ fn by_thread(threads: &[ThreadSample]) -> FxHashMap<ThreadId, StackId> {
 
 fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {
     let stack = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
-        AllocationOrigin::Stack(_, stack) => Some((stack.0, weight)),
+        AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) => {
+            Some((stack.0, weight))
+        }
         AllocationOrigin::Before | AllocationOrigin::NoStack | AllocationOrigin::NotSeen => None,
     };
     seen.iter().filter_map(stack).collect()
-}
-
-/// The innermost stack that two stacks have in common.
-fn common_stack(table: &StackTable, depths: &[u32], a: StackId, b: StackId) -> Option<StackId> {
-    let depth = |s: StackId| depths.get(s.0 as usize).copied().unwrap_or(0);
-    let up = |s: StackId| table.get_stack(s).and_then(|n| n.parent);
-    let (mut a, mut b) = (a, b);
-    while a != b {
-        let (depth_a, depth_b) = (depth(a), depth(b));
-        if depth_a >= depth_b {
-            a = up(a)?;
-        }
-        if depth_b >= depth_a {
-            b = up(b)?;
-        }
-    }
-    Some(a)
 }
 
 impl Profile {
@@ -404,7 +399,7 @@ impl RecordSink for Profile {
                 let changes = if self.choice.gil_only { &[] } else { &batch.changes[..] };
                 for change in changes {
                     let profile = self.profiles.entry(change.device).or_default();
-                    profile.follow(change, &self.stacks, &self.engine);
+                    profile.follow(change, &self.stacks, &self.engine, &self.host_only);
                 }
                 self.last_time = self.last_time.max(record.time().unwrap_or_default());
             }

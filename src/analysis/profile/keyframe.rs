@@ -142,7 +142,7 @@ fn allocation_source(charge: &Arc<BlockAttribution>) -> AllocationSource {
         return AllocationSource::Before;
     }
     let share = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
-        AllocationOrigin::Stack(thread, stack) => {
+        AllocationOrigin::Stack(thread, stack) | AllocationOrigin::Below(thread, stack) => {
             AttributionShare { by: Some((thread, stack)), weight }
         }
         AllocationOrigin::Before | AllocationOrigin::NoStack | AllocationOrigin::NotSeen => {
@@ -161,7 +161,8 @@ fn block_attribution(allocation_source: &AllocationSource, born: u64) -> Arc<Blo
     };
     let origin = |share: &AttributionShare| match share.by {
         Some((thread, stack)) => (AllocationOrigin::Stack(thread, stack), share.weight),
-        None => (AllocationOrigin::NoStack, share.weight),
+        // The trace does not say whether a stack was seen: that nobody was seen allocating is true of both.
+        None => (AllocationOrigin::NotSeen, share.weight),
     };
     let mut shares: Vec<(AllocationOrigin, u64)> = shares.iter().map(origin).collect();
     if shares.iter().all(|share| share.1 == 0) {

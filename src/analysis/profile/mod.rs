@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::losses::LossCounts;
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
 use crate::analysis::autograd::engine_frames::EngineFrames;
@@ -79,6 +80,7 @@ pub struct Profile {
     clock: RunningClock,
     stacks: StackTable,
     engine: EngineFrames,
+    host_only: HostOnlyStacks,
     depths: Vec<u32>,
     sources: FxHashMap<FunctionId, SourceText>,
     start: Option<RecordingStart>,

@@ -136,6 +136,9 @@ impl<'a> TrackStacks<'a> {
                 let mark = waits.then_some(PseudoFrame::AutogradThread);
                 return self.profile.path(None, Some(stack), mark);
             }
+            AllocationOrigin::Below(_, stack) => {
+                return self.profile.path(None, Some(stack), Some(PseudoFrame::NotSeen));
+            }
         };
         vec![StackLabel::Pseudo(mark)]
     }

@@ -24,7 +24,7 @@ pub struct SummaryArgs {
     #[arg(short, long)]
     pub json: bool,
     /// Observe the job for this long
-    #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "2500ms")]
+    #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "2s")]
     pub duration: Duration,
     /// What a snapshot of the tensors may cost
     #[command(flatten)]

@@ -15,7 +15,7 @@ use crate::python::stacks::scatter_read::ScatterRead;
 use crate::python::stacks::thread::{ReadBuffers, ReadOutcome, SampleContext, SampledThread};
 use crate::python::stacks::thread_list::{InterpreterList, ListError, ThreadEntry};
 use crate::python::stacks::thread_names::ThreadNames;
-use crate::target::{Addr, Memory, MemoryError, Process};
+use crate::target::{Addr, KernelWait, Memory, MemoryError, Process};
 
 /// A thread that is torn so often in one sample is left out of it.
 const MAX_TORN_READS: u32 = 24;
@@ -23,6 +23,8 @@ const MAX_TORN_READS: u32 = 24;
 const MAX_READS: u32 = 96;
 /// The kernel's states of threads are looked up no more often than this.
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
+/// Threads of which a sample asks the kernel what they wait for.
+const MAX_WAIT_CHECKS: u32 = 8;
 /// Samples in which at least one stack has to be whole before the layout is believed.
 const VERIFIED_BY: u32 = 8;
 
@@ -152,6 +154,7 @@ impl StackSampler {
         out.clear();
         let mut stats = SampleStats::default();
         self.codes.begin_sample();
+        self.find_waits();
         for thread in &mut self.threads {
             thread.begin_sample();
         }
@@ -185,6 +188,23 @@ impl StackSampler {
             self.name_threads(table);
         }
         Ok(stats)
+    }
+
+    /// Asks the kernel which threads wait, and for what: of those that ran Python at the last sample in a place that is not
+    /// known to wait.
+    fn find_waits(&mut self) {
+        let mut checks = 0;
+        // The oldest thread is listed last: it is the main one.
+        for thread in self.threads.iter_mut().rev() {
+            let may_wait = matches!(thread.found, Some(ReadOutcome::Stack { waits: false, .. }));
+            thread.waited_before = None;
+            if may_wait && checks < MAX_WAIT_CHECKS {
+                checks += 1;
+                let id = self.names.id_here(&*self.memory, &thread.place);
+                let process = self.process.as_ref().zip(id);
+                thread.waited_before = process.and_then(|(process, id)| process.kernel_wait(id));
+            }
+        }
     }
 
     /// One system call for everything still wanted.
@@ -364,19 +384,25 @@ impl StackSampler {
             stats.stacks += 1;
             stats.cut += u32::from(cut);
             let gil = self.holders.contains(&thread.place.at);
+            let process =
+                || self.process.as_ref().zip(self.names.id_here(&*self.memory, &thread.place));
+            // Before the stack was read and after it: else it may have come here from what was read.
+            let before = thread.waited_before.filter(|_| !gil && !waits);
+            let needs_after = before.is_some_and(|wait| wait != KernelWait::Working);
+            let after =
+                process().filter(|_| needs_after).and_then(|(process, id)| process.kernel_wait(id));
+            // What was true of another place says nothing of this one.
+            thread.os_state = thread.os_state.filter(|_| !thread.moved);
             // One small file per thread, at a low rate, and only where nothing else tells.
-            if look_up && !gil && !waits && !thread.moved {
-                thread.os_state = self
-                    .process
-                    .as_ref()
-                    .zip(self.names.id_here(&*self.memory, &thread.place))
-                    .and_then(|(process, id)| process.thread_state(id));
+            if (look_up || thread.os_state.is_none()) && !gil && !waits && !thread.moved {
+                thread.os_state = process().and_then(|(process, id)| process.thread_state(id));
             }
             let signs = ThreadEvidence {
                 gil,
                 in_waiting_place: waits,
                 moved: thread.moved,
                 os_state: thread.os_state,
+                waits: [before, after],
             };
             out.push(ThreadSample { thread: thread.id, stack, gil, activity: classify(signs) });
         }

@@ -1,11 +1,12 @@
 //! The own reader over captured memory: with pieces missing, with pieces damaged, and for ever bounded.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::model::ThreadActivity;
 use crate::python::layouts::interpreter;
 use crate::target::{AddressRange, MemoryImage, RecordingMemory};
 
@@ -106,6 +107,65 @@ fn captured_memory_gives_the_stacks_again() {
     assert_eq!(depths.iter().filter(|&&depth| depth > 14).count(), 3, "{depths:?}");
     // A second time everything is where it was.
     assert_eq!(reader.sample(&mut table, &mut out).unwrap().reads, 1);
+}
+
+const WAITS_THEN_WORKS: &str = "
+import hashlib, sys, threading
+lock = threading.Lock()
+lock.acquire()
+def work():
+    lock.acquire()
+    hashlib.pbkdf2_hmac('sha256', b'', b'', 1 << 30)
+threading.Thread(target=work, daemon=True).start()
+print('READY', flush=True)
+sys.stdin.readline()
+lock.release()
+sys.stdin.read()
+";
+
+/// What the kernel said of a place where a thread slept was told of the next place too, for 50 ms.
+#[test]
+fn a_thread_that_works_in_c_code_is_not_called_asleep_because_it_slept_before() {
+    let mut child = match Command::new("python3")
+        .args(["-c", WAITS_THEN_WORKS])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+    {
+        Ok(child) => child,
+        Err(error) => return eprintln!("nothing is sampled: no python3: {error}"),
+    };
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let process = Process::open(child.id()).unwrap();
+    let found = interpreter::find(&process, &process.memory()).unwrap();
+    let memory = Box::new(process.memory());
+    let mut reader = StackSampler::new(child.id(), Some(process), memory, found);
+    let (mut table, mut out) = (StackTable::new(), Vec::new());
+    let mut sample = || {
+        reader.sample(&mut table, &mut out).unwrap();
+        let is_main = |s: &ThreadSample| table.get_thread(s.thread).is_some_and(|t| t.main);
+        out.iter().find(|sample| !is_main(sample)).copied()
+    };
+    let mut asleep = sample();
+    // It may be on its way to the lock.
+    while asleep.is_none_or(|sample| sample.activity != ThreadActivity::Unknown) {
+        asleep = sample();
+    }
+    child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    let mut works = sample();
+    while works.is_none_or(|sample| Some(sample.stack) == asleep.map(|asleep| asleep.stack)) {
+        works = sample();
+    }
+    for _ in 0..5 {
+        let next = sample().unwrap();
+        assert_eq!(
+            (Some(next.stack), next.activity),
+            (works.map(|w| w.stack), ThreadActivity::Active)
+        );
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

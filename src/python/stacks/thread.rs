@@ -7,7 +7,7 @@ use crate::python::stacks::read_windows::ReadWindows;
 use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::thread_list::{ThreadEntry, thread_len};
 use crate::python::stacks::walk::{COMPARED, RawFrame, WalkOutcome, walk};
-use crate::target::{Addr, Scalar};
+use crate::target::{Addr, KernelWait, Scalar};
 
 /// How many `_PyCFrame`s are kept in view: one per C call that calls back, of which the newest matter.
 const MAX_CFRAMES: usize = 4;
@@ -38,6 +38,8 @@ pub(in crate::python) struct SampledThread {
     pub(in crate::python) moved: bool,
     /// The kernel's state of the thread when it was last looked up.
     pub(in crate::python) os_state: Option<char>,
+    /// What it waited for in the kernel when this sample began; `None` when that was not asked.
+    pub(in crate::python) waited_before: Option<KernelWait>,
     /// What this sample found; `None` until then.
     pub(in crate::python) found: Option<ReadOutcome>,
     /// How often this sample found it torn.
@@ -79,6 +81,7 @@ impl SampledThread {
             id,
             moved: false,
             os_state: None,
+            waited_before: None,
             found: None,
             tears: 0,
             done: false,

@@ -103,7 +103,7 @@ fn moment(device: &ExportedDevice<'_>) -> ExportMomentJson {
         moment: device.moment().to_owned(),
         seconds: device.folded.snapshot.time.seconds(),
         exact: device.profile.exact().is_some(),
-        estimated: device.folded.estimated_from.is_some(),
+        estimated: device.folded.estimated_from.is_some() || device.folded.stacks_guessed,
         live_bytes: device.folded.total,
         peak_bytes: device.folded.true_peak,
         stacks: rows(device).into_iter().map(stack).collect(),

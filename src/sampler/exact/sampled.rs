@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{StackId, ThreadId, ThreadSample};
+use crate::model::{StackId, ThreadActivity, ThreadId, ThreadSample};
 
 /// Looks kept: events are older than the last look by what they wait in their ring.
 const MAX_SAMPLES: usize = 128;
@@ -16,7 +16,8 @@ const LOOKS_BACK: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct SampledStacks {
     /// CLOCK_MONOTONIC in nanoseconds at the begin of each look, oldest first, and what it saw.
-    looks: VecDeque<(u64, FxHashMap<ThreadId, StackId>)>,
+    /// A thread that waited has no stack there: where it waits is not where it allocates next.
+    looks: VecDeque<(u64, FxHashMap<ThreadId, Option<StackId>>)>,
 }
 
 impl SampledStacks {
@@ -27,13 +28,16 @@ impl SampledStacks {
             _ => FxHashMap::default(),
         };
         stacks.clear();
-        stacks.extend(threads.iter().map(|sample| (sample.thread, sample.stack)));
+        let stack = |sample: &ThreadSample| {
+            (sample.activity != ThreadActivity::Idle).then_some(sample.stack)
+        };
+        stacks.extend(threads.iter().map(|sample| (sample.thread, stack(sample))));
         self.looks.push_back((time, stacks));
     }
 
     /// The stack of `thread` at the last look before `time` that saw one: a look may miss a thread that
-    /// moves too fast.
-    pub(super) fn last(&self, thread: ThreadId, time: u64) -> Option<StackId> {
+    /// moves too fast. `Some(None)` where it waited then.
+    pub(super) fn last(&self, thread: ThreadId, time: u64) -> Option<Option<StackId>> {
         let before = self.looks.partition_point(|(at, _)| *at <= time);
         let looks = self.looks.range(..before).rev().take(LOOKS_BACK);
         looks.filter_map(|(_, stacks)| stacks.get(&thread).copied()).next()
@@ -43,7 +47,6 @@ impl SampledStacks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ThreadActivity;
 
     #[test]
     fn the_last_look_before_counts() {
@@ -55,12 +58,24 @@ mod tests {
                 ThreadSample { thread, stack, gil: true, activity: ThreadActivity::Active };
             stacks.on_sample(10 * time, &[sample]);
         }
-        assert_eq!(stacks.last(thread, 1995), Some(StackId(199)));
-        assert_eq!(stacks.last(thread, 1989), Some(StackId(198)));
+        assert_eq!(stacks.last(thread, 1995), Some(Some(StackId(199))));
+        assert_eq!(stacks.last(thread, 1989), Some(Some(StackId(198))));
         stacks.on_sample(2000, &[]);
-        assert_eq!(stacks.last(thread, 2005), Some(StackId(199)));
+        assert_eq!(stacks.last(thread, 2005), Some(Some(StackId(199))));
         // Older than what is kept.
         assert_eq!(stacks.last(thread, 700), None);
         assert_eq!(stacks.last(ThreadId(2), 1995), None);
+    }
+
+    #[test]
+    fn where_a_thread_slept_is_not_where_it_allocated_next() {
+        let mut stacks = SampledStacks::default();
+        let thread = ThreadId(1);
+        for (time, activity) in [(10, ThreadActivity::Active), (20, ThreadActivity::Idle)] {
+            let stack = StackId(time as u32);
+            stacks.on_sample(time, &[ThreadSample { thread, stack, gil: false, activity }]);
+        }
+        assert_eq!(stacks.last(thread, 15), Some(Some(StackId(10))));
+        assert_eq!(stacks.last(thread, 25), Some(None));
     }
 }

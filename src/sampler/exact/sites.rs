@@ -258,10 +258,12 @@ impl SiteTable {
         let thread = known.unwrap_or_else(|| self.thread(event, table));
         let of_main = || {
             let main = table.main_thread().filter(|&it| it != thread)?;
-            self.sampled.last(main, event.time)
+            self.sampled.last(main, event.time).flatten()
         };
         let (stack, source) = match (self.sampled.last(thread, event.time), of_main()) {
-            (Some(stack), _) => (Some(stack), StackSource::Sampled),
+            (Some(Some(stack)), _) => (Some(stack), StackSource::Sampled),
+            // It woke up and allocated before the next look.
+            (Some(None), _) => (None, StackSource::Unknown),
             (None, Some(stack)) => (Some(stack), StackSource::Borrowed),
             (None, None) if known.is_some() => (None, StackSource::Unknown),
             (None, None) => (None, StackSource::NoPython),

@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::{DeviceProfile, LiveBlock, SnapshotBlocks};
 use crate::analysis::attribution::counter_intervals::PerPool;
+use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::follow_replay::GroupAddresses;
@@ -16,8 +17,9 @@ impl DeviceProfile {
         change: &FollowedChange,
         stacks: &StackTable,
         engine: &EngineFrames,
+        host_only: &HostOnlyStacks,
     ) {
-        self.followed.get_or_insert_default().push(change, stacks, engine);
+        self.followed.get_or_insert_default().push(change, stacks, engine, host_only);
     }
 
     /// Forgets the followed changes that the map has told of.

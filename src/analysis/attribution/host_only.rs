@@ -1,0 +1,43 @@
+//! Threads that work on the host's memory only: whatever they do, they allocate nothing on a GPU.
+
+use rustc_hash::FxHashSet;
+
+use crate::model::{Function, FunctionId, StackId, StackNode, StackTable};
+
+/// The functions that such threads run, by the end of the file's path: PyTorch's DataLoader copies batches into pinned
+/// memory in the first, and `multiprocessing.Queue` sends what was put into it in the second.
+const LOOPS: [(&str, &str); 2] = [
+    ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop"),
+    ("/multiprocessing/queues.py", "_feed"),
+];
+
+/// Which stacks belong to such threads.
+#[derive(Debug, Default)]
+pub(crate) struct HostOnlyStacks {
+    loops: FxHashSet<FunctionId>,
+    /// By stack number.
+    stacks: Vec<bool>,
+}
+
+impl HostOnlyStacks {
+    /// Takes notice of a function.
+    pub(crate) fn observe(&mut self, id: FunctionId, function: &Function) {
+        let own = function.name.rsplit('.').next().unwrap_or(&function.name);
+        if LOOPS.iter().any(|(file, name)| own == *name && function.file.ends_with(file)) {
+            self.loops.insert(id);
+        }
+    }
+
+    /// Takes the next stack.
+    pub(crate) fn push(&mut self, node: &StackNode, stacks: &StackTable) {
+        let inherited = node.parent.is_some_and(|parent| self.has(parent));
+        let function = stacks.get_frame(node.frame).map(|frame| frame.function);
+        let is_loop = function.is_some_and(|function| self.loops.contains(&function));
+        self.stacks.push(inherited || is_loop);
+    }
+
+    /// Whether a stack is of such a thread.
+    pub(crate) fn has(&self, stack: StackId) -> bool {
+        self.stacks.get(stack.0 as usize).copied().unwrap_or(false)
+    }
+}

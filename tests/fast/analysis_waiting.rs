@@ -1,0 +1,153 @@
+//! Threads that wait at the samples around an allocation: whom it is charged to, and that nobody is accused.
+
+use crate::analysis_script::{MIB, Script, folded};
+use memspy::analysis::{FoldOptions, Moment, Profile};
+use memspy::model::*;
+
+/// `main` waits in `load_batch` at every sample, and allocates in `keep` in between.
+fn sleepy(waits: ThreadActivity) -> Profile {
+    let mut s = Script::new(200);
+    s.thread("MainThread", true);
+    s.enter(0, "main", 1);
+    s.alloc(0, 0, MIB);
+    s.enter(0, "load_batch", 3);
+    s.threads[0].activity = waits;
+    s.tick();
+    s.map(0);
+    for _ in 0..2 {
+        s.tick();
+        s.leave(0);
+        s.enter(0, "keep", 7);
+        s.alloc(0, 0, 16 * MIB);
+        s.leave(0);
+        s.enter(0, "load_batch", 3);
+        s.tick();
+    }
+    s.map(0);
+    s.end();
+    s.profile()
+}
+
+#[test]
+fn a_thread_asleep_at_both_samples_is_not_charged_with_what_it_allocated_in_between() {
+    for waits in [ThreadActivity::Idle, ThreadActivity::Unknown] {
+        let profile = sleepy(waits);
+        let fold = folded(&profile, 0, Moment::Peak);
+        assert_eq!(fold.get("[not seen]"), Some(&(32 * MIB)), "{waits:?}: {fold:?}");
+        let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+        assert_eq!((fold.resolution.one_stack, fold.resolution.not_seen), (0, 32 * MIB));
+        let lines = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+        let charged: i64 = lines.functions.iter().flat_map(|f| &f.rows).map(|r| r.allocated).sum();
+        assert_eq!(charged, 0, "{waits:?}");
+    }
+    // Somebody who works may be it; what a user who asks for idle threads wants is done.
+    let fold = folded(&sleepy(ThreadActivity::Active), 0, Moment::Peak);
+    assert_eq!(fold["main:1>load_batch:3"], 32 * MIB, "{fold:?}");
+}
+
+#[test]
+fn a_thread_asleep_in_two_places_allocated_below_what_both_have_in_common() {
+    let mut s = Script::new(200);
+    s.thread("MainThread", true);
+    s.enter(0, "main", 1);
+    s.alloc(0, 0, MIB);
+    s.enter(0, "forward", 5);
+    s.enter(0, "settle", 3);
+    s.threads[0].activity = ThreadActivity::Idle;
+    s.tick();
+    s.map(0);
+    s.leave(0);
+    s.line(0, 6);
+    s.alloc(0, 0, 16 * MIB);
+    s.line(0, 7);
+    s.enter(0, "settle", 3);
+    s.tick();
+    s.map(0);
+    s.end();
+    let profile = s.profile();
+    let fold = folded(&profile, 0, Moment::Peak);
+    assert_eq!(fold.get("main:1>[not seen]"), Some(&(16 * MIB)), "{fold:?}");
+    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    assert_eq!((fold.resolution.one_stack, fold.resolution.not_seen), (0, 16 * MIB));
+}
+
+#[test]
+fn a_line_in_which_a_thread_sleeps_takes_no_half_of_what_the_next_line_allocates() {
+    let mut s = Script::new(200);
+    s.thread("MainThread", true);
+    s.enter(0, "main", 1);
+    s.alloc(0, 0, MIB);
+    s.enter(0, "load_batch", 3);
+    s.threads[0].activity = ThreadActivity::Idle;
+    s.tick();
+    s.map(0);
+    s.leave(0);
+    s.enter(0, "keep", 7);
+    s.threads[0].activity = ThreadActivity::Active;
+    s.alloc(0, 0, 16 * MIB);
+    s.tick();
+    s.alloc(0, 0, 8 * MIB);
+    s.leave(0);
+    s.enter(0, "load_batch", 3);
+    s.threads[0].activity = ThreadActivity::Idle;
+    s.tick();
+    s.map(0);
+    s.end();
+    let fold = folded(&s.profile(), 0, Moment::Peak);
+    assert_eq!(fold["main:1>keep:7"], 24 * MIB, "{fold:?}");
+}
+
+#[test]
+fn a_thread_that_fills_pinned_memory_is_not_charged_with_what_others_allocate() {
+    let mut s = Script::new(200);
+    s.thread("MainThread", true);
+    s.enter(0, "train", 1);
+    s.alloc(0, 0, MIB);
+    s.enter_in(0, "wait", "/usr/lib/python3.12/threading.py", 9);
+    s.threads[0].activity = ThreadActivity::Idle;
+    s.thread("Thread-2", false);
+    let pin = "/x/site-packages/torch/utils/data/_utils/pin_memory.py";
+    s.enter_in(1, "_pin_memory_loop", pin, 20);
+    s.enter_in(1, "pin_memory", pin, 60);
+    s.tick();
+    s.map(0);
+    s.alloc(0, 0, 6 * MIB);
+    s.tick();
+    s.map(0);
+    s.end();
+    let fold = folded(&s.profile(), 0, Moment::End);
+    assert_eq!(fold.get("[not seen]"), Some(&(6 * MIB)), "{fold:?}");
+}
+
+/// A sampler that called it asleep in `conv`, because it had slept in `backward` before, made these bytes `[not seen]`.
+#[test]
+fn a_thread_that_works_in_one_place_at_both_samples_after_a_wait_for_the_engine_is_charged() {
+    let graph = "/x/site-packages/torch/autograd/graph.py";
+    let mut s = Script::new(200);
+    s.thread("MainThread", true);
+    s.enter(0, "main", 1);
+    s.alloc(0, 0, MIB);
+    s.enter_in(0, "_engine_run_backward", graph, 800);
+    s.threads[0].activity = ThreadActivity::Unknown;
+    s.tick();
+    s.map(0);
+    s.alloc(0, 0, 4 * MIB);
+    s.tick();
+    s.map(0);
+    s.leave(0);
+    s.enter(0, "conv", 5);
+    s.threads[0].activity = ThreadActivity::Active;
+    s.tick();
+    s.map(0);
+    s.alloc(0, 0, 16 * MIB);
+    s.tick();
+    s.map(0);
+    s.end();
+    let profile = s.profile();
+    let stacks = folded(&profile, 0, Moment::Peak);
+    assert_eq!(stacks.get("main:1>conv:5"), Some(&(16 * MIB)), "{stacks:?}");
+    let engine = "main:1>_engine_run_backward:800>[autograd thread]";
+    assert_eq!(stacks.get(engine), Some(&(4 * MIB)), "{stacks:?}");
+    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    assert_eq!((fold.resolution.one_stack, fold.resolution.not_seen), (20 * MIB, 0));
+}
