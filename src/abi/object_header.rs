@@ -1,4 +1,4 @@
-//! With what every object of a CPython begins.
+//! The header that every CPython object starts with.
 
 /// `PyObject`: the counts of references, then the class (Include/object.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

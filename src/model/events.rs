@@ -10,7 +10,7 @@ use super::stack::{StackId, ThreadId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
-/// How the Python stack of a [`AllocationSite`] was come by.
+/// Where the Python stack of an [`AllocationSite`] came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackSource {
     /// The thread's own frames, read while it stood in the probe: exact.
@@ -39,7 +39,7 @@ pub struct AllocationSite {
     pub thread: ThreadId,
     /// The Python stack; `None` where `source` says why.
     pub stack: Option<StackId>,
-    /// How `stack` was come by.
+    /// Where `stack` came from.
     pub source: StackSource,
     /// Whether `stack` was deeper than the probe follows: its outermost frames are missing.
     pub truncated: bool,

@@ -204,9 +204,9 @@ pub struct TrainingStep {
     pub epoch: Option<u64>,
     /// What counts.
     pub clock: StepSource,
-    /// It was made at most so long before `time`: 0 where it was seen at an exact event, before all else, so that what was
-    /// allocated or freed up to the last event before it is of the step before, and everything since of this one. `None`
-    /// where it was seen at a sample, or by a look at the counter now and then.
+    /// Upper bound on how long before `time` the step happened. 0 means exactly between two events: what was allocated or
+    /// freed up to the last event before `time` belongs to the step before, everything since to this one. `None` where the
+    /// step was seen in a sample, or when the counter was read.
     pub uncertainty: Option<Nanos>,
     /// Whether the variable is there no more: the step is over, and no other one is under way.
     pub is_over: bool,

@@ -91,8 +91,8 @@ pub enum Definition {
     Thread(ThreadId, Thread),
     /// A place that allocates got its number.
     Site(SiteId, AllocationSite),
-    /// Nothing is defined any more, and all numbers begin anew: a recorder that goes on for days forgets now and then. Only
-    /// on the way to those who keep a part of the records in numbers of their own; no trace has it.
+    /// All ids are reset: a recorder that runs for days forgets now and then. Sent only to sinks in memory, which renumber;
+    /// never written to a trace.
     Reset,
 }
 
@@ -163,7 +163,7 @@ impl StackTable {
     pub fn thread(&mut self, mut thread: Thread) -> ThreadId {
         if let Some(&id) = self.thread_ids.get(&thread.python_id) {
             let known = &mut self.threads[id.0 as usize];
-            // Who does not know the OS id takes nothing away from who does.
+            // A caller that does not know the OS id must not clear one that is known already.
             thread.os_id = thread.os_id.or(known.os_id);
             let reused = matches!((known.os_id, thread.os_id), (Some(a), Some(b)) if a != b);
             if !reused {

@@ -184,7 +184,7 @@ pub struct TensorInfo {
     pub grad: Option<u64>,
     /// The `TensorImpl`s that it is made of: indices and values of sparse ones, sizes of nested ones, what is wrapped.
     pub parts: Vec<u64>,
-    /// How each of these is come to, as it would be written after the tensor's name.
+    /// The attribute path from the tensor to each part (`._values`).
     pub part_names: &'static [&'static str],
 }
 

@@ -30,7 +30,7 @@ pub struct RawEvent {
     pub python_id: u64,
     /// Its stack; 0 for none.
     pub stack: StackKey,
-    /// How the stack was come by.
+    /// Where the stack came from.
     pub source: StackSource,
     /// Whether the stack was deeper than was followed.
     pub truncated: bool,

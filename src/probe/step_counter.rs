@@ -12,7 +12,7 @@ const WORD32: u32 = 1;
 const WORD64: u32 = 2;
 const INTEGER: u32 = 3;
 
-/// The places of `steps`, of which nothing was seen yet, under a number that comes back with what is seen there.
+/// Encodes the step counters' locations for the BPF program, tagged with `number`, which each step event echoes.
 pub(super) fn place(steps: Option<&WatchedSteps>, number: u32) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     if let Some(steps) = steps {

@@ -240,7 +240,7 @@ impl PythonReader {
         }
     }
 
-    /// With what every object of this CPython begins; the usual one where py-spy reads the stacks.
+    /// The header that every object of this CPython starts with; the usual one where py-spy reads the stacks.
     pub fn object_head(&self) -> PyObjectHeader {
         match &self.reader {
             ReaderBackend::Own(own) => own.interpreter().layout.object.head(),

@@ -12,21 +12,21 @@ use crate::target::Process;
 
 /// What PyTorch throws (`torch.OutOfMemoryError`, `torch.cuda.OutOfMemoryError` before 2.5).
 pub(super) const CLASS: &str = "OutOfMemoryError";
-/// For so long an error that was counted is looked for.
+/// How long to search for the exception after the allocator has counted an out-of-memory error.
 const SEARCH_TIMEOUT: Duration = Duration::from_millis(400);
-/// For so long one that may come: the allocator frees its cache before it gives up.
+/// How long to search after a retry, which may become an error: the allocator frees its cache before it gives up.
 const RETRY_SEARCH_TIMEOUT: Duration = Duration::from_millis(30);
-/// Most are handled at once: at first it is looked for as often as the first of these says, later as the last.
+/// Up to which age of a search, and how often. Most exceptions are handled at once, so the search is dense at first.
 const SEARCH_INTERVALS: [(Duration, Duration); 3] = [
     (Duration::from_millis(20), Duration::from_micros(200)),
     (Duration::from_millis(100), Duration::from_millis(1)),
     (Duration::MAX, Duration::from_millis(4)),
 ];
-/// Never more of the time than one part in so many.
+/// After each search the thread rests for at least this many times as long as the search took.
 const MIN_REST_FACTOR: u32 = 4;
-/// So often it is looked whether errors known are gone.
+/// How often known exceptions are checked for being gone.
 const KNOWN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Nobody waits longer for the thread than this.
+/// The longest wait for a result of this thread.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What makes it look.

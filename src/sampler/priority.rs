@@ -1,4 +1,4 @@
-//! Coming in time: a thread that looks often and shortly must not stand in line behind the target.
+//! Scheduling priority: the sampling thread must not queue behind the target's threads.
 
 /// How much earlier than others the sampling thread is to be served (`nice` value).
 const RAISED_NICE: i32 = -10;

@@ -23,12 +23,12 @@ const MIN_BLOCK_BYTES: u64 = 4 << 10;
 /// How much of a recording is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
-    /// At least the last so long.
+    /// At least the last stretch of this length.
     Time(Duration),
     /// At most so many bytes on the disk, and one segment. Where what a segment begins with is larger than that (a job of
     /// very many blocks): two segments.
     Bytes(u64),
-    /// The last so long, or less where that would be more bytes.
+    /// The last stretch of this length, limited to this many bytes.
     Either(Duration, u64),
 }
 
@@ -177,7 +177,7 @@ impl TraceRing {
     pub fn is_due(&self, now: Nanos) -> bool {
         let Some((segment, writer)) = &self.open else { return true };
         let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
-        // What only says how things stand must not come to be most of what is kept.
+        // Segments that begin too often would consist mostly of the keyframes at their beginnings.
         let grown = writer.bytes_written().saturating_sub(segment.opening);
         let worth = grown >= segment.opening;
         let by_time = self.keep.time().is_some_and(|time| {

@@ -97,7 +97,8 @@ struct MimallocWalk<'a> {
     heaps: Option<(u64, &'static MimallocLayout)>,
     /// Where the interpreters keep what threads that have ended left behind.
     left_behind: Vec<Addr>,
-    /// Where in an interpreter that is, and of which one that is known; `None` where it is outside.
+    /// Offset of the abandoned pool within the interpreter state in which it was found, and that interpreter; `None` if it lies
+    /// elsewhere.
     pool: Option<(u64, Addr)>,
     /// Threads met, and pages whose counts differ by one: each thread changes one page at a time.
     threads: u32,

@@ -206,7 +206,7 @@ pub(in crate::python) struct ObjectLayout {
 }
 
 impl ObjectLayout {
-    /// With what every object begins.
+    /// The header that every object starts with.
     pub(in crate::python) const fn head(&self) -> PyObjectHeader {
         PyObjectHeader { len: self.head_len, class: self.type_of.offset }
     }

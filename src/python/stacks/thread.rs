@@ -142,7 +142,7 @@ impl SampledThread {
         self.windows.settle();
     }
 
-    /// Makes of the batch what it says about this thread.
+    /// Decodes this thread's part of the batch.
     pub(in crate::python) fn decode(
         &mut self,
         batch: &ScatterRead,

@@ -40,8 +40,8 @@ const RING_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const SAMPLED_RING_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// An event waits so long for the description of its stack, which another thread may be writing.
 const STACK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Nanoseconds without an event that make a look at the counters count: an event comes a few microseconds
-/// before or after its count.
+/// Nanoseconds. The counters are compared with the events only if no event came for this long, because an event comes a few
+/// microseconds before or after the counters change.
 const MIN_QUIET_NANOS: u64 = 20_000;
 /// Events of one record.
 const MAX_EVENTS: usize = 1 << 14;

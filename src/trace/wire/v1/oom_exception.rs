@@ -4,7 +4,7 @@ use bincode::{BorrowDecode, Encode};
 
 use crate::model::{self, Nanos, StackId, ThreadId};
 
-/// Its time goes before it.
+/// Preceded by its timestamp.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireOomException<'a> {
     error: Option<WireRaisedError<'a>>,

@@ -71,7 +71,7 @@ enum WireBackend<'a> {
     Unknown(&'a str),
 }
 
-/// Its time goes before it, relative to the block's clock; so with all records below.
+/// Like every record below, preceded by its timestamp, a difference to the block's clock.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireRuntime<'a> {
     python: Option<&'a str>,
