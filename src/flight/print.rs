@@ -29,7 +29,7 @@ pub struct OomReportPrinter {
 }
 
 impl OomReportPrinter {
-    /// Prints one `every` so often, of the recording so far.
+    /// Prints one at this interval, of the recording so far.
     pub fn whole_recording(
         every: Duration,
         full_filenames: bool,
@@ -45,7 +45,7 @@ impl OomReportPrinter {
         OomReportPrinter { every, last: None, now: Nanos(0), options, since: None, out }
     }
 
-    /// Prints one `every` so often, of the time since the last one.
+    /// Prints one at this interval, of the time since the last one.
     pub fn since_last(
         every: Duration,
         full_filenames: bool,

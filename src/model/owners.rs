@@ -233,9 +233,9 @@ impl Stops {
 /// Why a look ended before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookLimit {
-    /// The process may stand still for so long at most.
+    /// The process may be stopped for at most this long.
     Pause(Duration),
-    /// The look may take so long.
+    /// The snapshot may take at most this long.
     Time(Duration),
     /// Finding what is to be copied took longer than its part of the time for the look.
     Finding {
@@ -244,7 +244,7 @@ pub enum LookLimit {
         /// The time for the look.
         of: Duration,
     },
-    /// The time for the look is so long, and what is left of it is not enough to copy once more what changed.
+    /// The snapshot may take this long, and too little of it is left to copy once more what changed.
     Repeating(Duration),
     /// The process changed its objects during each of so many copies.
     Copies(u32),

@@ -13,7 +13,7 @@ use super::readers::{AttachError, TargetIdentity, TargetReaders, TorchState};
 use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::{CommandPattern, Mappings, Process, environment};
 
-/// A process that was left out is asked about again so often.
+/// How often a process that was left out is examined again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// A process that is not older may be importing PyTorch.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(30);

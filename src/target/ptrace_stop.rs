@@ -22,7 +22,7 @@ use super::process::Process;
 const MAX_ROUNDS: usize = 16;
 /// How often a thread is asked for again whose tracer left at that moment.
 const MAX_RETRIES: usize = 8;
-/// A thread that does not stop for so long sits in the kernel (a page being read, a driver).
+/// A thread that does not stop within this time is busy in the kernel (a page being read, a driver).
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Why a process could not be stopped. Whatever had been stopped runs again.

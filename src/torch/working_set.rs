@@ -22,7 +22,7 @@ const PIECES_PER_PAGE: u64 = PAGE / PIECE;
 const MAX_RANGES: usize = 1 << 19;
 /// After so many spans were added one by one, all are put in order again.
 const MAX_APPENDED: usize = 64;
-/// Pieces that were not touched by this many walks are forgotten, and so often that is looked at.
+/// Pieces that this many walks did not touch are forgotten; checked once in as many walks.
 const FORGOTTEN_AFTER: u32 = 8;
 
 /// A piece that changed is taken to change again for so many copies.

@@ -33,7 +33,7 @@ pub enum Retention {
 }
 
 impl Retention {
-    /// So long, if a time was given.
+    /// The length in time, if one was given.
     fn time(self) -> Option<Duration> {
         match self {
             Retention::Time(time) | Retention::Either(time, _) => Some(time),
@@ -187,7 +187,7 @@ impl TraceRing {
         by_time || self.keep.bytes().is_some_and(|bytes| worth && grown >= bytes / SEGMENT_COUNT)
     }
 
-    /// Whether the next segment has been due for so long at `now` that it has to begin at any price.
+    /// Whether the next segment has been overdue at `now` for too long to wait for a better moment.
     pub fn is_overdue(&self, now: Nanos) -> bool {
         let Some((segment, writer)) = &self.open else { return true };
         let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));

@@ -21,7 +21,7 @@ use crate::sampler::{StopSignal, Worker};
 
 /// Between two looks for further members.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// What holds most is looked at so often at most: it goes through all blocks.
+/// The shortest interval at which the greatest owners are recomputed, because that goes through all blocks.
 const FACTS_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the first picture waits for the first member.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);

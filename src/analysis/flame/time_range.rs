@@ -4,7 +4,7 @@ use std::io;
 
 use crate::model::{EventBatch, EventKind, FollowedChanges, Nanos, Record, RecordSink};
 
-/// PyTorch asks the driver again before it gives up: a refusal so long before the counter rose is that of the error.
+/// PyTorch asks the driver again before it gives up: a refusal at most this long before the counter rose belongs to that error.
 const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;

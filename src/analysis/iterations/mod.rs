@@ -68,7 +68,7 @@ fn memory_of(held: &OwnedInIteration) -> u64 {
 
 /// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
 pub(in crate::analysis) const TAKEN_TOGETHER: u64 = 20_000_000;
-/// A level seen so long ago in an exact recording is of the iteration under way: a step is known to have been made later, but
+/// A level seen this long ago in an exact recording belongs to the iteration under way: a step is known to have been made later, but
 /// for those whose counter could not be found for as long.
 const SETTLED_AFTER: u64 = 1_000_000_000;
 

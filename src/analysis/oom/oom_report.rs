@@ -17,7 +17,7 @@ use crate::model::{
 
 /// Upper ends of the classes of free blocks, in bytes.
 const CLASSES: [u64; 5] = [1 << 20, 10 << 20, 100 << 20, 1 << 30, u64::MAX];
-/// What was refused so long before the moment belongs to it, in nanoseconds.
+/// Refusals at most this long before the moment belong to it, in nanoseconds.
 const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
 /// PyTorch asks the driver up to three times before it gives up: what lived is noted once.
 const RETRY_WINDOW: u64 = 200_000_000;

@@ -409,7 +409,7 @@ impl GrowthFloor {
         let mut closed = false;
         let (mut began, mut least) = *self.open.get_or_insert((time, level));
         if time.saturating_sub(began) >= length * 4 * PARTS as u64 {
-            // Nothing changed for so long: what there was is forgotten, the level held all the time.
+            // Nothing changed for that long: the level held all the time, so earlier changes no longer count.
             self.parts.clear();
             (began, least) = (time - length * 2 * PARTS as u64, self.last);
         }

@@ -90,7 +90,7 @@ pub enum FlameMoment {
     End,
     /// When the job last ran out of memory.
     Oom,
-    /// So long after the recording's beginning.
+    /// This long after the recording began.
     Time(Duration),
 }
 

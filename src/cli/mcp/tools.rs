@@ -36,7 +36,7 @@ const NO_STOP: Argument = (
     "Do not stop the job for the milliseconds of the look; what it changes meanwhile may be torn",
 );
 const TRACE: Argument = ("trace", "string", true, "Path of a trace that 'memspy record' wrote");
-const FOR: Argument = ("duration", "string", false, "Observe the job for so long: 5s, 2min");
+const FOR: Argument = ("duration", "string", false, "How long to observe the job: 5s, 2min");
 const GPU: Argument = ("gpu", "integer", false, "Only this GPU, as the job numbers it");
 
 #[derive(Deserialize)]

@@ -17,7 +17,7 @@ use crate::python::stacks::thread_list::{InterpreterList, ListError, ThreadEntry
 use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, KernelWait, Memory, MemoryError, Process};
 
-/// A thread that is torn so often in one sample is left out of it.
+/// A thread whose stack was inconsistent this many times in one sample is left out of it.
 const MAX_TORN_READS: u32 = 24;
 /// Nothing new is looked for after so many reads in one sample.
 const MAX_READS: u32 = 96;

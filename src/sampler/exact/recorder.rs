@@ -38,7 +38,7 @@ use crate::torch::ClassNames;
 const RING_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The same where stacks are sampled at each.
 const SAMPLED_RING_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// An event waits so long for the description of its stack, which another thread may be writing.
+/// How long an event waits for the description of its stack, which another thread may be writing.
 const STACK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Nanoseconds. The counters are compared with the events only if no event came for this long, because an event comes a few
 /// microseconds before or after the counters change.

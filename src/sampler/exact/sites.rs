@@ -21,7 +21,7 @@ const MAX_KNOWN: usize = 1 << 18;
 const MAX_KEYS: usize = 1 << 17;
 /// Code objects known after which those are forgotten that no stack was named with since the time before.
 const MAX_CODES: usize = 1 << 14;
-/// An event may come so long (in nanoseconds) after one of the same stack without a description of its own.
+/// Nanoseconds. An event this soon after one with the same stack needs no description of its own.
 const UNDER_WAY: u64 = 200_000_000;
 
 /// All that tells one site from another.

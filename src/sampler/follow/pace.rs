@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// After a change of the counters, polls follow each other without sleep for so long: the next change is near.
+/// How long polls follow each other without sleep after the counters changed: the next change is near.
 const AFTER_CHANGE: Duration = Duration::from_millis(2);
 /// The same after a thread has moved that had stood still.
 const AFTER_MOVE: Duration = Duration::from_micros(300);
