@@ -183,7 +183,7 @@ pub(super) fn bounded(
     move |out| content(&mut BoundedWriter { out, left: most, most })
 }
 
-/// Passes on so many bytes at most.
+/// Passes on this many bytes at most.
 struct BoundedWriter<'a> {
     out: &'a mut dyn Write,
     left: u64,

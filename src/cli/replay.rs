@@ -20,7 +20,7 @@ use super::eprint_line;
 /// Shorter traces are read before a bar could be seen.
 const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
 
-/// Bounds what a file of so many bytes may cost whoever reads it into `profile`.
+/// Bounds what a file of this many bytes may cost whoever reads it into `profile`.
 ///
 /// Memory: of jobs it takes some 20 times the compressed file; where no stack comes twice, more than 100 times. Steps: a second of
 /// a very busy job (a thousand threads, a thousand times a second; a hundred thousand blocks, three times) takes up to a million,

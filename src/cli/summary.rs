@@ -23,7 +23,7 @@ const SUMMARY_LOOKS: u32 = 3;
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
 /// More snapshots of a long time would only cost more.
 const MAX_GROWTH_LOOKS: u32 = 60;
-/// For so many of the owners that grow fastest, memspy finds out what keeps them.
+/// For this many of the owners that grow fastest, memspy finds out what keeps them.
 const KEEPERS: usize = 2;
 
 /// Runs `memspy summary`.

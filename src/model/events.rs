@@ -203,7 +203,7 @@ pub struct ExactSettings {
     pub frees: FreeTracking,
     /// Allocations of fewer bytes have no stack; 0 for none.
     pub stacks_from: u64,
-    /// One stack for so many bytes on average (Poisson); 0 for all.
+    /// One stack for this many bytes on average (Poisson); 0 for all.
     pub stacks_every: u64,
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,

@@ -143,7 +143,7 @@ pub struct FollowTotals {
     pub polling_nanos: u64,
     /// Time of a processor that the polling thread used, in nanoseconds.
     pub cpu_nanos: u64,
-    /// One poll in a hundred took longer than so many nanoseconds; 0 when unknown.
+    /// One poll in a hundred took longer than this many nanoseconds; 0 when unknown.
     pub slow_poll_nanos: u64,
     /// Steps of the counters seen.
     pub changes: u64,

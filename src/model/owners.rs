@@ -246,9 +246,9 @@ pub enum LookLimit {
     },
     /// The snapshot may take this long, and too little of it is left to copy once more what changed.
     Repeating(Duration),
-    /// The process changed its objects during each of so many copies.
+    /// The process changed its objects during each of this many copies.
     Copies(u32),
-    /// It may take so many bytes of memspy's memory, and what the process's objects need.
+    /// It may take this many bytes of memspy's memory, and what the process's objects need.
     Memory(u64),
 }
 

@@ -31,7 +31,7 @@ impl InUse {
 
 /// Where a storage lies.
 pub(super) enum StorageLocation {
-    /// In a block, so many bytes of which are its own.
+    /// In a block, this many bytes of which are its own.
     Block(u64),
     /// In what a private pool keeps: graphs write there without asking the allocator.
     Pool,

@@ -24,7 +24,7 @@ pub struct ProbePlan {
     pub frees: FreeTracking,
     /// Allocations of fewer bytes get no stack.
     pub stacks_from: u64,
-    /// One stack for so many bytes on average; 0 for all.
+    /// One stack for this many bytes on average; 0 for all.
     pub stacks_every: u64,
     /// Whether words that count steps are to be watched.
     pub watches: bool,

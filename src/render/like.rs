@@ -14,7 +14,7 @@ use crate::model::OwnershipSnapshot;
 
 /// Losses listed without being asked for.
 const MAX_LISTED: usize = 40;
-/// Modelsize counts every element at so many bytes, in millions of bytes.
+/// Modelsize counts every element at this many bytes, in millions of bytes.
 const TYPE_SIZE: f64 = 4.0;
 
 /// Writes trumpy's `memory_for_backward` of these losses.

@@ -20,7 +20,7 @@ pub struct LinesOptions {
     pub width: Option<usize>,
     /// Only functions whose name or file contains one of these; all when empty.
     pub functions: Vec<String>,
-    /// At most so many functions; `None` for all.
+    /// At most this many functions; `None` for all.
     pub limit: Option<usize>,
     /// Whether file names are shown with their full path.
     pub full_filenames: bool,

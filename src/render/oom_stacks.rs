@@ -6,7 +6,7 @@ use crate::model::{Frame, StackId, is_library};
 
 /// The program's own frames shown of a stack.
 const MAX_OWN: usize = 3;
-/// A stack of so many frames is shown whole, and so many of one without a frame of the program.
+/// A stack of this many frames is shown whole, and this many of one without a frame of the program.
 const MAX_WHOLE: usize = 6;
 
 /// A step of a stack, as text.

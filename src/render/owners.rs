@@ -27,7 +27,7 @@ pub struct TensorsOptions {
     pub gpu: Option<u32>,
     /// Those of the CPU too.
     pub all_devices: bool,
-    /// At most so many rows.
+    /// At most this many rows.
     pub most: usize,
     /// Single storages, not groups of them.
     pub each: bool,

@@ -12,7 +12,7 @@ use crate::model::{Event, Record, RecordSink, ThreadSample};
 /// handed over is lost when memspy is killed.
 const BATCH: usize = 64;
 const MAX_BATCH_AGE: Duration = Duration::from_millis(200);
-/// Bytes that are handed over at once, if they come before so many records: a record of exact events may hold many.
+/// Bytes that are handed over at once, if they come before this many records: a record of exact events may hold many.
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes that may wait. When the disk, or what reads along, is slower than that for long, sampling waits (and its missed
 /// instants are counted; exact events find no room in the kernel, and are counted there) rather than take ever more memory.

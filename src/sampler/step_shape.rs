@@ -1,7 +1,7 @@
 //! The shape of a training step, as far as it tells when a look at owners says most: at the end of the forward pass, when all that
 //! is saved for the backward pass is there, and at the step's peak.
 //!
-//! A steady loop makes the same allocations in every step. So the forward pass ends so many allocations after the last backward
+//! A steady loop makes the same allocations in every step. So the forward pass ends this many allocations after the last backward
 //! pass was seen to begin as it did in the steps before.
 
 use std::collections::VecDeque;
@@ -16,9 +16,9 @@ const SPANS: usize = 6;
 const NEAR: f64 = 0.03;
 /// The forward pass ends this near to the peak: one look is enough for both.
 const SAME: f64 = 0.8;
-/// After so many lengths of a forward pass the begin of a backward pass has been missed.
+/// After this many lengths of a forward pass the begin of a backward pass has been missed.
 const MANY_STEPS: f64 = 1.5;
-/// Of so many looks one is for the peak, where that is somewhere else.
+/// Of this many looks one is for the peak, where that is somewhere else.
 const PEAK_EVERY: u32 = 3;
 
 /// What a look at the job told.

@@ -14,7 +14,7 @@ use super::pause_file::PauseFile;
 
 /// The first driver with these calls.
 const MIN_DRIVER: u32 = 570;
-/// The driver's own records on the host, beside the memory itself: one part in so many.
+/// The driver's own records on the host, beside the memory itself: one part in this many.
 const OVERHEAD: u64 = 16;
 /// How many steps lead back from any state.
 const STEPS_BACK: u32 = 3;

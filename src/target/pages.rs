@@ -191,7 +191,7 @@ impl PageReader<'_> {
         self.u64(addr).map(Addr)
     }
 
-    /// What is looked at takes so many bytes of memory by itself: so many may be taken besides those of the budget.
+    /// What is looked at takes this many bytes of memory by itself: this many may be taken besides those of the budget.
     pub fn needs(&mut self, bytes: u64) {
         self.pages.needed = self.pages.needed.max(bytes);
     }

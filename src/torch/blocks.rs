@@ -17,7 +17,7 @@ use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
 /// Attempts that are made however long they take.
 const MIN_ATTEMPTS: u32 = 4;
-/// After so many attempts in a row the target is given time to go on.
+/// After this many attempts in a row the target is given time to go on.
 const QUICK_ATTEMPTS: u32 = 32;
 /// Attempts after which reading is given up however fast they were.
 const MAX_ATTEMPTS: u32 = 4096;

@@ -20,14 +20,14 @@ const PAGE: u64 = 4096;
 const PIECES_PER_PAGE: u64 = PAGE / PIECE;
 /// A bound against damage: 256 MiB.
 const MAX_RANGES: usize = 1 << 19;
-/// After so many spans were added one by one, all are put in order again.
+/// After this many spans were added one by one, all are put in order again.
 const MAX_APPENDED: usize = 64;
 /// Pieces that this many walks did not touch are forgotten; checked once in as many walks.
 const FORGOTTEN_AFTER: u32 = 8;
 
-/// A piece that changed is taken to change again for so many copies.
+/// A piece that changed is taken to change again for this many copies.
 const RESTLESS_PIECE: u64 = 256;
-/// A target that changed things during a copy is taken to do so again for so many copies.
+/// A target that changed things during a copy is taken to do so again for this many copies.
 const RESTLESS_TARGET: u64 = 64;
 
 /// The working set of one device's walks.

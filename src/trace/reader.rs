@@ -159,7 +159,7 @@ struct Replay<'a> {
 
 /// What stands at an offset.
 enum ScanResult {
-    /// A block whose checksum holds, of so many compressed bytes.
+    /// A block whose checksum holds, of this many compressed bytes.
     Block(usize),
     /// Less than its length says; no good block follows.
     Unfinished,

@@ -25,7 +25,7 @@ const MIN_BLOCK_BYTES: u64 = 4 << 10;
 pub enum Retention {
     /// At least the last stretch of this length.
     Time(Duration),
-    /// At most so many bytes on the disk, and one segment. Where what a segment begins with is larger than that (a job of
+    /// At most this many bytes on the disk, and one segment. Where what a segment begins with is larger than that (a job of
     /// very many blocks): two segments.
     Bytes(u64),
     /// The last stretch of this length, limited to this many bytes.

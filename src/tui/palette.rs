@@ -74,7 +74,7 @@ impl Palette {
         }
     }
 
-    /// A cell filled from below by so many eighths.
+    /// A cell filled from below by this many eighths.
     pub(super) fn eighth(self, eighths: usize) -> &'static str {
         match (self.unicode, eighths) {
             (true, n) => EIGHTHS[n.min(8)],

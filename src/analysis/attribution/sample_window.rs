@@ -115,7 +115,7 @@ impl SampleWindow {
                 chosen.retain(|t| is_main(t));
             }
         }
-        // Of so many none can be told from the others, and their weights would not add up.
+        // Of this many none can be told from the others, and their weights would not add up.
         if chosen.len() as u64 > END_WEIGHT {
             return vec![(AllocationOrigin::NoStack, END_WEIGHT)];
         }

@@ -49,7 +49,7 @@ pub struct UnusableBlocks {
 /// What the cache had for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeFit {
-    /// A free block of so many bytes would have served the request for certain.
+    /// A free block of this many bytes would have served the request for certain.
     pub needed: u64,
     /// Free blocks of at least that, by the reason that stood against them; the most bytes first.
     pub large_enough: Vec<UnusableBlocks>,

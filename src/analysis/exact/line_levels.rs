@@ -261,7 +261,7 @@ impl LineLevels {
         }
     }
 
-    /// What was told of a free was so many bytes too much.
+    /// What was told of a free was this many bytes too much.
     pub(crate) fn freed_less(&mut self, stack: StackId, extent: BlockSizes, less: u64) {
         let freed = &mut self.of_stack(stack).freed;
         freed.subtract(&BlockStatistics::new(extent));

@@ -270,7 +270,7 @@ impl LiveBlocks {
         self.total = self.total.saturating_sub(old.bytes) + new.bytes;
     }
 
-    /// Corrects the size of a block that was let go at `died`, by so many bytes less.
+    /// Corrects the size of a block that was let go at `died`, by this many bytes less.
     pub(crate) fn shrink_freed(&mut self, block: TrackedBlock, died: u64, less: u64) {
         let share = less as f64 / block.size.max(1) as f64;
         let amount =

@@ -21,7 +21,7 @@ use crate::model::{CounterDelta, Pool};
 
 /// The smallest block there is, in bytes.
 pub(in crate::analysis) const MIN_BLOCK: u64 = 512;
-/// For so many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
+/// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
 const IN_USE_FOR: u64 = 100_000;
 /// Blocks of one change that are followed one by one.
 const MAX_AT_ONCE: i64 = 1 << 12;

@@ -1,6 +1,6 @@
 //! The period of training, found in the allocator's counters: after how many allocations the same levels come again.
 //!
-//! A steady training loop makes the same allocations in every iteration. So what the counters say after so many
+//! A steady training loop makes the same allocations in every iteration. So what the counters say after this many
 //! allocations, they say again one period of allocations later, to the byte; and no shorter distance does that.
 
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use crate::model::{
     CudaIndex, EventKind, MemoryKind, Metric, Nanos, Pool, Record, RecordSink, TrainingStep,
 };
 
-/// Looks kept of all devices: the first so many.
+/// Looks kept of all devices: the first this many.
 const MAX_READINGS: usize = 1 << 20;
 /// Distances that are tried.
 const MAX_TRIED: usize = 64;
-/// Equal levels are compared with so many that came after.
+/// Equal levels are compared with this many that came after.
 const NEIGHBOURS: usize = 8;
 /// Comparisons that a period has to rest on, and the part of them that has to hold.
 const MIN_COMPARED: usize = 16;

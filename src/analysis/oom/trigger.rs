@@ -11,7 +11,7 @@ use crate::model::{
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-/// Each half of the time over which growth is measured is looked at in so many parts.
+/// Each half of the time over which growth is measured is looked at in this many parts.
 const PARTS: usize = 10;
 /// So shortly before its end a job that the driver refused memory most likely died of it.
 const DIED_OF_IT: u64 = 5_000_000_000;
@@ -33,7 +33,7 @@ enum TriggerKind {
     Exit,
     /// A level of a device exceeds an amount.
     Above(TriggerLevel, TriggerAmount),
-    /// The floor of what is allocated rises by more than so many bytes in so many nanoseconds.
+    /// The floor of what is allocated rises by more than this many bytes in this many nanoseconds.
     Growth { bytes: u64, every: u64 },
 }
 

@@ -16,7 +16,7 @@ use crate::model::{
     StackId, StackSample, ThreadId, ThreadSample,
 };
 
-/// Two looks that both see a line tell that it stayed in between only when they are at most so many
+/// Two looks that both see a line tell that it stayed in between only when they are at most this many
 /// periods apart: where looks were missed, a loop may have come round.
 const MAX_STAY: u64 = 5;
 /// Gaps that are told one by one.

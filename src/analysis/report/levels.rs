@@ -24,7 +24,7 @@ pub struct LevelHistory {
 }
 
 impl LevelHistory {
-    /// From one moment to another, in so many columns.
+    /// From one moment to another, in this many columns.
     pub(crate) fn new(from: Nanos, to: Nanos, columns: usize) -> LevelHistory {
         let length = to.0.saturating_sub(from.0).max(1);
         let width = length.div_ceil(columns.max(1) as u64).max(1);

@@ -46,7 +46,7 @@ const SLICE: u64 = 64 << 10;
 const MAX_SEGMENTS: usize = 1 << 20;
 /// `xthread_free` and `abandoned` carry flags in the bits that alignment leaves free.
 const THREAD_FREE_FLAGS: u64 = 3;
-/// The first blocks of a page of small ones do not begin with the page: so many blocks are left out
+/// The first blocks of a page of small ones do not begin with the page: this many blocks are left out
 /// (Objects/mimalloc/segment.c, `_mi_segment_page_start_from_slice`).
 const MIN_BLOCK_BYTES: u64 = 8;
 const SMALL_BLOCK: u64 = 64;
@@ -120,7 +120,7 @@ fn changing(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapErr
 }
 
 impl MimallocWalk<'_> {
-    /// Reads the heaps of all interpreters, whose collectors' states lie so many bytes into them.
+    /// Reads the heaps of all interpreters, whose collectors' states lie this many bytes into them.
     fn interpreters(&mut self, gc: usize) -> Result<(), HeapError> {
         let interpreter = self.interpreter;
         let layout = &interpreter.layout;

@@ -19,7 +19,7 @@ use crate::target::{Addr, KernelWait, Memory, MemoryError, Process};
 
 /// A thread whose stack was inconsistent this many times in one sample is left out of it.
 const MAX_TORN_READS: u32 = 24;
-/// Nothing new is looked for after so many reads in one sample.
+/// Nothing new is looked for after this many reads in one sample.
 const MAX_READS: u32 = 96;
 /// The kernel's states of threads are looked up no more often than this.
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);

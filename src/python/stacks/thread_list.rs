@@ -5,7 +5,7 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, Memory, MemoryError, Scalar};
 
-/// A list that changed under every one of so many walks is given up for now.
+/// A list that changed under every one of this many walks is given up for now.
 const MAX_LIST_ATTEMPTS: usize = 8;
 
 /// Why the threads could not be listed.

@@ -177,7 +177,7 @@ pub struct JobDeviceJson {
     pub cached_free: Option<u64>,
     /// All that the job uses, by the driver.
     pub process: Option<u64>,
-    /// Of the reserved bytes at least so many have no memory behind them: it was unmapped below the allocator.
+    /// Of the reserved bytes at least this many have no memory behind them: it was unmapped below the allocator.
     pub unmapped_at_least: Option<u64>,
     /// Of that not PyTorch's: CUDA context, libraries, other allocators.
     pub outside_pytorch: Option<u64>,

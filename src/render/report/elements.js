@@ -40,7 +40,7 @@ function pressable(listener) {
   return { click: listener, keydown: (event) => { if (event.key === "Enter") listener(event); } };
 }
 
-// A canvas of so many points height, in the resolution of the screen, cleared.
+// A canvas of this many points height, in the resolution of the screen, cleared.
 function canvasContext(canvas, height) {
   const ratio = window.devicePixelRatio || 1;
   const width = canvas.clientWidth || canvas.parentElement.clientWidth || 800;

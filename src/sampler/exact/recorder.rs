@@ -57,7 +57,7 @@ pub struct ExactOptions {
     pub frees: FreeTracking,
     /// Allocations of fewer bytes get no stack.
     pub stacks_from: u64,
-    /// One stack for so many bytes on average; 0 for all.
+    /// One stack for this many bytes on average; 0 for all.
     pub stacks_every: u64,
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,

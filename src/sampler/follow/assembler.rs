@@ -11,7 +11,7 @@ use crate::model::{
 use crate::python::{ChainFrame, ChainNamer, NamedChain, PollTarget, ThreadKey};
 use crate::target::{MemoryError, Process};
 
-/// A thread is polled for so many samples after it was last seen doing anything.
+/// A thread is polled for this many samples after it was last seen doing anything.
 const STAYS_FOR: u32 = 200;
 
 /// Names what a poller gathered, and decides what is polled.

@@ -31,7 +31,7 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_micros(20);
 /// Buckets of the durations of polls, of 100 ns each.
 const BUCKETS: usize = 1024;
 const BUCKET_NANOS: u64 = 100;
-/// With so many processors there is one to spare as a rule.
+/// With this many processors there is one to spare as a rule.
 const MANY_PROCESSORS: usize = 4;
 /// Between two looks at whether the allocator is there while it is not.
 const WAIT_FOR_ALLOCATOR: Duration = Duration::from_millis(5);

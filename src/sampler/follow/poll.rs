@@ -9,7 +9,7 @@ use crate::torch::{CounterPoller, PolledCounters, PoolCounters};
 
 use super::chains::{Chains, CodeCopies};
 
-/// Counters that do not fit together in so many polls one after the other are taken as they are.
+/// Counters that do not fit together in this many polls one after the other are taken as they are.
 const MAX_UNFIT: u32 = 2000;
 /// Places that cannot be read in one poll, each forgotten before it is read again.
 const MAX_FAULTS: u32 = 300;

@@ -11,7 +11,7 @@ use super::tensor::{TensorDecoder, Verified};
 
 /// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the usual head.
 const TYPE_BASE: usize = 256;
-/// Tensors that have to fit before a layout is believed, if there are so many.
+/// Tensors that have to fit before a layout is believed, if there are this many.
 const VERIFIED_BY: usize = 64;
 
 /// The Python types of tensors.

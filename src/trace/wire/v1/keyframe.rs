@@ -19,7 +19,7 @@ const LOST: u8 = 2;
 const NOT_TAKEN: u8 = 3;
 const SITE: u8 = 4;
 const SEEN: u8 = 5;
-/// A block takes at least so many bytes: bounds what a number that lies makes a reader allocate.
+/// A block takes at least this many bytes: bounds what a number that lies makes a reader allocate.
 const MIN_BLOCK_BYTES: usize = 7;
 
 /// Appends what follows the time.
@@ -193,7 +193,7 @@ fn get_source(
     })
 }
 
-/// The same number, if there is room for so many more.
+/// The same number, if there is room for this many more.
 fn few(count: usize, room: &mut usize) -> Result<usize, MalformedPayload> {
     *room = room.checked_sub(count).ok_or(TOO_MANY_BLOCKS)?;
     Ok(count)

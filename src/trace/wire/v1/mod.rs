@@ -55,7 +55,7 @@ pub(crate) mod tag {
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.
 pub(crate) const MAX_DEVICES: usize = 1024;
 
-/// The most blocks that a reader keeps in one map, and in those of all devices, of a file of so many bytes: a repetition costs
+/// The most blocks that a reader keeps in one map, and in those of all devices, of a file of this many bytes: a repetition costs
 /// next to nothing in a compressed file, and a block in memory as much as many bytes of it.
 pub(crate) fn most_blocks(file: u64) -> usize {
     usize::try_from(file).unwrap_or(usize::MAX).saturating_add(1 << 20)
