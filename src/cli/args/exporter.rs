@@ -31,10 +31,10 @@ pub struct ExporterArgs {
     /// Samples a second, of counters and stacks; each scrape gets the last one. The fewer, the less true the lines are
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rate: u32,
-    /// How many lines and owners of each GPU have series of their own, the greatest first; the others are summed as other
+    /// How many lines and owners of each GPU have series of their own, the greatest first; the rest is summed as other
     #[arg(short, long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub limit: u32,
-    /// Also look at who holds the memory, again and again: the job stands still for at most PERCENT of the time
+    /// Also read who owns the memory, again and again: the job is stopped for at most PERCENT of the time
     /// [default with no number: 0.1]
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "0.1", require_equals = true, value_parser = percent, help_heading = "Owners")]
     pub owners: Option<f64>,
