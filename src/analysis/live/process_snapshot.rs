@@ -115,12 +115,12 @@ impl ProcessSnapshot {
         &self.threads
     }
 
-    /// Marks the threads of unknown activity that `is_asleep` says to sleep, by their ids in the target.
+    /// Marks those threads that do not work and that `is_asleep` says to sleep, by their ids in the target.
     pub fn mark_asleep(&mut self, is_asleep: &dyn Fn(u32) -> bool) {
         for thread in &mut self.threads {
             let id = self.stacks.get_thread(thread.thread).and_then(|known| known.os_id);
             let id = id.and_then(|id| u32::try_from(id).ok());
-            thread.asleep = thread.activity == ThreadActivity::Unknown && id.is_some_and(is_asleep);
+            thread.asleep = thread.activity != ThreadActivity::Active && id.is_some_and(is_asleep);
         }
     }
 
