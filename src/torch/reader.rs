@@ -231,8 +231,13 @@ impl TorchReader {
             AllocatorBackend::CudaMallocAsync => {
                 "the target uses the driver's pool (backend:cudaMallocAsync), not PyTorch's native allocator".to_owned()
             }
-            AllocatorBackend::Pluggable(name) => format!("the target uses its own allocator ({name})"),
-            AllocatorBackend::Unknown(name) => format!("the target's allocator {name} is unknown"),
+            // Names come from the target's memory: what is damaged there must not break the line.
+            AllocatorBackend::Pluggable(name) => {
+                format!("the target uses its own allocator ({})", name.escape_debug())
+            }
+            AllocatorBackend::Unknown(name) => {
+                format!("the target's allocator {} is unknown", name.escape_debug())
+            }
             _ => return TorchError::NotInitialized,
         };
         TorchError::NotSupported { what, why }

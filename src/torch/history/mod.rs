@@ -149,7 +149,9 @@ fn attempt(
     let after = RingState::read(memory, input.device, place)
         .map_err(reading("the ring buffer of allocations", input.device))?;
     let overwritten = after.and_then(|after| state.overwritten(memory, &after, newest));
-    let Some(overwritten) = overwritten else { return Ok(Err("the job replaced it meanwhile")) };
+    let Some(overwritten) = overwritten else {
+        return Ok(Err("the job overwrote all of its events each time they were read"));
+    };
     let gone = overwritten.saturating_sub(history.beyond_limit);
     history.overwritten = gone;
     history.events.drain(..usize::try_from(gone).unwrap_or(usize::MAX).min(history.events.len()));
