@@ -266,6 +266,9 @@ fn pod<T: Pod>(bytes: &[u8]) -> Option<&T> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -288,13 +291,27 @@ mod tests {
 
     #[test]
     fn a_symbol_that_is_not_exported_comes_from_the_file() {
-        let own = Process::open(std::process::id()).unwrap();
-        let memory = own.memory();
-        let program = own.program().unwrap();
-        let mappings = own.mappings().unwrap();
+        // A program of its own: this one may have been linked without symbols.
+        let folder = tempfile::tempdir().unwrap();
+        let (source, program) = (folder.path().join("a.c"), folder.path().join("a"));
+        let text = "#include <unistd.h>\nstatic int inside(void) { char c; return write(1, &c, 1) + read(0, &c, 1); }\n\
+                    int main(void) { return inside() > 9; }\n";
+        std::fs::write(&source, text).unwrap();
+        let compiled = Command::new("cc").arg("-o").args([&program, &source]).status().unwrap();
+        assert!(compiled.success());
+        let mut child =
+            Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // It is loaded when it says something, and waits for an answer then.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let process = Process::open(child.id()).unwrap();
+        let memory = process.memory();
+        let mappings = process.mappings().unwrap();
         let object = LoadedObject::read(&memory, mappings.object_at(&program).unwrap()).unwrap();
-        let found = object.symbol(&own, &memory, "main").unwrap();
+        assert_eq!(object.exported(&memory, "inside").unwrap(), None);
+        let found = object.symbol(&process, &memory, "inside").unwrap();
         assert!(object.contains(found));
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
     }
 
     #[test]
