@@ -106,6 +106,7 @@ fn read_state(
         }
         return Ok(());
     }
+    let mut was_left = false;
     for head in lists {
         match listing {
             Listing::Whole | Listing::Newest => walk(look, head, objects)?,
@@ -113,9 +114,15 @@ fn read_state(
                 // What lies behind a place that has changed is met from the other end.
                 if !follow(look, head, NEXT, MAX_OBJECTS, objects) {
                     follow(look, head, PREVIOUS, MAX_OBJECTS, objects);
+                    was_left = true;
                 }
             }
         }
+    }
+    if was_left {
+        // What lies behind a place at which a list goes over into another one is listed with both.
+        objects.sort_unstable_by_key(|object| object.at);
+        objects.dedup_by_key(|object| object.at);
     }
     Ok(())
 }
@@ -165,7 +172,13 @@ fn follow(
     let Ok(first) = look.u64(head + 8 * on as u64) else { return false };
     let mut at = Addr(first & !FLAGS);
     let first = objects.len();
-    while at != head && at.is_plausible() && objects.len() - first < most {
+    // An object moves from list to list, and a list without its head is a ring: the head need not be met again. In a ring the walk comes
+    // back to the object that it passed last at a power of two (Brent's algorithm), after at most three times its length.
+    let mut passed = head;
+    while at != head && at != passed && at.is_plausible() && objects.len() - first < most {
+        if (objects.len() - first).is_power_of_two() {
+            passed = at;
+        }
         let mut object = [0; HEADER as usize + 16];
         if look.read(at, &mut object).is_err() {
             return false;
@@ -220,4 +233,62 @@ fn walk(
         (before, at) = (at, Addr(word(0) & !FLAGS));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::MemoryImage;
+
+    fn headers(lists: &[(u64, u64, u64)]) -> PageCache {
+        // Memory is read by whole pages.
+        let mut bytes = vec![0; 0x20_000];
+        for &(at, next, previous) in lists {
+            let words = [next, previous, 1, 0x9000].map(u64::to_le_bytes).concat();
+            bytes[at as usize - 0x10_000..][..words.len()].copy_from_slice(&words);
+        }
+        let mut image = MemoryImage::default();
+        image.insert(Addr(0x10_000), &bytes);
+        PageCache::new(Box::new(image))
+    }
+
+    #[test]
+    fn a_list_that_leads_into_another_one_is_not_followed_for_ever() {
+        // The second object of the first list has just moved to the second list, whose head is 0x20_000.
+        let memory = headers(&[
+            (0x10_000, 0x11_000, 0x13_000),
+            (0x11_000, 0x12_000, 0x10_000),
+            (0x13_000, 0x10_000, 0x12_000),
+            (0x12_000, 0x20_000, 0x22_000),
+            (0x20_000, 0x21_000, 0x12_000),
+            (0x21_000, 0x22_000, 0x20_000),
+            (0x22_000, 0x12_000, 0x21_000),
+        ]);
+        let mut objects = Vec::new();
+        assert!(!follow(&mut memory.reader(), Addr(0x10_000), NEXT, 1000, &mut objects));
+        let found: Vec<u64> = objects.iter().map(|object| object.at.0 - HEADER).collect();
+        assert!(
+            found.starts_with(&[0x11_000, 0x12_000, 0x20_000, 0x21_000, 0x22_000]),
+            "{found:x?}"
+        );
+        assert!(found.len() <= 15, "{}", found.len());
+    }
+
+    #[test]
+    fn a_list_that_is_as_it_should_be_is_followed_all_the_way_round() {
+        let ring: Vec<u64> = (0..100).map(|n| 0x10_000 + n * 0x40).collect();
+        let places: Vec<_> =
+            (0..100).map(|n| (ring[n], ring[(n + 1) % 100], ring[(n + 99) % 100])).collect();
+        for direction in [NEXT, PREVIOUS] {
+            let mut objects = Vec::new();
+            assert!(follow(
+                &mut headers(&places).reader(),
+                Addr(ring[0]),
+                direction,
+                1000,
+                &mut objects
+            ));
+            assert_eq!(objects.len(), 99);
+        }
+    }
 }
