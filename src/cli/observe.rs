@@ -11,7 +11,7 @@ use crate::analysis::{
     GpuFacts, GrowthWatch, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel, ThreadChoice,
     owner_groups,
 };
-use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, Stops, is_library};
+use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, Stops};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
@@ -224,19 +224,12 @@ impl LineRecording {
     /// What lines own now.
     fn lines(&self, began: Instant, growth: &mut GrowthWatch, lines: &mut ObservedLines) {
         let live = self.live.lock();
-        let stacks = live.profile().stacks();
-        let labels = FrameLabels {
-            stacks,
-            directory: live.profile().start().and_then(|start| start.directory.as_deref()),
-            full_filenames: false,
-        };
-        let in_library =
-            |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
+        let labels = FrameLabels::new(live.profile(), false);
         lines.source = self.source.clone();
         lines.gpus.clear();
         let mut all = Vec::new();
         for gpu in live.gpus() {
-            let Ok(found) = live.lines(gpu, Some(&in_library)) else { continue };
+            let Ok(found) = live.program_lines(gpu) else { continue };
             let mut rows: Vec<LineBytes> = Vec::new();
             for row in found.rows.iter().filter(|row| row.own > 0) {
                 let line = match row.place {

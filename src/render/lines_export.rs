@@ -13,7 +13,8 @@ use super::json::{
     LineCellJson, LineJson, LinesJson, LiveMomentJson, OtherMemoryJson, RankedLineJson,
     RefusalsJson,
 };
-use super::lines::{labels, selected, source_lines};
+use super::label::FrameLabels;
+use super::lines::{selected, source_lines};
 use crate::analysis::{
     BoundedValue, ExactProfile, LineCell, LineRanking, LineRow, LineTable, MemoryGroup, Profile,
     RankedLine,
@@ -107,7 +108,7 @@ pub fn lines_json(
     table: &LineTable,
     functions: &[String],
 ) -> Result<(), RenderError> {
-    let labels = labels(profile, false);
+    let labels = FrameLabels::new(profile, false);
     let ranking = profile.rank_lines(table, false)?;
     let ranked = ranked_json(profile, &ranking, functions);
     let functions = selected(profile, table, functions).into_iter().map(|(function, lines)| {
@@ -150,7 +151,7 @@ pub fn lines_json(
 
 /// The lines of the program, the one that holds most first; library code counts for the line that called it.
 fn ranked_json(profile: &Profile, ranking: &LineRanking, names: &[String]) -> Vec<RankedLineJson> {
-    let labels = labels(profile, false);
+    let labels = FrameLabels::new(profile, false);
     let total = ranking.moment.map(|(_, total)| total);
     let row = |row: &RankedLine| {
         let function = profile.stacks().get_function(row.frame.function)?;

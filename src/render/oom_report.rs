@@ -32,7 +32,7 @@ pub fn oom_report_text(
     report: &OomReport,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
-    let text = OomReportText { profile, report, labels: super::lines::labels(profile, false) };
+    let text = OomReportText { profile, report, labels: FrameLabels::new(profile, false) };
     text.head(out)?;
     let conclusion = conclusion(profile, report, text.labels);
     if !conclusion.is_empty() {

@@ -6,8 +6,8 @@ use std::io::Write;
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::header::{allocated_line, sampling_line};
-use super::label::one_line;
-use super::lines::{LinesOptions, labels};
+use super::label::{FrameLabels, one_line};
+use super::lines::LinesOptions;
 use super::rank_lines::{RankLines, balance};
 use super::size::{bytes, count, percent, short_bytes, short_signed_bytes};
 use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, PseudoFrame, RankedLine};
@@ -295,7 +295,7 @@ fn place(profile: &Profile, row: &RankedLine, full: bool) -> (String, String) {
     let Some(function) = profile.stacks().get_function(row.frame.function) else {
         return (format!("[unknown function {}]", row.frame.function.0), String::new());
     };
-    let labels = labels(profile, full);
+    let labels = FrameLabels::new(profile, full);
     let line = match row.frame.line {
         0 => "?".to_owned(),
         line => line.to_string(),

@@ -19,7 +19,7 @@ use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
-    Record, RecordSink, SnapshotConsistency,
+    Record, RecordSink, SnapshotConsistency, is_library,
 };
 
 /// What a profile may take of memory before it has to begin anew, in bytes. A training job stays below a tenth of it; a
@@ -331,6 +331,14 @@ impl LiveProfile {
         };
         let rows = rows.into_values().filter(shown).collect();
         Ok(self.taken(&now, rows))
+    }
+
+    /// What the program's own lines hold now, with the library code that they call: see [`LiveProfile::lines`].
+    pub fn program_lines(&self, gpu: CudaIndex) -> Result<LiveRows<LiveLine>, FoldError> {
+        let stacks = self.profile.stacks();
+        let in_library =
+            |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
+        self.lines(gpu, Some(&in_library))
     }
 
     /// What stacks hold now, by the last snapshot (or the events so far).

@@ -10,7 +10,7 @@ use crate::analysis::{
 use crate::cli::args::ExporterArgs;
 use crate::cli::{hints, output};
 use crate::model::{
-    AllocatorCounters, CudaIndex, Metric, OwnedOnDevice, Pool, SnapshotConsistency, is_library,
+    AllocatorCounters, CudaIndex, Metric, OwnedOnDevice, Pool, SnapshotConsistency,
 };
 use crate::render::{ExportedGpu, ExportedJob, FrameLabels, NamedBytes, group_label};
 use crate::sampler::{
@@ -194,12 +194,8 @@ impl WatchedJobs {
 
     /// The lines of the program that hold most.
     fn lines(&self, live: &LiveProfile, gpu: CudaIndex) -> Vec<NamedBytes> {
-        let stacks = live.profile().stacks();
-        let directory = live.profile().start().and_then(|start| start.directory.as_deref());
-        let labels = FrameLabels { stacks, directory, full_filenames: false };
-        let in_library =
-            |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
-        let Ok(found) = live.lines(gpu, Some(&in_library)) else { return Vec::new() };
+        let labels = FrameLabels::new(live.profile(), false);
+        let Ok(found) = live.program_lines(gpu) else { return Vec::new() };
         let rows = found.rows.iter().map(|row| NamedBytes {
             name: labels.label(row.place, true),
             category: None,
