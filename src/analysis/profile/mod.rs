@@ -29,7 +29,7 @@ use crate::analysis::lines::bounds::BoundsByStack;
 use crate::analysis::owners::ownership::{OwnerStacks, OwnershipHistory};
 use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
-use crate::analysis::profile::high_water::{HighWater, PeakTime};
+use crate::analysis::profile::high_water::HighWater;
 use crate::analysis::profile::timeline::Timeline;
 use crate::model::{
     AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, Nanos, OwnedOnDevice,
@@ -360,41 +360,22 @@ impl Profile {
     /// High-water mark of `allocated_bytes.all`.
     pub fn peak_allocated(&self, device: CudaIndex) -> Option<HighWater> {
         let counted = self.profiles.get(&device).and_then(|profile| profile.allocated);
-        let Some((time, bytes)) = self.exact().and_then(|exact| exact.peak(device)) else {
-            return counted;
-        };
-        // Exact events tell the moment; what the counters saw before them may have been higher.
-        let bytes = bytes as i64;
-        match counted {
-            Some(counted) if counted.bytes > bytes => {
-                Some(HighWater { within: counted.within.max(bytes), ..counted })
-            }
-            counted => Some(HighWater {
-                bytes,
-                reached: PeakTime::Between(time, time),
-                within: bytes,
-                resets: counted.map_or(0, |c| c.resets),
-            }),
+        let told = self.exact().and_then(|exact| exact.peak(device));
+        // Where both agree, the event tells the moment.
+        match told.map(|(time, bytes)| (time, bytes as i64)) {
+            Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event >= mark)),
+            None => counted,
         }
     }
 
     /// High-water mark of `reserved_bytes.all`.
     pub fn peak_reserved(&self, device: CudaIndex) -> Option<HighWater> {
         let counted = self.profiles.get(&device).and_then(|profile| profile.reserved);
-        let Some((time, bytes)) = self.exact().and_then(|exact| exact.top_reserved(device)) else {
-            return counted;
-        };
-        // It grows within an allocation, whose event tells it.
-        match counted {
-            Some(counted) if counted.bytes >= bytes => {
-                Some(HighWater { within: counted.within.max(bytes), ..counted })
-            }
-            counted => Some(HighWater {
-                bytes,
-                reached: PeakTime::Between(time, time),
-                within: bytes,
-                resets: counted.map_or(0, |c| c.resets),
-            }),
+        // It grows within an allocation, whose event tells it; every later event repeats it, also one of a mark that was
+        // reached before the recording. So an event tells the moment only where it tells more than the counters.
+        match self.exact().and_then(|exact| exact.top_reserved(device)) {
+            Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event > mark)),
+            None => counted,
         }
     }
 
