@@ -15,7 +15,7 @@ use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, Stops};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
-    RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners,
+    RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners, sleep_unless,
 };
 
 use super::{hints, output};
@@ -26,8 +26,6 @@ const SAMPLING_RATE: u32 = 200;
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Snapshots after the first.
 const MIN_ROUNDS: u32 = 3;
-/// How often a wait checks whether it should end.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How a job is to be observed.
 #[derive(Debug, Clone, Copy)]
@@ -109,11 +107,8 @@ pub(super) fn observe(
         // From the beginning of one look to that of the next, with a rest for the machine in between.
         let rest = Instant::now() + options.every / 4;
         next = (next + options.every).max(rest).min(until);
-        while Instant::now() < next && !stop.load(Ordering::Relaxed) && !recording.is_over() {
-            std::thread::sleep(
-                STOP_CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())),
-            );
-        }
+        let wait = next.saturating_duration_since(Instant::now());
+        sleep_unless(wait, || stop.load(Ordering::Relaxed) || recording.is_over());
         if recording.is_over() {
             break;
         }

@@ -20,6 +20,7 @@ use super::readers::{TargetReaders, TorchState};
 use super::recording_loop::{self, RecordingProgress, RecordingSource};
 use super::reorder_buffer::ReorderBuffer;
 use super::session::{CommonOptions, RecordingSession};
+use super::sleep::sleep_unless;
 use super::snapshot_policy::SnapshotPolicy;
 use super::snapshot_thread::{SnapshotRead, SnapshotThread};
 use super::step_shape::StepMoment;
@@ -31,8 +32,6 @@ const ONE_SHOT_TIMEOUT: Duration = Duration::from_secs(1);
 const NAMES_TIMEOUT: Duration = Duration::from_millis(25);
 /// How often a single look is repeated while counters or threads are torn.
 const MAX_READS: u32 = 50;
-/// Longest sleep without looking whether to stop.
-const SLICE: Duration = Duration::from_millis(50);
 
 /// What is wanted of a recording.
 #[derive(Debug, Clone)]
@@ -366,7 +365,7 @@ impl RecordingSource for Recorder {
         self.session.totals.ticks += tick.missed;
         self.session.totals.late += tick.missed;
         self.session.losses.add(ReaderKind::Stacks, MissReason::Late, tick.missed);
-        sleep(tick.wait, stop)
+        sleep_unless(tick.wait, || stop.load(Ordering::Relaxed))
     }
 
     /// One instant: stacks, counters, and snapshots where they are worth it.
@@ -433,20 +432,5 @@ fn why(error: TorchError) -> MissReason {
     match error {
         TorchError::Torn { .. } => MissReason::Torn,
         other => MissReason::Failed(other.to_string()),
-    }
-}
-
-/// Sleeps; `false` when `stop` was set meanwhile.
-fn sleep(mut wait: Duration, stop: &AtomicBool) -> bool {
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            return false;
-        }
-        if wait.is_zero() {
-            return true;
-        }
-        let slice = wait.min(SLICE);
-        std::thread::sleep(slice);
-        wait -= slice;
     }
 }
