@@ -1,9 +1,11 @@
 //! Keeps compressing and writing away from sampling: records go to a sink on a thread of its own.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::worker::Worker;
 use crate::model::{Event, Record, RecordSink, ThreadSample};
@@ -60,20 +62,16 @@ struct QueueState {
 impl Queue {
     /// Waits until there is room for `bytes`, and takes it. What is larger than all room goes alone.
     fn enter(&self, bytes: usize) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while state.bytes > 0 && state.bytes + bytes > MAX_WAITING && !state.over {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
         state.bytes += bytes;
     }
 
     fn leave(&self, bytes: usize) {
-        self.lock().bytes -= bytes;
+        self.state.lock().bytes -= bytes;
         self.changed.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,7 +80,7 @@ struct Taking(Arc<Queue>);
 
 impl Drop for Taking {
     fn drop(&mut self) {
-        self.0.lock().over = true;
+        self.0.state.lock().over = true;
         self.0.changed.notify_all();
     }
 }
@@ -276,12 +274,12 @@ mod tests {
             sink.finish().1
         });
         // Nothing is taken yet but the first batch: the queue fills up.
-        while queue.lock().bytes + BATCH_BYTES + one < MAX_WAITING {
+        while queue.state.lock().bytes + BATCH_BYTES + one < MAX_WAITING {
             std::thread::yield_now();
         }
         let mut most = 0;
         while !recording.is_finished() {
-            most = most.max(queue.lock().bytes);
+            most = most.max(queue.state.lock().bytes);
             let _ = go.send(());
             std::thread::yield_now();
         }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::sample_window::ThreadChoice;
@@ -101,9 +102,9 @@ impl SharedProfile {
         SharedProfile(Arc::new(Mutex::new(LiveProfile::with_filter(choice))))
     }
 
-    /// The profile as it is now. A lock that a panic left behind still guards whole values.
+    /// The profile as it is now.
     pub fn lock(&self) -> MutexGuard<'_, LiveProfile> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
