@@ -31,6 +31,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
             room(
                 &["model", "ownership", "analysis"],
                 &[
+                    "base64",
                     "inferno",
                     "serde",
                     "serde_json",
