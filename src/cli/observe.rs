@@ -1,6 +1,5 @@
 //! A job observed for some seconds: snapshots of its owners, and at the same time a recording of its lines.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use crate::analysis::{
     GpuFacts, GrowthWatch, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel, ThreadChoice,
     owner_groups,
 };
-use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, Stops};
+use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, Stops};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
@@ -165,7 +164,7 @@ fn look_at_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot
 struct AttachingRecording {
     live: SharedProfile,
     attached: Receiver<Result<(LinesSource, Instant)>>,
-    thread: Worker<io::Result<()>>,
+    thread: Worker<SinkResult>,
 }
 
 impl AttachingRecording {
@@ -184,7 +183,7 @@ impl AttachingRecording {
 struct LineRecording {
     live: SharedProfile,
     source: LinesSource,
-    thread: Option<Worker<io::Result<()>>>,
+    thread: Option<Worker<SinkResult>>,
     began: Instant,
 }
 

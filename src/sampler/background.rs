@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::worker::Worker;
-use crate::model::{Event, Record, RecordSink, ThreadSample};
+use crate::model::{Event, Record, RecordSink, SinkError, SinkResult, ThreadSample};
 
 /// Records are handed over this many at a time, or when the first of them is this old: what is not
 /// handed over is lost when memspy is killed.
@@ -26,7 +26,7 @@ const RECORD_BYTES: usize = 256;
 enum QueueItem {
     Records(Batch),
     /// The sink is to sync what it has; the answer tells how that went.
-    Sync(Sender<io::Result<()>>),
+    Sync(Sender<SinkResult>),
 }
 
 /// A sink that passes records to another sink on its own thread.
@@ -35,7 +35,7 @@ pub struct BackgroundSink<S> {
     since: Instant,
     to_thread: Option<Sender<QueueItem>>,
     queue: Arc<Queue>,
-    thread: Option<Worker<(S, io::Result<()>)>>,
+    thread: Option<Worker<(S, SinkResult)>>,
 }
 
 /// Records that are handed over together.
@@ -120,16 +120,16 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
     }
 
     /// Passes on what is left, waits for the thread and gives the sink back, with its first error.
-    pub fn finish(mut self) -> (Option<S>, io::Result<()>) {
+    pub fn finish(mut self) -> (Option<S>, SinkResult) {
         let last = self.send_batch();
         self.to_thread = None;
         match self.thread.take().and_then(Worker::join) {
             Some((sink, written)) => (Some(sink), written.and(last)),
-            None => (None, Err(io::Error::other("the writing thread ended unexpectedly"))),
+            None => (None, Err(SinkError::ThreadFailed)),
         }
     }
 
-    fn send_batch(&mut self) -> io::Result<()> {
+    fn send_batch(&mut self) -> SinkResult {
         if self.batch.records.is_empty() {
             return Ok(());
         }
@@ -138,18 +138,14 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
         self.send(QueueItem::Records(batch))
     }
 
-    fn send(&self, handed: QueueItem) -> io::Result<()> {
-        let Some(to_thread) = &self.to_thread else { return Err(gone()) };
-        to_thread.send(handed).map_err(|_| gone())
+    fn send(&self, handed: QueueItem) -> SinkResult {
+        let Some(to_thread) = &self.to_thread else { return Err(SinkError::ThreadEnded) };
+        to_thread.send(handed).map_err(|_| SinkError::ThreadEnded)
     }
 }
 
-fn gone() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the trace can no longer be written")
-}
-
 impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         if self.batch.records.is_empty() {
             self.since = Instant::now();
         }
@@ -160,11 +156,11 @@ impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
     }
 
     /// Waits for the thread.
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> SinkResult {
         self.send_batch()?;
         let (answer, answered) = channel();
         self.send(QueueItem::Sync(answer))?;
-        answered.recv().unwrap_or_else(|_| Err(gone()))
+        answered.recv().unwrap_or(Err(SinkError::ThreadEnded))
     }
 }
 
@@ -172,14 +168,14 @@ fn drain<S: RecordSink>(
     mut sink: S,
     batches: Receiver<QueueItem>,
     taking: &Taking,
-) -> (S, io::Result<()>) {
+) -> (S, SinkResult) {
     for handed in batches {
         let Batch { records, bytes } = match handed {
             QueueItem::Records(batch) => batch,
             QueueItem::Sync(answer) => {
                 let synced = sink.sync();
-                let told =
-                    synced.as_ref().map(drop).map_err(|e| io::Error::new(e.kind(), e.to_string()));
+                // Why it failed is told when the recording ends.
+                let told = synced.as_ref().map(drop).map_err(|_| SinkError::ThreadEnded);
                 // Whoever asked has ended meanwhile.
                 let _ = answer.send(told);
                 if synced.is_err() {
@@ -224,12 +220,12 @@ mod tests {
     fn what_is_synced_has_arrived_when_that_returns() {
         struct CountingSink(std::sync::Arc<std::sync::Mutex<(usize, usize)>>);
         impl RecordSink for CountingSink {
-            fn record(&mut self, _: &Record) -> io::Result<()> {
+            fn record(&mut self, _: &Record) -> SinkResult {
                 self.0.lock().unwrap().0 += 1;
                 Ok(())
             }
 
-            fn sync(&mut self) -> io::Result<()> {
+            fn sync(&mut self) -> SinkResult {
                 let mut counts = self.0.lock().unwrap();
                 counts.1 = counts.0;
                 Ok(())
@@ -251,7 +247,7 @@ mod tests {
         /// Takes nothing until it is told to.
         struct Slow(std::sync::mpsc::Receiver<()>);
         impl RecordSink for Slow {
-            fn record(&mut self, _: &Record) -> io::Result<()> {
+            fn record(&mut self, _: &Record) -> SinkResult {
                 let _ = self.0.recv();
                 Ok(())
             }
@@ -292,14 +288,15 @@ mod tests {
     fn an_error_of_the_sink_comes_back() {
         struct QueueFull;
         impl RecordSink for QueueFull {
-            fn record(&mut self, _: &Record) -> io::Result<()> {
-                Err(io::Error::new(io::ErrorKind::StorageFull, "disk full"))
+            fn record(&mut self, _: &Record) -> SinkResult {
+                Err(io::Error::new(io::ErrorKind::StorageFull, "disk full").into())
             }
         }
         let mut sink = BackgroundSink::new(QueueFull).unwrap();
         let refused = (0..1_000_000).any(|n| sink.record(&sample(n)).is_err());
         assert!(refused);
         let (_, result) = sink.finish();
-        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let error = result.unwrap_err();
+        assert!(error.io().is_some_and(|e| e.kind() == io::ErrorKind::StorageFull), "{error:?}");
     }
 }

@@ -1,6 +1,5 @@
 //! The recording behind the view, on a thread of its own.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -8,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::analysis::{LiveProfile, SharedProfile, ThreadChoice};
-use crate::model::{EndReason, RecordingEnd};
+use crate::model::{EndReason, RecordingEnd, SinkResult};
 use crate::render;
 use crate::sampler::{AttachedRecorder, BackgroundSink, RecordingProgress, Worker};
 
@@ -135,7 +134,7 @@ impl RecordingThread {
         }
     }
 
-    fn record(&self, recorder: AttachedRecorder, renew: &AtomicBool) -> io::Result<RecordingEnd> {
+    fn record(&self, recorder: AttachedRecorder, renew: &AtomicBool) -> SinkResult<RecordingEnd> {
         // What the picture is made of is computed under the lock; sampling must not wait for that.
         let mut background = BackgroundSink::new(self.live.clone())?;
         let mut observe = |_: &RecordingProgress| {

@@ -1,7 +1,6 @@
 //! What is true of a job now: a profile that goes on for days, and what a live view shows of it.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -20,7 +19,7 @@ use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
-    Record, RecordSink, SnapshotConsistency, is_library,
+    Record, RecordSink, SinkResult, SnapshotConsistency, is_library,
 };
 
 /// What a profile may take of memory before it has to begin anew, in bytes. A training job stays below a tenth of it; a
@@ -109,7 +108,7 @@ impl SharedProfile {
 }
 
 impl RecordSink for SharedProfile {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.lock().record(record)
     }
 }
@@ -410,7 +409,7 @@ fn row(rows: &mut FxHashMap<StackLabel, LiveLine>, place: StackLabel) -> &mut Li
 }
 
 impl RecordSink for LiveProfile {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         match record {
             Record::Counters { time, device, counters } => {
                 let level =

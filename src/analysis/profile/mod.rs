@@ -7,7 +7,7 @@ pub(super) mod high_water;
 mod intake;
 pub(crate) mod keyframe;
 pub(crate) mod living;
-mod memory;
+pub(super) mod memory;
 mod recording_kind;
 pub(super) mod timeline;
 pub(super) mod totals;

@@ -1,7 +1,5 @@
 //! The reading half of version 1: a block's payload becomes records again.
 
-use std::io;
-
 use super::blocks::BlocksState;
 use super::counters::CountersState;
 use super::definitions::ReaderIds;
@@ -18,15 +16,15 @@ use super::varint::PayloadCursor;
 use super::{BlockClock, MalformedPayload, most_blocks, tag};
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, CudaIndex, EventBatch, FollowedChanges, Nanos, Record,
-    RecordSink, RecordingEnd, SnapshotConsistency, StackId, StackSample, ThreadId, ThreadSample,
-    TrainingStep,
+    RecordSink, RecordingEnd, SinkError, SnapshotConsistency, StackId, StackSample, ThreadId,
+    ThreadSample, TrainingStep,
 };
 
 /// Why the reading of a block's records stopped.
 #[derive(Debug)]
 pub(crate) enum DecodeStop {
     /// The sink takes no more.
-    Sink(io::Error),
+    Sink(SinkError),
     /// The payload does not follow the format, although its checksum is right.
     Malformed(MalformedPayload),
 }
