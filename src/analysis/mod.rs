@@ -72,4 +72,5 @@ pub use profile::high_water::{HighWater, PeakTime};
 pub use profile::memory::ProfileLimit;
 pub use profile::timeline::{Timeline, TimelinePoint};
 pub use profile::totals::TotalsCounter;
+pub use profile::warning::RecordingWarning;
 pub use profile::{Profile, UsagePeak};

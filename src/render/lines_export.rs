@@ -15,6 +15,7 @@ use super::json::{
 };
 use super::label::FrameLabels;
 use super::lines::{selected, source_lines};
+use super::warnings::warnings;
 use crate::analysis::{
     BoundedValue, ExactProfile, LineCell, LineRanking, LineRow, LineTable, MemoryGroup, Profile,
     RankedLine,
@@ -136,7 +137,7 @@ pub fn lines_json(
         exact: profile.exact().map(|exact| exact_json(profile, exact, table.device)),
         seconds: profile.duration().seconds(),
         kept_from_seconds: profile.begins().map(Nanos::seconds),
-        warnings: profile.warnings(),
+        warnings: warnings(profile),
         ranked,
         live_moment: ranking.moment.map(|(time, total)| LiveMomentJson {
             seconds: time.seconds(),

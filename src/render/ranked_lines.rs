@@ -10,6 +10,7 @@ use super::label::{FrameLabels, one_line};
 use super::lines::LinesOptions;
 use super::rank_lines::{RankLines, balance};
 use super::size::{bytes, count, percent, short_bytes, short_signed_bytes};
+use super::warnings::warnings;
 use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, PseudoFrame, RankedLine};
 use crate::model::Function;
 
@@ -32,7 +33,7 @@ pub fn ranked_lines_text(
     for line in wrapped(&headline(profile, table, ranking), options.width) {
         writeln!(out, "{line}")?;
     }
-    for warning in profile.warnings() {
+    for warning in warnings(profile) {
         writeln!(out, "warning: {}", one_line(&warning))?;
     }
     let total = ranking.moment.map(|(_, total)| total);
@@ -173,7 +174,7 @@ pub fn ranked_rank_lines_text(
         if rank.profile.exact().is_none() {
             writeln!(out, "  {}", sampling_line(rank.profile))?;
         }
-        for warning in rank.profile.warnings() {
+        for warning in warnings(rank.profile) {
             writeln!(out, "  warning: {}", one_line(&warning))?;
         }
     }

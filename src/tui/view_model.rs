@@ -204,7 +204,7 @@ fn head(live: &LiveProfile, devices: &[DeviceSnapshot]) -> ViewHeader {
     // NVML is asked twice a second.
     let unknown = unknown.filter(|_| live.elapsed() > Nanos(2_000_000_000));
     notes.extend(unknown.map(|why| format!("outside PyTorch is unknown: {why}")));
-    notes.extend(live.warnings());
+    notes.extend(live.warnings().iter().map(ToString::to_string));
     if live.renewed() > 0 {
         let times = if live.renewed() == 1 { "time" } else { "times" };
         notes.push(format!(

@@ -101,7 +101,7 @@ fn a_job_whose_counters_were_never_read_has_a_table_that_is_not_exact() {
     let at_least = |value| BoundedValue { value, exact: false, upper: None };
     assert_eq!(values(&profile, 1, &PEAKS), [at_least(least), at_least(least), at_least(0)]);
     assert_eq!(values(&profile, 1, &SUMS), [at_least(least), at_least(5 << 20)]);
-    let warnings = profile.warnings();
+    let warnings = memspy::render::warnings(&profile);
     assert!(warnings.iter().any(|w| w.contains("nothing was compared")), "{warnings:?}");
 }
 

@@ -17,6 +17,7 @@ use crate::analysis::live::process_snapshot::{DeviceSnapshot, KnownDevice};
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
+use crate::analysis::profile::warning::RecordingWarning;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
     Record, RecordSink, SinkResult, SnapshotConsistency, is_library,
@@ -193,7 +194,7 @@ impl LiveProfile {
     }
 
     /// What an exact recording did not see.
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<RecordingWarning> {
         self.profile.exact().map(|exact| exact.warnings()).unwrap_or_default()
     }
 
