@@ -6,11 +6,10 @@
 mod trace_support;
 
 use std::hint::black_box;
-use std::io;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use memspy::model::{Record, RecordSink};
+use memspy::model::{Record, RecordSink, SinkResult};
 use memspy::trace::{TraceReader, TraceWriter};
 use trace_support::Loop;
 use trace_support::allocations::{self, Allocations, Likeness};
@@ -23,7 +22,7 @@ const BATCHES: usize = 2000;
 struct Count(u64);
 
 impl RecordSink for Count {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         match record {
             Record::Sample(sample) => self.0 += (sample.time.0 & 1) + sample.threads.len() as u64,
             Record::Events(batch) => {

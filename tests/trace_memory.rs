@@ -6,7 +6,7 @@ mod trace_support;
 
 use std::fs;
 
-use memspy::model::{Definition, Function, FunctionId, Record, RecordSink, SourceText};
+use memspy::model::{Definition, Function, FunctionId, Record, RecordSink, SinkResult, SourceText};
 use memspy::trace::{TraceReader, TraceWriter};
 use trace_support::Dice;
 
@@ -16,7 +16,7 @@ const LENGTH: usize = 300_000;
 struct Forget(u64);
 
 impl RecordSink for Forget {
-    fn record(&mut self, _: &Record) -> std::io::Result<()> {
+    fn record(&mut self, _: &Record) -> SinkResult {
         self.0 += 1;
         Ok(())
     }

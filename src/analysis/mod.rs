@@ -69,6 +69,8 @@ pub use owners::storage_changes::{StorageChange, changes};
 pub use profile::attributed_snapshot::{AttributedSnapshot, Moment};
 pub use profile::counter_samples::{CounterSample, CounterSamples};
 pub use profile::high_water::{HighWater, PeakTime};
+pub use profile::memory::ProfileLimit;
 pub use profile::timeline::{Timeline, TimelinePoint};
 pub use profile::totals::TotalsCounter;
+pub use profile::warning::RecordingWarning;
 pub use profile::{Profile, UsagePeak};

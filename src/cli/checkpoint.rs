@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::render::{self, CheckpointFigures};
+use crate::sampler::sleep_unless;
 use crate::suspend::{CheckpointReport, Checkpointer, JobState, SuspendError};
 use crate::target::ProcessError;
 
@@ -15,8 +16,6 @@ use super::args::{PauseArgs, ResumeArgs};
 use super::flame::into_io;
 use super::{eprint_line, hints};
 
-/// Longest sleep without looking whether to end.
-const SLICE: Duration = Duration::from_millis(50);
 /// Between two questions whether the job is still paused.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -47,15 +46,15 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
     eprint_line(&format!("resuming it after {} s, or on Ctrl-C; {way_back}", time.as_secs_f64()));
     // A closed standard output is no reason to leave the job paused, but to end.
     let mut checked = Instant::now();
-    while printed.is_ok() && paused.elapsed() < time && !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(SLICE.min(time.saturating_sub(paused.elapsed())));
+    sleep_unless(time.saturating_sub(paused.elapsed()), || {
         if checked.elapsed() >= CHECK_INTERVAL {
             checked = Instant::now();
             if !mover.is_away() {
-                break;
+                return true;
             }
         }
-    }
+        printed.is_err() || stop.load(Ordering::Relaxed)
+    });
     if !mover.is_alive() {
         return Err(anyhow!("process {pid} ended while it was paused"));
     }

@@ -2,24 +2,21 @@
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::ProcessSnapshot;
 use crate::model::{DeviceStatus, LeftBehind, RecordSink};
 use crate::render::{self, DevicesTarget, DevicesView};
-use crate::sampler::{DevicePoll, TargetReaders};
+use crate::sampler::{DevicePoll, TargetReaders, sleep_unless};
 
 use super::args::{DevicesArgs, DevicesFormat};
 use super::flame::into_io;
 use super::members::{members, refuse_launcher};
 use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
-
-/// Longest sleep without looking whether to end.
-const SLICE: Duration = Duration::from_millis(50);
 
 /// Runs it.
 pub(super) fn run(args: &DevicesArgs) -> Result<()> {
@@ -68,7 +65,8 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
             other => other.context("cannot write to standard output")?,
         }
         drop(out);
-        if !sleep_until(begun + every, &stop) {
+        let rest = every.saturating_sub(begun.elapsed());
+        if !sleep_unless(rest, || stop.load(Ordering::Relaxed)) {
             return Ok(());
         }
     }
@@ -136,19 +134,5 @@ impl DevicePoller {
             }
             DevicesFormat::Json => render::devices_json(out, &view, !self.again).map_err(into_io),
         }
-    }
-}
-
-/// Sleeps; `false` when `stop` was set meanwhile.
-fn sleep_until(end: Instant, stop: &AtomicBool) -> bool {
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            return false;
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return true;
-        }
-        std::thread::sleep(left.min(SLICE));
     }
 }

@@ -1,10 +1,11 @@
 //! Starting the program that is to be recorded, and what becomes of it.
 
 use std::process::{Child, Command};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::signals::PassedOn;
@@ -40,14 +41,14 @@ impl LaunchedProgram {
 
     /// Whether it has ended.
     pub(super) fn has_ended(&mut self) -> bool {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = self.child.lock();
         matches!(child.try_wait(), Ok(Some(_)))
     }
 
     /// Waits for its end (memspy never ends a program it records by itself) and passes on its exit code.
     pub(super) fn wait(self) -> Result<u8> {
         loop {
-            let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
+            let status = self.child.lock().try_wait();
             match status.with_context(|| format!("cannot wait for {}", self.name))? {
                 Some(status) => return Ok(exit_code(status)),
                 None => std::thread::sleep(POLL_INTERVAL),
@@ -61,7 +62,7 @@ fn pass_on(mut signals: PassedOn, child: Arc<Mutex<Child>>) -> std::io::Result<(
     let pass_on = move || {
         for signal in signals.forever() {
             // Held meanwhile: once it has been waited for, its number may be another program's.
-            let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut child = child.lock();
             if let (Ok(None), Some(signal)) = (child.try_wait(), Signal::from_named_raw(signal)) {
                 let _ = kill_process(Pid::from_child(&child), signal);
             }

@@ -1,6 +1,5 @@
 //! A job observed for some seconds: snapshots of its owners, and at the same time a recording of its lines.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -11,11 +10,11 @@ use crate::analysis::{
     GpuFacts, GrowthWatch, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel, ThreadChoice,
     owner_groups,
 };
-use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, Stops, is_library};
+use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, Stops};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
-    RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners,
+    RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners, sleep_unless,
 };
 
 use super::{hints, output};
@@ -26,8 +25,6 @@ const SAMPLING_RATE: u32 = 200;
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Snapshots after the first.
 const MIN_ROUNDS: u32 = 3;
-/// How often a wait checks whether it should end.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How a job is to be observed.
 #[derive(Debug, Clone, Copy)]
@@ -109,11 +106,8 @@ pub(super) fn observe(
         // From the beginning of one look to that of the next, with a rest for the machine in between.
         let rest = Instant::now() + options.every / 4;
         next = (next + options.every).max(rest).min(until);
-        while Instant::now() < next && !stop.load(Ordering::Relaxed) && !recording.is_over() {
-            std::thread::sleep(
-                STOP_CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())),
-            );
-        }
+        let wait = next.saturating_duration_since(Instant::now());
+        sleep_unless(wait, || stop.load(Ordering::Relaxed) || recording.is_over());
         if recording.is_over() {
             break;
         }
@@ -170,7 +164,7 @@ fn look_at_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot
 struct AttachingRecording {
     live: SharedProfile,
     attached: Receiver<Result<(LinesSource, Instant)>>,
-    thread: Worker<io::Result<()>>,
+    thread: Worker<SinkResult>,
 }
 
 impl AttachingRecording {
@@ -189,7 +183,7 @@ impl AttachingRecording {
 struct LineRecording {
     live: SharedProfile,
     source: LinesSource,
-    thread: Option<Worker<io::Result<()>>>,
+    thread: Option<Worker<SinkResult>>,
     began: Instant,
 }
 
@@ -224,19 +218,12 @@ impl LineRecording {
     /// What lines own now.
     fn lines(&self, began: Instant, growth: &mut GrowthWatch, lines: &mut ObservedLines) {
         let live = self.live.lock();
-        let stacks = live.profile().stacks();
-        let labels = FrameLabels {
-            stacks,
-            directory: live.profile().start().and_then(|start| start.directory.as_deref()),
-            full_filenames: false,
-        };
-        let in_library =
-            |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
+        let labels = FrameLabels::new(live.profile(), false);
         lines.source = self.source.clone();
         lines.gpus.clear();
         let mut all = Vec::new();
         for gpu in live.gpus() {
-            let Ok(found) = live.lines(gpu, Some(&in_library)) else { continue };
+            let Ok(found) = live.program_lines(gpu) else { continue };
             let mut rows: Vec<LineBytes> = Vec::new();
             for row in found.rows.iter().filter(|row| row.own > 0) {
                 let line = match row.place {

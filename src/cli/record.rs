@@ -15,7 +15,7 @@ use crate::flight::{
     Aggregation, FlightRecorder, OnTrigger, OomReportPrinter, RankContext, RecordOutput, SinkChain,
     TableOutput, TriggerState, oom_report_path,
 };
-use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink};
+use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink, SinkResult};
 use crate::render;
 use crate::sampler::{
     AttachedRecorder, BackgroundSink, CommonOptions, ExactOptions, ExactRecorder, RecordOptions,
@@ -287,9 +287,9 @@ fn end_trace(
     path: &Path,
     writer: trace::TraceWriter<std::fs::File>,
     reading: Aggregation,
-    result: io::Result<()>,
+    result: SinkResult,
 ) -> Result<()> {
-    let finished = result.and_then(|()| writer.finish());
+    let finished = result.and_then(|()| Ok(writer.finish()?));
     let (_, written) = finished.map_err(|error| {
         anyhow!(
             "the recording into {0} ended early: {error}; what was written before is whole, \
@@ -315,7 +315,7 @@ fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<(
 }
 
 /// The end of a recording of which the last part was kept: that is written now.
-fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: io::Result<()>) -> Result<()> {
+fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult) -> Result<()> {
     let folder = flight.folder().to_owned();
     let (most, segments) = flight.size();
     let reported = result
@@ -408,7 +408,7 @@ fn drive<S: RecordSink + Send + 'static>(
     stop: &AtomicBool,
     observe: &mut dyn FnMut(&RecordingProgress),
     unwrap: impl FnOnce(S) -> SinkChain,
-) -> Result<(Option<SinkChain>, io::Result<()>)> {
+) -> Result<(Option<SinkChain>, SinkResult)> {
     let mut background = BackgroundSink::new(sink).context("cannot start the writing thread")?;
     let sink = &mut background;
     let recorded = recorder.run(host, sink, stop, observe);

@@ -89,7 +89,7 @@ impl StoredRecording<'_> {
         for warning in damage {
             profile.warn(warning);
         }
-        self.warn(&profile.warnings());
+        self.warn(&crate::render::warnings(profile));
         Ok(())
     }
 

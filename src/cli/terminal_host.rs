@@ -1,11 +1,10 @@
 //! What `memspy record` prints while it goes on.
 
-use std::io;
 use std::path::Path;
 
 use crate::analysis::OomReportBuilder;
 use crate::flight::{FlightEvent, RecordingHost};
-use crate::model::TriggerFired;
+use crate::model::{SinkError, SinkResult, TriggerFired};
 
 use super::flight::{warn, write_oom_report};
 use super::{eprint_line, set_line_prefix};
@@ -49,8 +48,8 @@ impl RecordingHost for TerminalHost {
         }
     }
 
-    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> io::Result<()> {
+    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> SinkResult {
         let written = write_oom_report(reports, path, self.force);
-        written.map_err(|error| io::Error::other(format!("{error:#}")))
+        written.map_err(|error| SinkError::Failed(error.into()))
     }
 }

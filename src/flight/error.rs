@@ -1,6 +1,5 @@
 //! What can go wrong when the last part of a recording is kept or written.
 
-use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
@@ -61,17 +60,4 @@ pub enum FlightError {
         /// The system's reason.
         source: io::Error,
     },
-}
-
-impl FlightError {
-    /// The error with all its causes.
-    pub(super) fn with_causes(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
-        text
-    }
 }

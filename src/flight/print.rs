@@ -1,10 +1,10 @@
 //! The table of lines, printed again and again while a recording goes on.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::Duration;
 
 use crate::analysis::{LineOrder, Profile, ThreadChoice};
-use crate::model::{Nanos, Record};
+use crate::model::{Nanos, Record, SinkError, SinkResult};
 use crate::render::{self, LinesOptions, RenderError};
 
 use super::window::{StreamState, StreamWindow};
@@ -61,7 +61,7 @@ impl OomReportPrinter {
     ///
     /// # Errors
     /// A table cannot be made or written.
-    pub fn on_record(&mut self, record: &Record, whole: Option<&Profile>) -> io::Result<()> {
+    pub fn on_record(&mut self, record: &Record, whole: Option<&Profile>) -> SinkResult {
         if let Some(time) = record.time() {
             self.now = self.now.max(time);
             let last = *self.last.get_or_insert(Nanos(0));
@@ -97,14 +97,14 @@ impl OomReportPrinter {
     ///
     /// # Errors
     /// It cannot be made or written.
-    pub fn finish(&mut self, whole: Option<&Profile>) -> io::Result<()> {
+    pub fn finish(&mut self, whole: Option<&Profile>) -> SinkResult {
         if let Some((_, window, _)) = &mut self.since {
             let _ = window.is_settled();
         }
         self.print(whole)
     }
 
-    fn print(&mut self, whole: Option<&Profile>) -> io::Result<()> {
+    fn print(&mut self, whole: Option<&Profile>) -> SinkResult {
         let (profile, what) = match (&self.since, whole) {
             (Some((_, window, _)), _) => {
                 let profile = window.profile();
@@ -126,7 +126,7 @@ impl OomReportPrinter {
             None => writeln!(out, "no counters of a GPU were recorded yet")?,
             Some(Err(error)) => writeln!(out, "{error}")?,
             Some(Ok(table)) => {
-                let ranking = profile.rank_lines(&table, false).map_err(io::Error::other)?;
+                let ranking = profile.rank_lines(&table, false).map_err(SinkError::failed)?;
                 let order = LineOrder::default();
                 let written = render::ranked_lines_text(
                     &mut out,
@@ -137,13 +137,13 @@ impl OomReportPrinter {
                     &self.options,
                 );
                 written.map_err(|error| match error {
-                    RenderError::Write(error) => error,
-                    other => io::Error::other(other),
+                    RenderError::Write(error) => SinkError::Write(error),
+                    other => SinkError::failed(other),
                 })?;
             }
         }
         writeln!(out)?;
         self.out.write_all(&out)?;
-        self.out.flush()
+        Ok(self.out.flush()?)
     }
 }

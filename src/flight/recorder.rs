@@ -1,11 +1,10 @@
 //! The last part of a recording that goes on for days: kept in a ring of segments, written when something happens.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::analysis::{Profile, ThreadChoice};
 use crate::files::FileCreation;
-use crate::model::{EndReason, Nanos, Record, RecordSink, TriggerFired};
+use crate::model::{EndReason, Nanos, Record, RecordSink, SinkResult, TriggerFired};
 use crate::trace::{Retention, RetentionLimit, TraceRing};
 
 use super::error::FlightError;
@@ -126,11 +125,11 @@ impl FlightRecorder {
         self.ring.bound()
     }
 
-    fn begin(&mut self, border: Nanos) -> io::Result<()> {
+    fn begin(&mut self, border: Nanos) -> SinkResult {
         self.ring.begin(border)?;
         let profile = profile(self.choice);
         self.window.next(border, &self.stream, profile, Some(&mut self.ring))?;
-        self.ring.opened()
+        Ok(self.ring.opened()?)
     }
 }
 
@@ -140,7 +139,7 @@ fn profile(choice: ThreadChoice) -> Profile {
 }
 
 impl RecordSink for FlightRecorder {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.now = self.now.max(record.time().unwrap_or_default());
         if self.ring.begun() == 0 {
             self.ring.begin(Nanos(0))?;
@@ -159,7 +158,7 @@ impl RecordSink for FlightRecorder {
         }
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> SinkResult {
         self.ring.sync()
     }
 }

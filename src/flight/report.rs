@@ -1,11 +1,10 @@
 //! From the segments of a ring to a trace and a report.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::analysis::{OomReportBuilder, Profile, TotalsCounter};
 use crate::files::FileCreation;
-use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd};
+use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd, SinkResult};
 use crate::trace::{self, TraceWriter};
 
 use super::error::FlightError;
@@ -47,7 +46,7 @@ struct JoinedSink {
 }
 
 impl RecordSink for JoinedSink {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.tally.on_record(record);
         match record {
             Record::Keyframe(_) => self.dropped = true,

@@ -1,13 +1,14 @@
 //! Where the records of a recording go: a trace, what is kept of one, a profile, tables; and what they may set off.
 
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::analysis::{OomReportBuilder, Profile, TriggerWatch};
-use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd, TriggerFired};
+use crate::model::{
+    EndReason, Nanos, Record, RecordSink, RecordingEnd, SinkError, SinkResult, TriggerFired,
+};
 use crate::trace::TraceWriter;
 
 use super::print::OomReportPrinter;
@@ -58,7 +59,7 @@ pub trait RecordingHost: Send {
     ///
     /// # Errors
     /// It cannot be written.
-    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> io::Result<()>;
+    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> SinkResult;
 }
 
 /// What becomes of the records themselves.
@@ -178,7 +179,7 @@ impl SinkChain {
     ///
     /// # Errors
     /// The table cannot be printed.
-    pub fn finish(&mut self) -> io::Result<()> {
+    pub fn finish(&mut self) -> SinkResult {
         if self.waiting.uncounted > 0 {
             self.host.tell(FlightEvent::TriggersIgnored(self.waiting.uncounted));
         }
@@ -188,7 +189,7 @@ impl SinkChain {
         }
     }
 
-    fn pass(&mut self, record: &Record) -> io::Result<()> {
+    fn pass(&mut self, record: &Record) -> SinkResult {
         match &mut self.output {
             RecordOutput::Nothing => {}
             RecordOutput::Trace(writer) => writer.record(record)?,
@@ -201,11 +202,11 @@ impl SinkChain {
         }
     }
 
-    fn print(&mut self, record: &Record) -> io::Result<()> {
+    fn print(&mut self, record: &Record) -> SinkResult {
         let Some(printer) = &mut self.printer else { return Ok(()) };
         match printer.on_record(record, self.reading.profile()) {
             // Nobody reads the tables any more; the recording goes on.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Err(error) if error.is_broken_pipe() => {
                 self.printer = None;
                 Ok(())
             }
@@ -213,7 +214,7 @@ impl SinkChain {
         }
     }
 
-    fn fire(&mut self, triggered: TriggerFired) -> io::Result<()> {
+    fn fire(&mut self, triggered: TriggerFired) -> SinkResult {
         let waiting = &mut self.waiting;
         if waiting.fired.is_some()
             || waiting
@@ -235,7 +236,7 @@ impl SinkChain {
     }
 
     /// Acts on what was held back, when the words of its error have come with `record` or will not.
-    fn release(&mut self, record: &Record) -> io::Result<()> {
+    fn release(&mut self, record: &Record) -> SinkResult {
         if let Record::OomException(oom_exception) = record {
             self.waiting.message_time = Some(oom_exception.time);
         }
@@ -247,16 +248,15 @@ impl SinkChain {
     }
 
     /// Writes what is kept, or ends the recording.
-    fn act(&mut self, triggered: TriggerFired) -> io::Result<()> {
+    fn act(&mut self, triggered: TriggerFired) -> SinkResult {
         let going_on = self.waiting.then == OnTrigger::Continue;
         if let (true, RecordOutput::Flight(flight)) = (going_on, &mut self.output) {
             let last = flight.written() + 1 >= self.waiting.max_reports;
             if !last {
                 let host = &mut self.host;
                 let mut warn = |warning| host.tell(FlightEvent::Warning(warning));
-                let mut reported = flight
-                    .write(Some(&triggered), &mut warn)
-                    .map_err(|error| io::Error::other(error.with_causes()))?;
+                let mut reported =
+                    flight.write(Some(&triggered), &mut warn).map_err(SinkError::failed)?;
                 let (recording, report) = (reported.path.clone(), oom_report_path(&reported.path));
                 host.write_oom_report(&mut reported.reports, &report)?;
                 host.tell(FlightEvent::RecordingWritten { triggered, recording, report });
@@ -275,7 +275,7 @@ impl SinkChain {
 }
 
 impl RecordSink for SinkChain {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.print(record)?;
         let Record::End(end) = record else {
             self.pass(record)?;
@@ -304,7 +304,7 @@ impl RecordSink for SinkChain {
         self.pass(&Record::End(RecordingEnd { reason, ..end.clone() }))
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> SinkResult {
         match &mut self.output {
             RecordOutput::Nothing => Ok(()),
             RecordOutput::Trace(writer) => writer.sync(),

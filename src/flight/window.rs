@@ -1,9 +1,9 @@
 //! A stretch of a recording with a profile of its own, that begins where another one ends.
 
-use std::io;
-
 use crate::analysis::Profile;
-use crate::model::{AllocatorSnapshot, Definition, Nanos, OwnershipBreakdown, Record, RecordSink};
+use crate::model::{
+    AllocatorSnapshot, Definition, Nanos, OwnershipBreakdown, Record, RecordSink, SinkResult,
+};
 use crate::trace::{DefinitionTables, Renumberer};
 
 /// What has to be remembered of a stream of records to begin a stretch anywhere.
@@ -94,7 +94,7 @@ impl StreamWindow {
         stream: &StreamState,
         record: &Record,
         sink: Option<&mut dyn RecordSink>,
-    ) -> io::Result<()> {
+    ) -> SinkResult {
         self.rewriter.rewrite(&stream.names, record, &mut self.out);
         self.pass(sink)
     }
@@ -117,7 +117,7 @@ impl StreamWindow {
         stream: &StreamState,
         profile: Profile,
         sink: Option<&mut dyn RecordSink>,
-    ) -> io::Result<()> {
+    ) -> SinkResult {
         self.profile.finish();
         let mut rewriter = Renumberer::new();
         let inheritance = Record::Keyframe(self.profile.keyframe(time));
@@ -147,7 +147,7 @@ impl StreamWindow {
         self.pass(sink)
     }
 
-    fn pass(&mut self, mut sink: Option<&mut dyn RecordSink>) -> io::Result<()> {
+    fn pass(&mut self, mut sink: Option<&mut dyn RecordSink>) -> SinkResult {
         for record in self.out.drain(..) {
             if let Some(sink) = &mut sink {
                 sink.record(&record)?;

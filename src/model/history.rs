@@ -77,7 +77,7 @@ pub struct HistoryEvent {
     pub stream: u64,
     /// Microseconds since the epoch.
     pub time_us: i64,
-    /// Where its stack is in [`AllocationHistory::stacks`]; `None` when none was recorded.
+    /// Where its stack is in [`AllocationHistory::stacks`], or among the stacks read with it; `None` when none was recorded.
     pub stack: Option<u32>,
     /// The memory pool, where this version of PyTorch records it.
     pub pool: Option<PoolId>,

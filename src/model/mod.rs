@@ -18,6 +18,7 @@ pub mod owners;
 pub mod ownership;
 pub mod quantity;
 pub mod record;
+pub mod sink_error;
 pub mod source_file;
 pub mod stack;
 pub mod tensors;
@@ -60,6 +61,7 @@ pub use record::{
     RecordingGap, RecordingStart, RecordingTotals, SourceText, StackSample, StepSource,
     TargetRuntime, ThreadSample, TrainingStep,
 };
+pub use sink_error::{SinkError, SinkResult};
 pub use source_file::is_library;
 pub use stack::{
     Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable, Thread,

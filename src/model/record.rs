@@ -1,6 +1,5 @@
 //! `Record`: the one thing that passes from the live half to the recorded half.
 
-use std::io;
 use std::sync::Arc;
 
 use super::allocator::{AllocatorBackend, AllocatorCounters};
@@ -11,6 +10,7 @@ use super::gpu::{CudaIndex, DeviceUsage, GpuDevice};
 use super::keyframe::{Keyframe, TriggerFired};
 use super::oom_exception::OomException;
 use super::ownership::OwnershipBreakdown;
+use super::sink_error::SinkResult;
 use super::stack::{Definition, FunctionId, StackId, ThreadActivity, ThreadId};
 
 /// Nanoseconds since the recording began, on a monotonic clock.
@@ -331,17 +331,17 @@ pub struct RecordingGap {
 /// Something that takes records: a trace writer, a profile, a test.
 pub trait RecordSink {
     /// Takes one record. An error means that the sink cannot take any more.
-    fn record(&mut self, record: &Record) -> io::Result<()>;
+    fn record(&mut self, record: &Record) -> SinkResult;
 
     /// Makes sure that what was taken so far stays, even if this process is killed right after; nothing where it is only kept
     /// in memory.
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> SinkResult {
         Ok(())
     }
 }
 
 impl RecordSink for Vec<Record> {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.push(record.clone());
         Ok(())
     }

@@ -18,11 +18,11 @@ pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 pub use name_pattern::{NamePart, name_parts, name_pattern};
 
 #[cfg(test)]
-mod fixture {
+pub(crate) mod fixture {
     use crate::model::{DType, TensorCategory, TensorInfo, TensorRow};
 
     /// A tensor at `at` of which nothing else is known; its Python object is at the next address.
-    pub(super) fn row(at: u64) -> TensorRow {
+    pub(crate) fn row(at: u64) -> TensorRow {
         TensorRow {
             tensor: TensorInfo {
                 at,

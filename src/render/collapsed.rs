@@ -31,15 +31,6 @@ pub fn collapsed(
     Ok(())
 }
 
-/// What names the frames of a profile.
-pub(super) fn labels(profile: &Profile, style: NameStyle) -> FrameLabels<'_> {
-    FrameLabels {
-        stacks: profile.stacks(),
-        directory: profile.start().and_then(|s| s.directory.as_deref()),
-        full_filenames: style.full_filenames,
-    }
-}
-
 /// The name of one frame, as the folded format can hold it.
 pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: NameStyle) -> String {
     let text = match *label {
@@ -80,7 +71,7 @@ pub(super) fn stacks(
     folded: &FoldedProfile,
     style: NameStyle,
 ) -> BTreeMap<String, u64> {
-    let labels = labels(profile, style);
+    let labels = FrameLabels::new(profile, style.full_filenames);
     let text = |label: &StackLabel| label_text(&labels, label, style);
     let mut stacks = BTreeMap::new();
     for stack in &folded.stacks {

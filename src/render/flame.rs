@@ -7,11 +7,11 @@ use inferno::flamegraph::color::{BasicPalette, Palette};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::RenderError;
-use super::collapsed::{NameStyle, label_text, labels, stacks, step, without_separator};
+use super::collapsed::{NameStyle, label_text, stacks, step, without_separator};
 use super::escape::EscapeGuard;
 use super::exact;
 use super::flame_text::tree_text;
-use super::label::one_line;
+use super::label::{FrameLabels, one_line};
 use super::size::{bytes, count, percent};
 use crate::analysis::{
     FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile, TimeResolution,
@@ -166,7 +166,7 @@ pub fn owners_collapsed(
 }
 
 fn owner_lines(profile: &Profile, stacks: &OwnerStacks, style: NameStyle) -> Vec<String> {
-    let labels = labels(profile, style);
+    let labels = FrameLabels::new(profile, style.full_filenames);
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (path, bytes) in &stacks.paths {
         let part = |part: &OwnerPart| match part {

@@ -4,6 +4,7 @@ use super::clock::length;
 use super::exact;
 use super::label::one_line;
 use super::size::{count, percent, signed_bytes};
+use super::warnings::warnings;
 use crate::analysis::{HighWater, PeakTime, Profile};
 use crate::model::{CudaIndex, EndReason, FollowTotals, ReaderKind};
 
@@ -22,7 +23,7 @@ pub fn header(profile: &Profile, device: CudaIndex) -> Vec<String> {
         }
         None => lines.push(sampling_line(profile)),
     }
-    lines.extend(profile.warnings().iter().map(|w| format!("warning: {}", one_line(w))));
+    lines.extend(warnings(profile).iter().map(|w| format!("warning: {}", one_line(w))));
     lines
 }
 

@@ -11,6 +11,7 @@ use super::interchange::CsvSheet;
 use super::json::{IterationJson, IterationsJson, JsonDocument, ParameterJson};
 use super::label::one_line;
 use super::size::{count, signed_bytes};
+use super::warnings::warnings;
 use crate::analysis::{
     Iteration, IterationClock, IterationEnd, IterationLevels, OwnedInIteration, Profile,
 };
@@ -367,7 +368,7 @@ pub fn iterations_json(
         counted_by: counted_by(profile),
         iterations: iterations.iter().map(|iteration| iteration_json(iteration, device)).collect(),
         left_out: profile.iterations().1,
-        warnings: profile.warnings(),
+        warnings: warnings(profile),
     };
     JsonDocument::new(content).write(out, true)
 }

@@ -1,7 +1,7 @@
 //! The text of frames, threads and file names.
 
 use super::escape::visible;
-use crate::analysis::StackLabel;
+use crate::analysis::{Profile, StackLabel};
 use crate::model::source_file::in_standard_library;
 use crate::model::{Frame, Function, SiteId, StackTable, ThreadId};
 
@@ -35,6 +35,15 @@ pub struct FrameLabels<'a> {
 }
 
 impl<'a> FrameLabels<'a> {
+    /// The names of a profile's frames; file names are relative to its job's working directory.
+    pub fn new(profile: &'a Profile, full_filenames: bool) -> FrameLabels<'a> {
+        FrameLabels {
+            stacks: profile.stacks(),
+            directory: profile.start().and_then(|start| start.directory.as_deref()),
+            full_filenames,
+        }
+    }
+
     /// The file of a function.
     pub(super) fn file(&self, function: &'a Function) -> &'a str {
         if self.full_filenames {

@@ -43,7 +43,7 @@ pub fn lines_text(
     for line in header(profile, table.device) {
         writeln!(out, "{line}")?;
     }
-    let labels = labels(profile, options.full_filenames);
+    let labels = FrameLabels::new(profile, options.full_filenames);
     let functions = selected(profile, table, &options.functions);
     let most = table.functions.first().map_or(0, |f| f.peak);
     let shown = options.limit.unwrap_or(functions.len());
@@ -68,14 +68,6 @@ pub fn lines_text(
     }
     footer(out, table, profile.exact().is_some())?;
     Ok(())
-}
-
-pub(super) fn labels(profile: &Profile, full_filenames: bool) -> FrameLabels<'_> {
-    FrameLabels {
-        stacks: profile.stacks(),
-        directory: profile.start().and_then(|s| s.directory.as_deref()),
-        full_filenames,
-    }
 }
 
 /// The functions whose name or file contains one of `names`.

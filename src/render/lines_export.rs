@@ -13,7 +13,9 @@ use super::json::{
     LineCellJson, LineJson, LinesJson, LiveMomentJson, OtherMemoryJson, RankedLineJson,
     RefusalsJson,
 };
-use super::lines::{labels, selected, source_lines};
+use super::label::FrameLabels;
+use super::lines::{selected, source_lines};
+use super::warnings::warnings;
 use crate::analysis::{
     BoundedValue, ExactProfile, LineCell, LineRanking, LineRow, LineTable, MemoryGroup, Profile,
     RankedLine,
@@ -107,7 +109,7 @@ pub fn lines_json(
     table: &LineTable,
     functions: &[String],
 ) -> Result<(), RenderError> {
-    let labels = labels(profile, false);
+    let labels = FrameLabels::new(profile, false);
     let ranking = profile.rank_lines(table, false)?;
     let ranked = ranked_json(profile, &ranking, functions);
     let functions = selected(profile, table, functions).into_iter().map(|(function, lines)| {
@@ -135,7 +137,7 @@ pub fn lines_json(
         exact: profile.exact().map(|exact| exact_json(profile, exact, table.device)),
         seconds: profile.duration().seconds(),
         kept_from_seconds: profile.begins().map(Nanos::seconds),
-        warnings: profile.warnings(),
+        warnings: warnings(profile),
         ranked,
         live_moment: ranking.moment.map(|(time, total)| LiveMomentJson {
             seconds: time.seconds(),
@@ -150,7 +152,7 @@ pub fn lines_json(
 
 /// The lines of the program, the one that holds most first; library code counts for the line that called it.
 fn ranked_json(profile: &Profile, ranking: &LineRanking, names: &[String]) -> Vec<RankedLineJson> {
-    let labels = labels(profile, false);
+    let labels = FrameLabels::new(profile, false);
     let total = ranking.moment.map(|(_, total)| total);
     let row = |row: &RankedLine| {
         let function = profile.stacks().get_function(row.frame.function)?;

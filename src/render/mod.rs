@@ -44,6 +44,7 @@ mod referrers;
 mod report;
 mod size;
 mod summary;
+mod warnings;
 
 pub use checkpoint::{CheckpointFigures, move_json, move_text};
 pub use clock::{length, utc};
@@ -90,6 +91,7 @@ pub use referrers::referrers_text;
 pub use report::{ReportOptions, ReportedRecording, report_page};
 pub use size::{bytes, count, optional_bytes, signed_bytes};
 pub use summary::summary;
+pub use warnings::warnings;
 
 use crate::analysis::LineError;
 

@@ -12,6 +12,7 @@ use super::oom_conclusion::{conclusion, fit, free_fit_text, sees_refusals};
 use super::oom_stacks::{own_frame, path_text, stack_text};
 use super::owner_groups::{group_rows, outside_recorded, write_rows};
 use super::size::{bytes, count, optional_bytes, percent};
+use super::warnings::warnings;
 use crate::analysis::{
     AllocatorCache, FoldedProfile, OomDevice, OomReport, Profile, RefusedAllocation,
     recorded_owner_groups, requested_bytes,
@@ -32,7 +33,7 @@ pub fn oom_report_text(
     report: &OomReport,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
-    let text = OomReportText { profile, report, labels: super::lines::labels(profile, false) };
+    let text = OomReportText { profile, report, labels: FrameLabels::new(profile, false) };
     text.head(out)?;
     let conclusion = conclusion(profile, report, text.labels);
     if !conclusion.is_empty() {
@@ -80,7 +81,7 @@ impl OomReportText<'_> {
             writeln!(out, "Process {} on {}: {command}", start.pid, one_line(&start.host))?;
         }
         writeln!(out, "Recorded: {}", time_range(self.profile))?;
-        for warning in self.profile.warnings() {
+        for warning in warnings(self.profile) {
             writeln!(out, "warning: {}", one_line(&warning))?;
         }
         Ok(())

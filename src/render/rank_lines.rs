@@ -13,6 +13,7 @@ use super::json::{
 use super::label::{one_line, short_file};
 use super::lines::{FunctionText, LineColumn, LinesOptions, cell, column_head, with_source};
 use super::size::{count, signed_bytes};
+use super::warnings::warnings;
 use crate::analysis::{
     BoundedValue, LineTable, Profile, RankFunction, RankRow, RankTable, RankValues,
 };
@@ -48,7 +49,7 @@ pub fn rank_lines_text(
             Some(exact) => writeln!(out, "  {} exact events", count(exact.events()))?,
             None => writeln!(out, "  {}", sampling_line(rank.profile))?,
         }
-        for warning in rank.profile.warnings() {
+        for warning in warnings(rank.profile) {
             writeln!(out, "  warning: {}", one_line(&warning))?;
         }
     }
@@ -270,7 +271,7 @@ fn rank_json(rank: &RankLines<'_>) -> RankJson {
         samples: rank.profile.samples(),
         exact: rank.profile.exact().is_some(),
         seconds: rank.profile.duration().seconds(),
-        warnings: rank.profile.warnings(),
+        warnings: warnings(rank.profile),
     }
 }
 

@@ -6,10 +6,11 @@ use std::io::Write;
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::header::{allocated_line, sampling_line};
-use super::label::one_line;
-use super::lines::{LinesOptions, labels};
+use super::label::{FrameLabels, one_line};
+use super::lines::LinesOptions;
 use super::rank_lines::{RankLines, balance};
 use super::size::{bytes, count, percent, short_bytes, short_signed_bytes};
+use super::warnings::warnings;
 use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, PseudoFrame, RankedLine};
 use crate::model::Function;
 
@@ -32,7 +33,7 @@ pub fn ranked_lines_text(
     for line in wrapped(&headline(profile, table, ranking), options.width) {
         writeln!(out, "{line}")?;
     }
-    for warning in profile.warnings() {
+    for warning in warnings(profile) {
         writeln!(out, "warning: {}", one_line(&warning))?;
     }
     let total = ranking.moment.map(|(_, total)| total);
@@ -173,7 +174,7 @@ pub fn ranked_rank_lines_text(
         if rank.profile.exact().is_none() {
             writeln!(out, "  {}", sampling_line(rank.profile))?;
         }
-        for warning in rank.profile.warnings() {
+        for warning in warnings(rank.profile) {
             writeln!(out, "  warning: {}", one_line(&warning))?;
         }
     }
@@ -295,7 +296,7 @@ fn place(profile: &Profile, row: &RankedLine, full: bool) -> (String, String) {
     let Some(function) = profile.stacks().get_function(row.frame.function) else {
         return (format!("[unknown function {}]", row.frame.function.0), String::new());
     };
-    let labels = labels(profile, full);
+    let labels = FrameLabels::new(profile, full);
     let line = match row.frame.line {
         0 => "?".to_owned(),
         line => line.to_string(),

@@ -8,6 +8,7 @@ use super::exact::{events_line, notes};
 use super::header::{end_text, following_line, gpu_line, sampling_line};
 use super::label::one_line;
 use super::size::bytes;
+use super::warnings::warnings;
 use crate::analysis::Profile;
 
 /// Writes what was recorded and what to do next. `file` is the trace as the user named it, `size` its
@@ -43,7 +44,7 @@ pub fn summary(
     if !any {
         writeln!(out, "  no GPU memory of PyTorch was seen")?;
     }
-    for warning in profile.warnings() {
+    for warning in warnings(profile) {
         writeln!(out, "  warning: {}", one_line(&warning))?;
     }
     let has_driver_events = profile.exact().is_some_and(|exact| exact.events() > 0);

@@ -1,12 +1,11 @@
 //! A recorder of either kind, for whoever does not care which.
 
-use std::io;
 use std::sync::atomic::AtomicBool;
 
 use super::exact::ExactRecorder;
 use super::recorder::Recorder;
 use super::recording_loop::RecordingProgress;
-use crate::model::{RecordSink, RecordingEnd};
+use crate::model::{RecordSink, RecordingEnd, SinkResult};
 
 /// A recorder that is attached.
 pub enum AttachedRecorder {
@@ -24,7 +23,7 @@ impl AttachedRecorder {
         sink: &mut dyn RecordSink,
         stop: &AtomicBool,
         observe: &mut dyn FnMut(&RecordingProgress),
-    ) -> io::Result<RecordingEnd> {
+    ) -> SinkResult<RecordingEnd> {
         match self {
             AttachedRecorder::Samples(recorder) => recorder.run(host, sink, stop, observe),
             AttachedRecorder::Exact(recorder) => recorder.run(host, sink, stop, observe),

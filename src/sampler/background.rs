@@ -1,12 +1,14 @@
 //! Keeps compressing and writing away from sampling: records go to a sink on a thread of its own.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
+
 use super::worker::Worker;
-use crate::model::{Event, Record, RecordSink, ThreadSample};
+use crate::model::{Event, Record, RecordSink, SinkError, SinkResult, ThreadSample};
 
 /// Records are handed over this many at a time, or when the first of them is this old: what is not
 /// handed over is lost when memspy is killed.
@@ -24,7 +26,7 @@ const RECORD_BYTES: usize = 256;
 enum QueueItem {
     Records(Batch),
     /// The sink is to sync what it has; the answer tells how that went.
-    Sync(Sender<io::Result<()>>),
+    Sync(Sender<SinkResult>),
 }
 
 /// A sink that passes records to another sink on its own thread.
@@ -33,7 +35,7 @@ pub struct BackgroundSink<S> {
     since: Instant,
     to_thread: Option<Sender<QueueItem>>,
     queue: Arc<Queue>,
-    thread: Option<Worker<(S, io::Result<()>)>>,
+    thread: Option<Worker<(S, SinkResult)>>,
 }
 
 /// Records that are handed over together.
@@ -60,20 +62,16 @@ struct QueueState {
 impl Queue {
     /// Waits until there is room for `bytes`, and takes it. What is larger than all room goes alone.
     fn enter(&self, bytes: usize) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while state.bytes > 0 && state.bytes + bytes > MAX_WAITING && !state.over {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
         state.bytes += bytes;
     }
 
     fn leave(&self, bytes: usize) {
-        self.lock().bytes -= bytes;
+        self.state.lock().bytes -= bytes;
         self.changed.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,7 +80,7 @@ struct Taking(Arc<Queue>);
 
 impl Drop for Taking {
     fn drop(&mut self) {
-        self.0.lock().over = true;
+        self.0.state.lock().over = true;
         self.0.changed.notify_all();
     }
 }
@@ -122,16 +120,16 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
     }
 
     /// Passes on what is left, waits for the thread and gives the sink back, with its first error.
-    pub fn finish(mut self) -> (Option<S>, io::Result<()>) {
+    pub fn finish(mut self) -> (Option<S>, SinkResult) {
         let last = self.send_batch();
         self.to_thread = None;
         match self.thread.take().and_then(Worker::join) {
             Some((sink, written)) => (Some(sink), written.and(last)),
-            None => (None, Err(io::Error::other("the writing thread ended unexpectedly"))),
+            None => (None, Err(SinkError::ThreadFailed)),
         }
     }
 
-    fn send_batch(&mut self) -> io::Result<()> {
+    fn send_batch(&mut self) -> SinkResult {
         if self.batch.records.is_empty() {
             return Ok(());
         }
@@ -140,18 +138,14 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
         self.send(QueueItem::Records(batch))
     }
 
-    fn send(&self, handed: QueueItem) -> io::Result<()> {
-        let Some(to_thread) = &self.to_thread else { return Err(gone()) };
-        to_thread.send(handed).map_err(|_| gone())
+    fn send(&self, handed: QueueItem) -> SinkResult {
+        let Some(to_thread) = &self.to_thread else { return Err(SinkError::ThreadEnded) };
+        to_thread.send(handed).map_err(|_| SinkError::ThreadEnded)
     }
 }
 
-fn gone() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the trace can no longer be written")
-}
-
 impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         if self.batch.records.is_empty() {
             self.since = Instant::now();
         }
@@ -162,11 +156,11 @@ impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
     }
 
     /// Waits for the thread.
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> SinkResult {
         self.send_batch()?;
         let (answer, answered) = channel();
         self.send(QueueItem::Sync(answer))?;
-        answered.recv().unwrap_or_else(|_| Err(gone()))
+        answered.recv().unwrap_or(Err(SinkError::ThreadEnded))
     }
 }
 
@@ -174,14 +168,14 @@ fn drain<S: RecordSink>(
     mut sink: S,
     batches: Receiver<QueueItem>,
     taking: &Taking,
-) -> (S, io::Result<()>) {
+) -> (S, SinkResult) {
     for handed in batches {
         let Batch { records, bytes } = match handed {
             QueueItem::Records(batch) => batch,
             QueueItem::Sync(answer) => {
                 let synced = sink.sync();
-                let told =
-                    synced.as_ref().map(drop).map_err(|e| io::Error::new(e.kind(), e.to_string()));
+                // Why it failed is told when the recording ends.
+                let told = synced.as_ref().map(drop).map_err(|_| SinkError::ThreadEnded);
                 // Whoever asked has ended meanwhile.
                 let _ = answer.send(told);
                 if synced.is_err() {
@@ -226,12 +220,12 @@ mod tests {
     fn what_is_synced_has_arrived_when_that_returns() {
         struct CountingSink(std::sync::Arc<std::sync::Mutex<(usize, usize)>>);
         impl RecordSink for CountingSink {
-            fn record(&mut self, _: &Record) -> io::Result<()> {
+            fn record(&mut self, _: &Record) -> SinkResult {
                 self.0.lock().unwrap().0 += 1;
                 Ok(())
             }
 
-            fn sync(&mut self) -> io::Result<()> {
+            fn sync(&mut self) -> SinkResult {
                 let mut counts = self.0.lock().unwrap();
                 counts.1 = counts.0;
                 Ok(())
@@ -253,7 +247,7 @@ mod tests {
         /// Takes nothing until it is told to.
         struct Slow(std::sync::mpsc::Receiver<()>);
         impl RecordSink for Slow {
-            fn record(&mut self, _: &Record) -> io::Result<()> {
+            fn record(&mut self, _: &Record) -> SinkResult {
                 let _ = self.0.recv();
                 Ok(())
             }
@@ -276,12 +270,12 @@ mod tests {
             sink.finish().1
         });
         // Nothing is taken yet but the first batch: the queue fills up.
-        while queue.lock().bytes + BATCH_BYTES + one < MAX_WAITING {
+        while queue.state.lock().bytes + BATCH_BYTES + one < MAX_WAITING {
             std::thread::yield_now();
         }
         let mut most = 0;
         while !recording.is_finished() {
-            most = most.max(queue.lock().bytes);
+            most = most.max(queue.state.lock().bytes);
             let _ = go.send(());
             std::thread::yield_now();
         }
@@ -294,14 +288,15 @@ mod tests {
     fn an_error_of_the_sink_comes_back() {
         struct QueueFull;
         impl RecordSink for QueueFull {
-            fn record(&mut self, _: &Record) -> io::Result<()> {
-                Err(io::Error::new(io::ErrorKind::StorageFull, "disk full"))
+            fn record(&mut self, _: &Record) -> SinkResult {
+                Err(io::Error::new(io::ErrorKind::StorageFull, "disk full").into())
             }
         }
         let mut sink = BackgroundSink::new(QueueFull).unwrap();
         let refused = (0..1_000_000).any(|n| sink.record(&sample(n)).is_err());
         assert!(refused);
         let (_, result) = sink.finish();
-        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let error = result.unwrap_err();
+        assert!(error.io().is_some_and(|e| e.kind() == io::ErrorKind::StorageFull), "{error:?}");
     }
 }

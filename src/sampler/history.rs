@@ -7,8 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::readers::{TargetReaders, TorchState};
 use crate::model::{
-    AllocationHistory, AllocatorSnapshot, CudaIndex, DeviceHistory, HistoryEvent, HistoryFrame,
-    HistoryStack,
+    AllocationHistory, AllocatorSnapshot, CudaIndex, DeviceHistory, HistoryFrame, HistoryStack,
 };
 use crate::python::CodeReader;
 use crate::torch::{RecordedFrame, RecordedHistory, RecordedStack, TorchError};
@@ -150,19 +149,9 @@ impl HistoryJoiner {
             numbers.insert(stack, number);
             Some(number)
         };
-        let mut events = Vec::with_capacity(recorded.events.len());
-        for event in recorded.events {
-            events.push(HistoryEvent {
-                action: event.action,
-                address: event.address,
-                size: event.size,
-                stream: event.stream,
-                time_us: event.time_us,
-                stack: event.stack.and_then(|stack| number(self, stack)),
-                pool: event.pool,
-                compile_context: event.compile_context,
-                user_metadata: event.user_metadata,
-            });
+        let mut events = recorded.events;
+        for event in &mut events {
+            event.stack = event.stack.and_then(|stack| number(self, stack));
         }
         let mut by_address = |joiner: &mut HistoryJoiner, stacks: Vec<(u64, u32)>| {
             let named = stacks.into_iter();

@@ -1,9 +1,11 @@
 //! Looks at owners along a recording, on a thread of their own, within a budget of the time that the process stands still.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::optimizer_counter::OptimizerCounter;
 use super::owners::{OwnerReading, learn, look_prepared, prepare};
@@ -52,7 +54,7 @@ struct Shared {
 
 impl Shared {
     fn set_due(&self, due: Option<(Instant, Duration)>) {
-        *self.due.lock().unwrap_or_else(PoisonError::into_inner) = due;
+        *self.due.lock() = due;
     }
 
     /// Waits until the moment has come, but not much longer than it is worth.
@@ -112,7 +114,7 @@ impl OwnerThread {
 
     /// For how long a look has been due, and how long it is worth to wait for its moment; `None` while none is.
     pub(super) fn due(&self) -> Option<(Duration, Duration)> {
-        let due = *self.shared.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = *self.shared.due.lock();
         due.map(|(since, timeout)| (since.elapsed(), timeout))
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::readers::TargetReaders;
+use super::sleep::sleep_unless;
 use crate::model::{OwnershipSnapshot, StackTable, Stops, ThreadSample};
 use crate::owners::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy};
 use crate::python::HeapError;
@@ -134,8 +135,8 @@ fn may_pass(error: &OwnerError) -> bool {
     error.is_transient() || matches!(error, OwnerError::Heap(HeapError::NoLists { .. }))
 }
 
-/// How long a wait goes on before it looks whether it is to end.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a process may be unreadable before it is gone.
+const ENDING_TIME: Duration = Duration::from_millis(50);
 
 /// Takes a look, with the stacks of its moment.
 pub type ReadOwners<'a> = &'a mut dyn FnMut(
@@ -155,14 +156,14 @@ pub fn watch_owners(
 ) -> io::Result<()> {
     let (mut table, mut samples) = (StackTable::new(), Vec::new());
     let mut next = Instant::now();
-    while !stop.load(Ordering::Relaxed) && readers.process.is_alive() {
-        let now = Instant::now();
-        if now < next {
-            std::thread::sleep(STOP_CHECK_INTERVAL.min(next - now));
-            continue;
+    loop {
+        let rest = next.saturating_duration_since(Instant::now());
+        let is_over = || stop.load(Ordering::Relaxed) || !readers.process.is_alive();
+        if !sleep_unless(rest, is_over) {
+            break;
         }
         // Never faster than asked, also when a look takes longer than that.
-        next = now + every;
+        next = Instant::now() + every;
         if let Some(python) = &mut readers.python
             && python.sample(&mut table, &mut samples).is_err()
         {
@@ -171,7 +172,7 @@ pub fn watch_owners(
         let look = read_owners(readers, options);
         if look.is_err() {
             // A process that is ending cannot be read any more a little before it is gone.
-            std::thread::sleep(STOP_CHECK_INTERVAL);
+            std::thread::sleep(ENDING_TIME);
             if !readers.process.is_alive() {
                 break;
             }

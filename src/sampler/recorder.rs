@@ -1,6 +1,5 @@
 //! The recorder: looks at the target at every instant of the pace and passes on what it saw.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, EndReason, Metric,
     MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals,
-    SnapshotConsistency, StackSample,
+    SinkResult, SnapshotConsistency, StackSample,
 };
 
 use crate::torch::TorchError;
@@ -20,6 +19,7 @@ use super::readers::{TargetReaders, TorchState};
 use super::recording_loop::{self, RecordingProgress, RecordingSource};
 use super::reorder_buffer::ReorderBuffer;
 use super::session::{CommonOptions, RecordingSession};
+use super::sleep::sleep_unless;
 use super::snapshot_policy::SnapshotPolicy;
 use super::snapshot_thread::{SnapshotRead, SnapshotThread};
 use super::step_shape::StepMoment;
@@ -31,8 +31,6 @@ const ONE_SHOT_TIMEOUT: Duration = Duration::from_secs(1);
 const NAMES_TIMEOUT: Duration = Duration::from_millis(25);
 /// How often a single look is repeated while counters or threads are torn.
 const MAX_READS: u32 = 50;
-/// Longest sleep without looking whether to stop.
-const SLICE: Duration = Duration::from_millis(50);
 
 /// What is wanted of a recording.
 #[derive(Debug, Clone)]
@@ -105,12 +103,12 @@ impl Recorder {
         sink: &mut dyn RecordSink,
         stop: &AtomicBool,
         observe: &mut dyn FnMut(&RecordingProgress),
-    ) -> io::Result<RecordingEnd> {
+    ) -> SinkResult<RecordingEnd> {
         recording_loop::record(&mut self, host, sink, stop, observe)
     }
 
     /// Looks once, at everything, and ends: what `dump` shows.
-    pub fn record_once(mut self, host: String, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub fn record_once(mut self, host: String, sink: &mut dyn RecordSink) -> SinkResult {
         let mut order = ReorderBuffer::new(sink);
         let sink = &mut order;
         self.request_snapshots(ONE_SHOT_TIMEOUT);
@@ -172,7 +170,7 @@ impl Recorder {
     }
 
     /// What was followed until the sample just read, and what to follow from now on.
-    fn record_followed(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn record_followed(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         let Some(following) = &mut self.following else { return Ok(()) };
         following.record(&mut self.session, self.sample.time, sink)?;
         following.see_counters(&self.before);
@@ -209,7 +207,7 @@ impl Recorder {
         None
     }
 
-    fn pass_sample(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn pass_sample(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.session.record_definitions(sink)?;
         let record = Record::Sample(std::mem::take(&mut self.sample));
         sink.record(&record)?;
@@ -233,7 +231,7 @@ impl Recorder {
         }
     }
 
-    fn observe_allocator(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn observe_allocator(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());
@@ -280,7 +278,7 @@ impl Recorder {
     }
 
     /// Passes on the maps that have come.
-    fn record_snapshots(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn record_snapshots(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         while let Some(read) = self.snapshots.as_mut().and_then(SnapshotThread::poll) {
             self.record_snapshot(read, sink)?;
         }
@@ -288,18 +286,14 @@ impl Recorder {
         if none_to_come { sink.release() } else { Ok(()) }
     }
 
-    fn wait_for_snapshots(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn wait_for_snapshots(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         while let Some(read) = self.snapshots.as_mut().and_then(SnapshotThread::wait) {
             self.record_snapshot(read, sink)?;
         }
         sink.release()
     }
 
-    fn record_snapshot(
-        &mut self,
-        read: SnapshotRead,
-        sink: &mut ReorderBuffer<'_>,
-    ) -> io::Result<()> {
+    fn record_snapshot(&mut self, read: SnapshotRead, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         let state = self.devices.entry(read.device).or_default();
         state.snapshot_wanted = false;
         let whole =
@@ -351,7 +345,7 @@ impl RecordingSource for Recorder {
         self.options.duration
     }
 
-    fn begin(&mut self, _sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn begin(&mut self, _sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.session.watch_gpu();
         self.session.watch_also(&self.options.common);
         self.request_snapshots(SNAPSHOT_TIMEOUT);
@@ -366,11 +360,11 @@ impl RecordingSource for Recorder {
         self.session.totals.ticks += tick.missed;
         self.session.totals.late += tick.missed;
         self.session.losses.add(ReaderKind::Stacks, MissReason::Late, tick.missed);
-        sleep(tick.wait, stop)
+        sleep_unless(tick.wait, || stop.load(Ordering::Relaxed))
     }
 
     /// One instant: stacks, counters, and snapshots where they are worth it.
-    fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<Option<EndReason>> {
+    fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>> {
         self.session.totals.ticks += 1;
         if self.session.waits_for_devices() {
             self.session.refresh(sink)?;
@@ -391,18 +385,18 @@ impl RecordingSource for Recorder {
         Ok(None)
     }
 
-    fn on_alive(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn on_alive(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.session.record_watched(sink)
     }
 
-    fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         if self.session.refresh(sink)? {
             self.following.as_mut().map(Following::plan_anew);
         }
         self.session.record_waiting(sink)
     }
 
-    fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.session.record_losses(sink)?;
         if self.session.forget(sink)?.is_some() {
             self.following.as_mut().map(Following::forget_numbers);
@@ -410,7 +404,7 @@ impl RecordingSource for Recorder {
         Ok(())
     }
 
-    fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         if let Some(following) = self.following.take() {
             self.session.totals.follow = Some(following.end(&mut self.session, sink)?);
         }
@@ -433,20 +427,5 @@ fn why(error: TorchError) -> MissReason {
     match error {
         TorchError::Torn { .. } => MissReason::Torn,
         other => MissReason::Failed(other.to_string()),
-    }
-}
-
-/// Sleeps; `false` when `stop` was set meanwhile.
-fn sleep(mut wait: Duration, stop: &AtomicBool) -> bool {
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            return false;
-        }
-        if wait.is_zero() {
-            return true;
-        }
-        let slice = wait.min(SLICE);
-        std::thread::sleep(slice);
-        wait -= slice;
     }
 }

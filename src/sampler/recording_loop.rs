@@ -1,6 +1,5 @@
 //! The loop that records, whatever the source: begin, look again and again, check the target, end.
 
-use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use super::reorder_buffer::ReorderBuffer;
 use super::session::RecordingSession;
 use crate::model::{
     AllocatorCounters, CudaIndex, EndReason, Record, RecordSink, RecordingEnd, RecordingTotals,
+    SinkResult,
 };
 
 /// Between two checks that the target is still the process and the program it was.
@@ -49,32 +49,32 @@ pub(super) trait RecordingSource {
     fn duration(&self) -> Option<Duration>;
 
     /// Starts what goes on beside the loop.
-    fn begin(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()>;
+    fn begin(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
     /// Waits for the next look; `false` when `stop` was set.
     fn wait(&mut self, stop: &AtomicBool) -> bool;
 
     /// One look; gives why the recording has to end.
-    fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<Option<EndReason>>;
+    fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>>;
 
     /// After each check that the target still runs.
-    fn on_alive(&mut self, _sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn on_alive(&mut self, _sink: &mut ReorderBuffer<'_>) -> SinkResult {
         Ok(())
     }
 
     /// A few times a second: looks for what was not there before.
-    fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()>;
+    fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
     /// Once a second: what was missed, and what is too much to be remembered.
-    fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()>;
+    fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
     /// The end of each look.
-    fn on_observed(&mut self, _sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn on_observed(&mut self, _sink: &mut ReorderBuffer<'_>) -> SinkResult {
         Ok(())
     }
 
     /// Ends what went on beside the loop, and records what is left.
-    fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()>;
+    fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
     /// The sums so far.
     fn totals(&self) -> RecordingTotals;
@@ -92,7 +92,7 @@ pub(super) fn record(
     sink: &mut dyn RecordSink,
     stop: &AtomicBool,
     observe: &mut dyn FnMut(&RecordingProgress),
-) -> io::Result<RecordingEnd> {
+) -> SinkResult<RecordingEnd> {
     let mut order = ReorderBuffer::new(sink);
     let sink = &mut order;
     let rate = source.rate();
@@ -109,7 +109,7 @@ fn follow<S: RecordingSource>(
     sink: &mut ReorderBuffer<'_>,
     stop: &AtomicBool,
     observe: &mut dyn FnMut(&RecordingProgress),
-) -> io::Result<EndReason> {
+) -> SinkResult<EndReason> {
     source.begin(sink)?;
     let mut began = Duration::ZERO;
     let mut is_begun = S::IS_PREPARED;

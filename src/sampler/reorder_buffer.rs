@@ -1,8 +1,6 @@
 //! Time order: what is seen while a snapshot is still being read waits until the map is there.
 
-use std::io;
-
-use crate::model::{Record, RecordSink};
+use crate::model::{Record, RecordSink, SinkResult};
 
 /// A sink that passes records on in time order, though snapshots come late.
 pub(super) struct ReorderBuffer<'a> {
@@ -23,7 +21,7 @@ impl<'a> ReorderBuffer<'a> {
     }
 
     /// A late record has come; `None` when what was waited for did not become a record.
-    pub(super) fn late(&mut self, record: Option<Record>) -> io::Result<()> {
+    pub(super) fn late(&mut self, record: Option<Record>) -> SinkResult {
         if let Some(record) = record {
             let time = record.time();
             // A definition has no time: it stays before the record it was held for.
@@ -36,14 +34,14 @@ impl<'a> ReorderBuffer<'a> {
     }
 
     /// Nothing late will come any more.
-    pub(super) fn release(&mut self) -> io::Result<()> {
+    pub(super) fn release(&mut self) -> SinkResult {
         self.waiting = 0;
         self.held.drain(..).try_for_each(|record| self.sink.record(&record))
     }
 }
 
 impl RecordSink for ReorderBuffer<'_> {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         if self.waiting == 0 {
             return self.sink.record(record);
         }
@@ -52,7 +50,7 @@ impl RecordSink for ReorderBuffer<'_> {
     }
 
     /// What waits for a late record goes on waiting.
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> SinkResult {
         self.sink.sync()
     }
 }

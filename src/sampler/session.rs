@@ -1,13 +1,12 @@
 //! What every recording of one target has, whatever it records: its readers, clock, names and sums.
 
-use std::io;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Definition, EndReason,
     Frame, Function, MissReason, Nanos, OomException, OwnershipBreakdown, RaisedError, ReaderKind,
-    Record, RecordSink, RecordingStart, RecordingTotals, SnapshotConsistency, StackId, StackTable,
-    TargetRuntime, ThreadSample, TrainingStep,
+    Record, RecordSink, RecordingStart, RecordingTotals, SinkResult, SnapshotConsistency, StackId,
+    StackTable, TargetRuntime, ThreadSample, TrainingStep,
 };
 use crate::owners::LookOptions;
 use rustc_hash::FxHashMap;
@@ -96,7 +95,7 @@ impl RecordingSession {
 
     /// Begins all numbers anew when there are very many; gives the table that was forgotten. Whoever remembers numbers has
     /// to forget them, too.
-    pub(super) fn forget(&mut self, sink: &mut dyn RecordSink) -> io::Result<Option<StackTable>> {
+    pub(super) fn forget(&mut self, sink: &mut dyn RecordSink) -> SinkResult<Option<StackTable>> {
         if self.forget_after.is_none_or(|most| self.table.size() <= most) {
             return Ok(None);
         }
@@ -104,7 +103,7 @@ impl RecordingSession {
     }
 
     /// The same, however many there are.
-    pub(super) fn begin_anew(&mut self, sink: &mut dyn RecordSink) -> io::Result<StackTable> {
+    pub(super) fn begin_anew(&mut self, sink: &mut dyn RecordSink) -> SinkResult<StackTable> {
         self.record_definitions(sink)?;
         sink.record(&Record::Definition(Definition::Reset))?;
         self.backward.clear();
@@ -177,7 +176,7 @@ impl RecordingSession {
     }
 
     /// Records what was seen of devices and owners.
-    pub(super) fn record_watched(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn record_watched(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         while let Some(look) = self.owners.as_ref().and_then(OwnerThread::poll) {
             match look {
                 // Now, not some milliseconds ago: other records of that time have gone on already.
@@ -281,7 +280,7 @@ impl RecordingSession {
     }
 
     /// Records the errors that were looked for.
-    pub(super) fn record_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn record_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         while let Some(found) = self.errors.as_mut().and_then(ErrorThread::poll) {
             self.record_found(found, sink)?;
         }
@@ -289,14 +288,14 @@ impl RecordingSession {
     }
 
     /// The same, waiting for those that are still looked for.
-    pub(super) fn wait_for_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn wait_for_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         while let Some(found) = self.errors.as_mut().and_then(ErrorThread::wait) {
             self.record_found(found, sink)?;
         }
         Ok(())
     }
 
-    fn record_found(&mut self, found: FoundErrors, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn record_found(&mut self, found: FoundErrors, sink: &mut dyn RecordSink) -> SinkResult {
         let time = self.now();
         let mut errors: Vec<_> = found.into_iter().map(|raised| Some(self.name(raised))).collect();
         if errors.is_empty() {
@@ -320,7 +319,7 @@ impl RecordingSession {
     }
 
     /// Records the steps that training has made, when they change; whether they did.
-    pub(super) fn record_step(&mut self, sink: &mut dyn RecordSink) -> io::Result<bool> {
+    pub(super) fn record_step(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
         let time = self.now();
         match self.steps.next(&self.readers.process, time) {
             Some(step) => sink.record(&Record::Step(step)).map(|()| true),
@@ -334,7 +333,7 @@ impl RecordingSession {
         host: String,
         rate: u32,
         sink: &mut dyn RecordSink,
-    ) -> io::Result<()> {
+    ) -> SinkResult {
         let process = &self.readers.process;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let unix_nanos = unix.saturating_sub(self.start.elapsed()).as_nanos() as u64;
@@ -353,7 +352,7 @@ impl RecordingSession {
 
     /// Looks for PyTorch being imported and CUDA being initialised; records what runs in the target when that has changed,
     /// and says whether it has.
-    pub(super) fn refresh(&mut self, sink: &mut dyn RecordSink) -> io::Result<bool> {
+    pub(super) fn refresh(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
         let changed = self.readers.refresh();
         if changed {
             self.record_runtime(sink)?;
@@ -367,7 +366,7 @@ impl RecordingSession {
     }
 
     /// Records that there is still no allocator: whatever one counts was counted after that.
-    pub(super) fn record_waiting(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn record_waiting(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         match self.waits_for_devices() {
             true => self.record_what_runs(sink),
             false => Ok(()),
@@ -375,7 +374,7 @@ impl RecordingSession {
     }
 
     /// Records what runs in the target, and its devices: their numbers may depend on it.
-    pub(super) fn record_runtime(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn record_runtime(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.record_what_runs(sink)?;
         for device in self.readers.devices() {
             sink.record(&Record::Device(device))?;
@@ -383,7 +382,7 @@ impl RecordingSession {
         Ok(())
     }
 
-    fn record_what_runs(&self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn record_what_runs(&self, sink: &mut dyn RecordSink) -> SinkResult {
         sink.record(&Record::Runtime(TargetRuntime {
             time: self.now(),
             python: self.readers.python.as_ref().map(|python| python.version().to_owned()),
@@ -393,7 +392,7 @@ impl RecordingSession {
     }
 
     /// Records functions, frames, stacks, threads and sites met since the last call.
-    pub(super) fn record_definitions(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn record_definitions(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if self.table.has_definitions() {
             for definition in self.table.take_definitions() {
                 sink.record(&Record::Definition(definition))?;
@@ -402,7 +401,7 @@ impl RecordingSession {
         Ok(())
     }
 
-    pub(super) fn record_losses(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn record_losses(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let time = self.now();
         for missed in self.losses.drain(time) {
             sink.record(&Record::Missed(missed))?;

@@ -1,11 +1,10 @@
 //! The source text of functions, read from the target's files while they are what the target runs, or from its memory.
 
 use std::collections::VecDeque;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::{Definition, Function, FunctionId, Record, RecordSink, SourceText};
+use crate::model::{Definition, Function, FunctionId, Record, RecordSink, SinkResult, SourceText};
 use crate::python::LineCache;
 use crate::target::Process;
 
@@ -91,7 +90,7 @@ impl<S: RecordSink> SourceEmbedder<S> {
 }
 
 impl<S: RecordSink> RecordSink for SourceEmbedder<S> {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.inner.record(record)?;
         if let Record::Definition(Definition::Function(id, function)) = record
             && let Some(source) = self.source(*id, function)
@@ -101,7 +100,7 @@ impl<S: RecordSink> RecordSink for SourceEmbedder<S> {
         Ok(())
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> SinkResult {
         self.inner.sync()
     }
 }

@@ -4,10 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long a worker that sleeps may take to notice that it is to stop.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+use super::sleep::sleep_unless;
 
 /// Whether a worker is to stop.
 #[derive(Debug, Clone, Default)]
@@ -30,14 +29,7 @@ impl StopSignal {
 
     /// Sleeps for `time`, or until the worker is to stop.
     pub fn sleep(&self, time: Duration) {
-        let began = Instant::now();
-        while !self.is_set() {
-            let left = time.saturating_sub(began.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            std::thread::sleep(left.min(STOP_CHECK_INTERVAL));
-        }
+        sleep_unless(time, || self.is_set());
     }
 }
 

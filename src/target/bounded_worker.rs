@@ -2,8 +2,10 @@
 //! most once.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::job_files::FileError;
 
@@ -31,7 +33,7 @@ impl BoundedWorker {
 
     /// Whether a thread is still at work that was waited for in vain.
     fn hangs(&self) -> bool {
-        self.hanging.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
+        self.hanging.lock().strong_count() > 0
     }
 
     fn run_within<T: Send + 'static>(
@@ -58,7 +60,7 @@ impl BoundedWorker {
                 result
             }
             Err(RecvTimeoutError::Timeout) => {
-                *self.hanging.lock().unwrap_or_else(PoisonError::into_inner) = mark;
+                *self.hanging.lock() = mark;
                 Err(too_long)
             }
             Err(RecvTimeoutError::Disconnected) => {

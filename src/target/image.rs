@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::sync::Mutex;
+
+use parking_lot::Mutex;
 
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 
@@ -127,19 +128,18 @@ impl<M: Memory> RecordingMemory<M> {
 
     /// What was read so far.
     pub fn image(&self) -> MemoryImage {
-        self.seen.lock().map(|image| image.clone()).unwrap_or_default()
+        self.seen.lock().clone()
     }
 }
 
 impl<M: Memory> Memory for RecordingMemory<M> {
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         self.inner.read_spans(spans, out)?;
-        if let Ok(mut image) = self.seen.lock() {
-            let mut done = 0;
-            for span in spans {
-                image.insert(span.addr, &out[done..done + span.len]);
-                done += span.len;
-            }
+        let mut image = self.seen.lock();
+        let mut done = 0;
+        for span in spans {
+            image.insert(span.addr, &out[done..done + span.len]);
+            done += span.len;
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Many pages copied in few system calls, by all cores: while a process stands still for it, every millisecond counts.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
 
 use memmap2::{MmapMut, MmapOptions};
+use parking_lot::Mutex;
 
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::ptrace_stop::GoneOn;
@@ -96,11 +96,11 @@ impl PagePlan {
         let copy = || {
             let mut own = Vec::new();
             loop {
-                let next = work.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let next = work.lock().next();
                 let Some((index, (spans, chunk))) = next else { break };
                 self.copy_chunk(memory, index, spans, chunk, gone_on, &mut own);
             }
-            failed.lock().unwrap_or_else(PoisonError::into_inner).append(&mut own);
+            failed.lock().append(&mut own);
         };
         std::thread::scope(|scope| {
             for _ in 1..threads {
@@ -108,7 +108,7 @@ impl PagePlan {
             }
             copy();
         });
-        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let failed = failed.into_inner();
         let is_answer = |error: &MemoryError| matches!(error, MemoryError::Fault { .. });
         Copied { whole: failed.iter().all(|(_, error)| is_answer(error)), failed }
     }

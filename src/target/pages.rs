@@ -1,12 +1,11 @@
 //! Memory kept by page: a look at many small objects costs one copy for each page they lie in.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use super::budget::Budget;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan, new_chunk};
 use super::page_index::PageIndex;
 use super::ptrace_stop::GoneOn;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Places looked at between two checks of the budget, which take some microseconds each.
 const CHECK_EVERY: u32 = 4096;
@@ -63,29 +62,29 @@ impl PageCache {
 
     /// Puts another budget in place of that given, and forgets whether that was used up.
     pub fn keep_within(&self, budget: Budget) {
-        let mut pages = self.lock();
+        let mut pages = self.pages.lock();
         (pages.budget, pages.exceeded) = (Some(budget), None);
     }
 
     /// Ends the copying: whatever was not looked at until now cannot be read any more
     /// ([`MemoryError::Closed`]). For when the process goes on.
     pub fn close(&self) {
-        self.lock().closed = true;
+        self.pages.lock().closed = true;
     }
 
     /// Closes it as soon as the process goes on, whoever lets it: no page read after that is ever taken for one of before.
     pub fn close_with(&self, gone_on: GoneOn) {
-        self.lock().gone_on = Some(gone_on);
+        self.pages.lock().gone_on = Some(gone_on);
     }
 
     /// Bytes copied so far.
     pub fn copied(&self) -> u64 {
-        self.lock().numbers.len() as u64 * PAGE as u64
+        self.pages.lock().numbers.len() as u64 * PAGE as u64
     }
 
     /// Numbers of the pages that were looked at, in the order of the first time.
     pub fn pages(&self) -> Vec<u64> {
-        let pages = self.lock();
+        let pages = self.pages.lock();
         let used = pages.numbers.iter().zip(&pages.used).filter(|(_, used)| **used);
         used.map(|(number, _)| *number).collect()
     }
@@ -93,37 +92,37 @@ impl PageCache {
     /// What was read until now belongs to the copy, though it was not planned; what is read from now on is late. For when the
     /// process is about to go on.
     pub fn end_copy(&self) {
-        let mut pages = self.lock();
+        let mut pages = self.pages.lock();
         (pages.copied, pages.gone_on, pages.closed) = (pages.numbers.len(), None, false);
     }
 
     /// Numbers of the pages that were read besides those planned.
     pub fn unplanned_pages(&self) -> Vec<u64> {
-        let pages = self.lock();
+        let pages = self.pages.lock();
         pages.numbers[pages.planned..].to_vec()
     }
 
     /// How many pages were read later than the copy: they may not fit to it.
     pub fn late_pages(&self) -> usize {
-        let pages = self.lock();
+        let pages = self.pages.lock();
         pages.numbers.len() - pages.copied
     }
 
     /// Reads refused because of a limit, or because the process goes on; what is there is missing.
     pub fn refused(&self) -> u64 {
-        self.lock().refused
+        self.pages.lock().refused
     }
 
     /// Which limit is used up, if one is.
     pub fn exceeded(&self) -> Option<MemoryError> {
-        let mut pages = self.lock();
+        let mut pages = self.pages.lock();
         pages.check();
         pages.exceeded
     }
 
     /// Forgets all copies and makes room for those of `pages`, by number: to be done before the process is stopped.
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
-        let mut cache = self.lock();
+        let mut cache = self.pages.lock();
         let mut plan = PagePlan::new(pages);
         let CachedPages { budget, needed, exceeded, .. } = *cache;
         let chunks = plan.fit(std::mem::take(&mut cache.chunks));
@@ -134,7 +133,7 @@ impl PageCache {
     /// Copies the pages planned, in large reads; the process has to stand still. What is left to copy when it goes on
     /// (`gone_on`) is not known afterwards. Whether all were copied.
     pub fn copy(&self, plan: &PagePlan, gone_on: &GoneOn) -> bool {
-        let mut pages = self.lock();
+        let mut pages = self.pages.lock();
         let copied = plan.copy(&*self.memory, &mut pages.chunks, gone_on);
         pages.numbers = plan.numbers().to_vec();
         pages.used = vec![false; pages.numbers.len()];
@@ -154,12 +153,7 @@ impl PageCache {
 
     /// A look at many small places without taking the lock for each.
     pub fn reader(&self) -> PageReader<'_> {
-        PageReader { cache: self, pages: self.lock() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CachedPages> {
-        // A panic elsewhere leaves the copies as they were.
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        PageReader { cache: self, pages: self.pages.lock() }
     }
 }
 

@@ -31,7 +31,7 @@ mod working_set;
 pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;
 pub use error::TorchError;
-pub use history::{RecordedEvent, RecordedFrame, RecordedHistory, RecordedStack};
+pub use history::{RecordedFrame, RecordedHistory, RecordedStack};
 pub use objects::{
     AutogradGraph, AutogradNode, SavedTensor, TensorDecoder, TensorReader, TensorTypes,
 };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::files::PlaceError;
+use crate::model::SinkError;
 
 /// Why a trace could not be created.
 #[derive(Debug, Error)]
@@ -134,6 +135,6 @@ pub enum ReadError {
     #[error("the trace's records could not be taken: {source}")]
     Sink {
         /// Its reason.
-        source: io::Error,
+        source: SinkError,
     },
 }

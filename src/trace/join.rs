@@ -1,7 +1,6 @@
 //! From the segments of a ring to one recording, with what is missing in it marked.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::ReadError;
@@ -10,7 +9,7 @@ use super::renumberer::{DefinitionTables, Renumberer};
 use super::ring::SUFFIX;
 use super::sequence::{FoundSegment, SegmentSequence, chosen};
 use super::summary::ReplaySummary;
-use crate::model::{Nanos, Record, RecordSink, RecordingGap};
+use crate::model::{Nanos, Record, RecordSink, RecordingGap, SinkResult};
 
 /// The segments in the folder of a ring, the oldest first.
 ///
@@ -203,7 +202,7 @@ impl RecordingJoin<'_> {
         Ok((summary, outcome))
     }
 
-    fn give(&mut self, record: &Record) -> io::Result<()> {
+    fn give(&mut self, record: &Record) -> SinkResult {
         if let Some(time) = record.time() {
             self.last = self.last.max(Some(time));
         }
@@ -216,7 +215,7 @@ impl RecordingJoin<'_> {
     }
 
     /// Gives on that something is missing up to `to`.
-    fn tell_missing(&mut self, to: Nanos) -> io::Result<()> {
+    fn tell_missing(&mut self, to: Nanos) -> SinkResult {
         match self.missing.take() {
             Some(MissingRange { why, from }) => {
                 self.give(&Record::Gap(RecordingGap { from: from.min(to), to, why }))
@@ -262,7 +261,7 @@ struct JoinSegment<'a, 'b> {
 }
 
 impl JoinSegment<'_, '_> {
-    fn pass(&mut self, record: &Record) -> io::Result<()> {
+    fn pass(&mut self, record: &Record) -> SinkResult {
         self.to.rewriter.rewrite(&self.names, record, &mut self.out);
         for record in self.out.drain(..) {
             self.to.give(&record)?;
@@ -271,7 +270,7 @@ impl JoinSegment<'_, '_> {
     }
 
     /// The opening is over with the inheritance, which is its last record; it tells of times up to `latest`.
-    fn open(&mut self, begins: Nanos, opening: &[Record], latest: Nanos) -> io::Result<()> {
+    fn open(&mut self, begins: Nanos, opening: &[Record], latest: Nanos) -> SinkResult {
         if self.to.begun.is_some_and(|before| begins <= before) {
             self.state = SegmentState::Repeats;
             return Ok(());
@@ -304,7 +303,7 @@ impl JoinSegment<'_, '_> {
     }
 
     /// There is no inheritance: what the records rest on is lost, or they are those of the recording's own beginning.
-    fn without_inheritance(&mut self, opening: &[Record], record: &Record) -> io::Result<()> {
+    fn without_inheritance(&mut self, opening: &[Record], record: &Record) -> SinkResult {
         self.state = match self.to.last {
             None => SegmentState::Open,
             Some(_) => SegmentState::Lost,
@@ -317,7 +316,7 @@ impl JoinSegment<'_, '_> {
 }
 
 impl RecordSink for JoinSegment<'_, '_> {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         if self.names.on_definition(record) {
             self.to.rewriter.redefined(record);
             return Ok(());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::error::CreateError;
 use super::writer::TraceWriter;
 use crate::files;
-use crate::model::{Nanos, Record, RecordSink};
+use crate::model::{Nanos, Record, RecordSink, SinkError, SinkResult};
 
 /// The end of a segment's name.
 pub(super) const SUFFIX: &str = "memspy";
@@ -277,9 +277,9 @@ impl TraceRing {
 }
 
 impl RecordSink for TraceRing {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         let Some((_, writer)) = &mut self.open else {
-            return Err(io::Error::other("no segment of the recording has begun"));
+            return Err(SinkError::NotBegun);
         };
         let before = writer.bytes_written();
         writer.record(record)?;
@@ -295,7 +295,7 @@ impl RecordSink for TraceRing {
         Ok(())
     }
 
-    fn sync(&mut self) -> io::Result<()> {
-        self.flush()
+    fn sync(&mut self) -> SinkResult {
+        Ok(self.flush()?)
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::ReadError;
 use super::reader::TraceReader;
-use crate::model::{Record, RecordSink, RecordingStart};
+use crate::model::{Record, RecordSink, RecordingStart, SinkResult};
 
 /// A segment to be read.
 pub(super) struct FoundSegment {
@@ -96,12 +96,12 @@ fn number(path: &Path) -> Option<u64> {
 fn started(mut reader: TraceReader) -> Opened {
     struct StartSink(Option<RecordingStart>);
     impl RecordSink for StartSink {
-        fn record(&mut self, record: &Record) -> io::Result<()> {
+        fn record(&mut self, record: &Record) -> SinkResult {
             match record {
                 Record::Start(start) => {
                     self.0 = Some(start.clone());
                     // Enough was seen.
-                    Err(io::ErrorKind::Interrupted.into())
+                    Err(io::Error::from(io::ErrorKind::Interrupted).into())
                 }
                 _ => Ok(()),
             }

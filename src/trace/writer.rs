@@ -9,7 +9,7 @@ use super::error::CreateError;
 use super::wire::v1;
 use super::wire::v1::encode::{RecordEncoder, RejectedRecord};
 use crate::files::FileCreation;
-use crate::model::{Record, RecordSink};
+use crate::model::{Record, RecordSink, SinkResult};
 
 /// Payload bytes after which a block is written.
 const MAX_BLOCK_BYTES: usize = 256 << 10;
@@ -185,14 +185,14 @@ impl<W: Write> TraceWriter<W> {
 }
 
 impl<W: Write> RecordSink for TraceWriter<W> {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.check()?;
         let taken = self.write_record(record);
-        self.note(taken)
+        Ok(self.note(taken)?)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
-        self.flush()
+    fn sync(&mut self) -> SinkResult {
+        Ok(self.flush()?)
     }
 }
 

@@ -12,7 +12,7 @@ use super::list::{cut, list};
 use super::palette::Palette;
 use super::state::ViewState;
 use super::table::{RowName, SortOrder, TableCell, TableColumn, TableRow, ViewTable, short_size};
-use super::view_model::{name, program_lines};
+use super::view_model::name;
 use crate::analysis::{LiveProfile, OutsideTorch, StackLabel};
 use crate::model::{CudaIndex, Nanos};
 use crate::render::{self, FrameLabels};
@@ -143,14 +143,9 @@ impl RankFacts {
 
 /// The line of the program that made most of what is live now.
 fn largest_line(live: &LiveProfile, gpu: CudaIndex, full_filenames: bool) -> RowName {
-    let profile = live.profile();
-    let labels = FrameLabels {
-        stacks: profile.stacks(),
-        directory: profile.start().and_then(|s| s.directory.as_deref()),
-        full_filenames,
-    };
+    let labels = FrameLabels::new(live.profile(), full_filenames);
     let unknown = |text: &str| RowName { text: text.to_owned(), ..RowName::default() };
-    let Ok(lines) = program_lines(live, gpu) else { return unknown("-") };
+    let Ok(lines) = live.program_lines(gpu) else { return unknown("-") };
     // What nobody saw being made has no line.
     let made = lines.rows.iter().filter(|line| matches!(line.place, StackLabel::Frame(_)));
     match made.max_by_key(|line| line.own).filter(|line| line.own > 0) {

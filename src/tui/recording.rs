@@ -1,12 +1,13 @@
 //! The recording behind the view, on a thread of its own.
 
-use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::analysis::{LiveProfile, SharedProfile, ThreadChoice};
-use crate::model::{EndReason, RecordingEnd};
+use crate::model::{EndReason, RecordingEnd, SinkResult};
 use crate::render;
 use crate::sampler::{AttachedRecorder, BackgroundSink, RecordingProgress, Worker};
 
@@ -42,7 +43,7 @@ impl LiveRecording {
             attach,
         };
         let (attached, is_attached) = channel();
-        let how = Arc::clone(&ended);
+        let how: Arc<Mutex<Option<String>>> = Arc::clone(&ended);
         // Attached on the thread that reads: probes and interpreters need not travel.
         let thread = Worker::spawn("top", move |_| {
             let first = match (keeper.attach)() {
@@ -56,7 +57,7 @@ impl LiveRecording {
                 }
             };
             let end = keeper.keep_recording(first);
-            *lock(&how) = end;
+            *how.lock() = end;
         })?;
         let started = LiveRecording { live, ended, quit, stop, thread };
         started.wait(&is_attached).map(|()| started)
@@ -73,7 +74,7 @@ impl LiveRecording {
 
     /// How the recording ended; `None` while it goes on.
     pub fn ended(&self) -> Option<String> {
-        let told = lock(&self.ended).clone();
+        let told = self.ended.lock().clone();
         let gone = self.thread.is_finished();
         told.or_else(|| gone.then(|| "the recording ended unexpectedly".to_owned()))
     }
@@ -133,7 +134,7 @@ impl RecordingThread {
         }
     }
 
-    fn record(&self, recorder: AttachedRecorder, renew: &AtomicBool) -> io::Result<RecordingEnd> {
+    fn record(&self, recorder: AttachedRecorder, renew: &AtomicBool) -> SinkResult<RecordingEnd> {
         // What the picture is made of is computed under the lock; sampling must not wait for that.
         let mut background = BackgroundSink::new(self.live.clone())?;
         let mut observe = |_: &RecordingProgress| {
@@ -147,9 +148,4 @@ impl RecordingThread {
         let (_, written) = background.finish();
         written.and(end)
     }
-}
-
-/// A lock that a panic left behind still guards whole values.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use rustc_hash::FxBuildHasher;
 
 use crate::analysis::{
-    DeviceSnapshot, FoldError, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, MemoryGroup,
+    DeviceSnapshot, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, MemoryGroup,
     OutsideTorch, PeakUsage, StackLabel, UsageHistory, recorded_owner_groups,
 };
 use crate::model::{
     AllocatorBackend, CudaIndex, Frame, Nanos, OwnershipBreakdown, Stops, TargetRuntime,
-    TensorCategory, is_library,
+    TensorCategory,
 };
 use crate::render::{self, FrameLabels};
 
@@ -98,11 +98,7 @@ impl ViewModel {
         whole: bool,
     ) -> ViewModel {
         let profile = live.profile();
-        let labels = FrameLabels {
-            stacks: profile.stacks(),
-            directory: profile.start().and_then(|s| s.directory.as_deref()),
-            full_filenames,
-        };
+        let labels = FrameLabels::new(profile, full_filenames);
         // They are made only for a window that is open, or may be opened.
         let details = whole || state.detail != DetailWindow::Closed;
         let devices = live.devices();
@@ -208,7 +204,7 @@ fn head(live: &LiveProfile, devices: &[DeviceSnapshot]) -> ViewHeader {
     // NVML is asked twice a second.
     let unknown = unknown.filter(|_| live.elapsed() > Nanos(2_000_000_000));
     notes.extend(unknown.map(|why| format!("outside PyTorch is unknown: {why}")));
-    notes.extend(live.warnings());
+    notes.extend(live.warnings().iter().map(ToString::to_string));
     if live.renewed() > 0 {
         let times = if live.renewed() == 1 { "time" } else { "times" };
         notes.push(format!(
@@ -259,16 +255,6 @@ fn moment<R>(live: &LiveProfile, rows: &LiveRows<R>) -> String {
     }
 }
 
-/// What the program's own lines hold, with library code that they call.
-pub(super) fn program_lines(
-    live: &LiveProfile,
-    gpu: CudaIndex,
-) -> Result<LiveRows<LiveLine>, FoldError> {
-    let stacks = live.profile().stacks();
-    let in_library = |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
-    live.lines(gpu, Some(&in_library))
-}
-
 fn lines(
     live: &LiveProfile,
     gpu: CudaIndex,
@@ -276,7 +262,7 @@ fn lines(
     all: bool,
     details: bool,
 ) -> Result<ViewTable, String> {
-    let found = if all { live.lines(gpu, None) } else { program_lines(live, gpu) };
+    let found = if all { live.lines(gpu, None) } else { live.program_lines(gpu) };
     let found = found.map_err(|e| e.to_string())?;
     let row = |line: &LiveLine| {
         let cells = vec![

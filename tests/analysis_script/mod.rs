@@ -56,6 +56,21 @@ pub struct Script {
 }
 
 impl Script {
+    /// A job whose first 40 MiB, of `train`, are allocated between the first two looks, each with a map.
+    pub fn with_first_allocation() -> Script {
+        let mut s = Script::new(100);
+        s.thread("MainThread", true);
+        s.gpus.entry(0).or_default();
+        s.enter(0, "train", 10);
+        s.start();
+        s.tick();
+        s.map(0);
+        s.alloc(0, 0, 40 * MIB);
+        s.tick();
+        s.map(0);
+        s
+    }
+
     pub fn new(rate: u32) -> Script {
         let mut script = Script {
             table: StackTable::new(),

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use memspy::analysis::Profile;
 use memspy::model::*;
 
-use crate::analysis_script::Script;
+use crate::analysis_script::{MIB, Script};
 
 /// A [`Script`] with probes in place.
 pub struct Probed {
@@ -324,4 +324,20 @@ pub fn stack_text(profile: &Profile, stack: StackId) -> String {
         profile.stacks().frames(stack).map(memspy::analysis::StackLabel::Frame).collect();
     frames.reverse();
     crate::analysis_script::text(profile, &frames)
+}
+
+/// Records with 300 MiB from before, 64 MiB of `forward` and 32 MiB of `train`; the 64 MiB are freed at the end.
+pub fn two_lines() -> Vec<Record> {
+    let mut s = Probed::new();
+    s.enter(0, "train", 10);
+    s.malloc(0, 0, 300 * MIB);
+    s.begin();
+    s.enter(0, "forward", 20);
+    let activation = s.malloc(0, 0, 64 * MIB);
+    s.leave(0);
+    s.line(0, 11);
+    s.malloc(0, 0, 32 * MIB);
+    s.release(0, activation);
+    s.finish();
+    std::mem::take(&mut s.script.records)
 }

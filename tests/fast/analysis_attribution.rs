@@ -286,7 +286,7 @@ fn what_a_degraded_map_lacks_is_unmatched_and_what_it_overlooks_is_not_born_agai
     let fold = folded(&profile, 0, Moment::End);
     assert_eq!(fold["main:2"], 2 * MIB, "{fold:?}");
     assert_eq!(fold["main:4"], MIB, "{fold:?}");
-    assert!(profile.warnings().iter().any(|w| w.contains("1 of 4 snapshots")));
+    assert!(memspy::render::warnings(&profile).iter().any(|w| w.contains("1 of 4 snapshots")));
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn that_nobody_held_the_gil_is_said_where_it_was_asked_for() {
             }
             profile.record(&record).unwrap();
         }
-        profile.warnings().iter().any(|warning| warning.contains("--gil"))
+        memspy::render::warnings(&profile).iter().any(|warning| warning.contains("--gil"))
     };
     let gil = ThreadChoice { gil_only: true, idle_too: false };
     assert!(warned(gil, false));
@@ -387,7 +387,7 @@ fn missed_looks_are_counted_by_reader_and_reason() {
     assert_eq!(profile.losses().failed(ReaderKind::Gpu), 1);
     assert_eq!(profile.losses().all().len(), 3);
     assert_eq!(profile.warnings().len(), 1);
-    assert!(profile.warnings()[0].starts_with("the recording ended abruptly"));
+    assert!(memspy::render::warnings(&profile)[0].starts_with("the recording ended abruptly"));
 }
 
 #[derive(Debug, Clone)]

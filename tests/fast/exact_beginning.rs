@@ -101,7 +101,7 @@ fn a_job_whose_counters_were_never_read_has_a_table_that_is_not_exact() {
     let at_least = |value| BoundedValue { value, exact: false, upper: None };
     assert_eq!(values(&profile, 1, &PEAKS), [at_least(least), at_least(least), at_least(0)]);
     assert_eq!(values(&profile, 1, &SUMS), [at_least(least), at_least(5 << 20)]);
-    let warnings = profile.warnings();
+    let warnings = memspy::render::warnings(&profile);
     assert!(warnings.iter().any(|w| w.contains("nothing was compared")), "{warnings:?}");
 }
 
@@ -135,6 +135,22 @@ fn a_peak_of_a_job_recorded_from_its_start_was_not_reached_before_the_recording(
     // What the first map has was not there before either.
     let fold = sampled.fold(DEVICE, Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(crate::analysis_script::text(&sampled, &fold.stacks[0].path), "main:1");
+}
+
+#[test]
+fn events_repeat_a_reserved_peak_of_before_the_recording_and_are_not_its_moment() {
+    let mut s = Probed::new();
+    s.enter(0, "main", 1);
+    let old = s.malloc(0, 0, 300 * MIB);
+    s.begin();
+    s.release(0, old);
+    // Out of the cache: nothing is reserved.
+    s.malloc(0, 0, 300 * MIB);
+    s.finish();
+    let profile = s.profile();
+    let reserved = profile.peak_reserved(DEVICE).unwrap();
+    assert!(reserved.bytes as u64 >= 300 * MIB, "{reserved:?}");
+    assert_eq!(reserved.reached, PeakTime::BeforeRecording);
 }
 
 /// A block is larger than its event can tell, and gone before any map.

@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
 use crate::analysis_script::{MIB, Script};
-use crate::exact_script::Probed;
+use crate::exact_script;
 use crate::trace_support;
 use memspy::model::{Nanos, Record, TrainingStep};
 
@@ -45,33 +45,12 @@ impl Exported {
     }
 }
 
-/// 300 MiB from before, 64 MiB of `forward` and 32 MiB of `train`; the 64 MiB are freed at the end.
 fn exact() -> Exported {
-    let mut s = Probed::new();
-    s.enter(0, "train", 10);
-    s.malloc(0, 0, 300 * MIB);
-    s.begin();
-    s.enter(0, "forward", 20);
-    let activation = s.malloc(0, 0, 64 * MIB);
-    s.leave(0);
-    s.line(0, 11);
-    s.malloc(0, 0, 32 * MIB);
-    s.release(0, activation);
-    s.finish();
-    Exported::of(&s.records)
+    Exported::of(&exact_script::two_lines())
 }
 
 fn sampled() -> Exported {
-    let mut s = Script::new(100);
-    s.thread("MainThread", true);
-    s.gpus.entry(0).or_default();
-    s.enter(0, "train", 10);
-    s.start();
-    s.tick();
-    s.map(0);
-    s.alloc(0, 0, 40 * MIB);
-    s.tick();
-    s.map(0);
+    let mut s = Script::with_first_allocation();
     s.tick();
     s.end();
     Exported::of(&s.records)

@@ -8,7 +8,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
 use crate::analysis_script::MIB;
-use crate::exact_script::Probed;
+use crate::exact_script;
 use crate::trace_support;
 
 fn memspy(folder: &Path, words: &[&str]) -> (i32, String) {
@@ -40,20 +40,9 @@ impl RowJson for parquet::record::Row {
     }
 }
 
-/// 300 MiB from before, 64 MiB of `forward` and 32 MiB of `train`; the 64 MiB are freed at the end.
 fn recording(folder: &Path) {
-    let mut s = Probed::new();
-    s.enter(0, "train", 10);
-    s.malloc(0, 0, 300 * MIB);
-    s.begin();
-    s.enter(0, "forward", 20);
-    let activation = s.malloc(0, 0, 64 * MIB);
-    s.leave(0);
-    s.line(0, 11);
-    s.malloc(0, 0, 32 * MIB);
-    s.release(0, activation);
-    s.finish();
-    std::fs::write(folder.join("run.bin"), trace_support::write(&s.records)).unwrap();
+    let records = exact_script::two_lines();
+    std::fs::write(folder.join("run.bin"), trace_support::write(&records)).unwrap();
 }
 
 #[test]

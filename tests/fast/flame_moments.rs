@@ -133,16 +133,7 @@ fn moments_that_are_not_there_are_refused() {
 #[test]
 fn a_sampled_recording_has_moments_and_no_stretches() {
     let folder = tempfile::tempdir().unwrap();
-    let mut s = Script::new(100);
-    s.thread("MainThread", true);
-    s.gpus.entry(0).or_default();
-    s.enter(0, "train", 10);
-    s.start();
-    s.tick();
-    s.map(0);
-    s.alloc(0, 0, 40 * MIB);
-    s.tick();
-    s.map(0);
+    let mut s = Script::with_first_allocation();
     let between = at(s.now as f64 / 1e9 + 0.001);
     s.tick();
     s.alloc(0, 0, 20 * MIB);

@@ -27,7 +27,7 @@ fn exact_recordings_keep_the_stack_of_every_block() {
             (folded(profile, 0, Moment::End), fold.total, fold.left_out)
         };
         assert_eq!(end(&kept), end(&whole), "seed {seed}");
-        assert_eq!(kept.warnings(), Vec::<String>::new());
+        assert_eq!(memspy::render::warnings(&kept), Vec::<String>::new());
         // The highest level of the time kept, as every event tells it.
         let levels = s.records.iter().filter_map(|record| match record {
             Record::Events(batch) => Some(&batch.events),

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use assert_cmd::cargo::cargo_bin;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
@@ -20,22 +22,6 @@ struct Report {
     figures: Value,
 }
 
-fn base64(text: &str) -> Vec<u8> {
-    let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let known = text.bytes().filter_map(|c| letters.iter().position(|letter| *letter == c));
-    let mut bytes = Vec::new();
-    let (mut bits, mut count) = (0u32, 0);
-    for value in known {
-        bits = (bits << 6 | value as u32) & 0xffff;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    bytes
-}
-
 fn memspy(words: &[&str]) -> (i32, String, String) {
     let done = Command::new(cargo_bin("memspy")).args(words).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -48,7 +34,9 @@ fn report_of(trace: &str, words: &[&str]) -> Report {
     assert_eq!(code, 0, "{err}");
     let packed = page.split("id=\"figures\">").nth(1).unwrap().split("</script>").next().unwrap();
     let mut json = String::new();
-    GzDecoder::new(&base64(packed)[..]).read_to_string(&mut json).unwrap();
+    let packed: String = packed.split_whitespace().collect();
+    let packed = STANDARD.decode(packed).unwrap();
+    GzDecoder::new(&packed[..]).read_to_string(&mut json).unwrap();
     Report { figures: serde_json::from_str(&json).unwrap(), page }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use crate::trace_support::allocations::{Allocations, Likeness};
 use crate::trace_support::{Loop, borders, read, spelled_out, write};
-use memspy::model::{Record, RecordSink};
+use memspy::model::{Record, RecordSink, SinkError};
 use memspy::trace::{TraceReader, TraceWriter};
 
 /// A trace with a block for every `each` records.
@@ -217,19 +217,19 @@ fn a_full_disk_is_reported_and_leaves_a_readable_trace() {
     for room in (0..size).step_by(97) {
         let mut held = Vec::new();
         let disk = Disk { held: &mut held, room };
-        let failed = match TraceWriter::new(disk) {
-            Err(error) => error,
+        let failed: SinkError = match TraceWriter::new(disk) {
+            Err(error) => error.into(),
             Ok(mut writer) => {
                 let first = records.iter().find_map(|r| writer.record(r).err());
-                let first = first.unwrap_or_else(|| writer.flush().unwrap_err());
+                let first = first.unwrap_or_else(|| writer.flush().unwrap_err().into());
                 // It is not forgotten.
                 let again = writer.record(&records[0]).unwrap_err();
-                assert_eq!(again.kind(), io::ErrorKind::StorageFull);
+                assert_eq!(again.io().unwrap().kind(), io::ErrorKind::StorageFull);
                 assert!(writer.finish().is_err());
                 first
             }
         };
-        assert_eq!(failed.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(failed.io().unwrap().kind(), io::ErrorKind::StorageFull);
         assert_eq!(held.len(), room);
         if room >= 10 {
             let (copy, summary) = read(&held);

@@ -345,7 +345,8 @@ fn what_cannot_be_read_back_is_refused() {
         }
         writer.record(&site(0, StackSource::Own, (false, None, None))).unwrap();
         let error = writer.record(&bad).unwrap_err();
-        assert!(error.get_ref().is_some_and(|e| e.is::<RejectedRecord>()), "{error}");
+        let inner = error.io().unwrap().get_ref();
+        assert!(inner.is_some_and(|e| e.is::<RejectedRecord>()), "{error}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::trace_support::{Loop, any_record::recording, borders, read, write};
-use memspy::model::{Record, RecordSink};
+use memspy::model::{Record, RecordSink, SinkResult};
 use memspy::trace::{ReadError, RejectedRecord, TraceReader, TraceWriter};
 use proptest::prelude::*;
 
@@ -79,8 +79,8 @@ fn a_caller_may_stop_after_any_block() {
 fn what_the_sink_says_reaches_the_caller() {
     struct Full;
     impl RecordSink for Full {
-        fn record(&mut self, _: &Record) -> std::io::Result<()> {
-            Err(std::io::Error::other("no more"))
+        fn record(&mut self, _: &Record) -> SinkResult {
+            Err(std::io::Error::other("no more").into())
         }
     }
     let bytes = write(&Loop::story(2, 10));
@@ -128,6 +128,7 @@ fn a_record_that_cannot_be_read_back_is_refused_and_what_came_before_is_kept() {
             writer.record(record).unwrap();
         }
         let error = writer.record(&bad).unwrap_err();
+        let error = error.io().unwrap();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
         assert!(error.get_ref().is_some_and(|e| e.downcast_ref::<RejectedRecord>().is_some()));
         assert!(writer.record(&good[0]).is_err(), "it stays failed");

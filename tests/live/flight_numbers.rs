@@ -1,6 +1,5 @@
 //! A recorder that forgets its numbers now and then loses nothing of what it sees.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +9,7 @@ use crate::support::{pythons, sim};
 use memspy::analysis::ThreadChoice;
 use memspy::files::FileCreation;
 use memspy::flight::FlightRecorder;
-use memspy::model::{Definition, EventKind, Record, RecordSink};
+use memspy::model::{Definition, EventKind, Record, RecordSink, SinkResult};
 use memspy::sampler::{
     CommonOptions, ExactOptions, ExactRecorder, RecordOptions, Recorder, TargetReaders, attach,
 };
@@ -46,7 +45,7 @@ fn sites(record: &Record) -> usize {
 }
 
 impl RecordSink for Counted {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.anew += u32::from(matches!(record, Record::Definition(Definition::Reset)));
         self.threads += threads(record);
         self.sites += sites(record);

@@ -28,7 +28,7 @@ fn ended_abruptly(recording: &Recording) -> bool {
     assert!(summary.records > 0, "no whole block");
     assert!(summary.first_damage.is_none(), "{:?}", summary.first_damage);
     assert_eq!(summary.complete, profile.end().is_some());
-    let warned = profile.warnings().iter().filter(|w| w.contains("abruptly")).count();
+    let warned = profile.warnings().iter().filter(|w| w.to_string().contains("abruptly")).count();
     assert_eq!(warned, usize::from(!summary.complete));
     !summary.complete
 }

@@ -5,7 +5,6 @@
 //! what the driver's events and the next snapshot tell of segments that are newer.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use rustc_hash::FxHashMap;
 
@@ -15,7 +14,7 @@ use crate::analysis::profile::Profile;
 use crate::model::{
     AddressSpace, AllocationSource, AllocatorSnapshot, Block, BlockState, CudaIndex, Event,
     EventBatch, EventKind, Keyframe, KeyframeBlock, MemoryKind, Nanos, PoolId, Record, RecordSink,
-    Segment, SiteId,
+    Segment, SinkResult, SiteId,
 };
 
 /// What PyTorch obtains from the driver for blocks of the small pool (`kSmallBuffer`).
@@ -250,7 +249,7 @@ impl MomentBlocksBuilder {
 }
 
 impl RecordSink for MomentBlocksBuilder {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         if self.keyframe.is_some() {
             if let Record::Snapshot(snapshot) = record {
                 self.after.entry(snapshot.device).or_insert_with(|| snapshot.clone());

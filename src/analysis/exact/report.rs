@@ -8,6 +8,7 @@ use super::{
     ByteBalance, CounterAgreement, ExactProfile, ExecutionTable, MemoryGroup, RefusalTotals,
     SiteUsage,
 };
+use crate::analysis::profile::warning::RecordingWarning;
 use crate::model::{
     CudaIndex, ExactSettings, FreeTracking, Metric, Nanos, Pool, ProbeBackend, SiteId, StackId,
     StatField, StatKey,
@@ -216,63 +217,41 @@ impl ExactProfile {
     }
 
     /// Warnings for the head of a report.
-    pub(crate) fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<RecordingWarning> {
         let mut all = Vec::new();
-        for (index, device) in &self.torch {
-            let (found, gone) = (device.found, device.gone);
-            if found + gone > 0 {
-                all.push(format!(
-                    "GPU {}: {found} blocks were allocated and {gone} freed without an event (seen in snapshots)",
-                    index.0
-                ));
+        for (&device, torch) in &self.torch {
+            let (allocated, freed) = (torch.found, torch.gone);
+            if allocated + freed > 0 {
+                all.push(RecordingWarning::WithoutEvent { device, allocated, freed });
             }
-            let excess = device.excess.max(device.excess_at_peak());
-            if excess > 0 {
-                all.push(format!(
-                    "GPU {}: known blocks exceed what the allocator counts by up to {excess} bytes: \
-                     frees were not seen",
-                    index.0
-                ));
+            let bytes = torch.excess.max(torch.excess_at_peak());
+            if bytes > 0 {
+                all.push(RecordingWarning::Excess { device, bytes });
             }
-            if let Some(balance) = device.balance().filter(|balance| !balance.is_even()) {
-                all.push(format!(
-                    "GPU {}: the bytes of blocks are off: the allocator counted {:+} bytes allocated and {:+} freed \
-                     beyond what the events come to, so no figure is exact",
-                    index.0, balance.allocated, balance.freed
-                ));
+            if let Some(balance) = torch.balance().filter(|balance| !balance.is_even()) {
+                all.push(RecordingWarning::Unbalanced { device, balance });
             }
-            if device.has_unconfirmed && device.balance().is_none() {
-                all.push(format!(
-                    "GPU {}: the first blocks came before the allocator's counters could be read, and nothing was compared \
-                     with these later: blocks may be larger than shown",
-                    index.0
-                ));
+            if torch.has_unconfirmed && torch.balance().is_none() {
+                all.push(RecordingWarning::NotCompared { device });
             }
-            if device.snapshots_degraded > 0 {
-                all.push(format!(
-                    "GPU {}: {} of {} snapshots were read while the job changed them",
-                    index.0,
-                    device.snapshots_degraded,
-                    device.snapshots_degraded + device.snapshots
-                ));
+            let torn = torch.snapshots_degraded;
+            if torn > 0 {
+                let all_read = torn + torch.snapshots;
+                all.push(RecordingWarning::TornSnapshots { device, torn, all: all_read });
             }
         }
         if self.unknown_frees > 0 {
-            all.push(format!(
-                "{} blocks were freed whose allocation was not seen",
-                self.unknown_frees
-            ));
+            all.push(RecordingWarning::UnknownFrees(self.unknown_frees));
         }
-        for (index, agreement) in &self.agreement {
+        for (&device, agreement) in &self.agreement {
             if agreement.equal < agreement.checks {
-                all.push(format!(
-                    "GPU {}: in {} of {} comparisons the allocator's counters differed from the events, last by {} allocations and {} bytes",
-                    index.0,
-                    agreement.checks - agreement.equal,
-                    agreement.checks,
-                    agreement.allocations,
-                    agreement.requested
-                ));
+                all.push(RecordingWarning::CountersDiffer {
+                    device,
+                    differing: agreement.checks - agreement.equal,
+                    checks: agreement.checks,
+                    allocations: agreement.allocations,
+                    bytes: agreement.requested,
+                });
             }
         }
         all

@@ -5,41 +5,32 @@ use crate::analysis::owners::growth::GrowthWatch;
 use crate::analysis::owners::owner_groups::owner_groups;
 use crate::analysis::owners::owner_groups::tests::groups;
 use crate::model::{
-    DType, GraphNode, Model, ModelModule, Optimizer, OwnershipSnapshot, SavedBy, SavedIn, Storage,
+    GraphNode, Model, ModelModule, Optimizer, OwnershipSnapshot, SavedBy, SavedIn, Storage,
     TensorCategory, TensorDevice, TensorInfo, TensorRow,
 };
+use crate::ownership::fixture;
 
 const MIB: u64 = 1 << 20;
 const CUDA: TensorDevice = TensorDevice { kind: 1, index: Some(0) };
 
 /// A tensor of `mib` MiB in a storage of `of` MiB.
 fn tensor(at: u64, mib: u64, of: u64, category: TensorCategory, name: &str) -> TensorRow {
+    let plain = fixture::row(at);
     TensorRow {
         tensor: TensorInfo {
-            at,
-            class: "TensorImpl".into(),
             storage: Some(Storage { at: at + 1, data: at << 32, bytes: Some(of * MIB) }),
             shape: Some(vec![(mib * MIB / 4) as i64]),
             strides: Some(vec![1]),
-            nested: None,
             numel: Some((mib * MIB / 4) as i64),
-            dtype: DType(6),
             device: Some(CUDA),
-            offset: 0,
             version: Some(0),
-            requires_grad: false,
-            grad_fn: None,
-            grad: None,
-            parts: Vec::new(),
-            part_names: &[],
+            ..plain.tensor
         },
         object: Some(at),
         python_class: Some("Tensor".into()),
         category,
         names: (!name.is_empty()).then(|| name.into()).into_iter().collect(),
-        saved: Vec::new(),
-        made_by: None,
-        garbage: false,
+        ..plain
     }
 }
 

@@ -1,8 +1,6 @@
 //! A part of a recording: only what happened from one moment to another.
 
-use std::io;
-
-use crate::model::{EventBatch, EventKind, FollowedChanges, Nanos, Record, RecordSink};
+use crate::model::{EventBatch, EventKind, FollowedChanges, Nanos, Record, RecordSink, SinkResult};
 
 /// PyTorch asks the driver again before it gives up: a refusal at most this long before the counter rose belongs to that error.
 const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
@@ -32,7 +30,7 @@ impl<'a> TimeRange<'a> {
 }
 
 impl RecordSink for TimeRange<'_> {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         match record {
             Record::Events(batch) => {
                 let events = batch.events.iter().filter(|event| self.has(event.time));
@@ -94,7 +92,7 @@ impl OomMoment {
 }
 
 impl RecordSink for OomMoment {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         match record {
             Record::Events(batch) => {
                 for event in &batch.events {

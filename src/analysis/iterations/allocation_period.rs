@@ -4,12 +4,12 @@
 //! allocations, they say again one period of allocations later, to the byte; and no shorter distance does that.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    CudaIndex, EventKind, MemoryKind, Metric, Nanos, Pool, Record, RecordSink, TrainingStep,
+    CudaIndex, EventKind, MemoryKind, Metric, Nanos, Pool, Record, RecordSink, SinkResult,
+    TrainingStep,
 };
 
 /// Looks kept of all devices: the first this many.
@@ -128,7 +128,7 @@ fn shortest(looks: &CounterReadings) -> Option<AllocationPeriod> {
 }
 
 impl RecordSink for PeriodFinder {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         match record {
             Record::Counters { device, counters, .. } => {
                 let looks = self.counters.entry(*device).or_default();

@@ -6,16 +6,10 @@ use crate::model::OwnedOnDevice;
 #[test]
 fn a_variable_has_the_number_of_the_step_under_way() {
     let mut iterations = IterationBuilder::default();
-    for (time, epoch, step) in [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)] {
-        let clock = StepSource::Variable;
-        let step = TrainingStep {
-            time: Nanos(time),
-            step,
-            epoch: Some(epoch),
-            clock,
-            ..TrainingStep::default()
-        };
-        iterations.on_step(Some((step, Nanos(time))));
+    let looks = [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)];
+    for (time, epoch, number) in looks {
+        let seen = step(time, epoch, number);
+        iterations.on_step(seen.map(|(s, from)| (TrainingStep { uncertainty: None, ..s }, from)));
     }
     let of = |i: &Iteration| (i.epoch, i.step, i.steps, i.from.0, i.to.0);
     let seen: Vec<_> = iterations.done().iter().map(of).collect();

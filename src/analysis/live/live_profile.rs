@@ -1,9 +1,9 @@
 //! What is true of a job now: a profile that goes on for days, and what a live view shows of it.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::sample_window::ThreadChoice;
@@ -17,9 +17,10 @@ use crate::analysis::live::process_snapshot::{DeviceSnapshot, KnownDevice};
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
+use crate::analysis::profile::warning::RecordingWarning;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
-    Record, RecordSink, SnapshotConsistency,
+    Record, RecordSink, SinkResult, SnapshotConsistency, is_library,
 };
 
 /// What a profile may take of memory before it has to begin anew, in bytes. A training job stays below a tenth of it; a
@@ -101,14 +102,14 @@ impl SharedProfile {
         SharedProfile(Arc::new(Mutex::new(LiveProfile::with_filter(choice))))
     }
 
-    /// The profile as it is now. A lock that a panic left behind still guards whole values.
+    /// The profile as it is now.
     pub fn lock(&self) -> MutexGuard<'_, LiveProfile> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
 impl RecordSink for SharedProfile {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.lock().record(record)
     }
 }
@@ -193,7 +194,7 @@ impl LiveProfile {
     }
 
     /// What an exact recording did not see.
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<RecordingWarning> {
         self.profile.exact().map(|exact| exact.warnings()).unwrap_or_default()
     }
 
@@ -333,6 +334,14 @@ impl LiveProfile {
         Ok(self.taken(&now, rows))
     }
 
+    /// What the program's own lines hold now, with the library code that they call: see [`LiveProfile::lines`].
+    pub fn program_lines(&self, gpu: CudaIndex) -> Result<LiveRows<LiveLine>, FoldError> {
+        let stacks = self.profile.stacks();
+        let in_library =
+            |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
+        self.lines(gpu, Some(&in_library))
+    }
+
     /// What stacks hold now, by the last snapshot (or the events so far).
     pub fn stacks(&self, gpu: CudaIndex) -> Result<LiveRows<LiveStack>, FoldError> {
         let now = self.profile.fold(gpu, Moment::End, FoldOptions::default())?;
@@ -401,7 +410,7 @@ fn row(rows: &mut FxHashMap<StackLabel, LiveLine>, place: StackLabel) -> &mut Li
 }
 
 impl RecordSink for LiveProfile {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         match record {
             Record::Counters { time, device, counters } => {
                 let level =

@@ -1,14 +1,13 @@
 //! One look at a process: its threads' stacks and where the memory of its GPUs is.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 
 use crate::analysis::blocks::fragmentation::Fragmentation;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, GpuDevice,
     MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink, RecordingStart,
-    SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity, ThreadId,
+    SinkResult, SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity, ThreadId,
 };
 
 /// A thread at the moment of the look.
@@ -266,7 +265,7 @@ impl KnownDevice<'_> {
 }
 
 impl RecordSink for ProcessSnapshot {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         match record {
             Record::Start(start) => self.start = Some(start.clone()),
             Record::Runtime(runtime) => self.runtime = Some(runtime.clone()),

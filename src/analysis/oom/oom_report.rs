@@ -1,7 +1,6 @@
 //! The verdict: what there is to say of the moment at which a condition came true, or a recording ended.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::sync::Arc;
 
 use crate::analysis::blocks::fragmentation::Fragmentation;
@@ -11,8 +10,8 @@ use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, BlockState, CudaIndex, DeviceUsage, Event, EventBatch,
-    EventKind, MemoryKind, Nanos, OomException, OwnershipBreakdown, Record, RecordSink, SiteId,
-    SnapshotConsistency, StackId, StackSample, ThreadActivity, ThreadId, TriggerFired,
+    EventKind, MemoryKind, Nanos, OomException, OwnershipBreakdown, Record, RecordSink, SinkResult,
+    SiteId, SnapshotConsistency, StackId, StackSample, ThreadActivity, ThreadId, TriggerFired,
 };
 
 /// Upper ends of the classes of free blocks, in bytes.
@@ -255,7 +254,7 @@ impl OomReportBuilder {
     }
 
     /// Takes events one refusal at a time, so that what lived at each is known.
-    fn on_events(&mut self, events: &[Event]) -> io::Result<()> {
+    fn on_events(&mut self, events: &[Event]) -> SinkResult {
         let is_refused =
             |e: &Event| matches!(e.change, EventKind::Failed { code: OUT_OF_MEMORY, .. });
         for part in events.split_inclusive(is_refused) {
@@ -341,7 +340,7 @@ fn cache(snapshot: &AllocatorSnapshot) -> AllocatorCache {
 }
 
 impl RecordSink for OomReportBuilder {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.now = self.now.max(record.time().unwrap_or_default());
         match record {
             Record::Events(_) => {}

@@ -1,8 +1,8 @@
 //! The allocator's counters at every moment at which a recording has them.
 
-use std::io;
-
-use crate::model::{AllocatorCounters, CudaIndex, Metric, Nanos, Pool, Record, RecordSink};
+use crate::model::{
+    AllocatorCounters, CudaIndex, Metric, Nanos, Pool, Record, RecordSink, SinkResult,
+};
 
 /// The counters of one device at one moment, in bytes but for the last two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct CounterSamples {
 }
 
 impl RecordSink for CounterSamples {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         if let Record::Counters { time, device, counters } = record {
             self.samples.push(CounterSample::new(*time, *device, counters));
         }

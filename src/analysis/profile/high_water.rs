@@ -35,6 +35,27 @@ impl HighWater {
         HighWater { bytes: 0, reached: PeakTime::Between(time, time), within: 0, resets: 0 }
     }
 
+    /// The mark of a counter, if there is one, and the greatest value that events told, with its time. `is_event` is given
+    /// the event's bytes and the mark's and says whose moment it is.
+    pub(crate) fn with_event(
+        counted: Option<HighWater>,
+        (time, bytes): (Nanos, i64),
+        is_event: fn(i64, i64) -> bool,
+    ) -> HighWater {
+        match counted {
+            // What the counters saw before the events may have been higher.
+            Some(counted) if !is_event(bytes, counted.bytes) => {
+                HighWater { within: counted.within.max(bytes), ..counted }
+            }
+            counted => HighWater {
+                bytes,
+                reached: PeakTime::Between(time, time),
+                within: bytes,
+                resets: counted.map_or(0, |counted| counted.resets),
+            },
+        }
+    }
+
     /// Takes the counter's next value; `old` is its value at the look before.
     pub(crate) fn next(&mut self, old: i64, peak: i64, current: i64, from: Nanos, to: Nanos) {
         self.within = self.within.max(current);

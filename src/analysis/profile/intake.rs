@@ -1,7 +1,5 @@
 //! How a profile takes records in: gathered by tick, each tick charged against the one before.
 
-use std::io;
-
 use rustc_hash::FxHashMap;
 
 use super::{CounterReading, Profile, UsagePeak};
@@ -13,7 +11,7 @@ use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
     MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
-    StackId, StackSample, ThreadId, ThreadSample,
+    SinkResult, StackId, StackSample, ThreadId, ThreadSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most this many
@@ -356,7 +354,7 @@ impl Profile {
 }
 
 impl RecordSink for Profile {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         self.check_limits(record)?;
         match record {
             Record::Sample(sample) => {

@@ -5,11 +5,9 @@
 //! what is kept that is counted, and not what was read. Likewise one record can stand for very much work: a snapshot that keeps a
 //! million blocks, a stack of a hundred thousand frames that is left and come to with every event.
 
-use std::io;
-
 use super::Profile;
 use crate::analysis::lines::bounds::{BoundsByStack, StackBounds};
-use crate::model::Record;
+use crate::model::{Record, SinkError, SinkResult};
 
 /// What one definition takes.
 const DEFINITION: u64 = 320;
@@ -44,6 +42,25 @@ impl ProfileMemoryLimit {
     }
 }
 
+/// What the records of a file may not cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileLimit {
+    /// More steps than any recording takes.
+    #[error(
+        "what they tell would take far longer to read than any recording of this size: it is damaged, or was made to do so"
+    )]
+    Work,
+    /// More memory than any recording takes.
+    #[error(
+        "what they tell would take more than {mib} MiB of memory, too much for a file of this size: it is damaged, or was \
+         made to do so"
+    )]
+    Memory {
+        /// How much it may take.
+        mib: u64,
+    },
+}
+
 impl Profile {
     /// Lets it refuse records once it takes more than about `bytes` of memory; before the records.
     pub fn limit_memory(&mut self, bytes: u64) {
@@ -64,7 +81,7 @@ impl Profile {
     ///
     /// # Errors
     /// They are more than it may take in all.
-    pub(crate) fn add_report(&mut self) -> io::Result<()> {
+    pub(crate) fn add_report(&mut self) -> SinkResult {
         let devices = self.profiles.values().map(|device| DEVICE / 64 + device.memory() / 8);
         let steps = devices.sum::<u64>()
             + self.exact.as_ref().map_or(0, |exact| exact.memory() / 8)
@@ -77,19 +94,18 @@ impl Profile {
     ///
     /// # Errors
     /// It has cost more: nothing of it is to be believed.
-    pub(crate) fn check_work(&self) -> io::Result<()> {
+    pub(crate) fn check_work(&self) -> SinkResult {
         let exact = self.exact.as_ref().map_or(0, |exact| exact.work());
         match self.memory.max_work {
-            Some(most) if self.memory.work.saturating_add(exact) > most => Err(io::Error::other(
-                "what they tell would take far longer to read than any recording of this size: it is damaged, or was made to \
-                 do so",
-            )),
+            Some(most) if self.memory.work.saturating_add(exact) > most => {
+                Err(SinkError::failed(ProfileLimit::Work))
+            }
             _ => Ok(()),
         }
     }
 
     /// Whether a record may be taken.
-    pub(super) fn check_limits(&mut self, record: &Record) -> io::Result<()> {
+    pub(super) fn check_limits(&mut self, record: &Record) -> SinkResult {
         self.memory.add_work(work(record));
         self.check_work()?;
         let Some(most) = self.memory.most else { return Ok(()) };
@@ -111,11 +127,7 @@ impl Profile {
         if taken.saturating_add(coming) <= most {
             return Ok(());
         }
-        Err(io::Error::other(format!(
-            "what they tell would take more than {} MiB of memory, too much for a file of this size: it is damaged, or was \
-             made to do so",
-            most >> 20
-        )))
+        Err(SinkError::failed(ProfileLimit::Memory { mib: most >> 20 }))
     }
 
     /// What the tick being collected may take with this record: each of its threads may be seen on a stack, and at a border

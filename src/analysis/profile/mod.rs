@@ -7,10 +7,11 @@ pub(super) mod high_water;
 mod intake;
 pub(crate) mod keyframe;
 pub(crate) mod living;
-mod memory;
+pub(super) mod memory;
 mod recording_kind;
 pub(super) mod timeline;
 pub(super) mod totals;
+pub(super) mod warning;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,8 +30,9 @@ use crate::analysis::lines::bounds::BoundsByStack;
 use crate::analysis::owners::ownership::{OwnerStacks, OwnershipHistory};
 use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
-use crate::analysis::profile::high_water::{HighWater, PeakTime};
+use crate::analysis::profile::high_water::HighWater;
 use crate::analysis::profile::timeline::Timeline;
+use crate::analysis::profile::warning::RecordingWarning;
 use crate::model::{
     AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, Nanos, OwnedOnDevice,
     ProcessUsage, ReaderKind, RecordingEnd, RecordingGap, RecordingStart, SourceText, StackTable,
@@ -211,62 +213,39 @@ impl Profile {
         }
     }
 
-    /// Adds a warning for the head of the report, from a caller who knows more than the records tell.
+    /// Adds a warning for the head of the report, from the reader of the file, who knows more than the records tell.
     pub fn warn(&mut self, warning: impl Into<String>) {
         self.warnings.push(warning.into());
     }
 
-    /// Warnings for the head of a report: those given to [`Profile::warn`] and those that follow from
-    /// the records.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut all = self.warnings.clone();
+    /// What stands at the head of a report: what was given to [`Profile::warn`] and what follows from the records.
+    pub fn warnings(&self) -> Vec<RecordingWarning> {
+        let mut all: Vec<_> = self.warnings.iter().cloned().map(RecordingWarning::File).collect();
         if self.end.is_none() {
-            all.push(
-                "the recording ended abruptly (or goes on): what follows is up to its last whole block"
-                    .to_owned(),
-            );
+            all.push(RecordingWarning::NoEnd);
         }
-        for gap in &self.gaps {
-            all.push(format!(
-                "the recording has a gap: records are missing between {:.3} and {:.3} s ({})",
-                gap.from.seconds(),
-                gap.to.seconds(),
-                gap.why
-            ));
-        }
+        all.extend(self.gaps.iter().cloned().map(RecordingWarning::Gap));
         if self.gap_count > self.gaps.len() as u64 {
-            let more = self.gap_count - self.gaps.len() as u64;
-            all.push(format!("the recording has {more} more gaps"));
+            all.push(RecordingWarning::MoreGaps(self.gap_count - self.gaps.len() as u64));
         }
         if self.choice.gil_only && self.stacks_read > 0 && self.gil_threads == 0 {
-            all.push(
-                "no thread was seen holding the GIL (a free-threaded Python has none), so --gil leaves all of them out"
-                    .to_owned(),
-            );
+            all.push(RecordingWarning::NoGilSeen);
         }
         if self.bad_definitions > 0 {
-            all.push(format!(
-                "{} definitions could not be used; stacks that need them are missing",
-                self.bad_definitions
-            ));
+            all.push(RecordingWarning::BadDefinitions(self.bad_definitions));
         }
         if let Some(exact) = &self.exact {
             let lost = self.losses.late(ReaderKind::Events);
             if lost > 0 {
-                all.push(format!(
-                    "{lost} events were lost: the recording could not keep up; what they told is missing"
-                ));
+                all.push(RecordingWarning::LostEvents(lost));
             }
             all.extend(exact.warnings());
         }
-        for (device, profile) in &self.profiles {
-            if profile.snapshots_degraded > 0 {
-                all.push(format!(
-                    "GPU {}: {} of {} snapshots were read while the job changed them",
-                    device.0,
-                    profile.snapshots_degraded,
-                    profile.snapshots_degraded + profile.snapshots_consistent
-                ));
+        for (&device, profile) in &self.profiles {
+            let torn = profile.snapshots_degraded;
+            if torn > 0 {
+                let all_read = torn + profile.snapshots_consistent;
+                all.push(RecordingWarning::TornSnapshots { device, torn, all: all_read });
             }
         }
         all
@@ -360,41 +339,22 @@ impl Profile {
     /// High-water mark of `allocated_bytes.all`.
     pub fn peak_allocated(&self, device: CudaIndex) -> Option<HighWater> {
         let counted = self.profiles.get(&device).and_then(|profile| profile.allocated);
-        let Some((time, bytes)) = self.exact().and_then(|exact| exact.peak(device)) else {
-            return counted;
-        };
-        // Exact events tell the moment; what the counters saw before them may have been higher.
-        let bytes = bytes as i64;
-        match counted {
-            Some(counted) if counted.bytes > bytes => {
-                Some(HighWater { within: counted.within.max(bytes), ..counted })
-            }
-            counted => Some(HighWater {
-                bytes,
-                reached: PeakTime::Between(time, time),
-                within: bytes,
-                resets: counted.map_or(0, |c| c.resets),
-            }),
+        let told = self.exact().and_then(|exact| exact.peak(device));
+        // Where both agree, the event tells the moment.
+        match told.map(|(time, bytes)| (time, bytes as i64)) {
+            Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event >= mark)),
+            None => counted,
         }
     }
 
     /// High-water mark of `reserved_bytes.all`.
     pub fn peak_reserved(&self, device: CudaIndex) -> Option<HighWater> {
         let counted = self.profiles.get(&device).and_then(|profile| profile.reserved);
-        let Some((time, bytes)) = self.exact().and_then(|exact| exact.top_reserved(device)) else {
-            return counted;
-        };
-        // It grows within an allocation, whose event tells it.
-        match counted {
-            Some(counted) if counted.bytes >= bytes => {
-                Some(HighWater { within: counted.within.max(bytes), ..counted })
-            }
-            counted => Some(HighWater {
-                bytes,
-                reached: PeakTime::Between(time, time),
-                within: bytes,
-                resets: counted.map_or(0, |c| c.resets),
-            }),
+        // It grows within an allocation, whose event tells it; every later event repeats it, also one of a mark that was
+        // reached before the recording. So an event tells the moment only where it tells more than the counters.
+        match self.exact().and_then(|exact| exact.top_reserved(device)) {
+            Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event > mark)),
+            None => counted,
         }
     }
 

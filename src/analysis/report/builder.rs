@@ -1,7 +1,6 @@
 //! `ReportBuilder`: reads a recording with a profile, and notes at every key moment which blocks live and who allocated them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -14,7 +13,7 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::exact::AccountedBlock;
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
-use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink};
+use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, SinkResult};
 
 /// Blocks looked at in all, before moments that nobody asked for are passed over.
 const MAX_WORK: u64 = 80_000_000;
@@ -229,7 +228,7 @@ impl ReportBuilder {
         }
     }
 
-    fn on_events(&mut self, events: &[Event]) -> io::Result<()> {
+    fn on_events(&mut self, events: &[Event]) -> SinkResult {
         let mut rest = events;
         while let (Some(&(at, _)), Some(last)) = (self.schedule.get(self.passed), rest.last())
             && last.time > at
@@ -306,7 +305,7 @@ fn sorted<K: Ord + Copy>(map: FxHashMap<K, BlockSum>) -> Vec<(K, BlockSum)> {
 }
 
 impl RecordSink for ReportBuilder {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         if let Record::Snapshot(snapshot) = record {
             self.snapshots.insert(snapshot.device, snapshot.clone());
         }

@@ -1,7 +1,6 @@
 //! `RecordingSurvey`: the course of a recording over time, without asking who allocated, and the moments worth keeping.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use rustc_hash::FxHashMap;
 
@@ -9,7 +8,7 @@ use super::levels::LevelHistory;
 use super::moments::MomentChoice;
 use crate::model::{
     AddressSpace, Event, EventKind, Keyframe, MemoryKind, Nanos, OwnershipBreakdown, ProcessUsage,
-    Record, RecordSink,
+    Record, RecordSink, SinkResult,
 };
 
 /// Columns of a timeline: more than a wide screen has pixels for a curve.
@@ -292,7 +291,7 @@ fn keep_greatest(changes: &mut Vec<(Nanos, i64)>) {
 }
 
 impl RecordSink for RecordingSurvey {
-    fn record(&mut self, record: &Record) -> io::Result<()> {
+    fn record(&mut self, record: &Record) -> SinkResult {
         match record {
             Record::Events(batch) => batch.events.iter().for_each(|event| self.on_event(event)),
             Record::Counters { time, device, counters } => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 
 use crate::render::{MetricsFormat, metrics_content_type, metrics_text};
-use crate::sampler::{ProcessTree, RankProcess, TargetReaders};
+use crate::sampler::{ProcessTree, RankProcess, TargetReaders, sleep_unless};
 
 use super::args::ExporterArgs;
 use super::members::refuse_launcher;
@@ -23,8 +23,6 @@ use watched_jobs::WatchedJobs;
 const MAX_PROCESSES: usize = 64;
 /// Between two looks for processes that end and that start.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Longest sleep without looking whether to end.
-const SLICE: Duration = Duration::from_millis(50);
 
 /// Runs it.
 pub(super) fn run(args: &ExporterArgs) -> Result<()> {
@@ -109,11 +107,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
         if is_over && !std::mem::replace(&mut is_told, true) {
             eprint_line(&format!("process {pid} has ended; serving no series of it, until Ctrl-C"));
         }
-        let mut slept = Duration::ZERO;
-        while slept < POLL_INTERVAL && !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            std::thread::sleep(SLICE);
-            slept += SLICE;
-        }
+        sleep_unless(POLL_INTERVAL, || stop.load(std::sync::atomic::Ordering::Relaxed));
     }
     Ok(())
 }

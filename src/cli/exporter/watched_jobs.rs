@@ -1,8 +1,10 @@
 //! The processes that the exporter watches: a recording of each, and what of it is served.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::analysis::{
     DeviceSnapshot, LiveProfile, Moment, OutsideTorch, ThreadChoice, recorded_owner_groups,
@@ -10,7 +12,7 @@ use crate::analysis::{
 use crate::cli::args::ExporterArgs;
 use crate::cli::{hints, output};
 use crate::model::{
-    AllocatorCounters, CudaIndex, Metric, OwnedOnDevice, Pool, SnapshotConsistency, is_library,
+    AllocatorCounters, CudaIndex, Metric, OwnedOnDevice, Pool, SnapshotConsistency,
 };
 use crate::render::{ExportedGpu, ExportedJob, FrameLabels, NamedBytes, group_label};
 use crate::sampler::{
@@ -91,20 +93,20 @@ impl WatchedJobs {
             Ok(AttachedRecorder::Samples(Box::new(recorder)))
         });
         let recording = LiveRecording::start(attaching, ThreadChoice::default(), output::host())?;
-        lock(&self.jobs).push(WatchedJob { pid, rank, recording });
+        self.jobs.lock().push(WatchedJob { pid, rank, recording });
         Ok(())
     }
 
     /// How many are watched.
     pub(super) fn count(&self) -> usize {
-        lock(&self.jobs).len()
+        self.jobs.lock().len()
     }
 
     /// Forgets those whose recording has ended: their pids, and why.
     pub(super) fn remove_ended(&self) -> Vec<(u32, String)> {
         let mut ended = Vec::new();
         let mut gone = Vec::new();
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         let mut index = 0;
         while index < jobs.len() {
             match jobs[index].recording.ended() {
@@ -117,7 +119,7 @@ impl WatchedJobs {
         }
         drop(jobs);
         if !ended.is_empty() {
-            *lock(&self.last) = None;
+            *self.last.lock() = None;
         }
         // Their threads are waited for where nobody waits for the lock.
         drop(gone);
@@ -126,14 +128,14 @@ impl WatchedJobs {
 
     /// What is served now.
     pub(super) fn export(&self) -> Vec<ExportedJob> {
-        let mut last = lock(&self.last);
+        let mut last = self.last.lock();
         if let Some((at, jobs)) = &*last
             && at.elapsed() < MIN_AGE
         {
             return jobs.clone();
         }
         let mut exported: Vec<ExportedJob> =
-            lock(&self.jobs).iter().map(|job| self.export_one(job)).collect();
+            self.jobs.lock().iter().map(|job| self.export_one(job)).collect();
         exported.sort_by_key(|job| (job.rank, job.pid));
         *last = Some((Instant::now(), exported.clone()));
         exported
@@ -194,12 +196,8 @@ impl WatchedJobs {
 
     /// The lines of the program that hold most.
     fn lines(&self, live: &LiveProfile, gpu: CudaIndex) -> Vec<NamedBytes> {
-        let stacks = live.profile().stacks();
-        let directory = live.profile().start().and_then(|start| start.directory.as_deref());
-        let labels = FrameLabels { stacks, directory, full_filenames: false };
-        let in_library =
-            |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
-        let Ok(found) = live.lines(gpu, Some(&in_library)) else { return Vec::new() };
+        let labels = FrameLabels::new(live.profile(), false);
+        let Ok(found) = live.program_lines(gpu) else { return Vec::new() };
         let rows = found.rows.iter().map(|row| NamedBytes {
             name: labels.label(row.place, true),
             category: None,
@@ -239,11 +237,6 @@ fn greatest(rows: impl Iterator<Item = NamedBytes>, most: usize) -> Vec<NamedByt
         rows.push(NamedBytes { name: OTHER.to_owned(), category: None, bytes: rest });
     }
     rows
-}
-
-/// A lock that a panic left behind still guards whole values.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

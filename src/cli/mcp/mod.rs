@@ -8,10 +8,11 @@ mod tools;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::sampler::{StopSignal, Worker};
@@ -99,7 +100,7 @@ struct Calls {
 
 impl Calls {
     fn add(&mut self, call: Call) -> Result<()> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         if waiting.len() >= MAX_WAITING {
             let text = format!("{MAX_WAITING} calls wait already");
             return send(&Outgoing::new(call.id, Ok(failure(text))));
@@ -118,9 +119,9 @@ impl Calls {
 
     /// Ends a call; nothing is answered to it any more.
     fn cancel(&mut self, id: &Value) {
-        lock(&self.waiting).retain(|call| call.id != *id);
+        self.waiting.lock().retain(|call| call.id != *id);
         for (current, _) in &self.running {
-            let mut current = lock(current);
+            let mut current = current.lock();
             if current.as_ref() == Some(id) {
                 *current = None;
             }
@@ -137,12 +138,12 @@ impl Calls {
 /// Answers calls until none waits. `current` names the call under way; it is taken away from a call that is cancelled.
 fn answer_all(waiting: &Waiting, current: &Mutex<Option<Value>>, stop: &StopSignal) {
     loop {
-        let Some(call) = lock(waiting).pop_front() else { return };
-        *lock(current) = Some(call.id.clone());
-        let is_wanted = || !stop.is_set() && lock(current).is_some();
+        let Some(call) = waiting.lock().pop_front() else { return };
+        *current.lock() = Some(call.id.clone());
+        let is_wanted = || !stop.is_set() && current.lock().is_some();
         let result =
             call_tool(&call, &is_wanted).unwrap_or_else(|error| failure(error.to_string()));
-        if lock(current).take().is_some() && send(&Outgoing::new(call.id, Ok(result))).is_err() {
+        if current.lock().take().is_some() && send(&Outgoing::new(call.id, Ok(result))).is_err() {
             // Nobody reads the answers any more.
             return;
         }
@@ -238,8 +239,4 @@ impl Drop for KilledAtEnd {
             let _ = self.0.wait();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

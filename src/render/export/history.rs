@@ -1,6 +1,5 @@
 //! What a job recorded of itself, as `torch.cuda.memory._snapshot()` gives it: as a pickle, or as JSON with the same keys.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::pickle::{PickleMemo, PickleWriter};
@@ -14,7 +13,6 @@ use crate::render::RenderError;
 pub fn history_pickle(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), RenderError> {
     let mut writer = PickleSnapshot {
         pickle: PickleWriter::new(out)?,
-        texts: BTreeMap::new(),
         frames: vec![None; history.frames.len()],
         stacks: vec![None; history.stacks.len()],
         history,
@@ -176,10 +174,9 @@ fn event(writer: &mut dyn HistoryFormat, event: &HistoryEvent) -> io::Result<()>
     writer.end_dict()
 }
 
-/// Writes each text, frame and stack once, and its number where it comes again.
+/// Writes each frame and stack once, and its number where it comes again.
 struct PickleSnapshot<'a> {
     pickle: PickleWriter<'a>,
-    texts: BTreeMap<String, PickleMemo>,
     frames: Vec<Option<PickleMemo>>,
     stacks: Vec<Option<PickleMemo>>,
     history: &'a AllocationHistory,
@@ -244,13 +241,7 @@ impl HistoryFormat for PickleSnapshot<'_> {
     }
 
     fn text(&mut self, text: &str) -> io::Result<()> {
-        if let Some(&memo) = self.texts.get(text) {
-            return self.pickle.again(memo);
-        }
-        self.pickle.text(text)?;
-        let memo = self.pickle.remember()?;
-        self.texts.insert(text.to_owned(), memo);
-        Ok(())
+        self.pickle.text_once(text)
     }
 
     fn bool(&mut self, value: bool) -> io::Result<()> {

@@ -20,7 +20,6 @@ pub fn memory_viz(
 ) -> Result<(), RenderError> {
     let mut writer = MemoryVizWriter {
         pickle: PickleWriter::new(out)?,
-        texts: BTreeMap::new(),
         frames: BTreeMap::new(),
         stacks: vec![None; moment.stacks.len()],
         profile,
@@ -30,10 +29,9 @@ pub fn memory_viz(
     Ok(writer.pickle.finish()?)
 }
 
-/// Writes each text, frame and stack once, and its number where it comes again.
+/// Writes each frame and stack once, and its number where it comes again.
 struct MemoryVizWriter<'a> {
     pickle: PickleWriter<'a>,
-    texts: BTreeMap<String, PickleMemo>,
     frames: BTreeMap<ExportedFrame, PickleMemo>,
     stacks: Vec<Option<PickleMemo>>,
     profile: &'a Profile,
@@ -41,30 +39,20 @@ struct MemoryVizWriter<'a> {
 }
 
 impl MemoryVizWriter<'_> {
-    fn text(&mut self, text: &str) -> io::Result<()> {
-        if let Some(&memo) = self.texts.get(text) {
-            return self.pickle.again(memo);
-        }
-        self.pickle.text(text)?;
-        let memo = self.pickle.remember()?;
-        self.texts.insert(text.to_owned(), memo);
-        Ok(())
-    }
-
     fn number(&mut self, key: &str, value: u64) -> io::Result<()> {
-        self.text(key)?;
+        self.pickle.text_once(key)?;
         self.pickle.integer(value)
     }
 
     fn words(&mut self, key: &str, value: &str) -> io::Result<()> {
-        self.text(key)?;
-        self.text(value)
+        self.pickle.text_once(key)?;
+        self.pickle.text_once(value)
     }
 
     fn snapshot(&mut self) -> io::Result<()> {
         let moment = self.moment;
         self.pickle.begin_dict()?;
-        self.text("segments")?;
+        self.pickle.text_once("segments")?;
         self.pickle.empty_list()?;
         // One after the other, as the writer of an item needs the whole of this.
         for (device, blocks) in &moment.devices {
@@ -73,7 +61,7 @@ impl MemoryVizWriter<'_> {
                 self.pickle.append()?;
             }
         }
-        self.text("device_traces")?;
+        self.pickle.text_once("device_traces")?;
         self.pickle.empty_list()?;
         let devices = moment.devices.keys().map(|device| device.0).filter(|d| *d < MAX_DEVICES);
         let devices = devices.max().map_or(0, |last| last + 1);
@@ -81,7 +69,7 @@ impl MemoryVizWriter<'_> {
             self.trace(moment.devices.get(&CudaIndex(device)))?;
             self.pickle.append()?;
         }
-        self.text("allocator_settings")?;
+        self.pickle.text_once("allocator_settings")?;
         self.pickle.empty_dict()?;
         self.words("memspy", concat!("memspy ", env!("CARGO_PKG_VERSION")))?;
         self.pickle.end_dict()
@@ -106,13 +94,13 @@ impl MemoryVizWriter<'_> {
         self.number("requested_size", sum(|block| block.requested, &active))?;
         self.number("stream", segment.stream)?;
         self.words("segment_type", if segment.small { "small" } else { "large" })?;
-        self.text("segment_pool_id")?;
+        self.pickle.text_once("segment_pool_id")?;
         self.pickle.pair(segment.pool.0, segment.pool.1)?;
-        self.text("is_expandable")?;
+        self.pickle.text_once("is_expandable")?;
         self.pickle.bool(segment.expandable)?;
-        self.text("frames")?;
+        self.pickle.text_once("frames")?;
         self.pickle.empty_list()?;
-        self.text("blocks")?;
+        self.pickle.text_once("blocks")?;
         self.pickle.empty_list()?;
         for block in &segment.blocks {
             let stack = blocks.stack_of.get(&block.address).copied();
@@ -133,7 +121,7 @@ impl MemoryVizWriter<'_> {
             BlockState::Inactive => "inactive",
         };
         self.words("state", state)?;
-        self.text("frames")?;
+        self.pickle.text_once("frames")?;
         self.stack(stack)?;
         self.pickle.end_dict()
     }
@@ -165,7 +153,7 @@ impl MemoryVizWriter<'_> {
         self.number("stream", segment.map_or(0, |segment| segment.stream))?;
         let began = self.profile.start().map_or(0, |start| start.unix_nanos);
         self.number("time_us", began.saturating_add(event.time.0) / 1000)?;
-        self.text("frames")?;
+        self.pickle.text_once("frames")?;
         self.stack(event.stack)?;
         self.pickle.end_dict()
     }

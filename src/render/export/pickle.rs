@@ -3,12 +3,14 @@
 //! The page has a reader of its own: no `LONG4`, no `BINUNICODE8`; and what is appended at
 //! once becomes arguments of one call, so each item is appended by itself.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// Writes values one after the other, in the order in which an unpickler takes them.
 pub(super) struct PickleWriter<'a> {
     out: &'a mut dyn Write,
     memo: u32,
+    texts: BTreeMap<String, PickleMemo>,
 }
 
 /// The number of a value that can be written again.
@@ -19,7 +21,7 @@ impl<'a> PickleWriter<'a> {
     /// Begins one.
     pub(super) fn new(out: &'a mut dyn Write) -> io::Result<PickleWriter<'a>> {
         out.write_all(b"\x80\x02")?;
-        Ok(PickleWriter { out, memo: 0 })
+        Ok(PickleWriter { out, memo: 0, texts: BTreeMap::new() })
     }
 
     /// Ends it.
@@ -55,10 +57,21 @@ impl<'a> PickleWriter<'a> {
         self.opcode(if value { 0x88 } else { 0x89 }, &[])
     }
 
-    pub(super) fn text(&mut self, text: &str) -> io::Result<()> {
+    fn text(&mut self, text: &str) -> io::Result<()> {
         let length = u32::try_from(text.len()).map_err(io::Error::other)?;
         self.opcode(b'X', &length.to_le_bytes())?;
         self.out.write_all(text.as_bytes())
+    }
+
+    /// Writes a text, or its number where it was written before.
+    pub(super) fn text_once(&mut self, text: &str) -> io::Result<()> {
+        if let Some(&memo) = self.texts.get(text) {
+            return self.again(memo);
+        }
+        self.text(text)?;
+        let memo = self.remember()?;
+        self.texts.insert(text.to_owned(), memo);
+        Ok(())
     }
 
     pub(super) fn integer(&mut self, value: u64) -> io::Result<()> {

@@ -9,6 +9,7 @@ use crate::render::interchange::CsvSheet;
 use crate::render::json::{
     ExportFrameJson, ExportJson, ExportMomentJson, ExportStackJson, JsonDocument,
 };
+use crate::render::warnings::warnings;
 
 /// Live bytes, and where they are known bytes allocated and allocations.
 type StackValues = (u64, u64, Option<u64>);
@@ -107,6 +108,6 @@ fn moment(device: &ExportedDevice<'_>) -> ExportMomentJson {
         live_bytes: device.folded.total,
         peak_bytes: device.folded.true_peak,
         stacks: rows(device).into_iter().map(stack).collect(),
-        warnings: device.profile.warnings(),
+        warnings: warnings(device.profile),
     }
 }

@@ -11,6 +11,7 @@ use super::{ReportOptions, ReportedRecording};
 use crate::analysis::report::{BlockSpan, MemoryTrack, SegmentMap};
 use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, TensorCategory};
 use crate::render::escape::visible;
+use crate::render::warnings::warnings;
 
 /// Iterations that are told one by one, and owners of each look.
 const MAX_ITERATIONS: usize = 3000;
@@ -200,7 +201,7 @@ fn page_recording(
         from: micros(profile.begins().unwrap_or_default()),
         to: micros(profile.duration()),
         facts: facts(recording, redact),
-        warnings: profile.warnings().iter().map(|warning| sentence(warning, redact)).collect(),
+        warnings: warnings(profile).iter().map(|warning| sentence(warning, redact)).collect(),
         iterations: told,
         iterations_left_out: left_out,
         ooms: ooms.collect(),

@@ -4,7 +4,7 @@
 //! figures are JSON, compressed, in base64: nothing that a target named comes near the markup. What stands in the page as
 //! text gets there as text, never as markup.
 
-mod base64;
+mod base64_lines;
 mod figures;
 mod names;
 mod summary;
@@ -18,7 +18,7 @@ use super::RenderError;
 use super::escape::visible;
 use crate::analysis::Profile;
 use crate::analysis::report::{MemoryTrack, RecordingSurvey};
-use base64::Base64Lines;
+use base64_lines::Base64Lines;
 use figures::PageFigures;
 
 /// One recording of a report.

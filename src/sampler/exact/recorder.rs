@@ -7,7 +7,6 @@ mod failure_capture;
 mod forgetting;
 mod step_watch;
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use super::sites::SiteTable;
 use crate::model::{
     AllocatorCounters, CudaIndex, EndReason, Event, EventBatch, EventKind, EventTotals,
     FreeTracking, Nanos, ProbeBackend, Record, RecordSink, RecordingEnd, RecordingTotals,
-    StackSource, ThreadSample,
+    SinkResult, StackSource, ThreadSample,
 };
 use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RawEvent, RingRecord};
 use crate::sampler::diagnosis::ProbeCoverage;
@@ -151,7 +150,7 @@ impl ExactRecorder {
         sink: &mut dyn RecordSink,
         stop: &AtomicBool,
         observe: &mut dyn FnMut(&RecordingProgress),
-    ) -> io::Result<RecordingEnd> {
+    ) -> SinkResult<RecordingEnd> {
         recording_loop::record(&mut self, host, sink, stop, observe)
     }
 
@@ -203,18 +202,18 @@ impl ExactRecorder {
     }
 
     /// Records what can be named; what waits for a description goes on waiting, and what came later with it.
-    fn record_events(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn record_events(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let too_old = monotonic().saturating_sub(STACK_TIMEOUT.as_nanos() as u64);
         let described = |event: &RawEvent| event.time < too_old || self.sites.is_described(event);
         let ready = self.waiting.ready(self.waiting.len(), described);
         self.record_first(ready, sink)
     }
 
-    fn record_all_events(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn record_all_events(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.record_first(self.waiting.len(), sink)
     }
 
-    fn record_first(&mut self, count: usize, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn record_first(&mut self, count: usize, sink: &mut dyn RecordSink) -> SinkResult {
         let mut waiting = self.waiting.take();
         for seen in waiting.drain(..count) {
             let raw = match seen {
@@ -236,7 +235,7 @@ impl ExactRecorder {
         self.flush(sink)
     }
 
-    fn flush(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn flush(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if self.batch.events.is_empty() {
             return Ok(());
         }
@@ -296,7 +295,7 @@ impl RecordingSource for ExactRecorder {
         self.options.duration
     }
 
-    fn begin(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn begin(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.session.watch_gpu();
         self.session.exact = true;
         self.session.watch_also(&self.options.common);
@@ -311,7 +310,7 @@ impl RecordingSource for ExactRecorder {
         !stop.load(Ordering::Relaxed)
     }
 
-    fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<Option<EndReason>> {
+    fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>> {
         self.find_devices(sink)?;
         self.empty_ring();
         self.record_events(sink)?;
@@ -324,7 +323,7 @@ impl RecordingSource for ExactRecorder {
     }
 
     /// Looks for what was not there before: PyTorch being imported, CUDA being initialised, threads.
-    fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.update_threads();
         if let Some(ended) =
             self.probe.as_mut().map(AttachedProbes::take_ended).filter(|e| !e.is_empty())
@@ -349,12 +348,12 @@ impl RecordingSource for ExactRecorder {
         Ok(())
     }
 
-    fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.check_events(sink)?;
         self.begin_anew(false, sink)
     }
 
-    fn on_observed(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn on_observed(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         // What fills very fast does not wait for the second to be over.
         self.begin_anew(true, sink)?;
         if self.is_emptied {
@@ -368,7 +367,7 @@ impl RecordingSource for ExactRecorder {
     }
 
     /// The last look: everything in the ring, and the allocator as it is then.
-    fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> io::Result<()> {
+    fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         // Nothing comes after: all that is left fits.
         self.options.common.forget_after = None;
         self.empty_ring();

@@ -6,7 +6,7 @@ use super::Follower;
 use super::assembler::Assembler;
 use crate::model::{
     AllocatorCounters, CudaIndex, FollowTotals, FollowedChange, FollowedChanges, Metric,
-    MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, StackSample,
+    MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, SinkResult, StackSample,
 };
 use crate::sampler::readers::TorchState;
 use crate::sampler::session::RecordingSession;
@@ -80,7 +80,7 @@ impl Following {
         session: &mut RecordingSession,
         until: Nanos,
         sink: &mut dyn RecordSink,
-    ) -> io::Result<()> {
+    ) -> SinkResult {
         let batches = self.follower.take();
         let process = session.readers.process.clone();
         match self.assembler.changes(batches, &process, &mut session.table) {
@@ -110,7 +110,7 @@ impl Following {
         mut self,
         session: &mut RecordingSession,
         sink: &mut dyn RecordSink,
-    ) -> io::Result<FollowTotals> {
+    ) -> SinkResult<FollowTotals> {
         if let Some(error) = self.follower.end()
             && session.is_over().is_none()
         {

@@ -11,9 +11,11 @@ mod poll;
 mod sleepers;
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::model::FollowTotals;
 use crate::python::StackPoller;
@@ -97,7 +99,7 @@ impl Follower {
 
     /// Sets what is polled from now on.
     fn set(&self, plan: Plan) {
-        *lock(&self.shared.plan) = plan;
+        *self.shared.plan.lock() = plan;
         self.shared.plans.fetch_add(1, Ordering::Release);
     }
 
@@ -112,27 +114,23 @@ impl Follower {
             // The poller may need the processor to answer.
             std::thread::sleep(ASK_AGAIN_AFTER);
         }
-        std::mem::take(&mut lock(&self.shared.gathered))
+        std::mem::take(&mut self.shared.gathered.lock())
     }
 
     /// What it has done so far, as of some milliseconds ago.
     fn totals(&self) -> FollowTotals {
-        lock(&self.shared.totals).0
+        self.shared.totals.lock().0
     }
 
     /// Ends it; what it gathered last can still be taken. The error is the one that ended it before.
     fn end(&mut self) -> Option<MemoryError> {
         // Tells it to stop, and waits until it has.
         self.thread = None;
-        lock(&self.shared.totals).1
+        self.shared.totals.lock().1
     }
 }
 
 /// A lock whose owner panicked is as good as any: what it protects is replaced whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The thread's own.
 struct Polling<'a> {
     shared: &'a Handover,
@@ -154,7 +152,7 @@ impl Polling<'_> {
             let newest = self.shared.plans.load(Ordering::Acquire);
             if newest != plans {
                 plans = newest;
-                let plan = lock(&self.shared.plan).clone();
+                let plan = self.shared.plan.lock().clone();
                 self.state.set(plan);
             }
             if self.state.is_idle() {
@@ -199,7 +197,7 @@ impl Polling<'_> {
     fn hand_over(&mut self) -> bool {
         let Some(batch) = self.state.take() else { return false };
         if !batch.changes.is_empty() {
-            lock(&self.shared.gathered).push(batch);
+            self.shared.gathered.lock().push(batch);
         }
         self.tell(None);
         true
@@ -218,7 +216,7 @@ impl Polling<'_> {
         }
         self.totals.cpu_nanos = processor_time().as_nanos() as u64;
         self.totals.slow_poll_nanos = self.slow_poll();
-        let mut told = lock(&self.shared.totals);
+        let mut told = self.shared.totals.lock();
         told.0 = self.totals;
         told.1 = told.1.or(ended);
     }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::clock::TraceClock;
 use super::ring::RingState;
-use crate::model::{HistoryAction, PoolId};
+use crate::model::{HistoryAction, HistoryEvent, PoolId};
 use crate::target::{Addr, Field, Memory};
 
 /// Where the time lies: since torch 2.9 after `mempool_`.
@@ -27,29 +27,6 @@ const SAMPLES: u64 = 64;
 pub(super) struct EntryLayout {
     time: usize,
     strings: usize,
-}
-
-/// An event, as the job stores it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordedEvent {
-    /// What happened.
-    pub action: HistoryAction,
-    /// Device address; of an OOM the bytes free on the device.
-    pub address: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// The CUDA stream.
-    pub stream: u64,
-    /// Microseconds since the epoch.
-    pub time_us: i64,
-    /// Where its stack is among those read.
-    pub stack: Option<u32>,
-    /// `mempool_`, where this version has it.
-    pub pool: Option<PoolId>,
-    /// `compile_context_`, where this version has it.
-    pub compile_context: Option<Arc<str>>,
-    /// `user_metadata_`, where this version has it.
-    pub user_metadata: Option<Arc<str>>,
 }
 
 /// A `std::string` as it is stored.
@@ -135,16 +112,16 @@ fn string_at(bytes: &[u8], at: Addr) -> Option<StoredText> {
 }
 
 impl RawEntry {
-    /// The event it is.
+    /// The event it is, without its stack.
     pub(super) fn event(
         &self,
         memory: &dyn Memory,
         convert: &dyn Fn(i64) -> i64,
         strings: &mut StringReader,
-    ) -> RecordedEvent {
+    ) -> HistoryEvent {
         let [compile_context, user_metadata] =
             self.texts.map(|text| text.map(|text| strings.text(memory, text)));
-        RecordedEvent {
+        HistoryEvent {
             action: self.action,
             address: self.address,
             size: self.size,

@@ -14,9 +14,9 @@ use rustc_hash::FxHashMap;
 use super::discovery;
 use super::error::{TorchError, reading};
 use super::layout::BlockLayout;
+use crate::model::HistoryEvent;
 use crate::target::{Addr, Memory};
 
-pub use entry::RecordedEvent;
 pub use traceback::{RecordedFrame, RecordedStack};
 
 use clock::TraceClock;
@@ -33,8 +33,8 @@ pub struct RecordedHistory {
     pub has_recorder: bool,
     /// Room in the ring buffer, in events.
     pub max_entries: u64,
-    /// The events, the oldest first.
-    pub events: Vec<RecordedEvent>,
+    /// The events, the oldest first; where their stacks are is in `stacks`.
+    pub events: Vec<HistoryEvent>,
     /// How many of the oldest events were overwritten while they were read.
     pub overwritten: u64,
     /// How many of the oldest events there are beyond those read.

@@ -1,7 +1,8 @@
 //! The ring buffer of a device's events: where it lies, and its content.
 
 use super::clock::TraceClock;
-use super::entry::{EntryLayout, RecordedEvent, StringReader};
+use super::entry::{EntryLayout, StringReader};
+use crate::model::HistoryEvent;
 use crate::target::{Addr, Field, Memory, MemoryError};
 
 /// More events than are read of one device: the newest of them. Without `max_entries` PyTorch keeps all there ever were.
@@ -39,7 +40,7 @@ pub(super) struct RingState {
 /// What was read of a ring buffer.
 #[derive(Debug, Default)]
 pub(super) struct RingEntries {
-    pub(super) events: Vec<RecordedEvent>,
+    pub(super) events: Vec<HistoryEvent>,
     /// The `GatheredContext` of each event.
     pub(super) contexts: Vec<Addr>,
     pub(super) beyond_limit: u64,

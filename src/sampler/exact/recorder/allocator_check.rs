@@ -1,10 +1,11 @@
 //! Exact events compared with the allocator: with its counters while it stands still, and once a second with its blocks.
 
-use std::io;
 use std::time::Duration;
 
 use super::{ExactRecorder, MIN_QUIET_NANOS, monotonic};
-use crate::model::{AllocatorBackend, MissReason, Nanos, ReaderKind, Record, RecordSink};
+use crate::model::{
+    AllocatorBackend, MissReason, Nanos, ReaderKind, Record, RecordSink, SinkResult,
+};
 use crate::sampler::readers::TorchState;
 use crate::torch::TorchError;
 
@@ -14,7 +15,7 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(20);
 impl ExactRecorder {
     /// One more look at the counters for the reconciliation: it counts if the target allocated nothing
     /// around it, so that no event is ahead of its count or behind.
-    pub(super) fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native || self.probe.is_none() {
             return Ok(());
@@ -49,14 +50,14 @@ impl ExactRecorder {
         &mut self,
         count: usize,
         sink: &mut dyn RecordSink,
-    ) -> io::Result<()> {
+    ) -> SinkResult {
         let sites = &self.sites;
         let ready = self.waiting.ready(count, |event| sites.is_described(event));
         self.record_first(ready, sink)
     }
 
     /// Once a second: the counters, the snapshots, what they say of the events, and what was lost.
-    pub(super) fn check_events(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn check_events(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.count_losses();
         self.record_blocks(sink)?;
         for counter_check in self.reconciler.take_checks(self.now()) {
@@ -71,7 +72,7 @@ impl ExactRecorder {
         self.session.record_losses(sink)
     }
 
-    fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());

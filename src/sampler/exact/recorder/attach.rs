@@ -1,9 +1,9 @@
 //! When and how an exact recording places its probes, and takes them away.
 
-use std::io;
-
 use super::{ExactRecorder, monotonic};
-use crate::model::{ExactSettings, FreeTracking, MissReason, ReaderKind, Record, RecordSink};
+use crate::model::{
+    ExactSettings, FreeTracking, MissReason, ReaderKind, Record, RecordSink, SinkResult,
+};
 use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RingRecord};
 use crate::sampler::exact::pending_events::PendingEvent;
 use crate::sampler::readers::TorchState;
@@ -61,7 +61,7 @@ impl ExactRecorder {
     }
 
     /// Places probes where more can be probed than before; those of before have done their work until then.
-    pub(super) fn reattach_probes(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn reattach_probes(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.empty_ring();
         let before = self.probe.take();
         match self.try_place() {
@@ -103,7 +103,7 @@ impl ExactRecorder {
     }
 
     /// Records what is probed from now on, and what was there before.
-    pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let starts_empty = self.starts_empty;
         self.session.record_runtime(sink)?;
         self.tell_levels();

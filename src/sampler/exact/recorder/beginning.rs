@@ -1,9 +1,9 @@
 //! The beginning of a job: whether it had an allocator when the probes were placed, and where it is once it has one.
 
-use std::io;
-
 use super::ExactRecorder;
-use crate::model::{AllocatorBackend, MissReason, Nanos, ReaderKind, Record, RecordSink};
+use crate::model::{
+    AllocatorBackend, MissReason, Nanos, ReaderKind, Record, RecordSink, SinkResult,
+};
 use crate::probe::AttachedProbes;
 use crate::sampler::readers::TorchState;
 
@@ -20,7 +20,7 @@ impl ExactRecorder {
 
     /// Looks whether the devices have got their allocators: until memspy knows where the counters are, events come
     /// without them.
-    pub(super) fn find_devices(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn find_devices(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if self.probe.is_none() || !self.session.waits_for_devices() {
             return Ok(());
         }
@@ -49,11 +49,7 @@ impl ExactRecorder {
 
     /// Records the counters just read, between all events before `time` (CLOCK_MONOTONIC in nanoseconds) and all
     /// after it: now and then, for comparing both.
-    pub(super) fn record_settled(
-        &mut self,
-        time: u64,
-        sink: &mut dyn RecordSink,
-    ) -> io::Result<()> {
+    pub(super) fn record_settled(&mut self, time: u64, sink: &mut dyn RecordSink) -> SinkResult {
         if self.settled.is_some_and(|last| time < last + SETTLED_EVERY) {
             return Ok(());
         }

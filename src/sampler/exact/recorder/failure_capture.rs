@@ -2,11 +2,9 @@
 //!
 //! What PyTorch refuses by itself (a limit of the job) calls no driver and shows in no event.
 
-use std::io;
-
 use super::ExactRecorder;
 use crate::model::{
-    AllocatorCounters, CudaIndex, Nanos, Record, RecordSink, StackSample, ThreadSample,
+    AllocatorCounters, CudaIndex, Nanos, Record, RecordSink, SinkResult, StackSample, ThreadSample,
 };
 use crate::sampler::error_thread::counts;
 
@@ -55,7 +53,7 @@ impl ExactRecorder {
     }
 
     /// Records what was seen, once all older events are.
-    pub(super) fn record_failing(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn record_failing(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let due = self.failing.seen.take_if(|seen| {
             let time = seen.time.0 + self.epoch;
             self.waiting.first_time().is_none_or(|first| first > time)

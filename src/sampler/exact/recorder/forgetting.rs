@@ -1,11 +1,9 @@
 //! When all numbers begin anew, so that a recording of ever-new stacks goes on for days in the same memory.
 
-use std::io;
-
 use rustc_hash::FxHashSet;
 
 use super::ExactRecorder;
-use crate::model::{MissReason, ReaderKind, RecordSink};
+use crate::model::{MissReason, ReaderKind, RecordSink, SinkResult};
 use crate::probe::ProbeError;
 
 /// Numbers beyond those after which they begin anew, for which that does not wait until it is due.
@@ -13,11 +11,7 @@ pub(super) const MAX_MORE_NUMBERS: usize = 1 << 16;
 
 impl ExactRecorder {
     /// Begins all numbers anew when there are too many; `at_once` only when there are very many too many.
-    pub(super) fn begin_anew(
-        &mut self,
-        at_once: bool,
-        sink: &mut dyn RecordSink,
-    ) -> io::Result<()> {
+    pub(super) fn begin_anew(&mut self, at_once: bool, sink: &mut dyn RecordSink) -> SinkResult {
         let Some(most) = self.options.common.forget_after else { return Ok(()) };
         let size = self.session.table.size();
         let is_due =
@@ -57,7 +51,7 @@ impl ExactRecorder {
         }
     }
 
-    fn failed(&mut self, error: &ProbeError) -> io::Result<()> {
+    fn failed(&mut self, error: &ProbeError) -> SinkResult {
         self.session.losses.add(ReaderKind::Events, MissReason::Failed(error.to_string()), 1);
         Ok(())
     }

@@ -1,9 +1,7 @@
 //! The steps of training: the kernel's program sees them between the events, where it can be told where they are counted.
 
-use std::io;
-
 use super::{ExactRecorder, MIN_QUIET_NANOS, monotonic};
-use crate::model::{MissReason, Nanos, ReaderKind, Record, RecordSink, TrainingStep};
+use crate::model::{MissReason, Nanos, ReaderKind, Record, RecordSink, SinkResult, TrainingStep};
 use crate::probe::{AttachedProbes, RawStep};
 use crate::sampler::steps::{CounterMeaning, StepLocations};
 
@@ -54,7 +52,7 @@ impl StepWatch {
 impl ExactRecorder {
     /// Keeps the places current that the kernel's program reads; where it cannot read them, records the steps as they are
     /// now.
-    pub(super) fn follow_steps(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    pub(super) fn follow_steps(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if !self.probe.as_ref().is_some_and(AttachedProbes::can_watch) {
             return self.session.record_step(sink).map(drop);
         }
@@ -93,7 +91,7 @@ impl ExactRecorder {
         before: u64,
         told: (Option<TrainingStep>, Option<Nanos>),
         sink: &mut dyn RecordSink,
-    ) -> io::Result<()> {
+    ) -> SinkResult {
         // An event of before has come out of the ring by then, and the step that it told of.
         let until = before + MIN_QUIET_NANOS;
         while monotonic() < until {
@@ -121,7 +119,7 @@ impl ExactRecorder {
     }
 
     /// Records that the last step is over, if the variable that counted is gone.
-    fn record_over(&mut self, sink: &mut dyn RecordSink) -> io::Result<()> {
+    fn record_over(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if let Some(over) = self.session.step_over() {
             self.empty_ring();
             self.record_events(sink)?;
@@ -158,7 +156,7 @@ impl ExactRecorder {
         &mut self,
         raw: &RawStep,
         sink: &mut dyn RecordSink,
-    ) -> io::Result<()> {
+    ) -> SinkResult {
         let Some(watched) = self.watching.under(raw.place) else { return Ok(()) };
         self.last = self.last.max(Nanos(raw.time.saturating_sub(self.epoch)));
         let within = match raw.is_first {

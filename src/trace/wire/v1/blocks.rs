@@ -1,17 +1,13 @@
 //! Block maps: written as edits of the map before of the same device, addresses as gaps.
 //!
-//! An edit is a sequence of numbers `count << 2 | kind`, ended by 0. Each either keeps or drops the
+//! An edit is a sequence of steps ([`super::edit_steps`]). Each either keeps or drops the
 //! next items of the map before or brings new ones. The same form serves segments and, inside a
 //! changed segment, its blocks.
 
+use super::edit_steps::{CHANGE, DROP, GONE, KEEP, NEW, StepRun, step};
 use super::varint::{PayloadCursor, fold, put, unfold, unzigzag, zigzag};
 use super::{MAX_DEVICES, MalformedPayload, TOO_MANY_BLOCKS};
 use crate::model::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
-
-const KEEP: u64 = 0;
-const DROP: u64 = 1;
-const NEW: u64 = 2;
-const CHANGE: u64 = 3;
 
 const SEGMENT_SMALL: u8 = 1;
 const SEGMENT_EXPANDABLE: u8 = 2;
@@ -97,30 +93,6 @@ impl BlocksState {
         *before = decode_segments(std::mem::take(before), from, &mut room)?;
         snapshot.segments.clone_from(before);
         Ok(())
-    }
-}
-
-/// A run of equal steps, written when another kind of step begins.
-#[derive(Default)]
-struct StepRun {
-    kind: u64,
-    count: u64,
-}
-
-impl StepRun {
-    fn step(&mut self, kind: u64, out: &mut Vec<u8>) {
-        if kind != self.kind {
-            self.end(out);
-            self.kind = kind;
-        }
-        self.count += 1;
-    }
-
-    fn end(&mut self, out: &mut Vec<u8>) {
-        if self.count > 0 {
-            put(out, self.count << 2 | self.kind);
-            self.count = 0;
-        }
     }
 }
 
@@ -243,13 +215,6 @@ fn encode_block(block: &Block, end: u64, out: &mut Vec<u8>) {
         put(out, zigzag(block.size.wrapping_sub(block.requested) as i64));
     }
 }
-
-fn step(from: &mut PayloadCursor<'_>) -> Result<Option<(u64, u64)>, MalformedPayload> {
-    let number = from.number()?;
-    Ok((number != 0).then_some((number & 3, number >> 2)))
-}
-
-const GONE: MalformedPayload = MalformedPayload("a snapshot edits more than the map before has");
 
 fn decode_segments(
     before: Vec<Segment>,

@@ -1,9 +1,8 @@
 //! The reading half of version 1: a block's payload becomes records again.
 
-use std::io;
-
 use super::blocks::BlocksState;
 use super::counters::CountersState;
+use super::definitions::ReaderIds;
 use super::events::EventsState;
 use super::exact;
 use super::follow_totals::WireFollowTotals;
@@ -11,24 +10,21 @@ use super::followed::WireFollowedState;
 use super::keyframe;
 use super::oom_exception;
 use super::owners;
-use super::records::{self, WireBlockHead};
+use super::records::{self, WireBlockHead, structure};
 use super::sample::SampleState;
 use super::varint::PayloadCursor;
 use super::{BlockClock, MalformedPayload, most_blocks, tag};
 use crate::model::{
-    AllocatorCounters, AllocatorSnapshot, CudaIndex, Definition, EventBatch, FollowedChanges,
-    Frame, FrameId, Function, FunctionId, Nanos, Record, RecordSink, RecordingEnd, SiteId,
-    SnapshotConsistency, SourceText, StackId, StackNode, StackSample, Thread, ThreadId,
+    AllocatorCounters, AllocatorSnapshot, CudaIndex, EventBatch, FollowedChanges, Nanos, Record,
+    RecordSink, RecordingEnd, SinkError, SnapshotConsistency, StackId, StackSample, ThreadId,
     ThreadSample, TrainingStep,
 };
-use crate::trace::block::MAX_PAYLOAD;
-use crate::trace::id_map::IdMap;
 
 /// Why the reading of a block's records stopped.
 #[derive(Debug)]
 pub(crate) enum DecodeStop {
     /// The sink takes no more.
-    Sink(io::Error),
+    Sink(SinkError),
     /// The payload does not follow the format, although its checksum is right.
     Malformed(MalformedPayload),
 }
@@ -52,24 +48,11 @@ pub(crate) struct DecodeCounts {
     pub(crate) end: Option<RecordingEnd>,
 }
 
-/// Numbers not yet given out by the block being read.
-#[derive(Debug, Clone, Copy, Default)]
-struct NextIds {
-    function: u32,
-    frame: u32,
-    stack: u32,
-}
-
 /// Reads block after block.
 #[derive(Debug)]
 pub(crate) struct RecordDecoder {
     most_blocks: usize,
-    functions: IdMap,
-    frames: IdMap,
-    stacks: IdMap,
-    threads: IdMap,
-    sites: IdMap,
-    next: NextIds,
+    ids: ReaderIds,
     clock: BlockClock,
     sample: SampleState,
     counters: CountersState,
@@ -92,12 +75,7 @@ impl RecordDecoder {
         let most_blocks = most_blocks(bytes);
         RecordDecoder {
             most_blocks,
-            functions: IdMap::default(),
-            frames: IdMap::default(),
-            stacks: IdMap::default(),
-            threads: IdMap::default(),
-            sites: IdMap::default(),
-            next: NextIds::default(),
+            ids: ReaderIds::default(),
             clock: BlockClock::default(),
             sample: SampleState::default(),
             counters: CountersState::default(),
@@ -135,7 +113,7 @@ impl RecordDecoder {
         tally: &mut DecodeCounts,
     ) -> Result<(), DecodeStop> {
         self.clock = BlockClock::new(head.time, head.period);
-        self.next = NextIds { function: head.functions, frame: head.frames, stack: head.stacks };
+        self.ids.begin_block(head);
         self.sample.reset();
         self.counters.reset();
         self.blocks.reset();
@@ -176,9 +154,9 @@ impl RecordDecoder {
                 Some(Record::Runtime(structure::<records::WireRuntime<'_>>(from)?.at(time)))
             }
             tag::FUNCTION | tag::FRAME | tag::STACK | tag::THREAD | tag::SITE => {
-                self.definition(tag, from)?.map(Record::Definition)
+                self.ids.definition(tag, from)?.map(Record::Definition)
             }
-            tag::SOURCE => self.source(structure(from)?).map(Record::Source),
+            tag::SOURCE => self.ids.source(structure(from)?).map(Record::Source),
             tag::DEVICE => Some(Record::Device(structure::<records::WireDevice<'_>>(from)?.into())),
             tag::USAGE => {
                 let time = self.time(from)?;
@@ -215,12 +193,7 @@ impl RecordDecoder {
             }
             tag::INHERITED => {
                 let time = self.time(from)?;
-                let lookup = keyframe::ReaderIds {
-                    threads: &self.threads,
-                    stacks: &self.stacks,
-                    sites: &self.sites,
-                };
-                Some(Record::Keyframe(keyframe::decode(from, time, &lookup, self.most_blocks)?))
+                Some(Record::Keyframe(keyframe::decode(from, time, &self.ids, self.most_blocks)?))
             }
             tag::TRIGGERED => {
                 let time = self.time(from)?;
@@ -231,7 +204,7 @@ impl RecordDecoder {
             tag::THROWN => {
                 let time = self.time(from)?;
                 let oom_exception = structure::<oom_exception::WireOomException<'_>>(from)?;
-                let (threads, stacks) = (&self.threads, &self.stacks);
+                let (threads, stacks) = (&self.ids.threads, &self.ids.stacks);
                 Some(Record::OomException(oom_exception.at(
                     time,
                     |n| threads.get(n),
@@ -278,7 +251,7 @@ impl RecordDecoder {
         tally: &mut DecodeCounts,
     ) -> Result<(), DecodeStop> {
         self.threads_out.time = Nanos(self.clock.decode_sample(from.number()?));
-        self.sample.decode(tag, from, self.threads.len())?;
+        self.sample.decode(tag, from, self.ids.threads.len())?;
         if tag != tag::SAMPLE_SAME || self.threads_lost {
             self.renumber_sample();
         }
@@ -296,7 +269,7 @@ impl RecordDecoder {
 
     /// Brings the file's numbers to the reader's; a sample that uses a lost one is lost.
     fn renumber_sample(&mut self) {
-        let (threads, stacks) = (&self.threads, &self.stacks);
+        let (threads, stacks) = (&self.ids.threads, &self.ids.stacks);
         self.threads_lost = false;
         self.threads_out.threads.clear();
         for entry in self.sample.threads() {
@@ -363,7 +336,7 @@ impl RecordDecoder {
     ) -> Result<(), DecodeStop> {
         let mut batch = std::mem::take(&mut self.events_out);
         // An event whose site was lost is still an allocation or a free.
-        let site = |number| self.sites.get(number);
+        let site = |number| self.ids.sites.get(number);
         self.events.decode(from, &mut self.clock, &mut batch.events, site)?;
         let record = Record::Events(batch);
         let delivered = deliver(&record, sink, tally);
@@ -381,103 +354,10 @@ impl RecordDecoder {
     ) -> Result<(), DecodeStop> {
         let mut changes = Vec::new();
         // A change whose threads or stacks were lost still changed the counters.
-        let (thread, stack) = (|n| self.threads.get(n), |n| self.stacks.get(n));
+        let (thread, stack) = (|n| self.ids.threads.get(n), |n| self.ids.stacks.get(n));
         self.followed.decode(from, &mut self.clock, &mut changes, thread, stack)?;
         deliver(&Record::Followed(FollowedChanges { changes }), sink, tally)
     }
-
-    /// `None` when it rests on a definition that was lost.
-    fn definition(
-        &mut self,
-        tag: u8,
-        from: &mut PayloadCursor<'_>,
-    ) -> Result<Option<Definition>, MalformedPayload> {
-        match tag {
-            tag::FUNCTION => {
-                let function: records::WireFunction<'_> = structure(from)?;
-                let number = take(&mut self.next.function)?;
-                Ok(Some(Definition::Function(
-                    FunctionId(self.functions.define(number).ok_or(TWICE)?),
-                    Function {
-                        name: function.name.into(),
-                        file: function.file.into(),
-                        first_line: function.first_line,
-                        last_line: function.last_line,
-                    },
-                )))
-            }
-            tag::FRAME => {
-                let frame: records::WireFrame = structure(from)?;
-                let number = take(&mut self.next.frame)?;
-                let Some(function) = self.functions.get(frame.function) else {
-                    return Ok(None);
-                };
-                Ok(Some(Definition::Frame(
-                    FrameId(self.frames.define(number).ok_or(TWICE)?),
-                    Frame { function: FunctionId(function), line: frame.line },
-                )))
-            }
-            tag::STACK => {
-                let node: records::WireStack = structure(from)?;
-                let number = take(&mut self.next.stack)?;
-                let parent = match node.parent.map(|p| self.stacks.get(p)) {
-                    Some(None) => return Ok(None),
-                    Some(Some(parent)) => Some(StackId(parent)),
-                    None => None,
-                };
-                let Some(frame) = self.frames.get(node.frame).map(FrameId) else {
-                    return Ok(None);
-                };
-                Ok(Some(Definition::Stack(
-                    StackId(self.stacks.define(number).ok_or(TWICE)?),
-                    StackNode { parent, frame },
-                )))
-            }
-            tag::SITE => {
-                let site: exact::WireAllocationSite<'_> = structure(from)?;
-                let stack = |number: Option<u32>| match number.map(|n| self.stacks.get(n)) {
-                    Some(None) => None,
-                    Some(Some(stack)) => Some(Some(StackId(stack))),
-                    None => Some(None),
-                };
-                let found = (self.threads.get(site.thread), stack(site.stack), stack(site.forward));
-                let (Some(thread), Some(stack), Some(forward)) = found else { return Ok(None) };
-                let number = self.sites.define(site.number).ok_or(TWICE)?;
-                let described = site.with(ThreadId(thread), stack, forward)?;
-                Ok(Some(Definition::Site(SiteId(number), described)))
-            }
-            _ => {
-                let thread: records::WireThread<'_> = structure(from)?;
-                let known = self.threads.get(thread.number);
-                let number = known.or_else(|| self.threads.define(thread.number));
-                Ok(Some(Definition::Thread(
-                    ThreadId(number.ok_or(TWICE)?),
-                    Thread {
-                        os_id: thread.os_id,
-                        python_id: thread.python_id,
-                        name: thread.name.map(Into::into),
-                        main: thread.main,
-                    },
-                )))
-            }
-        }
-    }
-
-    fn source(&self, source: records::WireSource<'_>) -> Option<SourceText> {
-        Some(SourceText {
-            function: FunctionId(self.functions.get(source.function)?),
-            first_line: source.first_line,
-            text: source.text.into(),
-        })
-    }
-}
-
-const TWICE: MalformedPayload = MalformedPayload("a number is defined twice");
-
-fn take(next: &mut u32) -> Result<u32, MalformedPayload> {
-    let number = *next;
-    *next = number.checked_add(1).ok_or(MalformedPayload("numbers have run out"))?;
-    Ok(number)
 }
 
 fn deliver(
@@ -496,19 +376,4 @@ fn next_record<'a>(
     let tag = from.byte()?;
     let length = usize::try_from(from.number()?).unwrap_or(usize::MAX);
     Ok((tag, PayloadCursor(from.bytes(length)?)))
-}
-
-/// Reads a bincode struct; what a later writer appended to it is left alone.
-fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
-    from: &mut PayloadCursor<'a>,
-) -> Result<T, MalformedPayload> {
-    // The limit keeps a length that lies from becoming an allocation.
-    let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
-    match bincode::borrow_decode_from_slice(from.0, config) {
-        Ok((value, length)) => {
-            from.bytes(length)?;
-            Ok(value)
-        }
-        Err(_) => Err(MalformedPayload("a record's fields cannot be read")),
-    }
 }

@@ -2,6 +2,7 @@
 
 use bincode::{BorrowDecode, Encode};
 
+use super::definitions::ReaderIds;
 use super::events::{get_memory_kind, put_memory_kind};
 use super::varint::{
     PayloadCursor, fold, fold_signed, put, unfold, unfold_signed, unzigzag, zigzag,
@@ -11,7 +12,6 @@ use crate::model::{
     self, AllocationSource, AttributionShare, CounterSnapshot, Keyframe, KeyframeBlock,
     KeyframeMemory, Nanos, SiteId, StackId, ThreadId,
 };
-use crate::trace::id_map::IdMap;
 
 const BEFORE: u8 = 0;
 const NO_EVENT: u8 = 1;
@@ -108,18 +108,11 @@ fn put_blocks(
     Ok(())
 }
 
-/// The reader's numbers for those of the file.
-pub(crate) struct ReaderIds<'a> {
-    pub(crate) threads: &'a IdMap,
-    pub(crate) stacks: &'a IdMap,
-    pub(crate) sites: &'a IdMap,
-}
-
 /// Reads what follows the time.
 pub(crate) fn decode(
     from: &mut PayloadCursor<'_>,
     time: Nanos,
-    numbers: &ReaderIds<'_>,
+    numbers: &ReaderIds,
     most_blocks: usize,
 ) -> Result<Keyframe, MalformedPayload> {
     let mut room = most_blocks;
@@ -158,7 +151,7 @@ fn count(from: &mut PayloadCursor<'_>, least: usize) -> Result<usize, MalformedP
 
 fn get_source(
     from: &mut PayloadCursor<'_>,
-    numbers: &ReaderIds<'_>,
+    numbers: &ReaderIds,
     room: &mut usize,
 ) -> Result<AllocationSource, MalformedPayload> {
     Ok(match from.byte()? {

@@ -5,6 +5,8 @@
 pub(crate) mod blocks;
 pub(crate) mod counters;
 pub(crate) mod decode;
+pub(crate) mod definitions;
+pub(crate) mod edit_steps;
 pub(crate) mod encode;
 pub(crate) mod events;
 pub(crate) mod exact;

@@ -5,8 +5,25 @@
 
 use bincode::{BorrowDecode, Encode};
 
+use super::MalformedPayload;
+use super::varint::PayloadCursor;
 use crate::model;
+use crate::trace::block::MAX_PAYLOAD;
 
+/// Reads a bincode struct; what a later writer appended to it is left alone.
+pub(super) fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
+    from: &mut PayloadCursor<'a>,
+) -> Result<T, MalformedPayload> {
+    // The limit keeps a length that lies from becoming an allocation.
+    let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
+    match bincode::borrow_decode_from_slice(from.0, config) {
+        Ok((value, length)) => {
+            from.bytes(length)?;
+            Ok(value)
+        }
+        Err(_) => Err(MalformedPayload("a record's fields cannot be read")),
+    }
+}
 /// What stands first in every block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, BorrowDecode)]
 pub(crate) struct WireBlockHead {

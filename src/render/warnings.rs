@@ -1,0 +1,78 @@
+//! The text of warnings about a recording.
+
+use std::fmt;
+
+use crate::analysis::{Profile, RecordingWarning};
+
+/// The warnings for the head of a report, each a sentence.
+pub fn warnings(profile: &Profile) -> Vec<String> {
+    profile.warnings().iter().map(ToString::to_string).collect()
+}
+
+impl fmt::Display for RecordingWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecordingWarning::File(told) => f.write_str(told),
+            RecordingWarning::NoEnd => f.write_str(
+                "the recording ended abruptly (or goes on): what follows is up to its last whole block",
+            ),
+            RecordingWarning::Gap(gap) => write!(
+                f,
+                "the recording has a gap: records are missing between {:.3} and {:.3} s ({})",
+                gap.from.seconds(),
+                gap.to.seconds(),
+                gap.why
+            ),
+            RecordingWarning::MoreGaps(more) => write!(f, "the recording has {more} more gaps"),
+            RecordingWarning::NoGilSeen => f.write_str(
+                "no thread was seen holding the GIL (a free-threaded Python has none), so --gil leaves all of them out",
+            ),
+            RecordingWarning::BadDefinitions(count) => write!(
+                f,
+                "{count} definitions could not be used; stacks that need them are missing"
+            ),
+            RecordingWarning::LostEvents(lost) => write!(
+                f,
+                "{lost} events were lost: the recording could not keep up; what they told is missing"
+            ),
+            RecordingWarning::WithoutEvent { device, allocated, freed } => write!(
+                f,
+                "GPU {}: {allocated} blocks were allocated and {freed} freed without an event (seen in snapshots)",
+                device.0
+            ),
+            RecordingWarning::Excess { device, bytes } => write!(
+                f,
+                "GPU {}: known blocks exceed what the allocator counts by up to {bytes} bytes: frees were not seen",
+                device.0
+            ),
+            RecordingWarning::Unbalanced { device, balance } => write!(
+                f,
+                "GPU {}: the bytes of blocks are off: the allocator counted {:+} bytes allocated and {:+} freed \
+                 beyond what the events come to, so no figure is exact",
+                device.0, balance.allocated, balance.freed
+            ),
+            RecordingWarning::NotCompared { device } => write!(
+                f,
+                "GPU {}: the first blocks came before the allocator's counters could be read, and nothing was compared \
+                 with these later: blocks may be larger than shown",
+                device.0
+            ),
+            RecordingWarning::TornSnapshots { device, torn, all } => write!(
+                f,
+                "GPU {}: {torn} of {all} snapshots were read while the job changed them",
+                device.0
+            ),
+            RecordingWarning::UnknownFrees(count) => {
+                write!(f, "{count} blocks were freed whose allocation was not seen")
+            }
+            RecordingWarning::CountersDiffer { device, differing, checks, allocations, bytes } => {
+                write!(
+                    f,
+                    "GPU {}: in {differing} of {checks} comparisons the allocator's counters differed from the events, \
+                     last by {allocations} allocations and {bytes} bytes",
+                    device.0
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! A sleep that ends early when something asks for it.
+
+use std::time::{Duration, Instant};
+
+/// How long it takes at most to notice that a sleep is to end.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Sleeps for `time`, or until `is_over`, which is asked first and then every 20 ms; returns whether it slept to the end.
+pub fn sleep_unless(time: Duration, mut is_over: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !is_over() {
+        let left = time.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(CHECK_INTERVAL));
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_ends_when_it_is_over_or_told_to() {
+        assert!(sleep_unless(Duration::from_millis(1), || false));
+        assert!(!sleep_unless(Duration::ZERO, || true));
+        let mut asked = 0;
+        let told = || {
+            asked += 1;
+            asked == 3
+        };
+        assert!(!sleep_unless(Duration::from_secs(3600), told));
+    }
+}

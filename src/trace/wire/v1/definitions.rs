@@ -1,0 +1,131 @@
+//! The definitions in a file, and the reader's numbers for theirs.
+
+use super::exact;
+use super::records::{self, WireBlockHead, structure};
+use super::varint::PayloadCursor;
+use super::{MalformedPayload, tag};
+use crate::model::{
+    Definition, Frame, FrameId, Function, FunctionId, SiteId, SourceText, StackId, StackNode,
+    Thread, ThreadId,
+};
+use crate::trace::id_map::IdMap;
+
+/// Numbers not yet given out by the block being read.
+#[derive(Debug, Clone, Copy, Default)]
+struct NextIds {
+    function: u32,
+    frame: u32,
+    stack: u32,
+}
+
+/// The reader's numbers for those of the file.
+#[derive(Debug, Default)]
+pub(crate) struct ReaderIds {
+    functions: IdMap,
+    frames: IdMap,
+    pub(super) stacks: IdMap,
+    pub(super) threads: IdMap,
+    pub(super) sites: IdMap,
+    next: NextIds,
+}
+
+impl ReaderIds {
+    /// A block begins: its head says which numbers its definitions have.
+    pub(super) fn begin_block(&mut self, head: &WireBlockHead) {
+        self.next = NextIds { function: head.functions, frame: head.frames, stack: head.stacks };
+    }
+
+    /// `None` when it rests on a definition that was lost.
+    pub(super) fn definition(
+        &mut self,
+        tag: u8,
+        from: &mut PayloadCursor<'_>,
+    ) -> Result<Option<Definition>, MalformedPayload> {
+        match tag {
+            tag::FUNCTION => {
+                let function: records::WireFunction<'_> = structure(from)?;
+                let number = take(&mut self.next.function)?;
+                Ok(Some(Definition::Function(
+                    FunctionId(self.functions.define(number).ok_or(TWICE)?),
+                    Function {
+                        name: function.name.into(),
+                        file: function.file.into(),
+                        first_line: function.first_line,
+                        last_line: function.last_line,
+                    },
+                )))
+            }
+            tag::FRAME => {
+                let frame: records::WireFrame = structure(from)?;
+                let number = take(&mut self.next.frame)?;
+                let Some(function) = self.functions.get(frame.function) else {
+                    return Ok(None);
+                };
+                Ok(Some(Definition::Frame(
+                    FrameId(self.frames.define(number).ok_or(TWICE)?),
+                    Frame { function: FunctionId(function), line: frame.line },
+                )))
+            }
+            tag::STACK => {
+                let node: records::WireStack = structure(from)?;
+                let number = take(&mut self.next.stack)?;
+                let parent = match node.parent.map(|p| self.stacks.get(p)) {
+                    Some(None) => return Ok(None),
+                    Some(Some(parent)) => Some(StackId(parent)),
+                    None => None,
+                };
+                let Some(frame) = self.frames.get(node.frame).map(FrameId) else {
+                    return Ok(None);
+                };
+                Ok(Some(Definition::Stack(
+                    StackId(self.stacks.define(number).ok_or(TWICE)?),
+                    StackNode { parent, frame },
+                )))
+            }
+            tag::SITE => {
+                let site: exact::WireAllocationSite<'_> = structure(from)?;
+                let stack = |number: Option<u32>| match number.map(|n| self.stacks.get(n)) {
+                    Some(None) => None,
+                    Some(Some(stack)) => Some(Some(StackId(stack))),
+                    None => Some(None),
+                };
+                let found = (self.threads.get(site.thread), stack(site.stack), stack(site.forward));
+                let (Some(thread), Some(stack), Some(forward)) = found else { return Ok(None) };
+                let number = self.sites.define(site.number).ok_or(TWICE)?;
+                let described = site.with(ThreadId(thread), stack, forward)?;
+                Ok(Some(Definition::Site(SiteId(number), described)))
+            }
+            _ => {
+                let thread: records::WireThread<'_> = structure(from)?;
+                let known = self.threads.get(thread.number);
+                let number = known.or_else(|| self.threads.define(thread.number));
+                Ok(Some(Definition::Thread(
+                    ThreadId(number.ok_or(TWICE)?),
+                    Thread {
+                        os_id: thread.os_id,
+                        python_id: thread.python_id,
+                        name: thread.name.map(Into::into),
+                        main: thread.main,
+                    },
+                )))
+            }
+        }
+    }
+
+    /// `None` when its function was lost.
+    pub(super) fn source(&self, source: records::WireSource<'_>) -> Option<SourceText> {
+        Some(SourceText {
+            function: FunctionId(self.functions.get(source.function)?),
+            first_line: source.first_line,
+            text: source.text.into(),
+        })
+    }
+}
+
+const TWICE: MalformedPayload = MalformedPayload("a number is defined twice");
+
+fn take(next: &mut u32) -> Result<u32, MalformedPayload> {
+    let number = *next;
+    *next = number.checked_add(1).ok_or(MalformedPayload("numbers have run out"))?;
+    Ok(number)
+}
