@@ -140,11 +140,7 @@ fn catch_panics() {
 
 /// Runs `case` with one random sequence after another: `cases` of them, or as the environment says. A case answers how much memory it may take beyond
 /// what it began with, besides 256 MiB, or what is wrong. All failures are printed, each kind once; then this panics.
-pub fn run(
-    name: &str,
-    cases: u64,
-    case: &mut dyn FnMut(&mut Random) -> Result<usize, String>,
-) {
+pub fn run(name: &str, cases: u64, case: &mut dyn FnMut(&mut Random) -> Result<usize, String>) {
     catch_panics();
     let first = number("MEMSPY_FUZZ_SEED").unwrap_or(0);
     let until = number("MEMSPY_FUZZ_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));

@@ -19,9 +19,9 @@ use super::campaign::{self, Random};
 use super::edits::{edit_bytes, edit_trace};
 use crate::flight_support::{FAST, SLOW, probed};
 use crate::hostile_support;
+use crate::trace_support::Loop;
 use crate::trace_support::allocations::{Allocations, Likeness};
 use crate::trace_support::any_record::recording;
-use crate::trace_support::Loop;
 
 /// The most time of a processor that a command may take, in seconds, in a build without optimization.
 const MAX_SECONDS: u64 = 60;
