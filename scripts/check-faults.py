@@ -592,6 +592,8 @@ def main():
     parser.add_argument("--moment", type=float, default=1.5, help="seconds after its start within which a fault comes")
     parser.add_argument("--overflow", type=float, default=20, help="seconds for which memspy stands still")
     args = parser.parse_args()
+    # A shell's background job ignores SIGINT, and hands that on to memspy, which goes on then.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     args.memspy = os.path.abspath(args.memspy)
     for mode in [mode for mode in MODES if args.modes and mode not in args.modes]:
         del MODES[mode]

@@ -90,6 +90,8 @@ def main():
     parser.add_argument("--run-with", type=str.split, default=[], help="runs the job and memspy, such as scripts/with-sim")
     parser.add_argument("--python", default="python3")
     args = parser.parse_args()
+    # A shell's background job ignores SIGINT, and hands that on to memspy, which goes on then.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = tempfile.mkdtemp(prefix="memspy-soak-")
     command = [*args.run_with, args.python, os.path.join(HERE, "tests/targets/transformer12.py")]
     job = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
