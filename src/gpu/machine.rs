@@ -1,37 +1,40 @@
 //! All GPUs of the machine at one moment, as nvidia-smi tells of them.
 
+use nvml_wrapper::Device as NvmlDevice;
 use nvml_wrapper::enum_wrappers::device::{PerformanceState, TemperatureSensor};
-use nvml_wrapper::{Device as NvmlDevice, Nvml};
 
 use crate::model::{DeviceMemory, DeviceStatus, DeviceUsage, GpuDevice, MigDevice, Nanos};
 use crate::target::HostPids;
 
-use super::nvml::{GpuError, load, query};
+use super::nvml::{BoundedNvml, GpuError, query};
 use super::processes;
 
 /// NVML, asked about the whole machine.
 pub struct MachineReader {
-    nvml: Nvml,
+    nvml: BoundedNvml,
     pids: HostPids,
 }
 
 impl MachineReader {
     /// Loads NVML. Creates no CUDA context and changes nothing.
     pub fn open() -> Result<MachineReader, GpuError> {
-        Ok(MachineReader { nvml: load()?, pids: HostPids::read() })
+        Ok(MachineReader { nvml: BoundedNvml::load()?, pids: HostPids::read() })
     }
 
     /// One look at every device, in NVML's order. A device that cannot be asked at all is an error; a
     /// question that it does not answer is `None`.
     pub fn read(&self) -> Result<Vec<DeviceStatus>, GpuError> {
-        let count = self.nvml.device_count().map_err(query("count the devices"))?;
-        let driver_version = self.nvml.sys_driver_version().ok();
-        let mut all = Vec::new();
-        for index in 0..count {
-            let device = self.nvml.device_by_index(index).map_err(query("open a device"))?;
-            all.push(self.status(index, &device, driver_version.clone()));
-        }
-        Ok(all)
+        let pids = self.pids;
+        self.nvml.ask_of_all(move |nvml| {
+            let count = nvml.device_count().map_err(query("count the devices"))?;
+            let driver_version = nvml.sys_driver_version().ok();
+            let mut all = Vec::new();
+            for index in 0..count {
+                let device = nvml.device_by_index(index).map_err(query("open a device"))?;
+                all.push(status(index, &device, driver_version.clone(), pids));
+            }
+            Ok(all)
+        })
     }
 
     /// What process `pid` uses of a device by this look; `None` when its memory is not known.
@@ -47,56 +50,56 @@ impl MachineReader {
             process: processes::usage_of(pid, &status.processes, self.pids),
         })
     }
+}
 
-    fn status(
-        &self,
-        index: u32,
-        device: &NvmlDevice<'_>,
-        driver_version: Option<String>,
-    ) -> DeviceStatus {
-        let memory = memory(device);
-        let utilization = device.utilization_rates().ok();
-        DeviceStatus {
-            device: GpuDevice {
-                cuda_index: None,
-                nvml_index: Some(index),
-                uuid: device.uuid().ok(),
-                pci_bus_id: device.pci_info().ok().map(|pci| pci.bus_id),
-                name: device.name().ok(),
-                total: memory.map(|m| m.total),
-            },
-            driver_version,
-            performance_state: device.performance_state().ok().and_then(number_of),
-            pcie_gen_max: device.max_pcie_link_gen().ok(),
-            pcie_gen_current: device.current_pcie_link_gen().ok(),
-            temperature: device.temperature(TemperatureSensor::Gpu).ok(),
-            utilization_gpu: utilization.as_ref().map(|u| u.gpu),
-            utilization_memory: utilization.as_ref().map(|u| u.memory),
-            memory,
-            processes: processes::on(device, self.pids),
-            mig: self.mig(device),
-        }
+fn status(
+    index: u32,
+    device: &NvmlDevice<'_>,
+    driver_version: Option<String>,
+    pids: HostPids,
+) -> DeviceStatus {
+    let memory = memory(device);
+    let utilization = device.utilization_rates().ok();
+    DeviceStatus {
+        device: GpuDevice {
+            cuda_index: None,
+            nvml_index: Some(index),
+            uuid: device.uuid().ok(),
+            pci_bus_id: device.pci_info().ok().map(|pci| pci.bus_id),
+            name: device.name().ok(),
+            total: memory.map(|m| m.total),
+        },
+        driver_version,
+        performance_state: device.performance_state().ok().and_then(number_of),
+        pcie_gen_max: device.max_pcie_link_gen().ok(),
+        pcie_gen_current: device.current_pcie_link_gen().ok(),
+        temperature: device.temperature(TemperatureSensor::Gpu).ok(),
+        utilization_gpu: utilization.as_ref().map(|u| u.gpu),
+        utilization_memory: utilization.as_ref().map(|u| u.memory),
+        memory,
+        processes: processes::on(device, pids),
+        mig: mig(device, pids),
     }
+}
 
-    /// The MIG devices of a GPU; none where MIG is off or unknown to the driver.
-    fn mig(&self, device: &NvmlDevice<'_>) -> Vec<MigDevice> {
-        if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
-            return Vec::new();
-        }
-        // The most there can be; places may be empty.
-        (0..device.mig_device_count().unwrap_or(0))
-            .filter_map(|index| {
-                let mig = device.mig_device_by_index(index).ok()?;
-                Some(MigDevice {
-                    index,
-                    uuid: mig.uuid().ok(),
-                    name: mig.name().ok(),
-                    memory: memory(&mig),
-                    processes: processes::on(&mig, self.pids),
-                })
+/// The MIG devices of a GPU; none where MIG is off or unknown to the driver.
+fn mig(device: &NvmlDevice<'_>, pids: HostPids) -> Vec<MigDevice> {
+    if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+        return Vec::new();
+    }
+    // The most there can be; places may be empty.
+    (0..device.mig_device_count().unwrap_or(0))
+        .filter_map(|index| {
+            let mig = device.mig_device_by_index(index).ok()?;
+            Some(MigDevice {
+                index,
+                uuid: mig.uuid().ok(),
+                name: mig.name().ok(),
+                memory: memory(&mig),
+                processes: processes::on(&mig, pids),
             })
-            .collect()
-    }
+        })
+        .collect()
 }
 
 fn memory(device: &NvmlDevice<'_>) -> Option<DeviceMemory> {

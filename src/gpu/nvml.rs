@@ -1,13 +1,23 @@
 //! Reading NVML: the devices, their memory, and the target's share.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
 use crate::model::{DeviceUsage, GpuDevice, Nanos};
-use crate::target::{HostPids, Process};
+use crate::target::{BoundedWorker, HostPids, Process, WorkerError};
 
 use super::processes;
 use super::visible::CudaVisibility;
+
+/// How long NVML may take to load: it wakes up every device that nobody uses.
+const LOADING: Duration = Duration::from_secs(30);
+/// How long it may take to tell of all devices.
+const LISTING: Duration = Duration::from_secs(10);
+/// How long it may take to tell of one device: some milliseconds are usual. A driver that has lost its device may never answer.
+const READING: Duration = Duration::from_secs(5);
 
 /// Why the driver could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -23,11 +33,64 @@ pub enum GpuError {
         /// Its answer.
         source: NvmlError,
     },
+    /// The driver hangs.
+    #[error(
+        "NVML did not answer within {seconds} s: the driver may have lost a device ('nvidia-smi' shows whether it answers)"
+    )]
+    NoAnswer {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// There is no thread to ask it on.
+    #[error("NVML cannot be asked: {0}")]
+    NoThread(std::io::Error),
+}
+
+impl From<WorkerError> for GpuError {
+    fn from(error: WorkerError) -> GpuError {
+        match error {
+            WorkerError::NoAnswer { seconds } => GpuError::NoAnswer { seconds },
+            WorkerError::Io(error) => GpuError::NoThread(error),
+        }
+    }
+}
+
+/// NVML, asked on threads that are waited for a limited time, and all of them together in vain only once.
+pub(super) struct BoundedNvml {
+    nvml: Arc<Nvml>,
+    worker: BoundedWorker,
+}
+
+impl BoundedNvml {
+    /// Loads NVML.
+    pub(super) fn load() -> Result<BoundedNvml, GpuError> {
+        let worker = BoundedWorker::default();
+        let nvml = worker.run_within(LOADING, load)?;
+        Ok(BoundedNvml { nvml: Arc::new(nvml), worker })
+    }
+
+    /// What NVML answers of one device or of itself.
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Nvml) -> Result<T, GpuError> + Send + 'static,
+    ) -> Result<T, GpuError> {
+        let nvml = self.nvml.clone();
+        self.worker.run_within(READING, move || question(&nvml))
+    }
+
+    /// What NVML answers of all devices.
+    pub(super) fn ask_of_all<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Nvml) -> Result<T, GpuError> + Send + 'static,
+    ) -> Result<T, GpuError> {
+        let nvml = self.nvml.clone();
+        self.worker.run_within(LISTING, move || question(&nvml))
+    }
 }
 
 /// NVML, asked about one target.
 pub struct GpuReader {
-    nvml: Nvml,
+    nvml: BoundedNvml,
     pid: u32,
     pids: HostPids,
 }
@@ -35,29 +98,33 @@ pub struct GpuReader {
 impl GpuReader {
     /// Loads NVML. Creates no CUDA context and changes nothing.
     pub fn open(process: &Process) -> Result<Self, GpuError> {
-        Ok(GpuReader { nvml: load()?, pid: process.pid(), pids: HostPids::read() })
+        Ok(GpuReader { nvml: BoundedNvml::load()?, pid: process.pid(), pids: HostPids::read() })
     }
 
     /// The driver's version, `580.159.04`.
     pub fn driver_version(&self) -> Result<String, GpuError> {
-        self.nvml.sys_driver_version().map_err(query("read the driver's version"))
+        let action = "read the driver's version";
+        self.nvml.ask(move |nvml| nvml.sys_driver_version().map_err(query(action)))
     }
 
     /// All devices of the machine, in NVML's order, with the numbers the target gives them.
     pub fn devices(&self, visibility: &CudaVisibility) -> Result<Vec<GpuDevice>, GpuError> {
-        let count = self.nvml.device_count().map_err(query("count the devices"))?;
-        let mut devices = Vec::new();
-        for index in 0..count {
-            let device = self.nvml.device_by_index(index).map_err(query("open a device"))?;
-            devices.push(GpuDevice {
-                cuda_index: None,
-                nvml_index: Some(index),
-                uuid: device.uuid().ok(),
-                pci_bus_id: device.pci_info().ok().map(|pci| pci.bus_id),
-                name: device.name().ok(),
-                total: device.memory_info().ok().map(|m| m.total),
-            });
-        }
+        let mut devices = self.nvml.ask_of_all(|nvml| {
+            let count = nvml.device_count().map_err(query("count the devices"))?;
+            (0..count)
+                .map(|index| {
+                    let device = nvml.device_by_index(index).map_err(query("open a device"))?;
+                    Ok(GpuDevice {
+                        cuda_index: None,
+                        nvml_index: Some(index),
+                        uuid: device.uuid().ok(),
+                        pci_bus_id: device.pci_info().ok().map(|pci| pci.bus_id),
+                        name: device.name().ok(),
+                        total: device.memory_info().ok().map(|m| m.total),
+                    })
+                })
+                .collect::<Result<Vec<_>, GpuError>>()
+        })?;
         visibility.number(&mut devices);
         Ok(devices)
     }
@@ -65,8 +132,12 @@ impl GpuReader {
     /// One look at device `nvml_index`. The list of processes costs milliseconds and holds a lock of the
     /// driver, so this is for a few calls a second, never for the sampling rate.
     pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {
-        let device = self.nvml.device_by_index(nvml_index).map_err(query("open a device"))?;
-        let memory = device.memory_info().map_err(query("read a device's memory"))?;
+        let pids = self.pids;
+        let (memory, processes) = self.nvml.ask(move |nvml| {
+            let device = nvml.device_by_index(nvml_index).map_err(query("open a device"))?;
+            let memory = device.memory_info().map_err(query("read a device's memory"))?;
+            Ok((memory, processes::computing_on(&device, pids)))
+        })?;
         Ok(DeviceUsage {
             time,
             nvml_index,
@@ -74,17 +145,13 @@ impl GpuReader {
             used: memory.used,
             free: memory.free,
             reserved: Some(memory.reserved),
-            process: processes::usage_of(
-                self.pid,
-                &processes::computing_on(&device, self.pids),
-                self.pids,
-            ),
+            process: processes::usage_of(self.pid, &processes, self.pids),
         })
     }
 }
 
 /// Loads NVML.
-pub(super) fn load() -> Result<Nvml, GpuError> {
+fn load() -> Result<Nvml, GpuError> {
     // The name with its version first: the bare one comes with development packages only.
     Nvml::builder()
         .lib_path("libnvidia-ml.so.1".as_ref())

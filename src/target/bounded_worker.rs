@@ -1,6 +1,6 @@
-//! Work that may never end, because a file lies on a file system that does not answer: done on a thread, waited for in vain at
-//! most once.
+//! Work that may never end, because a file system or a driver does not answer: done on a thread, waited for in vain at most once.
 
+use std::io;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,9 +12,30 @@ use super::job_files::FileError;
 /// How long a file may take to be opened and read.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Why work on a thread came to nothing.
+#[derive(Debug)]
+pub enum WorkerError {
+    /// It took too long, or work before it still does.
+    NoAnswer {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// There is no such thread, or it broke off.
+    Io(io::Error),
+}
+
+impl From<WorkerError> for FileError {
+    fn from(error: WorkerError) -> FileError {
+        match error {
+            WorkerError::NoAnswer { seconds } => FileError::NoAnswer { seconds },
+            WorkerError::Io(error) => FileError::Io(error),
+        }
+    }
+}
+
 /// Does work on threads, one at a time, and goes on without them when they take too long.
 #[derive(Debug, Clone, Default)]
-pub(super) struct BoundedWorker {
+pub struct BoundedWorker {
     /// What a thread that nobody waits for any more holds while it is at work.
     hanging: Arc<Mutex<Weak<()>>>,
 }
@@ -36,23 +57,28 @@ impl BoundedWorker {
         self.hanging.lock().strong_count() > 0
     }
 
-    fn run_within<T: Send + 'static>(
+    /// The same of other work, for which `limit` is waited.
+    ///
+    /// # Errors
+    /// Those of the work, and a [`WorkerError`] where it did not end.
+    pub fn run_within<T: Send + 'static, E: From<WorkerError> + Send + 'static>(
         &self,
         limit: Duration,
-        work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
-    ) -> Result<T, FileError> {
-        let too_long = FileError::NoAnswer { seconds: limit.as_secs() };
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        let too_long = WorkerError::NoAnswer { seconds: limit.as_secs() };
         if self.hangs() {
-            return Err(too_long);
+            return Err(too_long.into());
         }
         let (to_here, from_thread) = sync_channel(1);
         let at_work = Arc::new(());
         let mark = Arc::downgrade(&at_work);
-        let thread = std::thread::Builder::new().name("memspy-files".to_owned()).spawn(move || {
-            let _ = to_here.send(work());
-            drop(at_work);
-        });
-        let thread = thread.map_err(FileError::Io)?;
+        let thread =
+            std::thread::Builder::new().name("memspy-bounded".to_owned()).spawn(move || {
+                let _ = to_here.send(work());
+                drop(at_work);
+            });
+        let thread = thread.map_err(WorkerError::Io)?;
         match from_thread.recv_timeout(limit) {
             Ok(result) => {
                 // It has nothing more to do, and its rights must not outlive this call.
@@ -61,10 +87,10 @@ impl BoundedWorker {
             }
             Err(RecvTimeoutError::Timeout) => {
                 *self.hanging.lock() = mark;
-                Err(too_long)
+                Err(too_long.into())
             }
             Err(RecvTimeoutError::Disconnected) => {
-                Err(FileError::Io(std::io::Error::other("the thread that reads files broke off")))
+                Err(WorkerError::Io(io::Error::other("the thread for it broke off")).into())
             }
         }
     }
@@ -83,7 +109,7 @@ mod tests {
         let hanging = bounded.run_within(Duration::from_millis(10), move || {
             let _ = wait.recv();
             ended.send(()).unwrap();
-            Ok(())
+            Ok::<(), FileError>(())
         });
         assert!(matches!(hanging, Err(FileError::NoAnswer { .. })));
         assert!(matches!(bounded.run(|| Ok(())), Err(FileError::NoAnswer { .. })));

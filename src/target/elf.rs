@@ -119,7 +119,7 @@ impl LoadedObject {
             .iter()
             .find(|s| s.p_type(LE) == PT_DYNAMIC)
             .ok_or(malformed("statically linked without a dynamic section"))?;
-        let end = loads().map(|s| s.p_vaddr(LE) + s.p_memsz(LE)).max().unwrap_or(0);
+        let end = loads().map(|s| s.p_vaddr(LE).saturating_add(s.p_memsz(LE))).max().unwrap_or(0);
         Ok(LoadedObject {
             mapping: mapping.clone(),
             bias,
@@ -314,11 +314,8 @@ mod tests {
         assert!(child.wait().unwrap().success());
     }
 
-    #[test]
-    fn what_is_no_elf_file_is_refused() {
-        let mut image = super::super::MemoryImage::default();
-        image.insert(Addr(0x10000), &[7; 4096]);
-        let mapping = Mapping {
+    fn mapping() -> Mapping {
+        Mapping {
             start: Addr(0x10000),
             end: Addr(0x11000),
             offset: 0,
@@ -327,7 +324,36 @@ mod tests {
             executable: false,
             path: None,
             deleted: false,
+        }
+    }
+
+    #[test]
+    fn a_segment_that_ends_beyond_the_last_address_is_no_panic() {
+        let mut header = [0; 64];
+        header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        // The program headers follow the header: their offset, size and number.
+        (header[32], header[54], header[56]) = (64, 56, 2);
+        let segment = |kind: u32, address: u64, size: u64| {
+            let mut bytes = [0; 56];
+            bytes[..4].copy_from_slice(&kind.to_le_bytes());
+            bytes[16..24].copy_from_slice(&address.to_le_bytes());
+            bytes[40..48].copy_from_slice(&size.to_le_bytes());
+            bytes
         };
+        let mut image = super::super::MemoryImage::default();
+        image.insert(Addr(0x10000), &header);
+        image.insert(Addr(0x10040), &segment(PT_LOAD.0, u64::MAX - 1, 8));
+        image.insert(Addr(0x10078), &segment(PT_DYNAMIC.0, u64::MAX, 16));
+        if let Ok(object) = LoadedObject::read(&image, &mapping()) {
+            assert_eq!(object.exported(&image, "any").ok().flatten(), None);
+        }
+    }
+
+    #[test]
+    fn what_is_no_elf_file_is_refused() {
+        let mut image = super::super::MemoryImage::default();
+        image.insert(Addr(0x10000), &[7; 4096]);
+        let mapping = mapping();
         assert!(matches!(LoadedObject::read(&image, &mapping), Err(ObjectError::Malformed { .. })));
     }
 }

@@ -1,7 +1,7 @@
 //! The target process: a pid becomes safe reads of its memory, its mappings, its files and its ELF symbols.
 //!
 //! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses.
-//! May import `model`, and alone knows process reading, `/proc` and ELF. Its only threads open files as the target's user.
+//! May import `model`, and alone knows process reading, `/proc` and ELF. Its only threads open files as the target's user, and do what may never end.
 //! Never writes to or signals the target, and stops it only by [`PtraceStop`]; never interprets what it reads.
 //! Start reading at [`Process`] and [`Memory`].
 
@@ -29,6 +29,7 @@ mod tsc;
 pub mod usdt;
 
 pub use access::{AccessFacts, is_no_more_than_the_job};
+pub use bounded_worker::{BoundedWorker, WorkerError};
 pub use budget::Budget;
 pub use command_pattern::CommandPattern;
 pub use elf::{LoadedObject, ObjectError, SymbolError};

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::memspy::{self, Recording, lines, row, wait_until};
 use crate::support::pythons;
+use crate::support::sim;
 use crate::support::target::Target;
 use ::memspy::model::Record;
 use ::memspy::trace::TraceReader;
@@ -214,4 +215,37 @@ fn the_job_ends_while_it_trains() {
     let report = lines(recording.trace(), &[]);
     assert_eq!(report["peak_allocated"]["bytes"], known["peak_bytes"]);
     assert!(!ended_abruptly(&recording));
+}
+
+/// What NVML's simulated calls ask before they answer: who lists processes never gets an answer.
+const HANGING_NVML: &str = r#"
+#include <string.h>
+#include <unistd.h>
+int sim_is_listed(const char *list, const char *call) {
+  (void)list;
+  if (strstr(call, "RunningProcesses")) for (;;) pause();
+  return 0;
+}
+"#;
+
+/// `record` waited for ever for a driver that hangs, and Ctrl-C did not end it.
+#[test]
+fn an_nvml_that_hangs_does_not_hang_memspy() {
+    let target = sim::start("recorded_history.py", &["ring"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (source, shim) = (folder.path().join("shim.c"), folder.path().join("shim.so"));
+    std::fs::write(&source, HANGING_NVML).unwrap();
+    let cc = ["-shared", "-fPIC", "-o"];
+    assert!(Command::new("cc").args(cc).args([&shim, &source]).status().unwrap().success());
+    let trace = folder.path().join("trace");
+    let run = |words: &[&str]| {
+        let memspy = memspy::command(Some(target.pid()));
+        let mut command = Command::new("timeout");
+        command.args(["-k", "1", "60"]).arg(memspy.get_program()).args(memspy.get_args());
+        memspy::run(command.args(words).env("LD_PRELOAD", &shim))
+    };
+    let (pid, trace) = (target.pid().to_string(), trace.to_str().unwrap());
+    run(&["record", "-p", &pid, "-d", "1", "-o", trace]).ok();
+    memspy::memspy(&["lines", trace]).ok();
+    target.finish();
 }
