@@ -29,6 +29,7 @@ pub use autograd::trumpy::{BackwardMemory, LossMemory, losses, memory_for_backwa
 pub use blocks::fragmentation::{Fragmentation, SegmentSum, SizeClass};
 pub use blocks::free_fit::{FreeFit, UnusableBlocks, UnusableReason};
 pub use blocks::moment_blocks::{BlockEvent, DeviceBlocks, MomentBlocks, MomentBlocksBuilder};
+pub use blocks::stream_blocks::StreamMemory;
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, MemoryGroup, RefusalTotals, UnknownReason,
 };

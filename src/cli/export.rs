@@ -28,7 +28,11 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {
         bail!(ONE_TRACE);
     }
-    let ranks = ranks::read(&args.traces, &|| Profile::new().without_line_statistics())?;
+    let empty = || match args.format {
+        ExportFormat::Perfetto => Profile::new().without_line_statistics().with_event_timelines(),
+        _ => Profile::new().without_line_statistics(),
+    };
+    let ranks = ranks::read(&args.traces, &empty)?;
     let file = || -> Result<PathBuf> {
         let extension = args.format.extension();
         let default = match &ranks[..] {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 
 use crate::analysis::{
     ComparedMoment, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile, PseudoFrame,
@@ -15,7 +16,7 @@ use crate::render::{self, FlamePicture, NameStyle, RankMemory, RankMode, RenderE
 use super::args::{FlameArgs, FlameFormat, FlameMoment, GroupByArg, MemoryArg, MomentArg};
 use super::ranks::{self, RankTrace};
 use super::replay::StoredRecording;
-use super::{eprint_line, export, filtered_profile, flame_moment, output};
+use super::{eprint_line, export, filtered_profile, flame_moment, flame_streams, output};
 
 /// Runs it.
 pub(super) fn run(args: &FlameArgs) -> Result<()> {
@@ -58,7 +59,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     if let Some(other) = &args.picture.diff {
         return flame_of_difference(args, &ranks, other, &path);
     }
-    if args.by == GroupByArg::Owner {
+    if args.by.is_of_owners() {
         return flame_by_owner(args, &ranks, &path);
     }
     let drawing = FlameOptions {
@@ -79,11 +80,26 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         certain: args.certain,
         picture: FlamePicture { moment: cut, ..picture(args) },
     };
+    if args.by == GroupByArg::Stream {
+        return flame_streams::draw(args, &drawing, &ranks, &path);
+    }
     let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
     match &ranks[..] {
         _ if args.by == GroupByArg::Device => drawing.draw_devices(&ranks, &path, args.force),
         [one] if args.by != GroupByArg::Rank => drawing.draw(&one.profile, &path, args.force),
         _ => drawing.draw_all(&ranks, how, &path, args.force),
+    }
+}
+
+impl GroupByArg {
+    /// Whether it divides by what the recorded snapshots of owners say.
+    fn is_of_owners(self) -> bool {
+        matches!(self, GroupByArg::Owner | GroupByArg::Category)
+    }
+
+    /// As it is typed.
+    pub(super) fn word(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -99,7 +115,7 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
         (args.stacks.idle, "--idle"),
     ];
     if let Some((_, option)) = of_stacks.iter().find(|(given, _)| *given) {
-        bail!("{option} is of Python stacks: leave it out with --by owner");
+        bail!("{option} is of Python stacks: leave it out with --by {}", args.by.word());
     }
     let [RankTrace { profile, .. }] = ranks else {
         bail!("who held the memory is drawn for one rank: name one trace, or use --max-peak");
@@ -107,13 +123,17 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
     let device = device(profile, args.gpu)?;
     if matches!(args.at, FlameMoment::Time(_) | FlameMoment::Oom) || args.from.is_some() {
         bail!(
-            "--by owner draws a recorded look: --at peak (the one with most) or --at end (the last)"
+            "--by {} draws a recorded snapshot of the owners: --at peak (the one with most) or --at end (the last)",
+            args.by.word()
         );
     }
     let moment = MomentArg::from(args.at).into();
-    let Some(stacks) = profile.owners(device, moment) else {
+    let Some(mut stacks) = profile.owners(device, moment) else {
         bail!("the trace has no snapshots of the owners on GPU {}: record with --owners", device.0);
     };
+    if args.by == GroupByArg::Category {
+        stacks.paths.iter_mut().for_each(|(path, _)| path.truncate(1));
+    }
     let style =
         NameStyle { full_filenames: args.stacks.full_filenames, functions_only: args.function };
     let write = |out: &mut dyn Write| {
@@ -139,8 +159,8 @@ fn flame_of_difference(
     let [RankTrace { profile, .. }] = ranks else {
         bail!("--diff compares one trace with one other: name one trace before --diff");
     };
-    if args.by == GroupByArg::Owner {
-        bail!("--diff compares Python stacks: leave out --by owner");
+    if !matches!(args.by, GroupByArg::Stack) {
+        bail!("--diff compares Python stacks: leave out --by {}", args.by.word());
     }
     if matches!(args.at, FlameMoment::Time(_) | FlameMoment::Oom) {
         bail!("--diff compares peaks or ends: --at peak or --at end");
@@ -242,7 +262,7 @@ impl From<MemoryArg> for MemoryGroup {
 }
 
 impl FlameOptions {
-    fn fold(&self, profile: &Profile) -> Result<FoldedProfile> {
+    pub(super) fn fold(&self, profile: &Profile) -> Result<FoldedProfile> {
         let device = device(profile, self.gpu)?;
         self.fold_device(profile, device)
     }
@@ -305,10 +325,10 @@ impl FlameOptions {
                 parts.push((format!("{}, GPU {}", rank.label, gpu.0), rank, folded));
             }
         }
-        self.draw_parts(&parts, RankMode::Separate, path, force)
+        self.draw_parts(&parts, RankMode::Devices, path, force)
     }
 
-    fn draw_parts(
+    pub(super) fn draw_parts(
         &self,
         parts: &[(String, &RankTrace, FoldedProfile)],
         how: RankMode,

@@ -16,6 +16,7 @@ mod export_tables;
 mod exporter;
 mod flame;
 mod flame_moment;
+mod flame_streams;
 mod flight;
 mod hints;
 mod history;

@@ -68,6 +68,10 @@ pub enum RankMode {
     Separate,
     /// As one: what has the same stack is added up.
     Merged,
+    /// Devices side by side.
+    Devices,
+    /// The streams of one moment side by side.
+    Streams,
 }
 
 /// Draws the bytes of several ranks, each at its own moment.
@@ -83,16 +87,28 @@ pub fn flame_of_ranks(
     let moment = match (first.folded.allocations, first.folded.moment) {
         _ if picture.moment.is_some() => picture.moment.as_deref().unwrap_or_default(),
         (Some(_), _) => "all that each allocated",
+        (None, Moment::Peak) if how == RankMode::Streams => "at the peak",
         (None, Moment::Peak) => "each at its own peak",
+        (None, Moment::End) if how == RankMode::Streams => "at the end of the recording",
         (None, Moment::End) => "each at the end of its recording",
     };
-    let together = if how == RankMode::Merged { " added up" } else { "" };
     let count = ranks.len();
-    let title = format!("GPU memory of {count} ranks{together}, {moment}: {} in all", bytes(total));
+    let what = match how {
+        RankMode::Separate => format!("of {}", counted(count, "rank")),
+        RankMode::Merged => format!("of {} added up", counted(count, "rank")),
+        RankMode::Devices => format!("of {}", counted(count, "device")),
+        RankMode::Streams => format!("by stream ({count})"),
+    };
+    let title = format!("GPU memory {what}, {moment}: {} in all", bytes(total));
     let sizes =
         ranks.iter().map(|rank| format!("{} {}", one_line(rank.label), bytes(rank.folded.total)));
     let lines = rank_lines(ranks, how, style);
     draw(out, &lines, title, sizes.collect::<Vec<_>>().join(", "), "Line:", picture)
+}
+
+/// `1 rank`, `2 ranks`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Writes the bytes of several ranks in the folded format.
@@ -117,8 +133,10 @@ fn rank_lines(ranks: &[RankMemory<'_>], how: RankMode, style: NameStyle) -> Vec<
         let stacks = stacks(rank.profile, rank.folded, style).into_iter();
         for (stack, bytes) in stacks.filter(|(_, bytes)| *bytes > 0) {
             match how {
-                RankMode::Separate => lines.push((format!("{label};{stack}"), bytes)),
                 RankMode::Merged => *sums.entry(stack).or_default() += bytes,
+                RankMode::Separate | RankMode::Devices | RankMode::Streams => {
+                    lines.push((format!("{label};{stack}"), bytes));
+                }
             }
         }
     }

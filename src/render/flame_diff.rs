@@ -1,5 +1,6 @@
 //! A differential flamegraph: one moment beside another, red where it holds more, blue where it holds less.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -7,7 +8,7 @@ use super::RenderError;
 use super::collapsed::{NameStyle, stacks};
 use super::escape::EscapeGuard;
 use super::flame::{FlamePicture, draw};
-use super::size::{bytes, signed_bytes};
+use super::size::bytes;
 use crate::analysis::ComparedMoment;
 
 /// Bytes of both moments by stack. Frames are functions without their lines, which may have moved between the two.
@@ -41,7 +42,11 @@ pub fn flame_diff(
     let lines: Vec<String> =
         both.iter().map(|(stack, (before, after))| format!("{stack} {before} {after}")).collect();
     let (old, new) = (before.folded.total, after.folded.total);
-    let difference = signed_bytes(new as i64 - old as i64);
+    let difference = match new.cmp(&old) {
+        Ordering::Greater => format!("{} more", bytes(new - old)),
+        Ordering::Less => format!("{} less", bytes(old - new)),
+        Ordering::Equal => "no difference in all".to_owned(),
+    };
     let title =
         format!("GPU memory: {} now, {} in the other, {difference}", bytes(new), bytes(old));
     let mut subtitle = "red: more than in the other; blue: less; width: now".to_owned();

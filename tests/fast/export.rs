@@ -216,6 +216,21 @@ fn perfetto_has_the_counters_over_time() {
 }
 
 #[test]
+fn perfetto_shows_the_peak_of_an_exact_recording_between_two_readings_of_the_counters() {
+    let exact = exact();
+    let file = exact.json(&["perfetto"]);
+    let allocated: Vec<u64> = file["traceEvents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["ph"] == "C" && event["name"] == "GPU 0 allocated")
+        .map(|event| event["args"]["bytes"].as_u64().unwrap() / MIB)
+        .collect();
+    // What lives, after each event; the counters are read before the first and after the last.
+    assert_eq!(allocated, [300, 364, 396, 332, 332]);
+}
+
+#[test]
 fn a_recording_without_counters_gives_no_empty_picture() {
     let mut s = Script::new(100);
     s.thread("MainThread", true);

@@ -41,6 +41,7 @@ mod export;
 mod export_tables;
 mod flame_moments;
 mod flame_pictures;
+mod flame_streams;
 mod flight_ring;
 mod flight_size;
 mod flight_triggers;

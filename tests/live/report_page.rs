@@ -153,6 +153,37 @@ fn the_page_works_in_a_browser() {
     assert_eq!(callers, json!(["flame", 12 * MIB, 1]));
     browser.key("Escape");
 
+    // The function of a selected frame in the middle, its callers above it, what it calls below it.
+    browser.value("page.change({ view: 'live', window: null, moment: page.track.moments.peak })");
+    browser.value("byId('flamegraph').focus()");
+    // The greatest is what is older than the recording, the second what 'train' calls in line 11.
+    for key in ["ArrowDown", "ArrowRight", "ArrowDown"] {
+        browser.key(key);
+    }
+    browser.value("byId('flame-sandwich').click()");
+    let rows = "flame.boxes.map((b) => [b.depth, b.node.frame < 0 ? '' : frameText(b.node.frame), \
+                b.node.bytes]).sort((a, b) => a[0] - b[0] || b[2] - a[2])";
+    let shown = browser.value(rows);
+    let shown: Vec<(u64, String, u64)> = serde_json::from_value(shown).unwrap();
+    // 'forward' is called in line 11 of 'train', and allocates in eight lines of its own.
+    assert_eq!(shown.len(), 10, "{shown:?}");
+    assert!(shown[0].0 == 0 && shown[0].1.contains("train.py:11"), "{shown:?}");
+    assert_eq!((shown[0].2, shown[1].0, shown[1].2), (96 * MIB, 1, 96 * MIB));
+    assert!(shown[2..].iter().all(|row| (row.0, row.2) == (2, 12 * MIB)), "{shown:?}");
+    let address = browser.value("location.hash").as_str().unwrap().to_owned();
+    assert!(address.contains("&of="), "{address}");
+    // A click on the caller moves on to it; Escape shows all stacks again, S begins with the selected frame.
+    browser.drag("flamegraph", (0.5, 0.1), (0.5, 0.1));
+    let whole = browser.value("[sandwichText(), flame.root.bytes, flame.callers.children.size]");
+    assert_eq!(whole, json!(["train (train.py)", peak - 200 * MIB, 0]));
+    browser.key("Escape");
+    assert_eq!(browser.value("[flame.callers, flame.root.bytes]"), json!([null, peak]));
+    browser.key("ArrowDown");
+    browser.key("ArrowRight");
+    browser.key("s");
+    assert_eq!(browser.value("sandwichText()"), json!("train (train.py)"));
+    browser.key("Escape");
+
     // Themes.
     let ground = "getComputedStyle(document.body).backgroundColor";
     let mut colours = Vec::new();

@@ -3,3 +3,4 @@
 pub(super) mod fragmentation;
 pub(super) mod free_fit;
 pub(super) mod moment_blocks;
+pub(super) mod stream_blocks;

@@ -68,22 +68,23 @@ pub struct MomentBlocks {
 /// Takes the records of a recording, and keeps what makes up one moment.
 #[derive(Debug)]
 pub struct MomentBlocksBuilder {
-    profile: Profile,
+    pub(super) profile: Profile,
     /// The device whose snapshot is the moment, in a sampled recording.
-    device: CudaIndex,
+    pub(super) device: CudaIndex,
     /// The moment; `None` for the end.
     until: Option<Nanos>,
     /// The last snapshots up to the moment, and the first ones after it.
-    before: BTreeMap<CudaIndex, AllocatorSnapshot>,
-    after: BTreeMap<CudaIndex, AllocatorSnapshot>,
+    pub(super) before: BTreeMap<CudaIndex, AllocatorSnapshot>,
+    pub(super) after: BTreeMap<CudaIndex, AllocatorSnapshot>,
     /// What the driver gave out up to the moment, and what it took back since the last snapshot.
     driver: BTreeMap<u64, u64>,
-    returned: FxHashMap<u64, Nanos>,
+    pub(super) returned: FxHashMap<u64, Nanos>,
     /// The device of a block by its address, and the bytes asked for.
     blocks: FxHashMap<u64, (CudaIndex, u64)>,
     events: BTreeMap<CudaIndex, Vec<(BlockEvent, Option<SiteId>)>>,
     /// The blocks at the moment, once it has passed.
-    keyframe: Option<Keyframe>,
+    pub(super) keyframe: Option<Keyframe>,
+    keeps_events: bool,
 }
 
 impl MomentBlocksBuilder {
@@ -100,14 +101,21 @@ impl MomentBlocksBuilder {
             blocks: FxHashMap::default(),
             events: BTreeMap::new(),
             keyframe: None,
+            keeps_events: true,
         }
+    }
+
+    /// Leaves out the events, which take some 40 bytes each; before the records.
+    pub fn without_events(mut self) -> MomentBlocksBuilder {
+        self.keeps_events = false;
+        self
     }
 
     fn is_past(&self, time: Nanos) -> bool {
         self.until.is_some_and(|until| time > until)
     }
 
-    fn take_moment(&mut self) {
+    pub(super) fn take_moment(&mut self) {
         if self.keyframe.is_none() {
             self.profile.finish();
             let time = self.until.unwrap_or(self.profile.duration());
@@ -119,7 +127,7 @@ impl MomentBlocksBuilder {
         match event.change {
             EventKind::Allocated {
                 memory_kind: MemoryKind::Torch(device), address, size, ..
-            } => {
+            } if self.keeps_events => {
                 self.blocks.insert(address, (device, size));
                 self.keep_event(device, event, false, address, size);
             }
@@ -291,7 +299,7 @@ impl RecordSink for MomentBlocksBuilder {
     }
 }
 
-fn end(segment: &Segment) -> u64 {
+pub(super) fn end(segment: &Segment) -> u64 {
     segment.address.saturating_add(segment.size)
 }
 

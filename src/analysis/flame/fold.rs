@@ -199,7 +199,7 @@ pub enum FoldError {
 }
 
 /// What a folded stack is made of.
-type FoldKey = (Option<ThreadId>, Option<StackId>, Option<PseudoFrame>);
+pub(in crate::analysis) type FoldKey = (Option<ThreadId>, Option<StackId>, Option<PseudoFrame>);
 
 impl Profile {
     /// The error for a device that the recording does not have.
@@ -254,20 +254,7 @@ impl Profile {
         }
         let mut merged: FxHashMap<FoldKey, u64> = FxHashMap::default();
         for (origin, bytes) in Profile::bytes_by_origin(&snapshot, options.certain) {
-            let key = match origin {
-                AllocationOrigin::Before => (None, None, Some(PseudoFrame::BeforeRecording)),
-                AllocationOrigin::NoStack => (None, None, Some(PseudoFrame::NoPythonStack)),
-                AllocationOrigin::NotSeen => (None, None, Some(PseudoFrame::NotSeen)),
-                AllocationOrigin::Below(thread, stack) => {
-                    let thread = options.by_thread.then_some(thread);
-                    (thread, Some(stack), Some(PseudoFrame::NotSeen))
-                }
-                AllocationOrigin::Stack(thread, stack) => {
-                    let waits = self.engine().is_waiting(self.stacks(), stack);
-                    let thread = options.by_thread.then_some(thread);
-                    (thread, Some(stack), waits.then_some(PseudoFrame::AutogradThread))
-                }
-            };
+            let key = self.fold_key(origin, options.by_thread);
             *merged.entry(key).or_default() += bytes;
         }
         let unmatched = snapshot.allocated - snapshot.in_blocks;
@@ -303,6 +290,27 @@ impl Profile {
             stacks_guessed: false,
             allocations: None,
         })
+    }
+
+    /// What the stack of an origin in a sampled recording is made of.
+    pub(in crate::analysis) fn fold_key(
+        &self,
+        origin: AllocationOrigin,
+        by_thread: bool,
+    ) -> FoldKey {
+        match origin {
+            AllocationOrigin::Before => (None, None, Some(PseudoFrame::BeforeRecording)),
+            AllocationOrigin::NoStack => (None, None, Some(PseudoFrame::NoPythonStack)),
+            AllocationOrigin::NotSeen => (None, None, Some(PseudoFrame::NotSeen)),
+            AllocationOrigin::Below(thread, stack) => {
+                (by_thread.then_some(thread), Some(stack), Some(PseudoFrame::NotSeen))
+            }
+            AllocationOrigin::Stack(thread, stack) => {
+                let waits = self.engine().is_waiting(self.stacks(), stack);
+                let mark = waits.then_some(PseudoFrame::AutogradThread);
+                (by_thread.then_some(thread), Some(stack), mark)
+            }
+        }
     }
 
     /// All that was allocated on a device while recording, by stack; `None` in a sampled recording.

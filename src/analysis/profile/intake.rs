@@ -8,6 +8,7 @@ use crate::analysis::attribution::sample_window::{StackFacts, allocating_between
 use crate::analysis::exact::ExactProfile;
 use crate::analysis::lines::bounds::{CounterBracket, IntervalBounds};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
+use crate::analysis::profile::timeline::TimelinePoint;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
     MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
@@ -341,6 +342,7 @@ impl Profile {
             && let Some(level) = exact.allocated_now(device)
         {
             self.iterations.on_freed(device, level);
+            self.on_level(event.time, device, level, None);
         }
         if let EventKind::Allocated {
             memory_kind: MemoryKind::Torch(device),
@@ -349,6 +351,22 @@ impl Profile {
         } = event.change
         {
             self.iterations.on_counter_snapshot(event.time, device, levels);
+            self.on_level(event.time, device, levels.allocated, Some(levels.reserved));
+        }
+    }
+
+    /// Adds the level at an event to the timeline of events; `reserved` where the event tells it.
+    fn on_level(&mut self, time: Nanos, device: CudaIndex, allocated: i64, reserved: Option<i64>) {
+        let Some(timelines) = &mut self.event_timelines else { return };
+        let timeline = timelines.entry(device).or_default();
+        let last = timeline.points().last();
+        if last.is_some_and(|last| last.time > time) {
+            return;
+        }
+        let reserved = reserved.or(last.map(|last| last.reserved));
+        // Of a free before the first allocation, nothing tells what was reserved.
+        if let Some(reserved) = reserved {
+            timeline.add(TimelinePoint { time, allocated, reserved });
         }
     }
 }
@@ -367,6 +385,7 @@ impl RecordSink for Profile {
             Record::Counters { time, device, counters } => {
                 if let Some(exact) = &mut self.exact {
                     exact.on_counters(*device, counters, &self.stacks);
+                    self.on_level(*time, *device, counters.allocated(), Some(counters.reserved()));
                 }
                 self.iterations.on_counters(*time, *device, counters);
                 self.iterations.on_step(self.clock.on_counters(*time, *device, counters));

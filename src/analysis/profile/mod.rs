@@ -94,6 +94,8 @@ pub struct Profile {
     losses: LossCounts,
     usage: BTreeMap<u32, UsagePeak>,
     profiles: BTreeMap<CudaIndex, DeviceProfile>,
+    /// The levels at exact events; `None` where nobody will ask for them.
+    event_timelines: Option<BTreeMap<CudaIndex, Timeline>>,
     bounds: BTreeMap<CudaIndex, BoundsByStack>,
     samples_of_stack: Vec<u64>,
     samples: u64,
@@ -141,6 +143,12 @@ impl Profile {
     /// Leaves out what only [`Profile::lines`] needs, which takes hundreds of bytes for every stack; before the records.
     pub fn without_line_statistics(mut self) -> Profile {
         self.skips_lines = true;
+        self
+    }
+
+    /// Lets [`Profile::timeline`] have the levels at exact events, which counters read once in a while miss; before the records.
+    pub fn with_event_timelines(mut self) -> Profile {
+        self.event_timelines = Some(BTreeMap::new());
         self
     }
 
@@ -363,8 +371,13 @@ impl Profile {
         Some(&self.profiles.get(&device)?.counters.as_ref()?.1)
     }
 
-    /// Allocated and reserved bytes over time.
+    /// Allocated and reserved bytes over time: at the readings of the counters, or of an exact recording at every event, where
+    /// that was asked for.
     pub fn timeline(&self, device: CudaIndex) -> Option<&Timeline> {
+        let of_events = self.event_timelines.as_ref().and_then(|all| all.get(&device));
+        if of_events.is_some() {
+            return of_events;
+        }
         Some(&self.profiles.get(&device)?.timeline)
     }
 

@@ -284,6 +284,7 @@ impl ReportBuilder {
                 block.stack = block.stack.and_then(stack_of);
             }
             let track = MemoryTrack {
+                peak_time: self.peaks.get(&kind).copied(),
                 kind,
                 moments,
                 stacks: stacks.into_list(),

@@ -65,6 +65,8 @@ pub struct MemoryTrack {
     pub kind: MemoryKind,
     /// The moments, earliest first.
     pub moments: Vec<ReportMoment>,
+    /// The peak as other reports of the recording have it.
+    pub peak_time: Option<Nanos>,
     /// Stacks; the first one is what stands for all that hold too little to be seen.
     pub stacks: Vec<ReportStack>,
     /// How many stacks the first one stands for.
@@ -101,9 +103,13 @@ impl MemoryTrack {
         bytes
     }
 
-    /// The number of the highest moment.
+    /// The number of the highest moment; of several that are as high, that of the other reports, which knows most of its blocks.
     pub fn peak(&self) -> Option<usize> {
-        let highest = |number: &usize| (self.moments[*number].total, std::cmp::Reverse(*number));
+        let highest = |number: &usize| {
+            let moment = &self.moments[*number];
+            let is_peak = self.peak_time == Some(moment.time);
+            (moment.total, is_peak, std::cmp::Reverse(*number))
+        };
         (0..self.moments.len()).max_by_key(highest)
     }
 }

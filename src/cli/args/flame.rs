@@ -118,6 +118,10 @@ pub enum GroupByArg {
     Device,
     /// By rank, and then by Python stack
     Rank,
+    /// By CUDA stream, and then by Python stack
+    Stream,
     /// By what owns it: category, modules, tensor (traces recorded with --owners)
     Owner,
+    /// By what it is for: parameters, gradients, optimizer state, saved for backward, ... (traces recorded with --owners)
+    Category,
 }

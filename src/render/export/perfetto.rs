@@ -123,7 +123,10 @@ pub fn perfetto(
                 })
                 .collect();
             events.push(TraceEvent {
-                name: format!("step {}", iteration.step),
+                name: match iteration.epoch {
+                    Some(epoch) => format!("epoch {epoch} step {}", iteration.step),
+                    None => format!("step {}", iteration.step),
+                },
                 phase: EventPhase::Slice,
                 category: Some("iteration"),
                 time: Some(at(iteration.from)),

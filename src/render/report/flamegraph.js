@@ -1,11 +1,16 @@
 // The flamegraph as an icicle: the width of a frame is its bytes, what it calls hangs below it.
 
 const ROW = 20;
-const flame = { root: null, zoom: null, boxes: [], hovered: null, selected: null };
+const flame = { root: null, callers: null, zoom: null, boxes: [], hovered: null, selected: null };
 
 function buildFlame() {
   const { track, state, sums } = page;
-  flame.root = frameTree(track, sums, { inverted: state.inverted, callersOf: state.callersOf });
+  if (state.sandwich === null) {
+    flame.root = frameTree(track, sums, { inverted: state.inverted, callersOf: state.callersOf });
+    flame.callers = null;
+  } else {
+    ({ callers: flame.callers, callees: flame.root } = sandwichTrees(track, sums, state.sandwich));
+  }
   flame.zoom = flame.root;
   flame.selected = null;
   flame.hovered = null;
@@ -28,22 +33,28 @@ function matches(node) {
   return page.state.search !== "" && node.frame >= 0 && frameText(node.frame).toLowerCase().includes(page.state.search.toLowerCase());
 }
 
+// The boxes of what hangs at a node, row by row downwards (`step` 1) or upwards (-1).
+function placeChildren(boxes, node, x, perByte, depth, step) {
+  for (const child of sortedChildren(node)) {
+    const wide = extent(child) * perByte;
+    if (!(wide >= 0.5)) break;
+    boxes.push({ node: child, x, width: wide, depth });
+    placeChildren(boxes, child, x, perByte, depth + step, step);
+    x += wide;
+  }
+}
+
+function sortedChildren(node) {
+  return [...node.children.values()].sort((a, b) => extent(b) - extent(a));
+}
+
 function layoutFlame(width) {
+  if (flame.callers) return layoutSandwich(width);
   const boxes = [];
   const path = [];
   for (let node = flame.zoom; node; node = node.parent) path.unshift(node);
   path.forEach((node, depth) => boxes.push({ node, x: 0, width, depth }));
-  const place = (node, x, perByte, depth) => {
-    const children = [...node.children.values()].sort((a, b) => extent(b) - extent(a));
-    for (const child of children) {
-      const wide = extent(child) * perByte;
-      if (wide < 0.5) break;
-      boxes.push({ node: child, x, width: wide, depth });
-      place(child, x, perByte, depth + 1);
-      x += wide;
-    }
-  };
-  if (extent(flame.zoom) > 0) place(flame.zoom, 0, width / extent(flame.zoom), path.length);
+  if (extent(flame.zoom) > 0) placeChildren(boxes, flame.zoom, 0, width / extent(flame.zoom), path.length, 1);
   return boxes;
 }
 
@@ -97,6 +108,7 @@ function nodeLabel(node) {
   const amount = isDifference() ? signedText(node.bytes - node.before) : bytesText(node.bytes);
   if (node.frame < 0) {
     const { callersOf } = page.state;
+    if (flame.callers) return `${sandwichText()} · ${amount} · its callers above, what it calls below`;
     return `${callersOf ? "callers, innermost first" : page.state.inverted ? "all, innermost first" : "all"} · ${amount}`;
   }
   return `${frameText(node.frame)} · ${amount}`;
@@ -116,7 +128,7 @@ function fitted(context, text, width) {
 
 function nodeText(node) {
   const whole = page.sums.total;
-  const lines = [node.frame < 0 ? "all" : frameText(node.frame)];
+  const lines = [node.frame >= 0 ? frameText(node.frame) : flame.callers ? sandwichText() : "all"];
   if (isDifference()) lines.push(`${signedText(node.bytes - node.before)}: from ${bytesText(node.before)} to ${bytesText(node.bytes)}`);
   else lines.push(`${bytesText(node.bytes)}, ${shareText(node.bytes, whole) || "0 %"} of what is shown`);
   if (node.count > 0 && page.recording.sharpness !== "estimated") lines.push(`${countText(node.count)} blocks`);
@@ -131,11 +143,13 @@ function nodeText(node) {
 function drawFlameDetail() {
   const detail = byId("flame-detail");
   const node = flame.hovered ?? flame.selected;
+  byId("flame-sandwich")?.toggleAttribute("disabled", !(flame.selected?.frame >= 0));
   if (page.state.search !== "") {
-    const found = searchedBytes(flame.root);
+    const found = searchedBytes(flame.callers ? frameTree(page.track, page.sums) : flame.root);
     detail.textContent = `“${page.state.search}” is in stacks of ${bytesText(found)} (${shareText(found, page.sums.total) || "0 %"})`;
   } else {
-    detail.textContent = node ? nodeText(node).replaceAll("\n", " · ") : "click a frame to zoom in, the top row to zoom out";
+    detail.textContent = node ? nodeText(node).replaceAll("\n", " · ") : flame.callers ? "click a frame for its callers and callees, the function itself to go back"
+      : "click a frame to zoom in, the top row to zoom out";
   }
 }
 
@@ -156,9 +170,15 @@ function drawFlameBar() {
   search.setAttribute("aria-label", "Search functions and files");
   const parts = [
     search,
-    button("Inverted", "From what allocates to its callers (I)", () => page.change({ inverted: !state.inverted }), state.inverted),
-    button("Zoom out", "Show everything (Escape)", () => zoomTo(flame.root)),
+    button("Inverted", "From what allocates to its callers (I)", () => page.change({ inverted: !state.inverted, sandwich: null }), state.inverted),
   ];
+  if (flame.callers) {
+    parts.push(button(`✕ callers and callees of ${sandwichText()}`, "Show all stacks (Escape)", () => page.change({ sandwich: null })));
+  } else {
+    const both = button("Callers and callees", "Of the selected frame's function: callers above it, what it calls below (S)", () => page.showSandwich(flame.selected.frame));
+    both.id = "flame-sandwich";
+    parts.push(both, button("Zoom out", "Show everything (Escape)", () => zoomTo(flame.root)));
+  }
   if (state.callersOf) {
     const place = `${page.figures.files[state.callersOf.file].name}:${state.callersOf.line}`;
     parts.push(button(`✕ callers of ${place}`, "Show all stacks", () => page.change({ callersOf: null })));
@@ -197,19 +217,25 @@ function startFlame() {
   });
   canvas.addEventListener("click", (event) => {
     const box = boxAt(event);
-    if (box) zoomTo(box.node);
+    if (!box) return;
+    if (!flame.callers) zoomTo(box.node);
+    else page.showSandwich(box.node.frame < 0 ? null : box.node.frame);
   });
   canvas.addEventListener("keydown", (event) => {
     const node = flame.selected ?? flame.zoom;
-    const sorted = (parent) => [...parent.children.values()].sort((a, b) => extent(b) - extent(a));
     const beside = (by) => {
-      const siblings = node.parent ? sorted(node.parent) : [node];
+      const siblings = node.parent ? sortedChildren(node.parent) : [node];
       return siblings[siblings.indexOf(node) + by] ?? node;
     };
-    const next = { ArrowDown: () => sorted(node)[0], ArrowUp: () => node.parent, ArrowLeft: () => beside(-1), ArrowRight: () => beside(1) }[event.key];
-    if (next) {
+    const next = { ArrowDown: () => sortedChildren(node)[0], ArrowUp: () => node.parent, ArrowLeft: () => beside(-1), ArrowRight: () => beside(1) }[event.key];
+    if (flame.callers && ["ArrowUp", "ArrowDown"].includes(event.key)) {
+      flame.selected = sandwichStep(node, event.key, sortedChildren) ?? node;
+    } else if (flame.callers && event.key === "Enter") {
+      page.showSandwich(node.frame < 0 ? null : node.frame);
+      return;
+    } else if (next) {
       flame.selected = next() ?? node;
-      if (!flame.boxes.some((box) => box.node === flame.selected)) flame.zoom = flame.selected.parent ?? flame.root;
+      if (!flame.callers && !flame.boxes.some((box) => box.node === flame.selected)) flame.zoom = flame.selected.parent ?? flame.root;
     } else if (event.key === "Enter") {
       flame.zoom = node;
     } else {

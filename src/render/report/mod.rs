@@ -53,6 +53,7 @@ const SCRIPTS: &[&str] = &[
     include_str!("summary.js"),
     include_str!("timeline.js"),
     include_str!("flamegraph.js"),
+    include_str!("sandwich.js"),
     include_str!("lines.js"),
     include_str!("source.js"),
     include_str!("owners.js"),

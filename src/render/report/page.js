@@ -5,7 +5,7 @@ const TABS = { flame: "Flamegraph", lines: "Lines", source: "Source", owners: "O
 const page = {
   figures: null, recording: null, track: null, sums: null,
   state: {
-    recording: 0, track: 0, moment: 0, window: null, view: "live", tab: "flame", inverted: false, search: "", callersOf: null,
+    recording: 0, track: 0, moment: 0, window: null, view: "live", tab: "flame", inverted: false, search: "", callersOf: null, sandwich: null,
     lineSearch: "", allLines: false, sort: "own", sortUp: false, file: null,
   },
 
@@ -32,7 +32,13 @@ const page = {
   },
 
   showCallers(file, line) {
-    this.change({ callersOf: { file, line }, inverted: false, search: "", tab: "flame" });
+    this.change({ callersOf: { file, line }, sandwich: null, inverted: false, search: "", tab: "flame" });
+    byId("flamegraph").focus({ preventScroll: true });
+  },
+
+  // The function of a frame with its callers and callees; `null` shows all stacks again.
+  showSandwich(frame) {
+    this.change({ sandwich: frame, callersOf: null, inverted: false, tab: "flame" });
     byId("flamegraph").focus({ preventScroll: true });
   },
 
@@ -45,7 +51,7 @@ const page = {
     state.track = Math.min(track, this.recording.tracks.length - 1);
     this.track = this.recording.tracks[state.track];
     state.moment = wasPeak ? this.track.moments.peak : momentAt(this.track, time);
-    Object.assign(state, { window: null, view: "live", callersOf: null });
+    Object.assign(state, { window: null, view: "live", callersOf: null, sandwich: null });
   },
 
   draw() {
@@ -78,6 +84,7 @@ const page = {
     if (state.recording) words.set("r", state.recording);
     if (state.track) words.set("g", state.track);
     if (state.inverted) words.set("inverted", 1);
+    if (state.sandwich !== null) words.set("of", state.sandwich);
     if (state.search) words.set("q", state.search);
     const address = `#${words}`;
     if (address !== window.location.hash) window.history.replaceState(null, "", address);
@@ -97,6 +104,7 @@ const page = {
     }
     if (Object.hasOwn(TABS, words.get("tab") ?? "")) state.tab = words.get("tab");
     state.inverted = words.has("inverted");
+    state.sandwich = words.has("of") && number("of") < this.figures.frames.length ? number("of") : null;
     state.search = words.get("q") ?? "";
   },
 };
@@ -148,7 +156,8 @@ function onKey(event) {
   const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName);
   if (event.key === "Escape") {
     if (typing) event.target.blur();
-    if (page.state.callersOf) page.change({ callersOf: null });
+    if (page.state.sandwich !== null) page.showSandwich(null);
+    else if (page.state.callersOf) page.change({ callersOf: null });
     else if (flame.zoom !== flame.root) zoomTo(flame.root);
     else if (page.state.window) page.chooseMoment(page.state.window[1]);
     return;
@@ -162,7 +171,11 @@ function onKey(event) {
     ArrowRight: () => page.chooseMoment(Math.min(track.moments.time.length - 1, moment + 1)),
     p: () => page.chooseMoment(track.moments.peak),
     e: () => page.chooseMoment(track.moments.time.length - 1),
-    i: () => page.change({ inverted: !page.state.inverted }),
+    i: () => page.change({ inverted: !page.state.inverted, sandwich: null }),
+    s: () => {
+      const node = flame.hovered ?? flame.selected;
+      if (page.state.tab === "flame" && node?.frame >= 0) page.showSandwich(node.frame);
+    },
     t: () => chooseTheme(!document.documentElement.classList.contains("dark")),
     "/": () => { if (page.state.tab !== "lines") page.change({ tab: "flame" }); byId(page.state.tab === "lines" ? "line-search" : "flame-search").focus(); },
   };

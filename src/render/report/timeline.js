@@ -9,7 +9,8 @@ const timelineSpace = { left: 74, right: 12, top: 16, bottom: 22 };
 function timelineScale(width, height) {
   const { track, recording } = page;
   const { left, right, top, bottom } = timelineSpace;
-  const from = recording.from;
+  // An exact recording has no levels before its probes are in place.
+  const from = Math.max(recording.from, track.levels.from + Math.max(0, track.levels.highest.findIndex((value) => value !== null)) * track.levels.width);
   const to = Math.max(recording.to, from + 1);
   let most = track.top;
   for (const column of ["highest", "reserved"]) for (const value of track.levels[column]) most = Math.max(most, value ?? 0);
@@ -21,7 +22,7 @@ function timelineScale(width, height) {
   most = Math.max(1, most * 1.04);
   return {
     most, from, to, isWholeDrawn: usageTop(track) <= most,
-    x: (time) => left + ((time - from) / (to - from)) * (width - left - right),
+    x: (time) => left + Math.max(0, (time - from) / (to - from)) * (width - left - right),
     y: (bytes) => height - bottom - (Math.min(bytes, most) / most) * (height - top - bottom),
     time: (x) => from + ((x - left) / (width - left - right)) * (to - from),
     right: width - right, base: height - bottom,
@@ -96,7 +97,7 @@ function drawGrid(context, scale, width, soft) {
     context.fillText(bytesText(bytes).replace(".00", ""), timelineSpace.left - 8, y + 4);
   }
   const seconds = (scale.to - scale.from) / 1e6;
-  const wanted = seconds / Math.max(2, Math.floor(width / 130));
+  const wanted = seconds / Math.max(3, Math.floor(width / 130));
   const power = 10 ** Math.floor(Math.log10(wanted));
   const every = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= wanted);
   const digits = Math.max(0, -Math.floor(Math.log10(every)));

@@ -86,19 +86,24 @@ function frameTree(track, sums, { inverted = false, callersOf = null } = {}) {
       frames = frames.slice(0, at + 1);
     }
     if (inverted || callersOf) frames = [...frames].reverse();
-    let node = root;
-    addBytes(node, bytes, before, sums.count[stack]);
-    for (const frame of frames) {
-      let child = node.children.get(frame);
-      if (!child) {
-        child = newNode(frame, node);
-        node.children.set(frame, child);
-      }
-      addBytes(child, bytes, before, sums.count[stack]);
-      node = child;
-    }
+    grow(root, frames, [bytes, before, sums.count[stack]]);
   }
   return root;
+}
+
+// Adds bytes now and before, and blocks, to a tree along a path.
+function grow(root, frames, [bytes, before, count]) {
+  let node = root;
+  addBytes(node, bytes, before, count);
+  for (const frame of frames) {
+    let child = node.children.get(frame);
+    if (!child) {
+      child = newNode(frame, node);
+      node.children.set(frame, child);
+    }
+    addBytes(child, bytes, before, count);
+    node = child;
+  }
 }
 
 function newNode(frame, parent) {

@@ -1,0 +1,117 @@
+//! `memspy flame --by stream`: the blocks of a moment, each CUDA stream apart.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::analysis::{
+    FoldedProfile, FoldedStack, MemoryGroup, MomentBlocksBuilder, Profile, PseudoFrame, StackLabel,
+    StreamMemory,
+};
+use crate::model::{CudaIndex, Nanos};
+use crate::render::RankMode;
+
+use super::args::{FlameArgs, FlameMoment};
+use super::flame::FlameOptions;
+use super::ranks::RankTrace;
+use super::replay::{self, StoredRecording};
+
+/// Draws every stream of every rank apart.
+pub(super) fn draw(
+    args: &FlameArgs,
+    drawing: &FlameOptions,
+    ranks: &[RankTrace],
+    path: &Path,
+) -> Result<()> {
+    let not_of_blocks = [
+        (args.total_allocated, "--total-allocated"),
+        (args.from.is_some(), "--from"),
+        (args.certain, "--certain"),
+        (args.min_lifetime.is_some(), "--min-lifetime"),
+        (args.threads, "--threads"),
+        (args.merge, "--merge"),
+        (args.memory.is_some(), "--memory"),
+        (args.stacks.gil, "--gil"),
+        (args.stacks.idle, "--idle"),
+    ];
+    if let Some((_, option)) = not_of_blocks.iter().find(|(given, _)| *given) {
+        bail!("--by stream draws the blocks of one moment: leave out {option}");
+    }
+    let mut parts: Vec<(String, &RankTrace, FoldedProfile)> = Vec::new();
+    for rank in ranks {
+        for (label, folded) in streams(args, drawing, rank).context(rank.label.clone())? {
+            let label = match ranks {
+                [_] => label,
+                _ => format!("{}, {label}", rank.label),
+            };
+            parts.push((label, rank, folded));
+        }
+    }
+    drawing.draw_parts(&parts, RankMode::Streams, path, args.force)
+}
+
+/// The streams of one rank by name. Their bytes come to what is drawn without `--by`.
+fn streams(
+    args: &FlameArgs,
+    drawing: &FlameOptions,
+    rank: &RankTrace,
+) -> Result<Vec<(String, FoldedProfile)>> {
+    let folded = drawing.fold(&rank.profile)?;
+    if folded.memory.is_some_and(|memory| memory != MemoryGroup::Torch) {
+        bail!("the recording has no blocks of PyTorch, which are what streams have");
+    }
+    let until = match args.at {
+        FlameMoment::Peak => Some(folded.snapshot.time),
+        FlameMoment::End => None,
+        // Read up to it.
+        FlameMoment::Oom | FlameMoment::Time(_) => Some(rank.profile.duration()),
+    };
+    let mut memory = read(rank, folded.device, until)?;
+    if memory.iter().all(|memory| memory.stream.is_none()) {
+        bail!(
+            "the recording has no snapshot of the segments of GPU {}, and only these tell their stream",
+            folded.device.0
+        );
+    }
+    let older = [StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
+    if folded.left_out > 0 {
+        // The leak view, the end of an exact recording, is of what was allocated while recording.
+        memory.iter_mut().for_each(|memory| memory.stacks.retain(|stack| stack.path != older));
+    }
+    let mut rest = folded.total;
+    for stack in memory.iter().flat_map(|memory| &memory.stacks) {
+        rest = rest.saturating_sub(stack.bytes);
+    }
+    if rest > 0 {
+        // What the allocator counts and no block shows.
+        let frame = match folded.memory {
+            Some(_) => PseudoFrame::NoEvent,
+            None => PseudoFrame::Unmatched,
+        };
+        let stack = FoldedStack { path: vec![StackLabel::Pseudo(frame)], bytes: rest };
+        match memory.iter_mut().find(|memory| memory.stream.is_none()) {
+            Some(unknown) => unknown.stacks.push(stack),
+            None => memory.push(StreamMemory { stream: None, stacks: vec![stack] }),
+        }
+    }
+    let part = |StreamMemory { stream, stacks }| {
+        let name = match stream {
+            Some(0) => "default stream".to_owned(),
+            Some(number) => format!("stream {number:#x}"),
+            None => "[stream not known]".to_owned(),
+        };
+        let total = stacks.iter().map(|stack: &FoldedStack| stack.bytes).sum();
+        (name, FoldedProfile { stacks, total, ..folded.clone() })
+    };
+    Ok(memory.into_iter().map(part).filter(|(_, folded)| folded.total > 0).collect())
+}
+
+/// Reads a trace once more, up to the moment.
+fn read(rank: &RankTrace, device: CudaIndex, until: Option<Nanos>) -> Result<Vec<StreamMemory>> {
+    let mut empty = Profile::new().without_line_statistics();
+    let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
+    replay::limit(&mut empty, bytes);
+    let mut builder = MomentBlocksBuilder::new(empty, device, until).without_events();
+    StoredRecording::trace(&rank.trace)?.reread(&mut builder)?;
+    Ok(builder.by_stream())
+}
