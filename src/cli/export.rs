@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::analysis::{
-    FoldOptions, FoldedProfile, FoldedStack, MemoryGroup, Moment, MomentBlocksBuilder, Profile,
-    PseudoFrame, StackLabel,
+    FoldOptions, FoldedProfile, MemoryGroup, Moment, MomentBlocksBuilder, Profile,
 };
 use crate::model::CudaIndex;
 use crate::render::{self, ExportedDevice, RenderError};
@@ -139,8 +138,7 @@ pub(super) fn moment(
 pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {
-        let path = vec![StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
-        folded.stacks.push(FoldedStack { path, bytes: older });
+        folded.stacks.append(&mut folded.left_out_stacks);
         folded.total += older;
     }
 }

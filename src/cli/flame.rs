@@ -283,7 +283,9 @@ impl FlameOptions {
             folded.total = folded.stacks.iter().map(|stack| stack.bytes).sum();
         }
         if self.innermost {
-            for stack in &mut folded.stacks {
+            let older = StackLabel::Pseudo(PseudoFrame::BeforeRecording);
+            for stack in folded.stacks.iter_mut().filter(|stack| stack.path.first() != Some(&older))
+            {
                 let is_frame = |label: &StackLabel| matches!(label, StackLabel::Frame(_));
                 let last = stack.path.iter().rposition(is_frame);
                 stack.path.drain(..last.unwrap_or(stack.path.len().saturating_sub(1)));

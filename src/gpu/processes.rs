@@ -65,7 +65,7 @@ pub(super) fn usage_of(pid: u32, listed: &DeviceProcesses, pids: HostPids) -> Pr
             Some(bytes) => ProcessUsage::Bytes(bytes),
             None => unknown("the driver does not account it"),
         },
-        None if pids.is_on_host() => unknown("the driver does not list this process"),
+        None if pids.is_on_host() => unknown(ProcessUsage::NOT_LISTED),
         None if listed.iter().any(|process| process.pid.is_none()) => {
             unknown("the driver lists host pids, which this pid namespace hides")
         }

@@ -43,6 +43,11 @@ pub enum ProcessUsage {
     Unknown(String),
 }
 
+impl ProcessUsage {
+    /// Why it is unknown of a process that the driver, which lists all, does not list: it has nothing there, or nothing yet.
+    pub const NOT_LISTED: &str = "the driver does not list this process";
+}
+
 /// One look at a device through NVML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceUsage {

@@ -3,6 +3,8 @@
 //! A recorder that keeps only the last minutes drops what came before. The memory held since then is what
 //! its user asks about, so who made it is concluded once, before the records it follows from are dropped.
 
+use std::sync::Arc;
+
 use super::events::{CounterSnapshot, MemoryKind, SiteId};
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
@@ -24,6 +26,9 @@ pub struct Keyframe {
 pub enum AllocationSource {
     /// It was there before anything was recorded.
     Before,
+    /// It was there before anything was recorded, and the first snapshot of owners told whose it was: the path of each owner,
+    /// from the outermost step to the innermost, and its weight.
+    BeforeOwned(Vec<(Arc<[Arc<str>]>, u64)>),
     /// It was found in a snapshot, and no event told of it.
     NoEvent,
     /// Its site was lost.

@@ -14,6 +14,7 @@ pub mod history;
 pub mod keyframe;
 pub mod machine;
 pub mod oom_exception;
+pub mod owner_paths;
 pub mod owners;
 pub mod ownership;
 pub mod quantity;
@@ -46,14 +47,15 @@ pub use machine::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MigDevice,
 };
 pub use oom_exception::{OomException, RaisedError};
+pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{
     CountingKind, CountingObject, GraphNode, Incomplete, LookLimit, Model, ModelModule, Optimizer,
     OwnershipSnapshot, Referrer, SavedBy, SavedIn, Stops, TensorCategory, TensorReferrers,
     TensorRow,
 };
 pub use ownership::{
-    DeviceOwnership, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, PythonTensors,
-    StorageGroup, UnnamedBlock,
+    DeviceOwnership, OwnedBlock, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown,
+    PythonTensors, StorageGroup, UnnamedBlock,
 };
 pub use quantity::{QuantityError, TimeOrSize, parse_size, parse_time, parse_time_or_size};
 pub use record::{

@@ -141,6 +141,22 @@ pub struct OwnershipBreakdown {
     pub age: Nanos,
     /// Blocks that no name tells of, so that who made them can be looked up; only in exact recordings.
     pub unnamed_blocks: Vec<UnnamedBlock>,
+    /// The allocated blocks by address, with what is in each: only in the first snapshot of a recording, so that memory
+    /// older than it has owners.
+    pub blocks: Vec<OwnedBlock>,
+}
+
+/// An allocated block and the storages in it. What no storage takes of it is rounding; without any it is in no tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedBlock {
+    /// Index of its device in [`OwnershipBreakdown::devices`].
+    pub device: u32,
+    /// Its address.
+    pub address: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Indices of owners in [`OwnedOnDevice::held`], with the bytes of each in the block.
+    pub shares: Vec<(u32, u64)>,
 }
 
 /// Memory that no variable, module or optimizer leads to.

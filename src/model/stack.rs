@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::events::{AllocationSite, SiteId};
+use super::owner_paths::OwnerPaths;
 
 /// Number of a [`Function`] in a [`StackTable`], counted from 0 in order of first sight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,6 +113,8 @@ pub struct StackTable {
     thread_ids: FxHashMap<u64, ThreadId>,
     site_ids: FxHashMap<AllocationSite, SiteId>,
     undelivered: Vec<Definition>,
+    /// Owners of memory that has no stack; whoever concludes them numbers them, they are never delivered.
+    pub owners: OwnerPaths,
 }
 
 impl StackTable {

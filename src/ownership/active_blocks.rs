@@ -62,6 +62,11 @@ impl ActiveBlocks {
         (data < block.address + block.size).then_some(after - 1)
     }
 
+    /// The address of the block that a storage at `data` lies in.
+    pub(super) fn address(&self, data: u64) -> Option<u64> {
+        Some(self.blocks.get(self.find(data)?)?.0.address)
+    }
+
     /// Gives a storage its bytes of the block it lies in.
     pub(super) fn insert(&mut self, data: u64, bytes: u64) -> StorageLocation {
         match self.find(data).and_then(|index| self.blocks.get_mut(index)) {

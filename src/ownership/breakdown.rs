@@ -9,8 +9,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    BlockState, DeviceOwnership, Nanos, OwnedOnDevice, OwnedStorages, OwnershipBreakdown,
-    OwnershipSnapshot, StorageGroup, TensorCategory, TensorDevice, TensorRow, UnnamedBlock,
+    Block, BlockState, DeviceOwnership, Nanos, OwnedBlock, OwnedOnDevice, OwnedStorages,
+    OwnershipBreakdown, OwnershipSnapshot, StorageGroup, TensorCategory, TensorDevice, TensorRow,
+    UnnamedBlock,
 };
 
 use super::active_blocks::{ActiveBlocks, StorageLocation, cuda};
@@ -19,6 +20,8 @@ use super::name_pattern::name_pattern;
 
 /// Nameless blocks kept of one look; more are left without makers.
 const MAX_UNNAMED_BLOCKS: usize = 1 << 16;
+/// Blocks kept with their owners of one snapshot; more are left without.
+const MAX_OWNED_BLOCKS: usize = 1 << 18;
 
 /// What a recording keeps of a look at `time`.
 pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdown {
@@ -37,9 +40,11 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
     let mut known: FxHashMap<(TensorDevice, TensorCategory, Arc<str>), usize> =
         FxHashMap::default();
     let mut unnamed_blocks = Vec::new();
+    let mut shares: FxHashMap<(TensorDevice, u64), Vec<(u32, u64)>> = FxHashMap::default();
     let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
     for group in storages(snapshot) {
         let Some((on_device, blocks)) = devices.get_mut(&group.device) else { continue };
+        let block = blocks.address(group.storage.data);
         let StorageLocation::Block(bytes @ 1..) = blocks.insert(group.storage.data, group.bytes())
         else {
             continue;
@@ -58,6 +63,9 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
         });
         held[index].bytes += bytes;
         held[index].count += 1;
+        if let Some(block) = block {
+            shares.entry((group.device, block)).or_default().push((index as u32, bytes));
+        }
         let is_result = |&tensor: &usize| snapshot.tensors[tensor].made_by.is_some();
         if group.category == TensorCategory::Other && group.tensors.iter().any(is_result) {
             *on_device.results.get_or_insert(0) += bytes;
@@ -68,8 +76,17 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
         }
     }
     let places: FxHashMap<TensorDevice, u32> = devices.keys().copied().zip(0..).collect();
+    let mut owned_blocks: Vec<OwnedBlock> = Vec::new();
     let finished = devices.into_iter().map(|(device, (mut on_device, blocks))| {
         for (block, used) in blocks.blocks {
+            if block.state == BlockState::Allocated
+                && owned_blocks.len() < MAX_OWNED_BLOCKS
+                && let Some(&device_number) = places.get(&device)
+            {
+                let Block { address, size, .. } = block;
+                let shares = shares.remove(&(device, address)).unwrap_or_default();
+                owned_blocks.push(OwnedBlock { device: device_number, address, size, shares });
+            }
             match (block.state, used) {
                 (BlockState::PendingFree, _) => {}
                 (_, 0) => {
@@ -81,10 +98,11 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
         }
         on_device
     });
+    let devices = finished.collect();
     OwnershipBreakdown {
         time,
         pause: snapshot.pause.map(|pause| Nanos(pause.as_nanos() as u64)),
-        devices: finished.collect(),
+        devices,
         age: Nanos(0),
         unnamed_blocks: unnamed_blocks
             .into_iter()
@@ -93,6 +111,7 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
             })
             .take(MAX_UNNAMED_BLOCKS)
             .collect(),
+        blocks: owned_blocks,
     }
 }
 

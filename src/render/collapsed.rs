@@ -37,6 +37,7 @@ pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: Na
         StackLabel::Thread(thread) => labels.thread(thread),
         StackLabel::Frame(frame) => labels.frame(frame, !style.functions_only),
         StackLabel::Pseudo(mark) => mark.text().to_owned(),
+        StackLabel::Owner(owner) => labels.owner(owner),
         StackLabel::Node(site) => labels.node(site),
         StackLabel::NodeOfUnknownLine(site) => {
             format!("{} (forward line unknown)", labels.node(site))

@@ -60,6 +60,9 @@ pub fn dump_text(
     let devices = look.devices_of(options.gpu);
     for device in &devices {
         writeln!(out)?;
+        if write_unused_device(out, device)? {
+            continue;
+        }
         write_device(out, device)?;
         if let Some(index) = device.cuda_index {
             write_owners(out, owners, device, index, options)?;
@@ -73,6 +76,9 @@ pub fn dump_text(
     }
     if devices.is_empty() {
         writeln!(out, "\nNo GPU memory is known.")?;
+    }
+    if let Ok(snapshot) = owners {
+        writeln!(out, "\n{}", pause(snapshot))?;
     }
     write_threads(out, look, options)?;
     for missed in look.missed() {
@@ -152,7 +158,7 @@ fn write_owners(
         }
         _ => String::new(),
     };
-    writeln!(out, "  of {} allocated{earlier}, by owner ({}):", bytes(allocated), pause(snapshot))?;
+    writeln!(out, "  of {} allocated{earlier}, by owner:", bytes(allocated))?;
     if let Some(incomplete) = incomplete(snapshot) {
         writeln!(out, "  {incomplete}")?;
     }
@@ -227,7 +233,23 @@ pub(super) fn activity_text(activity: ThreadActivity, asleep: bool) -> &'static 
     }
 }
 
-fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result<()> {
+/// Writes the one line of a device on which the process has nothing; `false` for another device.
+fn write_unused_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result<bool> {
+    if !device.is_unused() {
+        return Ok(false);
+    }
+    write!(out, "{}: nothing of this process", device_name(device))?;
+    for (size, of) in [(device.others, "of other processes"), (device.free, "free")] {
+        if let Some(size) = size {
+            write!(out, "; {} {of}", bytes(size))?;
+        }
+    }
+    writeln!(out)?;
+    Ok(true)
+}
+
+/// `GPU 0 (nvidia-smi: 3), NAME, SIZE`.
+fn device_name(device: &DeviceSnapshot) -> String {
     let index = match (device.cuda_index, device.nvml_index) {
         (Some(cuda), Some(nvml)) if cuda.0 != nvml => {
             format!("GPU {} (nvidia-smi: {nvml})", cuda.0)
@@ -237,7 +259,11 @@ fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result
         (None, None) => "GPU".to_owned(),
     };
     let name = device.name.as_deref().unwrap_or("unknown model");
-    writeln!(out, "{index}, {}, {}", one_line(name), optional_bytes(device.total))?;
+    format!("{index}, {}, {}", one_line(name), optional_bytes(device.total))
+}
+
+fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result<()> {
+    writeln!(out, "{}", device_name(device))?;
     let mut row = |name: &str, value: String| writeln!(out, "    {name:<35} {value}");
     if device.cuda_index.is_some() {
         row("allocated through PyTorch", optional_bytes(device.allocated))?;

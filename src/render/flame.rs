@@ -12,6 +12,7 @@ use super::escape::EscapeGuard;
 use super::exact;
 use super::flame_text::tree_text;
 use super::label::{FrameLabels, one_line};
+use super::ranked_lines::MUCH_BEFORE;
 use super::size::{bytes, count, percent};
 use crate::analysis::{
     FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile, TimeResolution,
@@ -289,6 +290,7 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         );
     }
     text += &format!("; {} more cached", bytes(snapshot.cached()));
+    text += whose_is_before(folded);
     if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
         text += "; map torn";
     }
@@ -355,8 +357,18 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
         text += &format!("; {} older than the recording left out", bytes(folded.left_out));
     } else if memory == MemoryGroup::Torch {
         text += &format!("; {} more cached", bytes(snapshot.cached()));
+        text += whose_is_before(folded);
     }
     text
+}
+
+/// Which option tells whose the memory older than the recording is, where that is not known of much.
+fn whose_is_before(folded: &FoldedProfile) -> &'static str {
+    let is_known = !folded.before_by_owner().is_empty();
+    match !is_known && percent(folded.before_without_owner(), folded.total) >= MUCH_BEFORE {
+        true => "; whose [before recording] is: record --owners",
+        false => "",
+    }
 }
 
 /// Writes inferno's SVG with the size in binary units in front of each `N bytes` of its tooltips,

@@ -3,7 +3,7 @@
 use super::escape::visible;
 use crate::analysis::{Profile, StackLabel};
 use crate::model::source_file::in_standard_library;
-use crate::model::{Frame, Function, SiteId, StackTable, ThreadId};
+use crate::model::{Frame, Function, OwnerId, SiteId, StackTable, ThreadId};
 
 /// A file name as it is shown: without the path up to `site-packages/`, `dist-packages/` or
 /// `lib/python3.N/`, else relative to the target's working directory, else as it is.
@@ -59,6 +59,7 @@ impl<'a> FrameLabels<'a> {
             StackLabel::Thread(thread) => self.thread(thread),
             StackLabel::Frame(frame) => self.frame(frame, with_line),
             StackLabel::Pseudo(mark) => mark.text().to_owned(),
+            StackLabel::Owner(owner) => self.owner(owner),
             StackLabel::Node(site) => self.node(site),
             StackLabel::NodeOfUnknownLine(site) => {
                 format!("{} (forward line unknown)", self.node(site))
@@ -84,6 +85,11 @@ impl<'a> FrameLabels<'a> {
     pub(super) fn node(&self, id: SiteId) -> String {
         let node = self.stacks.get_site(id).and_then(|site| site.node.as_deref());
         one_line(node.unwrap_or("[unknown node]"))
+    }
+
+    /// A step of the path to an owner.
+    pub(super) fn owner(&self, id: OwnerId) -> String {
+        one_line(self.stacks.owners.text(id).unwrap_or("[unknown owner]"))
     }
 
     /// `thread NAME (OS id)`.

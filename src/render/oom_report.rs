@@ -423,10 +423,18 @@ pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<Li
         rows[at].bytes += stack.bytes;
         rows[at].stacks += 1;
     }
-    if live.left_out > 0 {
-        let text = "[before recording]".to_owned();
-        rows.push(LiveRow { text, own: None, bytes: live.left_out, stacks: 0 });
+    // What is older than the recording by category, where its owners are known.
+    let mut older: BTreeMap<String, u64> = BTreeMap::new();
+    for stack in &live.left_out_stacks {
+        let texts = stack.path.iter().take(2).map(|label| labels.label(*label, true));
+        *older.entry(texts.collect::<Vec<_>>().join(" ")).or_default() += stack.bytes;
     }
+    rows.extend(older.into_iter().map(|(text, bytes)| LiveRow {
+        text,
+        own: None,
+        bytes,
+        stacks: 0,
+    }));
     rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
     rows
 }

@@ -66,6 +66,10 @@ pub fn tensors_text(
         if !wanted.takes(device) {
             continue;
         }
+        if sums.allocated == Some(0) && sums.storages() == 0 {
+            writeln!(out, "{device}: nothing of this process")?;
+            continue;
+        }
         let all = match sums.allocated {
             Some(allocated) => {
                 writeln!(out, "{device}: {} allocated", bytes(allocated))?;
@@ -373,15 +377,11 @@ pub fn pause(snapshot: &OwnershipSnapshot) -> String {
             let Stops { count, total, longest } = snapshot.stops;
             let all = match count {
                 0 | 1 => String::new(),
-                _ => format!(
-                    " ({count} stops, {:.1} ms in all, the longest {:.1} ms)",
-                    ms(total),
-                    ms(longest)
-                ),
+                _ => format!(" at the longest ({count} stops, {:.1} ms in all)", ms(total)),
             };
             format!(
                 "the process was stopped for {:.1} ms{all} while {objects} objects were read",
-                ms(pause)
+                ms(pause.max(longest))
             )
         }
         None => format!(

@@ -14,6 +14,10 @@ use super::warnings::warnings;
 use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, PseudoFrame, RankedLine};
 use crate::model::Function;
 
+/// From which share on, in percent, of memory older than the recording it is said how its owners become known.
+pub(super) const MUCH_BEFORE: f64 = 10.0;
+/// How.
+pub(super) const WHOSE_IS_IT: &str = "Whose [before recording] is: record with --owners.";
 /// Rows shown when no number is asked for.
 pub const RANKED_ROWS: usize = 25;
 /// Characters that a narrow table leaves for a place, `train.py:123`, and for the source text.
@@ -72,7 +76,7 @@ pub fn ranked_lines_text(
     if rows.is_empty() {
         writeln!(out, "no {whose} was seen allocating{}", filter_text(&options.functions))?;
     }
-    for note in notes(table, ranking, rows.len() - shown, profile.exact().is_some()) {
+    for note in notes(profile, table, ranking, rows.len() - shown, profile.exact().is_some()) {
         for line in wrapped(&note, options.width) {
             writeln!(out, "{line}")?;
         }
@@ -110,8 +114,14 @@ fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> Stri
     text + "; " + &how
 }
 
-fn notes(table: &LineTable, ranking: &LineRanking, hidden: usize, exact: bool) -> Vec<String> {
-    let mut notes = Vec::new();
+fn notes(
+    profile: &Profile,
+    table: &LineTable,
+    ranking: &LineRanking,
+    hidden: usize,
+    exact: bool,
+) -> Vec<String> {
+    let mut notes: Vec<String> = before_recording(profile, ranking).into_iter().collect();
     let mut more = Vec::new();
     if hidden > 0 {
         more.push(format!("{} more lines: --limit 0", count(hidden as u64)));
@@ -141,6 +151,30 @@ fn notes(table: &LineTable, ranking: &LineRanking, hidden: usize, exact: bool) -
         notes.push("~: an estimate from a sample of the allocations.".to_owned());
     }
     notes
+}
+
+/// Whose the memory is that is older than the recording, or which option tells it.
+fn before_recording(profile: &Profile, ranking: &LineRanking) -> Option<String> {
+    let (_, total) = ranking.moment?;
+    let is_before = |(pseudo, _): &&(PseudoFrame, u64)| *pseudo == PseudoFrame::BeforeRecording;
+    let (_, before) = ranking.without_line.iter().find(is_before)?;
+    if ranking.before_by_owner.is_empty() {
+        let is_much = percent(*before, total) >= MUCH_BEFORE;
+        return is_much.then(|| WHOSE_IS_IT.to_owned());
+    }
+    let known: u64 = ranking.before_by_owner.iter().map(|(_, bytes)| bytes).sum();
+    let owners = ranking.before_by_owner.iter().map(|(owner, amount)| {
+        let owner = profile.stacks().owners.text(*owner).unwrap_or("[unknown owner]");
+        format!("{} {}", bytes(*amount), one_line(owner))
+    });
+    let rest = before.saturating_sub(known);
+    let rest = (rest > 0).then(|| format!("{} no known owner", bytes(rest)));
+    let parts: Vec<String> = owners.chain(rest).collect();
+    Some(format!(
+        "[before recording], {}: {}. By name: memspy flame.",
+        bytes(*before),
+        parts.join(", ")
+    ))
 }
 
 /// Which part of the bytes lies on no line because nobody was seen allocating them.

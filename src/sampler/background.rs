@@ -95,7 +95,7 @@ fn bytes(record: &Record) -> usize {
         }
         Record::Ownership(snapshot) => {
             let held = snapshot.devices.iter().map(|device| 96 * device.held.len());
-            held.sum::<usize>() + 32 * snapshot.unnamed_blocks.len()
+            held.sum::<usize>() + 32 * snapshot.unnamed_blocks.len() + 64 * snapshot.blocks.len()
         }
         Record::Source(source) => source.text.len(),
         _ => 0,

@@ -88,10 +88,15 @@ impl OwnerThread {
         let told = Arc::clone(&shared);
         let thread = Worker::spawn("owners", move |stop| {
             let Ok(mut readers) = process.attach() else { return };
-            let mut timeout = None;
+            let (mut timeout, mut has_blocks) = (None, false);
             while !stop.is_set() {
-                let (looked, paused, took) =
+                let (mut looked, paused, took) =
                     aimed_look(&mut readers, options, start, (&told, stop), timeout);
+                if let Ok((breakdown, ..)) = &mut looked
+                    && std::mem::replace(&mut has_blocks, true)
+                {
+                    breakdown.blocks.clear();
+                }
                 let began = Instant::now();
                 let gone = !readers.process.is_alive();
                 if gone || sender.try_send(looked).is_err() {

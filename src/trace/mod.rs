@@ -61,7 +61,7 @@
 //! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered, whether allocations and frees tell the backward pass, whether no device had an allocator yet (both 0 or 1) |
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
-//! | 21 | owners | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), owner, bytes, count; how long before (ns) the process was stopped and, for each block without a name: index of its device, opt index of its owner, address, bytes; for each device opt bytes of other tensors that are results of nodes |
+//! | 21 | owners | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), owner, bytes, count; how long before (ns) the process was stopped and, for each block without a name: index of its device, opt index of its owner, address, bytes; for each device opt bytes of other tensors that are results of nodes; in the first of a recording, for each allocated block: index of its device, address less the one before (wrapping), bytes and, for each owner in it, its index and bytes |
 //! | 22 | step | time, steps of training made or the value of the loop's variable; opt value of the epoch's variable, clock (enum: optimizer, variable, Trainer's `global_step`, learning-rate scheduler's `last_epoch`), opt longest time (ns) since it was made, 0 for exactly between the events before and after it, whether the variable is there no more (0 or 1) |
 //! | 23 | inherited | time, makers, memory (below): what a recording has from its dropped beginning |
 //! | 24 | triggered | time, condition, what was seen |
@@ -154,7 +154,8 @@
 //! last seen of each; then this record, with the blocks alive and who made them; then what happens. Its makers
 //! are their number and for each a kind: 0 from before anything was recorded, 1 found without an event, 2 its site was
 //! lost, 3 its stack was not taken, 4 followed by a site, 5 by the time its birth took (0 unknown, else plus 1), a number
-//! of shares and for each 0 or the thread plus 1, its stack unless 0, and the weight. The memory is a
+//! of shares and for each 0 or the thread plus 1, its stack unless 0, and the weight, 6 from before and followed by its owners:
+//! their number, and for each the number of steps of its path, each with its length in bytes, and the weight. The memory is a
 //! number of kinds, and for each: arena (as in places above), time of the last snapshot (0 none, else plus 1), 0 or 1
 //! and four levels (zigzag), bytes freed since then, number of blocks; then seven columns, each with one number
 //! for every block: address less the one before (signed, folded), size (folded), size less requested, size less what

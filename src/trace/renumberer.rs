@@ -196,6 +196,7 @@ impl Renumberer {
                     }
                 }
                 AllocationSource::Before
+                | AllocationSource::BeforeOwned(_)
                 | AllocationSource::NoEvent
                 | AllocationSource::Lost
                 | AllocationSource::NotTaken => {}

@@ -374,6 +374,7 @@ pub fn text(profile: &Profile, path: &[memspy::analysis::StackLabel]) -> String 
             format!("{}:{}", stacks.get_function(f.function).unwrap().name, f.line)
         }
         StackLabel::Pseudo(mark) => mark.text().to_owned(),
+        StackLabel::Owner(owner) => stacks.owners.text(owner).unwrap().to_owned(),
         StackLabel::Node(site) => node(site),
         StackLabel::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", node(site)),
         StackLabel::Thread(t) => {

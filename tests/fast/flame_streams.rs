@@ -197,6 +197,7 @@ fn categories_add_up_to_what_the_allocator_held_and_are_refused_where_not_record
         devices: vec![device],
         age: Nanos(0),
         unnamed_blocks: Vec::new(),
+        blocks: Vec::new(),
     });
     records.insert(records.len() - 1, owners);
     let trace = write(&folder, "owners.bin", &records);

@@ -5,10 +5,11 @@ use crate::trace_support::read;
 use memspy::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CudaIndex,
     Definition, DeviceUsage, EndReason, Frame, FrameId, Function, FunctionId, GpuDevice, Metric,
-    MissReason, MissedObservation, Nanos, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Pool,
-    PoolId, ProcessUsage, ReaderKind, Record, RecordingEnd, RecordingStart, RecordingTotals,
-    Segment, SnapshotConsistency, SourceText, StackId, StackNode, StackSample, Stat, StepSource,
-    TargetRuntime, TensorCategory, Thread, ThreadActivity, ThreadId, ThreadSample, TrainingStep,
+    MissReason, MissedObservation, Nanos, OwnedBlock, OwnedOnDevice, OwnedStorages,
+    OwnershipBreakdown, Pool, PoolId, ProcessUsage, ReaderKind, Record, RecordingEnd,
+    RecordingStart, RecordingTotals, Segment, SnapshotConsistency, SourceText, StackId, StackNode,
+    StackSample, Stat, StepSource, TargetRuntime, TensorCategory, Thread, ThreadActivity, ThreadId,
+    ThreadSample, TrainingStep,
 };
 
 fn entry(thread: u32, stack: u32, gil: bool, activity: ThreadActivity) -> ThreadSample {
@@ -53,8 +54,11 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             &[13, 19, 0, 0, 0, 0, 6, 1, 8, 3, 5, 1, 2, 10, 0, 2, 48, 10, 1, 0, 0],
             // A look at owners at 115 ns, in a pause of 7 ns: on device 0 200 bytes, 3 by rounding, 4 in no
             // tensor; the parameter w has 193 in 2 storages. The process had just been stopped; every block has a name;
-            // what are results of nodes is not known.
-            &[21, 18, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2, 0, 0, 1, 0],
+            // what are results of nodes is not known. The block at 0x1000 has 196 bytes, 193 of them w's.
+            &[
+                21, 33, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2, 0, 0, 1, 0, 1, 0, 251, 0,
+                16, 196, 1, 0, 193,
+            ],
             // At 116 ns training had made 99 steps.
             &[22, 6, 2, 99, 0, 0, 0, 0],
             // And at 117 ns, by a variable, it was at step 5 of epoch 3.
@@ -169,7 +173,8 @@ fn owners() -> Record {
     let pause = Some(Nanos(7));
     let unnamed_blocks = Vec::new();
     let (time, age, devices) = (Nanos(115), Nanos(0), vec![device]);
-    Record::Ownership(OwnershipBreakdown { time, pause, devices, age, unnamed_blocks })
+    let blocks = vec![OwnedBlock { device: 0, address: 0x1000, size: 196, shares: vec![(0, 193)] }];
+    Record::Ownership(OwnershipBreakdown { time, pause, devices, age, unnamed_blocks, blocks })
 }
 
 fn map(consistency: SnapshotConsistency) -> Record {

@@ -146,6 +146,7 @@ fn owners() -> OwnersView {
         pause: Some(Nanos(43_210_000)),
         age: Nanos(0),
         unnamed_blocks: Vec::new(),
+        blocks: Vec::new(),
         devices: vec![OwnedOnDevice {
             device: GPU,
             allocated: 407 * MIB,

@@ -37,6 +37,7 @@ fn owners(time: u64) -> Record {
             ],
         }],
         unnamed_blocks: Vec::new(),
+        blocks: Vec::new(),
     })
 }
 

@@ -476,3 +476,29 @@ fn dump_says_asleep_of_a_thread_in_time_sleep_and_not_that_its_activity_is_unkno
         done.out.contains("(asleep): \"MainThread\"")
     });
 }
+
+#[test]
+fn a_gpu_on_which_the_process_has_nothing_is_one_line() {
+    let mut command = sim::command("holders_truth.py", &["--device", "cuda:1"]);
+    command.env("SIM_CUDA_DEVICES", "2");
+    let target = Target::start(command);
+    let pid = target.pid().to_string();
+    let run = |words: &[&str]| run(&mut command_of(&target, words, &pid)).ok().out;
+    let dump = run(&["dump"]);
+    let of_first: Vec<&str> = dump.lines().filter(|line| line.contains("GPU 0")).collect();
+    assert_eq!(of_first.len(), 1, "{dump}");
+    assert!(of_first[0].contains("nothing of this process"), "{dump}");
+    assert!(!dump.contains("of 0 B allocated"), "{dump}");
+    assert_eq!(dump.matches("allocated through PyTorch").count(), 1, "{dump}");
+    assert_eq!(dump.matches("the process was stopped for").count(), 1, "{dump}");
+    let tensors = run(&["tensors"]);
+    assert!(tensors.contains("cuda:0: nothing of this process\ncuda:1: "), "{tensors}");
+    let summary = run(&["summary"]);
+    assert!(summary.contains("GPU 1, ") && !summary.contains("GPU 0"), "{summary}");
+}
+
+fn command_of(target: &Target, words: &[&str], pid: &str) -> std::process::Command {
+    let mut command = command(Some(target.pid()));
+    command.args(words).args(["-p", pid]);
+    command
+}

@@ -59,9 +59,7 @@ fn run(pid: u32, words: &[&str]) -> (String, u64) {
 fn longest_stop(said: &str) -> Option<f64> {
     let sentence = said.split("the process was stopped for ").nth(1)?;
     let first = sentence.split_once(" ms")?.0.parse::<f64>().ok()?;
-    let longest = sentence.split_once("the longest ").and_then(|(_, rest)| rest.split_once(" ms"));
-    let longest = longest.map_or(first, |(longest, _)| longest.parse().unwrap());
-    Some(first.max(longest) / 1e3)
+    Some(first / 1e3)
 }
 
 /// The longest of some seconds without memspy: what the machine itself lets the job stand still for.

@@ -1,8 +1,10 @@
 //! Recordings with looks at who holds the memory.
 
+use std::collections::BTreeMap;
+
 use crate::support::memspy::{Recording, collapsed, document, memspy, total, wait_until};
 use crate::support::sim;
-use memspy::model::{Record, TensorCategory};
+use memspy::model::{EventKind, Record, TensorCategory};
 use memspy::render::json::IterationsJson;
 use memspy::trace::TraceReader;
 
@@ -335,4 +337,89 @@ fn what_lies_where_an_optimizers_counter_was_is_no_step() {
         let steps: Vec<u64> = records(&recording).into_iter().filter_map(step).collect();
         assert!(steps.iter().all(|step| *step <= 4), "exact {exact}: {steps:?}");
     }
+}
+
+/// What `[before recording]` is divided into: bytes by the first step below it, `None` for what has no owner.
+fn before_by_category(stacks: &[(String, u64)]) -> BTreeMap<Option<String>, u64> {
+    let mut sums = BTreeMap::new();
+    for (path, bytes) in stacks {
+        let mut steps = path.split(';');
+        if steps.next() == Some("[before recording]") {
+            *sums.entry(steps.next().map(str::to_owned)).or_default() += bytes;
+        }
+    }
+    sums
+}
+
+/// Waits until the recording has seen that so many bytes are allocated, with their blocks.
+fn wait_for_level(recording: &Recording, allocated: u64) {
+    wait_until("the level", || {
+        records(recording).iter().any(|record| match record {
+            Record::Snapshot(map) => map.allocated() == allocated,
+            Record::Events(batch) => batch.events.iter().any(|event| match event.change {
+                EventKind::Allocated { levels: Some(levels), .. } => {
+                    levels.allocated == allocated as i64
+                }
+                _ => false,
+            }),
+            _ => false,
+        })
+    });
+}
+
+#[test]
+fn what_is_older_than_a_recording_is_told_by_owner_to_the_byte() {
+    for mode in [&["--owners=50"][..], &["--exact", "--owners=50"], &["--follow", "--owners=50"]] {
+        let mut target = sim::start("holders_truth.py", &[]);
+        let mut recording = Recording::start(target.pid(), mode);
+        wait_until("the first look", || looks(&recording) >= 1);
+        target.say("more 5");
+        let most: u64 = target.line().parse().unwrap();
+        wait_for_level(&recording, most);
+        recording.interrupt();
+        let first = records(&recording).into_iter().find_map(|record| match record {
+            Record::Ownership(look) => Some(look),
+            _ => None,
+        });
+        let device = &first.unwrap().devices[0];
+        let mut expected: BTreeMap<Option<String>, u64> = BTreeMap::new();
+        for held in &device.held {
+            *expected.entry(Some(format!("[{}]", held.category.name()))).or_default() += held.bytes;
+        }
+        for (cause, bytes) in
+            [("[rounding]", device.rounding), ("[in no tensor]", device.without_tensor)]
+        {
+            expected.insert(Some(cause.to_owned()), bytes);
+        }
+        expected.retain(|_, bytes| *bytes > 0);
+        let peak = collapsed(recording.trace(), &[]);
+        assert_eq!(total(&peak), most);
+        assert_eq!(before_by_category(&peak), expected, "{mode:?}");
+        let group = |path: &str| path == "[before recording];[parameters];embed.weight";
+        assert!(peak.iter().any(|(path, bytes)| group(path) && *bytes == 64 * 64 * 4), "{peak:?}");
+        // The same moment as lines.
+        let lines = memspy(&["lines", recording.trace().to_str().unwrap()]).ok().out;
+        let said = lines.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("[before recording], "), "{said}");
+        for category in ["[parameters]", "[optimizer state]", "[gradients]"] {
+            assert!(said.contains(category), "{category}: {said}");
+        }
+    }
+}
+
+#[test]
+fn without_owners_it_is_said_how_they_become_known() {
+    let mut target = sim::start("holders_truth.py", &[]);
+    let mut recording = Recording::start(target.pid(), &[]);
+    target.say("more 5");
+    let most: u64 = target.line().parse().unwrap();
+    wait_for_level(&recording, most);
+    recording.interrupt();
+    let peak = collapsed(recording.trace(), &[]);
+    let sums = before_by_category(&peak);
+    assert_eq!(sums.keys().collect::<Vec<_>>(), [&None]);
+    let trace = recording.trace().to_str().unwrap();
+    let text = memspy(&["flame", "--text", trace]).ok().out;
+    assert!(text.contains("whose [before recording] is: record --owners"), "{text}");
+    assert!(memspy(&["lines", trace]).ok().out.contains("record with --owners"));
 }

@@ -1,8 +1,8 @@
 //! Any looks at owners.
 
 use memspy::model::{
-    CudaIndex, Nanos, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Record, StepSource,
-    TensorCategory, TrainingStep, UnnamedBlock,
+    CudaIndex, Nanos, OwnedBlock, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Record,
+    StepSource, TensorCategory, TrainingStep, UnnamedBlock,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -32,8 +32,11 @@ pub fn owners() -> impl Strategy<Value = Record> {
         },
     );
     let unnamed_blocks = (any::<u32>(), option::of(any::<u32>()), number(), number());
-    let all = (number(), option::of(number()), vec(device, 0..3), vec(unnamed_blocks, 0..4));
-    all.prop_map(|(time, pause, devices, unnamed_blocks)| {
+    let shares = vec((any::<u32>(), number()), 0..3);
+    let blocks = vec((any::<u32>(), number(), shares), 0..4);
+    let unnamed_blocks = vec(unnamed_blocks, 0..4);
+    let all = (number(), option::of(number()), vec(device, 0..3), unnamed_blocks, blocks);
+    all.prop_map(|(time, pause, devices, unnamed_blocks, blocks)| {
         // Each names a device and a owner that is there.
         let fit = |(device, held, address, bytes): (u32, Option<u32>, u64, u64)| {
             let device = device.checked_rem(devices.len() as u32)?;
@@ -42,9 +45,18 @@ pub fn owners() -> impl Strategy<Value = Record> {
             Some(UnnamedBlock { device, held, address, bytes })
         };
         let unnamed_blocks: Vec<_> = unnamed_blocks.into_iter().filter_map(fit).collect();
+        let fit = |(device, address, shares): (u32, u64, Vec<(u32, u64)>)| {
+            let device = device.checked_rem(devices.len() as u32)?;
+            let owners = devices[device as usize].held.len() as u32;
+            let share = |(held, bytes): (u32, u64)| Some((held.checked_rem(owners)?, bytes / 4));
+            let shares: Vec<_> = shares.into_iter().filter_map(share).collect();
+            let size = shares.iter().map(|(_, bytes)| bytes).sum::<u64>().saturating_add(7);
+            Some(OwnedBlock { device, address, size, shares })
+        };
+        let blocks: Vec<_> = blocks.into_iter().filter_map(fit).collect();
         let (time, pause) = (Nanos(time), pause.map(Nanos));
         let age = Nanos(time.0 / 2);
-        Record::Ownership(OwnershipBreakdown { time, pause, devices, age, unnamed_blocks })
+        Record::Ownership(OwnershipBreakdown { time, pause, devices, age, unnamed_blocks, blocks })
     })
 }
 

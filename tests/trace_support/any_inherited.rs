@@ -25,6 +25,11 @@ fn allocation_source() -> impl Strategy<Value = AllocationSource> {
     });
     prop_oneof![
         Just(AllocationSource::Before),
+        vec((vec(text(), 0..3), number()), 0..3).prop_map(|owners| {
+            let path = |path: Vec<String>| path.into_iter().map(Into::into).collect::<Vec<_>>();
+            let owner = |(steps, weight)| (path(steps).into(), weight);
+            AllocationSource::BeforeOwned(owners.into_iter().map(owner).collect())
+        }),
         Just(AllocationSource::NoEvent),
         Just(AllocationSource::Lost),
         Just(AllocationSource::NotTaken),

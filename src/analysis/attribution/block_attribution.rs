@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::model::{StackId, ThreadId};
+use crate::model::{OwnerId, StackId, ThreadId};
 
 /// Who is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum AllocationOrigin {
     /// Allocated before the recording saw its birth.
     Before,
+    /// The same, of which is known who owns it.
+    BeforeOwned(OwnerId),
     /// Allocated while no Python stack was seen.
     NoStack,
     /// Allocated between two polls or samples, at which no thread was seen that can have done it.
@@ -41,6 +43,21 @@ impl BlockAttribution {
             allocated_at: 0,
             certain: false,
         })
+    }
+
+    /// Everything to the time before the recording, of which is known whose it is.
+    pub(crate) fn before_owned(owners: &[(OwnerId, u64)]) -> Arc<BlockAttribution> {
+        let share = |&(owner, weight): &_| (AllocationOrigin::BeforeOwned(owner), weight);
+        let shares = owners.iter().map(share).collect();
+        Arc::new(BlockAttribution { shares, span: None, allocated_at: 0, certain: false })
+    }
+
+    /// Whether all of it is older than the recording.
+    pub(crate) fn is_before(&self) -> bool {
+        let is_before = |origin: &AllocationOrigin| {
+            matches!(origin, AllocationOrigin::Before | AllocationOrigin::BeforeOwned(_))
+        };
+        self.shares.iter().all(|(origin, _)| is_before(origin))
     }
 
     /// Calls `take` with the whole bytes each origin gets; their sum is `bytes`.

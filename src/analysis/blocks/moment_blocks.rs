@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::exact::SITES;
+use crate::analysis::flame::fold::before_path;
 use crate::analysis::flame::fold::{PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::{
@@ -371,6 +372,11 @@ pub(in crate::analysis) fn path(profile: &Profile, source: &AllocationSource) ->
     let pseudo = |frame| vec![StackLabel::Pseudo(frame)];
     match source {
         AllocationSource::Before => pseudo(PseudoFrame::BeforeRecording),
+        AllocationSource::BeforeOwned(owners) => {
+            let most = owners.iter().max_by_key(|(_, weight)| *weight);
+            let owner = most.and_then(|(path, _)| profile.stacks().owners.find(path));
+            before_path(owner, profile.stacks())
+        }
         AllocationSource::NoEvent => pseudo(PseudoFrame::NoEvent),
         AllocationSource::Lost => pseudo(PseudoFrame::UnknownStack),
         AllocationSource::NotTaken => pseudo(PseudoFrame::StackNotTaken),

@@ -67,8 +67,8 @@ impl MomentBlocksBuilder {
                     (self.stack_of(source), path(&self.profile, source))
                 }
                 StreamKey::Origin(origin) => {
-                    let (_, stack, mark) = self.profile.fold_key(origin, false);
-                    (stack, self.profile.path(None, stack, mark))
+                    let key = self.profile.fold_key(origin, false);
+                    (key.1, self.profile.path_of(key))
                 }
             };
             let path = match budget.takes(stack, bytes) {

@@ -1,18 +1,21 @@
 //! Folding exact events: bytes by the place that allocated them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL, ScaledBytes};
+use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes};
 use super::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold::{
-    AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel,
+    AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel, before_path,
 };
 use crate::analysis::flame::fold_limit::TextBudget;
+use crate::analysis::owners::before_recording::split;
 use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::model::{
-    AllocationSite, CudaIndex, Nanos, SiteId, SnapshotConsistency, StackId, StackSource, StackTable,
+    AllocationSite, CudaIndex, Nanos, OwnerId, SiteId, SnapshotConsistency, StackId, StackSource,
+    StackTable,
 };
 
 /// Bytes by stack of one moment, not yet sorted.
@@ -22,6 +25,8 @@ pub(crate) struct ExactFold {
     pub(crate) snapshot: AttributedSnapshot,
     /// Bytes older than the recording that a leak view leaves out.
     pub(crate) left_out: u64,
+    /// The same by owner, as far as it is known.
+    pub(crate) left_out_stacks: Vec<FoldedStack>,
     /// Allocations, with `churn`.
     pub(crate) allocations: u64,
     /// Stacks that are not spelled out.
@@ -74,11 +79,16 @@ impl ExactProfile {
         };
         let held = self.bytes(&held).into_iter().enumerate();
         let mut held: FxHashMap<usize, u64> = held.collect();
-        let mut left_out = 0;
+        let (mut left_out, mut left_out_stacks) = (0, Vec::new());
+        let owned = match options.churn {
+            true => Vec::new(),
+            false => self.owned(ledger, moment),
+        };
         let mut total: u64 = held.values().sum::<u64>().max(counted);
         if moment == Moment::End && !options.churn {
             left_out = held.remove(&BEFORE).unwrap_or(0);
             total -= left_out;
+            left_out_stacks = before_stacks(left_out, &owned, table);
         }
         let known: u64 = held.values().sum();
         if known < total {
@@ -86,9 +96,30 @@ impl ExactProfile {
             *held.entry(NO_EVENT).or_default() += total - known;
         }
         let snapshot = self.snapshot(kind, device, moment, ledger, time, total);
-        let stacks = self.stacks(held, options, table, &mut budget);
+        let before = held.remove(&BEFORE).unwrap_or(0);
+        let mut stacks = before_stacks(before, &owned, table);
+        stacks.extend(self.stacks(held, options, table, &mut budget));
         let unlisted = budget.left_out.0;
-        Some(ExactFold { stacks, total, snapshot, left_out, allocations, unlisted })
+        Some(ExactFold {
+            stacks,
+            total,
+            snapshot,
+            left_out,
+            left_out_stacks,
+            allocations,
+            unlisted,
+        })
+    }
+
+    /// Whose the memory older than the recording is, as far as that is known.
+    fn owned(&self, ledger: &LiveBlocks, moment: Moment) -> Vec<(OwnerId, u64)> {
+        let mut by_owner: BTreeMap<OwnerId, u64> = BTreeMap::new();
+        for (owned, bytes) in ledger.owned(moment == Moment::Peak).filter(|(_, bytes)| *bytes > 0) {
+            if let Some(owners) = self.before_owners.get(owned) {
+                split(owners, bytes, |owner, bytes| *by_owner.entry(owner).or_default() += bytes);
+            }
+        }
+        by_owner.into_iter().collect()
     }
 
     /// All that was allocated on a device, by stack; `None` when it has no blocks of PyTorch.
@@ -176,6 +207,7 @@ impl ExactProfile {
             consistency: SnapshotConsistency::Consistent,
             before_recording: before,
             blocks: Vec::new(),
+            ownerless: Vec::new(),
         }
     }
 
@@ -230,6 +262,11 @@ impl ExactProfile {
             NO_EVENT => vec![StackLabel::Pseudo(PseudoFrame::NoEvent)],
             NO_SITE => vec![StackLabel::Pseudo(PseudoFrame::UnknownStack)],
             SMALL => vec![StackLabel::Pseudo(PseudoFrame::StackNotTaken)],
+            owned @ OWNED.. => {
+                let owners = self.before_owners.get(owned - OWNED);
+                let most = owners.and_then(|owners| owners.iter().max_by_key(|owner| owner.1));
+                before_path(most.map(|(owner, _)| *owner), table)
+            }
             site => {
                 let id = SiteId((site - SITES) as u32);
                 match table.get_site(id) {
@@ -310,4 +347,18 @@ impl ExactProfile {
         }
         path
     }
+}
+
+/// What is older than the recording, by owner; the rest without.
+fn before_stacks(bytes: u64, owned: &[(OwnerId, u64)], table: &StackTable) -> Vec<FoldedStack> {
+    let mut rest = bytes;
+    let mut stacks = Vec::new();
+    for &(owner, bytes) in owned {
+        let bytes = bytes.min(rest);
+        rest -= bytes;
+        stacks.push(FoldedStack { path: before_path(Some(owner), table), bytes });
+    }
+    stacks.push(FoldedStack { path: before_path(None, table), bytes: rest });
+    stacks.retain(|stack| stack.bytes > 0);
+    stacks
 }

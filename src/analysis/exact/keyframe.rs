@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 
 use super::extent::BlockSizes;
 use super::live_blocks::{
-    BEFORE, LiveBlocks, NO_EVENT, NO_SITE, SITES, SMALL, ScaledBytes, TrackedBlock,
+    BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes, TrackedBlock,
 };
 use super::torch::{TorchDevice, TorchPeak};
 use super::{EarlyEvents, ExactProfile, MemoryGroup, OtherMemory, kind_of, span};
 use crate::analysis::profile::keyframe::SourceTable;
 use crate::model::{
     AllocationSource, CounterSnapshot, CudaIndex, FreeTracking, Keyframe, KeyframeBlock,
-    KeyframeMemory, MemoryKind, Nanos, SiteId, StackTable,
+    KeyframeMemory, MemoryKind, Nanos, OwnerId, SiteId, StackTable,
 };
 
 impl ExactProfile {
     /// Adds the living blocks of every kind.
     pub(crate) fn add_to_keyframe(
         &self,
+        table: &StackTable,
         allocation_sources: &mut SourceTable,
         memory: &mut Vec<KeyframeMemory>,
     ) {
@@ -27,7 +28,7 @@ impl ExactProfile {
                 mapped: torch.last_snapshot,
                 levels: torch.levels,
                 freed_since: torch.freed_since(),
-                blocks: blocks(&torch.ledger, allocation_sources),
+                blocks: self.blocks(&torch.ledger, table, allocation_sources),
             });
         }
         for (&kind, other) in &self.others {
@@ -43,13 +44,13 @@ impl ExactProfile {
                 mapped: None,
                 levels: None,
                 freed_since: 0,
-                blocks: blocks(&other.ledger, allocation_sources),
+                blocks: self.blocks(&other.ledger, table, allocation_sources),
             });
         }
     }
 
     /// Begins with what was handed on; or goes on with it behind a gap, and keeps what it knows of the time before that.
-    pub(crate) fn restore(&mut self, inherited: &Keyframe, table: &StackTable, goes_on: bool) {
+    pub(crate) fn restore(&mut self, inherited: &Keyframe, table: &mut StackTable, goes_on: bool) {
         self.interrupted = false;
         self.last = self.last.max(inherited.time);
         // A map that stands before tells no makers.
@@ -71,14 +72,26 @@ impl ExactProfile {
             *torch = TorchDevice::new(min_lifetime, from_maps);
             torch.largest_free = largest_free;
         }
+        let accounts: Vec<usize> = inherited
+            .allocation_sources
+            .iter()
+            .map(|source| match source {
+                AllocationSource::BeforeOwned(owners) => {
+                    let owners = owners
+                        .iter()
+                        .filter_map(|(path, weight)| Some((table.owners.intern(path)?, *weight)));
+                    let owners: Vec<(OwnerId, u64)> = owners.collect();
+                    match owners.is_empty() {
+                        true => BEFORE,
+                        false => self.before_owners.account(&owners.into()),
+                    }
+                }
+                source => account(source),
+            })
+            .collect();
         for memory in &inherited.memory {
             let account = |block: &KeyframeBlock| {
-                account(
-                    inherited
-                        .allocation_sources
-                        .get(block.allocation_source as usize)
-                        .unwrap_or(&AllocationSource::Lost),
-                )
+                accounts.get(block.allocation_source as usize).copied().unwrap_or(NO_SITE)
             };
             match (memory.memory_kind, kind_of(memory.memory_kind)) {
                 (MemoryKind::Torch(device), _) => {
@@ -136,34 +149,50 @@ impl ExactProfile {
     }
 }
 
-fn blocks(ledger: &LiveBlocks, allocation_sources: &mut SourceTable) -> Vec<KeyframeBlock> {
-    let mut blocks: Vec<KeyframeBlock> = Vec::with_capacity(ledger.live.len());
-    for (&address, block) in &ledger.live {
-        let ScaledBytes { bytes, stands_for } = block.amount();
-        let allocation_source = match block.account as usize {
-            BEFORE => AllocationSource::Before,
-            NO_EVENT => AllocationSource::NoEvent,
-            NO_SITE => AllocationSource::Lost,
-            SMALL => AllocationSource::NotTaken,
-            site => AllocationSource::Site(SiteId((site - SITES) as u32)),
-        };
-        blocks.push(KeyframeBlock {
-            address,
-            size: bytes,
-            requested: block.requested,
-            stands_for,
-            allocated_at: Nanos(block.allocated_at),
-            small: block.small,
-            allocation_source: allocation_sources.index(allocation_source),
-        });
+impl ExactProfile {
+    fn blocks(
+        &self,
+        ledger: &LiveBlocks,
+        table: &StackTable,
+        allocation_sources: &mut SourceTable,
+    ) -> Vec<KeyframeBlock> {
+        let mut blocks: Vec<KeyframeBlock> = Vec::with_capacity(ledger.live.len());
+        for (&address, block) in &ledger.live {
+            let ScaledBytes { bytes, stands_for } = block.amount();
+            let allocation_source = match block.account as usize {
+                BEFORE => AllocationSource::Before,
+                NO_EVENT => AllocationSource::NoEvent,
+                NO_SITE => AllocationSource::Lost,
+                SMALL => AllocationSource::NotTaken,
+                owned @ OWNED.. => match self.before_owners.get(owned - OWNED) {
+                    Some(owners) => AllocationSource::BeforeOwned(
+                        owners
+                            .iter()
+                            .map(|(id, weight)| (table.owners.texts(*id).into(), *weight))
+                            .collect(),
+                    ),
+                    None => AllocationSource::Before,
+                },
+                site => AllocationSource::Site(SiteId((site - SITES) as u32)),
+            };
+            blocks.push(KeyframeBlock {
+                address,
+                size: bytes,
+                requested: block.requested,
+                stands_for,
+                allocated_at: Nanos(block.allocated_at),
+                small: block.small,
+                allocation_source: allocation_sources.index(allocation_source),
+            });
+        }
+        blocks.sort_unstable_by_key(|block| block.address);
+        blocks
     }
-    blocks.sort_unstable_by_key(|block| block.address);
-    blocks
 }
 
 fn account(allocation_source: &AllocationSource) -> usize {
     match allocation_source {
-        AllocationSource::Before => BEFORE,
+        AllocationSource::Before | AllocationSource::BeforeOwned(_) => BEFORE,
         AllocationSource::NoEvent => NO_EVENT,
         AllocationSource::Lost | AllocationSource::Observed { .. } => NO_SITE,
         AllocationSource::NotTaken => SMALL,

@@ -1,6 +1,6 @@
 //! The ledgers of an exact recording as they stand: every living block with its account, and what each account allocated.
 
-use super::live_blocks::{BEFORE, LiveBlocks};
+use super::live_blocks::{BEFORE, LiveBlocks, OWNED};
 use super::{ExactProfile, kind_of};
 use crate::model::{CounterSnapshot, CudaIndex, MemoryKind};
 
@@ -19,7 +19,7 @@ pub(crate) struct AccountedBlock {
 impl AccountedBlock {
     /// Whether it is older than the recording.
     pub(crate) fn is_from_before(&self) -> bool {
-        self.account == BEFORE
+        self.account == BEFORE || self.account >= OWNED
     }
 }
 

@@ -17,6 +17,9 @@ pub(crate) const SMALL: usize = 3;
 /// The account of site 0.
 pub(crate) const SITES: usize = 4;
 
+/// The account of the first list of owners of memory that is older than the recording; [`BEFORE`] has what has no owner.
+pub(crate) const OWNED: usize = 1 << 31;
+
 /// Bytes, and the bytes that they stand for where only a sample of the allocations has a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ScaledBytes {
@@ -126,6 +129,8 @@ pub(crate) struct SiteAccount {
 pub(crate) struct LiveBlocks {
     pub(crate) live: FxHashMap<u64, TrackedBlock>,
     accounts: Vec<SiteAccount>,
+    /// Accounts from [`OWNED`] on.
+    owned: Vec<SiteAccount>,
     /// Bytes held now by all.
     pub(crate) total: u64,
     /// Bytes held by all at the height.
@@ -148,15 +153,20 @@ impl LiveBlocks {
     pub(crate) fn memory(&self) -> u64 {
         // A table of addresses is half empty at times.
         let blocks = self.live.len() * 2 * size_of::<(u64, TrackedBlock)>();
-        (blocks + self.accounts.len() * size_of::<SiteAccount>()) as u64
+        let accounts = self.accounts.len() + self.owned.len();
+        (blocks + accounts * size_of::<SiteAccount>()) as u64
     }
 
     fn account(&mut self, index: usize) -> &mut SiteAccount {
-        if index >= self.accounts.len() {
-            self.accounts.resize(index + 1, SiteAccount::default());
-        }
         let epoch = self.epoch;
-        let account = &mut self.accounts[index];
+        let (accounts, index) = match index.checked_sub(OWNED) {
+            Some(owned) => (&mut self.owned, owned),
+            None => (&mut self.accounts, index),
+        };
+        if index >= accounts.len() {
+            accounts.resize(index + 1, SiteAccount::default());
+        }
+        let account = &mut accounts[index];
         if account.epoch != epoch {
             (account.epoch, account.held, account.short_lived) =
                 (epoch, account.live, ScaledBytes::default());
@@ -201,6 +211,31 @@ impl LiveBlocks {
             self.held += size;
         }
         self.insert(address, TrackedBlock::new(extent, amount.stands_for, account, 0));
+    }
+
+    /// The owners of a living block that is older than the recording have become known: from now on, and at the height, it
+    /// belongs to their account.
+    pub(super) fn set_owner(&mut self, address: u64, account: usize) {
+        let Some(block) = self.live.get_mut(&address) else { return };
+        if block.account as usize != BEFORE {
+            return;
+        }
+        block.account = account as u32;
+        let amount = block.amount();
+        let before = self.account(BEFORE);
+        before.live.subtract(amount);
+        before.held.subtract(amount);
+        let owned = self.account(account);
+        owned.live.add(amount);
+        owned.held.add(amount);
+    }
+
+    /// The same of a block that was freed at `died` already.
+    pub(super) fn set_owner_of_freed(&mut self, block: TrackedBlock, died: u64, account: usize) {
+        if block.account as usize == BEFORE && died > self.epoch_began {
+            self.account(BEFORE).held.subtract(block.amount());
+            self.account(account).held.add(block.amount());
+        }
     }
 
     /// One that was found and taken for a block from before had only been ahead of its event: it was not held at the height.
@@ -298,19 +333,18 @@ impl LiveBlocks {
 
     /// Bytes of live blocks whose allocation was recorded.
     pub(crate) fn known(&self) -> u64 {
-        let unknown = self.accounts.iter().take(NO_EVENT + 1).map(|account| account.live.bytes);
-        self.total.saturating_sub(unknown.sum())
+        let unknown = self.accounts.iter().take(NO_EVENT + 1).chain(&self.owned);
+        self.total.saturating_sub(unknown.map(|account| account.live.bytes).sum())
     }
 
     /// What each account held at the height; blocks that died too young are left out.
     ///
     /// A block that lives counts by its age at `now`: whether it will live for longer is not known.
     pub(crate) fn at_peak(&self, now: u64) -> Vec<ScaledBytes> {
-        let held = |account: &SiteAccount| match account.epoch == self.epoch {
-            true => account.held.without(account.short_lived),
-            false => account.live,
-        };
+        let held = |account: &SiteAccount| self.held_at_peak(account);
         let mut all: Vec<ScaledBytes> = self.accounts.iter().map(held).collect();
+        let owned = self.owned.iter().map(held);
+        add_to_before(&mut all, owned);
         if self.min_lifetime > 0 {
             for block in self.live.values() {
                 let young = block.allocated_at > 0
@@ -326,15 +360,30 @@ impl LiveBlocks {
 
     /// What each account holds now, at `now`; blocks too young are left out.
     pub(crate) fn at_end(&self, now: u64) -> Vec<ScaledBytes> {
-        let mut held = vec![ScaledBytes::default(); self.accounts.len()];
+        let mut held = vec![ScaledBytes::default(); self.accounts.len().max(1)];
         for block in self.live.values() {
             if block.allocated_at == 0
                 || now.saturating_sub(block.allocated_at) >= self.min_lifetime
             {
-                held[block.account as usize].add(block.amount());
+                let account = block.account as usize;
+                held[if account >= OWNED { BEFORE } else { account }].add(block.amount());
             }
         }
         held
+    }
+
+    fn held_at_peak(&self, account: &SiteAccount) -> ScaledBytes {
+        match account.epoch == self.epoch {
+            true => account.held.without(account.short_lived),
+            false => account.live,
+        }
+    }
+
+    /// What is older than the recording and has owners, at the height or now, by account; all of it is a part of what
+    /// [`BEFORE`] has in [`LiveBlocks::at_peak`] and [`LiveBlocks::at_end`].
+    pub(super) fn owned(&self, at_peak: bool) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let held = move |account| if at_peak { self.held_at_peak(account) } else { account.live };
+        self.owned.iter().enumerate().map(move |(owned, account)| (owned, held(account).bytes))
     }
 
     /// What each account allocated in all.
@@ -345,6 +394,15 @@ impl LiveBlocks {
     /// All accounts by index.
     pub(crate) fn accounts(&self) -> &[SiteAccount] {
         &self.accounts
+    }
+}
+
+fn add_to_before(all: &mut Vec<ScaledBytes>, owned: impl Iterator<Item = ScaledBytes>) {
+    for amount in owned {
+        if all.is_empty() {
+            all.push(ScaledBytes::default());
+        }
+        all[BEFORE].add(amount);
     }
 }
 

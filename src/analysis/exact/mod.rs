@@ -1,5 +1,6 @@
 //! Answers from exact events: every block known by the place that allocated it.
 
+mod before_owners;
 mod books;
 mod callers;
 mod comparison;
@@ -32,11 +33,12 @@ use line_levels::{LevelRange, LineLevels};
 use live_blocks::{BlockOwner, LiveBlocks, NO_SITE, SMALL};
 use torch::TorchDevice;
 
+use before_owners::BeforeOwners;
 pub(crate) use executions::ExecutionTable;
 pub(crate) use extent::BlockStatistics;
 pub(crate) use ledgers::AccountedBlock;
 pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
-pub(crate) use live_blocks::SITES;
+pub(crate) use live_blocks::{OWNED, SITES};
 pub use report::UnknownReason;
 
 /// The most frees of unknown blocks remembered before the first map.
@@ -133,6 +135,7 @@ pub struct ExactProfile {
     last: Nanos,
     /// Whether records are missing since the last event.
     interrupted: bool,
+    before_owners: BeforeOwners,
 }
 
 impl ExactProfile {
@@ -144,6 +147,7 @@ impl ExactProfile {
         gathers_lines: bool,
     ) -> ExactProfile {
         ExactProfile {
+            before_owners: BeforeOwners::default(),
             min_lifetime,
             torch: BTreeMap::new(),
             device_of: FxHashMap::default(),

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::books::{BalanceCheck, ByteBalance, RunningTotals};
 use super::extent::{BlockSizes, BlockStatistics, SMALL_POOL, UNIT, rounded};
-use super::live_blocks::{BEFORE, BlockOwner, LiveBlocks, NO_SITE, TrackedBlock};
+use super::live_blocks::{BEFORE, BlockOwner, LiveBlocks, NO_SITE, OWNED, TrackedBlock};
 use crate::model::{AllocatorCounters, CounterSnapshot, Metric, Nanos, Pool, StackId};
 
 /// The greatest remainder that is not split off a larger block (`should_split`: kSmallSize).
@@ -358,6 +358,12 @@ impl TorchDevice {
         Some(freed)
     }
 
+    /// Blocks freed later than `time`, as far back as they are remembered, with when each was freed.
+    pub(super) fn freed_after(&self, time: Nanos) -> Vec<(u64, Nanos, TrackedBlock)> {
+        let freed = self.lately.iter().filter(|freed| freed.died > time);
+        freed.map(|freed| (freed.address, freed.died, freed.block)).collect()
+    }
+
     /// The accounts of the blocks that lived at a moment not long ago, by address: of those that were freed since, and of
     /// all that live.
     pub(crate) fn accounts_at(&self, time: Nanos) -> FxHashMap<u64, usize> {
@@ -365,7 +371,11 @@ impl TorchDevice {
         let freed = freed.map(|freed| (freed.address, freed.block));
         let live = self.ledger.live.iter().map(|(address, block)| (*address, *block));
         let born = live.chain(freed).filter(|(_, block)| block.allocated_at <= time.0);
-        born.map(|(address, block)| (address, block.account as usize)).collect()
+        let account = |block: TrackedBlock| match block.account as usize {
+            OWNED.. => BEFORE,
+            account => account,
+        };
+        born.map(|(address, block)| (address, account(block))).collect()
     }
 
     /// `allocated_bytes` by the last counters and what was freed since.

@@ -30,6 +30,9 @@ pub struct GpuFacts {
 impl GpuFacts {
     /// Those of a device that the process uses; `None` for others.
     pub fn new(device: &DeviceSnapshot) -> Option<GpuFacts> {
+        if device.is_unused() {
+            return None;
+        }
         let outside = match &device.outside {
             OutsideTorch::Bytes(bytes) => Some(*bytes),
             _ => None,

@@ -9,7 +9,7 @@ use crate::analysis::exact::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold_limit::TextBudget;
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
-use crate::model::{CudaIndex, Frame, SiteId, StackId, ThreadId};
+use crate::model::{CudaIndex, Frame, OwnerId, SiteId, StackId, StackTable, ThreadId};
 
 /// A frame that stands for something other than a line of Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +73,8 @@ pub enum StackLabel {
     Node(SiteId),
     /// The same, where the line of the forward call is not known.
     NodeOfUnknownLine(SiteId),
+    /// Below [`PseudoFrame::BeforeRecording`]: whose the memory is.
+    Owner(OwnerId),
 }
 
 /// One stack and its bytes.
@@ -147,6 +149,8 @@ pub struct FoldedProfile {
     pub unlisted: u64,
     /// Bytes left out because they are older than the recording: in the leak view, the end of an exact one.
     pub left_out: u64,
+    /// The same by owner, as far as that is known.
+    pub left_out_stacks: Vec<FoldedStack>,
     /// The kind of memory in an exact recording; `None` in a sampled one.
     pub memory: Option<MemoryGroup>,
     /// How many sampled stacks the bytes are shared among in proportion to what each stands for; `None`
@@ -159,6 +163,31 @@ pub struct FoldedProfile {
 }
 
 impl FoldedProfile {
+    /// Bytes older than the recording by the outermost step of their owner's path, which is the category; the most first. Without
+    /// what has no known owner.
+    pub fn before_by_owner(&self) -> Vec<(OwnerId, u64)> {
+        let mut by_owner: FxHashMap<OwnerId, u64> = FxHashMap::default();
+        for stack in &self.stacks {
+            if let [
+                StackLabel::Pseudo(PseudoFrame::BeforeRecording),
+                StackLabel::Owner(owner),
+                ..,
+            ] = stack.path[..]
+            {
+                *by_owner.entry(owner).or_default() += stack.bytes;
+            }
+        }
+        let mut owners: Vec<(OwnerId, u64)> = by_owner.into_iter().collect();
+        owners.sort_unstable_by_key(|&(owner, bytes)| (std::cmp::Reverse(bytes), owner));
+        owners
+    }
+
+    /// Bytes older than the recording of which no owner is known.
+    pub fn before_without_owner(&self) -> u64 {
+        let alone = [StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
+        self.stacks.iter().filter(|stack| stack.path == alone).map(|stack| stack.bytes).sum()
+    }
+
     /// How many bytes the moment lies below the device's true peak.
     pub fn below_peak(&self) -> Option<u64> {
         Some(self.true_peak?.saturating_sub(self.total))
@@ -199,7 +228,18 @@ pub enum FoldError {
 }
 
 /// What a folded stack is made of.
-pub(in crate::analysis) type FoldKey = (Option<ThreadId>, Option<StackId>, Option<PseudoFrame>);
+pub(in crate::analysis) type FoldKey =
+    (Option<ThreadId>, Option<StackId>, Option<PseudoFrame>, Option<OwnerId>);
+
+/// The path of memory that is older than the recording, and of its owner.
+pub(in crate::analysis) fn before_path(
+    owner: Option<OwnerId>,
+    table: &StackTable,
+) -> Vec<StackLabel> {
+    let steps = owner.map(|owner| table.owners.steps(owner)).unwrap_or_default();
+    let steps = steps.into_iter().map(StackLabel::Owner);
+    [StackLabel::Pseudo(PseudoFrame::BeforeRecording)].into_iter().chain(steps).collect()
+}
 
 impl Profile {
     /// The error for a device that the recording does not have.
@@ -259,15 +299,15 @@ impl Profile {
         }
         let unmatched = snapshot.allocated - snapshot.in_blocks;
         if unmatched > 0 && !options.certain {
-            merged.insert((None, None, Some(PseudoFrame::Unmatched)), unmatched);
+            merged.insert((None, None, Some(PseudoFrame::Unmatched), None), unmatched);
         }
         let mut keys: Vec<_> = merged.into_iter().collect();
         keys.sort_unstable_by_key(|&(key, bytes)| (std::cmp::Reverse(bytes), key));
         let mut budget = self.text_budget();
         let mut stacks = Vec::new();
-        for ((thread, stack, mark), bytes) in keys {
-            if budget.takes(stack, bytes) {
-                stacks.push(FoldedStack { path: self.path(thread, stack, mark), bytes });
+        for (key, bytes) in keys {
+            if budget.takes(key.1, bytes) {
+                stacks.push(FoldedStack { path: self.path_of(key), bytes });
             }
         }
         stacks.extend(budget.rest());
@@ -285,6 +325,7 @@ impl Profile {
             snapshot,
             unlisted: budget.left_out.0,
             left_out: 0,
+            left_out_stacks: Vec::new(),
             memory: None,
             estimated_from: None,
             stacks_guessed: false,
@@ -299,17 +340,28 @@ impl Profile {
         by_thread: bool,
     ) -> FoldKey {
         match origin {
-            AllocationOrigin::Before => (None, None, Some(PseudoFrame::BeforeRecording)),
-            AllocationOrigin::NoStack => (None, None, Some(PseudoFrame::NoPythonStack)),
-            AllocationOrigin::NotSeen => (None, None, Some(PseudoFrame::NotSeen)),
+            AllocationOrigin::Before => (None, None, Some(PseudoFrame::BeforeRecording), None),
+            AllocationOrigin::BeforeOwned(owner) => {
+                (None, None, Some(PseudoFrame::BeforeRecording), Some(owner))
+            }
+            AllocationOrigin::NoStack => (None, None, Some(PseudoFrame::NoPythonStack), None),
+            AllocationOrigin::NotSeen => (None, None, Some(PseudoFrame::NotSeen), None),
             AllocationOrigin::Below(thread, stack) => {
-                (by_thread.then_some(thread), Some(stack), Some(PseudoFrame::NotSeen))
+                (by_thread.then_some(thread), Some(stack), Some(PseudoFrame::NotSeen), None)
             }
             AllocationOrigin::Stack(thread, stack) => {
                 let waits = self.engine().is_waiting(self.stacks(), stack);
                 let mark = waits.then_some(PseudoFrame::AutogradThread);
-                (by_thread.then_some(thread), Some(stack), mark)
+                (by_thread.then_some(thread), Some(stack), mark, None)
             }
+        }
+    }
+
+    /// The path that a key stands for.
+    pub(in crate::analysis) fn path_of(&self, key: FoldKey) -> Vec<StackLabel> {
+        match key {
+            (_, _, _, owner @ Some(_)) => before_path(owner, self.stacks()),
+            (thread, stack, mark, None) => self.path(thread, stack, mark),
         }
     }
 
@@ -354,6 +406,7 @@ impl Profile {
             resolution: TimeResolution::default(),
             unlisted: folded.unlisted,
             left_out: folded.left_out,
+            left_out_stacks: folded.left_out_stacks,
             memory: Some(memory),
             estimated_from: exact.is_estimated().then(|| exact.with_stack()),
             stacks_guessed: exact.stacks_are_guessed(),

@@ -78,6 +78,7 @@ fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
         }],
         age: Nanos(age),
         unnamed_blocks: Vec::new(),
+        blocks: Vec::new(),
     };
     for number in 1..=4 {
         iterations.on_step(step(number * 10, 0, number));

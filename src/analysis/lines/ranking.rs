@@ -10,8 +10,8 @@ use crate::analysis::lines::{BoundedValue, LineError, LineTable};
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{
-    Frame, Function, FunctionId, Metric, Nanos, Pool, StackId, StackTable, StatField, StatKey,
-    is_library,
+    Frame, Function, FunctionId, Metric, Nanos, OwnerId, Pool, StackId, StackTable, StatField,
+    StatKey, is_library,
 };
 
 /// A line, and what it holds together with the library code that it called. Bytes.
@@ -42,6 +42,9 @@ pub struct LineRanking {
     pub moment: Option<(Nanos, u64)>,
     /// Bytes of that moment that no line is known of, and what they are; the most first.
     pub without_line: Vec<(PseudoFrame, u64)>,
+    /// Of [`PseudoFrame::BeforeRecording`], what is known to be whose: by the outermost step of the owner's path, which is the
+    /// category; the most first.
+    pub before_by_owner: Vec<(OwnerId, u64)>,
     files: OwnFiles,
 }
 
@@ -126,6 +129,7 @@ impl Profile {
             rows: rows.into_values().collect(),
             moment: None,
             without_line: Vec::new(),
+            before_by_owner: Vec::new(),
             files,
         };
         if let Ok(folded) = self.fold(table.device, Moment::Peak, FoldOptions::default()) {
@@ -142,6 +146,7 @@ impl Profile {
                         stack.bytes;
                 }
             }
+            ranking.before_by_owner = folded.before_by_owner();
             ranking.without_line = without.into_iter().collect();
             ranking.without_line.sort_unstable_by_key(|(pseudo, bytes)| (Reverse(*bytes), *pseudo));
         }

@@ -349,9 +349,8 @@ impl LiveProfile {
         for stack in &now.stacks {
             rows.entry(stack.path.clone()).or_default().0 += stack.bytes;
         }
-        if now.left_out > 0 {
-            let older = vec![StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
-            rows.entry(older).or_default().0 += now.left_out;
+        for older in &now.left_out_stacks {
+            rows.entry(older.path.clone()).or_default().0 += older.bytes;
         }
         for stack in self.at_peak(gpu).into_iter().flat_map(|peak| peak.stacks) {
             rows.entry(stack.path).or_default().1 += stack.bytes;

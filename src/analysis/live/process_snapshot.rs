@@ -72,6 +72,21 @@ pub struct DeviceSnapshot {
     pub counters: Option<Box<AllocatorCounters>>,
 }
 
+impl DeviceSnapshot {
+    /// Whether it is known that the process has nothing on the device: PyTorch reserved nothing, and the driver, which tells of
+    /// all processes, does not list it.
+    pub fn is_unused(&self) -> bool {
+        let is_outside = match &self.outside {
+            OutsideTorch::Bytes(bytes) => *bytes > 0,
+            OutsideTorch::Unknown(why) => why != ProcessUsage::NOT_LISTED,
+        };
+        let has_torch = self.allocated.is_none_or(|bytes| bytes > 0)
+            || self.cached.is_none_or(|bytes| bytes > 0)
+            || self.unmapped.is_some_and(|bytes| bytes > 0);
+        !is_outside && !has_torch
+    }
+}
+
 /// Collects the records of one look.
 #[derive(Debug, Default)]
 pub struct ProcessSnapshot {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::model::{Nanos, SnapshotConsistency};
 
@@ -37,12 +39,29 @@ pub struct AttributedSnapshot {
     /// Whether the allocator was followed.
     pub(crate) followed: bool,
     pub(crate) blocks: Vec<(u64, Arc<BlockAttribution>)>,
+    /// Addresses of those that are older than the recording and have no owner, with their indices in the list.
+    pub(in crate::analysis) ownerless: Vec<(u64, u32)>,
 }
 
 impl AttributedSnapshot {
     /// Bytes in the allocator's cache: reserved, but neither allocated nor waiting to be freed.
     pub fn cached(&self) -> u64 {
         self.reserved.saturating_sub(self.in_blocks).saturating_sub(self.pending_free)
+    }
+
+    /// Gives blocks without an owner to theirs, by address and size.
+    pub(super) fn set_owners(&mut self, owned: &FxHashMap<u64, (u64, Arc<BlockAttribution>)>) {
+        let blocks = &mut self.blocks;
+        self.ownerless.retain(|(address, index)| {
+            let owned = owned.get(address);
+            match owned.zip(blocks.get_mut(*index as usize)) {
+                Some(((size, attribution), block)) if block.0 == *size => {
+                    block.1 = attribution.clone();
+                    false
+                }
+                _ => true,
+            }
+        });
     }
 
     /// Bytes whose birth the recording saw, and the height to decide between equals.

@@ -13,6 +13,7 @@ use crate::analysis::attribution::rules::{
 };
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::lines::bounds::CounterBracket;
+use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
 use crate::analysis::profile::high_water::HighWater;
 use crate::analysis::profile::timeline::{Timeline, TimelinePoint};
@@ -404,16 +405,58 @@ impl DeviceProfile {
         }
     }
 
+    /// Gives the blocks that are older than the recording to their owners, now and at the moments kept; says whether there has
+    /// been a map that tells which these blocks are.
+    pub(crate) fn set_owners_of_before(&mut self, owned: &OwnedBlocks) -> bool {
+        if self.last_snapshot.is_none() {
+            return false;
+        }
+        let mut known: FxHashMap<&BlockOwners, Arc<BlockAttribution>> = FxHashMap::default();
+        let mut given: FxHashMap<u64, (u64, Arc<BlockAttribution>)> = FxHashMap::default();
+        for (&address, block) in &mut self.living {
+            let is_ownerless = |charge: &Arc<BlockAttribution>| {
+                matches!(charge.shares[..], [(AllocationOrigin::Before, _)])
+            };
+            let size = block.kind.size;
+            if block.attribution.as_ref().is_some_and(is_ownerless)
+                && let Some(owners) = owned.get(&address)
+                && owners.iter().map(|(_, bytes)| bytes).sum::<u64>() == size
+            {
+                let attribution = known
+                    .entry(owners)
+                    .or_insert_with(|| BlockAttribution::before_owned(owners))
+                    .clone();
+                given.insert(address, (size, attribution.clone()));
+                block.attribution = Some(attribution);
+            }
+        }
+        let same = match (&self.peak, &self.end) {
+            (Some(peak), Some(end)) => Arc::ptr_eq(peak, end),
+            _ => false,
+        };
+        for moment in [&mut self.peak, &mut self.end].into_iter().flatten() {
+            Arc::make_mut(moment).set_owners(&given);
+        }
+        if same {
+            self.end.clone_from(&self.peak);
+        }
+        true
+    }
+
     fn keep_moment(&mut self, snapshot: &SnapshotBlocks) {
         let in_blocks = snapshot.blocks.values().map(|b| b.kind.size).sum();
         let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
         let mut before_recording = 0;
         let mut blocks: Vec<(u64, Arc<BlockAttribution>)> =
             Vec::with_capacity(snapshot.blocks.len());
-        for block in snapshot.blocks.values() {
+        let mut ownerless = Vec::new();
+        for (&address, block) in &snapshot.blocks {
             let charge = block.attribution.as_ref().unwrap_or(&before).clone();
             if charge.allocated_at == 0 {
                 before_recording += block.kind.size;
+            }
+            if matches!(charge.shares[..], [(AllocationOrigin::Before, _)]) {
+                ownerless.push((address, blocks.len() as u32));
             }
             blocks.push((block.kind.size, charge));
         }
@@ -434,6 +477,7 @@ impl DeviceProfile {
             before_recording,
             followed: self.followed.is_some(),
             blocks,
+            ownerless,
         });
         // The first map explains nothing: every block was there before. So of all maps at most
         // 0.4 % below the highest the one is kept that explains the most.

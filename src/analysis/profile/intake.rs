@@ -102,6 +102,9 @@ impl Profile {
                 let profile = self.profiles.entry(device).or_default();
                 let left = self.memory.work_left();
                 let work = profile.on_snapshot(snapshot, self.open.time, &seen, left);
+                if let Some(owned) = self.owned_before.remove(&device) {
+                    profile.set_owners_of_before(&owned);
+                }
                 self.memory.add_work(work as usize);
             }
         }
@@ -306,7 +309,10 @@ fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {
         AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) => {
             Some((stack.0, weight))
         }
-        AllocationOrigin::Before | AllocationOrigin::NoStack | AllocationOrigin::NotSeen => None,
+        AllocationOrigin::Before
+        | AllocationOrigin::BeforeOwned(_)
+        | AllocationOrigin::NoStack
+        | AllocationOrigin::NotSeen => None,
     };
     seen.iter().filter_map(stack).collect()
 }
@@ -438,6 +444,7 @@ impl RecordSink for Profile {
                 let allocation_source =
                     |device, address| allocation_sources.get(&device)?.get(&address).copied();
                 self.owners.on_ownership(snapshot, &allocation_source);
+                self.on_owned_blocks(snapshot, stood_still);
                 self.iterations.on_ownership(snapshot);
             }
             Record::Step(step) => {
@@ -450,6 +457,9 @@ impl RecordSink for Profile {
                     // It is compared with all blocks that live.
                     self.memory.add_work(exact.memory() as usize / 64);
                     exact.on_snapshot(snapshot);
+                    if let Some(owned) = self.owned_before.remove(&snapshot.device) {
+                        exact.set_owners_of_before(snapshot.device, &owned, snapshot.time);
+                    }
                 }
             }
             Record::Snapshot(snapshot) => {

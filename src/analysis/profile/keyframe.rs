@@ -12,7 +12,7 @@ use super::Profile;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::model::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, MemoryKind, Nanos,
-    Pool, Record,
+    OwnerPaths, Pool, Record, StackTable,
 };
 
 /// Makers, each listed once.
@@ -65,8 +65,11 @@ impl Profile {
                     stands_for: kind.size,
                     allocated_at: Nanos(charge.map_or(0, |charge| charge.allocated_at)),
                     small: kind.pool == Pool::Small,
-                    allocation_source: sources
-                        .index(charge.map_or(AllocationSource::Before, allocation_source)),
+                    allocation_source: sources.index(
+                        charge.map_or(AllocationSource::Before, |charge| {
+                            allocation_source(charge, &self.stacks)
+                        }),
+                    ),
                 });
             }
             blocks.sort_unstable_by_key(|block| block.address);
@@ -108,9 +111,10 @@ impl Profile {
         }
         self.last_time = self.last_time.max(inherited.time);
         if let Some(exact) = &mut self.exact {
-            exact.restore(inherited, &self.stacks, goes_on);
+            exact.restore(inherited, &mut self.stacks, goes_on);
             return;
         }
+        let paths = &mut self.stacks.owners;
         let mut charges: FxHashMap<(u32, u64), Arc<BlockAttribution>> = FxHashMap::default();
         for memory in &inherited.memory {
             let (MemoryKind::Torch(device), Some(mapped)) = (memory.memory_kind, memory.mapped)
@@ -126,7 +130,7 @@ impl Profile {
                         allocation_source.map_or_else(
                             BlockAttribution::before,
                             |allocation_source| {
-                                block_attribution(allocation_source, block.allocated_at.0)
+                                block_attribution(allocation_source, block.allocated_at.0, paths)
                             },
                         )
                     });
@@ -137,17 +141,25 @@ impl Profile {
     }
 }
 
-fn allocation_source(charge: &Arc<BlockAttribution>) -> AllocationSource {
+fn allocation_source(charge: &Arc<BlockAttribution>, table: &StackTable) -> AllocationSource {
     if let [(AllocationOrigin::Before, _)] = charge.shares[..] {
         return AllocationSource::Before;
+    }
+    if charge.is_before() {
+        let owner = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
+            AllocationOrigin::BeforeOwned(owner) => (table.owners.texts(owner).into(), weight),
+            _ => ([].into(), weight),
+        };
+        return AllocationSource::BeforeOwned(charge.shares.iter().map(owner).collect());
     }
     let share = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
         AllocationOrigin::Stack(thread, stack) | AllocationOrigin::Below(thread, stack) => {
             AttributionShare { by: Some((thread, stack)), weight }
         }
-        AllocationOrigin::Before | AllocationOrigin::NoStack | AllocationOrigin::NotSeen => {
-            AttributionShare { by: None, weight }
-        }
+        AllocationOrigin::Before
+        | AllocationOrigin::BeforeOwned(_)
+        | AllocationOrigin::NoStack
+        | AllocationOrigin::NotSeen => AttributionShare { by: None, weight },
     };
     AllocationSource::Observed {
         shares: charge.shares.iter().map(share).collect(),
@@ -155,7 +167,19 @@ fn allocation_source(charge: &Arc<BlockAttribution>) -> AllocationSource {
     }
 }
 
-fn block_attribution(allocation_source: &AllocationSource, born: u64) -> Arc<BlockAttribution> {
+fn block_attribution(
+    allocation_source: &AllocationSource,
+    born: u64,
+    paths: &mut OwnerPaths,
+) -> Arc<BlockAttribution> {
+    if let AllocationSource::BeforeOwned(owners) = allocation_source {
+        let owners: Option<Vec<_>> =
+            owners.iter().map(|(path, weight)| Some((paths.intern(path)?, *weight))).collect();
+        let owners = owners.filter(|owners| owners.iter().any(|owner| owner.1 > 0));
+        return owners.map_or_else(BlockAttribution::before, |owners| {
+            BlockAttribution::before_owned(&owners)
+        });
+    }
     let AllocationSource::Observed { shares, span } = allocation_source else {
         return BlockAttribution::before();
     };

@@ -1,6 +1,7 @@
 //! `Profile`: takes records one by one and keeps what the answers need.
 
 pub(super) mod attributed_snapshot;
+mod before_owners;
 pub(super) mod counter_samples;
 pub(super) mod device;
 pub(super) mod high_water;
@@ -27,6 +28,7 @@ use crate::analysis::iterations::IterationBuilder;
 use crate::analysis::iterations::clock::{IterationClock, RunningClock};
 use crate::analysis::iterations::iteration::Iteration;
 use crate::analysis::lines::bounds::BoundsByStack;
+use crate::analysis::owners::before_recording::PendingOwners;
 use crate::analysis::owners::ownership::{OwnerStacks, OwnershipHistory};
 use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
@@ -78,6 +80,7 @@ pub struct Profile {
     /// Whether nobody will ask for the table of lines.
     skips_lines: bool,
     owners: OwnershipHistory,
+    owned_before: PendingOwners,
     iterations: IterationBuilder,
     clock: RunningClock,
     stacks: StackTable,

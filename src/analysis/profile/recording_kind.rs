@@ -109,7 +109,7 @@ impl Attribution for ExactAttribution<'_> {
     }
 
     fn add_to_keyframe(&self, sources: &mut SourceTable, memory: &mut Vec<KeyframeMemory>) {
-        self.exact.add_to_keyframe(sources, memory);
+        self.exact.add_to_keyframe(self.profile.stacks(), sources, memory);
     }
 
     fn fold(

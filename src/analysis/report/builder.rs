@@ -9,7 +9,7 @@ use super::lifetimes::{BlockLifetimes, BlockSum, ReportedBlock};
 use super::pruning::{TrackDraft, TrackStacks};
 use super::segment_map::{LastSnapshots, SegmentMap, SegmentMaps};
 use super::track::{MemoryTrack, ReportMoment};
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::exact::AccountedBlock;
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
@@ -185,8 +185,7 @@ impl ReportBuilder {
         let mut blocks = Vec::new();
         for block in self.profile.charged_blocks(device) {
             let charge = block.charge.as_ref();
-            let is_from_before = charge
-                .is_none_or(|charge| matches!(charge.shares[..], [(AllocationOrigin::Before, _)]));
+            let is_from_before = charge.is_none_or(|charge| charge.is_before());
             blocks.push(ReportedBlock {
                 address: block.address,
                 size: block.size,

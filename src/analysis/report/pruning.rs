@@ -6,7 +6,8 @@ use super::builder::ReportSource;
 use super::lifetimes::BlockSum;
 use super::track::{BlockSpan, ChurnedBytes, MemoryTrack, ReportStack};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::exact::SITES;
+use crate::analysis::exact::{OWNED, SITES};
+use crate::analysis::flame::fold::before_path;
 use crate::analysis::flame::fold::{PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::SiteId;
@@ -84,7 +85,8 @@ impl<'a> TrackStacks<'a> {
     /// Whether the bytes of a source are shared among all such, in proportion to what each stands for.
     fn shares(&self, source: u32) -> bool {
         let account = self.sources.get(source as usize);
-        self.is_estimated() && matches!(account, Some(ReportSource::Account(a)) if *a >= SITES)
+        self.is_estimated()
+            && matches!(account, Some(ReportSource::Account(a)) if (SITES..OWNED).contains(a))
     }
 
     /// Splits what a source allocated among its stacks.
@@ -129,6 +131,9 @@ impl<'a> TrackStacks<'a> {
     fn origin_path(&self, origin: AllocationOrigin) -> Vec<StackLabel> {
         let mark = match origin {
             AllocationOrigin::Before => PseudoFrame::BeforeRecording,
+            AllocationOrigin::BeforeOwned(owner) => {
+                return before_path(Some(owner), self.profile.stacks());
+            }
             AllocationOrigin::NoStack => PseudoFrame::NoPythonStack,
             AllocationOrigin::NotSeen => PseudoFrame::NotSeen,
             AllocationOrigin::Stack(_, stack) => {

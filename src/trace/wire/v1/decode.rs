@@ -181,6 +181,7 @@ impl RecordDecoder {
                 let mut snapshot = structure::<owners::WireOwnership<'_>>(from)?.at(time)?;
                 structure::<owners::WireUnnamed>(from)?.add_to(&mut snapshot)?;
                 structure::<owners::WireAutogradOutputs>(from)?.add_to(&mut snapshot);
+                structure::<owners::WireOwnedBlocks>(from)?.add_to(&mut snapshot)?;
                 Some(Record::Ownership(snapshot))
             }
             tag::STEP => {

@@ -262,6 +262,7 @@ impl RecordEncoder {
                 put_struct(owners::WireOwnership::from(snapshot), out)?;
                 put_struct(owners::WireUnnamed::new(snapshot), out)?;
                 put_struct(owners::WireAutogradOutputs::new(snapshot), out)?;
+                put_struct(owners::WireOwnedBlocks::new(snapshot), out)?;
                 tag::HOLDERS
             }
             Record::Step(step) => {
@@ -317,6 +318,7 @@ impl RecordEncoder {
                 })
             }
             AllocationSource::Before
+            | AllocationSource::BeforeOwned(_)
             | AllocationSource::NoEvent
             | AllocationSource::Lost
             | AllocationSource::NotTaken => Ok(()),

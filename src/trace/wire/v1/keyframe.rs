@@ -1,5 +1,7 @@
 //! The records of a recording without its beginning: what it inherited, and what ended it.
 
+use std::sync::Arc;
+
 use bincode::{BorrowDecode, Encode};
 
 use super::definitions::ReaderIds;
@@ -19,6 +21,7 @@ const LOST: u8 = 2;
 const NOT_TAKEN: u8 = 3;
 const SITE: u8 = 4;
 const SEEN: u8 = 5;
+const BEFORE_OWNED: u8 = 6;
 /// A block takes at least this many bytes: bounds what a number that lies makes a reader allocate.
 const MIN_BLOCK_BYTES: usize = 7;
 
@@ -51,6 +54,18 @@ pub(crate) fn encode(what: &Keyframe, out: &mut Vec<u8>) -> Result<(), Malformed
 fn put_source(allocation_source: &AllocationSource, out: &mut Vec<u8>) {
     match allocation_source {
         AllocationSource::Before => out.push(BEFORE),
+        AllocationSource::BeforeOwned(owners) => {
+            out.push(BEFORE_OWNED);
+            put(out, owners.len() as u64);
+            for (path, weight) in owners {
+                put(out, path.len() as u64);
+                for step in path.iter() {
+                    put(out, step.len() as u64);
+                    out.extend(step.as_bytes());
+                }
+                put(out, *weight);
+            }
+        }
         AllocationSource::NoEvent => out.push(NO_EVENT),
         AllocationSource::Lost => out.push(LOST),
         AllocationSource::NotTaken => out.push(NOT_TAKEN),
@@ -181,6 +196,19 @@ fn get_source(
                 shares.push(AttributionShare { by, weight: from.number()? });
             }
             AllocationSource::Observed { shares, span }
+        }
+        BEFORE_OWNED => {
+            let mut owners = Vec::new();
+            for _ in 0..few(count(from, 2)?, room)? {
+                let mut path: Vec<Arc<str>> = Vec::new();
+                for _ in 0..few(count(from, 1)?, room)? {
+                    let length = count(from, 1)?;
+                    let step = std::str::from_utf8(from.bytes(length)?);
+                    path.push(step.map_err(|_| MalformedPayload("an owner is no text"))?.into());
+                }
+                owners.push((path.into(), from.number()?));
+            }
+            AllocationSource::BeforeOwned(owners)
         }
         _ => return Err(MalformedPayload("a maker of an unknown kind")),
     })

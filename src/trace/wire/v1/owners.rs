@@ -81,6 +81,7 @@ impl WireOwnership<'_> {
             devices: self.devices.into_iter().map(device).collect::<Result<_, _>>()?,
             age: model::Nanos(0),
             unnamed_blocks: Vec::new(),
+            blocks: Vec::new(),
         })
     }
 }
@@ -151,5 +152,53 @@ impl WireAutogradOutputs {
         for (device, bytes) in snapshot.devices.iter_mut().zip(self.bytes) {
             device.results = bytes;
         }
+    }
+}
+
+/// What follows these: the blocks by address, in the first snapshot of a recording.
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct WireOwnedBlocks {
+    blocks: Vec<WireOwnedBlock>,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct WireOwnedBlock {
+    device: u32,
+    /// Address less the one before, wrapping.
+    further: u64,
+    size: u64,
+    shares: Vec<(u32, u64)>,
+}
+
+impl WireOwnedBlocks {
+    /// Those of a snapshot.
+    pub(crate) fn new(snapshot: &model::OwnershipBreakdown) -> WireOwnedBlocks {
+        let mut before = 0;
+        let block = |block: &model::OwnedBlock| {
+            let further = block.address.wrapping_sub(before);
+            before = block.address;
+            let model::OwnedBlock { device, size, .. } = *block;
+            WireOwnedBlock { device, further, size, shares: block.shares.clone() }
+        };
+        WireOwnedBlocks { blocks: snapshot.blocks.iter().map(block).collect() }
+    }
+
+    /// Adds them to their snapshot. Those that name what it does not have are damage.
+    pub(crate) fn add_to(
+        self,
+        snapshot: &mut model::OwnershipBreakdown,
+    ) -> Result<(), MalformedPayload> {
+        let mut address: u64 = 0;
+        for WireOwnedBlock { device, further, size, shares } in self.blocks {
+            address = address.wrapping_add(further);
+            let owners = snapshot.devices.get(device as usize).map(|device| device.held.len());
+            let fits = |&(held, _): &(u32, u64)| owners.is_some_and(|len| (held as usize) < len);
+            let taken = shares.iter().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
+            if owners.is_none() || !shares.iter().all(fits) || taken.is_none_or(|it| it > size) {
+                return Err(MalformedPayload("a block does not fit the owners named of it"));
+            }
+            snapshot.blocks.push(model::OwnedBlock { device, address, size, shares });
+        }
+        Ok(())
     }
 }
