@@ -27,10 +27,16 @@ use crate::torch::{TensorReader, TorchReader};
 
 /// How long the blocks are read again when a process that runs on changes them.
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
-/// Copies, the last of which is walked over while the process stands still.
-const MAX_ROUNDS: u32 = 4;
-/// Pages that are copied together where one was missing: 64 KiB.
+/// Copies, the last of which is walked over while the process stands still. To copy once more is short for the process; to stand
+/// still for a walk is not.
+const MAX_ROUNDS: u32 = 8;
+/// Pages that are copied together where one was missing: 64 KiB. Each round that was not enough takes twice as many: a job that
+/// trains makes its objects in the memory that it just freed nearby.
 const NEIGHBOURS: u64 = 16;
+/// At most so many: an arena of CPython.
+const MAX_NEIGHBOURS: u64 = 256;
+/// By so much the pages to copy may grow after one round, by neighbours; those that were missing themselves always come.
+const MAX_GROWTH: f64 = 0.5;
 /// Part of the time for a look that learning which pages matter may take.
 const LEARNING: f64 = 0.45;
 
@@ -141,7 +147,7 @@ impl Look<'_> {
                 (None, true) => LookLimit::Copies(round),
             };
             let began = Instant::now();
-            if let Some(snapshot) = self.round(pages, missing)? {
+            if let Some(snapshot) = self.round(pages, missing, round)? {
                 return Ok(snapshot);
             }
             if !self.request.may_stop_again {
@@ -175,6 +181,7 @@ impl Look<'_> {
         &mut self,
         pages: &mut Vec<u64>,
         missing: Missing,
+        round: u32,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
         let plan = self.memory.plan(pages);
@@ -207,7 +214,7 @@ impl Look<'_> {
         self.stops.add(stop.end());
         let is_mixed = missing == Missing::ReadLate && self.memory.late_pages() > 0;
         let is_all = walked.as_ref().is_ok_and(|walked| walked.missing.is_empty());
-        remember(pages, &self.memory, is_all && !is_mixed);
+        remember(pages, &self.memory, is_all && !is_mixed, round);
         if is_mixed {
             return match self.memory.exceeded() {
                 // What was found is not of one moment, and there is no time for more.
@@ -324,16 +331,36 @@ enum Missing {
 
 /// Adds to `pages` those that were missing, with their neighbours, in which the process makes its next objects. What was not
 /// needed stays for a while: it may be the next time. `is_all`: a whole walk needed no more than it copied.
-fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool) {
+fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, round: u32) {
     let (used, more) = (memory.pages(), memory.unplanned_pages());
     if is_all && pages.len() > 2 * used.len() {
         *pages = used;
         return;
     }
-    let known: FxHashSet<u64> = pages.iter().copied().collect();
-    let around = more.iter().map(|page| page / NEIGHBOURS * NEIGHBOURS);
-    let around: BTreeSet<u64> = around.flat_map(|first| first..first + NEIGHBOURS).collect();
-    pages.extend(around.into_iter().filter(|page| !known.contains(page)));
+    add_missing(pages, &more, round);
+}
+
+/// Adds the pages `missing` in a round and, as far as there is room, those around them.
+fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
+    let mut known: FxHashSet<u64> = pages.iter().copied().collect();
+    let room = pages.len() + (pages.len() as f64 * MAX_GROWTH) as usize;
+    pages.extend(missing.iter().filter(|page| known.insert(**page)));
+    let most = MAX_NEIGHBOURS.min(NEIGHBOURS << round.saturating_sub(1).min(8));
+    let mut wide = NEIGHBOURS;
+    // The nearest first: they are the likeliest.
+    while wide <= most {
+        let around: BTreeSet<u64> = missing.iter().map(|page| page / wide * wide).collect();
+        let around = around.into_iter().flat_map(|first| first..first + wide);
+        for page in around {
+            if pages.len() >= room && wide > NEIGHBOURS {
+                return;
+            }
+            if known.insert(page) {
+                pages.push(page);
+            }
+        }
+        wide *= 2;
+    }
 }
 
 /// A process that stands still, and what is known of that when it is over.
@@ -411,5 +438,32 @@ fn blocks(
 impl From<ProcessError> for OwnerError {
     fn from(error: ProcessError) -> OwnerError {
         OwnerError::Torch(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_makes_objects_elsewhere_each_time_is_copied_wider_before_it_stands_still_for_a_walk()
+     {
+        let known: Vec<u64> = (0..10_000).collect();
+        let added = |round| {
+            let mut pages = known.clone();
+            add_missing(&mut pages, &[50_000], round);
+            assert!(pages.contains(&50_000));
+            pages.len() - known.len()
+        };
+        assert_eq!((added(1), added(2), added(3)), (16, 32, 64));
+        assert_eq!((added(5), added(7)), (256, 256));
+        // Many that are far apart come, and their neighbours as far as there is room.
+        let missing: Vec<u64> = (0..1_000).map(|number| 100_000 + number * 1_000).collect();
+        let mut pages = known.clone();
+        add_missing(&mut pages, &missing, 6);
+        assert!(missing.iter().all(|page| pages.contains(page)));
+        assert_eq!(pages.len(), known.len() + 16 * missing.len());
+        let distinct: FxHashSet<u64> = pages.iter().copied().collect();
+        assert_eq!(distinct.len(), pages.len(), "no page is copied twice");
     }
 }

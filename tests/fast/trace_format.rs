@@ -56,7 +56,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             // tensor; the parameter w has 193 in 2 storages. The process had just been stopped; every block has a name;
             // what are results of nodes is not known. The block at 0x1000 has 196 bytes, 193 of them w's.
             &[
-                21, 33, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2, 0, 0, 1, 0, 1, 0, 251, 0,
+                21, 27, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2, 0, 0, 1, 0, 1, 0, 251, 0,
                 16, 196, 1, 0, 193,
             ],
             // At 116 ns training had made 99 steps.

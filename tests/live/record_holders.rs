@@ -368,42 +368,54 @@ fn wait_for_level(recording: &Recording, allocated: u64) {
 }
 
 #[test]
-fn what_is_older_than_a_recording_is_told_by_owner_to_the_byte() {
-    for mode in [&["--owners=50"][..], &["--exact", "--owners=50"], &["--follow", "--owners=50"]] {
-        let mut target = sim::start("holders_truth.py", &[]);
-        let mut recording = Recording::start(target.pid(), mode);
-        wait_until("the first look", || looks(&recording) >= 1);
-        target.say("more 5");
-        let most: u64 = target.line().parse().unwrap();
-        wait_for_level(&recording, most);
-        recording.interrupt();
-        let first = records(&recording).into_iter().find_map(|record| match record {
-            Record::Ownership(look) => Some(look),
-            _ => None,
-        });
-        let device = &first.unwrap().devices[0];
-        let mut expected: BTreeMap<Option<String>, u64> = BTreeMap::new();
-        for held in &device.held {
-            *expected.entry(Some(format!("[{}]", held.category.name()))).or_default() += held.bytes;
-        }
-        for (cause, bytes) in
-            [("[rounding]", device.rounding), ("[in no tensor]", device.without_tensor)]
-        {
-            expected.insert(Some(cause.to_owned()), bytes);
-        }
-        expected.retain(|_, bytes| *bytes > 0);
-        let peak = collapsed(recording.trace(), &[]);
-        assert_eq!(total(&peak), most);
-        assert_eq!(before_by_category(&peak), expected, "{mode:?}");
-        let group = |path: &str| path == "[before recording];[parameters];embed.weight";
-        assert!(peak.iter().any(|(path, bytes)| group(path) && *bytes == 64 * 64 * 4), "{peak:?}");
-        // The same moment as lines.
-        let lines = memspy(&["lines", recording.trace().to_str().unwrap()]).ok().out;
-        let said = lines.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(said.contains("[before recording], "), "{said}");
-        for category in ["[parameters]", "[optimizer state]", "[gradients]"] {
-            assert!(said.contains(category), "{category}: {said}");
-        }
+fn what_is_older_than_a_sampled_recording_is_told_by_owner_to_the_byte() {
+    check_before_by_owner(&["--owners=1"]);
+}
+
+#[test]
+fn what_is_older_than_an_exact_recording_is_told_by_owner_to_the_byte() {
+    check_before_by_owner(&["--exact", "--owners=1"]);
+}
+
+#[test]
+fn what_is_older_than_a_followed_recording_is_told_by_owner_to_the_byte() {
+    check_before_by_owner(&["--follow", "--owners=1"]);
+}
+
+fn check_before_by_owner(mode: &[&str]) {
+    let mut target = sim::start("holders_truth.py", &[]);
+    let mut recording = Recording::start(target.pid(), mode);
+    wait_until("the first look", || looks(&recording) >= 1);
+    target.say("more 5");
+    let most: u64 = target.line().parse().unwrap();
+    wait_for_level(&recording, most);
+    recording.interrupt();
+    let first = records(&recording).into_iter().find_map(|record| match record {
+        Record::Ownership(look) => Some(look),
+        _ => None,
+    });
+    let device = &first.unwrap().devices[0];
+    let mut expected: BTreeMap<Option<String>, u64> = BTreeMap::new();
+    for held in &device.held {
+        *expected.entry(Some(format!("[{}]", held.category.name()))).or_default() += held.bytes;
+    }
+    for (cause, bytes) in
+        [("[rounding]", device.rounding), ("[in no tensor]", device.without_tensor)]
+    {
+        expected.insert(Some(cause.to_owned()), bytes);
+    }
+    expected.retain(|_, bytes| *bytes > 0);
+    let peak = collapsed(recording.trace(), &[]);
+    assert_eq!(total(&peak), most);
+    assert_eq!(before_by_category(&peak), expected, "{mode:?}");
+    let group = |path: &str| path == "[before recording];[parameters];embed.weight";
+    assert!(peak.iter().any(|(path, bytes)| group(path) && *bytes == 64 * 64 * 4), "{peak:?}");
+    // The same moment as lines.
+    let lines = memspy(&["lines", recording.trace().to_str().unwrap()]).ok().out;
+    let said = lines.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("[before recording], "), "{said}");
+    for category in ["[parameters]", "[optimizer state]", "[gradients]"] {
+        assert!(said.contains(category), "{category}: {said}");
     }
 }
 
