@@ -12,6 +12,7 @@ use std::time::Instant;
 use memspy::model::RecordSink;
 use memspy::trace::TraceWriter;
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 use trace_support::Loop;
 use trace_support::allocations::{Allocations, Likeness};
 
@@ -48,6 +49,7 @@ fn main() {
     let size = std::fs::metadata(&path).unwrap().len();
     println!("{}: {:.2} GB, {events} events", path.display(), size as f64 / 1e9);
     let picture = path.with_extension("svg");
+    let mut before = 0.0;
     for words in [&["flame"][..], &["flame", "-f", "collapsed"]] {
         let start = Instant::now();
         let done = Command::new(env!("CARGO_BIN_EXE_memspy"))
@@ -60,9 +62,12 @@ fn main() {
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         let took = start.elapsed().as_secs_f64();
         let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+        let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+        let processor = seconds(usage.user_time()) + seconds(usage.system_time());
         println!(
-            "memspy {}: {took:.1} s, {:.1} million events a second, at most {} MiB",
+            "memspy {}: {took:.1} s ({:.1} s of processor time), {:.1} million events a second, at most {} MiB",
             words.join(" "),
+            processor - std::mem::replace(&mut before, processor),
             events as f64 / took / 1e6,
             usage.max_rss() >> 10
         );

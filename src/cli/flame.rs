@@ -384,6 +384,9 @@ pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
 
 fn why_none(profile: &Profile) -> String {
     match profile.runtime().map(|r| &r.allocator) {
+        None | Some(AllocatorBackend::Native) if profile.end().is_none() => {
+            "it ends before the allocator's counters were first read".to_owned()
+        }
         None | Some(AllocatorBackend::NotLoaded) => {
             "PyTorch's CUDA part was not loaded in the process".to_owned()
         }

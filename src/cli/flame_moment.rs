@@ -99,6 +99,12 @@ fn one(
     recording.reread(&mut TimeRange::new(&mut profile, first, to))?;
     profile.finish();
     profile.check_work().with_context(|| format!("cannot read {}", rank.trace.display()))?;
+    if let Some(to) = to
+        && profile.main_gpu().is_none()
+        && rank.profile.main_gpu().is_some()
+    {
+        bail!("at {:.3} s, nothing had been read of the allocator yet", to.seconds());
+    }
     rank.profile = profile;
     let to = to.unwrap_or(end).seconds();
     Ok(match from {

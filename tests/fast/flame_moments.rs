@@ -8,6 +8,7 @@ use assert_cmd::cargo::cargo_bin;
 use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
 use crate::trace_support;
+use memspy::model::Record;
 
 fn flame(folder: &Path, words: &[&str]) -> (i32, String, String) {
     let mut all = vec!["flame", "run.bin", "-o", "-"];
@@ -125,9 +126,36 @@ fn moments_that_are_not_there_are_refused() {
         &["--at", "500s"],
         &["500.000 s is outside of the recording", "from 0.0"],
     );
+    refused(folder.path(), &["--gpu", "5"], &["GPU 5 is not in the recording; it has GPU 0"]);
     refused(folder.path(), &["--at", "oom"], &["no out-of-memory error"]);
     refused(folder.path(), &["--at", "noon"], &["peak, end, oom", "12.5s"]);
     refused(folder.path(), &["-f", "png"], &["flamegraph, collapsed"]);
+}
+
+#[test]
+fn a_moment_before_the_first_reading_and_a_trace_cut_before_it_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = Script::new(100);
+    s.thread("MainThread", true);
+    s.enter(0, "train", 10);
+    s.start();
+    s.tick();
+    let before = s.records.len();
+    let time = at(s.now as f64 / 1e9 + 0.001);
+    s.gpus.entry(0).or_default();
+    for _ in 0..3 {
+        s.tick();
+        s.alloc(0, 0, 40 * MIB);
+        s.map(0);
+    }
+    s.end();
+    let write = |records: &[Record]| {
+        std::fs::write(folder.path().join("run.bin"), trace_support::write(records)).unwrap();
+    };
+    write(&s.records);
+    refused(folder.path(), &["--at", &time], &["nothing had been read of the allocator yet"]);
+    write(&s.records[..before]);
+    refused(folder.path(), &[], &["it ends before the allocator's counters were first read"]);
 }
 
 #[test]

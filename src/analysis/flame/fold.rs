@@ -388,7 +388,12 @@ impl Profile {
         }
         let folded = exact
             .fold(device, moment, options, self.stacks(), self.text_budget())
-            .ok_or(FoldError::NoMemory)?;
+            .ok_or_else(|| match options.memory {
+                None if !self.has_gpu(device) && self.gpus().next().is_some() => {
+                    self.no_gpu(device)
+                }
+                _ => FoldError::NoMemory,
+            })?;
         let mut stacks = folded.stacks;
         stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
         let memory = options.memory.unwrap_or_else(|| exact.default_memory());
