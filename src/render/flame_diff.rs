@@ -28,6 +28,9 @@ fn both(
     both
 }
 
+/// The most bytes of a stack that are drawn: 1 PiB, so that thousands of such stacks still leave room for inferno's scale.
+const MAX_DRAWN: u64 = 1 << 50;
+
 /// Draws `after`, coloured by what each function holds more or less than in `before`.
 pub fn flame_diff(
     out: &mut dyn Write,
@@ -38,10 +41,14 @@ pub fn flame_diff(
 ) -> Result<(), RenderError> {
     let both = both(before, after, style);
     let gone: u64 = both.values().filter(|(_, after)| *after == 0).map(|(before, _)| before).sum();
-    let lines: Vec<String> =
-        both.iter().map(|(stack, (before, after))| format!("{stack} {before} {after}")).collect();
+    // inferno computes with 150 times a difference: what no device holds is drawn as the most that it can.
+    let drawn = |bytes: &u64| (*bytes).min(MAX_DRAWN);
+    let lines: Vec<String> = both
+        .iter()
+        .map(|(stack, (before, after))| format!("{stack} {} {}", drawn(before), drawn(after)))
+        .collect();
     let (old, new) = (before.folded.total, after.folded.total);
-    let difference = signed_bytes(new as i64 - old as i64);
+    let difference = signed_bytes((new as i64).wrapping_sub(old as i64));
     let title =
         format!("GPU memory: {} now, {} in the other, {difference}", bytes(new), bytes(old));
     let mut subtitle = "red: more than in the other; blue: less; width: now".to_owned();
