@@ -251,8 +251,9 @@ class Memspy:
             threading.Thread(target=self.drain, daemon=True).start()
 
     def drain(self):
+        terminal = self.terminal
         with contextlib.suppress(OSError):
-            while os.read(self.terminal, 1 << 16):
+            while os.read(terminal, 1 << 16):
                 pass
 
     def signal(self, number):
@@ -272,6 +273,9 @@ class Memspy:
             os.close(self.terminal)
             self.terminal = None
         said = self.text()
+        if self.words[0] == "dump" and self.process.returncode == -signal.SIGINT:
+            # It has nothing to write at its end, and leaves Ctrl-C to the system.
+            return 0, said
         if "panicked" in said or os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) not in (0, 1):
             raise Failure(f"'{self.words[0]}' ended with {os.waitstatus_to_exitcode(status)}: {said}")
         code = os.waitstatus_to_exitcode(status)

@@ -29,6 +29,9 @@ fn both(
     both
 }
 
+/// The most bytes of a stack that are drawn: 1 PiB, so that thousands of such stacks still leave room for inferno's scale.
+const MAX_DRAWN: u64 = 1 << 50;
+
 /// Draws `after`, coloured by what each function holds more or less than in `before`.
 pub fn flame_diff(
     out: &mut dyn Write,
@@ -39,8 +42,12 @@ pub fn flame_diff(
 ) -> Result<(), RenderError> {
     let both = both(before, after, style);
     let gone: u64 = both.values().filter(|(_, after)| *after == 0).map(|(before, _)| before).sum();
-    let lines: Vec<String> =
-        both.iter().map(|(stack, (before, after))| format!("{stack} {before} {after}")).collect();
+    // inferno computes with 150 times a difference: what no device holds is drawn as the most that it can.
+    let drawn = |bytes: &u64| (*bytes).min(MAX_DRAWN);
+    let lines: Vec<String> = both
+        .iter()
+        .map(|(stack, (before, after))| format!("{stack} {} {}", drawn(before), drawn(after)))
+        .collect();
     let (old, new) = (before.folded.total, after.folded.total);
     let difference = match new.cmp(&old) {
         Ordering::Greater => format!("{} more", bytes(new - old)),

@@ -120,7 +120,7 @@ pub(super) fn group_rows(
     let others = others.iter().filter(|(_, size)| *size > 0);
     heads.extend(others.map(|(text, size)| (*size, GroupHead::Other(text))));
     heads.sort_by_key(|(size, _)| Reverse(*size));
-    let all: u64 = heads.iter().map(|(size, _)| size).sum();
+    let all = heads.iter().fold(0u64, |all, (size, _)| all.saturating_add(*size));
     // Room for the parts of the largest is worth more than many small ones.
     let max_heads = if most == usize::MAX { most } else { (most * 3 / 5).max(1) };
     let left_out = heads.split_off(heads.len().min(max_heads));
@@ -131,7 +131,7 @@ pub(super) fn group_rows(
             && group.patterns.len() > 1
         {
             let most = if most == usize::MAX { most } else { MAX_PATTERNS };
-            let worth = |size: u64| most == usize::MAX || size * MIN_PART >= all;
+            let worth = |size: u64| most == usize::MAX || size.saturating_mul(MIN_PART) >= all;
             let sizes = group.patterns.iter().map(|pattern| pattern.size.bytes).enumerate();
             let listed = sizes.take(most).filter(|(_, size)| worth(*size));
             parts.extend(listed.map(|(index, size)| (size, row, index)));

@@ -45,6 +45,7 @@ mod flame_streams;
 mod flight_ring;
 mod flight_size;
 mod flight_triggers;
+mod hostile_numbers;
 mod hostile_text;
 mod hostile_times;
 mod json_docs;

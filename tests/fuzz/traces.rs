@@ -25,8 +25,8 @@ use crate::trace_support::any_record::recording;
 
 /// The most time of a processor that a command may take, in seconds, in a build without optimization.
 const MAX_SECONDS: u64 = 60;
-/// The most lines that a command may print on standard error: a warning each, or one error.
-const MAX_LINES: usize = 12;
+/// The most lines that a command may print on standard error: some warnings for each segment of a ring.
+const MAX_LINES: usize = 60;
 
 /// A trace with a block for every `each` records.
 fn trace_of(records: &[Record], each: usize) -> Vec<u8> {

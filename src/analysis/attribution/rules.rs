@@ -86,9 +86,12 @@ pub(crate) fn attribute_allocations(
             .map(|(&k, &n)| (k, n))
             .collect();
         kinds.sort_unstable_by(|a, b| b.cmp(a));
-        let total: u64 = kinds.iter().map(|(k, n)| k.size * n).sum();
+        // A forged trace may say more than there are numbers for.
+        let total =
+            kinds.iter().fold(0u64, |sum, (k, n)| sum.saturating_add(k.size.saturating_mul(*n)));
+        let total = i64::try_from(total).unwrap_or(i64::MAX);
         let lived_on = between.survived[pool as usize];
-        let mut shares = allocation_shares(&ledger.intervals, pool, lived_on, total as i64);
+        let mut shares = allocation_shares(&ledger.intervals, pool, lived_on, total);
         for (kind, blocks) in kinds {
             let chosen = choose(ledger, pool, kind, blocks, &mut shares);
             let charge = spread(&ledger.intervals, &chosen, between);
@@ -109,7 +112,7 @@ fn allocation_shares(
     let mut low = lived_on.saturating_add(total);
     for (share, interval) in shares.iter_mut().zip(intervals).rev() {
         low = low.min(interval.low_after[pool as usize]);
-        *share = (low - lived_on).clamp(0, total);
+        *share = low.saturating_sub(lived_on).clamp(0, total);
     }
     let mut before = 0;
     for share in &mut shares {

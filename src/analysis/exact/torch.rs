@@ -164,12 +164,17 @@ impl TorchDevice {
         let least = rounded(requested);
         let size = match (self.levels, levels) {
             (Some(before), Some(now)) => {
-                let grown = now.allocated - before.allocated + self.freed_since as i64;
+                // Numbers of a forged trace wrap, and then fit nothing.
+                let grown = now
+                    .allocated
+                    .wrapping_sub(before.allocated)
+                    .wrapping_add(self.freed_since as i64);
                 // `roundup_power2_divisions` at most doubles what was asked for.
-                let most = 2 * least + if least > SMALL_POOL { REMAINDER } else { 0 };
+                let remainder = if least > SMALL_POOL { REMAINDER } else { 0 };
+                let most = least.saturating_mul(2).saturating_add(remainder);
                 let fits = grown % UNIT as i64 == 0 && grown >= least as i64;
                 if grown < least as i64 {
-                    self.set_right((least as i64 - grown) as u64);
+                    self.set_right((least as i64).wrapping_sub(grown) as u64);
                 }
                 if fits && grown as u64 <= most { grown as u64 } else { least }
             }

@@ -68,7 +68,7 @@ impl PeriodFinder {
         let by_counter = self.counters.iter().map(|(device, looks)| (*device, looks, false));
         let length =
             |looks: &CounterReadings| match (looks.first_key_value(), looks.last_key_value()) {
-                (Some((first, _)), Some((last, _))) => last - first,
+                (Some((first, _)), Some((last, _))) => last.saturating_sub(*first),
                 _ => 0,
             };
         let (device, looks, by_event) = by_event
