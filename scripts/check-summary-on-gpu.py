@@ -10,6 +10,7 @@ Jobs whose libraries (transformers, peft, lightning, timm) are missing are left 
 import argparse
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -155,6 +156,15 @@ def ask(memspy, *words):
     return done.stdout, done.stderr, time.perf_counter() - began
 
 
+def pauses(memspy, pid, looks):
+    """For how many milliseconds each of so many looks stopped the job at the longest."""
+    for _ in range(looks):
+        text = "".join(ask(memspy, "tensors", "-p", str(pid))[:2])
+        found = re.search(r"was stopped for ([\d.]+) (ms|s)", text)
+        if found:
+            yield float(found[1]) * (1000 if found[2] == "s" else 1)
+
+
 def first_rows_and_findings(text):
     """The first three rows of owners, and the lines of findings."""
     lines = text.splitlines()
@@ -174,6 +184,9 @@ def check(name, memspy, process, wanted, args):
     tensors, _, took_tensors = ask(memspy, "tensors", "-p", str(process.pid))
     found = any(re.search(wanted, line) for line in first_rows_and_findings(summary))
     lines = summary.splitlines()
+    stops = sorted(pauses(args.memspy, process.pid, args.looks))
+    if stops:
+        print(f"{name}: {len(stops)} looks by tensors stopped the job for {statistics.median(stops):.1f} ms (median), at most {stops[-1]:.1f}")
     still = [line.strip() for line in (summary + tensors).splitlines() if "was stopped" in line]
     print(f"{name}: {'found' if found else 'NOT FOUND'}; summary took {took:.1f} s, {len(lines)} lines, widest "
           f"{max(map(len, lines), default=0)}; tensors took {took_tensors:.2f} s; {'; '.join(still)}", flush=True)
@@ -191,6 +204,7 @@ def main():
     parser.add_argument("memspy")
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--seconds", type=float, default=12, help="of work before the summary")
+    parser.add_argument("--looks", type=int, default=0, help="more looks by tensors, for the median of their stops")
     parser.add_argument("-o", "--output", help="folder for what was printed")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -129,7 +129,7 @@ impl RecordingSession {
     pub(super) fn is_over(&self) -> Option<EndReason> {
         if !self.readers.process.is_alive() {
             Some(EndReason::TargetExited)
-        } else if !self.readers.process.same_program() {
+        } else if !self.readers.process.same_start() {
             Some(EndReason::TargetExecuted)
         } else {
             None

@@ -438,7 +438,7 @@ mod tests {
         };
         process.read_file(Path::new("/etc/passwd"), 1 << 20).unwrap();
         io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
-        while process.same_program() {
+        while process.same_start() {
             std::thread::yield_now();
         }
         let refused = process.read_file(Path::new("/etc/passwd"), 1 << 20);

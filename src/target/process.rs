@@ -164,20 +164,18 @@ impl Process {
             .is_ok_and(|s| s.starttime == self.start_time && !matches!(s.state, 'Z' | 'X'))
     }
 
-    /// Whether it still runs the program it ran when it was opened (`false` after an `exec` of
-    /// another file; `true` where that cannot be seen).
-    pub fn same_program(&self) -> bool {
-        match (self.executable, executable_identity(self.pid)) {
-            (Some(before), Some(now)) => before == now,
-            _ => true,
-        }
-    }
-
     /// Whether no `exec` has happened in it since it was opened, of another program or of the same one again (`true` where that
-    /// cannot be seen).
+    /// cannot be seen: the same program again without address space layout randomization).
     pub fn same_start(&self) -> bool {
         match (&self.started_with, auxiliary_vector(self.pid)) {
             (Some(before), Some(now)) => *before == now,
+            _ => self.same_executable(),
+        }
+    }
+
+    fn same_executable(&self) -> bool {
+        match (self.executable, executable_identity(self.pid)) {
+            (Some(before), Some(now)) => before == now,
             _ => true,
         }
     }
@@ -418,7 +416,7 @@ mod tests {
     #[test]
     fn a_process_knows_itself() {
         let own = Process::open(std::process::id()).unwrap();
-        assert!(own.is_alive() && own.same_program());
+        assert!(own.is_alive() && own.same_start());
         assert_eq!(own.pids().first(), Some(&std::process::id()));
         assert!(own.threads().unwrap().iter().any(|t| t.id == std::process::id()));
         assert!(own.thread_state(std::process::id()).is_some_and(|s| "RSD".contains(s)));
@@ -487,9 +485,9 @@ mod tests {
             std::thread::yield_now();
         }
         let process = Process::open(child.id()).unwrap();
-        assert!(process.same_program());
+        assert!(process.same_start());
         io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
-        while process.same_program() {
+        while process.same_start() {
             std::thread::yield_now();
         }
         assert!(process.is_alive(), "an exec keeps the pid and the start time");

@@ -67,6 +67,18 @@ fn the_target_becomes_another_program() {
 }
 
 #[test]
+fn a_target_that_executes_python_again_is_another_program() {
+    let mut target = start();
+    let mut recording = Recording::start(target.pid(), &[]);
+    target.say("exec itself");
+    target.read_until_ready();
+    let done = recording.wait().ok();
+    assert!(done.err.contains("the process became another program"), "{}", done.err);
+    assert!(!ended_abruptly(&recording));
+    target.finish();
+}
+
+#[test]
 fn children_of_the_target_live_on_and_so_does_the_recording() {
     let mut target = start();
     let mut recording = Recording::start(target.pid(), &[]);

@@ -3,7 +3,7 @@
     python tests/targets/life.py
 
 Requests: "fork N" starts N children that wait for "reap"; "reap" ends them and prints {"children": [exit
-codes]}; "count" prints {"count"}, how often a thread has gone round; "exec" becomes another program (cat);
+codes]}; "count" prints {"count"}, how often a thread has gone round; "exec" becomes another program (cat), "exec itself" this one again;
 "exit CODE" ends. All but the last two are answered with READY. Pure Python, 3.8 and newer.
 """
 import os
@@ -46,6 +46,8 @@ if __name__ == "__main__":
             handshake.ready({"children": codes})
         elif request == "count":
             handshake.ready({"count": rounds})
+        elif request == "exec" and words:
+            os.execv(sys.executable, [sys.executable, *sys.argv])
         elif request == "exec":
             os.execvp("cat", ["cat"])
         elif request == "exit":

@@ -236,14 +236,14 @@ impl FollowReplay {
                     false => (delta.allocations, delta.allocated_bytes),
                     true => (delta.frees, delta.freed_bytes),
                 };
-                let others = (count.max(1) as u64 - 1) * MIN_BLOCK;
+                let others = (count.max(1) as u64 - 1).saturating_mul(MIN_BLOCK);
                 let room = (bytes.max(0) as u64).saturating_sub(others);
                 if room < group.size || group.size == 0 {
                     return 0;
                 }
                 (bytes.max(0) as u64 / group.size).min(count.max(0) as u64)
             })
-            .sum()
+            .fold(0, u64::saturating_add)
     }
 
     /// Ends it with the blocks of a map.
