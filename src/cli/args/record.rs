@@ -44,12 +44,12 @@ pub struct RecordArgs {
     #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
     /// Also poll the allocator's counters and the Python stacks every few microseconds while the job allocates. This attributes
-    /// far more of the memory to the right line, without root. It uses up to --cpu of a processor, and slows down a job that
+    /// far more of the memory to the right line, without root. Its polls use up to --cpu of a processor, and slow down a job that
     /// allocates all the time (figures: docs/accuracy.md, benches/README.md)
     #[arg(long, conflicts_with = "exact", help_heading = "What is recorded")]
     pub follow: bool,
-    /// The most of one processor that --follow may use (20, 50%), on average. With less, less memory gets its line
-    /// [default: 100; on machines with fewer than eight processors 50, with fewer than four 10]
+    /// The most of one processor that the polls of --follow may use (20, 50%), on average; naming what they saw comes on top
+    /// (docs/accuracy.md). With less, less memory gets its line [default: 100; on machines with fewer than eight processors 50, with fewer than four 10]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, requires = "follow", help_heading = "What is recorded")]
     pub cpu: Option<f64>,
     /// Record the process and its descendants, also those that start later: one file for each that uses CUDA (%r in the file
