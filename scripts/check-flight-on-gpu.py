@@ -101,7 +101,7 @@ def out_of_memory(way, exact):
     asked = (total + 1000) // 2 * 2
     target.ask(f"{way} {asked}", wait=way == "caught")
     said = ended(recording)
-    check(f"{name}: the recording ended by 'oom'", "'oom' came true" in said, said)
+    check(f"{name}: the recording ended by 'oom'", "'oom' was met" in said, said)
     text = verdict(trace)
     at = f"oom.py:{known['lines']['asked']['line']})"
     stacks = live(trace)
@@ -134,7 +134,7 @@ def levels():
     target.ask(f"grow {total // 100} 40")
     target.ask("settle 2")
     said = ended(recording)
-    check("used>50% is true then", "'used>50%' came true" in said, said)
+    check("used>50% is true then", "'used>50%' was met" in said, said)
     target.end()
 
 
