@@ -9,30 +9,12 @@ use std::process::{Command, Stdio};
 
 use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
 
-use trace_support::by_hand::crc32c;
+use trace_support::by_hand::{crc32c, put};
 
 /// The most that any of these may take, in bytes.
 const MAX_BYTES: u64 = 450 << 20;
 /// The most time of a processor that any of these may take, in seconds, by a memspy built for debugging.
 const MAX_SECONDS: u64 = 60;
-
-fn put(out: &mut Vec<u8>, value: u64) {
-    match value {
-        0..=250 => out.push(value as u8),
-        251..=0xFFFF => {
-            out.push(251);
-            out.extend_from_slice(&(value as u16).to_le_bytes());
-        }
-        0x1_0000..=0xFFFF_FFFF => {
-            out.push(252);
-            out.extend_from_slice(&(value as u32).to_le_bytes());
-        }
-        _ => {
-            out.push(253);
-            out.extend_from_slice(&value.to_le_bytes());
-        }
-    }
-}
 
 fn numbers(values: &[u64]) -> Vec<u8> {
     let mut out = Vec::new();

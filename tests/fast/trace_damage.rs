@@ -4,21 +4,9 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 
 use crate::trace_support::allocations::{Allocations, Likeness};
-use crate::trace_support::{Loop, borders, read, spelled_out, write};
+use crate::trace_support::{Loop, blocks_of, borders, read, spelled_out, write};
 use memspy::model::{Record, RecordSink, SinkError};
 use memspy::trace::{TraceReader, TraceWriter};
-
-/// A trace with a block for every `each` records.
-fn blocks_of(records: &[Record], each: usize) -> Vec<u8> {
-    let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    for (n, record) in records.iter().enumerate() {
-        writer.record(record).unwrap();
-        if n % each == each - 1 {
-            writer.flush().unwrap();
-        }
-    }
-    writer.finish().unwrap().0
-}
 
 #[test]
 fn cut_at_any_byte_it_gives_the_records_of_its_whole_blocks() {

@@ -1,6 +1,7 @@
 //! Edits of bytes, and of traces whose checksums and lengths are mended afterwards, so that what is behind them is reached.
 
 use super::campaign::Random;
+use crate::trace_support::by_hand::put;
 
 /// What a trace begins with: its name and its version.
 const HEAD: usize = 10;
@@ -30,25 +31,6 @@ pub fn edit_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
                 let to = random.below(bytes.len());
                 bytes.splice(to..to, copy);
             }
-        }
-    }
-}
-
-/// A number as traces have it (bincode).
-fn put(out: &mut Vec<u8>, value: u64) {
-    match value {
-        0..=250 => out.push(value as u8),
-        251..=0xFFFF => {
-            out.push(251);
-            out.extend_from_slice(&(value as u16).to_le_bytes());
-        }
-        0x1_0000..=0xFFFF_FFFF => {
-            out.push(252);
-            out.extend_from_slice(&(value as u32).to_le_bytes());
-        }
-        _ => {
-            out.push(253);
-            out.extend_from_slice(&value.to_le_bytes());
         }
     }
 }

@@ -10,7 +10,7 @@ use memspy::analysis::{
 use memspy::files::FileCreation;
 use memspy::flight::FlightRecorder;
 use memspy::model::{Record, RecordSink};
-use memspy::trace::{Retention, TraceReader, TraceWriter};
+use memspy::trace::{Retention, TraceReader};
 use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -19,26 +19,14 @@ use super::campaign::{self, Random};
 use super::edits::{edit_bytes, edit_trace};
 use crate::flight_support::{FAST, SLOW, probed};
 use crate::hostile_support;
-use crate::trace_support::Loop;
 use crate::trace_support::allocations::{Allocations, Likeness};
 use crate::trace_support::any_record::recording;
+use crate::trace_support::{Loop, blocks_of};
 
 /// The most time of a processor that a command may take, in seconds, in a build without optimization.
 const MAX_SECONDS: u64 = 60;
 /// The most lines that a command may print on standard error: some warnings for each segment of a ring.
 const MAX_LINES: usize = 60;
-
-/// A trace with a block for every `each` records.
-fn trace_of(records: &[Record], each: usize) -> Vec<u8> {
-    let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    for (n, record) in records.iter().enumerate() {
-        writer.record(record).unwrap();
-        if n % each == each - 1 {
-            writer.flush().unwrap();
-        }
-    }
-    writer.finish().unwrap().0
-}
 
 /// A recording with records of every kind.
 fn any_recording(seed: u8) -> Vec<Record> {
@@ -50,15 +38,15 @@ fn any_recording(seed: u8) -> Vec<Record> {
 /// Sound traces to begin with.
 fn sound() -> Vec<Vec<u8>> {
     let mut traces = vec![
-        trace_of(&hostile_support::sampled(None), 20),
-        trace_of(&hostile_support::sampled(Some(1)), 1000),
-        trace_of(&hostile_support::exact(), 1000),
-        trace_of(&hostile_support::exact(), 12),
-        trace_of(&Loop::story(3, 60), 30),
-        trace_of(&Allocations::story(Likeness::Training, 4, 6, 60), 8),
-        trace_of(&probed(5, 60, SLOW).records, 40),
+        blocks_of(&hostile_support::sampled(None), 20),
+        blocks_of(&hostile_support::sampled(Some(1)), 1000),
+        blocks_of(&hostile_support::exact(), 1000),
+        blocks_of(&hostile_support::exact(), 12),
+        blocks_of(&Loop::story(3, 60), 30),
+        blocks_of(&Allocations::story(Likeness::Training, 4, 6, 60), 8),
+        blocks_of(&probed(5, 60, SLOW).records, 40),
     ];
-    traces.extend((0..12).map(|seed| trace_of(&any_recording(seed), 25)));
+    traces.extend((0..12).map(|seed| blocks_of(&any_recording(seed), 25)));
     traces.extend(ring().into_iter().step_by(3));
     for name in ["trace-v1", "trace-v1-exact", "trace-v1-inherited", "trace-v1-thrown"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);

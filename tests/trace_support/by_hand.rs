@@ -14,6 +14,25 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
+/// A number as traces have it (bincode).
+pub fn put(out: &mut Vec<u8>, value: u64) {
+    match value {
+        0..=250 => out.push(value as u8),
+        251..=0xFFFF => {
+            out.push(251);
+            out.extend_from_slice(&(value as u16).to_le_bytes());
+        }
+        0x1_0000..=0xFFFF_FFFF => {
+            out.push(252);
+            out.extend_from_slice(&(value as u32).to_le_bytes());
+        }
+        _ => {
+            out.push(253);
+            out.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+}
+
 /// A block of up to 255 payload bytes, as a zstd frame with one uncompressed block (RFC 8878, 3.1.1).
 pub fn block(payload: &[u8]) -> Vec<u8> {
     let size = u8::try_from(payload.len()).unwrap();

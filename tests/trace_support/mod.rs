@@ -320,6 +320,18 @@ impl Loop {
     }
 }
 
+/// A trace with a block for every `each` records.
+pub fn blocks_of(records: &[Record], each: usize) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    for (n, record) in records.iter().enumerate() {
+        writer.record(record).unwrap();
+        if n % each == each - 1 {
+            writer.flush().unwrap();
+        }
+    }
+    writer.finish().unwrap().0
+}
+
 /// The trace of `records`.
 pub fn write(records: &[Record]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
