@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::thread_stays::ThreadStay;
 use super::{CounterReading, Profile, UsagePeak};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::sample_window::{StackFacts, allocating_between};
@@ -12,7 +13,7 @@ use crate::analysis::profile::timeline::TimelinePoint;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
     MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
-    SinkResult, StackId, StackSample, ThreadId, ThreadSample,
+    SinkResult, StackSample,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most this many
@@ -118,7 +119,7 @@ impl Profile {
         self.open.sampled = false;
     }
 
-    fn stack_facts(&self) -> StackFacts<'_> {
+    pub(super) fn stack_facts(&self) -> StackFacts<'_> {
         StackFacts {
             stacks: &self.stacks,
             engine: &self.engine,
@@ -220,37 +221,6 @@ impl Profile {
         }
     }
 
-    /// Where each thread at work at an end of the tick was at both.
-    fn thread_stays(&mut self) -> Vec<ThreadStay> {
-        let (previous, open) = (by_thread(&self.previous.threads), by_thread(&self.open.threads));
-        let at_work = by_thread(&self.at_work);
-        // A thread idle at one end only is followed to that end: its lines stayed on its stack.
-        let came = self.at_work.iter().map(|now| (previous.get(&now.thread), Some(&now.stack)));
-        let left =
-            self.previously_at_work.iter().filter(|then| !at_work.contains_key(&then.thread));
-        let left = left.map(|then| (Some(&then.stack), open.get(&then.thread)));
-        let stay = |(left, came): (Option<&StackId>, Option<&StackId>)| {
-            let (left, came) = (left.copied(), came.copied());
-            let ends = left.zip(came).filter(|(left, came)| left != came);
-            let common = ends.and_then(|(a, b)| self.stack_facts().common(a, b));
-            ThreadStay { left, came, common }
-        };
-        let stays: Vec<ThreadStay> = came.chain(left).map(stay).collect();
-        let depth = |stack: Option<StackId>| {
-            stack.and_then(|stack| self.depths.get(stack.0 as usize)).map_or(0, |d| *d as usize)
-        };
-        let walked = |stay: &ThreadStay| match stay {
-            ThreadStay { left, came, .. } if left == came => 8,
-            ThreadStay { left: Some(_), came: Some(_), common } => {
-                8 + depth(stay.left) + depth(stay.came) - 2 * depth(*common)
-            }
-            _ => 8,
-        };
-        let walked = stays.iter().map(walked).sum();
-        self.memory.add_work(walked);
-        stays
-    }
-
     /// Takes counters into the open tick, or begins the next one with them.
     fn on_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
         let known = self.open_counters.iter().position(|l| l.device == device);
@@ -285,23 +255,6 @@ impl Profile {
         };
         peak.last = usage.clone();
     }
-}
-
-/// Where a thread was seen at the begin and at the end of a tick.
-struct ThreadStay {
-    left: Option<StackId>,
-    came: Option<StackId>,
-    /// What both have in common, where they differ.
-    common: Option<StackId>,
-}
-
-/// The first of each thread's stacks.
-fn by_thread(threads: &[ThreadSample]) -> FxHashMap<ThreadId, StackId> {
-    let mut stacks = FxHashMap::default();
-    for thread in threads {
-        stacks.entry(thread.thread).or_insert(thread.stack);
-    }
-    stacks
 }
 
 fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {

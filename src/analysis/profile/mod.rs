@@ -10,6 +10,7 @@ pub(crate) mod keyframe;
 pub(crate) mod living;
 pub(super) mod memory;
 mod recording_kind;
+mod thread_stays;
 pub(super) mod timeline;
 pub(super) mod totals;
 pub(super) mod warning;
