@@ -11,11 +11,12 @@ const HEADROOM: u64 = 1024;
 const MAX_PIECES: usize = 256;
 /// The same for their bytes.
 const MAX_BYTES: u64 = 512 << 10;
-/// After so many chains read, a stretch that none of them used is dropped: frames of generators lie in the heap, each in a
-/// place of its own, and every stretch costs a fifth of a microsecond.
-const CHAINS_UNTIL_DROP: u32 = 32;
-/// After so many polls, stretches shrink to what was used of them meanwhile.
-const POLLS_UNTIL_TRIM: u32 = 1 << 15;
+/// After so many polls, stretches shrink to what was used of them meanwhile, and go where nothing was: every stretch costs a fifth
+/// of a microsecond, and every KiB that the job has written costs more. A stack that was deep while modules were imported would be
+/// copied whole for ever, 60 KiB of it; frames of generators lie in the heap, each in a place of its own.
+const POLLS_UNTIL_TRIM: u32 = 128;
+/// Shrinking is worth a new layout only from here on.
+const MIN_SAVED: u64 = 1024;
 
 #[derive(Debug, Clone, Copy)]
 struct Piece {
@@ -24,8 +25,6 @@ struct Piece {
     /// What was used of it since the last trim; empty when `low > high`.
     low: u64,
     high: u64,
-    /// Whether it was used since stretches were dropped last.
-    used: bool,
     /// Where its copy begins among the thread's bytes.
     offset: usize,
 }
@@ -37,8 +36,6 @@ pub(super) struct Pieces {
     /// The one found last.
     last: usize,
     polls: u32,
-    /// Chains read since stretches were dropped last.
-    chains: u32,
 }
 
 impl Pieces {
@@ -68,7 +65,6 @@ impl Pieces {
         let piece = self.list.get_mut(self.last).filter(|p| holds(p))?;
         piece.low = piece.low.min(at.0);
         piece.high = piece.high.max(end);
-        piece.used = true;
         let from = piece.offset + (at.0 - piece.start) as usize;
         bytes.get(from..from + len)
     }
@@ -89,7 +85,6 @@ impl Pieces {
             end: (end + HEADROOM).min(page_end),
             low: at.0,
             high: end,
-            used: true,
             offset: 0,
         };
         let from = self.list.partition_point(|p| p.end + BRIDGED < new.start);
@@ -117,33 +112,54 @@ impl Pieces {
         }
     }
 
-    /// To be called after each poll: now and then drops and shrinks stretches that were not used, and says whether it did.
-    /// `is_in_use` tells whether this poll looked for frames in them at all: one that copied what the poll before did, did not.
-    pub(super) fn trim(&mut self, is_in_use: bool) -> bool {
+    /// To be called after each poll: now and then drops and shrinks stretches that were not used, and says whether it did. `frames`
+    /// are those of now, each `len` bytes long: a thread that stands still looks for none, and still uses them.
+    pub(super) fn trim(&mut self, frames: impl Iterator<Item = Addr>, len: usize) -> bool {
         self.polls += 1;
         if self.polls < POLLS_UNTIL_TRIM {
-            self.chains += u32::from(is_in_use);
-            if self.chains < CHAINS_UNTIL_DROP {
-                return false;
-            }
-            self.chains = 0;
-            let before = self.list.len();
-            self.list.retain_mut(|piece| std::mem::take(&mut piece.used));
-            return self.list.len() < before;
+            return false;
         }
         self.polls = 0;
-        self.list.retain_mut(|piece| {
-            if piece.low > piece.high {
-                return false;
-            }
-            let page_end = (piece.high + PAGE - 1) & !(PAGE - 1);
-            piece.start = piece.low;
-            piece.end = piece.end.min((piece.high + HEADROOM).min(page_end));
+        for at in frames {
+            self.use_frame(at, len);
+        }
+        let saved: u64 = self.list.iter().map(|p| (p.end - p.start) - p.used().map_or(0, len_of)).sum();
+        let shrinks = saved >= MIN_SAVED || self.list.iter().any(|p| p.used().is_none());
+        if shrinks {
+            self.list.retain_mut(|piece| {
+                let Some((start, end)) = piece.used() else { return false };
+                (piece.start, piece.end) = (start, end);
+                true
+            });
+        }
+        for piece in &mut self.list {
             (piece.low, piece.high) = (u64::MAX, 0);
-            true
-        });
-        true
+        }
+        shrinks
     }
+
+    /// A frame of `len` bytes at `at` is in use.
+    fn use_frame(&mut self, at: Addr, len: usize) {
+        let end = at.0.saturating_add(len as u64);
+        let number = self.list.partition_point(|p| p.start <= at.0).checked_sub(1);
+        if let Some(piece) = number.and_then(|n| self.list.get_mut(n)).filter(|p| end <= p.end) {
+            piece.low = piece.low.min(at.0);
+            piece.high = piece.high.max(end);
+        }
+    }
+}
+
+impl Piece {
+    /// What is worth copying of it: what was used, and the room for the frames that the last one will call. `None` when nothing was.
+    fn used(&self) -> Option<(u64, u64)> {
+        let page_end = (self.high + PAGE - 1) & !(PAGE - 1);
+        (self.low <= self.high)
+            .then(|| (self.low, self.end.min((self.high + HEADROOM).min(page_end))))
+    }
+}
+
+fn len_of((start, end): (u64, u64)) -> u64 {
+    end - start
 }
 
 #[cfg(test)]
@@ -177,12 +193,39 @@ mod tests {
             spans.clear();
             let end = pieces.push(0, &mut spans);
             assert!(pieces.find(&vec![0; end], Addr(0x5100), 80).is_some());
-            pieces.trim(true);
+            pieces.trim([].into_iter(), 80);
         }
         assert_eq!((pieces.len(), pieces.list[0].start), (1, 0x5100));
         assert!(!pieces.want(Addr(0), 80) && !pieces.want(Addr(u64::MAX - 8), 80));
         let scattered = |page: u64| Addr(0x10_0000 + page * 3 * PAGE);
         let refused = (0..1000).find(|&page| !pieces.want(scattered(page), 80));
         assert_eq!((refused, pieces.len()), (Some(MAX_PIECES as u64 - 1), 0));
+    }
+
+    fn bytes(pieces: &Pieces) -> u64 {
+        pieces.list.iter().map(|p| p.end - p.start).sum()
+    }
+
+    /// Imports call hundreds of frames deep; while a job trains, the 60 KiB that they had used were copied by every poll.
+    #[test]
+    fn a_stack_that_was_deep_once_is_not_copied_for_ever() {
+        let mut pieces = Pieces::default();
+        let frame = |number: u64| Addr(0x10_0000 + number * 200);
+        for number in 0..300 {
+            assert!(pieces.want(frame(number), 80));
+        }
+        assert!(bytes(&pieces) > 60_000);
+        // The thread stands still: nobody looks for its frames.
+        let shallow = || (0..20).map(frame);
+        for _ in 0..2 * POLLS_UNTIL_TRIM {
+            pieces.trim(shallow(), 80);
+        }
+        assert!(bytes(&pieces) <= 20 * 200 + HEADROOM, "{}", bytes(&pieces));
+        let mut spans = Vec::new();
+        let copied = vec![0; pieces.push(0, &mut spans)];
+        assert!(shallow().all(|at| pieces.find(&copied, at, 80).is_some()), "what it uses stays");
+        for _ in 0..10 * POLLS_UNTIL_TRIM {
+            assert!(!pieces.trim(shallow(), 80), "nothing is left to save");
+        }
     }
 }

@@ -173,7 +173,10 @@ impl StackPoller {
 
     /// To be called after each poll; `true` when spans have to be pushed anew.
     pub fn trim(&mut self) -> bool {
-        self.threads.iter_mut().fold(false, |any, polled| polled.pieces.trim(!polled.rested) | any)
+        let len = self.layout.frame.len;
+        self.threads.iter_mut().fold(false, |any, polled| {
+            polled.pieces.trim(polled.now.frames.iter().map(|frame| frame.at), len) | any
+        })
     }
 
     /// The span with this number could not be read; spans have to be pushed anew. `false` when it is none of these.

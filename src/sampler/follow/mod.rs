@@ -130,7 +130,6 @@ impl Follower {
     }
 }
 
-/// A lock whose owner panicked is as good as any: what it protects is replaced whole.
 /// The thread's own.
 struct Polling<'a> {
     shared: &'a Handover,

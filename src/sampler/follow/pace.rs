@@ -12,7 +12,7 @@ const SHORTEST: Duration = Duration::from_micros(10);
 /// first allocation as a rule is.
 const LONGEST_WHEN_BUSY: Duration = Duration::from_micros(50);
 /// The longest sleep of all.
-const MAX_FILE_BYTES: Duration = Duration::from_millis(5);
+const LONGEST: Duration = Duration::from_millis(5);
 /// What may be used beyond the budget at once, and what is saved up at most, as a stretch of time.
 const SAVED_UP: Duration = Duration::from_secs(1);
 /// How long polling rests when the budget is used up.
@@ -98,7 +98,7 @@ impl FollowPace {
         }
         let quiet = now.saturating_sub(self.changed.max(self.moved));
         let longest =
-            (now.saturating_sub(self.changed) / 40_000).clamp(LONGEST_WHEN_BUSY, MAX_FILE_BYTES);
+            (now.saturating_sub(self.changed) / 40_000).clamp(LONGEST_WHEN_BUSY, LONGEST);
         Next::Sleep((quiet / 100).clamp(SHORTEST, longest))
     }
 
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(pace.next(us(2_100)), Next::Sleep(us(21)));
         assert_eq!(pace.next(us(900_000)), Next::Sleep(us(50)));
         assert_eq!(pace.next(us(20_000_000)), Next::Sleep(us(500)));
-        assert_eq!(pace.next(us(999_000_000)), Next::Sleep(MAX_FILE_BYTES));
+        assert_eq!(pace.next(us(999_000_000)), Next::Sleep(LONGEST));
         pace.saw(us(999_000_000), false, true);
         assert_eq!(pace.next(us(999_000_200)), Next::Poll, "a thread moved");
         pace.saw(us(999_000_300), true, true);
