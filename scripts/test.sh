@@ -2,7 +2,7 @@
 # Everything a change must pass: set-up, formatting, lints, documentation, tests, the simulated device's ladder.
 #
 #   scripts/test.sh [CARGO TEST ARGUMENT ...]      arguments go to cargo test, e.g. a test's name
-#   scripts/test.sh --all                          also what takes long to set up: a CPython without a GIL, more pairs of versions
+#   scripts/test.sh --all                          also what takes long to set up or to run: a CPython without a GIL, more pairs of versions
 #   scripts/test.sh --all-versions                 that, and every pair of scripts/torch-versions.txt (an hour)
 #
 # What the tests run is set up by scripts/setup-tests.sh; what this machine cannot provide is said. A test that needs what only
@@ -54,6 +54,8 @@ trap - EXIT
 wait $setting_up || { cat $set_up; exit 1; }
 cat $set_up
 section "Tests"
+# Half of a test is waiting: for a job to begin, for the next sample, for a signal.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 2))}
 cargo test "$@"
 [ -z "$all" ] || cargo test --test live -- --ignored
 section "The simulated CUDA device"

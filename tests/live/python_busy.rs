@@ -91,7 +91,7 @@ fn check(target: &Target, label: &str, mut is_wrong: impl FnMut(&[(String, u32)]
 
 /// Watches functions that are called from a line of their own, in `threads` threads or the main one.
 fn watch_pairs(threads: Option<&str>) {
-    for python in pythons::one_per_version() {
+    for python in pythons::some_versions() {
         let target = Target::start({
             let mut command = python.target("busy_pairs.py");
             command.args(threads.map(|_| "--threads")).args(threads);
@@ -136,7 +136,7 @@ fn lines_are_right_in_every_thread_that_executes_a_function() {
 
 #[test]
 fn levels_follow_each_other_without_a_gap() {
-    for python in pythons::one_per_version() {
+    for python in pythons::some_versions() {
         let target = Target::start({
             let mut command = python.target("busy_stacks.py");
             command.args(["--threads", "2", "--depth", "20"]);

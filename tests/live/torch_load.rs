@@ -124,7 +124,7 @@ fn maps_of_a_job_that_allocates_without_pause_are_one_instants_truth() {
     for held in [0, 600] {
         target.say(&format!("hold {held}"));
         target.read_until_ready();
-        let tally = watch(&mut target, &mut reader, "train 3", |_| {});
+        let tally = watch(&mut target, &mut reader, "train 2", |_| {});
         assert!(tally.consistent > 0, "a training loop has moments of rest");
     }
     target.finish();
@@ -132,7 +132,7 @@ fn maps_of_a_job_that_allocates_without_pause_are_one_instants_truth() {
     let (mut target, mut reader) = start();
     // These have none, except when something else interrupts them.
     for blocks in [40, 300, 2000] {
-        let request = format!("churn 3 {blocks}");
+        let request = format!("churn 2 {blocks}");
         // On a busy machine there may be none in one round; without any, nothing would have been checked.
         let checked = (0..10).any(|_| {
             watch(&mut target, &mut reader, &request, |map| is_one_instant(map, blocks)).consistent

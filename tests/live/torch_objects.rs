@@ -1,10 +1,12 @@
 //! Tensors and autograd graphs read from outside against what PyTorch says of them.
 
+use crate::support::everything_is_there;
 use crate::support::target::Target;
 use crate::support::tensors::{check, compare, read_damaged};
 use crate::support::versions::Environment;
 
 #[test]
+#[ignore = "takes half a minute, and the same is seen on a GPU: scripts/test.sh --all runs it"]
 fn tensors_and_graphs_are_what_pytorch_says_on_the_cpu() {
     check(&Environment::default_one(), "cpu");
 }
@@ -33,7 +35,8 @@ fn with_another_malloc_nothing_is_missed() {
 #[test]
 fn damaged_memory_makes_errors_not_panics() {
     let target = Environment::default_one().start("tensors_truth.py", &["--device", "cpu"]);
-    let read: Vec<usize> = (1..=24).map(|seed| read_damaged(&target, seed)).collect();
+    let seeds = if everything_is_there() { 24 } else { 6 };
+    let read: Vec<usize> = (1..=seeds).map(|seed| read_damaged(&target, seed)).collect();
     assert!(read.iter().any(|count| *count > 0), "{read:?}");
     assert!(read.iter().any(|count| *count != read[0]), "{read:?}");
 }

@@ -80,6 +80,17 @@ pub fn one_per_version() -> Vec<Python> {
     found
 }
 
+/// Of those what a test that takes seconds with each tests: with `scripts/test.sh --all` every one, else the oldest, the newest and
+/// 3.11, in which frames and code changed most.
+pub fn some_versions() -> Vec<Python> {
+    let mut found = one_per_version();
+    if !super::everything_is_there() {
+        let newest = found.iter().map(|python| python.minor).max();
+        found.retain(|p| matches!(p.minor, 8 | 11) || Some(p.minor) == newest);
+    }
+    found
+}
+
 /// The newest interpreter with a GIL that lives in memspy's own root; panics when there is none.
 pub fn newest_here() -> Python {
     let here = |python: &Python| python.root.is_none() && !python.free_threaded;

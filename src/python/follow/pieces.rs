@@ -80,13 +80,8 @@ impl Pieces {
         // A page that no frame has touched may not be mapped.
         let page_end = page_of(end + PAGE - 1);
         let start = page_of(at.0).max(at.0.saturating_sub(HEADROOM));
-        let mut new = Piece {
-            start,
-            end: (end + HEADROOM).min(page_end),
-            low: at.0,
-            high: end,
-            offset: 0,
-        };
+        let mut new =
+            Piece { start, end: (end + HEADROOM).min(page_end), low: at.0, high: end, offset: 0 };
         let from = self.list.partition_point(|p| p.end + BRIDGED < new.start);
         let mut to = from;
         while let Some(p) = self.list.get(to).filter(|p| p.start <= new.end + BRIDGED) {
@@ -123,7 +118,8 @@ impl Pieces {
         for at in frames {
             self.use_frame(at, len);
         }
-        let saved: u64 = self.list.iter().map(|p| (p.end - p.start) - p.used().map_or(0, len_of)).sum();
+        let saved: u64 =
+            self.list.iter().map(|p| (p.end - p.start) - p.used().map_or(0, len_of)).sum();
         let shrinks = saved >= MIN_SAVED || self.list.iter().any(|p| p.used().is_none());
         if shrinks {
             self.list.retain_mut(|piece| {

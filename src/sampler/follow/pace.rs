@@ -97,8 +97,7 @@ impl FollowPace {
             return Next::Poll;
         }
         let quiet = now.saturating_sub(self.changed.max(self.moved));
-        let longest =
-            (now.saturating_sub(self.changed) / 40_000).clamp(LONGEST_WHEN_BUSY, LONGEST);
+        let longest = (now.saturating_sub(self.changed) / 40_000).clamp(LONGEST_WHEN_BUSY, LONGEST);
         Next::Sleep((quiet / 100).clamp(SHORTEST, longest))
     }
 
