@@ -49,7 +49,11 @@ pub struct DeviceFileHolder {
     pub files: Vec<String>,
 }
 
-/// The processes that have `/dev/nvidia0` and its like open, as far as memspy may see it.
+/// What every process that uses CUDA has open, and those that only ask for a GPU's figures (nvidia-smi, DCGM, a launcher that counts
+/// the GPUs, memspy) have not.
+const UNIFIED_MEMORY: &str = "/dev/nvidia-uvm";
+
+/// The processes that use CUDA and have `/dev/nvidia0` or its like open, as far as memspy may see it.
 pub fn device_file_holders() -> Vec<DeviceFileHolder> {
     device_file_holders_in(Path::new("/proc"))
 }
@@ -65,11 +69,14 @@ fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
         let mut files: Vec<String> = open
             .flatten()
             .filter_map(|file| fs::read_link(file.path()).ok()?.into_os_string().into_string().ok())
-            .filter(|file| {
-                let number = file.strip_prefix("/dev/nvidia");
-                number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-            })
             .collect();
+        if !files.iter().any(|file| file == UNIFIED_MEMORY) {
+            continue;
+        }
+        files.retain(|file| {
+            let number = file.strip_prefix("/dev/nvidia");
+            number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        });
         files.sort();
         files.dedup();
         if files.is_empty() {
@@ -116,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_gpus_file_open_is_found_and_control_files_do_not_count() {
+    fn who_uses_a_gpu_unlisted_is_found_and_control_files_and_monitors_do_not_count() {
         let folder = tempfile::tempdir().unwrap();
         let proc = folder.path();
         process(proc, 5, "S 1 5", &["/dev/nvidiactl", "/dev/nvidia-uvm", "socket:[3]"]);
@@ -124,8 +131,10 @@ mod tests {
             proc,
             6,
             "S 1 6",
-            &["/dev/nvidia1", "/dev/nvidia0", "/dev/nvidia0", "/dev/nvidiactl"],
+            &["/dev/nvidia1", "/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl"],
         );
+        // A monitor, or a launcher that counted the GPUs: two H200s had "memspy" and "pt_elastic" here.
+        process(proc, 7, "S 1 7", &["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"]);
         let found = device_file_holders_in(proc);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].pid, &*found[0].name), (6, "python"));
