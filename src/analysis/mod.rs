@@ -31,7 +31,8 @@ pub use blocks::free_fit::{FreeFit, UnusableBlocks, UnusableReason};
 pub use blocks::moment_blocks::{BlockEvent, DeviceBlocks, MomentBlocks, MomentBlocksBuilder};
 pub use blocks::stream_blocks::StreamMemory;
 pub use exact::{
-    ByteBalance, CounterAgreement, ExactProfile, MemoryGroup, RefusalTotals, UnknownReason,
+    ByteBalance, CounterAgreement, ExactProfile, LineDoubt, MemoryGroup, RefusalTotals,
+    UnknownReason,
 };
 pub use findings::{Finding, FindingFacts, GpuFacts, findings};
 pub use flame::fold::{

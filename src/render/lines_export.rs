@@ -130,7 +130,7 @@ pub fn lines_json(
         device: table.device.0,
         columns: table.columns.iter().map(ToString::to_string).collect(),
         estimated: table.estimated,
-        doubt: table.doubt.clone(),
+        doubt: table.doubt.map(|doubt| doubt.to_string()),
         peak_allocated: table.allocated.into(),
         peak_reserved: table.reserved.map(Into::into),
         samples: profile.samples(),

@@ -29,6 +29,7 @@ pub mod json;
 mod label;
 mod like;
 mod line_diff;
+mod line_notes;
 mod lines;
 mod lines_export;
 mod oom_conclusion;

@@ -39,7 +39,7 @@ pub(crate) use extent::BlockStatistics;
 pub(crate) use ledgers::AccountedBlock;
 pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
 pub(crate) use live_blocks::{OWNED, SITES};
-pub use report::UnknownReason;
+pub use report::{LineDoubt, UnknownReason};
 
 /// The most frees of unknown blocks remembered before the first map.
 const MAX_EARLY_EVENTS: usize = 1 << 16;

@@ -172,25 +172,22 @@ impl ExactProfile {
     }
 
     /// Why no figure of a device's lines is sure; `None` where nothing speaks against them.
-    pub(crate) fn doubt(&self, device: CudaIndex) -> Option<String> {
+    pub(crate) fn doubt(&self, device: CudaIndex) -> Option<LineDoubt> {
         if self.stacks_are_guessed() {
-            return Some("stacks are those that sampling saw last".to_owned());
+            return Some(LineDoubt::GuessedStacks);
         }
         let agreement = self.agreement(device).unwrap_or_default();
         if (agreement.allocations, agreement.requested, agreement.frees) != (0, 0, 0) {
-            return Some("the events differ from the allocator's counters".to_owned());
+            return Some(LineDoubt::CountersDiffer);
         }
         let torch = self.torch.get(&device)?;
         if torch.balance().is_some_and(|balance| !balance.is_even()) {
-            return Some("the bytes of blocks differ from the allocator's counters".to_owned());
+            return Some(LineDoubt::BytesDiffer);
         }
         if torch.excess.max(torch.excess_at_peak()) > 0 || torch.found + torch.gone > 0 {
-            return Some("some blocks came or went without an event".to_owned());
+            return Some(LineDoubt::WithoutEvent);
         }
-        torch.has_unconfirmed.then(|| {
-            "the first blocks came without counters, and their sizes could not be compared later"
-                .to_owned()
-        })
+        torch.has_unconfirmed.then_some(LineDoubt::NotCompared)
     }
 
     /// What each site held at the device's height and allocated in all.
@@ -258,7 +255,25 @@ impl ExactProfile {
     }
 }
 
-/// Why a statistic of a line is not told.
+/// Why no figure of a line is sure. The text is that of `render`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LineDoubt {
+    /// So many events were lost.
+    LostEvents(u64),
+    /// The kernel allowed no BPF: stacks are those that sampling saw last.
+    GuessedStacks,
+    /// The events differ from the allocator's counters.
+    CountersDiffer,
+    /// The bytes of blocks differ from the allocator's counters.
+    BytesDiffer,
+    /// Some blocks came or went without an event.
+    WithoutEvent,
+    /// The first blocks came without counters, and were not compared with them later.
+    NotCompared,
+}
+
+/// Why a statistic of a line is not told. The text is that of `render`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum UnknownReason {
     /// It does not follow from allocations and frees.
@@ -273,32 +288,4 @@ pub enum UnknownReason {
     SampledStacks,
     /// Nothing was seen while the line was executed, if it was.
     NotSeen,
-}
-
-impl UnknownReason {
-    /// The word in place of a value.
-    pub fn word(self) -> &'static str {
-        match self {
-            UnknownReason::NotSeen => "not seen",
-            _ => "not told",
-        }
-    }
-
-    /// Why.
-    pub fn why(self) -> &'static str {
-        match self {
-            UnknownReason::NotInEvents => {
-                "the events of an exact recording do not tell it; a sampled recording does"
-            }
-            UnknownReason::FreesWithoutStacks => {
-                "it needs the stacks of frees (record --frees stacks)"
-            }
-            UnknownReason::FreesOfMaps => "it needs each free (record without --frees snapshots)",
-            UnknownReason::Pending => {
-                "freed blocks waited for other streams, and no event tells for how long"
-            }
-            UnknownReason::SampledStacks => "only some allocations have a stack",
-            UnknownReason::NotSeen => "nothing was seen while the line was executed, if it was",
-        }
-    }
 }

@@ -12,7 +12,7 @@ use node_stats::{UNKNOWN, row};
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::exact::UnknownReason;
+use crate::analysis::exact::{LineDoubt, UnknownReason};
 use crate::analysis::flame::fold::FoldError;
 use crate::analysis::lines::bounds::stat_index;
 use crate::analysis::profile::Profile;
@@ -95,7 +95,7 @@ pub struct LineTable {
     /// The device's high-water mark of reserved bytes; `None` where that is not known.
     pub reserved: Option<HighWater>,
     /// Why nothing of an exact recording's lines is marked exact.
-    pub doubt: Option<String>,
+    pub doubt: Option<LineDoubt>,
 }
 
 impl LineTable {

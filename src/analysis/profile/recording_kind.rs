@@ -1,6 +1,6 @@
 //! What recordings of samples and recordings of exact events answer differently, behind one interface.
 
-use crate::analysis::exact::{ExactProfile, UnknownReason};
+use crate::analysis::exact::{ExactProfile, LineDoubt, UnknownReason};
 use crate::analysis::flame::fold::{AllocatedStack, FoldError, FoldOptions, FoldedProfile};
 use crate::analysis::lines::{LineRow, LineStats, SumAccuracy, statements};
 use crate::analysis::profile::Profile;
@@ -31,7 +31,7 @@ pub(in crate::analysis) trait Attribution {
     fn line_nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats>;
 
     /// How far the values of lines can be trusted, and why none of them is marked exact.
-    fn line_accuracy(&self, device: CudaIndex) -> (SumAccuracy, Option<String>);
+    fn line_accuracy(&self, device: CudaIndex) -> (SumAccuracy, Option<LineDoubt>);
 
     /// Why a statistic of lines has no value.
     fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason>;
@@ -82,7 +82,7 @@ impl Attribution for SampledAttribution<'_> {
         self.0.sampled_nodes(device, columns)
     }
 
-    fn line_accuracy(&self, _device: CudaIndex) -> (SumAccuracy, Option<String>) {
+    fn line_accuracy(&self, _device: CudaIndex) -> (SumAccuracy, Option<LineDoubt>) {
         (SumAccuracy::OF_SAMPLES, None)
     }
 
@@ -130,10 +130,10 @@ impl Attribution for ExactAttribution<'_> {
         self.profile.exact_nodes(self.exact, device, columns)
     }
 
-    fn line_accuracy(&self, device: CudaIndex) -> (SumAccuracy, Option<String>) {
+    fn line_accuracy(&self, device: CudaIndex) -> (SumAccuracy, Option<LineDoubt>) {
         let doubt = match self.profile.losses().late(ReaderKind::Events) {
             0 => self.exact.doubt(device),
-            lost => Some(format!("{lost} events were lost")),
+            lost => Some(LineDoubt::LostEvents(lost)),
         };
         let is_true = !self.exact.is_estimated() && doubt.is_none();
         let sure = SumAccuracy {
