@@ -2,11 +2,12 @@
 """What a profiler costs a running job: windows with and without it, in turn, in one process.
 
     benches/overhead.py --memspy target/release/memspy [--rounds 4] [--seconds 3] [--rate 200 1000]
-                        [--run-with scripts/with-sim] [--python python3] [--peers] [--top]
+                        [--run-with scripts/with-sim] [--python python3] [--peers] [--top] [--exact] [--follow] [--against OTHER]
 
 The job is the 12-layer transformer loop of tests/targets/transformer12.py. Each round measures every
 contender in a window of its own between two windows without any; the figure is its iterations per second over
-the mean of these two. The first contender does nothing: its spread is the noise of the machine. `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history,
+the mean of these two. The contenders of a round come in a shuffled order; one does nothing: its spread is the noise of the machine.
+`--exact` and `--follow` add these ways to record, `--against` the same by another build of memspy (of the commit before). `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history,
 `--top` adds `memspy top` on a terminal of 80 x 24 that this script reads.
 Prints one line a contender and, last, everything as JSON.
 """
@@ -15,6 +16,7 @@ import fcntl
 import json
 import os
 import pty
+import random
 import re
 import shutil
 import statistics
@@ -108,9 +110,12 @@ def measure(arguments):
     trace = os.path.join(scratch, "trace.bin")
     run_with = [*arguments.run_with, "--share", pid] if arguments.run_with else []
     contenders = {"nothing (noise)": ["sleep", "999"]}
-    for rate in arguments.rate:
-        contenders[f"memspy -r {rate}"] = [*run_with, arguments.memspy, "record", "-p", pid, "-r", str(rate),
-                                           "-o", trace, "--force"]
+    ways = {f"-r {rate}": ["-r", str(rate)] for rate in arguments.rate}
+    ways |= {way: [way] for way in ("--exact", "--follow") if getattr(arguments, way[2:])}
+    builds = {"memspy": arguments.memspy} | ({"the other": arguments.against} if arguments.against else {})
+    for way, words in ways.items():
+        for build, program in builds.items():
+            contenders[f"{build} {way}"] = [*run_with, program, "record", "-p", pid, *words, "-o", trace, "--force"]
     if arguments.top:
         contenders["memspy top"] = [*run_with, arguments.memspy, "top", "-p", pid]
     if arguments.peers and shutil.which("py-spy"):
@@ -122,7 +127,7 @@ def measure(arguments):
     notes = {}
     job.window(arguments.seconds)
     for _ in range(arguments.rounds):
-        for name in ratios:
+        for name in random.sample(list(ratios), len(ratios)):
             before = job.window(arguments.seconds)
             if name in contenders:
                 profiler = (OnTerminal if name == "memspy top" else attached)(contenders[name])
@@ -162,6 +167,9 @@ def main():
     parser.add_argument("--rate", type=int, nargs="*", default=[200, 1000], help="memspy's samples a second")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--top", action="store_true")
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--follow", action="store_true")
+    parser.add_argument("--against", help="another build of memspy, measured beside it")
     parser.add_argument("job", nargs="*", help="arguments of the job, after --")
     result = measure(parser.parse_args())
     for name, ratios in result["ratios"].items():
