@@ -49,8 +49,8 @@ pub struct DeviceFileHolder {
     pub files: Vec<String>,
 }
 
-/// What every process that uses CUDA has open, and those that only ask for a GPU's figures (nvidia-smi, DCGM, a launcher that counts
-/// the GPUs, memspy) have not.
+/// What every process that uses CUDA has mapped. Those that only ask NVML for a GPU's figures (nvidia-smi, DCGM, a launcher that counts the
+/// GPUs, memspy) have the same files open, this one too, but map none of it (driver 580).
 const UNIFIED_MEMORY: &str = "/dev/nvidia-uvm";
 
 /// The processes that use CUDA and have `/dev/nvidia0` or its like open, as far as memspy may see it.
@@ -69,17 +69,14 @@ fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
         let mut files: Vec<String> = open
             .flatten()
             .filter_map(|file| fs::read_link(file.path()).ok()?.into_os_string().into_string().ok())
+            .filter(|file| {
+                let number = file.strip_prefix("/dev/nvidia");
+                number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+            })
             .collect();
-        if !files.iter().any(|file| file == UNIFIED_MEMORY) {
-            continue;
-        }
-        files.retain(|file| {
-            let number = file.strip_prefix("/dev/nvidia");
-            number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-        });
         files.sort();
         files.dedup();
-        if files.is_empty() {
+        if files.is_empty() || !uses_cuda(&entry.path()) {
             continue;
         }
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
@@ -87,6 +84,11 @@ fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
     }
     holders.sort_by_key(|holder| holder.pid);
     holders
+}
+
+fn uses_cuda(process: &Path) -> bool {
+    let maps = fs::read(process.join("maps")).unwrap_or_default();
+    maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(UNIFIED_MEMORY.as_bytes()))
 }
 
 #[cfg(test)]
@@ -127,14 +129,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let proc = folder.path();
         process(proc, 5, "S 1 5", &["/dev/nvidiactl", "/dev/nvidia-uvm", "socket:[3]"]);
+        fs::write(proc.join("5/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidia-uvm\n")
+            .unwrap();
         process(
             proc,
             6,
             "S 1 6",
             &["/dev/nvidia1", "/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl"],
         );
+        fs::write(proc.join("6/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidia-uvm\n")
+            .unwrap();
         // A monitor, or a launcher that counted the GPUs: two H200s had "memspy" and "pt_elastic" here.
-        process(proc, 7, "S 1 7", &["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"]);
+        process(proc, 7, "S 1 7", &["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidiactl"]);
+        fs::write(proc.join("7/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidiactl\n")
+            .unwrap();
         let found = device_file_holders_in(proc);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].pid, &*found[0].name), (6, "python"));

@@ -204,6 +204,7 @@ impl Polling<'_> {
 
     fn sleep(&mut self, time: Duration) {
         self.hand_over();
+        self.state.sleeps();
         self.shared.asleep.store(true, Ordering::Release);
         std::thread::sleep(time);
         self.shared.asleep.store(false, Ordering::Release);

@@ -13,6 +13,11 @@ use super::chains::{Chains, CodeCopies};
 const MAX_UNFIT: u32 = 2000;
 /// Places that cannot be read in one poll, each forgotten before it is read again.
 const MAX_FAULTS: u32 = 300;
+/// So many polls of the counters alone follow two polls of the stacks, which confirm each other. A counter is cheap to read and changes
+/// seldom; a frame that is being executed is written all the time, and every poll that reads it makes the job fetch it back. So a change
+/// is seen earlier, and the stacks are read right after it and often enough before.
+const COUNTER_POLLS: u32 = 6;
+const STACK_POLLS: u32 = 2;
 /// Changes kept until they are taken; what happens beyond becomes one change.
 const MAX_CHANGES: usize = 1 << 15;
 
@@ -98,6 +103,11 @@ pub(super) struct PollState {
     before: Vec<u8>,
     /// Whether `before` was read with the spans of now.
     comparable: bool,
+    /// The counters alone, as the last poll of these read them.
+    counters_now: Vec<u8>,
+    /// Polls of the stacks since the last sleep or the last row of polls of the counters alone; and how many of these since then.
+    stack_polls: u32,
+    counter_polls: u32,
     /// When the poll before the last one began.
     began_before: u64,
     batch: RawBatch,
@@ -117,6 +127,9 @@ impl PollState {
             now: Vec::new(),
             before: Vec::new(),
             comparable: false,
+            counters_now: Vec::new(),
+            stack_polls: 0,
+            counter_polls: 0,
             began_before: 0,
             batch: RawBatch::default(),
             copies: CodeCopies::default(),
@@ -178,8 +191,53 @@ impl PollState {
         self.comparable = false;
     }
 
+    /// Whether this poll reads the counters alone: the stacks were read just before.
+    fn takes_counters_alone(&mut self) -> bool {
+        if self.pending > 0 || self.stack_polls < STACK_POLLS {
+            return false;
+        }
+        if self.counter_polls == COUNTER_POLLS {
+            self.stack_polls = 0;
+            return false;
+        }
+        self.counter_polls += 1;
+        true
+    }
+
+    /// Polling sleeps: what the stacks are after that is not known.
+    pub(super) fn sleeps(&mut self) {
+        self.stack_polls = 0;
+    }
+
+    /// Reads the counters alone; `false` when they are what they were and nobody is inside the allocator.
+    fn counters_move(&mut self) -> Result<bool, MemoryError> {
+        let Some(counters) = &self.counters else { return Ok(true) };
+        let spans = self.spans.get(..self.devices.len()).unwrap_or_default();
+        self.counters_now.resize(spans.iter().map(|span| span.len).sum(), 0);
+        match self.memory.read_spans(spans, &mut self.counters_now) {
+            Ok(()) => {}
+            // The poll of everything finds out what is the matter.
+            Err(MemoryError::Fault { .. }) => return Ok(true),
+            Err(error) => return Err(error),
+        }
+        let mut copies = &self.counters_now[..];
+        Ok(self.devices.iter().zip(spans).any(|(state, span)| {
+            let (copy, rest) = copies.split_at(span.len);
+            copies = rest;
+            let stands = state.counters.is_some()
+                && counters.lock_owner(copy).is_none()
+                && counters.changing_part(copy) == Some(&state.changing_part[..]);
+            !stands
+        }))
+    }
+
     /// Polls once; `clock` tells the time in nanoseconds.
     pub(super) fn poll(&mut self, clock: &impl Fn() -> u64) -> Result<PollOutcome, MemoryError> {
+        if self.takes_counters_alone() && !self.counters_move()? {
+            return Ok(PollOutcome::default());
+        }
+        self.stack_polls += 1;
+        self.counter_polls = 0;
         let mut began = clock();
         let mut faults = 0;
         loop {
