@@ -167,14 +167,17 @@ pub fn edit_records(trace: &[u8], random: &mut Random) -> Vec<u8> {
 
 /// A number beyond all that there is or, as often, the greatest that a reader takes.
 fn forge(number: Number<'_>, random: &mut Random) {
-    let beyond = random.below(2) == 0;
-    let mut new = |bits: u32| if beyond { random.edge() } else { (1 << bits) - random.word() % 9 };
+    let (beyond, sign) = (random.below(2) == 0, [1, -1][random.below(2)]);
+    let mut new = |bits: u32| match beyond {
+        true => random.edge(),
+        false => (1 << bits) - random.word() % 9,
+    };
     match number {
         Number::Time(n) => *n = new(60),
         Number::Size(n) => *n = new(50),
-        Number::SignedSize(n) => *n = (new(50) as i64).wrapping_mul(1 - 2 * (new(1) as i64 & 1)),
+        Number::SignedSize(n) => *n = (new(50) as i64).wrapping_mul(sign),
         Number::Total(n) => *n = new(61),
-        Number::SignedTotal(n) => *n = (new(61) as i64).wrapping_mul(1 - 2 * (new(1) as i64 & 1)),
+        Number::SignedTotal(n) => *n = (new(61) as i64).wrapping_mul(sign),
         Number::Address(n) | Number::Any(n) => *n = random.edge(),
         Number::AnySigned(n) => *n = random.edge() as i64,
         Number::Line(n) => *n = new(31) as u32,
