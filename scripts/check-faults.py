@@ -321,6 +321,9 @@ class Memspy:
                 raise subprocess.TimeoutExpired(self.words, patience)
             time.sleep(0.01)
 
+    def is_over(self):
+        return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
     def text(self):
         # Not by seek, which would move where memspy writes.
         return os.pread(self.said.fileno(), 1 << 24, 0).decode(errors="replace")
@@ -396,6 +399,11 @@ def faults_of_the_job(args, jobs, table, dice):
                     os.kill(job.pid, signal.SIGCONT)
                     begun = time.monotonic()
                 ends = fault in ("killed", "exec") and mode != "top"
+                if fault == "exec":
+                    # Where memspy came after it, it has the other program before it, which goes on.
+                    with contextlib.suppress(Failure):
+                        wait_until(memspy.is_over, 5, "memspy ends")
+                    ends = ends and "CUDA part is not loaded" not in memspy.text()
                 if not ends:
                     time.sleep(0.2)
                     memspy.signal(signal.SIGINT)
