@@ -56,6 +56,13 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     if args.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
         bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
     }
+    if args.from.is_some() && !args.total_allocated && args.threads {
+        // Silence would pass for an answer.
+        bail!(
+            "what was allocated from a moment on and is live is drawn of all threads together: leave out --threads, or add \
+             --total-allocated"
+        );
+    }
     if let Some(other) = &args.picture.diff {
         return flame_of_difference(args, &ranks, other, &path);
     }
@@ -274,7 +281,9 @@ impl FlameOptions {
             memory: self.memory.map(MemoryGroup::from),
             certain: self.certain,
         };
-        let mut folded = profile.fold(device, self.moment.into(), options)?;
+        // What a stretch left is live at its end.
+        let moment = if self.since.is_some() { Moment::End } else { self.moment.into() };
+        let mut folded = profile.fold(device, moment, options)?;
         if self.with_older {
             export::add_older(&mut folded);
         }

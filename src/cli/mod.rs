@@ -39,6 +39,7 @@ mod signals;
 mod summary;
 mod terminal_host;
 mod top;
+mod usage_error;
 
 use std::cell::RefCell;
 use std::io;
@@ -61,7 +62,14 @@ use args::{CliArgs, Command};
 pub fn run() -> ExitCode {
     let args = match CliArgs::from_words(std::env::args_os()) {
         Ok(args) => args,
-        Err(error) if error.use_stderr() => error.exit(),
+        Err(error) if error.use_stderr() => {
+            let words: Vec<_> = std::env::args_os().collect();
+            match usage_error::line(&error, &CliArgs::command(), &words) {
+                Some(line) => eprint_line(&line),
+                None => error.exit(),
+            }
+            return ExitCode::from(2);
+        }
         // The help or the version, which were asked for: not to get them is an error as any other.
         Err(asked) => {
             return match asked.print() {

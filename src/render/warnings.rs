@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::label::one_line;
 use crate::analysis::{Profile, RecordingWarning};
 
 /// The warnings for the head of a report, each a sentence.
@@ -35,6 +36,12 @@ impl fmt::Display for RecordingWarning {
                 f,
                 "{lost} events were lost: the recording could not keep up; what they told is missing"
             ),
+            RecordingWarning::FailedOwners { count: 1, why } => {
+                write!(f, "a snapshot of the owners failed: {}", one_line(why))
+            }
+            RecordingWarning::FailedOwners { count, why } => {
+                write!(f, "{count} snapshots of the owners failed: {}", one_line(why))
+            }
             RecordingWarning::WithoutEvent { device, allocated, freed } => write!(
                 f,
                 "GPU {}: {allocated} blocks were allocated and {freed} freed without an event (seen in snapshots)",

@@ -409,6 +409,7 @@ impl RecordingSource for Recorder {
             self.session.totals.follow = Some(following.end(&mut self.session, sink)?);
         }
         self.wait_for_snapshots(sink)?;
+        self.session.end_watching(sink)?;
         self.session.wait_for_oom_exceptions(sink)?;
         self.session.record_losses(sink)
     }

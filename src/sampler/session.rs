@@ -61,6 +61,8 @@ pub(super) struct RecordingSession {
     pub(super) totals: RecordingTotals,
     gpu: Option<GpuWatch>,
     owners: Option<OwnerThread>,
+    /// Whether a snapshot of owners, or why there is none, has come.
+    saw_owners: bool,
     errors: Option<ErrorThread>,
     steps: StepTracker,
     /// When looks at owners say most.
@@ -84,6 +86,7 @@ impl RecordingSession {
             totals: RecordingTotals::default(),
             gpu: None,
             owners: None,
+            saw_owners: false,
             errors: None,
             steps: StepTracker::default(),
             shape: StepShape::default(),
@@ -178,6 +181,7 @@ impl RecordingSession {
     /// Records what was seen of devices and owners.
     pub(super) fn record_watched(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         while let Some(look) = self.owners.as_ref().and_then(OwnerThread::poll) {
+            self.saw_owners = true;
             match look {
                 // Now, not some milliseconds ago: other records of that time have gone on already.
                 Ok((snapshot, counter, counting)) => {
@@ -205,6 +209,16 @@ impl RecordingSession {
                 }
                 Err(why) => self.losses.add(ReaderKind::Gpu, MissReason::Failed(why), 1),
             }
+        }
+        Ok(())
+    }
+
+    /// Records what was seen last; that no snapshot of owners came, where they were asked for, is a loss to tell.
+    pub(super) fn end_watching(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
+        self.record_watched(sink)?;
+        if self.owners.is_some() && !self.saw_owners {
+            let why = "the recording ended before the first one was taken: record longer";
+            self.losses.add(ReaderKind::Owners, MissReason::Failed(why.to_owned()), 1);
         }
         Ok(())
     }

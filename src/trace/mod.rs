@@ -19,7 +19,8 @@
 //! * `crc32c` is that of the body. A body has at most 65 MiB, a payload at most 64 MiB; whatever
 //!   states more is damaged. A few bytes of a body may stand for very many of a payload, and these for yet more in
 //!   memory: so a reader also refuses a sample of more threads than were described (and 65,536 whose description may be
-//!   lost), and maps and inheritances of more blocks than the file has bytes and 1,048,576 more. Those who keep
+//!   lost), and maps and inheritances of more blocks than the file has bytes and 1,048,576 more. It refuses sizes and counts
+//!   of one device beyond 2^50, times beyond 2^60, totals beyond 2^61 and addresses whose memory would end beyond 2^64. Those who keep
 //!   what the records tell bound that, and the work that it makes, themselves, as reports do.
 //! * A `number` and all fields are encoded by bincode 2, `config::standard()`: below 251 one byte; else
 //!   251, 252 or 253 followed by a u16, u32 or u64. A string is its number of bytes and its UTF-8; an
@@ -180,6 +181,7 @@ mod block;
 mod error;
 mod id_map;
 mod join;
+mod limits;
 mod reader;
 mod renumberer;
 mod ring;

@@ -132,6 +132,56 @@ fn files_that_are_no_traces() {
     }
 }
 
+/// clap's own errors had four or five lines, and none of them named the command whose help to read.
+#[test]
+fn words_that_make_no_sense_get_one_line() {
+    let cases: [(&[&str], &[&str]); 10] = [
+        (&["frobnicate"], &["'frobnicate'", "see 'memspy --help'"]),
+        (&["flme", "a.bin"], &["'flme'", "'flame'", "see 'memspy --help'"]),
+        (
+            &["flame"],
+            &["flame: ", "<TRACE>...", "write 'memspy flame", "see 'memspy flame --help'"],
+        ),
+        (&["flame", "a.bin", "--form", "svg"], &["'--form'", "'--from'", "memspy flame --help"]),
+        (&["flame", "a.bin", "--nosuch"], &["'--nosuch'", "see 'memspy flame --help'"]),
+        (
+            &["flame", "a.bin", "-f", "png"],
+            &["'png'", "flamegraph, collapsed", "memspy flame --help"],
+        ),
+        (
+            &["--mode", "600", "flamegraph", "a.bin", "-f"],
+            &["--format", "see 'memspy flame --help'"],
+        ),
+        (&["rec"], &["record: ", "--pid <PID>", "see 'memspy record --help'"]),
+        (&["lines", "a.bin", "--at"], &["'--at", "see 'memspy lines --help'"]),
+        (&["dump", "-p", "a\u{1b}[31m\nb"], &["dump: ", "see 'memspy dump --help'"]),
+    ];
+    for (words, parts) in cases {
+        let (code, out, err) = memspy(words);
+        assert_eq!((code, &*out), (2, ""), "{words:?}: {err}");
+        assert_eq!(err.lines().count(), 1, "{words:?} gives one line, not: {err}");
+        assert!(err.starts_with("memspy: error: ") && !err.contains('\u{1b}'), "{words:?}: {err}");
+        for part in parts {
+            assert!(err.contains(part), "{words:?}: no '{part}' in: {err}");
+        }
+    }
+    // Every command, with an option that none has.
+    let (_, help, _) = memspy(&["--help"]);
+    let names = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names: Vec<&str> = names
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names {
+        let (code, _, err) = memspy(&[name, "--no-such-option"]);
+        assert_eq!((code, err.lines().count()), (2, 1), "{name}: {err}");
+        assert!(err.contains(&format!("see 'memspy {name} --help'")), "{name}: {err}");
+    }
+}
+
 #[test]
 fn words_that_make_no_sense_end_with_code_2() {
     for words in [

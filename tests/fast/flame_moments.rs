@@ -103,6 +103,29 @@ fn a_stretch_shows_what_was_allocated_in_it() {
     refused(folder.path(), &["--from", &at(times[1]), "--to", &at(times[0])], &["is after --to"]);
 }
 
+/// The line below the title was that of the peak before: 'at 1.384 s, 508.97 MiB below the true peak'.
+#[test]
+fn the_subtitle_of_a_stretch_is_of_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let times = exact(folder.path());
+    let (_, out, err) =
+        flame(folder.path(), &["--from", &at(times[0]), "--to", &at(times[2]), "--text"]);
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].ends_with("and live then: 40.00 MiB on GPU 0"), "{out}{err}");
+    let end: f64 =
+        lines[1].strip_prefix("exact, at ").unwrap().strip_suffix(" s").unwrap().parse().unwrap();
+    assert!(times[1] < end && end <= times[2], "{}: {times:?}", lines[1]);
+}
+
+/// The option was taken, and all threads were drawn as one.
+#[test]
+fn a_stretch_by_thread_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = at(exact(folder.path())[0]);
+    let words = ["--from", &*from, "-t"];
+    refused(folder.path(), &words, &["leave out --threads, or add --total-allocated"]);
+}
+
 #[test]
 fn memory_is_divided_by_line_function_device_and_rank() {
     let folder = tempfile::tempdir().unwrap();

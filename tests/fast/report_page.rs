@@ -306,6 +306,59 @@ fn stacks_too_small_to_be_seen_are_one_and_keep_their_bytes() {
     assert!(frames.contains("[small: 79 stacks]"), "{frames}");
 }
 
+/// What is older than the recording was in the moments before the snapshot of owners twice, without and with its owner.
+#[test]
+fn what_is_older_than_a_recording_is_counted_once_where_its_owner_is_learned_later() {
+    let mut s = Probed::new();
+    s.enter(0, "train", 10);
+    let weights = s.malloc(0, 0, 300 * MIB);
+    s.begin();
+    for round in 0..6 {
+        s.now += 500_000_000;
+        let block = s.malloc(0, 0, 64 * MIB);
+        s.now += 500_000_000;
+        s.release(0, block);
+        s.look();
+        if round == 3 {
+            s.now += 1_000_000;
+            let time = Nanos(s.now);
+            let held = OwnedStorages {
+                category: TensorCategory::Parameter,
+                owner: "weights".into(),
+                bytes: 300 * MIB,
+                count: 1,
+            };
+            s.records.push(Record::Ownership(OwnershipBreakdown {
+                time,
+                pause: None,
+                age: Nanos(0),
+                devices: vec![OwnedOnDevice {
+                    device: CudaIndex(0),
+                    allocated: 300 * MIB,
+                    rounding: 0,
+                    without_tensor: 0,
+                    results: Some(0),
+                    held: vec![held],
+                }],
+                unnamed_blocks: Vec::new(),
+                blocks: vec![OwnedBlock {
+                    device: 0,
+                    address: weights,
+                    size: 300 * MIB,
+                    shares: vec![(0, 300 * MIB)],
+                }],
+            }));
+        }
+    }
+    s.finish();
+    let report = report(&s.records, &[]);
+    check_sums(&report);
+    let track = tracks(&report.figures)[0];
+    let totals = numbers(&track["moments"]["total"]);
+    assert!(totals.iter().all(|total| [300 * MIB, 364 * MIB].contains(total)), "{totals:?}");
+    assert!(report.figures["frames"].to_string().contains("weights"), "the owner is told");
+}
+
 #[test]
 fn the_peak_of_a_report_is_that_of_flame_where_several_moments_are_as_high() {
     let mut s = Probed::new();

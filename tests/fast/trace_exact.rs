@@ -241,7 +241,7 @@ fn golden() -> Vec<Record> {
         allocated(MemoryKind::Physical(None), 12, 2 << 20, None),
         allocated(MemoryKind::Physical(gpu(0)), 13, 2 << 20, None),
         allocated(MemoryKind::Mapping, 1 << 40, 2 << 20, None),
-        allocated(MemoryKind::Managed, u64::MAX, u64::MAX, None),
+        allocated(MemoryKind::Managed, (1 << 63) + 3, 1 << 50, None),
         allocated(MemoryKind::PinnedHost, 5, 6, None),
         freed(AddressSpace::Driver, 4096),
         freed(AddressSpace::Physical, 12),

@@ -1,7 +1,11 @@
 //! Edits of bytes, and of traces whose checksums and lengths are mended afterwards, so that what is behind them is reached.
 
+use memspy::trace::TraceReader;
+
 use super::campaign::Random;
+use crate::trace_support::blocks_of;
 use crate::trace_support::by_hand::put;
+use crate::trace_support::numbers::{Number, numbers};
 
 /// What a trace begins with: its name and its version.
 const HEAD: usize = 10;
@@ -161,12 +165,60 @@ pub fn edit_records(trace: &[u8], random: &mut Random) -> Vec<u8> {
     out
 }
 
+/// A number beyond all that there is or, as often, the greatest that a reader takes.
+fn forge(number: Number<'_>, random: &mut Random) {
+    let (beyond, sign) = (random.below(2) == 0, [1, -1][random.below(2)]);
+    let mut new = |bits: u32| match beyond {
+        true => random.edge(),
+        false => (1 << bits) - random.word() % 9,
+    };
+    match number {
+        Number::Time(n) => *n = new(60),
+        Number::Size(n) => *n = new(50),
+        Number::SignedSize(n) => *n = (new(50) as i64).wrapping_mul(sign),
+        Number::Total(n) => *n = new(61),
+        Number::SignedTotal(n) => *n = (new(61) as i64).wrapping_mul(sign),
+        Number::Address(n) | Number::Any(n) => *n = random.edge(),
+        Number::AnySigned(n) => *n = random.edge() as i64,
+        Number::Line(n) => *n = new(31) as u32,
+    }
+}
+
+/// Sizes, counts and times of some records become others, in a trace that is sound else.
+pub fn edit_numbers(trace: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut records = Vec::new();
+    TraceReader::from_bytes(trace).unwrap().replay(&mut records).unwrap();
+    if records.is_empty() {
+        return trace.to_vec();
+    }
+    for _ in 0..random.few(30) {
+        let record = random.below(records.len());
+        let record = &mut records[record];
+        let mut count = 0;
+        numbers(record, &mut |_| count += 1);
+        // One of them, or many: so that they meet in a sum.
+        let (chosen, all) = (random.below(count), random.below(4) == 0);
+        let mut n = 0;
+        numbers(record, &mut |number| {
+            if n == chosen || all && random.below(2) == 0 {
+                forge(number, random);
+            }
+            n += 1;
+        });
+    }
+    let each = random.few(200);
+    blocks_of(&records, each)
+}
+
 /// A trace with edits of one kind or the other.
 pub fn edit_trace(trace: &[u8], random: &mut Random) -> Vec<u8> {
-    if random.below(6) == 0 {
-        let mut bytes = trace.to_vec();
-        edit_bytes(&mut bytes, random);
-        return bytes;
+    match random.below(6) {
+        0 => {
+            let mut bytes = trace.to_vec();
+            edit_bytes(&mut bytes, random);
+            bytes
+        }
+        1 | 2 => edit_numbers(trace, random),
+        _ => edit_records(trace, random),
     }
-    edit_records(trace, random)
 }

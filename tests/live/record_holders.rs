@@ -18,6 +18,21 @@ fn looks(recording: &Recording) -> usize {
     records(recording).iter().filter(|record| matches!(record, Record::Ownership(_))).count()
 }
 
+/// Nothing was said of it; 'flame --by owner' then asked for the option that had been given.
+#[test]
+fn a_recording_that_ends_before_its_first_snapshot_of_owners_says_so() {
+    for how in [&[][..], &["--exact"]] {
+        let target = sim::start("holders_truth.py", &[]);
+        let words = [&["--owners", "-d", "10ms"], how].concat();
+        let mut recording = Recording::start(target.pid(), &words);
+        let done = recording.wait();
+        let said = done.err.contains("the recording ended before the first one was taken");
+        assert_eq!(said, looks(&recording) == 0, "{how:?}: {}", done.err);
+        let lines = memspy(&["lines", recording.trace().to_str().unwrap()]);
+        assert_eq!(lines.err.contains("a snapshot of the owners failed"), said, "{}", lines.err);
+    }
+}
+
 #[test]
 fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
     for exact in [false, true] {

@@ -17,6 +17,7 @@ use super::any_exact;
 use super::any_followed;
 use super::any_holders;
 use super::any_inherited;
+use super::numbers::bring_into_range;
 
 pub fn number() -> impl Strategy<Value = u64> + Clone {
     (any::<u64>(), 0..64u32).prop_map(|(v, shift)| v >> shift)
@@ -295,6 +296,7 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
     (vec(any_record, 0..60), option::of(end())).prop_map(|(mut records, end)| {
         fit(&mut records);
         records.extend(end);
+        records.iter_mut().for_each(bring_into_range);
         records
     })
 }

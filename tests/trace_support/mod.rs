@@ -19,6 +19,7 @@ pub mod any_holders;
 pub mod any_inherited;
 pub mod any_record;
 pub mod by_hand;
+pub mod numbers;
 
 /// A reproducible sequence of numbers (SplitMix64).
 pub struct Dice(pub u64);

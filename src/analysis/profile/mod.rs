@@ -21,7 +21,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::host_only::HostOnlyStacks;
-use crate::analysis::attribution::losses::LossCounts;
+use crate::analysis::attribution::losses::{Loss, LossCounts};
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::exact::ExactProfile;
@@ -37,9 +37,9 @@ use crate::analysis::profile::high_water::HighWater;
 use crate::analysis::profile::timeline::Timeline;
 use crate::analysis::profile::warning::RecordingWarning;
 use crate::model::{
-    AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, Nanos, OwnedOnDevice,
-    ProcessUsage, ReaderKind, RecordingEnd, RecordingGap, RecordingStart, SourceText, StackTable,
-    StepSource, TargetRuntime, ThreadSample,
+    AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, MissReason, Nanos,
+    OwnedOnDevice, ProcessUsage, ReaderKind, RecordingEnd, RecordingGap, RecordingStart,
+    SourceText, StackTable, StepSource, TargetRuntime, ThreadSample,
 };
 use memory::ProfileMemoryLimit;
 
@@ -252,6 +252,13 @@ impl Profile {
                 all.push(RecordingWarning::LostEvents(lost));
             }
             all.extend(exact.warnings());
+        }
+        let of_owners = self.losses.all().into_iter().filter(|it| it.reader == ReaderKind::Owners);
+        if let Some(Loss { why: MissReason::Failed(why), .. }) =
+            of_owners.max_by_key(|loss| loss.count)
+        {
+            let count = self.losses.failed(ReaderKind::Owners);
+            all.push(RecordingWarning::FailedOwners { count, why });
         }
         for (&device, profile) in &self.profiles {
             let torn = profile.snapshots_degraded;

@@ -60,6 +60,13 @@ pub enum RecordingWarning {
     },
     /// So many blocks were freed whose allocation was not seen.
     UnknownFrees(u64),
+    /// Snapshots of owners failed.
+    FailedOwners {
+        /// How many.
+        count: u64,
+        /// Why most of them did.
+        why: String,
+    },
     /// The allocator's counters differed from the events.
     CountersDiffer {
         /// The device.

@@ -19,6 +19,14 @@ pub(super) struct ReportedBlock {
     pub(super) is_from_before: bool,
 }
 
+impl ReportedBlock {
+    /// Whether `later`, at the same address, is this one. Of what is older than the recording the owner may be known later.
+    fn is_still(&self, later: &ReportedBlock) -> bool {
+        let are_from_before = self.is_from_before && later.is_from_before;
+        self.allocated_at == later.allocated_at && (self.source == later.source || are_from_before)
+    }
+}
+
 /// Blocks taken together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct BlockSum {
@@ -80,13 +88,14 @@ impl BlockLifetimes {
                 self.end(&gone, from, now);
             }
             let known = old.next_if(|(old, _)| old.address == block.address);
-            let lived_on = known.filter(|(old, _)| {
-                (old.source, old.allocated_at) == (block.source, block.allocated_at)
-            });
+            let lived_on = known.filter(|(old, _)| old.is_still(block));
             if let (Some((gone, from)), None) = (known, lived_on) {
                 self.end(&gone, from, now);
             }
-            // Its size may have been corrected meanwhile: it has always had the one now known.
+            if lived_on.is_some_and(|(old, _)| old.source != block.source) {
+                appeared.entry(block.source).or_default().add(block.into());
+            }
+            // Its size or its owner may be known only now: it has always had the one now known.
             let from = lived_on.map(|(_, from)| from).unwrap_or_else(|| {
                 appeared.entry(block.source).or_default().add(block.into());
                 self.first_moment(block, now)
@@ -149,5 +158,26 @@ mod tests {
         let mut spans: Vec<_> = lifetimes.finish().into_iter().map(|(k, s)| (k, s.bytes)).collect();
         spans.sort_unstable();
         assert_eq!(spans, [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]);
+    }
+
+    /// The peak of a report was higher than the allocator's own, by all that is older than the recording.
+    #[test]
+    fn a_block_from_before_whose_owner_is_learned_later_is_counted_once() {
+        let mut lifetimes = BlockLifetimes::default();
+        let block = |source| ReportedBlock {
+            address: 10,
+            size: 512,
+            stands_for: 512,
+            source,
+            allocated_at: 0,
+            is_from_before: true,
+        };
+        lifetimes.advance(Nanos(1), &[block(1)]);
+        lifetimes.advance(Nanos(2), &[block(1)]);
+        let appeared = lifetimes.advance(Nanos(3), &[block(2)]);
+        let once = BlockSum { bytes: 512, stands_for: 512, count: 1 };
+        assert_eq!(appeared.get(&2), Some(&once), "nothing of it came and went");
+        lifetimes.advance(Nanos(4), &[block(2)]);
+        assert_eq!(lifetimes.finish(), FxHashMap::from_iter([((2, 0, 4), once)]));
     }
 }

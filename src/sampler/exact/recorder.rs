@@ -381,6 +381,7 @@ impl RecordingSource for ExactRecorder {
         self.empty_ring();
         self.record_all_events(sink)?;
         self.record_failing(sink)?;
+        self.session.end_watching(sink)?;
         self.session.wait_for_oom_exceptions(sink)?;
         self.count_losses();
         self.session.record_losses(sink)

@@ -19,6 +19,7 @@ use crate::model::{
     RecordSink, RecordingEnd, SinkError, SnapshotConsistency, StackId, StackSample, ThreadId,
     ThreadSample, TrainingStep,
 };
+use crate::trace::limits::RecordLimits;
 
 /// Why the reading of a block's records stopped.
 #[derive(Debug)]
@@ -59,6 +60,7 @@ pub(crate) struct RecordDecoder {
     blocks: BlocksState,
     events: EventsState,
     followed: WireFollowedState,
+    limits: RecordLimits,
     // The records that come often are made once and filled anew: a sample then costs no allocation.
     threads_out: StackSample,
     threads_lost: bool,
@@ -82,6 +84,7 @@ impl RecordDecoder {
             blocks: BlocksState::default(),
             events: EventsState::default(),
             followed: WireFollowedState::default(),
+            limits: RecordLimits::default(),
             threads_out: StackSample::default(),
             threads_lost: false,
             counters_out: Box::default(),
@@ -223,7 +226,6 @@ impl RecordDecoder {
                 end.totals.exact = totals.map(Into::into);
                 let totals: Option<WireFollowTotals> = structure(from)?;
                 end.totals.follow = totals.map(Into::into);
-                tally.end = Some(end.clone());
                 Some(Record::End(end))
             }
             _ => {
@@ -232,7 +234,13 @@ impl RecordDecoder {
             }
         };
         match record {
-            Some(record) => deliver(&record, sink, tally),
+            Some(record) => {
+                deliver(&record, &mut self.limits, sink, tally)?;
+                if let Record::End(end) = record {
+                    tally.end = Some(end);
+                }
+                Ok(())
+            }
             None => {
                 tally.dropped += 1;
                 Ok(())
@@ -261,7 +269,7 @@ impl RecordDecoder {
             return Ok(());
         }
         let record = Record::Sample(std::mem::take(&mut self.threads_out));
-        let delivered = deliver(&record, sink, tally);
+        let delivered = deliver(&record, &mut self.limits, sink, tally);
         if let Record::Sample(sample) = record {
             self.threads_out = sample;
         }
@@ -299,7 +307,7 @@ impl RecordDecoder {
             device: CudaIndex(device),
             counters: std::mem::take(&mut self.counters_out),
         };
-        let delivered = deliver(&record, sink, tally);
+        let delivered = deliver(&record, &mut self.limits, sink, tally);
         if let Record::Counters { counters, .. } = record {
             self.counters_out = counters;
         }
@@ -322,7 +330,7 @@ impl RecordDecoder {
         };
         self.blocks.decode(&mut snapshot, from, self.most_blocks)?;
         let record = Record::Snapshot(snapshot);
-        let delivered = deliver(&record, sink, tally);
+        let delivered = deliver(&record, &mut self.limits, sink, tally);
         if let Record::Snapshot(snapshot) = record {
             self.map_out = snapshot;
         }
@@ -340,7 +348,7 @@ impl RecordDecoder {
         let site = |number| self.ids.sites.get(number);
         self.events.decode(from, &mut self.clock, &mut batch.events, site)?;
         let record = Record::Events(batch);
-        let delivered = deliver(&record, sink, tally);
+        let delivered = deliver(&record, &mut self.limits, sink, tally);
         if let Record::Events(batch) = record {
             self.events_out = batch;
         }
@@ -357,15 +365,17 @@ impl RecordDecoder {
         // A change whose threads or stacks were lost still changed the counters.
         let (thread, stack) = (|n| self.ids.threads.get(n), |n| self.ids.stacks.get(n));
         self.followed.decode(from, &mut self.clock, &mut changes, thread, stack)?;
-        deliver(&Record::Followed(FollowedChanges { changes }), sink, tally)
+        deliver(&Record::Followed(FollowedChanges { changes }), &mut self.limits, sink, tally)
     }
 }
 
 fn deliver(
     record: &Record,
+    limits: &mut RecordLimits,
     sink: &mut dyn RecordSink,
     tally: &mut DecodeCounts,
 ) -> Result<(), DecodeStop> {
+    limits.check(record).map_err(MalformedPayload)?;
     sink.record(record).map_err(DecodeStop::Sink)?;
     tally.records += 1;
     Ok(())

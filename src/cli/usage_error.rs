@@ -1,0 +1,62 @@
+//! Words that make no sense become one line: what was tried, why it fails, what to do next.
+
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{Command, Error};
+
+/// The line for words that clap refused; none where it shows the help, because nothing was asked for.
+pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Option<String> {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return None;
+    }
+    let tried = subcommand(command, words);
+    let (mut message, mut hints) = (String::new(), Vec::new());
+    for paragraph in error.render().to_string().split("\n\n") {
+        let mut lines = paragraph.lines().map(str::trim).filter(|line| !line.is_empty());
+        let first = lines.next().unwrap_or_default();
+        if let Some(said) = first.strip_prefix("error: ") {
+            message = with_details(said, lines);
+        } else if let Some(usage) = first.strip_prefix("Usage: ") {
+            if error.kind() == ErrorKind::MissingRequiredArgument {
+                hints.push(format!("write '{usage}'"));
+            }
+        } else if !first.starts_with("For more information") {
+            hints.extend(std::iter::once(first).chain(lines).filter_map(tip));
+        }
+    }
+    let (tried, help) = match tried {
+        Some(name) => (format!("{name}: "), format!("memspy {name} --help")),
+        None => (String::new(), "memspy --help".to_owned()),
+    };
+    hints.push(format!("see '{help}'"));
+    Some(format!("error: {tried}{message}; {}", hints.join("; ")))
+}
+
+/// What stands below a message, in its line: missing arguments, possible values.
+fn with_details<'a>(message: &str, details: impl Iterator<Item = &'a str>) -> String {
+    let (values, missing): (Vec<&str>, Vec<&str>) = details.partition(|line| line.starts_with('['));
+    let mut text = message.to_owned();
+    if !missing.is_empty() {
+        text = format!("{} {}", text, missing.join(", "));
+    }
+    for values in values {
+        text = format!("{text} {values}");
+    }
+    text
+}
+
+/// What clap suggests. That any word can be passed behind two dashes is true, and never what was meant.
+fn tip(line: &str) -> Option<String> {
+    let tip = line.strip_prefix("tip: ").unwrap_or(line);
+    (!tip.starts_with("to pass ")).then(|| tip.to_owned())
+}
+
+/// The command among the words, by its name, another name of it, or its beginning.
+fn subcommand<'a>(command: &'a Command, words: &[OsString]) -> Option<&'a str> {
+    words.iter().skip(1).filter_map(|word| word.to_str()).find_map(|word| {
+        let is_begun = |sub: &&Command| !word.is_empty() && sub.get_name().starts_with(word);
+        let named = command.find_subcommand(word);
+        named.or_else(|| command.get_subcommands().find(is_begun)).map(Command::get_name)
+    })
+}
