@@ -10,26 +10,28 @@ use memspy::model::{
 };
 
 const GPU: CudaIndex = CudaIndex(0);
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// Stacks: 0 and 1 of the program, 2 in which Python waits for the autograd engine.
-struct Script {
+pub(crate) struct Script {
     profile: Profile,
     now: u64,
     live: i64,
-    blocks: Vec<(u64, u64)>,
+    pub(crate) blocks: Vec<(u64, u64)>,
     /// How far apart changes are, in nanoseconds.
-    step: u64,
+    pub(crate) step: u64,
+    pub(crate) consistency: SnapshotConsistency,
 }
 
 impl Script {
-    fn new() -> Script {
+    pub(crate) fn new() -> Script {
         let mut script = Script {
             profile: Profile::new(),
             now: 0,
             live: 0,
             blocks: Vec::new(),
             step: 1_000_000,
+            consistency: SnapshotConsistency::Consistent,
         };
         let names = ["a.py", "a.py", "torch/autograd/graph.py"];
         for (i, (name, file)) in
@@ -42,6 +44,11 @@ impl Script {
             let frame = Frame { function: FunctionId(id), line: 2 };
             script.take(Record::Definition(Definition::Frame(FrameId(id), frame)));
             let node = StackNode { parent: None, frame: FrameId(id) };
+            script.take(Record::Definition(Definition::Stack(StackId(id), node)));
+        }
+        // 3: g called by f; 4: f called by g; 5: g called by 4.
+        for (id, parent, frame) in [(3, 0, 1), (4, 1, 0), (5, 4, 1)] {
+            let node = StackNode { parent: Some(StackId(parent)), frame: FrameId(frame) };
             script.take(Record::Definition(Definition::Stack(StackId(id), node)));
         }
         for id in 0..2 {
@@ -57,7 +64,12 @@ impl Script {
     }
 
     /// One change of the large pool, `apart` nanoseconds long.
-    fn change(&mut self, amounts: CounterDelta, apart: u64, threads: Vec<FollowedThread>) {
+    pub(crate) fn change(
+        &mut self,
+        amounts: CounterDelta,
+        apart: u64,
+        threads: Vec<FollowedThread>,
+    ) {
         self.now += self.step;
         self.live += amounts.allocated_bytes - amounts.freed_bytes;
         let change = FollowedChange {
@@ -75,7 +87,7 @@ impl Script {
         self.take(Record::Followed(FollowedChanges { changes: vec![change] }));
     }
 
-    fn allocates(&mut self, mib: u64, apart: u64, threads: Vec<FollowedThread>) {
+    pub(crate) fn allocates(&mut self, mib: u64, apart: u64, threads: Vec<FollowedThread>) {
         let size = (mib * MIB) as i64;
         let amounts = CounterDelta {
             allocations: 1,
@@ -86,7 +98,7 @@ impl Script {
         self.change(amounts, apart, threads);
     }
 
-    fn frees(&mut self, mib: u64) {
+    pub(crate) fn frees(&mut self, mib: u64) {
         let size = (mib * MIB) as i64;
         let amounts = CounterDelta {
             frees: 1,
@@ -98,7 +110,7 @@ impl Script {
     }
 
     /// A map of `blocks`: MiB from the start of the segment, and size in MiB.
-    fn map(&mut self) {
+    pub(crate) fn map(&mut self) {
         self.now += 1_000_000;
         let blocks = self.blocks.iter().map(|&(at, size)| Block {
             address: (1 << 40) + at * MIB,
@@ -121,14 +133,14 @@ impl Script {
             time: Nanos(self.now),
             device: GPU,
             retries: 0,
-            consistency: SnapshotConsistency::Consistent,
+            consistency: self.consistency,
             segments: vec![segment],
         }));
         self.profile.finish();
     }
 
     /// The last map with `blocks`: MiB by the first label of the stack, and what is known of them.
-    fn end(mut self, blocks: &[(u64, u64)]) -> (Vec<(String, u64)>, TimeResolution) {
+    pub(crate) fn end(mut self, blocks: &[(u64, u64)]) -> (Vec<(String, u64)>, TimeResolution) {
         self.blocks = blocks.to_vec();
         self.map();
         let folded = self.profile.fold(GPU, Moment::End, FoldOptions::default()).unwrap();
@@ -152,20 +164,20 @@ impl Script {
     }
 }
 
-fn at(thread: u32, before: StackReading, after: StackReading) -> FollowedThread {
+pub(crate) fn at(thread: u32, before: StackReading, after: StackReading) -> FollowedThread {
     FollowedThread { thread: ThreadId(thread), before, after, held_lock: false }
 }
 
-fn stood(stack: u32) -> Vec<FollowedThread> {
+pub(crate) fn stood(stack: u32) -> Vec<FollowedThread> {
     went(stack, stack)
 }
 
-fn went(before: u32, after: u32) -> Vec<FollowedThread> {
+pub(crate) fn went(before: u32, after: u32) -> Vec<FollowedThread> {
     let whole = |stack| StackReading::Whole(StackId(stack));
     vec![at(0, whole(before), whole(after))]
 }
 
-fn in_mib(stacks: &[(&str, u64)]) -> Vec<(String, u64)> {
+pub(crate) fn in_mib(stacks: &[(&str, u64)]) -> Vec<(String, u64)> {
     stacks.iter().map(|(stack, mib)| ((*stack).to_owned(), *mib)).collect()
 }
 

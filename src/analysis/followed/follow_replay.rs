@@ -1,8 +1,8 @@
 //! Replays the followed changes between two maps: which blocks of the first were freed, and who allocated those of the second.
 //!
-//! The counters tell how many blocks were allocated and freed, and how large they were, but not which. So of the blocks of one
-//! group (pool, size, bytes asked for) it is *likely* that the youngest is freed, except for the one that the last allocation
-//! made just now: `x = f(x)` allocates its result before it drops what `x` was. Certain is only what no choice can change:
+//! The counters tell how many blocks were allocated and freed, and how large they were, but not which. Of the blocks of one
+//! group (pool, size, bytes asked for) `replayed_group.rs` tells which is freed most likely. A change of several blocks is
+//! replayed as the changes that it is likely to have been (`repeated_steps.rs`). Certain is only what no choice can change:
 //!
 //! * the only block of a group that was allocated, where it has a new address;
 //! * blocks at new addresses where all allocations of their group were made by one stack, and each of these is certain: which of
@@ -16,13 +16,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
+use crate::analysis::followed::replayed_group::{
+    BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree,
+};
 use crate::model::{CounterDelta, Pool};
 
 /// The smallest block there is, in bytes.
 pub(in crate::analysis) const MIN_BLOCK: u64 = 512;
-/// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
-const IN_USE_FOR: u64 = 100_000;
 /// Blocks of one change that are followed one by one.
 const MAX_AT_ONCE: i64 = 1 << 12;
 
@@ -30,73 +32,26 @@ const MAX_AT_ONCE: i64 = 1 << 12;
 #[derive(Debug, Clone, Copy)]
 pub(in crate::analysis) struct PoolChange<'a> {
     pub(in crate::analysis) pool: Pool,
-    pub(in crate::analysis) delta: &'a CounterDelta,
+    pub(in crate::analysis) delta: CounterDelta,
     /// Whether the amounts are only lower limits.
     pub(in crate::analysis) is_open: bool,
     pub(in crate::analysis) attribution: &'a Arc<BlockAttribution>,
+    /// In which changes, counted from 1, the frame that made its only allocation can have dropped its variables.
+    pub(in crate::analysis) returned: Option<(usize, usize)>,
+    /// Where the program was.
+    pub(in crate::analysis) site: FreeSite,
 }
 
-/// A block that is alive in the replay.
+/// A block of the map with which a replay begins.
 #[derive(Debug, Clone)]
-struct ReplayedBlock {
-    /// The change that allocated it, or the address at which the map before had it.
-    from: BlockSource,
-    attribution: Arc<BlockAttribution>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BlockSource {
-    Snapshot(u64),
-    Change(usize),
-}
-
-/// The blocks of one group.
-#[derive(Debug, Default)]
-struct GroupReplay {
-    /// From the oldest to the youngest.
-    live: Vec<ReplayedBlock>,
-    /// How many were allocated, known one by one.
-    allocated: u64,
-    /// The only stack that allocated, if all allocations are certain.
-    only: Option<AllocationOrigin>,
-    /// Whether one was freed, and whether another was allocated after that: it may have the address of the first.
-    freed: bool,
-    reused: bool,
-    /// The change that allocated one last.
-    last: Option<usize>,
-}
-
-impl GroupReplay {
-    fn allocate(&mut self, change: usize, attribution: Arc<BlockAttribution>) {
-        let origin = certain_origin(&attribution);
-        self.only =
-            if self.allocated == 0 { origin } else { self.only.filter(|o| Some(*o) == origin) };
-        self.allocated += 1;
-        self.reused |= self.freed;
-        self.last = Some(change);
-        self.live.push(ReplayedBlock { from: BlockSource::Change(change), attribution });
-    }
-
-    /// `last` is the change that allocated last in any group; what was allocated before `settled` stays.
-    fn free(&mut self, time: u64, last: Option<usize>, settled: u64) {
-        let in_use = |block: &ReplayedBlock| {
-            let age = time.saturating_sub(block.attribution.allocated_at);
-            Some(block.from) == last.map(BlockSource::Change) && age <= IN_USE_FOR
-        };
-        let is_settled = |block: &ReplayedBlock| block.attribution.allocated_at < settled;
-        match self.live.len() {
-            0 => {}
-            count
-                if count > 1
-                    && self.live.last().is_some_and(in_use)
-                    && !is_settled(&self.live[count - 2]) =>
-            {
-                self.live.remove(count - 2);
-            }
-            _ => drop(self.live.pop()),
-        }
-        self.freed = true;
-    }
+pub(in crate::analysis) struct SnapshotBlock {
+    pub(in crate::analysis) group: BlockGroup,
+    pub(in crate::analysis) address: u64,
+    pub(in crate::analysis) attribution: Arc<BlockAttribution>,
+    /// Between which maps it was allocated.
+    pub(in crate::analysis) batch: usize,
+    /// Whether the map with which the replay ends does not have it: what was at its address was freed for sure.
+    pub(in crate::analysis) is_gone: bool,
 }
 
 /// The blocks of one group in the map that ends the replay.
@@ -115,16 +70,33 @@ pub(in crate::analysis) struct ReplayResult {
     pub(in crate::analysis) attributions: FxHashMap<u64, Arc<BlockAttribution>>,
     /// New blocks of which no single allocation is known.
     pub(in crate::analysis) unexplained: Vec<(BlockGroup, u64)>,
+    /// What was freed where.
+    pub(in crate::analysis) freed: Vec<(BlockGroup, FreeSite, AllocationOrigin)>,
+    /// Frees that may have been of a block with another origin.
+    pub(in crate::analysis) choices: Vec<(BlockGroup, FreeChoice)>,
+}
+
+impl ReplayResult {
+    fn add_frees(&mut self, group: BlockGroup, frees: Vec<ReplayedFree>) {
+        for ReplayedFree { block, site, time, is_open } in frees {
+            let freed = block.attribution;
+            self.freed.extend(only_origin(&freed).map(|origin| (group, site, origin)));
+            if is_open && site != [None; 2] {
+                self.choices.push((group, FreeChoice { site, time, freed }));
+            }
+        }
+    }
 }
 
 /// A replay under way.
-#[derive(Debug, Default)]
-pub(in crate::analysis) struct FollowReplay {
+#[derive(Debug)]
+pub(in crate::analysis) struct FollowReplay<'a> {
+    sites: &'a FreeSites,
     groups: FxHashMap<BlockGroup, GroupReplay>,
     changes: usize,
+    /// The change of the recording that is replayed.
+    step: usize,
     last: Option<usize>,
-    /// Blocks that were allocated before this time have outlived many others.
-    settled: u64,
     freed: FreedGroups,
     /// Allocations that may have been of several groups.
     unclear_allocations: Vec<(Pool, CounterDelta)>,
@@ -133,27 +105,67 @@ pub(in crate::analysis) struct FollowReplay {
     is_open: bool,
 }
 
-impl FollowReplay {
-    /// Begins with the blocks of a map: group, address, and who is charged. It lasts from `from` to `to`.
+impl FollowReplay<'_> {
+    /// Begins with the blocks of a map.
     pub(in crate::analysis) fn new(
-        from: u64,
-        to: u64,
-        blocks: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
-    ) -> FollowReplay {
-        let settled = from.saturating_sub(2 * to.saturating_sub(from));
-        let mut replay = FollowReplay { settled, ..FollowReplay::default() };
-        for (group, address, attribution) in blocks {
-            let block = ReplayedBlock { from: BlockSource::Snapshot(address), attribution };
-            replay.groups.entry(group).or_default().live.push(block);
+        blocks: impl Iterator<Item = SnapshotBlock>,
+        sites: &FreeSites,
+    ) -> FollowReplay<'_> {
+        let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
+        for SnapshotBlock { group, address, attribution, batch, is_gone } in blocks {
+            let from = BlockSource::Snapshot(address);
+            let block = ReplayedBlock { from, attribution, returned: None, is_gone, batch };
+            let of_group = groups.entry(group).or_default();
+            if is_gone && !block.attribution.certain {
+                *of_group.gone.entry(batch).or_default() += 1;
+            }
+            of_group.batches.insert(address, batch);
+            of_group.live.push(block);
         }
-        for group in replay.groups.values_mut() {
-            group.live.sort_by_key(|block| block.attribution.allocated_at);
+        for group in groups.values_mut() {
+            group.live.sort_by_key(|block| (block.attribution.allocated_at, block.address()));
         }
-        replay
+        FollowReplay {
+            sites,
+            groups,
+            changes: 0,
+            step: 0,
+            last: None,
+            freed: FreedGroups::default(),
+            unclear_allocations: Vec::new(),
+            unclear_frees: Vec::new(),
+            is_open: false,
+        }
     }
 
     /// Takes the next change.
     pub(in crate::analysis) fn change(&mut self, change: &[PoolChange<'_>]) {
+        self.step += 1;
+        self.apply(change);
+    }
+
+    /// Takes the next change, of which is not known but likely what happened in it, in order.
+    pub(in crate::analysis) fn guessed_changes(
+        &mut self,
+        change: &[PoolChange<'_>],
+        parts: &[[PoolChange<'_>; 2]],
+    ) {
+        self.step += 1;
+        for pool in change {
+            self.is_open |= pool.is_open;
+            if pool.delta.allocations > 0 {
+                self.unclear_allocations.push((pool.pool, pool.delta));
+            }
+            if pool.delta.frees > 0 {
+                self.unclear_frees.push((pool.pool, pool.delta));
+            }
+        }
+        for part in parts {
+            self.apply(part);
+        }
+    }
+
+    fn apply(&mut self, change: &[PoolChange<'_>]) {
         self.changes += 1;
         for pool in change {
             self.is_open |= pool.is_open;
@@ -174,7 +186,7 @@ impl FollowReplay {
         let (size, requested) =
             (even(change.delta.allocated_bytes), even(change.delta.requested_bytes));
         let (Some(size), Some(requested), false) = (size, requested, change.is_open) else {
-            self.unclear_allocations.push((change.pool, *change.delta));
+            self.unclear_allocations.push((change.pool, change.delta));
             return;
         };
         let group = BlockGroup { size, requested, pool: change.pool };
@@ -182,22 +194,22 @@ impl FollowReplay {
         let is_clear = count == 1 || size == MIN_BLOCK;
         if !is_clear {
             if !self.groups.contains_key(&group) {
-                self.unclear_allocations.push((change.pool, *change.delta));
+                self.unclear_allocations.push((change.pool, change.delta));
                 return;
             }
-            self.unclear_allocations.push((change.pool, *change.delta));
+            self.unclear_allocations.push((change.pool, change.delta));
         }
         self.last = Some(self.changes);
         let replayed = self.groups.entry(group).or_default();
         for _ in 0..count.min(MAX_AT_ONCE) {
             let attribution =
                 if is_clear { change.attribution.clone() } else { uncertain(change.attribution) };
-            replayed.allocate(self.changes, attribution);
+            replayed.allocate(self.changes, attribution, change.returned);
         }
     }
 
     fn free(&mut self, change: &PoolChange<'_>) {
-        let frees = PoolFrees::new(change.pool, change.delta);
+        let frees = PoolFrees::new(change.pool, &change.delta);
         let live = |group: &BlockGroup| self.groups.get(group).map_or(0, |g| g.live.len());
         let Some(found) = self.freed.find(&frees, live, || {
             let youngest = |group: &GroupReplay| {
@@ -216,13 +228,19 @@ impl FollowReplay {
             return;
         };
         if !found.is_clear || change.is_open || !self.unclear_allocations.is_empty() {
-            self.unclear_frees.push((change.pool, *change.delta));
+            self.unclear_frees.push((change.pool, change.delta));
         }
         for group in found.groups {
             if let Some(replayed) = self.groups.get_mut(&group) {
                 // Which came first in this change is not known.
                 replayed.reused |= replayed.last == Some(self.changes);
-                replayed.free(change.attribution.allocated_at, self.last, self.settled);
+                replayed.free(&FreeMoment {
+                    change: self.step,
+                    time: change.attribution.allocated_at,
+                    site: change.site,
+                    usual: self.sites.usual(group, &change.site),
+                    last: self.last,
+                });
             }
         }
     }
@@ -253,7 +271,9 @@ impl FollowReplay {
     ) -> ReplayResult {
         let mut result = ReplayResult::default();
         for (group, mut addresses) in blocks {
-            let replayed = self.groups.remove(&group).unwrap_or_default();
+            let mut replayed = self.groups.remove(&group).unwrap_or_default();
+            replayed.revive(group, self.sites);
+            replayed.settle_addresses(&addresses.known, &mut result.attributions);
             let unclear = self.most_of(&group, &self.unclear_allocations, false);
             let freed_unclear = self.most_of(&group, &self.unclear_frees, true);
             let all_new = replayed.allocated == addresses.new.len() as u64 && unclear == 0;
@@ -261,6 +281,7 @@ impl FollowReplay {
             let none_reused = !replayed.reused && unclear + freed_unclear == 0;
             let all_stayed = none_allocated || none_reused;
             let open = self.is_open;
+            result.add_frees(group, std::mem::take(&mut replayed.frees));
             addresses.new.sort_unstable();
             let (mut made, mut stayed) = (Vec::new(), FxHashSet::default());
             for block in replayed.live {
@@ -270,9 +291,9 @@ impl FollowReplay {
                 }
             }
             // Of the blocks that seem to have been freed, the youngest are the likeliest to be other ones now.
-            addresses
-                .known
-                .sort_by_key(|(_, attribution)| std::cmp::Reverse(attribution.allocated_at));
+            addresses.known.sort_by_key(|(at, attribution)| {
+                (std::cmp::Reverse(attribution.allocated_at), *at)
+            });
             let freed = addresses.known.iter().filter(|(address, _)| !stayed.contains(address));
             let wanted = made.len().saturating_sub(addresses.new.len());
             let reused: Vec<u64> = freed.take(wanted).map(|(address, _)| *address).collect();
@@ -303,6 +324,10 @@ impl FollowReplay {
                 }
             }
         }
+        for (group, mut replayed) in self.groups {
+            replayed.revive(group, self.sites);
+            result.add_frees(group, replayed.frees);
+        }
         result
     }
 }
@@ -316,7 +341,7 @@ pub(in crate::analysis) fn uncertain(attribution: &BlockAttribution) -> Arc<Bloc
     })
 }
 
-fn certain_origin(attribution: &BlockAttribution) -> Option<AllocationOrigin> {
+pub(super) fn certain_origin(attribution: &BlockAttribution) -> Option<AllocationOrigin> {
     match attribution.shares[..] {
         [(origin, _)] if attribution.certain => Some(origin),
         _ => None,

@@ -14,51 +14,61 @@
 //!    polls more than 100 µs apart is none: a thread that waits now and then, and allocates in between, is seen where it
 //!    waits. Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
-//! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two maps are replayed
+//! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
-//!    several blocks (`freed_groups.rs`); of one kind the youngest is freed, except for the one that was allocated last and just now.
+//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`. What was chosen while little was
+//!    known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
 //! 7. A block of which nothing is known is charged to the stack that came into question for more than half of the allocations of
-//!    its kind so far, if no other came half as often. One with several candidates goes to the candidate that was seen both
-//!    before and after allocations of its kind, if no other was half as often: what comes ahead of an allocation is only seen
-//!    before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
+//!    its kind so far at the same place in the program's run (`allocation_places.rs`), else at all, if no other came half as
+//!    often. One with several candidates goes to the candidate that was seen both before and after allocations of its kind,
+//!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
 //!    others were always before. That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `births.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 
+pub(super) mod allocation_places;
+pub(super) mod change_origins;
 pub(super) mod follow_replay;
+pub(super) mod frame_returns;
+pub(super) mod free_sites;
 pub(super) mod freed_groups;
+pub(super) mod kind_origins;
+pub(super) mod repeated_steps;
+pub(super) mod replayed_group;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
 use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::allocation_places::{AllocationSums, Places};
+use crate::analysis::followed::change_origins::{allocated_kind, allocation_sources, free_site};
 use crate::analysis::followed::follow_replay::{
-    FollowReplay, GroupAddresses, PoolChange, ReplayResult,
+    FollowReplay, GroupAddresses, PoolChange, ReplayResult, SnapshotBlock,
 };
-use crate::model::{
-    CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable,
-};
+use crate::analysis::followed::frame_returns::OpenFrames;
+use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
+use crate::analysis::followed::kind_origins::KindOrigins;
+use crate::analysis::followed::repeated_steps::{PastSteps, PoolDeltas};
+use crate::model::{CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable};
 
-/// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
-const CERTAIN_WITHIN: u64 = 20_000;
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
 const CANDIDATES_WITHIN: u64 = 100_000;
 /// How far from its time a map is looked for among the changes.
 const NEAR: usize = 64;
-/// Kinds of which the makers are remembered, and how many of each.
-const MAX_KINDS: usize = 1 << 16;
-/// Allocations of a kind after which one that always stands after them is likely to have made them.
-const MIN_AFTER: u32 = 3;
-const MAX_MAKERS: usize = 16;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
 const MAX_STEPS: usize = 1 << 17;
+
+/// Parts of changes of several blocks that are kept between two maps.
+const MAX_PARTS: usize = 1 << 16;
+/// Maps of which is remembered when they were read.
+const MAX_MAPS: usize = 1 << 12;
 
 /// One change, with who is charged for what it allocated.
 #[derive(Debug, Clone)]
@@ -72,111 +82,47 @@ struct FollowedStep {
     open: bool,
     /// The block that it allocated, if it did just that.
     allocated: Option<BlockGroup>,
+    places: Places,
+    /// What it most likely was, where it was several blocks.
+    parts: Option<Vec<(PoolDeltas, PastStep)>>,
     charge: Arc<BlockAttribution>,
+    site: FreeSite,
+    /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.
+    returned: Option<(u64, u64)>,
+}
+
+/// What is taken of an earlier change for one that is like it.
+#[derive(Debug, Clone)]
+struct PastStep {
+    places: Places,
+    charge: Arc<BlockAttribution>,
+    site: FreeSite,
 }
 
 /// The changes of one device since the last map.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedSteps {
     steps: VecDeque<FollowedStep>,
-    allocation_sources: KindMakers,
-}
-
-/// How often each stack came into question for the allocations of a kind, since the recording began.
-#[derive(Debug, Default)]
-struct KindMakers {
-    by_kind: FxHashMap<BlockGroup, Votes>,
-}
-
-#[derive(Debug, Default)]
-struct Votes {
-    /// Allocations with a candidate.
-    all: u32,
-    of: Vec<Votum>,
-}
-
-/// In how many allocations of a kind a stack came into question.
-#[derive(Debug, Clone, Copy)]
-struct Votum {
-    origin: AllocationOrigin,
-    all: u32,
-    /// In how many it stood at the poll before, and at the poll after.
-    before: u32,
-    after: u32,
-}
-
-impl Votum {
-    /// In the allocations of one place, the stacks that stand before are at or ahead of it, those that stand after at or behind
-    /// it: one seen on both sides is the place.
-    fn on_both_sides(&self) -> u32 {
-        self.before.min(self.after)
-    }
-}
-
-impl KindMakers {
-    fn saw(&mut self, kind: BlockGroup, charge: &BlockAttribution, change: &FollowedChange) {
-        let is_full = self.by_kind.len() >= MAX_KINDS && !self.by_kind.contains_key(&kind);
-        if is_full || matches!(charge.shares[..], [(AllocationOrigin::NotSeen, _)]) {
-            return;
-        }
-        let votes = self.by_kind.entry(kind).or_default();
-        votes.all = votes.all.saturating_add(1);
-        for &(origin, _) in &charge.shares {
-            let stood = |side: fn(&FollowedThread) -> StackReading| {
-                let is_it = |thread: &FollowedThread| {
-                    let stack = side(thread).stack();
-                    stack.is_some_and(|s| AllocationOrigin::Stack(thread.thread, s) == origin)
-                };
-                // In a longer time a thread can have come back to where it stood, as in a loop that sleeps.
-                let is_near = charge.span.is_some_and(|span| span <= CERTAIN_WITHIN);
-                u32::from(is_near && change.threads.iter().any(is_it))
-            };
-            let (before, after) = (stood(|thread| thread.before), stood(|thread| thread.after));
-            if let Some(votum) = votes.of.iter_mut().find(|votum| votum.origin == origin) {
-                votum.all = votum.all.saturating_add(1);
-                votum.before = votum.before.saturating_add(before);
-                votum.after = votum.after.saturating_add(after);
-            } else if votes.of.len() < MAX_MAKERS {
-                votes.of.push(Votum { origin, all: 1, before, after });
-            }
-        }
-    }
-
-    /// A better charge for a block of this kind, if there is one (rule 7).
-    fn likely(&self, kind: BlockGroup, charge: &BlockAttribution) -> Option<Arc<BlockAttribution>> {
-        let votes = self.by_kind.get(&kind).filter(|_| !charge.certain)?;
-        let origin = match charge.shares[..] {
-            [(AllocationOrigin::NotSeen, _)] => {
-                let most = votes.of.iter().max_by_key(|votum| votum.all)?;
-                let clear = most.all > votes.all / 2
-                    && votes.of.iter().all(|v| v.origin == most.origin || v.all <= most.all / 2);
-                clear.then_some(most.origin)
-            }
-            [_] => None,
-            _ => {
-                let is_candidate = |votum: &&Votum| {
-                    charge.shares.iter().any(|(origin, _)| *origin == votum.origin)
-                };
-                let candidates: Vec<&Votum> = votes.of.iter().filter(is_candidate).collect();
-                let best = candidates.iter().max_by_key(|v| (v.on_both_sides(), v.after))?;
-                let others = || candidates.iter().filter(|v| v.origin != best.origin);
-                let both = best.on_both_sides();
-                let clear = both > 0 && others().all(|v| v.on_both_sides() <= both / 2);
-                // Where the poll before never comes in time, what stands after is what allocated.
-                let after = both == 0
-                    && best.after >= MIN_AFTER
-                    && others().all(|v| v.after == 0 && v.before >= MIN_AFTER);
-                (clear || after).then_some(best.origin)
-            }
-        }?;
-        Some(Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*charge }))
-    }
+    /// The number of the first of them.
+    first: u64,
+    frames: OpenFrames,
+    last_site: FreeSite,
+    sites: FreeSites,
+    /// Ends of the times between maps, in nanoseconds since the recording began.
+    maps: VecDeque<u64>,
+    allocation_sources: KindOrigins,
+    sums: AllocationSums,
+    past: PastSteps<PastStep>,
+    /// How many parts the changes have that are kept.
+    parts: usize,
 }
 
 /// Changes up to a map.
 #[derive(Debug)]
 pub(crate) struct UntilMap {
     steps: Vec<FollowedStep>,
+    /// The number of the first of them.
+    first: u64,
 }
 
 impl FollowedSteps {
@@ -188,25 +134,52 @@ impl FollowedSteps {
         engine: &EngineFrames,
         host_only: &HostOnlyStacks,
     ) {
-        let (shares, certain) = allocation_sources(change, stacks, engine, host_only);
-        let one = |pool, delta: &CounterDelta| {
-            let size = delta.allocated_bytes.max(0) as u64;
-            let kind = BlockGroup { size, requested: delta.requested_bytes.max(0) as u64, pool };
-            (delta.allocations == 1 && change.is_single()).then_some(kind)
+        let (origins, certain) = allocation_sources(change, stacks, engine, host_only);
+        // Where no stack could be read the program moved fast, and most likely within the same call.
+        let site = match &origins[..] {
+            [] => self.last_site,
+            origins => free_site(origins, stacks),
+        };
+        self.last_site = site;
+        let apart = change.after.0.saturating_sub(change.before.0);
+        let came_back = origins.len() == 1 && apart > CANDIDATES_WITHIN;
+        let shares = if origins.is_empty() || came_back {
+            vec![(AllocationOrigin::NotSeen, 1)]
+        } else {
+            origins.into_iter().map(|origin| (origin, 1)).collect()
         };
         let charge = Arc::new(BlockAttribution {
             shares,
-            span: Some(change.after.0.saturating_sub(change.before.0)),
+            span: Some(apart),
             allocated_at: change.after.0,
             certain,
         });
-        let allocated = one(Pool::Small, &change.small).or(one(Pool::Large, &change.large));
+        let allocated = allocated_kind(&change.small, &change.large).filter(|_| change.is_single());
+        let places = allocated.map_or_else(Places::default, |kind| self.sums.places(Some(kind)));
+        let pools = [change.small, change.large];
+        let before = self.sums.places(None);
+        self.sums.add([&change.small, &change.large]);
+        let parts = (change.allocations() > 0
+            && change.allocations().saturating_add(change.frees()) > 1
+            && !change.counters_torn
+            && !change.totals_reset)
+            .then(|| self.past.divide(&before, &pools))
+            .flatten()
+            .filter(|parts| self.parts + parts.len() <= MAX_PARTS);
+        self.parts += parts.as_ref().map_or(0, Vec::len);
         if let Some(kind) = allocated {
-            self.allocation_sources.saw(kind, &charge, change);
+            self.allocation_sources.saw(kind, &places, &charge, change);
         }
         if self.steps.len() == MAX_STEPS {
-            self.steps.pop_front();
+            self.drop_first(1);
         }
+        let number = self.first + self.steps.len() as u64;
+        self.observe_frames(change, |thread| thread.before, number, stacks);
+        let likely =
+            allocated.and_then(|kind| self.allocation_sources.likely(kind, &places, &charge));
+        let past =
+            PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
+        self.past.push(&before, pools, past);
         self.steps.push_back(FollowedStep {
             from: change.before.0,
             to: change.after.0,
@@ -215,8 +188,54 @@ impl FollowedSteps {
             live: change.live,
             open: change.totals_reset || change.counters_torn,
             allocated,
-            charge,
+            places,
+            parts,
+            charge: charge.clone(),
+            site,
+            returned: None,
         });
+        let origin = allocated.and_then(|_| only_origin(likely.as_ref().unwrap_or(&charge)));
+        let stood = |side: fn(&FollowedThread) -> StackReading| {
+            let Some(AllocationOrigin::Stack(thread, stack)) = origin else { return None };
+            let listed = change.threads.iter().find(|listed| listed.thread == thread)?;
+            (side(listed).stack() == Some(stack)).then_some((thread, stack))
+        };
+        let before = stood(|thread| thread.before);
+        if let Some((thread, stack)) = before {
+            self.frames.allocate(thread, stack, number);
+        }
+        self.observe_frames(change, |thread| thread.after, number + 1, stacks);
+        if let Some((thread, stack)) = stood(|thread| thread.after).filter(|_| before.is_none()) {
+            self.frames.allocate(thread, stack, number);
+        }
+    }
+
+    /// Notes which frames have returned, and in which changes their variables can have been dropped: `next` is the one to come.
+    fn observe_frames(
+        &mut self,
+        change: &FollowedChange,
+        side: fn(&FollowedThread) -> StackReading,
+        next: u64,
+        stacks: &StackTable,
+    ) {
+        for thread in &change.threads {
+            let Some(stack) = side(thread).stack() else { continue };
+            let (returned, since) = self.frames.observe(thread.thread, stack, next, stacks);
+            for of in returned {
+                let index = of.checked_sub(self.first).map(|index| index as usize);
+                if let Some(step) = index.and_then(|index| self.steps.get_mut(index)) {
+                    step.returned = Some((since, next));
+                }
+            }
+        }
+    }
+
+    fn drop_first(&mut self, count: usize) {
+        let count = count.min(self.steps.len());
+        let dropped = self.steps.drain(..count).filter_map(|step| step.parts);
+        let parts: usize = dropped.map(|parts| parts.len()).sum();
+        self.parts = self.parts.saturating_sub(parts);
+        self.first += count as u64;
     }
 
     /// A better charge for a block of this kind, if there is one (rule 7).
@@ -225,7 +244,7 @@ impl FollowedSteps {
         kind: BlockGroup,
         charge: &BlockAttribution,
     ) -> Option<Arc<BlockAttribution>> {
-        self.allocation_sources.likely(kind, charge)
+        self.allocation_sources.likely(kind, &Places::default(), charge)
     }
 
     /// Whether nothing was allocated since the last map.
@@ -252,58 +271,146 @@ impl FollowedSteps {
         let away = |count: &usize| count.abs_diff(by_time);
         let near = by_time.saturating_sub(NEAR)..=(by_time + NEAR).min(self.steps.len());
         let count = near.filter(fits).min_by_key(away).unwrap_or(by_time);
-        UntilMap { steps: self.steps.range(..count).cloned().collect() }
+        UntilMap { steps: self.steps.range(..count).cloned().collect(), first: self.first }
     }
 
     /// Forgets the changes up to the map.
     pub(crate) fn forget(&mut self, until: &UntilMap) {
-        self.steps.drain(..until.steps.len().min(self.steps.len()));
+        self.drop_first(until.steps.len());
     }
 
     /// Forgets the changes before `time`.
     pub(crate) fn forget_before(&mut self, time: u64) {
-        self.steps.drain(..self.steps.partition_point(|step| step.to <= time));
+        self.drop_first(self.steps.partition_point(|step| step.to <= time));
     }
 
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
-        self.steps.clear();
+        self.drop_first(self.steps.len());
+        self.sums.clear();
+        self.past.interrupt();
     }
-}
 
-impl UntilMap {
-    /// Charges the blocks of the map (rules 5, 6 and 8): `before` has those of the map before, `blocks` this one's by group.
-    /// `lived_on` are the bytes that have a maker already.
+    /// Charges the blocks of a map (rules 5, 6 and 8): `before` has those of the map before, `blocks` this one's by group.
+    /// `lived_on` are the bytes that have a maker already. A map that is not complete teaches nothing: a block that it does
+    /// not have may be alive.
     pub(crate) fn charge(
-        &self,
+        &mut self,
+        until: &UntilMap,
         before: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
+        is_complete: bool,
     ) -> FxHashMap<u64, Arc<BlockAttribution>> {
-        let from = self.steps.first().map_or(0, |step| step.from);
-        let to = self.steps.last().map_or(0, |step| step.to);
-        let mut replay = FollowReplay::new(from, to, before);
-        for step in &self.steps {
-            replay.change(&[(Pool::Small, &step.small), (Pool::Large, &step.large)].map(
-                |(pool, delta)| PoolChange {
-                    pool,
-                    delta,
-                    is_open: step.open,
-                    attribution: &step.charge,
-                },
-            ));
+        let known: FxHashSet<(BlockGroup, u64)> = blocks
+            .iter()
+            .flat_map(|(group, of_group)| of_group.known.iter().map(|(at, _)| (*group, *at)))
+            .collect();
+        let before = before.map(|(group, address, attribution)| {
+            let is_gone = !known.contains(&(group, address));
+            let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
+            SnapshotBlock { group, address, attribution, batch, is_gone }
+        });
+        let mut replay = FollowReplay::new(before, &self.sites);
+        for step in &until.steps {
+            let charge = step
+                .allocated
+                .and_then(|kind| self.allocation_sources.likely(kind, &step.places, &step.charge))
+                .unwrap_or_else(|| step.charge.clone());
+            let index = |number: u64| number.saturating_sub(until.first) as usize + 1;
+            let returned = step.returned.map(|(from, to)| (index(from), index(to)));
+            let pool_changes =
+                |pools: &PoolDeltas, attribution, returned, site| {
+                    [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| {
+                        PoolChange { pool, delta, is_open: step.open, attribution, returned, site }
+                    })
+                };
+            let pools = [step.small, step.large];
+            let Some(parts) = &step.parts else {
+                replay.change(&pool_changes(&pools, &charge, returned, step.site));
+                continue;
+            };
+            let parts: Vec<(PoolDeltas, Arc<BlockAttribution>, FreeSite)> = parts
+                .iter()
+                .map(|(pools, past)| {
+                    let kind = allocated_kind(&pools[0], &pools[1]);
+                    let likely = kind.and_then(|kind| {
+                        self.allocation_sources.likely(kind, &past.places, &past.charge)
+                    });
+                    let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
+                    let part = BlockAttribution { shares, certain: false, ..*step.charge };
+                    (*pools, Arc::new(part), past.site)
+                })
+                .collect();
+            let parts: Vec<_> = parts
+                .iter()
+                .map(|(pools, charge, site)| pool_changes(pools, charge, None, *site))
+                .collect();
+            replay.guessed_changes(&pool_changes(&pools, &charge, None, step.site), &parts);
         }
-        let ReplayResult { mut attributions, unexplained } = replay.finish(blocks);
+        let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
+        if is_complete {
+            self.learn(until, freed, choices);
+        }
         if !unexplained.is_empty() {
             let mut left: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
             for (group, address) in unexplained {
                 left.entry(group).or_default().push(address);
             }
-            self.charge_left(left, lived_on, &mut attributions);
+            until.charge_left(left, lived_on, &mut attributions);
         }
         attributions
     }
 
+    /// Learns from the changes between two complete maps.
+    fn learn(
+        &mut self,
+        until: &UntilMap,
+        freed: Vec<(BlockGroup, FreeSite, AllocationOrigin)>,
+        choices: Vec<(BlockGroup, FreeChoice)>,
+    ) {
+        for step in &until.steps {
+            if let Some(kind) = step.allocated
+                && let Some(origin) = only_origin(&step.charge)
+            {
+                self.sites.allocate(kind, origin, step.to);
+            }
+        }
+        if self.maps.len() == MAX_MAPS {
+            self.maps.pop_front();
+        }
+        self.maps.extend(until.steps.last().map(|step| step.to));
+        for (group, site, origin) in freed {
+            self.sites.add(group, &site, origin);
+        }
+        for (group, choice) in choices {
+            self.sites.remember(group, choice);
+        }
+    }
+
+    /// Whether so many changes are kept that the next maps have to begin anew.
+    pub(crate) fn is_long(&self) -> bool {
+        self.steps.len() >= MAX_STEPS / 2
+    }
+
+    /// Puts right what was taken for freed while it was not known yet what each line frees.
+    pub(crate) fn correct(
+        &mut self,
+        blocks: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
+    ) -> Vec<(u64, Arc<BlockAttribution>)> {
+        let mut open: FxHashMap<BlockGroup, Vec<(u64, Arc<BlockAttribution>)>> =
+            self.sites.open_groups().map(|group| (*group, Vec::new())).collect();
+        for (group, address, attribution) in blocks {
+            if let Some(of_group) = open.get_mut(&group) {
+                of_group.push((address, attribution));
+            }
+        }
+        let correct = |(group, blocks)| self.sites.correct(group, blocks);
+        open.into_iter().flat_map(correct).collect()
+    }
+}
+
+impl UntilMap {
     /// Rule 8.
     fn charge_left(
         &self,
@@ -372,63 +479,4 @@ impl UntilMap {
         }
         ledger
     }
-}
-
-/// Rules 1 to 3: who is charged for a change, and whether that is certain.
-fn allocation_sources(
-    change: &FollowedChange,
-    stacks: &StackTable,
-    engine: &EngineFrames,
-    host_only: &HostOnlyStacks,
-) -> (Vec<(AllocationOrigin, u64)>, bool) {
-    let not_seen = (vec![(AllocationOrigin::NotSeen, 1)], false);
-    let readings = |thread: &FollowedThread| [thread.before, thread.after];
-    let waits = |thread: &FollowedThread| {
-        let waits = |stack: StackId| engine.is_waiting(stacks, stack);
-        readings(thread).into_iter().filter_map(StackReading::stack).any(waits)
-    };
-    let without_frames = |thread: &FollowedThread| {
-        readings(thread).into_iter().all(|reading| reading == StackReading::NoFrames)
-    };
-    let is_host_only = |thread: &FollowedThread| {
-        !thread.held_lock
-            && readings(thread)
-                .into_iter()
-                .filter_map(StackReading::stack)
-                .any(|stack| host_only.has(stack))
-    };
-    let listed = || change.threads.iter().filter(|thread| !is_host_only(thread));
-    let owners: Vec<&FollowedThread> = listed().filter(|t| t.held_lock).collect();
-    let waiting: Vec<&FollowedThread> = listed().filter(|t| waits(t)).collect();
-    let others: Vec<&FollowedThread> =
-        listed().filter(|t| !waits(t) && !without_frames(t)).collect();
-    let (chosen, held) = match owners[..] {
-        // C++ code of the engine, for which a thread waits.
-        [owner] if without_frames(owner) => (waiting, true),
-        [_] => (owners, true),
-        _ if others.is_empty() => (waiting, false),
-        _ => (others, false),
-    };
-    let apart = change.after.0.saturating_sub(change.before.0);
-    let mut origins: Vec<AllocationOrigin> = Vec::new();
-    let mut whole = true;
-    for thread in &chosen {
-        for reading in readings(thread) {
-            let Some(stack) = reading.stack() else {
-                whole = false;
-                continue;
-            };
-            let origin = AllocationOrigin::Stack(thread.thread, stack);
-            if !origins.contains(&origin) {
-                origins.push(origin);
-            }
-        }
-    }
-    let came_back = origins.len() == 1 && apart > CANDIDATES_WITHIN;
-    if origins.is_empty() || came_back {
-        return not_seen;
-    }
-    let certain =
-        whole && origins.len() == 1 && apart <= CERTAIN_WITHIN && (held || !change.others_possible);
-    (origins.into_iter().map(|origin| (origin, 1)).collect(), certain)
 }

@@ -87,6 +87,8 @@ pub(crate) struct DeviceProfile {
     living: FxHashMap<u64, LiveBlock>,
     /// Blocks that a degraded map did not show; they may only have been overlooked.
     overlooked: FxHashMap<u64, LiveBlock>,
+    /// The blocks of the last complete map, where the allocator is followed and the maps after it were not complete.
+    complete: Option<FxHashMap<u64, LiveBlock>>,
     last_snapshot: Option<Nanos>,
     /// Height of the highest map.
     top: u64,
@@ -103,6 +105,7 @@ impl DeviceProfile {
         self.around = None;
         self.ledger.clear();
         self.overlooked.clear();
+        self.complete = None;
     }
 
     /// A device that had no allocator at `time`: all its counters were 0, and no block is older.
@@ -198,6 +201,7 @@ impl DeviceProfile {
             work = self.attribute_allocated(&mut snapshot, lived_on, (tick, seen_last), max_work);
         }
         self.keep_moment(&snapshot);
+        self.keep_complete(&snapshot);
         self.forget_changes(&snapshot);
 
         if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
@@ -256,6 +260,7 @@ impl DeviceProfile {
         goes_on: bool,
     ) {
         self.living.clear();
+        self.complete = None;
         for (block, charge) in blocks {
             let pool = if block.small { Pool::Small } else { Pool::Large };
             let kind = BlockGroup { size: block.size, requested: block.requested, pool };
@@ -289,7 +294,7 @@ impl DeviceProfile {
     fn find_living(&mut self, blocks: &mut FxHashMap<u64, LiveBlock>) -> PerPool {
         let mut lived_on = [0; 3];
         for (address, block) in blocks {
-            let known = [&self.living, &self.overlooked]
+            let known = [self.complete.as_ref().unwrap_or(&self.living), &self.overlooked]
                 .into_iter()
                 .find_map(|known| known.get(address).filter(|k| k.kind == block.kind));
             if let Some(known) = known {

@@ -22,6 +22,23 @@ impl DeviceProfile {
         self.followed.get_or_insert_default().push(change, stacks, engine, host_only);
     }
 
+    /// Keeps the blocks of the last complete map while the maps after it are not.
+    pub(super) fn keep_complete(&mut self, snapshot: &SnapshotBlocks) {
+        let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
+        match &self.followed {
+            Some(followed) if !is_complete && !followed.is_long() => {
+                if self.complete.is_none() && self.overlooked.is_empty() {
+                    self.complete = Some(std::mem::take(&mut self.living));
+                }
+            }
+            _ if is_complete => self.complete = None,
+            _ => {
+                self.living =
+                    self.complete.take().unwrap_or_else(|| std::mem::take(&mut self.living))
+            }
+        }
+    }
+
     /// Forgets the followed changes that the map has told of.
     pub(super) fn forget_changes(&mut self, snapshot: &SnapshotBlocks) {
         let Some(followed) = &mut self.followed else { return };
@@ -30,6 +47,8 @@ impl DeviceProfile {
                 let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
                 followed.forget(&until);
             }
+            // The next map is explained from the last complete one on.
+            SnapshotConsistency::Degraded { .. } if self.complete.is_some() => {}
             // A block overlooked now and seen next time may have been born before this map.
             SnapshotConsistency::Degraded { .. } => {
                 followed.forget_before(self.last_snapshot.map_or(snapshot.time.0, |t| t.0));
@@ -39,9 +58,10 @@ impl DeviceProfile {
 
     /// Charges the new blocks of a map by the followed changes.
     pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks) {
-        let Some(followed) = &self.followed else { return };
+        let Some(followed) = &mut self.followed else { return };
         let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
-        let old = self.living.iter().chain(&self.overlooked);
+        let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
+        let old = self.complete.as_ref().unwrap_or(&self.living).iter().chain(&self.overlooked);
         let before = old.filter_map(|(&address, block)| {
             Some((block.kind, address, block.attribution.clone()?))
         });
@@ -58,7 +78,7 @@ impl DeviceProfile {
                 None => group.new.push(address),
             }
         }
-        for (address, attribution) in until.charge(before, groups, kept) {
+        for (address, attribution) in followed.charge(&until, before, groups, kept, is_complete) {
             if let Some(block) = snapshot.blocks.get_mut(&address) {
                 block.attribution = Some(attribution);
             }
@@ -68,6 +88,17 @@ impl DeviceProfile {
                 block.attribution.as_ref().and_then(|charge| followed.likely(block.kind, charge));
             if let Some(charge) = likely {
                 block.attribution = Some(charge);
+            }
+        }
+        if !is_complete {
+            return;
+        }
+        let charged = snapshot.blocks.iter().filter_map(|(&address, block)| {
+            Some((block.kind, address, block.attribution.clone()?))
+        });
+        for (address, attribution) in followed.correct(charged) {
+            if let Some(block) = snapshot.blocks.get_mut(&address) {
+                block.attribution = Some(attribution);
             }
         }
     }

@@ -1,0 +1,97 @@
+//! Who can have made a followed change, and where the program was: rules 1 to 3.
+
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::host_only::HostOnlyStacks;
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::free_sites::FreeSite;
+use crate::model::{
+    CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable,
+};
+
+/// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
+pub(super) const CERTAIN_WITHIN: u64 = 20_000;
+
+/// The kind of the only block that was allocated or freed, if it was allocated.
+pub(super) fn allocated_kind(small: &CounterDelta, large: &CounterDelta) -> Option<BlockGroup> {
+    let (pool, delta) =
+        if small.allocations > 0 { (Pool::Small, small) } else { (Pool::Large, large) };
+    let counts = [small.allocations, small.frees, large.allocations, large.frees];
+    let size = delta.allocated_bytes.max(0) as u64;
+    let kind = BlockGroup { size, requested: delta.requested_bytes.max(0) as u64, pool };
+    (delta.allocations == 1 && counts.iter().sum::<i64>() == 1).then_some(kind)
+}
+
+/// The calls in which a change was made: the stacks at its two ends, without the lines of their innermost functions.
+pub(super) fn free_site(origins: &[AllocationOrigin], stacks: &StackTable) -> FreeSite {
+    let call = |origin: &AllocationOrigin| match *origin {
+        AllocationOrigin::Stack(thread, stack) => {
+            let parent = stacks.get_stack(stack)?.parent?;
+            Some(AllocationOrigin::Below(thread, parent))
+        }
+        _ => None,
+    };
+    match origins {
+        [one] => [call(one), None],
+        [before @ AllocationOrigin::Stack(thread, _), after @ AllocationOrigin::Stack(of, _)]
+            if thread == of =>
+        {
+            [call(before), call(after).filter(|c| Some(*c) != call(before))]
+        }
+        _ => [None; 2],
+    }
+}
+
+/// Rules 1 to 3: who is charged for a change, and whether that is certain.
+pub(super) fn allocation_sources(
+    change: &FollowedChange,
+    stacks: &StackTable,
+    engine: &EngineFrames,
+    host_only: &HostOnlyStacks,
+) -> (Vec<AllocationOrigin>, bool) {
+    let readings = |thread: &FollowedThread| [thread.before, thread.after];
+    let waits = |thread: &FollowedThread| {
+        let waits = |stack: StackId| engine.is_waiting(stacks, stack);
+        readings(thread).into_iter().filter_map(StackReading::stack).any(waits)
+    };
+    let without_frames = |thread: &FollowedThread| {
+        readings(thread).into_iter().all(|reading| reading == StackReading::NoFrames)
+    };
+    let is_host_only = |thread: &FollowedThread| {
+        !thread.held_lock
+            && readings(thread)
+                .into_iter()
+                .filter_map(StackReading::stack)
+                .any(|stack| host_only.has(stack))
+    };
+    let listed = || change.threads.iter().filter(|thread| !is_host_only(thread));
+    let owners: Vec<&FollowedThread> = listed().filter(|t| t.held_lock).collect();
+    let waiting: Vec<&FollowedThread> = listed().filter(|t| waits(t)).collect();
+    let others: Vec<&FollowedThread> =
+        listed().filter(|t| !waits(t) && !without_frames(t)).collect();
+    let (chosen, held) = match owners[..] {
+        // C++ code of the engine, for which a thread waits.
+        [owner] if without_frames(owner) => (waiting, true),
+        [_] => (owners, true),
+        _ if others.is_empty() => (waiting, false),
+        _ => (others, false),
+    };
+    let apart = change.after.0.saturating_sub(change.before.0);
+    let mut origins: Vec<AllocationOrigin> = Vec::new();
+    let mut whole = true;
+    for thread in &chosen {
+        for reading in readings(thread) {
+            let Some(stack) = reading.stack() else {
+                whole = false;
+                continue;
+            };
+            let origin = AllocationOrigin::Stack(thread.thread, stack);
+            if !origins.contains(&origin) {
+                origins.push(origin);
+            }
+        }
+    }
+    let certain =
+        whole && origins.len() == 1 && apart <= CERTAIN_WITHIN && (held || !change.others_possible);
+    (origins, certain)
+}

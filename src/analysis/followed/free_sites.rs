@@ -1,0 +1,174 @@
+//! What is freed at which place: the blocks of a group that one line frees were nearly always allocated by one other.
+//!
+//! Of several live blocks of one group a free may have been any. In one iteration that cannot be decided: the optimizer's
+//! first step makes its state beside gradients of the same size, and `zero_grad` then frees the gradients. In all later ones
+//! the gradients are the only young blocks there, so what this line frees becomes clear. Choices made before are then put
+//! right: the block that was taken for freed is alive, the one that was taken to be alive was freed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::follow_replay::uncertain;
+
+/// Places remembered, and origins of each.
+const MAX_SITES: usize = 1 << 16;
+const MAX_ORIGINS: usize = 12;
+/// Frees at a place after which it is clear what it frees, and how many times as often as anything else.
+const MIN_FREES: u32 = 3;
+const CLEAR_RATIO: u32 = 3;
+/// So many later blocks of an origin show that its blocks do not live long.
+const LATER: usize = 4;
+/// Choices remembered, by group, and for each group.
+const MAX_GROUPS: usize = 1 << 10;
+const MAX_CHOICES: usize = 1 << 10;
+
+/// The calls in which something was freed: where they were made, as [`AllocationOrigin::Below`].
+pub(in crate::analysis) type FreeSite = [Option<AllocationOrigin>; 2];
+
+/// A free of which it was not clear which block of its group it was.
+#[derive(Debug, Clone)]
+pub(in crate::analysis) struct FreeChoice {
+    pub(in crate::analysis) site: FreeSite,
+    /// When, in nanoseconds since the recording began.
+    pub(in crate::analysis) time: u64,
+    /// The block taken for the one that was freed.
+    pub(in crate::analysis) freed: Arc<BlockAttribution>,
+}
+
+/// What was freed where, since the recording began.
+#[derive(Debug, Default)]
+pub(in crate::analysis) struct FreeSites {
+    freed: FxHashMap<(BlockGroup, AllocationOrigin), Vec<(AllocationOrigin, u32)>>,
+    choices: FxHashMap<BlockGroup, VecDeque<FreeChoice>>,
+    /// When the last blocks of each origin were allocated, the last one first.
+    allocated: FxHashMap<(BlockGroup, AllocationOrigin), [u64; LATER]>,
+}
+
+/// The only one who can have allocated.
+pub(in crate::analysis) fn only_origin(attribution: &BlockAttribution) -> Option<AllocationOrigin> {
+    match attribution.shares[..] {
+        [(origin @ AllocationOrigin::Stack(..), _)] => Some(origin),
+        _ => None,
+    }
+}
+
+impl FreeSites {
+    /// A block of this origin was allocated.
+    pub(in crate::analysis) fn allocate(
+        &mut self,
+        group: BlockGroup,
+        origin: AllocationOrigin,
+        time: u64,
+    ) {
+        let key = (group, origin);
+        if self.allocated.len() >= MAX_SITES && !self.allocated.contains_key(&key) {
+            return;
+        }
+        let times = self.allocated.entry(key).or_default();
+        times.rotate_right(1);
+        times[0] = time;
+    }
+
+    /// Whether an origin has not allocated since.
+    fn has_ended(&self, group: BlockGroup, origin: AllocationOrigin, since: u64) -> bool {
+        self.allocated.get(&(group, origin)).is_none_or(|times| times[0] <= since)
+    }
+
+    /// Whether an origin has gone on to allocate, time and again.
+    fn goes_on(&self, group: BlockGroup, origin: AllocationOrigin, since: u64) -> bool {
+        self.allocated.get(&(group, origin)).is_some_and(|times| times[LATER - 1] > since)
+    }
+
+    /// A block of this origin was freed there.
+    pub(in crate::analysis) fn add(
+        &mut self,
+        group: BlockGroup,
+        site: &FreeSite,
+        origin: AllocationOrigin,
+    ) {
+        for &side in site.iter().flatten() {
+            let key = (group, side);
+            if self.freed.len() >= MAX_SITES && !self.freed.contains_key(&key) {
+                continue;
+            }
+            let origins = self.freed.entry(key).or_default();
+            if let Some((_, count)) = origins.iter_mut().find(|(known, _)| *known == origin) {
+                *count = count.saturating_add(1);
+            } else if origins.len() < MAX_ORIGINS {
+                origins.push((origin, 1));
+            }
+        }
+    }
+
+    /// Whose blocks of this group are freed there, if that is clear.
+    pub(in crate::analysis) fn usual(
+        &self,
+        group: BlockGroup,
+        site: &FreeSite,
+    ) -> Option<AllocationOrigin> {
+        let of_side = |side: &AllocationOrigin| {
+            let origins = self.freed.get(&(group, *side))?;
+            let &(best, count) = origins.iter().max_by_key(|(_, count)| *count)?;
+            let others: u32 = origins.iter().filter(|o| o.0 != best).map(|o| o.1).sum();
+            (count >= MIN_FREES && count >= others.saturating_mul(CLEAR_RATIO))
+                .then_some((count, best))
+        };
+        let sides = site.iter().flatten().filter_map(of_side);
+        sides.max_by_key(|(count, _)| *count).map(|(_, origin)| origin)
+    }
+
+    /// Remembers a choice, to put it right when more is known.
+    pub(in crate::analysis) fn remember(&mut self, group: BlockGroup, choice: FreeChoice) {
+        if self.choices.len() >= MAX_GROUPS && !self.choices.contains_key(&group) {
+            return;
+        }
+        let choices = self.choices.entry(group).or_default();
+        if choices.len() == MAX_CHOICES {
+            choices.pop_front();
+        }
+        choices.push_back(choice);
+    }
+
+    /// The groups with choices.
+    pub(in crate::analysis) fn open_groups(&self) -> impl Iterator<Item = &BlockGroup> {
+        self.choices.keys()
+    }
+
+    /// Puts choices right: `blocks` are those of the group that are alive. Gives the blocks with another attribution.
+    pub(in crate::analysis) fn correct(
+        &mut self,
+        group: BlockGroup,
+        mut blocks: Vec<(u64, Arc<BlockAttribution>)>,
+    ) -> Vec<(u64, Arc<BlockAttribution>)> {
+        let mut corrected = Vec::new();
+        let Some(choices) = self.choices.remove(&group) else { return corrected };
+        blocks.sort_by_key(|(address, block)| (block.allocated_at, *address));
+        let mut kept = VecDeque::new();
+        for choice in choices {
+            let Some(freed) = only_origin(&choice.freed) else { continue };
+            let has_ended = self.has_ended(group, freed, choice.time);
+            let usual = self.usual(group, &choice.site).filter(|usual| *usual != freed);
+            let was_freed = |(_, block): &(u64, Arc<BlockAttribution>)| {
+                let origin = only_origin(block).filter(|origin| *origin != freed);
+                let is_likelier = |origin| {
+                    Some(origin) == usual || (has_ended && self.goes_on(group, origin, choice.time))
+                };
+                block.allocated_at < choice.time && origin.is_some_and(is_likelier)
+            };
+            if let Some(at) = blocks.iter().rposition(was_freed) {
+                let (address, _) = blocks.remove(at);
+                corrected.push((address, uncertain(&choice.freed)));
+            } else if has_ended {
+                kept.push_back(choice);
+            }
+        }
+        if !kept.is_empty() {
+            self.choices.insert(group, kept);
+        }
+        corrected
+    }
+}

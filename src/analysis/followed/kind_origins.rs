@@ -1,0 +1,150 @@
+//! Which stacks allocate blocks of one kind, learned over the recording: rule 7.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::allocation_places::Places;
+use crate::analysis::followed::change_origins::CERTAIN_WITHIN;
+use crate::model::{FollowedChange, FollowedThread, StackReading};
+
+/// Kinds and places of which the stacks are remembered, and how many of each.
+const MAX_KINDS: usize = 1 << 16;
+const MAX_MAKERS: usize = 16;
+/// Allocations of a kind after which one that always stands after them is likely to have made them.
+const MIN_AFTER: u32 = 3;
+/// Allocations at a place after which it counts more than all of the kind.
+const MIN_AT_PLACE: u32 = 3;
+
+/// How often each stack came into question for the allocations of a kind, since the recording began.
+#[derive(Debug, Default)]
+pub(in crate::analysis) struct KindOrigins {
+    by_kind: FxHashMap<BlockGroup, Votes>,
+    /// The same by place, and those before that were too many.
+    by_place: FxHashMap<u64, Votes>,
+    older: FxHashMap<u64, Votes>,
+}
+
+#[derive(Debug, Default)]
+struct Votes {
+    /// Allocations with a candidate.
+    all: u32,
+    of: Vec<Votum>,
+}
+
+/// In how many allocations of a kind a stack came into question.
+#[derive(Debug, Clone, Copy)]
+struct Votum {
+    origin: AllocationOrigin,
+    all: u32,
+    /// In how many it stood at the poll before, and at the poll after.
+    before: u32,
+    after: u32,
+}
+
+impl Votum {
+    /// In the allocations of one place, the stacks that stand before are at or ahead of it, those that stand after at or behind
+    /// it: one seen on both sides is the place.
+    fn on_both_sides(&self) -> u32 {
+        self.before.min(self.after)
+    }
+}
+
+impl Votes {
+    fn add(&mut self, charge: &BlockAttribution, change: &FollowedChange) {
+        self.all = self.all.saturating_add(1);
+        for &(origin, _) in &charge.shares {
+            let stood = |side: fn(&FollowedThread) -> StackReading| {
+                let is_it = |thread: &FollowedThread| {
+                    let stack = side(thread).stack();
+                    stack.is_some_and(|s| AllocationOrigin::Stack(thread.thread, s) == origin)
+                };
+                // In a longer time a thread can have come back to where it stood, as in a loop that sleeps.
+                let is_near = charge.span.is_some_and(|span| span <= CERTAIN_WITHIN);
+                u32::from(is_near && change.threads.iter().any(is_it))
+            };
+            let (before, after) = (stood(|thread| thread.before), stood(|thread| thread.after));
+            if let Some(votum) = self.of.iter_mut().find(|votum| votum.origin == origin) {
+                votum.all = votum.all.saturating_add(1);
+                votum.before = votum.before.saturating_add(before);
+                votum.after = votum.after.saturating_add(after);
+            } else if self.of.len() < MAX_MAKERS {
+                self.of.push(Votum { origin, all: 1, before, after });
+            }
+        }
+    }
+
+    /// Whose an allocation with this charge is, if that is clear.
+    fn origin(&self, charge: &BlockAttribution) -> Option<AllocationOrigin> {
+        match charge.shares[..] {
+            [(AllocationOrigin::NotSeen, _)] => {
+                let most = self.of.iter().max_by_key(|votum| votum.all)?;
+                let clear = most.all > self.all / 2
+                    && self.of.iter().all(|v| v.origin == most.origin || v.all <= most.all / 2);
+                clear.then_some(most.origin)
+            }
+            [_] => None,
+            _ => {
+                let is_candidate = |votum: &&Votum| {
+                    charge.shares.iter().any(|(origin, _)| *origin == votum.origin)
+                };
+                let candidates: Vec<&Votum> = self.of.iter().filter(is_candidate).collect();
+                let best = candidates.iter().max_by_key(|v| (v.on_both_sides(), v.after))?;
+                let others = || candidates.iter().filter(|v| v.origin != best.origin);
+                let both = best.on_both_sides();
+                let clear = both > 0 && others().all(|v| v.on_both_sides() <= both / 2);
+                // Where the poll before never comes in time, what stands after is what allocated.
+                let after = both == 0
+                    && best.after >= MIN_AFTER
+                    && others().all(|v| v.after == 0 && v.before >= MIN_AFTER);
+                (clear || after).then_some(best.origin)
+            }
+        }
+    }
+}
+
+impl KindOrigins {
+    pub(in crate::analysis) fn saw(
+        &mut self,
+        kind: BlockGroup,
+        places: &Places,
+        charge: &BlockAttribution,
+        change: &FollowedChange,
+    ) {
+        if matches!(charge.shares[..], [(AllocationOrigin::NotSeen, _)]) {
+            return;
+        }
+        if self.by_kind.len() < MAX_KINDS || self.by_kind.contains_key(&kind) {
+            self.by_kind.entry(kind).or_default().add(charge, change);
+        }
+        for &place in places.iter().flatten() {
+            if self.by_place.len() >= MAX_KINDS {
+                self.older = std::mem::take(&mut self.by_place);
+            }
+            let votes = self.by_place.entry(place);
+            votes
+                .or_insert_with(|| self.older.remove(&place).unwrap_or_default())
+                .add(charge, change);
+        }
+    }
+
+    /// A better charge for a block of this kind, if there is one (rule 7).
+    pub(in crate::analysis) fn likely(
+        &self,
+        kind: BlockGroup,
+        places: &Places,
+        charge: &BlockAttribution,
+    ) -> Option<Arc<BlockAttribution>> {
+        if charge.certain {
+            return None;
+        }
+        let at_place = |place: &u64| self.by_place.get(place).or_else(|| self.older.get(place));
+        let by_place = places.iter().flatten().filter_map(at_place);
+        let known =
+            by_place.filter(|votes| votes.all >= MIN_AT_PLACE).chain(self.by_kind.get(&kind));
+        let origin = known.into_iter().find_map(|votes| votes.origin(charge))?;
+        Some(Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*charge }))
+    }
+}

@@ -1,0 +1,138 @@
+//! What happened in a change of several allocations and frees, if the same was seen before change by change.
+//!
+//! Now and then the poller loses its processor, and a change has dozens of blocks. The program most likely did what it does in
+//! each iteration: where the same had been allocated before, in an earlier iteration or layer, the changes that
+//! followed there are taken if they add up to exactly the same counts and bytes. That is likely, never certain.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::followed::allocation_places::Places;
+use crate::model::CounterDelta;
+
+/// Changes remembered.
+const MAX_PAST: usize = 1 << 15;
+/// Changes that one is divided into.
+const MAX_PARTS: usize = 512;
+
+/// Both pools of a change.
+pub(in crate::analysis) type PoolDeltas = [CounterDelta; 2];
+
+/// The last changes, by what was allocated before them.
+#[derive(Debug)]
+pub(in crate::analysis) struct PastSteps<T> {
+    steps: VecDeque<(PoolDeltas, T)>,
+    /// The number of the first.
+    first: u64,
+    /// The first change after an allocation, by place.
+    after: FxHashMap<u64, u64>,
+    /// Blocks freed since the last allocation.
+    frees: i64,
+}
+
+impl<T> Default for PastSteps<T> {
+    fn default() -> PastSteps<T> {
+        PastSteps { steps: VecDeque::new(), first: 0, after: FxHashMap::default(), frees: 0 }
+    }
+}
+
+impl<T: Clone> PastSteps<T> {
+    /// Takes the next change; `places` tell what was allocated before it.
+    pub(in crate::analysis) fn push(&mut self, places: &Places, pools: PoolDeltas, what: T) {
+        if self.steps.len() == MAX_PAST {
+            self.steps.pop_front();
+            self.first += 1;
+        }
+        let number = self.first + self.steps.len() as u64;
+        if self.frees == 0 {
+            if self.after.len() >= 4 * MAX_PAST {
+                let first = self.first;
+                self.after.retain(|_, number| *number >= first);
+            }
+            // A place whose changes were seen one by one is not given up for one where they were not.
+            for &place in places.iter().flatten() {
+                if is_one(&pools) {
+                    self.after.insert(place, number);
+                } else {
+                    self.after.entry(place).or_insert(number);
+                }
+            }
+        }
+        let allocates = pools.iter().any(|pool| pool.allocations > 0);
+        let freed: i64 = pools.iter().map(|pool| pool.frees).sum();
+        self.frees = if allocates { 0 } else { self.frees.saturating_add(freed) };
+        self.steps.push_back((pools, what));
+    }
+
+    /// Changes are missing: those known so far are no beginning of what follows.
+    pub(in crate::analysis) fn interrupt(&mut self) {
+        self.steps.clear();
+        self.after.clear();
+        self.frees = 0;
+    }
+
+    /// The changes that this one most likely was, in order.
+    pub(in crate::analysis) fn divide(
+        &self,
+        places: &Places,
+        pools: &PoolDeltas,
+    ) -> Option<Vec<(PoolDeltas, T)>> {
+        places.iter().flatten().find_map(|place| {
+            let number = self.after.get(place)?.checked_sub(self.first)?;
+            self.divide_as(number as usize, pools)
+        })
+    }
+
+    fn divide_as(&self, mut from: usize, pools: &PoolDeltas) -> Option<Vec<(PoolDeltas, T)>> {
+        let mut frees = self.frees;
+        while frees > 0 {
+            let (past, _) = self.steps.get(from)?;
+            frees -= past.iter().map(|pool| pool.frees).sum::<i64>();
+            from += 1;
+        }
+        let mut left = *pools;
+        let mut parts: Vec<(PoolDeltas, T)> = Vec::new();
+        for (past, what) in self.steps.range(from.min(self.steps.len())..).take(MAX_PARTS) {
+            for (left, past) in left.iter_mut().zip(past) {
+                *left = minus(left, past);
+                if [left.allocations, left.frees, left.allocated_bytes, left.freed_bytes]
+                    .iter()
+                    .any(|left| *left < 0)
+                {
+                    return None;
+                }
+            }
+            parts.push((*past, what.clone()));
+            if left.iter().all(is_nothing) {
+                // Some bytes asked for are told by the change after.
+                let (last, _) = parts.last_mut()?;
+                for (last, left) in last.iter_mut().zip(&left) {
+                    last.freed_requested_bytes += left.freed_requested_bytes;
+                }
+                return (parts.len() > 1).then_some(parts);
+            }
+        }
+        None
+    }
+}
+
+fn is_one(pools: &PoolDeltas) -> bool {
+    pools.iter().map(|pool| pool.allocations + pool.frees).sum::<i64>() == 1
+}
+
+fn is_nothing(left: &CounterDelta) -> bool {
+    *left
+        == CounterDelta { freed_requested_bytes: left.freed_requested_bytes, ..Default::default() }
+}
+
+fn minus(a: &CounterDelta, b: &CounterDelta) -> CounterDelta {
+    CounterDelta {
+        allocations: a.allocations.saturating_sub(b.allocations),
+        frees: a.frees.saturating_sub(b.frees),
+        allocated_bytes: a.allocated_bytes.saturating_sub(b.allocated_bytes),
+        freed_bytes: a.freed_bytes.saturating_sub(b.freed_bytes),
+        requested_bytes: a.requested_bytes.saturating_sub(b.requested_bytes),
+        freed_requested_bytes: a.freed_requested_bytes.saturating_sub(b.freed_requested_bytes),
+    }
+}

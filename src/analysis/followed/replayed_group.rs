@@ -1,0 +1,234 @@
+//! The blocks of one group in a replay: which of them is freed.
+//!
+//! It is the youngest of these, in order:
+//!
+//! 1. those that a function allocated and held in a variable: it returned in this change;
+//! 2. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
+//! 3. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was.
+//!
+//! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
+//! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken
+//! than are gone, others were taken in their place, and are alive: first those that are not usually freed there, then those
+//! that had lived longest.
+
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::follow_replay::{certain_origin, uncertain};
+use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
+
+/// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
+const IN_USE_FOR: u64 = 100_000;
+
+/// A block that is alive in the replay.
+#[derive(Debug, Clone)]
+pub(super) struct ReplayedBlock {
+    /// The change that allocated it, or the address at which the map before had it.
+    pub(super) from: BlockSource,
+    pub(super) attribution: Arc<BlockAttribution>,
+    /// In which changes the frame that allocated it can have dropped its variables.
+    pub(super) returned: Option<(usize, usize)>,
+    pub(super) is_gone: bool,
+    pub(super) batch: usize,
+}
+
+impl ReplayedBlock {
+    pub(super) fn address(&self) -> u64 {
+        match self.from {
+            BlockSource::Snapshot(address) => address,
+            BlockSource::Change(_) => 0,
+        }
+    }
+}
+
+/// A block that was taken for the one that was freed.
+#[derive(Debug)]
+pub(super) struct ReplayedFree {
+    pub(super) block: ReplayedBlock,
+    pub(super) site: FreeSite,
+    pub(super) time: u64,
+    /// Whether it may have been one with another origin.
+    pub(super) is_open: bool,
+}
+
+/// When and where one block of a group is freed.
+pub(super) struct FreeMoment {
+    /// The change.
+    pub(super) change: usize,
+    pub(super) time: u64,
+    pub(super) site: FreeSite,
+    /// Whose blocks of the group are freed there.
+    pub(super) usual: Option<AllocationOrigin>,
+    /// The change that allocated last in any group.
+    pub(super) last: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BlockSource {
+    Snapshot(u64),
+    Change(usize),
+}
+
+/// The blocks of one group.
+#[derive(Debug, Default)]
+pub(super) struct GroupReplay {
+    /// From the oldest to the youngest.
+    pub(super) live: Vec<ReplayedBlock>,
+    pub(super) frees: Vec<ReplayedFree>,
+    /// How many addresses of each batch were freed and not taken yet. Which of a batch had which address is not known.
+    pub(super) gone: FxHashMap<usize, usize>,
+    /// The batch of each address of the map before.
+    pub(super) batches: FxHashMap<u64, usize>,
+    /// How many were allocated, known one by one.
+    pub(super) allocated: u64,
+    /// The only stack that allocated, if all allocations are certain.
+    pub(super) only: Option<AllocationOrigin>,
+    /// Whether one was freed, and whether another was allocated after that: it may have the address of the first.
+    pub(super) freed: bool,
+    pub(super) reused: bool,
+    /// The change that allocated one last.
+    pub(super) last: Option<usize>,
+}
+
+impl GroupReplay {
+    pub(super) fn allocate(
+        &mut self,
+        change: usize,
+        attribution: Arc<BlockAttribution>,
+        returned: Option<(usize, usize)>,
+    ) {
+        let origin = certain_origin(&attribution);
+        self.only =
+            if self.allocated == 0 { origin } else { self.only.filter(|o| Some(*o) == origin) };
+        self.allocated += 1;
+        self.reused |= self.freed;
+        self.last = Some(change);
+        let from = BlockSource::Change(change);
+        self.live.push(ReplayedBlock { from, attribution, returned, is_gone: false, batch: 0 });
+    }
+
+    pub(super) fn free(&mut self, moment: &FreeMoment) {
+        self.freed = true;
+        let Some(at) = self.choose(moment) else { return };
+        let differs = |other: &ReplayedBlock| {
+            self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
+        };
+        let is_open = self.live.iter().any(differs);
+        let block = self.live.remove(at);
+        if let BlockSource::Snapshot(_) = block.from
+            && !block.attribution.certain
+            && let Some(gone) = self.gone.get_mut(&block.batch)
+        {
+            *gone = gone.saturating_sub(1);
+        }
+        self.frees.push(ReplayedFree { block, site: moment.site, time: moment.time, is_open });
+    }
+
+    /// Whether the map that ends the replay leaves it open or shows that it was freed.
+    fn can_free(&self, block: &ReplayedBlock) -> bool {
+        match block.from {
+            BlockSource::Change(_) => true,
+            BlockSource::Snapshot(_) if block.attribution.certain => block.is_gone,
+            BlockSource::Snapshot(_) => self.gone.get(&block.batch).is_some_and(|gone| *gone > 0),
+        }
+    }
+
+    /// Which block is freed most likely.
+    fn choose(&self, moment: &FreeMoment) -> Option<usize> {
+        let is_in_use = |block: &ReplayedBlock| {
+            let age = moment.time.saturating_sub(block.attribution.allocated_at);
+            Some(block.from) == moment.last.map(BlockSource::Change) && age <= IN_USE_FOR
+        };
+        let youngest = |test: &dyn Fn(&ReplayedBlock) -> bool| self.live.iter().rposition(test);
+        let usual = |block: &ReplayedBlock| {
+            self.can_free(block) && only_origin(&block.attribution) == moment.usual
+        };
+        let returned = |block: &ReplayedBlock| {
+            let within = block.returned.filter(|(from, to)| (*from..=*to).contains(&moment.change));
+            within.is_some()
+        };
+        let mut chosen = youngest(&|b| returned(b) && !is_in_use(b));
+        if moment.usual.is_some() {
+            chosen = chosen
+                .or_else(|| youngest(&|b| usual(b) && !is_in_use(b)))
+                .or_else(|| youngest(&usual));
+        }
+        chosen
+            .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b)))
+            .or_else(|| youngest(&|b| self.can_free(b)))
+            .or_else(|| self.live.len().checked_sub(1))
+    }
+
+    /// Blocks of the map before that must have been freed and were not: in their place others were taken, which are alive.
+    pub(super) fn revive(&mut self, group: BlockGroup, sites: &FreeSites) {
+        let mut wrong: Vec<(bool, u64, usize)> = Vec::new();
+        for (at, free) in self.frees.iter().enumerate() {
+            let BlockSource::Change(_) = free.block.from else { continue };
+            let usual = sites.usual(group, &free.site);
+            let is_usual = usual.is_some() && only_origin(&free.block.attribution) == usual;
+            let age = free.time.saturating_sub(free.block.attribution.allocated_at);
+            wrong.push((!is_usual, age, at));
+        }
+        wrong.sort_unstable();
+        while let Some(at) = self.live.iter().rposition(|block| {
+            matches!(block.from, BlockSource::Snapshot(_)) && self.can_free(block)
+        }) {
+            let Some((_, _, free)) = wrong.pop() else { break };
+            let Some(free) = self.frees.get_mut(free) else { break };
+            let usual = sites.usual(group, &free.site);
+            let batch = self.live[at].batch;
+            let is_usual = |block: &ReplayedBlock| {
+                matches!(block.from, BlockSource::Snapshot(_))
+                    && block.batch == batch
+                    && usual.is_some()
+                    && only_origin(&block.attribution) == usual
+                    && !block.attribution.certain
+            };
+            let at = if self.live[at].attribution.certain {
+                at
+            } else {
+                self.live.iter().rposition(is_usual).unwrap_or(at)
+            };
+            let block = self.live.remove(at);
+            if !block.attribution.certain
+                && let Some(gone) = self.gone.get_mut(&block.batch)
+            {
+                *gone = gone.saturating_sub(1);
+            }
+            self.live.push(std::mem::replace(&mut free.block, block));
+        }
+        self.live.sort_by_key(|block| block.attribution.allocated_at);
+    }
+
+    /// Gives the addresses of a batch that are left to the blocks of it that are alive.
+    pub(super) fn settle_addresses(
+        &mut self,
+        known: &[(u64, Arc<BlockAttribution>)],
+        attributions: &mut FxHashMap<u64, Arc<BlockAttribution>>,
+    ) {
+        let mut alive: FxHashSet<u64> = FxHashSet::default();
+        let mut homeless: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+        for (at, block) in self.live.iter().enumerate() {
+            let BlockSource::Snapshot(address) = block.from else { continue };
+            if block.is_gone && !block.attribution.certain {
+                homeless.entry(block.batch).or_default().push(at);
+            } else {
+                alive.insert(address);
+            }
+        }
+        for (address, old) in known {
+            if old.certain || alive.contains(address) {
+                continue;
+            }
+            let of_batch = self.batches.get(address).and_then(|batch| homeless.get_mut(batch));
+            if let Some(block) = of_batch.and_then(Vec::pop).and_then(|at| self.live.get_mut(at)) {
+                block.from = BlockSource::Snapshot(*address);
+                block.is_gone = false;
+                attributions.insert(*address, uncertain(&block.attribution));
+            }
+        }
+    }
+}
